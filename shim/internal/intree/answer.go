@@ -20,100 +20,100 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// work is an answer that is computed in slices.
-type work struct {
-	why   why
-	next  func() (struct{}, bool) // runs one slice; false when the answer is done
-	stop  func()
-	began time.Time // start of the current slice
+// answerJob computes an answer in slices of time.
+type answerJob struct {
+	reason     workReason
+	next       func() (struct{}, bool) // runs one slice; false when the answer is done
+	stop       func()
+	sliceStart time.Time // start of the current slice
 }
 
-// slice works on a question for one slice of time.
-func (a *Asker) slice(ctx context.Context, q *question, because why) {
-	began := time.Now()
-	a.turns.take(q, because)
-	w := a.works[q]
-	if w == nil {
-		w = a.begin(ctx, q, because)
+// runSlice works on a question for one slice of time.
+func (a *Asker) runSlice(ctx context.Context, q *question, reason workReason) {
+	start := time.Now()
+	a.turns.take(q, reason)
+	job := a.jobs[q]
+	if job == nil {
+		job = a.startJob(ctx, q, reason)
 	}
-	w.began = began
-	if _, more := w.next(); !more {
-		w.stop()
-		delete(a.works, q)
+	job.sliceStart = start
+	if _, unfinished := job.next(); !unfinished {
+		job.stop()
+		delete(a.jobs, q)
 	}
-	took := time.Since(began)
-	metrics.InTree(took)
-	if because != first {
-		if full := began.Add(-credit); a.restUntil.Before(full) {
-			a.restUntil = full
+	duration := time.Since(start)
+	metrics.InTree(duration)
+	if reason != unanswered {
+		if fullCredit := start.Add(-credit); a.restUntil.Before(fullCredit) {
+			a.restUntil = fullCredit
 		}
-		a.restUntil = a.restUntil.Add((1 + restShare) * took)
+		a.restUntil = a.restUntil.Add((1 + restShare) * duration)
 	}
-	a.tidy()
+	a.dropDone()
 }
 
-// begin starts the work on a question. The work runs in slices, effectively on Run's goroutine.
-func (a *Asker) begin(ctx context.Context, q *question, because why) *work {
-	w := &work{why: because}
-	w.next, w.stop = iter.Pull(func(yield func(struct{}) bool) {
-		on := true
+// startJob starts the work on a question. The job runs in slices, effectively on Run's goroutine.
+func (a *Asker) startJob(ctx context.Context, q *question, reason workReason) *answerJob {
+	job := &answerJob{reason: reason}
+	job.next, job.stop = iter.Pull(func(yield func(struct{}) bool) {
+		mayRun := true
 		a.answer(ctx, q, func() bool {
-			if on && time.Since(w.began) >= a.sliceFor {
-				on = yield(struct{}{})
+			if mayRun && time.Since(job.sliceStart) >= a.sliceFor {
+				mayRun = yield(struct{}{})
 			}
-			return on && ctx.Err() == nil
+			return mayRun && ctx.Err() == nil
 		})
 	})
-	a.works[q] = w
-	return w
+	a.jobs[q] = job
+	return job
 }
 
-// tidy stops work on questions that were dropped or replaced.
-func (a *Asker) tidy() {
-	for q, w := range a.works {
-		if !a.open(q) {
-			w.stop()
-			delete(a.works, q)
+// dropDone stops jobs whose question was dropped or replaced.
+func (a *Asker) dropDone() {
+	for q, job := range a.jobs {
+		if !a.isOpen(q) {
+			job.stop()
+			delete(a.jobs, q)
 		}
 	}
 }
 
-func (a *Asker) endWorks() {
-	for q, w := range a.works {
-		w.stop()
-		delete(a.works, q)
+func (a *Asker) stopJobs() {
+	for q, job := range a.jobs {
+		job.stop()
+		delete(a.jobs, q)
 	}
 }
 
-func (a *Asker) open(q *question) bool {
+func (a *Asker) isOpen(q *question) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.questions[q.asked.Gang] == q
+	return a.questions[q.message.Gang] == q
 }
 
 // answer answers one question. It calls pause regularly, so that other questions can be worked on. It stops if pause
 // returns false.
 func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
-	a.began(q)
+	a.recordStart(q)
 	if err := a.current(); err != nil {
 		klog.FromContext(ctx).Error(err, "The cluster can't be listed for in-tree answers")
-		a.again(q)
+		a.retryLater(q)
 		return
 	}
-	pods, left := a.waiting(q)
-	kept := a.keptOf(q.asked.Namespace) // not what is kept after a later change: keys tell how claims are now
-	kinds, ok := a.sorter.kinds(pods, a.single, pause)
+	pods, count := a.unboundPods(q)
+	cached := a.cachedAnswers(q.message.Namespace) // this round's map: after a change another map is current, and its keys describe other claims
+	kinds, ok := a.sorter.kinds(pods, a.isUnique, pause)
 	if !ok {
 		return
 	}
 	if a.incomplete(q, pods, kinds) {
 		return
 	}
-	if left == 0 {
+	if count == 0 {
 		a.drop(q)
 		return
 	}
-	if report := a.inspect(ctx, pods, kinds, kept, pause); report != nil {
+	if report := a.inspect(ctx, pods, kinds, cached, pause); report != nil {
 		a.send(ctx, q, report)
 		if slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return pod != nil && prefers(pod) }) {
 			a.setDue(q, scoresAfter)
@@ -121,63 +121,64 @@ func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
 	}
 }
 
-// inspect returns the report for all kinds of pods, or nil if pause returned false. It uses kept answers and adds to them.
-func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, kept answers, pause func() bool) []*musterv1.ReportInTreeRequest {
+// inspect returns the report for all kinds of pods, or nil if pause returned false. It uses cached answers, and adds new
+// answers to the cache.
+func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, cached answers, pause func() bool) []*musterv1.ReportInTreeRequest {
 	r := &reporter{}
-	rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
-	without := a.shared.unprovisioned(pods)
+	podScores := &scores{scorer: a.scorer, byPreferences: map[string]map[string]uint32{}}
+	nodeByClaim := a.shared.unprovisioned(pods)
 	for _, k := range kinds {
 		if len(k.missing) > 0 {
 			r.add(k, pack(answer{}, a.inspector.snapshot.names))
 			continue
 		}
-		alike := make([]*v1.Pod, len(k.pods))
-		for i, at := range k.pods {
-			alike[i] = pods[at]
+		kindPods := make([]*v1.Pod, len(k.pods))
+		for i, index := range k.pods {
+			kindPods[i] = pods[index]
 		}
-		if by := a.shared.refuses(alike[0], without); by != nil {
-			r.add(k, pack(answer{everywhere: by}, a.inspector.snapshot.names))
+		if claimRefusal := a.shared.refuses(kindPods[0], nodeByClaim); claimRefusal != nil {
+			r.add(k, pack(answer{everywhere: claimRefusal}, a.inspector.snapshot.names))
 			continue
 		}
-		key := keyOf(k, alike[0])
-		found := kept[key]
-		if found == nil {
+		key := keyOf(k, kindPods[0])
+		encoded := cached[key]
+		if encoded == nil {
 			names := a.inspector.snapshot.names
-			fresh := a.inspector.inspect(ctx, alike, pause)
-			if fresh.everywhere == nil {
-				fresh.scores = rated.of(ctx, alike[0], fresh.refused)
+			result := a.inspector.inspect(ctx, kindPods, pause)
+			if result.everywhere == nil {
+				result.scores = podScores.of(ctx, kindPods[0], result.refused)
 			}
 			if !pause() {
 				return nil
 			}
-			found = pack(fresh, names)
-			if len(kept) < keptOfOne {
-				kept[key] = found
+			encoded = pack(result, names)
+			if len(cached) < maxCachedAnswers {
+				cached[key] = encoded
 			}
 		}
-		r.add(k, found)
+		r.add(k, encoded)
 	}
 	return r.report()
 }
 
-// waiting returns the question's unbound pods, with nil in place of the others, and their number. It also stores the
+// unboundPods returns the question's unbound pods, with nil in place of other pods, and their number. It also stores the
 // claims that they name.
-func (a *Asker) waiting(q *question) (pods []*v1.Pod, left int) {
-	pods = make([]*v1.Pod, len(q.asked.Names))
+func (a *Asker) unboundPods(q *question) (pods []*v1.Pod, count int) {
+	pods = make([]*v1.Pod, len(q.message.Names))
 	claims, unnamed := sets.New[string](), false
-	for i, name := range q.asked.Names {
-		pod, err := a.pods.Pods(q.asked.Namespace).Get(name)
-		if err != nil || string(pod.UID) != q.asked.Uids[i] || pod.Spec.NodeName != "" {
+	for i, name := range q.message.Names {
+		pod, err := a.pods.Pods(q.message.Namespace).Get(name)
+		if err != nil || string(pod.UID) != q.message.Uids[i] || pod.Spec.NodeName != "" {
 			continue
 		}
-		pods[i], left = pod, left+1
-		for at := range pod.Spec.Volumes[:min(len(pod.Spec.Volumes), volumesAtMost)] {
-			if claim := claimName(pod, &pod.Spec.Volumes[at]); claim != "" {
+		pods[i], count = pod, count+1
+		for j := range pod.Spec.Volumes[:min(len(pod.Spec.Volumes), volumesAtMost)] {
+			if claim := claimName(pod, &pod.Spec.Volumes[j]); claim != "" {
 				claims.Insert(claim)
 			}
 		}
-		for at := range pod.Spec.ResourceClaims {
-			claim, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[at])
+		for j := range pod.Spec.ResourceClaims {
+			claim, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[j])
 			if unnamed = unnamed || err != nil; claim != nil {
 				claims.Insert(deviceClaim(*claim))
 			}
@@ -185,29 +186,29 @@ func (a *Asker) waiting(q *question) (pods []*v1.Pod, left int) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if q.claims = claims; unnamed { // the pod's status will name the claim, which is no cause
+	if q.claims = claims; unnamed { // the pod's status will name the claim, and a change of the status is no cause
 		q.due = time.Now().Add(renewAfter)
 	}
-	return pods, left
+	return pods, count
 }
 
-// began records that the answer covers all changes up to now. After a change the question is answered once more later:
-// the plugins read caches that other handlers fill, such as that of patched ResourceSlices, and such a handler may be
-// called after ours.
-func (a *Asker) began(q *question) {
+// recordStart records that the answer covers all changes up to now. After a change the question is answered once more
+// later. The reason is that the plugins read caches that other handlers fill, for example the cache of patched
+// ResourceSlices, and such a handler may be called after ours.
+func (a *Asker) recordStart(q *question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	next := never
-	if q.named || q.causes < a.causes {
+	if q.claimChanged || q.causes < a.causes {
 		next = onceMoreAfter
 	}
-	q.named, q.causes = false, a.causes
+	q.claimChanged, q.causes = false, a.causes
 	q.due, q.notUntil = time.Now().Add(next), time.Now().Add(renewAfter)
 }
 
 // incomplete returns true if the informers lack a pod or a claim, and sets the time of the next try. A pod's claims
-// may be created just after it, and those of ephemeral volumes always are. After some tries it returns false, and the
-// answer reports what is known.
+// may be created just after the pod, and claims of ephemeral volumes always are. After some tries it returns false, and
+// the answer omits the missing pods and names the missing claims.
 func (a *Asker) incomplete(q *question, pods []*v1.Pod, kinds []*kind) bool {
 	lacks := slices.Contains(pods, nil) ||
 		slices.ContainsFunc(kinds, func(k *kind) bool { return len(k.missing) > 0 })
@@ -231,8 +232,8 @@ func (a *Asker) setDue(q *question, after time.Duration) {
 	}
 }
 
-// again schedules another try of a question. The pause grows with each failure.
-func (a *Asker) again(q *question) {
+// retryLater schedules another try of a question. The pause grows with each failure.
+func (a *Asker) retryLater(q *question) {
 	pause := min(reportAfter<<min(q.failures, 10), reportAtMost)
 	q.failures++
 	a.mu.Lock()
@@ -244,7 +245,7 @@ func (a *Asker) again(q *question) {
 func (a *Asker) send(ctx context.Context, q *question, parts []*musterv1.ReportInTreeRequest) {
 	digest := sha256.New()
 	for _, part := range parts {
-		part.Epoch, part.Gang, part.Question = q.epoch, q.asked.Gang, q.asked.Question
+		part.Epoch, part.Gang, part.Question = q.epoch, q.message.Gang, q.message.Question
 		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(part)
 		if err != nil { // a name that is not UTF-8
 			klog.FromContext(ctx).Error(err, "In-tree answers can't be reported", "gang", part.Gang)
@@ -253,7 +254,7 @@ func (a *Asker) send(ctx context.Context, q *question, parts []*musterv1.ReportI
 		digest.Write(text)
 	}
 	sum := digest.Sum(nil)
-	if bytes.Equal(sum, q.last) {
+	if bytes.Equal(sum, q.lastDigest) {
 		return
 	}
 	for _, part := range parts {
@@ -264,18 +265,18 @@ func (a *Asker) send(ctx context.Context, q *question, parts []*musterv1.ReportI
 			return
 		default:
 			klog.FromContext(ctx).V(3).Info("Reporting in-tree answers again", "gang", part.Gang, "error", err)
-			a.again(q)
+			a.retryLater(q)
 			return
 		}
 	}
-	q.last, q.failures = sum, 0
+	q.lastDigest, q.failures = sum, 0
 }
 
 // drop removes a question, unless another question has replaced it.
 func (a *Asker) drop(q *question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.questions[q.asked.Gang] == q {
-		delete(a.questions, q.asked.Gang)
+	if a.questions[q.message.Gang] == q {
+		delete(a.questions, q.message.Gang)
 	}
 }

@@ -61,12 +61,12 @@ func askerOf(ctx context.Context, t testing.TB, plugins, scoring []config.Plugin
 	return a
 }
 
-func nodesOf(count int) (found []runtime.Object) {
+func nodesOf(count int) (result []runtime.Object) {
 	for i := range count {
 		name := fmt.Sprintf("n%d", i)
-		found = append(found, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}}})
+		result = append(result, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name}}})
 	}
-	return found
+	return result
 }
 
 // onNode returns a pod with a volume on one node.
@@ -94,8 +94,8 @@ func run(t testing.TB, a *Asker, now time.Time) {
 		if q == nil || done[q] {
 			return
 		}
-		a.slice(t.Context(), q, because)
-		done[q] = a.works[q] == nil
+		a.runSlice(t.Context(), q, because)
+		done[q] = a.jobs[q] == nil
 	}
 	t.Fatal("it does not end")
 }
@@ -113,18 +113,18 @@ func listen(a *Asker, fails func() error) *[]*musterv1.ReportInTreeRequest {
 
 func fine() error { return nil }
 
-func gangsOf(reports []*musterv1.ReportInTreeRequest) (found []string) {
+func gangsOf(reports []*musterv1.ReportInTreeRequest) (result []string) {
 	for _, report := range reports {
-		found = append(found, report.Gang)
+		result = append(result, report.Gang)
 	}
-	return found
+	return result
 }
 
-func upTo(count int) (found []int) {
+func upTo(count int) (result []int) {
 	for i := range count {
-		found = append(found, i)
+		result = append(result, i)
 	}
-	return found
+	return result
 }
 
 func TestQuestionsAreAnsweredInTurns(t *testing.T) {
@@ -138,7 +138,7 @@ func TestQuestionsAreAnsweredInTurns(t *testing.T) {
 	a.Ask(questionOf("large", upTo(20)...))
 	for range 3 {
 		q, because, _ := a.next(time.Now())
-		a.slice(t.Context(), q, because)
+		a.runSlice(t.Context(), q, because)
 	}
 	a.Ask(questionOf("small", 20))
 	run(t, a, time.Now())
@@ -157,45 +157,45 @@ func TestWorkOnAQuestionThatIsReplacedEnds(t *testing.T) {
 	heard := listen(a, fine)
 	a.Ask(questionOf("g", 0, 1))
 	q, because, _ := a.next(time.Now())
-	a.slice(t.Context(), q, because)
+	a.runSlice(t.Context(), q, because)
 	again := questionOf("g", 2, 3)
 	again.Question = 2
 	a.Ask(again)
 	run(t, a, time.Now())
-	if len(*heard) != 1 || (*heard)[0].Question != 2 || len(a.works) > 0 {
-		t.Errorf("reports %v, works %v", *heard, a.works)
+	if len(*heard) != 1 || (*heard)[0].Question != 2 || len(a.jobs) > 0 {
+		t.Errorf("reports %v, works %v", *heard, a.jobs)
 	}
 }
 
 // Work of an ended session, and a pause of renewals, do not delay a new question.
 func TestANewQuestionBeginsThoughMuchIsWorkedOn(t *testing.T) {
 	objects := nodesOf(3)
-	for i := range worksOfOne + 1 {
+	for i := range maxJobsOfNamespace + 1 {
 		objects = append(objects, onNode(i, "n1")...)
 	}
 	for name, over := range map[string]bool{"renewals that rest": false, "a session that is over": true} {
 		t.Run(name, func(t *testing.T) {
 			a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
 			heard := listen(a, fine)
-			for i := range worksOfOne {
+			for i := range maxJobsOfNamespace {
 				a.Ask(questionOf(fmt.Sprint(i), i))
 			}
 			run(t, a, time.Now())
 			a.touched()
 			a.sliceFor = 0
 			for _, q := range a.questions {
-				a.slice(t.Context(), q, changed)
+				a.runSlice(t.Context(), q, otherChange)
 			}
-			if len(a.works) != worksOfOne {
-				t.Fatalf("%d questions are worked on", len(a.works))
+			if len(a.jobs) != maxJobsOfNamespace {
+				t.Fatalf("%d questions are worked on", len(a.jobs))
 			}
 			a.restUntil = time.Now().Add(time.Hour)
 			if over {
 				a.Begin(2)
 			}
-			a.Ask(questionOf("new", worksOfOne))
+			a.Ask(questionOf("new", maxJobsOfNamespace))
 			for q, because, _ := a.next(time.Now()); q != nil; q, because, _ = a.next(time.Now()) {
-				a.slice(t.Context(), q, because)
+				a.runSlice(t.Context(), q, because)
 			}
 			if got := gangsOf(*heard); got[len(got)-1] != "new" {
 				t.Errorf("answered: %v", got)
@@ -212,14 +212,14 @@ func TestTurnsGoRoundByNamespaces(t *testing.T) {
 		a.Ask(questionOf(fmt.Sprint(i), i))
 	}
 	for _, namespace := range []string{"x", "y"} {
-		other := questionOf(namespace, 10)
-		other.Namespace = namespace
-		a.Ask(other)
+		otherQuestion := questionOf(namespace, 10)
+		otherQuestion.Namespace = namespace
+		a.Ask(otherQuestion)
 	}
 	turns := map[string]int{}
 	for range 30 {
 		q, because, _ := a.next(time.Now())
-		turns[q.asked.Namespace]++
+		turns[q.message.Namespace]++
 		a.turns.take(q, because)
 	}
 	if turns["ns"] != 10 || turns["x"] != 10 || turns["y"] != 10 {
@@ -240,12 +240,12 @@ func TestRenewalsRestAndNewQuestionsDoNot(t *testing.T) {
 		t.Fatalf("a renewal begins at once: %v, wait %s", q, wait)
 	}
 	a.Ask(questionOf("new", 1))
-	if q, because, _ := a.next(later); q == nil || q.asked.Gang != "new" || because != first {
+	if q, because, _ := a.next(later); q == nil || q.message.Gang != "new" || because != unanswered {
 		t.Fatalf("next: %v, %v", q, because)
 	}
 	before := a.restUntil
 	q, because, _ := a.next(later)
-	a.slice(t.Context(), q, because)
+	a.runSlice(t.Context(), q, because)
 	if got := gangsOf(*heard); a.restUntil != before || !slices.Equal(got, []string{"old", "new"}) {
 		t.Errorf("answered %v, rest until %s", got, a.restUntil)
 	}
@@ -262,7 +262,7 @@ func TestARareRenewalIsFollowedByNoPause(t *testing.T) {
 			a.restUntil = time.Time{}
 		}
 		before := time.Now()
-		a.slice(t.Context(), a.questions["g"], changed)
+		a.runSlice(t.Context(), a.questions["g"], otherChange)
 		if pauses := a.restUntil.After(before); pauses == rested {
 			t.Errorf("after a long rest: %v, a pause: %v", rested, pauses)
 		}
@@ -285,14 +285,14 @@ func TestACauseThatNamesAClaimGoesFirst(t *testing.T) {
 	a.claimTouched("ns", "c5")
 	a.claimTouched("ns", "c6")
 	later := time.Now().Add(time.Hour)
-	var order []why
+	var order []workReason
 	for range 4 {
 		a.restUntil = time.Time{}
 		q, because, _ := a.next(later)
 		order = append(order, because)
-		a.slice(t.Context(), q, because)
+		a.runSlice(t.Context(), q, because)
 	}
-	if !slices.Equal(order, []why{named, changed, named, changed}) {
+	if !slices.Equal(order, []workReason{claimChanged, otherChange, claimChanged, otherChange}) {
 		t.Errorf("order: %v", order)
 	}
 }

@@ -42,9 +42,9 @@ func BenchmarkAnswer(b *testing.B) {
 			})
 			b.Run("answer", func(b *testing.B) {
 				for b.Loop() {
-					clear(a.keptOf("ns"))
-					kinds, _ := a.sorter.kinds(pods, a.single, always)
-					if report := a.inspect(ctx, pods, kinds, a.keptOf("ns"), always); len(report) == 0 {
+					clear(a.cachedAnswers("ns"))
+					kinds, _ := a.sorter.kinds(pods, a.isUnique, always)
+					if report := a.inspect(ctx, pods, kinds, a.cachedAnswers("ns"), always); len(report) == 0 {
 						b.Fatal("no answer")
 					}
 				}
@@ -68,7 +68,7 @@ func volumeOf(i int, on string) *v1.PersistentVolume {
 }
 
 func claim(i int, class, volume string) *v1.PersistentVolumeClaim {
-	made := &v1.PersistentVolumeClaim{
+	pvc := &v1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("c%d", i), UID: types.UID(fmt.Sprintf("c%d", i))},
 		Spec: v1.PersistentVolumeClaimSpec{
 			AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, StorageClassName: &class, VolumeName: volume,
@@ -76,9 +76,9 @@ func claim(i int, class, volume string) *v1.PersistentVolumeClaim {
 		},
 	}
 	if volume != "" {
-		made.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
+		pvc.Annotations = map[string]string{"pv.kubernetes.io/bind-completed": "yes"}
 	}
-	return made
+	return pvc
 }
 
 func userOf(i int, claim, node string) *v1.Pod {

@@ -19,29 +19,28 @@ import (
 	"muster.dev/shim/internal/devices"
 )
 
-// watch adds handlers for the objects that the asked plugins read. kube-scheduler already runs these informers for
-// the plugins.
-func (a *Asker) watch(factory informers.SharedInformerFactory, asked []config.Plugin) error {
+// watch adds handlers for the objects that these plugins read. kube-scheduler already runs the informers for the plugins.
+func (a *Asker) watch(factory informers.SharedInformerFactory, plugins []config.Plugin) error {
 	core, storage, resource := factory.Core().V1(), factory.Storage().V1(), factory.Resource().V1()
-	needed := []cache.SharedIndexInformer{}
-	for _, plugin := range asked {
+	sharedInformers := []cache.SharedIndexInformer{}
+	for _, plugin := range plugins {
 		switch plugin.Name {
 		case names.VolumeBinding:
-			needed = append(needed, storage.StorageClasses().Informer(),
+			sharedInformers = append(sharedInformers, storage.StorageClasses().Informer(),
 				storage.CSINodes().Informer(), storage.CSIDrivers().Informer(), storage.CSIStorageCapacities().Informer())
 		case names.NodeVolumeLimits:
-			needed = append(needed, storage.VolumeAttachments().Informer())
+			sharedInformers = append(sharedInformers, storage.VolumeAttachments().Informer())
 		case names.DynamicResources, devices.Name:
-			needed = append(needed, resource.ResourceSlices().Informer(), resource.DeviceClasses().Informer())
+			sharedInformers = append(sharedInformers, resource.ResourceSlices().Informer(), resource.DeviceClasses().Informer())
 			if utilfeature.DefaultFeatureGate.Enabled(features.DRADeviceTaintRules) {
-				needed = append(needed, resource.DeviceTaintRules().Informer())
+				sharedInformers = append(sharedInformers, resource.DeviceTaintRules().Informer())
 			}
 			if err := a.listen(resource.ResourceClaims().Informer(), a.deviceClaims()); err != nil {
 				return err
 			}
 		}
 	}
-	for _, informer := range needed {
+	for _, informer := range sharedInformers {
 		if err := a.listen(informer, a.any()); err != nil {
 			return err
 		}
@@ -104,7 +103,7 @@ func (a *Asker) boundPods() cache.ResourceEventHandler {
 			}
 		},
 		DeleteFunc: func(obj any) {
-			if pod, ok := gone(obj).(*v1.Pod); ok && counts(pod) {
+			if pod, ok := lastState(obj).(*v1.Pod); ok && counts(pod) {
 				a.touched()
 			}
 		},
@@ -114,7 +113,7 @@ func (a *Asker) boundPods() cache.ResourceEventHandler {
 // claims handles a change of a claim as a cause for the questions whose pods name it.
 func (a *Asker) claims() cache.ResourceEventHandler {
 	touched := func(obj any) {
-		if claim, ok := gone(obj).(*v1.PersistentVolumeClaim); ok {
+		if claim, ok := lastState(obj).(*v1.PersistentVolumeClaim); ok {
 			a.claimTouched(claim.Namespace, claim.Name)
 		}
 	}
@@ -129,12 +128,13 @@ func (a *Asker) claims() cache.ResourceEventHandler {
 	}
 }
 
-// deviceClaims handles a claim that gets or frees devices as a cause: other pods may have wanted them. Any other change,
-// which users can make at will, is one for the questions whose pods name the claim.
+// deviceClaims handles a claim that gets or frees devices as a cause for all questions, because other pods may need the
+// devices. Any other change is a cause only for the questions whose pods name the claim: users can make such changes at
+// will.
 func (a *Asker) deviceClaims() cache.ResourceEventHandler {
 	touched := func(before, after any) {
-		was, _ := gone(before).(*resourceapi.ResourceClaim)
-		is, _ := gone(after).(*resourceapi.ResourceClaim)
+		was, _ := lastState(before).(*resourceapi.ResourceClaim)
+		is, _ := lastState(after).(*resourceapi.ResourceClaim)
 		if !equality.Semantic.DeepEqual(allocationOf(was), allocationOf(is)) {
 			a.touched()
 		} else if claim := cmp.Or(is, was); claim != nil {
@@ -159,14 +159,15 @@ func allocationOf(claim *resourceapi.ResourceClaim) *resourceapi.AllocationResul
 	return claim.Status.Allocation
 }
 
-// deviceClaim returns the name of a ResourceClaim among those of volume claims, which have no slash.
+// deviceClaim returns the name of a ResourceClaim in a set that also contains the names of volume claims. Those have no
+// slash.
 func deviceClaim(name string) string { return "device/" + name }
 
 // volumes handles a change of a volume that belongs to a claim as a change of this claim: other claims cannot get the
 // volume. A change of another volume is a cause for all questions.
 func (a *Asker) volumes() cache.ResourceEventHandler {
 	touched := func(obj any) {
-		pv, ok := gone(obj).(*v1.PersistentVolume)
+		pv, ok := lastState(obj).(*v1.PersistentVolume)
 		switch {
 		case !ok:
 		case pv.Spec.ClaimRef != nil:
@@ -187,9 +188,9 @@ func (a *Asker) volumes() cache.ResourceEventHandler {
 	}
 }
 
-func gone(obj any) any {
-	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		return last.Obj
+func lastState(obj any) any {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		return tombstone.Obj
 	}
 	return obj
 }

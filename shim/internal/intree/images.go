@@ -11,12 +11,12 @@ import (
 // images returns the names of the pod's images in the form that ImageLocality uses
 // (framework/plugins/imagelocality/image_locality.go, sumImageScores and normalizedImageName).
 func images(pod *v1.Pod) sets.Set[string] {
-	found := sets.New[string]()
+	imageNames := sets.New[string]()
 	add := func(name string) {
 		if strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
 			name += ":latest"
 		}
-		found.Insert(name)
+		imageNames.Insert(name)
 	}
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -28,18 +28,18 @@ func images(pod *v1.Pod) sets.Set[string] {
 			add(image.Reference)
 		}
 	}
-	return found
+	return imageNames
 }
 
-// setImages sets which of these images each node has. kube-scheduler's cache holds this for all images; the snapshot
-// holds it only for the images of one pod.
-func (s *snapshot) setImages(wanted sets.Set[string]) {
+// setImages sets which of these images each node has. kube-scheduler's cache has this information for all images, but the
+// snapshot has it only for the images of one pod.
+func (s *snapshot) setImages(imageNames sets.Set[string]) {
 	states := map[string]*fwk.ImageStateSummary{}
 	for _, info := range s.byName {
 		clear(info.ImageStates)
 		for _, image := range info.Node().Status.Images {
 			for _, name := range image.Names {
-				if !wanted.Has(name) {
+				if !imageNames.Has(name) {
 					continue
 				}
 				if states[name] == nil {

@@ -16,8 +16,8 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// roomAtMost bounds how many pods of a kind are tried together on a node. Few nodes hold more GPU pods, and each step
-// costs as many claims.
+// roomAtMost bounds how many pods of a kind are tried together on a node. Few nodes hold more GPU pods, and a trial costs
+// more time the more claims it has.
 const roomAtMost = 16
 
 // refusal is a plugin or extender and its reason.
@@ -29,7 +29,7 @@ type answer struct {
 	refused    map[string]refusal
 	room       map[string]int
 	scores     map[string]uint32   // 1 to 100; other nodes have 0
-	devices    map[string][]gpuSet // the GPUs that the pods may have, if not all without taints: see choices
+	devices    map[string][]gpuSet // the GPUs that the pods may have, unless these are all without taints: see choices
 }
 
 // batch is how many nodes are inspected before other questions may be worked on.
@@ -45,56 +45,56 @@ type inspector struct {
 // inspect returns the answer for a kind with these pods. It calls pause after each batch of nodes. Meanwhile other
 // questions may be worked on, and the snapshot may be renewed. If pause returns false, the answer is incomplete.
 func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bool) answer {
-	found := answer{refused: map[string]refusal{}, room: map[string]int{}, devices: map[string][]gpuSet{}}
-	one, everywhere := i.prepare(ctx, pods[0])
+	result := answer{refused: map[string]refusal{}, room: map[string]int{}, devices: map[string][]gpuSet{}}
+	probe, everywhere := i.preFilter(ctx, pods[0])
 	if everywhere != nil {
-		found.everywhere = everywhere
-		return found
+		result.everywhere = everywhere
+		return result
 	}
 	nodes := i.snapshot.nodes
 	refusals := make([]*refusal, len(nodes))
-	for from := 0; from < len(nodes); from += batch {
-		i.framework.Parallelizer().Until(ctx, min(batch, len(nodes)-from), func(at int) {
-			refusals[from+at] = i.filter(ctx, one, nodes[from+at])
+	for start := 0; start < len(nodes); start += batch {
+		i.framework.Parallelizer().Until(ctx, min(batch, len(nodes)-start), func(index int) {
+			refusals[start+index] = i.filter(ctx, probe, nodes[start+index])
 		}, "")
 		if !pause() {
-			return found
+			return result
 		}
 	}
-	var open []fwk.NodeInfo
-	for at, node := range nodes {
-		if refusals[at] != nil {
-			found.refused[node.Node().Name] = *refusals[at]
+	var passing []fwk.NodeInfo
+	for index, node := range nodes {
+		if refusals[index] != nil {
+			result.refused[node.Node().Name] = *refusals[index]
 		} else {
-			open = append(open, node)
-			if some := choices(devices.MatchingGPUs(one.state, node.Node().Name), devices.GroupsOf(one.state, node.Node().Name)); some != nil {
-				found.devices[node.Node().Name] = some
+			passing = append(passing, node)
+			if sets := choices(devices.MatchingGPUs(probe.state, node.Node().Name), devices.GroupsOf(probe.state, node.Node().Name)); sets != nil {
+				result.devices[node.Node().Name] = sets
 			}
 		}
 	}
-	i.extend(ctx, pods[0], open, found.refused)
+	i.callExtenders(ctx, pods[0], passing, result.refused)
 	if len(pods) > 1 && (usesVolumes(pods[0]) || len(pods[0].Spec.ResourceClaims) > 0) {
-		i.measure(ctx, pods[:min(len(pods), roomAtMost)], open, &found, pause)
+		i.measureRoom(ctx, pods[:min(len(pods), roomAtMost)], passing, &result, pause)
 	}
-	return found
+	return result
 }
 
-// trial is a pod for which PreFilter has run.
-type trial struct {
+// preFiltered is a pod for which PreFilter has run.
+type preFiltered struct {
 	pod   *v1.Pod
 	state fwk.CycleState
 	only  *fwk.PreFilterResult
 	by    string
 }
 
-// gpuSet is a set of GPUs of a node. The zero value stands for all that have no taint.
+// gpuSet is a set of GPUs of a node. The zero value stands for all GPUs without taints.
 type gpuSet struct {
-	key    string // is equal for equal sets; "" for all GPUs
+	key    string // equal for equal sets; "" for all GPUs without taints
 	names  []string
 	groups []devices.Group
 }
 
-// setOf returns the set of these GPUs. If names is nil, it returns the set of all GPUs.
+// setOf returns the set of these GPUs. If names is nil, it returns the set of all GPUs without taints.
 func setOf(names []string, groups []devices.Group) gpuSet {
 	if names == nil {
 		return gpuSet{}
@@ -102,7 +102,7 @@ func setOf(names []string, groups []devices.Group) gpuSet {
 	return gpuSet{fmt.Sprint(names, groups), names, groups}
 }
 
-// message returns the set as the service gets it.
+// message returns the set in the form for the service.
 func (s gpuSet) message() *musterv1.InTreeDevices {
 	message := &musterv1.InTreeDevices{Names: s.names}
 	for _, group := range s.groups {
@@ -115,48 +115,49 @@ func (s gpuSet) message() *musterv1.InTreeDevices {
 	return message
 }
 
-// choices returns a set for each subrequest. It returns nil if there is one, with all GPUs: most pods have no other.
-func choices(names [][]string, groups [][]devices.Group) (sets []gpuSet) {
+// choices returns a set for each subrequest. It returns nil in the most frequent case: there is one subrequest, which may
+// have all GPUs without taints.
+func choices(names [][]string, groups [][]devices.Group) (gpuSets []gpuSet) {
 	if groups == nil {
 		groups = make([][]devices.Group, len(names))
 	}
 	for rank := range names {
-		sets = append(sets, setOf(names[rank], groups[rank]))
+		gpuSets = append(gpuSets, setOf(names[rank], groups[rank]))
 	}
-	if len(sets) == 1 && sets[0].key == "" {
+	if len(gpuSets) == 1 && gpuSets[0].key == "" {
 		return nil
 	}
-	return sets
+	return gpuSets
 }
 
-// prepare runs PreFilter. A pod that PreFilter refuses is refused on all nodes.
-func (i *inspector) prepare(ctx context.Context, pod *v1.Pod) (*trial, *refusal) {
+// preFilter runs PreFilter. A pod that PreFilter refuses is refused on all nodes.
+func (i *inspector) preFilter(ctx context.Context, pod *v1.Pod) (*preFiltered, *refusal) {
 	state := framework.NewCycleState()
 	only, status, by := i.framework.RunPreFilterPlugins(ctx, state, pod)
 	if !status.IsSuccess() {
 		return nil, refusalOf(status)
 	}
-	return &trial{pod: pod, state: state, only: only, by: strings.Join(by.UnsortedList(), ", ")}, nil
+	return &preFiltered{pod: pod, state: state, only: only, by: strings.Join(by.UnsortedList(), ", ")}, nil
 }
 
 // filter returns the refusal for a node, or nil if no plugin refuses it.
-func (i *inspector) filter(ctx context.Context, t *trial, node fwk.NodeInfo) *refusal {
-	if !t.only.AllNodes() && !t.only.NodeNames.Has(node.Node().Name) {
-		return &refusal{t.by, "node(s) didn't satisfy plugin " + t.by}
+func (i *inspector) filter(ctx context.Context, probe *preFiltered, node fwk.NodeInfo) *refusal {
+	if !probe.only.AllNodes() && !probe.only.NodeNames.Has(node.Node().Name) {
+		return &refusal{probe.by, "node(s) didn't satisfy plugin " + probe.by}
 	}
-	if status := i.framework.RunFilterPlugins(ctx, t.state, t.pod, node); !status.IsSuccess() {
+	if status := i.framework.RunFilterPlugins(ctx, probe.state, probe.pod, node); !status.IsSuccess() {
 		return refusalOf(status)
 	}
 	return nil
 }
 
-// extend calls the extenders for the nodes that no plugin refused.
-func (i *inspector) extend(ctx context.Context, pod *v1.Pod, open []fwk.NodeInfo, refused map[string]refusal) {
+// callExtenders calls the extenders for the nodes that no plugin refused.
+func (i *inspector) callExtenders(ctx context.Context, pod *v1.Pod, passing []fwk.NodeInfo, refused map[string]refusal) {
 	for _, extender := range i.extenders {
-		if !extender.IsFilter() || !extender.IsInterested(pod) || len(open) == 0 {
+		if !extender.IsFilter() || !extender.IsInterested(pod) || len(passing) == 0 {
 			continue
 		}
-		left, failed, failedForGood, err := extender.Filter(pod, open)
+		remaining, failed, failedForGood, err := extender.Filter(pod, passing)
 		if err != nil {
 			// The scheduling cycle calls the extender again, and may get an answer.
 			klog.FromContext(ctx).V(2).Info("Extender gave no in-tree answer", "extender", extender.Name(), "error", err)
@@ -167,42 +168,43 @@ func (i *inspector) extend(ctx context.Context, pod *v1.Pod, open []fwk.NodeInfo
 				refused[node] = refusal{extender.Name(), reason}
 			}
 		}
-		open = left
+		passing = remaining
 	}
 }
 
-// measure determines how many of the pods a node can hold together, for nodes that cannot hold all. Plugins check one
-// pod at a time. So measure tries a pod with the volumes and the claims of several. It needs what they need together: as
-// many attachments, different volumes, and different devices. It pauses before each trial: what users wrote may make one long.
-func (i *inspector) measure(ctx context.Context, pods []*v1.Pod, open []fwk.NodeInfo, found *answer, pause func() bool) {
-	trials := map[int]*trial{}
+// measureRoom determines how many of the pods a node can hold together, for nodes that cannot hold all. Plugins check one
+// pod at a time. So measureRoom tries one pod with the volumes and the claims of several. Such a pod needs as many
+// attachments, different volumes and different devices as the several pods together. measureRoom calls pause before each
+// node and each further trial, because claims that users write can make a trial long.
+func (i *inspector) measureRoom(ctx context.Context, pods []*v1.Pod, passing []fwk.NodeInfo, result *answer, pause func() bool) {
+	trials := map[int]*preFiltered{}
 	fits := func(members int, node fwk.NodeInfo) bool {
 		if members == 1 {
 			return true
 		}
-		t, tried := trials[members]
-		if !tried {
-			t, _ = i.prepare(ctx, combined(pods[:members]))
-			trials[members] = t
+		probe, ok := trials[members]
+		if !ok {
+			probe, _ = i.preFilter(ctx, combined(pods[:members]))
+			trials[members] = probe
 		}
-		return t != nil && i.filter(ctx, t, node) == nil
+		return probe != nil && i.filter(ctx, probe, node) == nil
 	}
-	for _, node := range open {
+	for _, node := range passing {
 		if !pause() {
 			return
 		}
-		if _, refused := found.refused[node.Node().Name]; refused || fits(len(pods), node) {
+		if _, refused := result.refused[node.Node().Name]; refused || fits(len(pods), node) {
 			continue
 		}
-		most, tooMany := 1, len(pods)
-		for tooMany-most > 1 && pause() {
-			if middle := (most + tooMany) / 2; fits(middle, node) {
-				most = middle
+		fitting, tooMany := 1, len(pods)
+		for tooMany-fitting > 1 && pause() {
+			if middle := (fitting + tooMany) / 2; fits(middle, node) {
+				fitting = middle
 			} else {
 				tooMany = middle
 			}
 		}
-		found.room[node.Node().Name] = most
+		result.room[node.Node().Name] = fitting
 	}
 }
 
@@ -213,25 +215,25 @@ func combined(pods []*v1.Pod) *v1.Pod {
 	all.Spec.Volumes, all.Spec.ResourceClaims = nil, nil
 	seen := map[string]bool{}
 	for _, pod := range pods {
-		for at := range pod.Spec.ResourceClaims {
-			each := pod.Spec.ResourceClaims[at]
-			name, _, err := resourceclaim.Name(pod, &each)
+		for i := range pod.Spec.ResourceClaims {
+			reference := pod.Spec.ResourceClaims[i]
+			name, _, err := resourceclaim.Name(pod, &reference)
 			if err != nil || name == nil || seen[deviceClaim(*name)] {
 				continue
 			}
 			seen[deviceClaim(*name)] = true
-			all.Spec.ResourceClaims = append(all.Spec.ResourceClaims, v1.PodResourceClaim{Name: each.Name, ResourceClaimName: name})
+			all.Spec.ResourceClaims = append(all.Spec.ResourceClaims, v1.PodResourceClaim{Name: reference.Name, ResourceClaimName: name})
 		}
-		for at := range pod.Spec.Volumes {
-			each := pod.Spec.Volumes[at]
-			if claim := claimName(pod, &each); claim != "" {
+		for i := range pod.Spec.Volumes {
+			volume := pod.Spec.Volumes[i]
+			if claim := claimName(pod, &volume); claim != "" {
 				if seen[claim] {
 					continue
 				}
 				seen[claim] = true
-				each.VolumeSource = v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}
+				volume.VolumeSource = v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}
 			}
-			all.Spec.Volumes = append(all.Spec.Volumes, each)
+			all.Spec.Volumes = append(all.Spec.Volumes, volume)
 		}
 	}
 	return all

@@ -20,8 +20,8 @@ import (
 
 const (
 	// kindsAtMost bounds how many kinds of one question are inspected. Pods of further kinds get no answer. They are
-	// planned as if no plugin refused them, and the plugins check them in the scheduling cycle. The planner has the
-	// same bound for unlike roles (placement/limits.py, MOST_ROLES).
+	// planned as if no plugin refused them, and the plugins check them in the scheduling cycle. The planner has the same
+	// bound for different roles (placement/limits.py, MOST_ROLES).
 	kindsAtMost = 64
 	// volumesAtMost bounds the volumes of a pod that is inspected. The service refuses pods with more claims than
 	// that (dialects/pods/peers.py, MAX_CLAIMS).
@@ -30,30 +30,31 @@ const (
 
 // kind is a set of pods that get the same answer. All pods that lack a claim are one kind.
 type kind struct {
-	key     string
-	pods    []int    // indices into the question
-	missing []string // the first missingAtMost names of the claims that they lack
-	more    int      // how many more claims they lack
+	key            string
+	pods           []int    // indices into the question
+	missing        []string // the first missingAtMost names of the claims that the pods lack
+	furtherMissing int      // how many further claims the pods lack
 }
 
 // sorter groups pods into kinds. It reads only the informers.
 type sorter struct {
-	claims  corelisters.PersistentVolumeClaimLister
-	volumes corelisters.PersistentVolumeLister
-	byClaim cache.Indexer                       // the volumes, with the index of this name
-	devices resourcelisters.ResourceClaimLister // nil without dynamic resource allocation
-	classes fwk.DeviceClassResolver             // nil without dynamic resource allocation
-	scores  bool                                // kinds differ in preferences
-	whole   bool                                // kinds differ in the whole spec, because extenders may read it
+	claims    corelisters.PersistentVolumeClaimLister
+	volumes   corelisters.PersistentVolumeLister
+	byClaim   cache.Indexer                       // the volumes, with the index of this name
+	devices   resourcelisters.ResourceClaimLister // nil without dynamic resource allocation
+	classes   fwk.DeviceClassResolver             // nil without dynamic resource allocation
+	scores    bool                                // kinds differ in preferences
+	wholeSpec bool                                // kinds differ in the whole spec, because extenders may read it
 }
 
-// kinds groups the pods into kinds. It leaves out nil pods and pods with too many volumes. single returns whether a
-// claim is unlike all others. It returns the first kindsAtMost kinds, and one of pods that lack claims. It calls pause
-// after each pod, and returns false if pause does: a question may have hundreds of pods with hundreds of claims each.
-func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool, pause func() bool) ([]*kind, bool) {
+// kinds groups the pods into kinds. It leaves out nil pods and pods with too many volumes. isUnique returns whether a
+// claim differs from all others. kinds returns the first kindsAtMost kinds, and one kind of pods that lack claims. A
+// question may have hundreds of pods with hundreds of claims each. So kinds calls pause before each pod, and returns false
+// if pause does.
+func (s *sorter) kinds(pods []*v1.Pod, isUnique func(key string) bool, pause func() bool) ([]*kind, bool) {
 	users, digests := users(pods), map[string][]byte{}
 	byKey, lacking := map[string]*kind{}, &kind{}
-	var found []*kind
+	var result []*kind
 	for i, pod := range pods {
 		if pod == nil || len(pod.Spec.Volumes) > volumesAtMost {
 			continue
@@ -61,26 +62,26 @@ func (s *sorter) kinds(pods []*v1.Pod, single func(key string) bool, pause func(
 		if !pause() {
 			return nil, false
 		}
-		key, missing := s.key(pod, users, digests, single)
+		key, missing := s.key(pod, users, digests, isUnique)
 		if len(missing) > 0 {
 			lacking.pods = append(lacking.pods, i)
 			lacking.missing = firstNames(append(lacking.missing, missing...))
 			continue
 		}
 		if byKey[key] == nil {
-			if len(found) == kindsAtMost {
+			if len(result) == kindsAtMost {
 				continue
 			}
 			byKey[key] = &kind{key: key}
-			found = append(found, byKey[key])
+			result = append(result, byKey[key])
 		}
 		byKey[key].pods = append(byKey[key].pods, i)
 	}
 	if len(lacking.pods) > 0 {
-		lacking.more = missingOf(digests) - len(lacking.missing)
-		found = append(found, lacking)
+		lacking.furtherMissing = missingOf(digests) - len(lacking.missing)
+		result = append(result, lacking)
 	}
-	return found, true
+	return result, true
 }
 
 // firstNames returns the first missingAtMost distinct names.
@@ -90,7 +91,7 @@ func firstNames(claims []string) []string {
 	return claims[:min(len(claims), missingAtMost)]
 }
 
-// missingOf returns how many of the claims do not exist: these have no digest.
+// missingOf returns how many of the claims do not exist. A claim that does not exist has no digest.
 func missingOf(digests map[string][]byte) int {
 	count := 0
 	for _, digest := range digests {
@@ -111,7 +112,7 @@ func claimIndex(obj any) ([]string, error) {
 	return nil, nil
 }
 
-// reserved returns whether a volume is reserved for a claim. Such a claim is unlike all others.
+// reserved returns whether a volume is reserved for a claim. Such a claim differs from all others.
 func (s *sorter) reserved(claim string) bool {
 	volumes, err := s.byClaim.ByIndex(byClaim, claim)
 	return err == nil && slices.ContainsFunc(volumes, func(obj any) bool { // it fails only without the index
@@ -121,16 +122,16 @@ func (s *sorter) reserved(claim string) bool {
 
 // key returns a string that is equal for pods that get the same answer, and the names of missing claims. users
 // contains how many pods of the question name each claim. A node has room for more pods if they share claims. digests
-// keeps what was computed for claims of earlier pods. single returns whether a claim is unlike all others.
-func (s *sorter) key(pod *v1.Pod, users map[string]int, digests map[string][]byte, single func(claim string) bool) (key string, missing []string) {
+// caches the digests of claims of earlier pods. isUnique returns whether a claim differs from all others.
+func (s *sorter) key(pod *v1.Pod, users map[string]int, digests map[string][]byte, isUnique func(claim string) bool) (key string, missing []string) {
 	parts := []any{s.shape(pod)}
 	for i := range pod.Spec.Volumes {
-		each := &pod.Spec.Volumes[i]
-		if name := claimName(pod, each); name != "" {
-			digest, known := digests[name]
-			if !known {
+		podVolume := &pod.Spec.Volumes[i]
+		if name := claimName(pod, podVolume); name != "" {
+			digest, ok := digests[name]
+			if !ok {
 				if claim, err := s.claims.PersistentVolumeClaims(pod.Namespace).Get(name); err == nil {
-					digest = digestOf(s.claim(claim, single(pod.Namespace+"/"+name)))
+					digest = digestOf(s.claim(claim, isUnique(pod.Namespace+"/"+name)))
 				}
 				digests[name] = digest
 			}
@@ -138,11 +139,11 @@ func (s *sorter) key(pod *v1.Pod, users map[string]int, digests map[string][]byt
 				missing = append(missing, name)
 				continue
 			}
-			readOnly := each.PersistentVolumeClaim != nil && each.PersistentVolumeClaim.ReadOnly
+			readOnly := podVolume.PersistentVolumeClaim != nil && podVolume.PersistentVolumeClaim.ReadOnly
 			shared := min(users[name], roomAtMost)
-			parts = append(parts, each.Ephemeral != nil, readOnly, shared, digest)
-		} else if disk(each) {
-			parts = append(parts, each.VolumeSource)
+			parts = append(parts, podVolume.Ephemeral != nil, readOnly, shared, digest)
+		} else if disk(podVolume) {
+			parts = append(parts, podVolume.VolumeSource)
 		}
 	}
 	for _, claim := range pod.Spec.ResourceClaims {
@@ -158,7 +159,7 @@ func (s *sorter) key(pod *v1.Pod, users map[string]int, digests map[string][]byt
 	return string(text), nil
 }
 
-// digestOf returns a short text in place of the value, which may be large and is needed for each pod.
+// digestOf returns a hash of the value. The value may be large, and each pod needs it in its key.
 func digestOf(value any) []byte {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -168,11 +169,11 @@ func digestOf(value any) []byte {
 	return sum[:]
 }
 
-// shape returns what plugins read of a pod apart from its claims. Of resources, the asked filter plugins read only
-// those that dynamic resource allocation serves.
+// shape returns the fields of a pod, apart from its claims, that plugins read. The filter plugins read only those
+// resources that dynamic resource allocation serves.
 func (s *sorter) shape(pod *v1.Pod) any {
-	if s.whole {
-		return whole(pod)
+	if s.wholeSpec {
+		return readableSpec(pod)
 	}
 	parts := []any{required(pod)}
 	if len(pod.Spec.ResourceClaims) > 0 || s.serves(pod) {
@@ -190,11 +191,11 @@ func required(pod *v1.Pod) string {
 	if err != nil {
 		return "" // then the plugin does not run either
 	}
-	found, err := ndf.DefaultFramework.InferForPodScheduling(&ndf.PodInfo{Spec: &pod.Spec}, release)
+	requirements, err := ndf.DefaultFramework.InferForPodScheduling(&ndf.PodInfo{Spec: &pod.Spec}, release)
 	if err != nil {
 		return string(pod.UID)
 	}
-	return found.String()
+	return requirements.String()
 }
 
 // serves returns whether dynamic resource allocation serves an extended resource that the pod requests.
@@ -214,25 +215,26 @@ func (s *sorter) serves(pod *v1.Pod) bool {
 	return false
 }
 
-func resources(pod *v1.Pod) (found []any) {
-	found = append(found, pod.Spec.Resources, pod.Spec.Overhead)
+func resources(pod *v1.Pod) (parts []any) {
+	parts = append(parts, pod.Spec.Resources, pod.Spec.Overhead)
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
-			found = append(found, containers[i].Resources, containers[i].RestartPolicy)
+			parts = append(parts, containers[i].Resources, containers[i].RestartPolicy)
 		}
 	}
-	return found
+	return parts
 }
 
-// preferences returns what the scoring plugins, and the filters before them, read of a pod apart from its labels.
+// preferences returns the fields of a pod, apart from its labels, that the scoring plugins and the filters before them
+// read.
 func preferences(pod *v1.Pod) any {
 	return []any{
 		pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, pod.Spec.TopologySpreadConstraints, sets.List(images(pod)),
 	}
 }
 
-// whole returns the parts of a spec that an extender may read, without those that often differ between members.
-func whole(pod *v1.Pod) *v1.PodSpec {
+// readableSpec returns the parts of a spec that an extender may read, without those that often differ between members.
+func readableSpec(pod *v1.Pod) *v1.PodSpec {
 	spec := pod.Spec.DeepCopy()
 	spec.Volumes, spec.ResourceClaims, spec.Hostname, spec.Subdomain, spec.SchedulingGates = nil, nil, "", "", nil
 	for _, containers := range [][]v1.Container{spec.InitContainers, spec.Containers} {
@@ -244,9 +246,9 @@ func whole(pod *v1.Pod) *v1.PodSpec {
 	return spec
 }
 
-// claim returns what VolumeBinding, VolumeZone and NodeVolumeLimits read of a claim and of its volume.
-func (s *sorter) claim(claim *v1.PersistentVolumeClaim, single bool) any {
-	if single || claim.DeletionTimestamp != nil || claim.Annotations[volume.AnnSelectedNode] != "" {
+// claim returns the fields of a claim and of its volume that VolumeBinding, VolumeZone and NodeVolumeLimits read.
+func (s *sorter) claim(claim *v1.PersistentVolumeClaim, unique bool) any {
+	if unique || claim.DeletionTimestamp != nil || claim.Annotations[volume.AnnSelectedNode] != "" {
 		return claim.Name
 	}
 	if claim.Spec.VolumeName == "" {
@@ -273,32 +275,32 @@ func (s *sorter) claim(claim *v1.PersistentVolumeClaim, single bool) any {
 	return []any{completed, claim.Status.Phase, claim.Spec.AccessModes, pv.Spec.NodeAffinity, zones, source}
 }
 
-// device returns the digest of the spec of a resource claim that has no allocation and was created for the pod. For other claims it
-// returns the name, or the reference if the name is unknown.
-func (s *sorter) device(pod *v1.Pod, named v1.PodResourceClaim) any {
-	name := named.ResourceClaimName
+// device returns the digest of a resource claim's spec, if the claim has no allocation and was created for the pod. For
+// other claims it returns the name, or the reference if the name is unknown.
+func (s *sorter) device(pod *v1.Pod, reference v1.PodResourceClaim) any {
+	name := reference.ResourceClaimName
 	for _, status := range pod.Status.ResourceClaimStatuses {
-		if status.Name == named.Name && status.ResourceClaimName != nil {
+		if status.Name == reference.Name && status.ResourceClaimName != nil {
 			name = status.ResourceClaimName
 		}
 	}
 	if name == nil || s.devices == nil {
-		return named
+		return reference
 	}
 	claim, err := s.devices.ResourceClaims(pod.Namespace).Get(*name)
-	if err != nil || named.ResourceClaimName != nil || claim.Status.Allocation != nil {
+	if err != nil || reference.ResourceClaimName != nil || claim.Status.Allocation != nil {
 		return *name
 	}
 	return digestOf(claim.Spec)
 }
 
 // claimName returns the claim that a volume uses, or "" for other volumes.
-func claimName(pod *v1.Pod, each *v1.Volume) string {
+func claimName(pod *v1.Pod, podVolume *v1.Volume) string {
 	switch {
-	case each.PersistentVolumeClaim != nil:
-		return each.PersistentVolumeClaim.ClaimName
-	case each.Ephemeral != nil:
-		return ephemeral.VolumeClaimName(pod, each)
+	case podVolume.PersistentVolumeClaim != nil:
+		return podVolume.PersistentVolumeClaim.ClaimName
+	case podVolume.Ephemeral != nil:
+		return ephemeral.VolumeClaimName(pod, podVolume)
 	}
 	return ""
 }

@@ -30,13 +30,13 @@ func TestPodsThatDifferInWhatThePlannerCountsAreOneKind(t *testing.T) {
 		container.Name, container.WorkingDir = fmt.Sprint("c", i), fmt.Sprint("/", i)
 		pods = append(pods, pod)
 	}
-	if kinds, _ := a.sorter.kinds(pods, a.single, always); len(kinds) != 1 || len(kinds[0].pods) != 256 {
+	if kinds, _ := a.sorter.kinds(pods, a.isUnique, always); len(kinds) != 1 || len(kinds[0].pods) != 256 {
 		t.Errorf("%d kinds", len(kinds))
 	}
 	pods[7].Spec.Affinity = &v1.Affinity{}
 	likes(1, "disk", "ssd")(pods[7])
 	pods[8].Spec.HostNetwork, pods[8].Spec.HostUsers = true, new(bool)
-	if kinds, _ := a.sorter.kinds(pods, a.single, always); len(kinds) != 3 {
+	if kinds, _ := a.sorter.kinds(pods, a.isUnique, always); len(kinds) != 3 {
 		t.Errorf("%d kinds, want 3: preferences and declared features tell kinds apart", len(kinds))
 	}
 }
@@ -54,7 +54,7 @@ func TestKindsOfAQuestionAreBounded(t *testing.T) {
 		crowded.Spec.Volumes = append(crowded.Spec.Volumes, crowded.Spec.Volumes[0])
 	}
 	a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
-	kinds, _ := a.sorter.kinds(append(pods, lacking, crowded), a.single, always)
+	kinds, _ := a.sorter.kinds(append(pods, lacking, crowded), a.isUnique, always)
 	if len(kinds) != kindsAtMost+1 || len(kinds[kindsAtMost].missing) != 1 {
 		t.Errorf("%d kinds, want %d and one of pods whose claim is missing", len(kinds), kindsAtMost)
 	}
@@ -66,14 +66,14 @@ func TestPodsThatLackClaimsAreOneKindWithTheFirstNames(t *testing.T) {
 		pods = append(pods, userOf(i, fmt.Sprintf("c%03d", 199-i), ""))
 	}
 	a := askerOf(t.Context(), t, volumePlugins, nil)
-	kinds, _ := a.sorter.kinds(pods, a.single, always)
+	kinds, _ := a.sorter.kinds(pods, a.isUnique, always)
 	if len(kinds) != 1 || len(kinds[0].pods) != 200 {
 		t.Fatalf("%d kinds", len(kinds))
 	}
 	if got := kinds[0].missing; len(got) != missingAtMost || got[0] != "c000" || got[1] != "c001" {
 		t.Errorf("missing: %v", got)
 	}
-	if got := kinds[0].more; got != 200-missingAtMost {
+	if got := kinds[0].furtherMissing; got != 200-missingAtMost {
 		t.Errorf("%d more are missing, want %d", got, 200-missingAtMost)
 	}
 }
@@ -95,7 +95,7 @@ func TestSortingPausesAfterEachPodAndReadsEachClaimOnce(t *testing.T) {
 	}
 }
 
-// counting is an extender that counts how often it is asked.
+// counting is an extender that counts its calls.
 type counting struct {
 	fwk.Extender
 	calls int
@@ -131,7 +131,7 @@ func TestEqualKindsOfSeveralGangsAreInspectedOnce(t *testing.T) {
 	}
 }
 
-// A user who may change a claim in one namespace cannot void what is kept for others.
+// A user who may change a claim in one namespace cannot void the cached answers of other namespaces.
 func TestAChangedClaimVoidsKeptAnswersOfItsNamespaceAlone(t *testing.T) {
 	objects := append(nodesOf(3), claim(0, "by-hand", "pv0"), volumeOf(0, "n1"))
 	for i := range 9 {
@@ -207,14 +207,14 @@ func TestADeviceClaimIsACauseForOthersOnlyByItsDevices(t *testing.T) {
 	a.Ask(questionOf("g", 0))
 	run(t, a, time.Now())
 	of := func(name, version string, devices ...string) *resourceapi.ResourceClaim {
-		found := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: version}}
+		result := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: version}}
 		if len(devices) > 0 {
-			found.Status.Allocation = &resourceapi.AllocationResult{}
+			result.Status.Allocation = &resourceapi.AllocationResult{}
 		}
 		for _, device := range devices {
-			found.Status.Allocation.Devices.Results = append(found.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{Device: device})
+			result.Status.Allocation.Devices.Results = append(result.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{Device: device})
 		}
-		return found
+		return result
 	}
 	for name, row := range map[string]struct {
 		before, after *resourceapi.ResourceClaim
@@ -240,7 +240,7 @@ func TestADeviceClaimIsACauseForOthersOnlyByItsDevices(t *testing.T) {
 // answersAgain tells whether the question of gang g is answered again after a change of an object. A nil object
 // before the change means that the object is new, and nil after it that the object is gone.
 func answersAgain[T any](a *Asker, handler cache.ResourceEventHandler, before, after *T) bool {
-	a.questions["g"].named, a.questions["g"].causes = false, a.causes
+	a.questions["g"].claimChanged, a.questions["g"].causes = false, a.causes
 	switch {
 	case before == nil:
 		handler.OnAdd(after, false)
@@ -272,7 +272,7 @@ func roomAsker(t *testing.T) *Asker {
 	})...)
 }
 
-// A trial may take long, so other questions may be worked on before each of them.
+// A trial may take long, so other questions may be worked on before each trial.
 func TestMeasuringRoomPausesBeforeEachTrial(t *testing.T) {
 	a := roomAsker(t)
 	var pods []*v1.Pod
@@ -281,16 +281,16 @@ func TestMeasuringRoomPausesBeforeEachTrial(t *testing.T) {
 	}
 	pauses := 0
 	count := func() bool { pauses++; return true }
-	found := a.inspector.inspect(t.Context(), pods, count)
-	if found.room["n0"] != 2 {
-		t.Fatalf("room %v, want 2 on n0", found.room)
+	result := a.inspector.inspect(t.Context(), pods, count)
+	if result.room["n0"] != 2 {
+		t.Fatalf("room %v, want 2 on n0", result.room)
 	}
 	if pauses != 4 { // after the nodes were inspected, and before trials of 4, 2 and 3 pods
 		t.Errorf("%d pauses, want 4", pauses)
 	}
-	for left := range 4 {
-		if found := a.inspector.inspect(t.Context(), pods, func() bool { left--; return left >= 0 }); left != -1 {
-			t.Errorf("goes on after a pause that ends it: %v", found)
+	for slices := range 4 {
+		if result := a.inspector.inspect(t.Context(), pods, func() bool { slices--; return slices >= 0 }); slices != -1 {
+			t.Errorf("goes on after a pause that ends it: %v", result)
 		}
 	}
 }
@@ -328,7 +328,7 @@ func TestADeviceTaintRuleIsACause(t *testing.T) {
 
 func TestGangsThatShareAClaimGetRoomOfTheirOwn(t *testing.T) {
 	gangs := map[string][]int{"shared": {0, 1, 2, 3}, "own": {11, 12, 13, 14}}
-	rooms := func(order ...string) (found []string) {
+	rooms := func(order ...string) (result []string) {
 		a := roomAsker(t)
 		heard := listen(a, fine)
 		for _, gang := range order {
@@ -336,19 +336,19 @@ func TestGangsThatShareAClaimGetRoomOfTheirOwn(t *testing.T) {
 			run(t, a, time.Now())
 		}
 		for _, report := range *heard {
-			found = append(found, fmt.Sprint(report.Answers[0].Room))
+			result = append(result, fmt.Sprint(report.Answers[0].Room))
 		}
-		return found
+		return result
 	}
-	shared, own := rooms("shared")[0], rooms("own")[0]
-	if shared == own {
-		t.Fatalf("both have room %s", own)
+	shared, separate := rooms("shared")[0], rooms("own")[0]
+	if shared == separate {
+		t.Fatalf("both have room %s", separate)
 	}
 	if got := rooms("own", "shared")[1]; got != shared {
 		t.Errorf("after the other gang: room %s, want %v", got, shared)
 	}
-	if got := rooms("shared", "own")[1]; got != own {
-		t.Errorf("after the other gang: room %s, want %v", got, own)
+	if got := rooms("shared", "own")[1]; got != separate {
+		t.Errorf("after the other gang: room %s, want %v", got, separate)
 	}
 }
 
@@ -358,7 +358,7 @@ func TestPodsOfOneQuestionThatShareAClaimAreAKind(t *testing.T) {
 	for _, i := range []int{0, 1, 2, 3, 11, 12, 13, 14} {
 		pods = append(pods, userOf(i, map[bool]string{true: "c0", false: fmt.Sprintf("c%d", i-10)}[i < 4], ""))
 	}
-	if kinds, _ := a.sorter.kinds(pods, a.single, always); len(kinds) != 2 {
+	if kinds, _ := a.sorter.kinds(pods, a.isUnique, always); len(kinds) != 2 {
 		t.Errorf("%d kinds, want 2", len(kinds))
 	}
 }

@@ -32,43 +32,43 @@ const profileName = "muster-in-tree-answers"
 // filters need the others.
 const coresShare = 4
 
-// registryOf returns the plugins that can be asked: those of the tree, and the one for claims of devices. gpus are the
-// resources that count GPUs.
+// registryOf returns the plugins that can run here: the in-tree plugins, and the plugin for claims of devices. gpus are
+// the resources that count GPUs.
 func registryOf(gpus []string) frameworkruntime.Registry {
 	registry := plugins.NewInTreeRegistry()
 	registry[devices.Name] = devices.NewAsking(gpus)
 	return registry
 }
 
-// asked returns the filter plugins of a profile that can be asked and that the planner does not model, in the profile's
-// order.
-func (a *Asker) asked(profile *config.Plugins) (found []config.Plugin) {
+// filterPlugins returns the filter plugins of a profile that can run here and that the planner does not model, in the
+// profile's order.
+func (a *Asker) filterPlugins(profile *config.Plugins) (filterPlugins []config.Plugin) {
 	for _, plugin := range profile.Filter.Enabled {
-		if _, can := a.registry[plugin.Name]; can && !modelled.Has(plugin.Name) {
-			found = append(found, config.Plugin{Name: plugin.Name})
+		if _, ok := a.registry[plugin.Name]; ok && !modelled.Has(plugin.Name) {
+			filterPlugins = append(filterPlugins, config.Plugin{Name: plugin.Name})
 		}
 	}
-	return found
+	return filterPlugins
 }
 
-// asking returns a plugin set that runs these plugins in PreFilter and Filter. Each of them has a PreFilter.
-func asking(plugins []config.Plugin) *config.Plugins {
+// filterSet returns a plugin set that runs these plugins in PreFilter and Filter. Each of them has a PreFilter.
+func filterSet(plugins []config.Plugin) *config.Plugins {
 	set := config.PluginSet{Enabled: plugins}
 	return &config.Plugins{PreFilter: set, Filter: set}
 }
 
-// scoringBy returns a plugin set that runs these plugins in PreScore and Score, and the filters that must run before.
-func scoringBy(scoring []config.Plugin) *config.Plugins {
-	before := config.PluginSet{}
+// scoreSet returns a plugin set that runs these plugins in PreScore and Score, and the filters that must run before.
+func scoreSet(scoring []config.Plugin) *config.Plugins {
+	preScore := config.PluginSet{}
 	for _, plugin := range scoring {
-		if plugin.Name != names.ImageLocality { // it has no PreScore
-			before.Enabled = append(before.Enabled, config.Plugin{Name: plugin.Name})
+		if plugin.Name != names.ImageLocality { // ImageLocality has no PreScore
+			preScore.Enabled = append(preScore.Enabled, config.Plugin{Name: plugin.Name})
 		}
 	}
 	return &config.Plugins{
 		PreFilter: config.PluginSet{Enabled: []config.Plugin{{Name: names.NodeAffinity}}},
 		Filter:    config.PluginSet{Enabled: excluding},
-		PreScore:  before,
+		PreScore:  preScore,
 		Score:     config.PluginSet{Enabled: scoring},
 	}
 }
@@ -106,11 +106,11 @@ func defaultArgs() ([]config.PluginConfig, error) {
 	if err := scheme.Scheme.Convert(&versioned, &defaults, nil); err != nil {
 		return nil, fmt.Errorf("default plugin arguments: %w", err)
 	}
-	made := defaults.Profiles[0].PluginConfig
-	for _, plugin := range made {
+	pluginArgs := defaults.Profiles[0].PluginConfig
+	for _, plugin := range pluginArgs {
 		if args, ok := plugin.Args.(*config.PodTopologySpreadArgs); ok {
 			args.DefaultingType, args.DefaultConstraints = config.ListDefaulting, nil
 		}
 	}
-	return made, nil
+	return pluginArgs, nil
 }

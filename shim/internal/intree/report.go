@@ -18,8 +18,8 @@ const (
 	// refusalsAtMost is the number of refusals that one byte can encode. Further pairs of plugin and reason are
 	// reported as the refusal `further`.
 	refusalsAtMost = 255
-	// setsAtMost is the number of sets of devices that one byte can encode. setBytes bounds all of an answer, in bytes.
-	// Nodes with further sets are refused as `unlike`.
+	// setsAtMost is the number of sets of devices that one byte can encode. setBytes bounds all sets of an answer, in
+	// bytes. Nodes with further sets are refused with the refusal `differingSets`.
 	setsAtMost, setBytes = 255, 256 << 10
 	// reasonAtMost bounds a reason, in bytes.
 	reasonAtMost = 1024
@@ -28,12 +28,12 @@ const (
 )
 
 var (
-	further = refusal{"", "further reasons"}
-	unlike  = refusal{devices.Name, "resourceClaims: the GPUs that match differ on too many nodes; ask with simpler selectors"}
+	further       = refusal{"", "further reasons"}
+	differingSets = refusal{devices.Name, "resourceClaims: the GPUs that match differ on too many nodes; ask with simpler selectors"}
 )
 
-// packed is an answer in the form in which it is kept and sent: columns with one byte per node. A column is empty if
-// all its bytes are 0.
+// packed is an answer in the form for the cache and the report: columns with one byte per node. A column is empty if all
+// its bytes are 0.
 type packed struct {
 	nodes                 []string
 	refusals              []refusal // refused holds the index + 1
@@ -44,43 +44,43 @@ type packed struct {
 }
 
 // pack encodes an answer for these nodes.
-func pack(found answer, nodes []string) *packed {
-	p := &packed{nodes: nodes, everywhere: found.everywhere}
-	if found.everywhere != nil {
-		p.everywhere = &refusal{found.everywhere.plugin, short(found.everywhere.reason)}
+func pack(result answer, nodes []string) *packed {
+	p := &packed{nodes: nodes, everywhere: result.everywhere}
+	if result.everywhere != nil {
+		p.everywhere = &refusal{result.everywhere.plugin, shorten(result.everywhere.reason)}
 	}
 	index, sets := map[refusal]byte{}, map[string]byte{"": 0}
-	p.sets = firstSets(found.devices, nodes)
+	p.sets = firstSets(result.devices, nodes)
 	for i, set := range p.sets {
 		sets[set.key] = byte(i + 1)
 	}
 	for i, node := range nodes {
-		for rank, gpus := range found.devices[node] {
-			at, known := sets[gpus.key]
-			if _, out := found.refused[node]; !known && !out {
-				p.refused = set(p.refused, len(nodes), i, p.index(index, unlike))
+		for rank, gpus := range result.devices[node] {
+			setIndex, ok := sets[gpus.key]
+			if _, isRefused := result.refused[node]; !ok && !isRefused {
+				p.refused = set(p.refused, len(nodes), i, p.index(index, differingSets))
 			}
 			if rank == len(p.devices) {
 				p.devices = append(p.devices, make([]byte, len(nodes)))
 			}
-			p.devices[rank][i] = at
+			p.devices[rank][i] = setIndex
 		}
-		if by, out := found.refused[node]; out {
-			p.refused = set(p.refused, len(nodes), i, p.index(index, by))
+		if cause, isRefused := result.refused[node]; isRefused {
+			p.refused = set(p.refused, len(nodes), i, p.index(index, cause))
 		}
-		if room := found.room[node]; room > 0 {
+		if room := result.room[node]; room > 0 {
 			p.room = set(p.room, len(nodes), i, byte(room))
 		}
-		if score := found.scores[node]; score > 0 {
+		if score := result.scores[node]; score > 0 {
 			p.scores = set(p.scores, len(nodes), i, byte(score))
 		}
 	}
 	return p
 }
 
-// firstSets returns the sets of devices that are told: those of most nodes first, and of these the shortest. Else a node
-// that publishes thousands of devices could have others refused.
-func firstSets(devices map[string][]gpuSet, nodes []string) (first []gpuSet) {
+// firstSets returns the device sets that fit into the report: the most common first, then the shortest. So one node with
+// thousands of devices cannot displace the sets of other nodes.
+func firstSets(devices map[string][]gpuSet, nodes []string) (reported []gpuSet) {
 	var sets []gpuSet
 	nodesOf, size := map[string]int{}, 0
 	for _, node := range nodes {
@@ -94,11 +94,11 @@ func firstSets(devices map[string][]gpuSet, nodes []string) (first []gpuSet) {
 		return cmp.Or(cmp.Compare(nodesOf[b.key], nodesOf[a.key]), cmp.Compare(len(a.key), len(b.key)))
 	})
 	for _, set := range sets {
-		if len(first) < setsAtMost && size+len(set.key) <= setBytes {
-			first, size = append(first, set), size+len(set.key)
+		if len(reported) < setsAtMost && size+len(set.key) <= setBytes {
+			reported, size = append(reported, set), size+len(set.key)
 		}
 	}
-	return first
+	return reported
 }
 
 // keysOf returns the keys of these sets.
@@ -109,31 +109,31 @@ func keysOf(sets []gpuSet) (keys []string) {
 	return keys
 }
 
-func (p *packed) index(known map[refusal]byte, by refusal) byte {
-	at, found := known[by]
-	if found {
-		return at
+func (p *packed) index(indices map[refusal]byte, cause refusal) byte {
+	index, ok := indices[cause]
+	if ok {
+		return index
 	}
 	if len(p.refusals) >= refusalsAtMost-1 {
-		by = further
+		cause = further
 	}
-	if at, found = known[by]; !found {
-		p.refusals = append(p.refusals, refusal{by.plugin, short(by.reason)})
-		at = byte(len(p.refusals))
-		known[by] = at
+	if index, ok = indices[cause]; !ok {
+		p.refusals = append(p.refusals, refusal{cause.plugin, shorten(cause.reason)})
+		index = byte(len(p.refusals))
+		indices[cause] = index
 	}
-	return at
+	return index
 }
 
-func set(column []byte, length, at int, value byte) []byte {
+func set(column []byte, length, index int, value byte) []byte {
 	if column == nil {
 		column = make([]byte, length)
 	}
-	column[at] = value
+	column[index] = value
 	return column
 }
 
-func short(reason string) string {
+func shorten(reason string) string {
 	if len(reason) <= reasonAtMost {
 		return reason
 	}
@@ -147,42 +147,42 @@ type reporter struct {
 	size     int // bytes of the last part
 	refusals map[refusal]byte
 	sets     map[string]byte
-	same     map[string]*musterv1.InTreeAnswer // answers in parts with the current nodes
+	answers  map[string]*musterv1.InTreeAnswer // answers in parts with the current nodes
 }
 
 // add appends the answer for a kind, or merges the kind with an earlier one that has the same answer. A kind with
 // room is never merged, because room counts the pods of one kind.
-func (r *reporter) add(k *kind, found *packed) {
+func (r *reporter) add(k *kind, encoded *packed) {
 	pods := make([]uint32, len(k.pods))
-	for i, at := range k.pods {
-		pods[i] = uint32(at)
+	for i, index := range k.pods {
+		pods[i] = uint32(index)
 	}
-	keys := keysOf(found.sets)
-	key := fmt.Sprintf("%q %q %q %q %d %s %q %s", found.refusals, keys, found.everywhere, k.missing, len(found.scores), found.scores, found.devices, found.refused)
-	if same := r.same[key]; same != nil && len(found.room) == 0 && slices.Equal(r.parts[len(r.parts)-1].Nodes, found.nodes) {
-		same.Pods = append(same.Pods, pods...)
+	keys := keysOf(encoded.sets)
+	key := fmt.Sprintf("%q %q %q %q %d %s %q %s", encoded.refusals, keys, encoded.everywhere, k.missing, len(encoded.scores), encoded.scores, encoded.devices, encoded.refused)
+	if equalAnswer := r.answers[key]; equalAnswer != nil && len(encoded.room) == 0 && slices.Equal(r.parts[len(r.parts)-1].Nodes, encoded.nodes) {
+		equalAnswer.Pods = append(equalAnswer.Pods, pods...)
 		return
 	}
-	size := len(found.refused) + len(found.room) + len(found.scores) + len(found.devices)*len(found.nodes) + 5*len(pods) + 256*len(k.missing)
+	size := len(encoded.refused) + len(encoded.room) + len(encoded.scores) + len(encoded.devices)*len(encoded.nodes) + 5*len(pods) + 256*len(k.missing)
 	for _, key := range keys {
 		size += len(key)
 	}
-	if len(r.parts) == 0 || r.size > 0 && r.size+size > partAtMost || !r.holds(found) {
-		r.begin(found.nodes)
+	if len(r.parts) == 0 || r.size > 0 && r.size+size > partAtMost || !r.fits(encoded) {
+		r.begin(encoded.nodes)
 	}
 	r.size += size
 	entry := &musterv1.InTreeAnswer{
-		Pods: pods, Refused: r.translated(found), Room: found.room, Scores: found.scores, MissingClaims: k.missing,
-		MoreMissingClaims: uint32(k.more),
+		Pods: pods, Refused: r.refusalColumn(encoded), Room: encoded.room, Scores: encoded.scores, MissingClaims: k.missing,
+		MoreMissingClaims: uint32(k.furtherMissing),
 	}
-	if columns := r.numbered(found); len(columns) > 0 {
+	if columns := r.deviceColumns(encoded); len(columns) > 0 {
 		entry.Devices, entry.MoreDevices = columns[0], columns[1:]
 	}
-	if found.everywhere != nil {
-		entry.Everywhere = &musterv1.InTreeRefusal{Plugin: found.everywhere.plugin, Reason: found.everywhere.reason}
+	if encoded.everywhere != nil {
+		entry.Everywhere = &musterv1.InTreeRefusal{Plugin: encoded.everywhere.plugin, Reason: encoded.everywhere.reason}
 	}
-	if len(found.room) == 0 {
-		r.same[key] = entry
+	if len(encoded.room) == 0 {
+		r.answers[key] = entry
 	}
 	last := r.parts[len(r.parts)-1]
 	last.Answers = append(last.Answers, entry)
@@ -195,69 +195,69 @@ func (r *reporter) begin(nodes []string) {
 		r.parts[last].More = true
 	}
 	if last < 0 || !slices.Equal(r.parts[last].Nodes, nodes) {
-		r.same = map[string]*musterv1.InTreeAnswer{}
+		r.answers = map[string]*musterv1.InTreeAnswer{}
 	}
 	r.parts = append(r.parts, &musterv1.ReportInTreeRequest{Nodes: nodes, Part: uint32(last + 1)})
 	r.size, r.refusals, r.sets = 0, map[refusal]byte{}, map[string]byte{}
 }
 
-// holds returns whether the last part has the answer's nodes and can take its refusals.
-func (r *reporter) holds(found *packed) bool {
+// fits returns whether the last part has the answer's nodes and has room for its refusals and sets of devices.
+func (r *reporter) fits(encoded *packed) bool {
 	part := r.parts[len(r.parts)-1]
-	added := 0
-	for _, by := range found.refusals {
-		if _, known := r.refusals[by]; !known {
-			added++
+	newRefusals := 0
+	for _, cause := range encoded.refusals {
+		if _, ok := r.refusals[cause]; !ok {
+			newRefusals++
 		}
 	}
-	more := 0
-	for _, set := range found.sets {
-		if _, known := r.sets[set.key]; !known {
-			more++
+	newSets := 0
+	for _, set := range encoded.sets {
+		if _, ok := r.sets[set.key]; !ok {
+			newSets++
 		}
 	}
-	return len(r.refusals)+added <= refusalsAtMost && len(r.sets)+more <= setsAtMost && slices.Equal(part.Nodes, found.nodes)
+	return len(r.refusals)+newRefusals <= refusalsAtMost && len(r.sets)+newSets <= setsAtMost && slices.Equal(part.Nodes, encoded.nodes)
 }
 
-// numbered returns the columns of devices with the indices of the part.
-func (r *reporter) numbered(found *packed) (columns [][]byte) {
+// deviceColumns returns the columns of devices with the indices of the part.
+func (r *reporter) deviceColumns(encoded *packed) (columns [][]byte) {
 	part := r.parts[len(r.parts)-1]
-	var to [setsAtMost + 1]byte
-	for i, set := range found.sets {
-		at, known := r.sets[set.key]
-		if !known {
+	var newIndices [setsAtMost + 1]byte
+	for i, set := range encoded.sets {
+		index, ok := r.sets[set.key]
+		if !ok {
 			part.DeviceSets = append(part.DeviceSets, set.message())
-			at = byte(len(part.DeviceSets))
-			r.sets[set.key] = at
+			index = byte(len(part.DeviceSets))
+			r.sets[set.key] = index
 		}
-		to[i+1] = at
+		newIndices[i+1] = index
 	}
-	for _, of := range found.devices {
-		column := bytes.Clone(of)
-		for i, at := range column {
-			column[i] = to[at]
+	for _, original := range encoded.devices {
+		column := bytes.Clone(original)
+		for i, index := range column {
+			column[i] = newIndices[index]
 		}
 		columns = append(columns, column)
 	}
 	return columns
 }
 
-// translated returns the column of refusals with the indices of the part.
-func (r *reporter) translated(found *packed) []byte {
+// refusalColumn returns the column of refusals with the indices of the part.
+func (r *reporter) refusalColumn(encoded *packed) []byte {
 	part := r.parts[len(r.parts)-1]
-	var to [refusalsAtMost + 1]byte
-	for i, by := range found.refusals {
-		at, known := r.refusals[by]
-		if !known {
-			part.Refusals = append(part.Refusals, &musterv1.InTreeRefusal{Plugin: by.plugin, Reason: by.reason})
-			at = byte(len(part.Refusals))
-			r.refusals[by] = at
+	var newIndices [refusalsAtMost + 1]byte
+	for i, cause := range encoded.refusals {
+		index, ok := r.refusals[cause]
+		if !ok {
+			part.Refusals = append(part.Refusals, &musterv1.InTreeRefusal{Plugin: cause.plugin, Reason: cause.reason})
+			index = byte(len(part.Refusals))
+			r.refusals[cause] = index
 		}
-		to[i+1] = at
+		newIndices[i+1] = index
 	}
-	column := bytes.Clone(found.refused)
-	for i, by := range column {
-		column[i] = to[by]
+	column := bytes.Clone(encoded.refused)
+	for i, cause := range column {
+		column[i] = newIndices[cause]
 	}
 	return column
 }

@@ -21,12 +21,12 @@ func TestAReportComesInPartsOfBoundedSize(t *testing.T) {
 	}
 	r := &reporter{}
 	for i := range kindsAtMost {
-		found := answer{refused: map[string]refusal{}}
+		result := answer{refused: map[string]refusal{}}
 		for _, node := range nodes {
-			found.refused[node] = refusal{"Plugin", "why"}
+			result.refused[node] = refusal{"Plugin", "why"}
 		}
-		delete(found.refused, nodes[i])
-		r.add(&kind{pods: []int{i}}, pack(found, nodes))
+		delete(result.refused, nodes[i])
+		r.add(&kind{pods: []int{i}}, pack(result, nodes))
 	}
 	parts := r.report()
 	var pods []uint32
@@ -37,10 +37,10 @@ func TestAReportComesInPartsOfBoundedSize(t *testing.T) {
 		if int(part.Part) != i || part.More != (i+1 < len(parts)) {
 			t.Errorf("part %d is number %d, more %v", i, part.Part, part.More)
 		}
-		for _, said := range part.Answers {
-			pods = append(pods, said.Pods...)
-			if open := slices.Index(said.Refused, 0); open != int(said.Pods[0]) || part.Refusals[said.Refused[4999]-1].Reason != "why" {
-				t.Errorf("pods %v: node %d is open", said.Pods, open)
+		for _, entry := range part.Answers {
+			pods = append(pods, entry.Pods...)
+			if open := slices.Index(entry.Refused, 0); open != int(entry.Pods[0]) || part.Refusals[entry.Refused[4999]-1].Reason != "why" {
+				t.Errorf("pods %v: node %d is open", entry.Pods, open)
 			}
 		}
 	}
@@ -51,25 +51,25 @@ func TestAReportComesInPartsOfBoundedSize(t *testing.T) {
 
 func TestAReportTellsApartAsManyRefusalsAsAByteCan(t *testing.T) {
 	nodes := make([]string, 1000)
-	found := answer{refused: map[string]refusal{}}
-	other := answer{refused: map[string]refusal{}}
+	result := answer{refused: map[string]refusal{}}
+	second := answer{refused: map[string]refusal{}}
 	for i := range nodes {
 		nodes[i] = fmt.Sprintf("n%04d", i)
-		found.refused[nodes[i]] = refusal{"Extender", fmt.Sprint("why ", i)}
-		other.refused[nodes[i]] = refusal{"Extender", fmt.Sprint("else ", i%10)}
+		result.refused[nodes[i]] = refusal{"Extender", fmt.Sprint("why ", i)}
+		second.refused[nodes[i]] = refusal{"Extender", fmt.Sprint("else ", i%10)}
 	}
 	r := &reporter{}
-	r.add(&kind{pods: []int{0}}, pack(found, nodes))
-	r.add(&kind{pods: []int{1}}, pack(other, nodes))
+	r.add(&kind{pods: []int{0}}, pack(result, nodes))
+	r.add(&kind{pods: []int{1}}, pack(second, nodes))
 	parts := r.report()
 	if len(parts) != 2 || len(parts[0].Refusals) != refusalsAtMost || len(parts[1].Refusals) != 10 {
 		t.Fatalf("%d parts", len(parts))
 	}
-	told := func(part, node int) string {
+	refusalOf := func(part, node int) string {
 		return parts[part].Refusals[parts[part].Answers[0].Refused[node]-1].Reason
 	}
-	if told(0, 0) != "why 0" || told(0, 253) != "why 253" || told(0, 254) != further.reason || told(0, 999) != further.reason || told(1, 999) != "else 9" {
-		t.Errorf("told: %s, %s, %s, %s", told(0, 253), told(0, 254), told(0, 999), told(1, 999))
+	if refusalOf(0, 0) != "why 0" || refusalOf(0, 253) != "why 253" || refusalOf(0, 254) != further.reason || refusalOf(0, 999) != further.reason || refusalOf(1, 999) != "else 9" {
+		t.Errorf("told: %s, %s, %s, %s", refusalOf(0, 253), refusalOf(0, 254), refusalOf(0, 999), refusalOf(1, 999))
 	}
 }
 
@@ -79,8 +79,8 @@ func TestAReportNamesSomeOfManyMissingClaims(t *testing.T) {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, userOf(0, fmt.Sprintf("c%d", i), "").Spec.Volumes...)
 	}
 	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(1), pod)...)
-	kinds, _ := a.sorter.kinds([]*v1.Pod{pod}, a.single, always)
-	report := a.inspect(t.Context(), []*v1.Pod{pod}, kinds, a.keptOf("ns"), always)
+	kinds, _ := a.sorter.kinds([]*v1.Pod{pod}, a.isUnique, always)
+	report := a.inspect(t.Context(), []*v1.Pod{pod}, kinds, a.cachedAnswers("ns"), always)
 	if len(report) != 1 || len(report[0].Answers[0].MissingClaims) != missingAtMost || report[0].Answers[0].MoreMissingClaims != 100-missingAtMost {
 		t.Errorf("report: %v", report)
 	}
@@ -96,13 +96,13 @@ func gpus(names ...string) gpuSet {
 
 func TestAReportHasTheGPUsThatPodsMayHave(t *testing.T) {
 	nodes := []string{"n0", "n1", "n2", "n3"}
-	both, last, none := gpus("gpu/d0", "gpu/d1"), gpus("gpu/d1"), gpus()
-	one := answer{devices: map[string][]gpuSet{"n0": {both}, "n1": {last}, "n2": {both}}}
-	other := answer{devices: map[string][]gpuSet{"n3": {last, {}}, "n2": {none, last}}}
+	pair, last, none := gpus("gpu/d0", "gpu/d1"), gpus("gpu/d1"), gpus()
+	first := answer{devices: map[string][]gpuSet{"n0": {pair}, "n1": {last}, "n2": {pair}}}
+	second := answer{devices: map[string][]gpuSet{"n3": {last, {}}, "n2": {none, last}}}
 	r := &reporter{}
-	r.add(&kind{pods: []int{0}}, pack(one, nodes))
-	r.add(&kind{pods: []int{1}}, pack(other, nodes))
-	r.add(&kind{pods: []int{2}}, pack(one, nodes))
+	r.add(&kind{pods: []int{0}}, pack(first, nodes))
+	r.add(&kind{pods: []int{1}}, pack(second, nodes))
+	r.add(&kind{pods: []int{2}}, pack(first, nodes))
 	parts := r.report()
 	if len(parts) != 1 || len(parts[0].DeviceSets) != 3 || len(parts[0].Answers) != 2 {
 		t.Fatalf("%v", parts)
@@ -121,9 +121,9 @@ func TestAReportHasTheGPUsThatPodsMayHave(t *testing.T) {
 
 func TestAReportHasTheGroupsThatHoldFewPods(t *testing.T) {
 	groups := [][]devices.Group{{{Names: []string{"gpu/d0", "gpu/d1"}, Most: 1}, {Names: []string{"gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, Most: 2}}, nil}
-	some := choices([][]string{{"gpu/d0", "gpu/d1", "gpu/e", "gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, nil}, groups)
+	sets := choices([][]string{{"gpu/d0", "gpu/d1", "gpu/e", "gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, nil}, groups)
 	r := &reporter{}
-	r.add(&kind{pods: []int{0}}, pack(answer{devices: map[string][]gpuSet{"n0": some}}, []string{"n0"}))
+	r.add(&kind{pods: []int{0}}, pack(answer{devices: map[string][]gpuSet{"n0": sets}}, []string{"n0"}))
 	part := r.report()[0]
 	if len(part.DeviceSets) != 1 || len(part.DeviceSets[0].Names) != 6 || fmt.Sprint(part.Answers[0].Devices, part.Answers[0].MoreDevices) != "[1] [[0]]" {
 		t.Fatalf("%v", part)
@@ -138,32 +138,32 @@ func TestAReportHasTheGroupsThatHoldFewPods(t *testing.T) {
 }
 
 func TestNodesWithMoreSetsOfGPUsThanAByteCanTellAreRefused(t *testing.T) {
-	nodes, found := make([]string, 300), answer{devices: map[string][]gpuSet{}}
+	nodes, result := make([]string, 300), answer{devices: map[string][]gpuSet{}}
 	for i := range nodes {
 		nodes[i] = fmt.Sprintf("n%04d", i)
-		found.devices[nodes[i]] = []gpuSet{gpus(fmt.Sprint("gpu/d", i))}
+		result.devices[nodes[i]] = []gpuSet{gpus(fmt.Sprint("gpu/d", i))}
 	}
 	r := &reporter{}
-	r.add(&kind{pods: []int{0}}, pack(found, nodes))
+	r.add(&kind{pods: []int{0}}, pack(result, nodes))
 	part := r.report()[0]
-	said := part.Answers[0]
-	if len(part.DeviceSets) != setsAtMost || said.Devices[254] != 255 || said.Devices[255] != 0 {
+	entry := part.Answers[0]
+	if len(part.DeviceSets) != setsAtMost || entry.Devices[254] != 255 || entry.Devices[255] != 0 {
 		t.Errorf("%d sets", len(part.DeviceSets))
 	}
-	if said.Refused[254] != 0 || said.Refused[255] == 0 || part.Refusals[said.Refused[299]-1].Reason != unlike.reason {
-		t.Errorf("refused: %v", said.Refused[250:])
+	if entry.Refused[254] != 0 || entry.Refused[255] == 0 || part.Refusals[entry.Refused[299]-1].Reason != differingSets.reason {
+		t.Errorf("refused: %v", entry.Refused[250:])
 	}
 }
 
 func TestANodeWithManyDevicesTakesNoSetFromOthers(t *testing.T) {
 	for _, many := range []string{strings.Repeat("x", setBytes), strings.Repeat("x", setBytes+1)} {
 		// The first of them would fit alone.
-		found := answer{devices: map[string][]gpuSet{"a": {gpus(many)}, "b": {gpus("d0")}, "c": {gpus("d0")}, "d": {gpus("d1")}}}
-		p := pack(found, []string{"a", "b", "c", "d"})
+		result := answer{devices: map[string][]gpuSet{"a": {gpus(many)}, "b": {gpus("d0")}, "c": {gpus("d0")}, "d": {gpus("d1")}}}
+		p := pack(result, []string{"a", "b", "c", "d"})
 		if !slices.Equal(keysOf(p.sets), keysOf([]gpuSet{gpus("d0"), gpus("d1")})) || !slices.Equal(p.devices[0], []byte{0, 1, 1, 2}) {
 			t.Errorf("got %d sets, %v", len(p.sets), p.devices)
 		}
-		if !slices.Equal(p.refused, []byte{1, 0, 0, 0}) || p.refusals[0] != unlike {
+		if !slices.Equal(p.refused, []byte{1, 0, 0, 0}) || p.refusals[0] != differingSets {
 			t.Errorf("got %v, %v", p.refused, p.refusals)
 		}
 	}

@@ -7,9 +7,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// keptOfOne bounds how many answers for pods of one namespace a round keeps for other questions. An answer takes about
-// 10 kB at 5,000 nodes, and a round has time for some hundreds of them.
-const keptOfOne = 256
+// maxCachedAnswers bounds how many answers for pods of one namespace a round caches for other questions. An answer takes
+// about 10 kB at 5,000 nodes, and a round has time for some hundreds of answers.
+const maxCachedAnswers = 256
 
 // round is the state of the cluster since the last event. It is used for at most renewAfter.
 type round struct {
@@ -17,14 +17,14 @@ type round struct {
 	causes uint64 // Asker.causes when it began
 }
 
-// answers maps what keyOf returns to the answer.
+// answers maps the result of keyOf to the answer.
 type answers map[string]*packed
 
 // renew starts a round: it takes a snapshot of the cluster and forgets the answers of the last round.
 func (a *Asker) renew() error {
 	a.mu.Lock()
 	a.round = round{causes: a.causes}
-	a.kept = map[string]answers{}
+	a.answerCache = map[string]answers{}
 	a.mu.Unlock()
 	if a.scorer != nil {
 		a.scorer.begin()
@@ -39,26 +39,26 @@ func (a *Asker) renew() error {
 // current starts a new round if an event has occurred or the round is too old.
 func (a *Asker) current() error {
 	a.mu.Lock()
-	old := a.round.causes != a.causes
+	outdated := a.round.causes != a.causes
 	a.mu.Unlock()
-	if old || time.Since(a.round.began) > renewAfter {
+	if outdated || time.Since(a.round.began) > renewAfter {
 		return a.renew()
 	}
 	return nil
 }
 
-// keptOf returns the answers that are kept for pods of a namespace.
-func (a *Asker) keptOf(namespace string) answers {
+// cachedAnswers returns the cached answers for pods of a namespace.
+func (a *Asker) cachedAnswers(namespace string) answers {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.kept[namespace] == nil {
-		a.kept[namespace] = answers{}
+	if a.answerCache[namespace] == nil {
+		a.answerCache[namespace] = answers{}
 	}
-	return a.kept[namespace]
+	return a.answerCache[namespace]
 }
 
-// single returns whether a claim is unlike all others: a bound pod uses it, or a volume is reserved for it.
-func (a *Asker) single(claim string) bool {
+// isUnique returns whether a claim differs from all others: a bound pod uses it, or a volume is reserved for it.
+func (a *Asker) isUnique(claim string) bool {
 	return a.inspector.snapshot.IsPVCUsedByPods(claim) || a.sorter.reserved(claim)
 }
 

@@ -27,18 +27,18 @@ var excluding = []config.Plugin{{Name: names.NodeUnschedulable}, {Name: names.Ta
 // kind with the same preferences.
 const scoredAtMost = 16
 
-// keptAtMost bounds how many scores of one namespace are kept for other questions of the same round. A round lasts a
-// second at most, so it has time for some dozens of them in all.
-const keptAtMost = 64
+// maxCachedScores bounds how many scores of one namespace are cached for other questions of the same round. A round lasts
+// at most a second, which is enough for some dozens of scores in all.
+const maxCachedScores = 64
 
-// scored returns the plugins of a profile that score by preferences, with their weights.
-func scored(profile *config.Plugins) (found []config.Plugin) {
+// scoringPlugins returns the plugins of a profile that score by preferences, with their weights.
+func scoringPlugins(profile *config.Plugins) (plugins []config.Plugin) {
 	for _, plugin := range profile.Score.Enabled {
 		if preferring.Has(plugin.Name) {
-			found = append(found, plugin)
+			plugins = append(plugins, plugin)
 		}
 	}
-	return found
+	return plugins
 }
 
 // prefers returns whether the pod has preferences between nodes.
@@ -69,20 +69,20 @@ type scorer struct {
 	weights   map[string]int64
 	fresh     bool // the snapshot was taken in this round
 	renew     func() error
-	kept      map[string]map[string]map[string]uint32 // scores of this round, by namespace and then by labels and preferences, if no node is refused
+	cache     map[string]map[string]map[string]uint32 // scores of this round, by namespace and then by labels and preferences, if no node is refused
 }
 
-// begin starts a round: the snapshot and the kept scores are out of date.
+// begin starts a round: the snapshot and the cached scores are out of date.
 func (s *scorer) begin() {
 	s.fresh = false
-	clear(s.kept)
+	clear(s.cache)
 }
 
 // scores holds the scores of one question.
 type scores struct {
-	scorer *scorer
-	made   int
-	first  map[string]map[string]uint32 // by preferences
+	scorer        *scorer
+	scoredCount   int
+	byPreferences map[string]map[string]uint32
 }
 
 // of returns the scores of a pod for the nodes that are not refused: node → 1 to 100. Other nodes have 0. It returns
@@ -95,35 +95,35 @@ func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal
 	if err != nil {
 		return nil
 	}
-	first, known := s.first[string(text)]
-	if known && s.made >= scoredAtMost {
-		return first
+	firstScores, ok := s.byPreferences[string(text)]
+	if ok && s.scoredCount >= scoredAtMost {
+		return firstScores
 	}
-	alike := ""
+	key := ""
 	if text, err := json.Marshal([]any{pod.Labels, string(text)}); err == nil && len(refused) == 0 {
-		alike = string(text)
+		key = string(text)
 	}
-	keptOf := s.scorer.kept[pod.Namespace]
-	found, kept := keptOf[alike]
-	if !kept {
-		if found, err = s.scorer.score(ctx, pod, refused); err != nil {
+	namespaceCache := s.scorer.cache[pod.Namespace]
+	nodeScores, isCached := namespaceCache[key]
+	if !isCached {
+		if nodeScores, err = s.scorer.score(ctx, pod, refused); err != nil {
 			// Preferences never refuse a node, so the pods are planned without them.
 			klog.FromContext(ctx).V(2).Info("No scores", "pod", klog.KObj(pod), "error", err)
 			return nil
 		}
-		s.made++
-		if alike != "" && len(keptOf) < keptAtMost {
-			if keptOf == nil {
-				keptOf = map[string]map[string]uint32{}
-				s.scorer.kept[pod.Namespace] = keptOf
+		s.scoredCount++
+		if key != "" && len(namespaceCache) < maxCachedScores {
+			if namespaceCache == nil {
+				namespaceCache = map[string]map[string]uint32{}
+				s.scorer.cache[pod.Namespace] = namespaceCache
 			}
-			keptOf[alike] = found
+			namespaceCache[key] = nodeScores
 		}
 	}
-	if !known {
-		s.first[string(text)] = found
+	if !ok {
+		s.byPreferences[string(text)] = nodeScores
 	}
-	return found
+	return nodeScores
 }
 
 func (s *scorer) score(ctx context.Context, pod *v1.Pod, refused map[string]refusal) (map[string]uint32, error) {
@@ -134,53 +134,53 @@ func (s *scorer) score(ctx context.Context, pod *v1.Pod, refused map[string]refu
 		s.fresh = true
 	}
 	state := framework.NewCycleState()
-	open, err := s.open(ctx, state, pod, refused)
-	if err != nil || len(open) < 2 {
+	passing, err := s.passing(ctx, state, pod, refused)
+	if err != nil || len(passing) < 2 {
 		return nil, err
 	}
 	s.snapshot.setImages(images(pod))
-	if status := s.framework.RunPreScorePlugins(ctx, state, pod, open); !status.IsSuccess() {
+	if status := s.framework.RunPreScorePlugins(ctx, state, pod, passing); !status.IsSuccess() {
 		return nil, status.AsError()
 	}
-	found, status := s.framework.RunScorePlugins(ctx, state, pod, open)
+	pluginScores, status := s.framework.RunScorePlugins(ctx, state, pod, passing)
 	if !status.IsSuccess() {
 		return nil, status.AsError()
 	}
-	return weightedMean(found, s.weights), nil
+	return weightedMean(pluginScores, s.weights), nil
 }
 
-// open returns the nodes that pass the filters.
-func (s *scorer) open(ctx context.Context, state fwk.CycleState, pod *v1.Pod, refused map[string]refusal) ([]fwk.NodeInfo, error) {
+// passing returns the nodes that pass the filters.
+func (s *scorer) passing(ctx context.Context, state fwk.CycleState, pod *v1.Pod, refused map[string]refusal) ([]fwk.NodeInfo, error) {
 	only, status, _ := s.framework.RunPreFilterPlugins(ctx, state, pod)
 	if !status.IsSuccess() {
 		return nil, status.AsError()
 	}
 	admits := make([]bool, len(s.snapshot.nodes))
-	s.framework.Parallelizer().Until(ctx, len(admits), func(at int) {
-		node := s.snapshot.nodes[at]
-		if _, out := refused[node.Node().Name]; out || !only.AllNodes() && !only.NodeNames.Has(node.Node().Name) {
+	s.framework.Parallelizer().Until(ctx, len(admits), func(index int) {
+		node := s.snapshot.nodes[index]
+		if _, isRefused := refused[node.Node().Name]; isRefused || !only.AllNodes() && !only.NodeNames.Has(node.Node().Name) {
 			return
 		}
-		admits[at] = s.framework.RunFilterPlugins(ctx, state, pod, node).IsSuccess()
+		admits[index] = s.framework.RunFilterPlugins(ctx, state, pod, node).IsSuccess()
 	}, "")
-	var open []fwk.NodeInfo
-	for at, node := range s.snapshot.nodes {
-		if admits[at] {
-			open = append(open, node)
+	var passing []fwk.NodeInfo
+	for index, node := range s.snapshot.nodes {
+		if admits[index] {
+			passing = append(passing, node)
 		}
 	}
-	return open, ctx.Err()
+	return passing, ctx.Err()
 }
 
 // weightedMean returns the weighted mean of the plugins' scores, 1 to 100, without the nodes that have 0. A plugin
 // that gives all nodes the same score does not count.
-func weightedMean(found []fwk.NodePluginScores, weights map[string]int64) map[string]uint32 {
+func weightedMean(pluginScores []fwk.NodePluginScores, weights map[string]int64) map[string]uint32 {
 	var differing []int
 	var sum int64
-	for at, plugin := range found[0].Scores {
-		for _, node := range found {
-			if node.Scores[at].Score != plugin.Score {
-				differing = append(differing, at)
+	for index, plugin := range pluginScores[0].Scores {
+		for _, node := range pluginScores {
+			if node.Scores[index].Score != plugin.Score {
+				differing = append(differing, index)
 				sum += weights[plugin.Name]
 				break
 			}
@@ -190,10 +190,10 @@ func weightedMean(found []fwk.NodePluginScores, weights map[string]int64) map[st
 		return nil
 	}
 	mean := map[string]uint32{}
-	for _, node := range found {
+	for _, node := range pluginScores {
 		var total int64
-		for _, at := range differing {
-			total += node.Scores[at].Score
+		for _, index := range differing {
+			total += node.Scores[index].Score
 		}
 		if score := (total + sum/2) / sum; score > 0 {
 			mean[node.Name] = uint32(score)

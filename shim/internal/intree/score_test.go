@@ -31,14 +31,14 @@ func scoringAsker(ctx context.Context, t testing.TB, objects ...runtime.Object) 
 }
 
 // placed returns a node in a zone, with a disk.
-func placed(name, zone, disk string, change ...func(*v1.Node)) *v1.Node {
-	made := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+func diskNode(name, zone, disk string, change ...func(*v1.Node)) *v1.Node {
+	object := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		v1.LabelHostname: name, v1.LabelTopologyZone: zone, "disk": disk,
 	}}}
-	for _, each := range change {
-		each(made)
+	for _, apply := range change {
+		apply(object)
 	}
-	return made
+	return object
 }
 
 func tainted(effect v1.TaintEffect) func(*v1.Node) {
@@ -46,20 +46,20 @@ func tainted(effect v1.TaintEffect) func(*v1.Node) {
 }
 
 func running(name, node, app string, change ...func(*v1.Pod)) *v1.Pod {
-	made := member(name, change...)
-	made.Spec.NodeName, made.Labels = node, map[string]string{"app": app}
-	return made
+	object := member(name, change...)
+	object.Spec.NodeName, object.Labels = node, map[string]string{"app": app}
+	return object
 }
 
 func member(name string, change ...func(*v1.Pod)) *v1.Pod {
-	made := &v1.Pod{
+	object := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web"}},
 		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: "web"}}, Affinity: &v1.Affinity{}},
 	}
-	for _, each := range change {
-		each(made)
+	for _, apply := range change {
+		apply(object)
 	}
-	return made
+	return object
 }
 
 func likes(weight int32, key, value string) func(*v1.Pod) {
@@ -127,19 +127,19 @@ func TestScores(t *testing.T) {
 		"preferences of a bound pod": {pod: member("m", likes(1, "none", "none")), more: []runtime.Object{running("x", "b", "db", near("web", v1.LabelHostname))}, want: map[string]uint32{"b": 100}},
 		"node affinity (2) and a taint that is avoided (3)": {
 			pod:  member("m", likes(1, "disk", "hdd")),
-			more: []runtime.Object{placed("e", "z1", "hdd", tainted(v1.TaintEffectPreferNoSchedule))},
+			more: []runtime.Object{diskNode("e", "z1", "hdd", tainted(v1.TaintEffectPreferNoSchedule))},
 			want: map[string]uint32{"a": 60, "b": 100, "c": 60, "d": 100, "e": 40},
 		},
 		"closed nodes do not count": {
 			pod: member("m", likes(1, "disk", "nvme")),
 			more: []runtime.Object{
-				placed("e", "z1", "nvme", tainted(v1.TaintEffectNoSchedule)),
-				placed("f", "z1", "nvme", func(n *v1.Node) { n.Spec.Unschedulable = true }),
+				diskNode("e", "z1", "nvme", tainted(v1.TaintEffectNoSchedule)),
+				diskNode("f", "z1", "nvme", func(n *v1.Node) { n.Spec.Unschedulable = true }),
 			},
 		},
 		"node affinity (2) and an image (1)": {
 			pod: member("m", likes(1, "disk", "hdd")),
-			more: []runtime.Object{placed("e", "z1", "ssd", func(n *v1.Node) {
+			more: []runtime.Object{diskNode("e", "z1", "ssd", func(n *v1.Node) {
 				n.Status.Images = []v1.ContainerImage{{Names: []string{"web:latest"}, SizeBytes: 10 << 30}}
 			})},
 			want: map[string]uint32{"b": 67, "d": 67, "e": 33},
@@ -148,7 +148,7 @@ func TestScores(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			objects := append([]runtime.Object{
 				&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
-				placed("a", "z0", "ssd"), placed("b", "z0", "hdd"), placed("c", "z1", "ssd"), placed("d", "z1", "hdd"),
+				diskNode("a", "z0", "ssd"), diskNode("b", "z0", "hdd"), diskNode("c", "z1", "ssd"), diskNode("d", "z1", "hdd"),
 			}, row.more...)
 			a := scoringAsker(t.Context(), t, objects...)
 			got := scoresOf(t, a, row.pod)[0]
@@ -160,10 +160,10 @@ func TestScores(t *testing.T) {
 }
 
 // scoresOf returns the scores of each answer, by the names of nodes.
-func scoresOf(t testing.TB, a *Asker, pods ...*v1.Pod) (found []map[string]uint32) {
+func scoresOf(t testing.TB, a *Asker, pods ...*v1.Pod) (result []map[string]uint32) {
 	t.Helper()
-	kinds, _ := a.sorter.kinds(pods, a.single, always)
-	report := a.inspect(t.Context(), pods, kinds, a.keptOf("ns"), always)[0]
+	kinds, _ := a.sorter.kinds(pods, a.isUnique, always)
+	report := a.inspect(t.Context(), pods, kinds, a.cachedAnswers("ns"), always)[0]
 	for _, answer := range report.Answers {
 		scores := map[string]uint32{}
 		for i, score := range answer.Scores {
@@ -171,58 +171,58 @@ func scoresOf(t testing.TB, a *Asker, pods ...*v1.Pod) (found []map[string]uint3
 				scores[report.Nodes[i]] = uint32(score)
 			}
 		}
-		found = append(found, scores)
+		result = append(result, scores)
 	}
-	return found
+	return result
 }
 
 func TestScoresLeaveOutWhatThePluginsRefuse(t *testing.T) {
-	a := scoringAsker(t.Context(), t, placed("a", "z0", "hdd"), placed("b", "z0", "hdd"), placed("c", "z1", "ssd"))
+	a := scoringAsker(t.Context(), t, diskNode("a", "z0", "hdd"), diskNode("b", "z0", "hdd"), diskNode("c", "z1", "ssd"))
 	pod := member("m", likes(1, "disk", "hdd"))
-	rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
-	if got := rated.of(t.Context(), pod, map[string]refusal{"a": {}}); !maps.Equal(got, map[string]uint32{"b": 100}) {
+	podScores := &scores{scorer: a.scorer, byPreferences: map[string]map[string]uint32{}}
+	if got := podScores.of(t.Context(), pod, map[string]refusal{"a": {}}); !maps.Equal(got, map[string]uint32{"b": 100}) {
 		t.Errorf("scores: %v", got)
 	}
-	if got := rated.of(t.Context(), pod, map[string]refusal{"c": {}}); got != nil {
+	if got := podScores.of(t.Context(), pod, map[string]refusal{"c": {}}); got != nil {
 		t.Errorf("scores of nodes that are alike: %v", got)
 	}
 }
 
 func TestScoresOfManyKindsAreBounded(t *testing.T) {
-	a := scoringAsker(t.Context(), t, placed("a", "z0", "hdd"), placed("b", "z0", "hdd"), placed("c", "z1", "ssd"))
+	a := scoringAsker(t.Context(), t, diskNode("a", "z0", "hdd"), diskNode("b", "z0", "hdd"), diskNode("c", "z1", "ssd"))
 	pod := member("m", likes(1, "disk", "hdd"))
-	rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
+	podScores := &scores{scorer: a.scorer, byPreferences: map[string]map[string]uint32{}}
 	for range 3 * scoredAtMost {
-		if got := rated.of(t.Context(), pod, map[string]refusal{"other": {}}); len(got) != 2 {
+		if got := podScores.of(t.Context(), pod, map[string]refusal{"other": {}}); len(got) != 2 {
 			t.Fatalf("scores: %v", got)
 		}
 	}
-	if rated.made != scoredAtMost {
-		t.Errorf("scored %d times", rated.made)
+	if podScores.scoredCount != scoredAtMost {
+		t.Errorf("scored %d times", podScores.scoredCount)
 	}
 }
 
 // Many gangs of one template are scored once per round. Pods with other labels may have other scores.
 func TestScoresAreSharedByQuestionsOfOneRound(t *testing.T) {
 	a := scoringAsker(t.Context(), t, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
-		placed("a", "z0", "hdd"), placed("b", "z0", "ssd"), running("x", "b", "db", near("web", v1.LabelHostname)))
-	other := member("other", likes(1, "none", "none"))
-	other.Labels = map[string]string{"app": "else"}
-	made := 0
-	for i, pod := range []*v1.Pod{member("m0", likes(1, "none", "none")), member("m1", likes(1, "none", "none")), other} {
-		rated := &scores{scorer: a.scorer, first: map[string]map[string]uint32{}}
-		if got := rated.of(t.Context(), pod, nil); got["b"] != []uint32{100, 100, 0}[i] {
+		diskNode("a", "z0", "hdd"), diskNode("b", "z0", "ssd"), running("x", "b", "db", near("web", v1.LabelHostname)))
+	otherPod := member("other", likes(1, "none", "none"))
+	otherPod.Labels = map[string]string{"app": "else"}
+	total := 0
+	for i, pod := range []*v1.Pod{member("m0", likes(1, "none", "none")), member("m1", likes(1, "none", "none")), otherPod} {
+		podScores := &scores{scorer: a.scorer, byPreferences: map[string]map[string]uint32{}}
+		if got := podScores.of(t.Context(), pod, nil); got["b"] != []uint32{100, 100, 0}[i] {
 			t.Errorf("%s: scores %v", pod.Name, got)
 		}
-		made += rated.made
+		total += podScores.scoredCount
 	}
-	if made != 2 {
-		t.Errorf("scored %d times", made)
+	if total != 2 {
+		t.Errorf("scored %d times", total)
 	}
 }
 
 func TestScoresOfPodsThatDifferInPreferences(t *testing.T) {
-	a := scoringAsker(t.Context(), t, placed("a", "z0", "ssd"), placed("b", "z0", "hdd"))
+	a := scoringAsker(t.Context(), t, diskNode("a", "z0", "ssd"), diskNode("b", "z0", "hdd"))
 	got := scoresOf(t, a, member("m0", likes(1, "disk", "hdd")), member("m1", likes(1, "disk", "ssd")), member("m2", likes(1, "disk", "hdd")))
 	want := []map[string]uint32{{"b": 100}, {"a": 100}}
 	if !slices.EqualFunc(got, want, func(x, y map[string]uint32) bool { return maps.Equal(x, y) }) {
@@ -232,7 +232,7 @@ func TestScoresOfPodsThatDifferInPreferences(t *testing.T) {
 
 // Scores follow changes: the snapshot is renewed, and unchanged nodes keep their NodeInfo.
 func TestScoresAreRenewed(t *testing.T) {
-	a := scoringAsker(t.Context(), t, placed("a", "z0", "ssd"), placed("b", "z0", "hdd"))
+	a := scoringAsker(t.Context(), t, diskNode("a", "z0", "ssd"), diskNode("b", "z0", "hdd"))
 	pod := member("m", near("db", v1.LabelHostname))
 	if got := scoresOf(t, a, pod)[0]; len(got) != 0 {
 		t.Fatalf("scores: %v", got)
@@ -253,7 +253,7 @@ func TestScoresAreRenewed(t *testing.T) {
 func BenchmarkScores(b *testing.B) {
 	objects := []runtime.Object{&v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}}
 	for i := range benchNodes {
-		objects = append(objects, placed(fmt.Sprintf("n%d", i), fmt.Sprintf("z%d", i%3), "ssd", func(n *v1.Node) {
+		objects = append(objects, diskNode(fmt.Sprintf("n%d", i), fmt.Sprintf("z%d", i%3), "ssd", func(n *v1.Node) {
 			for image := range 40 {
 				n.Status.Images = append(n.Status.Images, v1.ContainerImage{Names: []string{fmt.Sprintf("i%d:latest", image)}, SizeBytes: 1 << 30})
 			}
@@ -281,8 +281,8 @@ func BenchmarkScores(b *testing.B) {
 	})
 	b.Run("scores", func(b *testing.B) {
 		for b.Loop() {
-			if found, err := a.scorer.score(b.Context(), pod, nil); err != nil || len(found) == 0 {
-				b.Fatal(found, err)
+			if result, err := a.scorer.score(b.Context(), pod, nil); err != nil || len(result) == 0 {
+				b.Fatal(result, err)
 			}
 		}
 	})
@@ -292,7 +292,7 @@ func BenchmarkScores(b *testing.B) {
 func TestScoresAreAnsweredAgain(t *testing.T) {
 	plain, picky := member("plain"), member("picky", near("db", v1.LabelHostname))
 	a := scoringAsker(t.Context(), t, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
-		placed("a", "z0", "ssd"), placed("b", "z0", "hdd"), plain, picky)
+		diskNode("a", "z0", "ssd"), diskNode("b", "z0", "hdd"), plain, picky)
 	var reports []*musterv1.ReportInTreeRequest
 	a.report = func(_ context.Context, report *musterv1.ReportInTreeRequest) error {
 		reports = append(reports, report)

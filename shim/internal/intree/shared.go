@@ -32,13 +32,13 @@ const (
 	noWait = time.Duration(0)
 )
 
-// shared requests volumes for claims that several pods of a gang share, that wait for their first consumer, and that
+// sharedClaims requests volumes for claims that several pods of a gang share, that wait for their first consumer, and that
 // have no volume.
 //
 // Otherwise the gang could not bind. VolumeBinding would admit the other pods only to the first pod's node. And it
 // requests the volume in PreBind, which no member reaches before all members are placed (volumebinding/binder.go,
 // FindPodVolumes).
-type shared struct {
+type sharedClaims struct {
 	binder  volumebinding.SchedulerVolumeBinder
 	claims  corelisters.PersistentVolumeClaimLister
 	classes storagelisters.StorageClassLister
@@ -46,7 +46,7 @@ type shared struct {
 	writes  *fair.Room
 }
 
-func newShared(ctx context.Context, handle fwk.Handle) (*shared, error) {
+func newSharedClaims(ctx context.Context, handle fwk.Handle) (*sharedClaims, error) {
 	core, storage := handle.SharedInformerFactory().Core().V1(), handle.SharedInformerFactory().Storage().V1()
 	capacity := volumebinding.CapacityCheck{
 		CSIDriverInformer: storage.CSIDrivers(), CSIStorageCapacityInformer: storage.CSIStorageCapacities(),
@@ -54,7 +54,7 @@ func newShared(ctx context.Context, handle fwk.Handle) (*shared, error) {
 	binder, err := volumebinding.NewVolumeBinder(klog.FromContext(ctx), handle.ClientSet(),
 		plfeature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate), core.Pods(), core.Nodes(), storage.CSINodes(),
 		core.PersistentVolumeClaims(), core.PersistentVolumes(), storage.StorageClasses(), capacity, noWait)
-	return &shared{
+	return &sharedClaims{
 		binder:  binder,
 		claims:  core.PersistentVolumeClaims().Lister(),
 		classes: storage.StorageClasses().Lister(),
@@ -63,38 +63,38 @@ func newShared(ctx context.Context, handle fwk.Handle) (*shared, error) {
 	}, err
 }
 
-// VolumesFirst requests volumes for claims that several of these pods share and that have none. It returns why the
-// pods cannot go to their nodes yet, or "" if they can. Pods may be nil. It uses one pod and its planned node for all
-// its claims, so that their volumes can be reached from one place.
+// VolumesFirst requests volumes for claims that several of these pods share and that have no volume. It returns why the
+// pods cannot go to their nodes yet, or "" if they can. Pods may be nil. It requests the volumes of all claims of one pod
+// for that pod's planned node, so that one node can reach all of them.
 func (a *Asker) VolumesFirst(ctx context.Context, pods []*v1.Pod, planned func(int) string) string {
-	without := a.shared.unprovisioned(pods)
-	for _, name := range slices.Sorted(maps.Keys(without)) {
-		if why := a.shared.provisioning(name, without[name]); why != "" {
-			return why
+	nodeByClaim := a.shared.unprovisioned(pods)
+	for _, name := range slices.Sorted(maps.Keys(nodeByClaim)) {
+		if reason := a.shared.provisioning(name, nodeByClaim[name]); reason != "" {
+			return reason
 		}
 	}
-	first, most := -1, 0
+	podIndex, claimCount := -1, 0
 	for i, pod := range pods {
-		if names := len(volumesOf(pod, without)); names > most {
-			first, most = i, names
+		if count := len(volumesOf(pod, nodeByClaim)); count > claimCount {
+			podIndex, claimCount = i, count
 		}
 	}
-	if first < 0 {
+	if podIndex < 0 {
 		return ""
 	}
-	return a.shared.ask(ctx, pods[first], volumesOf(pods[first], without), planned(first))
+	return a.shared.requestVolumes(ctx, pods[podIndex], volumesOf(pods[podIndex], nodeByClaim), planned(podIndex))
 }
 
-// ask requests the volumes of a pod's claims for a node, or binds existing volumes. It ignores reasons of
-// VolumeBinding against the node: the scheduling cycle checks the node again.
-func (s *shared) ask(ctx context.Context, pod *v1.Pod, volumes []v1.Volume, on string) string {
+// requestVolumes requests the volumes of a pod's claims for a node, or binds existing volumes. It ignores reasons of
+// VolumeBinding against the node, because the scheduling cycle checks the node again.
+func (s *sharedClaims) requestVolumes(ctx context.Context, pod *v1.Pod, volumes []v1.Volume, nodeName string) string {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	logger := klog.FromContext(ctx)
 	pod = pod.DeepCopy()
 	pod.Spec.Volumes = volumes
 	name := claimName(pod, &volumes[0])
-	node, err := s.nodes.Get(on)
+	node, err := s.nodes.Get(nodeName)
 	if err != nil {
 		return ""
 	}
@@ -102,7 +102,7 @@ func (s *shared) ask(ctx context.Context, pod *v1.Pod, volumes []v1.Volume, on s
 	if err != nil {
 		return ""
 	}
-	found, reasons, err := s.binder.FindPodVolumes(logger, pod, claims, node)
+	podVolumes, reasons, err := s.binder.FindPodVolumes(logger, pod, claims, node)
 	if err != nil || len(reasons) > 0 {
 		return ""
 	}
@@ -111,20 +111,20 @@ func (s *shared) ask(ctx context.Context, pod *v1.Pod, volumes []v1.Volume, on s
 		return fmt.Sprintf("PersistentVolumeClaim %s waits for its turn to be given a volume", name)
 	}
 	defer s.writes.Leave(turn)
-	_, err = s.binder.AssumePodVolumes(logger, pod, on, found)
+	_, err = s.binder.AssumePodVolumes(logger, pod, nodeName, podVolumes)
 	if err == nil {
-		defer s.binder.RevertAssumedPodVolumes(found)
-		err = s.binder.BindPodVolumes(ctx, pod, found)
+		defer s.binder.RevertAssumedPodVolumes(podVolumes)
+		err = s.binder.BindPodVolumes(ctx, pod, podVolumes)
 	}
 	if err != nil && (ctx.Err() != nil || !wait.Interrupted(err)) {
 		return fmt.Sprintf("no volume could be asked for PersistentVolumeClaim %s: %v", name, err)
 	}
-	return s.provisioning(name, on)
+	return s.provisioning(name, nodeName)
 }
 
 // unprovisioned returns the claims that several of these pods share, that wait for their first consumer, and that
 // have no volume. It maps the name to the node for which a volume was requested, or to "".
-func (s *shared) unprovisioned(pods []*v1.Pod) map[string]string {
+func (s *sharedClaims) unprovisioned(pods []*v1.Pod) map[string]string {
 	if s == nil {
 		return nil
 	}
@@ -134,7 +134,7 @@ func (s *shared) unprovisioned(pods []*v1.Pod) map[string]string {
 			namespace = pod.Namespace
 		}
 	}
-	found := map[string]string{}
+	nodeByClaim := map[string]string{}
 	for name, count := range users {
 		if count < 2 {
 			continue
@@ -144,52 +144,52 @@ func (s *shared) unprovisioned(pods []*v1.Pod) map[string]string {
 			continue
 		}
 		if waits, err := volume.IsDelayBindingMode(claim, s.classes); err == nil && waits {
-			found[name] = claim.Annotations[volume.AnnSelectedNode]
+			nodeByClaim[name] = claim.Annotations[volume.AnnSelectedNode]
 		}
 	}
-	return found
+	return nodeByClaim
 }
 
 // users returns how many of the pods name each claim. Pods may be nil.
 func users(pods []*v1.Pod) map[string]int {
-	found := map[string]int{}
+	counts := map[string]int{}
 	for _, pod := range pods {
 		if pod == nil {
 			continue
 		}
-		once := map[string]bool{}
+		seen := map[string]bool{}
 		for i := range pod.Spec.Volumes {
-			if name := claimName(pod, &pod.Spec.Volumes[i]); name != "" && !once[name] {
-				once[name] = true
-				found[name]++
+			if name := claimName(pod, &pod.Spec.Volumes[i]); name != "" && !seen[name] {
+				seen[name] = true
+				counts[name]++
 			}
 		}
 	}
-	return found
+	return counts
 }
 
 // volumesOf returns the pod's volumes that use one of these claims, each claim once.
-func volumesOf(pod *v1.Pod, claims map[string]string) (found []v1.Volume) {
+func volumesOf(pod *v1.Pod, claims map[string]string) (volumes []v1.Volume) {
 	if pod == nil {
 		return nil
 	}
-	once := map[string]bool{}
+	seen := map[string]bool{}
 	for i := range pod.Spec.Volumes {
 		name := claimName(pod, &pod.Spec.Volumes[i])
-		if _, named := claims[name]; named && !once[name] {
-			once[name] = true
-			found = append(found, pod.Spec.Volumes[i])
+		if _, ok := claims[name]; ok && !seen[name] {
+			seen[name] = true
+			volumes = append(volumes, pod.Spec.Volumes[i])
 		}
 	}
-	return found
+	return volumes
 }
 
 // refuses returns a refusal on all nodes if the volume of one of these claims is being provisioned, or else nil.
-func (s *shared) refuses(pod *v1.Pod, without map[string]string) *refusal {
-	for _, each := range volumesOf(pod, without) {
-		name := claimName(pod, &each)
-		if why := s.provisioning(name, without[name]); why != "" {
-			return &refusal{names.VolumeBinding, why}
+func (s *sharedClaims) refuses(pod *v1.Pod, nodeByClaim map[string]string) *refusal {
+	for _, podVolume := range volumesOf(pod, nodeByClaim) {
+		name := claimName(pod, &podVolume)
+		if reason := s.provisioning(name, nodeByClaim[name]); reason != "" {
+			return &refusal{names.VolumeBinding, reason}
 		}
 	}
 	return nil
@@ -197,13 +197,13 @@ func (s *shared) refuses(pod *v1.Pod, without map[string]string) *refusal {
 
 // provisioning returns a sentence that says for which node a claim's volume is being provisioned, or "" if node is
 // empty. Any client may write a claim's annotations. So the sentence contains the name only if such a node exists.
-func (s *shared) provisioning(claim, node string) string {
+func (s *sharedClaims) provisioning(claim, node string) string {
 	if node == "" {
 		return ""
 	}
-	where := "node " + node
+	place := "node " + node
 	if _, err := s.nodes.Get(node); err != nil {
-		where = "a node that is not there"
+		place = "a node that is not there"
 	}
-	return fmt.Sprintf("the volume of PersistentVolumeClaim %s, which members share, is being made for %s", claim, where)
+	return fmt.Sprintf("the volume of PersistentVolumeClaim %s, which members share, is being made for %s", claim, place)
 }

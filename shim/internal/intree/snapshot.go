@@ -12,12 +12,12 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// snapshot is the cluster as plugins need it: all nodes, and the bound pods that takes selects. The scheduler's own
-// snapshot is changed in place while a cycle runs, so this package must not read it. renew replaces these fields and
-// does not change their old values, so a running inspection keeps the values that it took.
+// snapshot is a view of the cluster for plugins: all nodes, and the selected bound pods. The scheduler's own snapshot is
+// changed in place while a cycle runs, so this package must not read it. renew replaces these fields and does not change
+// their old values, so a running inspection keeps the values that it took.
 type snapshot struct {
-	fwk.SharedLister // nil: the asked plugins read no pod groups
-	takes            func(*v1.Pod) bool
+	fwk.SharedLister // nil, because the plugins that run here read no pod groups
+	selects          func(*v1.Pod) bool
 	nodes            []fwk.NodeInfo
 	names            []string       // of the nodes
 	affine           []fwk.NodeInfo // nodes with pods that have affinity or anti-affinity
@@ -36,7 +36,7 @@ func (s *snapshot) List() ([]fwk.NodeInfo, error) { return s.nodes, nil }
 
 // Get implements fwk.NodeInfoLister.
 func (s *snapshot) Get(name string) (fwk.NodeInfo, error) {
-	if info, found := s.byName[name]; found {
+	if info, ok := s.byName[name]; ok {
 		return info, nil
 	}
 	return nil, fmt.Errorf("node %q is not in the snapshot", name)
@@ -69,7 +69,7 @@ func (s *snapshot) renew(nodes corelisters.NodeLister, pods corelisters.PodListe
 	}
 	onNode := map[string][]*v1.Pod{}
 	for _, pod := range allPods {
-		if s.takes(pod) {
+		if s.selects(pod) {
 			onNode[pod.Spec.NodeName] = append(onNode[pod.Spec.NodeName], pod)
 		}
 	}
@@ -79,7 +79,7 @@ func (s *snapshot) renew(nodes corelisters.NodeLister, pods corelisters.PodListe
 	s.claims, s.affine = map[string]int{}, nil
 	for _, node := range allNodes {
 		info := before[node.Name]
-		if info == nil || !holds(info, node, onNode[node.Name]) {
+		if info == nil || !upToDate(info, node, onNode[node.Name]) {
 			info = framework.NewNodeInfo(onNode[node.Name]...)
 			info.SetNode(node)
 		}
@@ -102,22 +102,22 @@ func (s *snapshot) renew(nodes corelisters.NodeLister, pods corelisters.PodListe
 	return nil
 }
 
-// holds returns whether info is up to date. Then it can be kept, which saves most of the time. The comparison by
-// pointer is enough, because informers replace an object that changes, and no plugin changes it.
-func holds(info *framework.NodeInfo, node *v1.Node, pods []*v1.Pod) bool {
+// upToDate returns whether info still describes the node and its pods, so that it can be reused. That saves most of the
+// time. The comparison by pointer is enough, because informers replace an object that changes, and no plugin changes it.
+func upToDate(info *framework.NodeInfo, node *v1.Node, pods []*v1.Pod) bool {
 	if info.Node() != node || len(info.Pods) != len(pods) {
 		return false
 	}
-	for _, known := range info.Pods {
-		if !slices.Contains(pods, known.GetPod()) {
+	for _, podInfo := range info.Pods {
+		if !slices.Contains(pods, podInfo.GetPod()) {
 			return false
 		}
 	}
 	return true
 }
 
-// counts returns whether a bound pod uses volumes or resource claims, which the asked plugins count. Finished pods do
-// not count.
+// counts returns whether a bound pod uses volumes or resource claims, which the filter plugins count. Finished pods do not
+// count.
 func counts(pod *v1.Pod) bool {
 	return bound(pod) && (usesVolumes(pod) || len(pod.Spec.ResourceClaims) > 0)
 }

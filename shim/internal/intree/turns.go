@@ -1,7 +1,7 @@
 package intree
 
-// turns records when each question and namespace was last worked on. The next namespace is the one that has waited
-// longest, and so is the question within it.
+// turns records when each question and namespace was last worked on. The namespace that has waited longest is next, with
+// its question that has waited longest.
 type turns struct {
 	now        uint64
 	renewals   uint64
@@ -9,40 +9,38 @@ type turns struct {
 	questions  map[*question]uint64
 }
 
-// remembered bounds the entries that are kept. When it is reached, all entries are cleared, and all questions are
-// equal again.
-const remembered = 4096
+// maxRemembered bounds the entries. When it is reached, all entries are cleared, and all questions are equal again.
+const maxRemembered = 4096
 
 func newTurns() turns {
 	return turns{namespaces: map[string]uint64{}, questions: map[*question]uint64{}}
 }
 
 // take records that a question is worked on now.
-func (t *turns) take(q *question, because why) {
-	if len(t.questions) >= remembered || len(t.namespaces) >= remembered {
+func (t *turns) take(q *question, reason workReason) {
+	if len(t.questions) >= maxRemembered || len(t.namespaces) >= maxRemembered {
 		clear(t.questions)
 		clear(t.namespaces)
 	}
 	t.now++
-	if because != first {
+	if reason != unanswered {
 		t.renewals++
 	}
-	t.questions[q], t.namespaces[q.asked.Namespace] = t.now, t.now
+	t.questions[q], t.namespaces[q.message.Namespace] = t.now, t.now
 }
 
-// before returns whether the question comes before the other. Renewals because of an object that the pods name come
-// before other renewals. After every second renewal it is the other way round, so that neither kind can block the
-// other.
-func (t *turns) before(q *question, is why, other *question, was why) bool {
-	if is != was {
-		order := [...]int{first: 2, named: 0, changed: 1}
+// before returns whether the question comes before the other question. Renewals because of a claim that the pods name come
+// before other renewals. After every second renewal it is the other way round, so that neither kind can block the other.
+func (t *turns) before(q *question, reason workReason, otherQuestion *question, otherReason workReason) bool {
+	if reason != otherReason {
+		order := [...]int{unanswered: 2, claimChanged: 0, otherChange: 1}
 		if t.renewals%2 == 1 {
-			order = [...]int{first: 2, named: 1, changed: 0}
+			order = [...]int{unanswered: 2, claimChanged: 1, otherChange: 0}
 		}
-		return order[is] < order[was]
+		return order[reason] < order[otherReason]
 	}
-	if a, b := t.namespaces[q.asked.Namespace], t.namespaces[other.asked.Namespace]; a != b {
+	if a, b := t.namespaces[q.message.Namespace], t.namespaces[otherQuestion.message.Namespace]; a != b {
 		return a < b
 	}
-	return t.questions[q] < t.questions[other]
+	return t.questions[q] < t.questions[otherQuestion]
 }
