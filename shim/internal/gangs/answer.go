@@ -20,7 +20,8 @@ type Answer struct {
 	devices    [][]string // of each member; nil if no member has devices
 	drivers    sets.Set[string]
 	memory     []uint32 // of each member; empty if no member shares devices
-	// subrequests are the numbers of those by which members get devices, from 1; nil if no member has a choice.
+	// subrequests holds, for each member, the number of the subrequest by which it gets devices, from 1. It is nil if no
+	// member has a choice.
 	subrequests []uint32
 }
 
@@ -76,20 +77,20 @@ func devicesOf(members int, filter *musterv1.FilterResponse) ([][]string, error)
 	if len(filter.DeviceCounts) != members {
 		return nil, fmt.Errorf("devices for %d of %d members", len(filter.DeviceCounts), members)
 	}
-	left, dealt := filter.Devices, make([][]string, members)
+	remaining, byMember := filter.Devices, make([][]string, members)
 	for i, count := range filter.DeviceCounts {
-		if int(count) > len(left) {
-			return nil, fmt.Errorf("member %d has %d devices, and %d are left", i, count, len(left))
+		if int(count) > len(remaining) {
+			return nil, fmt.Errorf("member %d has %d devices, and %d are left", i, count, len(remaining))
 		}
 		if count > 0 && filter.Offsets[i+1]-filter.Offsets[i] != 1 {
 			return nil, fmt.Errorf("member %d has devices and several nodes", i)
 		}
-		dealt[i], left = left[:count], left[count:]
+		byMember[i], remaining = remaining[:count], remaining[count:]
 	}
-	if len(left) > 0 {
-		return nil, fmt.Errorf("%d devices belong to no member", len(left))
+	if len(remaining) > 0 {
+		return nil, fmt.Errorf("%d devices belong to no member", len(remaining))
 	}
-	return dealt, nil
+	return byMember, nil
 }
 
 // driverOf returns the driver of driver/pool/name.
@@ -114,7 +115,7 @@ func (a *Answer) Subrequest(i int) int {
 	return int(a.subrequests[i])
 }
 
-// DeviceMemory returns the GiB of each of its devices that member i shares with others, or 0 if it gets them whole.
+// DeviceMemory returns the GiB that member i gets of each of its devices if it shares them, or 0 if it gets whole devices.
 func (a *Answer) DeviceMemory(i int) uint32 {
 	if len(a.memory) == 0 {
 		return 0
@@ -141,13 +142,13 @@ func (a *Answer) Candidates(i int) int { return int(a.offsets[i+1] - a.offsets[i
 // Scores maps each candidate node of member i to its score. If only is true, it contains the planned node alone. The
 // framework allows scores up to 100, so higher values are cut to 100.
 func (a *Answer) Scores(i int, only bool) map[string]int64 {
-	first, end := a.offsets[i], a.offsets[i+1]
+	start, end := a.offsets[i], a.offsets[i+1]
 	if only {
-		end = first + 1
+		end = start + 1
 	}
-	scores := make(map[string]int64, end-first)
-	for at := first; at < end; at++ {
-		scores[a.nodes[a.candidates[at]]] = int64(min(a.scores[at], 100))
+	scores := make(map[string]int64, end-start)
+	for j := start; j < end; j++ {
+		scores[a.nodes[a.candidates[j]]] = int64(min(a.scores[j], 100))
 	}
 	return scores
 }

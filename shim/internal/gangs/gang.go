@@ -49,52 +49,66 @@ type Gang struct {
 	// Refused means that the members are let through only to fail with the reason. They are never placed.
 	Refused bool
 
-	store     *Store // its mutex guards all fields below
-	required  int
-	phase     Phase
-	why       string // why the verdict is void
-	barred    bool   // withdrawn, or session lost, after Permit: members not yet allowed are gated
-	voidKnown bool   // the service knows that the verdict is void: members that send no Binding need no report
-	answer    *Answer
-	since     time.Time // sort time in the scheduling queue
-	claimed   bool      // Reserve has been called at least once
-	claims    int       // Reserve calls without an answer
-	wide      bool      // a planned node refused its member, so members may use all their candidates
-	asked     bool      // Permit has been called: members may use only their planned nodes
-	members   []member
-	quorum    []int // members that were waiting when the service allowed the gang
-	values    [][]string
-	keys      []string
-	sendBy    time.Time // no Binding is sent later, because the service may then give the GPUs to other pods
-	progress  int
+	store             *Store // its mutex guards all fields below
+	required          int
+	phase             Phase
+	voidReason        string // why the verdict is void
+	closedAfterPermit bool   // withdrawn, or session lost, after Permit: members that are not allowed yet are gated
+	voidKnown         bool   // the service knows that the verdict is void: members that send no Binding need no report
+	answer            *Answer
+	since             time.Time // sort time in the scheduling queue
+	claimed           bool      // Reserve has been called at least once
+	claims            int       // Reserve calls without an answer
+	allowCandidates   bool      // a planned node refused its member, so members may use all their candidates
+	permitRequested   bool      // Permit has been called: members may use only their planned nodes
+	members           []member
+	quorum            []int // members that were waiting when the service allowed the gang
+	values            [][]string
+	keys              []string
+	sendBy            time.Time // no Binding is sent later, because the service may then give the GPUs to other pods
+	progress          int
 
 	permitted chan struct{}
 	committed chan struct{}
 	closed    chan struct{}
 }
 
+// memberState is the state of one member under a verdict:
+//
+//	state     what the member does                     next      after
+//	idle      no hook has reserved a node for it       reserved  Reserve
+//	reserved  its cycle goes on to Permit              waiting   Arrive, while the gang is open
+//	                                                   allowed   Arrive, once the gang is permitted
+//	waiting   waits in Permit for the gang             allowed   Allow
+//	allowed   passes WaitOnPermit and PreBind          atBind    ReachBind
+//	atBind    waits for the commit, or for its answer  bound     Bound
+//	bound     has its node                             —
+//	failed    is gated until the next verdict          —
+//
+// Fail moves a member from any state except bound to failed. Stall, and the end of a permitted gang, do so for idle
+// members. The end of a verdict changes no other state: the cycles of its members fail, and their Unreserve calls Fail.
 type memberState int
 
 const (
-	idle     memberState = iota
-	reserved             // our Reserve plugin has run
-	waiting              // waits in Permit
-	allowed              // released by Permit
-	atBind               // has passed WaitOnPermit and PreBind, and waits at the commit barrier
+	idle memberState = iota
+	reserved
+	waiting
+	allowed
+	atBind
 	bound
-	failed // gated until another verdict contains it
+	failed
 )
 
 type member struct {
-	state memberState
-	seen  bool // PreFilter or PostFilter has run for the pod under this verdict
-	wide  bool // PreFilter has offered all candidates
-	again bool // the planned node refused it, and it is being scheduled again for the other candidates
-	node  string
-	rv    string // resourceVersion in its Binding: the pod's at Permit, or a later one set by Renew
+	state             memberState
+	cycleRan          bool // PreFilter or PostFilter has run for the pod under this verdict
+	offeredCandidates bool // PreFilter has offered all candidates to the pod
+	rescheduling      bool // the planned node refused the pod, which is being scheduled again for the other candidates
+	node              string
+	rv                string // resourceVersion in its Binding: the pod's at Permit, or a later one set by Renew
 }
 
-// Instructions are what the caller must do after an event. The caller must not hold the store's lock.
+// Instructions are the caller's next actions after an event. The caller must not hold the store's lock.
 type Instructions struct {
 	// Closed lists gangs whose verdict became void. The caller removes their nominations and releases their waiting
 	// members.
@@ -118,10 +132,10 @@ func (g *Gang) Phase() Phase {
 	return g.phase
 }
 
-// Why returns the reason why the verdict is void.
-func (g *Gang) Why() string {
+// VoidReason returns the reason why the verdict is void.
+func (g *Gang) VoidReason() string {
 	defer g.lock()()
-	return g.why
+	return g.voidReason
 }
 
 // Expect stores the answers of a pending verdict, so that other pods do not get its devices. Members stay gated.
@@ -144,26 +158,26 @@ func (g *Gang) Open(answer *Answer, since time.Time) bool {
 	return true
 }
 
-// Unseen returns the members for which no cycle has run yet. The caller activates them again.
-func (g *Gang) Unseen() []int {
+// WithoutCycle returns the members for which no cycle has run yet. The caller activates them again.
+func (g *Gang) WithoutCycle() []int {
 	defer g.lock()()
 	var unseen []int
 	for i := range g.members {
-		if !g.members[i].seen && g.members[i].state == idle {
+		if !g.members[i].cycleRan && g.members[i].state == idle {
 			unseen = append(unseen, i)
 		}
 	}
 	return unseen
 }
 
-// Seen returns whether a cycle has run for member i.
-func (g *Gang) Seen(i int) bool {
+// CycleRan returns whether a cycle has run for member i.
+func (g *Gang) CycleRan(i int) bool {
 	defer g.lock()()
-	return g.members[i].seen || g.members[i].state != idle
+	return g.members[i].cycleRan || g.members[i].state != idle
 }
 
-// Waiting returns the members that wait in Permit. A released member may not have been in the waiting map yet. So it
-// counts as waiting until it reaches Bind.
+// Waiting returns the members that wait in Permit. A member that was released may not have been in the waiting map yet.
+// So such a member counts as waiting until it reaches Bind.
 func (g *Gang) Waiting() []types.UID {
 	defer g.lock()()
 	var uids []types.UID
@@ -203,7 +217,7 @@ func (g *Gang) Settled() bool {
 		return true
 	}
 	for i := range g.members {
-		if g.members[i].state < allowed && !g.barred {
+		if g.members[i].state < allowed && !g.closedAfterPermit {
 			return false
 		}
 	}
@@ -217,17 +231,17 @@ func (g *Gang) lock() (unlock func()) {
 
 // close makes the verdict void because a member failed, and records the failure for the queue order. The result is
 // empty if the verdict was void before. The caller holds the lock.
-func (g *Gang) close(why string) Instructions {
+func (g *Gang) close(reason string) Instructions {
 	if g.phase != Closed {
 		g.store.places.fail(g, time.Now())
 	}
-	return g.end(why)
+	return g.end(reason)
 }
 
 // end makes the verdict void for any reason. The caller holds the lock. After Permit the service waits for each
 // member. So end reports members without a cycle, for which no Unreserve runs. Before Permit no such report is
 // needed: the report of one member ends the whole plan.
-func (g *Gang) end(why string) Instructions {
+func (g *Gang) end(reason string) Instructions {
 	if g.phase == Closed {
 		return Instructions{}
 	}
@@ -235,23 +249,23 @@ func (g *Gang) end(why string) Instructions {
 	for i := range g.members {
 		if g.phase == Permitted && g.members[i].state == idle {
 			g.members[i].state = failed
-			do.Reports = append(do.Reports, g.report(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", why))
+			do.Reports = append(do.Reports, g.report(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", reason))
 		}
 	}
-	g.phase, g.why = Closed, why
+	g.phase, g.voidReason = Closed, reason
 	close(g.closed)
 	return do
 }
 
 // void ends a verdict that the service has withdrawn or replaced, or whose session is lost. Members that were allowed
 // continue to bind. The caller holds the lock.
-func (g *Gang) void(why string) Instructions {
+func (g *Gang) void(reason string) Instructions {
 	g.voidKnown = true
 	if g.phase == Permitted || g.phase == Committed {
-		g.barred = true
+		g.closedAfterPermit = true
 		return Instructions{}
 	}
-	return g.end(why)
+	return g.end(reason)
 }
 
 // report returns the Unreserve request for member i.
@@ -262,9 +276,9 @@ func (g *Gang) report(i int, node string, fate musterv1.BindingFate, plugin, mes
 	}
 }
 
-func (i *Instructions) add(more Instructions) {
-	i.Closed = append(i.Closed, more.Closed...)
-	i.Reports = append(i.Reports, more.Reports...)
+func (i *Instructions) add(next Instructions) {
+	i.Closed = append(i.Closed, next.Closed...)
+	i.Reports = append(i.Reports, next.Reports...)
 }
 
 func newGang(store *Store, epoch uint64, verdict *musterv1.Verdict) *Gang {

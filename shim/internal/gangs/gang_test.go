@@ -109,8 +109,8 @@ func TestOtherCandidatesComeAfterThePlannedNode(t *testing.T) {
 	g := planned(t, s, 1, 3, 1)
 	offered := func(i, want int) {
 		t.Helper()
-		a, found := s.Admit(g.UIDs[i])
-		if !found || len(a.Scores) != want {
+		a, ok := s.Admit(g.UIDs[i])
+		if !ok || len(a.Scores) != want {
 			t.Errorf("member %d: %d nodes, want %d", i, len(a.Scores), want)
 		}
 	}
@@ -119,7 +119,7 @@ func TestOtherCandidatesComeAfterThePlannedNode(t *testing.T) {
 	if !g.Widen(0) {
 		t.Fatal("no other candidates")
 	}
-	if unseen := g.Unseen(); !slices.Equal(unseen, []int{0, 2}) {
+	if unseen := g.WithoutCycle(); !slices.Equal(unseen, []int{0, 2}) {
 		t.Errorf("to activate: %v", unseen)
 	}
 	arrive(t, s, g, 1, Wait) // all required members have arrived, but 0 is being scheduled again
@@ -188,7 +188,7 @@ func TestAGangThatClosesPastPermitReportsMembersThatHaveNotCome(t *testing.T) {
 
 func TestPastPermitNothingIsTakenBack(t *testing.T) {
 	for name, end := range map[string]func(*Store) Instructions{
-		"lost": (*Store).Lost,
+		"lost": (*Store).EndSession,
 		"withdrawn": func(s *Store) Instructions {
 			_, do, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_WITHDRAWN, 1, 0, 0))
 			return do
@@ -242,7 +242,7 @@ func TestAMemberThatWasGivenBackReservesNoMore(t *testing.T) {
 	arrive(t, s, g, 0, Wait)
 	arrive(t, s, g, 1, Ask)
 	permit(t, g)
-	if _, found := s.Admit("u2"); !found {
+	if _, ok := s.Admit("u2"); !ok {
 		t.Fatal("not admitted")
 	}
 	if do := g.Stall("too late"); len(do.Reports) != 1 || do.Reports[0].Member != 2 {

@@ -21,7 +21,7 @@ func (g *Gang) Reserve(i int, node string) (claim bool, err error) {
 		return false, err
 	}
 	elsewhere := g.answer.Planned(i) != node
-	if elsewhere && g.asked {
+	if elsewhere && g.permitRequested {
 		return false, errElsewhere
 	}
 	if claim = elsewhere || !g.claimed; claim {
@@ -39,10 +39,10 @@ func (g *Gang) Reserve(i int, node string) (claim bool, err error) {
 func (g *Gang) Widen(i int) bool {
 	defer g.lock()()
 	m := &g.members[i]
-	if g.admits(i) != nil || g.asked || m.wide || g.answer.Candidates(i) == 1 {
+	if g.admits(i) != nil || g.permitRequested || m.offeredCandidates || g.answer.Candidates(i) == 1 {
 		return false
 	}
-	g.wide, m.seen, m.again = true, false, true
+	g.allowCandidates, m.cycleRan, m.rescheduling = true, false, true
 	return true
 }
 
@@ -53,7 +53,7 @@ func (g *Gang) Claimed() (ask bool) {
 	return g.complete()
 }
 
-// Arrival is the result of Arrive: what Permit does for one member.
+// Arrival is the result of Arrive. It determines the answer of Permit for one member.
 type Arrival int
 
 const (
@@ -87,20 +87,20 @@ func (g *Gang) Arrive(i int, version string) (Arrival, error) {
 // while a member is being scheduled again for another candidate, because that is impossible after Permit has been
 // called. The caller holds the lock.
 func (g *Gang) complete() bool {
-	if g.phase != Open || g.asked || g.claims > 0 {
+	if g.phase != Open || g.permitRequested || g.claims > 0 {
 		return false
 	}
-	here := 0
-	for at := range g.members {
-		switch m := &g.members[at]; {
+	waitingCount := 0
+	for i := range g.members {
+		switch m := &g.members[i]; {
 		case m.state == waiting:
-			here++
-		case m.state == idle && m.again:
+			waitingCount++
+		case m.state == idle && m.rescheduling:
 			return false
 		}
 	}
-	g.asked = here >= g.required
-	return g.asked
+	g.permitRequested = waitingCount >= g.required
+	return g.permitRequested
 }
 
 // Allow stores the annotations of each Binding and returns the waiting members. versions has the current
@@ -199,9 +199,9 @@ func (g *Gang) ReachBind(i int) (committed bool, err error) {
 		return false, ErrStopping
 	}
 	g.phase = Committed
-	for at := range g.members {
-		if g.members[at].state == atBind {
-			g.commit(at)
+	for j := range g.members {
+		if g.members[j].state == atBind {
+			g.commit(j)
 		}
 	}
 	close(g.committed)
@@ -221,8 +221,8 @@ func (g *Gang) Bound(i int) {
 	g.members[i].state = bound
 	delete(g.store.inFlight, g.UIDs[i])
 	g.store.places.leave(g.UIDs[i])
-	for at := range g.members {
-		if g.members[at].state != bound {
+	for j := range g.members {
+		if g.members[j].state != bound {
 			return
 		}
 	}
@@ -256,12 +256,12 @@ func (g *Gang) Fail(i int, node string, fate musterv1.BindingFate, plugin, messa
 }
 
 // Abort closes a gang that is not committed, for a reason that concerns no single member.
-func (g *Gang) Abort(why string) Instructions {
+func (g *Gang) Abort(reason string) Instructions {
 	defer g.lock()()
 	if g.phase == Committed {
 		return Instructions{}
 	}
-	return g.close(why)
+	return g.close(reason)
 }
 
 // Stale closes a gang for which the service has a newer generation. So the service needs no report.
@@ -272,7 +272,7 @@ func (g *Gang) Stale() Instructions {
 
 // Stall stops waiting for members that have not arrived. Before Permit it closes the whole plan; afterwards only
 // those members fail. They have no scheduling cycle that would report them, so Stall returns the reports.
-func (g *Gang) Stall(why string) Instructions {
+func (g *Gang) Stall(reason string) Instructions {
 	defer g.lock()()
 	if g.phase == Closed {
 		return Instructions{}
@@ -280,7 +280,7 @@ func (g *Gang) Stall(why string) Instructions {
 	var do Instructions
 	late := g.phase == Permitted || g.phase == Committed
 	if !late {
-		do = g.close(why)
+		do = g.close(reason)
 	}
 	for i := range g.members {
 		if g.members[i].state != idle {
@@ -288,7 +288,7 @@ func (g *Gang) Stall(why string) Instructions {
 		}
 		g.members[i].state = failed
 		if !g.voidKnown {
-			do.Reports = append(do.Reports, g.report(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", why))
+			do.Reports = append(do.Reports, g.report(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", reason))
 		}
 		if !late {
 			break // one report ends the whole plan
@@ -299,7 +299,7 @@ func (g *Gang) Stall(why string) Instructions {
 
 // admits returns ErrClosed if member i cannot continue. Stall may have failed the member while its cycle was running.
 func (g *Gang) admits(i int) error {
-	if g.phase == Closed || g.barred || g.members[i].state == failed {
+	if g.phase == Closed || g.closedAfterPermit || g.members[i].state == failed {
 		return ErrClosed
 	}
 	return nil
@@ -313,7 +313,7 @@ func (g *Gang) needs(i int, before memberState) bool {
 	case g.phase == Permitted:
 		return g.inQuorum(i)
 	default:
-		return !g.asked || before == waiting
+		return !g.permitRequested || before == waiting
 	}
 }
 

@@ -32,8 +32,8 @@ type places struct {
 }
 
 type departure struct {
-	uid types.UID
-	at  time.Time
+	uid       types.UID
+	deletedAt time.Time
 }
 
 func newPlaces() places {
@@ -50,12 +50,12 @@ func (s *Store) Enter(uid types.UID) bool {
 	if !s.through(uid) {
 		return false
 	}
-	at := s.byUID[uid]
-	since := at.gang.since
-	if at.gang.Refused {
+	slot := s.byUID[uid]
+	since := slot.gang.since
+	if slot.gang.Refused {
 		since = time.Now().Round(0) // behind all waiting pods, because no capacity is held for it
 	}
-	s.places.fixed[uid] = Place{Since: since, Gang: at.gang.Plan.Gang, Member: at.index}
+	s.places.fixed[uid] = Place{Since: since, Gang: slot.gang.Plan.Gang, Member: slot.index}
 	return true
 }
 
@@ -64,15 +64,15 @@ func (s *Store) Enter(uid types.UID) bool {
 func (s *Store) Place(uid types.UID) (Place, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	place, found := s.places.fixed[uid]
-	return place, found
+	place, ok := s.places.fixed[uid]
+	return place, ok
 }
 
 // fail records that the gang was scheduled and failed. From now on, its place counts from this time, as for any pod
 // that fails.
 func (p *places) fail(g *Gang, now time.Time) {
 	for i := range g.members {
-		if g.members[i].seen {
+		if g.members[i].cycleRan {
 			for _, uid := range g.UIDs {
 				p.failed[uid] = now
 			}
@@ -84,8 +84,8 @@ func (p *places) fail(g *Gang, now time.Time) {
 // since returns the later of the given time and the gang's last failure.
 func (p *places) since(g *Gang, oldest time.Time) time.Time {
 	for _, uid := range g.UIDs {
-		if at := p.failed[uid]; at.After(oldest) {
-			oldest = at
+		if failure := p.failed[uid]; failure.After(oldest) {
+			oldest = failure
 		}
 	}
 	return oldest
@@ -105,7 +105,7 @@ func (p *places) depart(uid types.UID, now time.Time) {
 		p.departed = append(p.departed, departure{uid, now})
 	}
 	old := 0
-	for ; old < len(p.departed) && now.Sub(p.departed[old].at) > placeKept; old++ {
+	for ; old < len(p.departed) && now.Sub(p.departed[old].deletedAt) > placeKept; old++ {
 		p.leave(p.departed[old].uid)
 	}
 	p.departed = p.departed[old:]

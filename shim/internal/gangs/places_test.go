@@ -38,7 +38,7 @@ func TestAPlaceIsFixedWhileAPodIsQueued(t *testing.T) {
 		},
 		"refused":          func(s *Store, _ *Gang) { _, _, _ = s.Apply(verdict(musterv1.Outcome_OUTCOME_REFUSED, 2, 2, 2)) },
 		"planned anew":     func(s *Store, _ *Gang) { open(t, s, 2, early.Add(time.Minute)) },
-		"session lost":     func(s *Store, _ *Gang) { s.Lost() },
+		"session lost":     func(s *Store, _ *Gang) { s.EndSession() },
 		"a member fails":   func(_ *Store, g *Gang) { g.Fail(1, "n1", neverSent, "", "no") },
 		"pod deleted":      func(s *Store, _ *Gang) { s.Forget("u1") },
 		"all pods deleted": func(s *Store, _ *Gang) { s.Forget("u0"); s.Forget("u1") },
@@ -52,8 +52,8 @@ func TestAPlaceIsFixedWhileAPodIsQueued(t *testing.T) {
 				t.Fatalf("place %+v, want %+v", got, want)
 			}
 			change(s, g)
-			if got, found := s.Place("u1"); !found || got != want {
-				t.Errorf("the place became %+v (%v) while the pod was queued", got, found)
+			if got, ok := s.Place("u1"); !ok || got != want {
+				t.Errorf("the place became %+v (%v) while the pod was queued", got, ok)
 			}
 		})
 	}
@@ -79,23 +79,23 @@ func TestARefusedPodStandsWhereItWasLetThrough(t *testing.T) {
 func TestAGangThatFailsGivesWay(t *testing.T) {
 	early := time.Now().Add(-time.Hour)
 	for name, c := range map[string]struct {
-		end   func(*Store, *Gang)
-		seen  bool
-		later bool
+		end      func(*Store, *Gang)
+		cycleRan bool
+		later    bool
 	}{
 		"a member fails":                {func(_ *Store, g *Gang) { g.Fail(0, "n0", neverSent, "", "no") }, true, true},
 		"aborted":                       {func(_ *Store, g *Gang) { g.Abort("denied") }, true, true},
 		"stalled":                       {func(_ *Store, g *Gang) { g.Stall("too slow") }, true, true},
 		"withdrawn after it was seen":   {withdraw, true, true},
 		"withdrawn before it was seen":  {withdraw, false, false},
-		"the session is lost":           {func(s *Store, _ *Gang) { s.Lost(); s.Begin(8) }, true, false},
+		"the session is lost":           {func(s *Store, _ *Gang) { s.EndSession(); s.Begin(8) }, true, false},
 		"the service has a better plan": {func(*Store, *Gang) {}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := NewStore()
 			s.Begin(7)
 			g := open(t, s, 1, early)
-			if c.seen {
+			if c.cycleRan {
 				s.Admit("u0")
 			}
 			before := time.Now()
@@ -131,8 +131,8 @@ func TestPlacesAreForgottenSomeTimeAfterTheirPods(t *testing.T) {
 		t.Errorf("forgotten at once: %v %v", s.places.fixed, s.places.failed)
 	}
 	s.places.depart("other", now.Add(placeKept+time.Minute))
-	if left := len(s.places.fixed) + len(s.places.failed) + len(s.places.departed); left != 0 {
-		t.Errorf("%d are kept for ever", left)
+	if entries := len(s.places.fixed) + len(s.places.failed) + len(s.places.departed); entries != 0 {
+		t.Errorf("%d are kept for ever", entries)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestABoundPodHasNoPlace(t *testing.T) {
 	g := open(t, s, 1, time.Now())
 	enter(t, s, "u0")
 	g.Bound(0)
-	if place, found := s.Place("u0"); found {
+	if place, ok := s.Place("u0"); ok {
 		t.Errorf("kept: %+v", place)
 	}
 }

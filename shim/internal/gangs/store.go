@@ -38,8 +38,8 @@ func NewStore() *Store {
 	}
 }
 
-// Stop has no further gang committed. It returns the number of members of committed gangs that are at Bind without an
-// answer. Until a gang is committed, none of its members is bound.
+// Stop prevents further commits of gangs. It returns the number of members of committed gangs that are at Bind without an
+// answer. Other gangs have no bound members.
 func (s *Store) Stop() (bindings int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,8 +66,8 @@ func (s *Store) Epoch() uint64 {
 	return s.epoch
 }
 
-// Lost ends the session and makes every verdict void. Members that were allowed continue to bind.
-func (s *Store) Lost() Instructions {
+// EndSession ends the session and makes every verdict void. Members that were allowed continue to bind.
+func (s *Store) EndSession() Instructions {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var do Instructions
@@ -141,46 +141,46 @@ func (s *Store) Through(uid types.UID) bool {
 
 // through does the same as Through. The caller holds the lock.
 func (s *Store) through(uid types.UID) bool {
-	at, found := s.byUID[uid]
-	if !found {
+	slot, ok := s.byUID[uid]
+	if !ok {
 		return false
 	}
-	g, m := at.gang, &at.gang.members[at.index]
+	g, m := slot.gang, &slot.gang.members[slot.index]
 	switch {
-	case g.phase == Pending || g.phase == Closed || g.barred:
+	case g.phase == Pending || g.phase == Closed || g.closedAfterPermit:
 		return false
 	case g.Refused:
-		// Use seen, which PreFilter sets: after our PreEnqueue another PreEnqueue plugin may still hold the pod.
-		return !m.seen
+		// Use cycleRan, which PreFilter sets: after our PreEnqueue another PreEnqueue plugin may still hold the pod.
+		return !m.cycleRan
 	default:
 		return m.state != failed
 	}
 }
 
-// LeaveUntold keeps the pod out of the queue while its gang is refused. A pod of no refused gang is not affected.
-func (s *Store) LeaveUntold(uid types.UID) {
+// HoldWhileRefused keeps the pod out of the queue while its gang is refused. It has no effect on other pods.
+func (s *Store) HoldWhileRefused(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if at, found := s.byUID[uid]; found && at.gang.Refused {
-		at.gang.members[at.index].seen = true
+	if slot, ok := s.byUID[uid]; ok && slot.gang.Refused {
+		slot.gang.members[slot.index].cycleRan = true
 	}
 }
 
 // joined returns whether the refusal in g contains members that old did not contain. Members that already failed with
 // the refusal are not let through again. The caller holds the lock.
 func (s *Store) joined(old, g *Gang) bool {
-	added := false
+	hasNew := false
 	for i, uid := range g.UIDs {
-		if at := s.byUID[uid]; at.gang == old {
-			g.members[i].seen = old.members[at.index].seen
+		if slot := s.byUID[uid]; slot.gang == old {
+			g.members[i].cycleRan = old.members[slot.index].cycleRan
 		} else {
-			added = true
+			hasNew = true
 		}
 	}
-	return added
+	return hasNew
 }
 
-// Admission is what PreFilter needs to know about a pod.
+// Admission holds the parts of a verdict that a pod's cycle needs.
 type Admission struct {
 	Gang   *Gang
 	Member int
@@ -188,38 +188,39 @@ type Admission struct {
 	Reason  string
 	Planned string
 	Scores  map[string]int64
-	// Devices are those that the member gets on its planned node, where a DRA driver serves its GPUs.
+	// Devices are the devices that the member gets on its planned node, if a DRA driver serves its GPUs.
 	Devices []string
-	// Subrequest is the number of the subrequest by which it gets them, from 1; 0 if its claims leave no choice.
+	// Subrequest is the number of the subrequest by which the member gets its devices, from 1. It is 0 if the member's
+	// claims leave no choice.
 	Subrequest int
-	// DeviceMemory is the GiB of each of them that it shares with others, 0 if it gets them whole.
+	// DeviceMemory is the GiB that the member gets of each device if it shares the devices, or 0 if it gets whole devices.
 	DeviceMemory uint32
 }
 
-// Admit returns the admission of a pod for PreFilter and marks the member as seen. It returns false if no verdict
-// admits this pod now. That happens in two cases. The pod came out of the back-off queue, where PreEnqueue is not
+// Admit returns the admission of a pod for PreFilter and records that a cycle of the member has run. It returns false if
+// no verdict admits this pod now. That happens in two cases. The pod came out of the back-off queue, where PreEnqueue is not
 // called (scheduling_queue.go, moveToActiveQ). Or the verdict became void while the pod was queued.
 func (s *Store) Admit(uid types.UID) (Admission, bool) {
-	at, answer, only := s.markSeen(uid)
+	slot, answer, only := s.markCycleRan(uid)
 	if answer == nil {
 		return Admission{}, false
 	}
-	a := Admission{Gang: at.gang, Member: at.index}
-	if at.gang.Refused {
+	a := Admission{Gang: slot.gang, Member: slot.index}
+	if slot.gang.Refused {
 		a.Reason = answer.reason
 		return a, true
 	}
 	// An answer never changes. So build the result without the lock that PreEnqueue needs.
-	a.Planned, a.Scores = answer.Planned(at.index), answer.Scores(at.index, only)
-	a.Devices, a.Subrequest = answer.Devices(at.index), answer.Subrequest(at.index)
-	a.DeviceMemory = answer.DeviceMemory(at.index)
+	a.Planned, a.Scores = answer.Planned(slot.index), answer.Scores(slot.index, only)
+	a.Devices, a.Subrequest = answer.Devices(slot.index), answer.Subrequest(slot.index)
+	a.DeviceMemory = answer.DeviceMemory(slot.index)
 	return a, true
 }
 
-// PlannedForOthers returns the devices that live plans have for members that are not bound yet, as driver/pool/name. What
-// this pod's own plan has for it is left out, and what is of other drivers than these if any are named. Plans with devices
-// of other drivers alone are not read.
-func (s *Store) PlannedForOthers(uid types.UID, drivers sets.Set[string]) (found []string) {
+// PlannedForOthers returns the devices that live plans have for members that are not bound yet, as driver/pool/name.
+// Devices planned for this pod are excluded. If drivers is not nil, only devices of these drivers are returned, and plans
+// without such devices are not read.
+func (s *Store) PlannedForOthers(uid types.UID, drivers sets.Set[string]) (planned []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range s.gangs {
@@ -233,34 +234,34 @@ func (s *Store) PlannedForOthers(uid types.UID, drivers sets.Set[string]) (found
 			if state := g.members[i].state; g.UIDs[i] != uid && state != bound && state != failed {
 				for _, name := range g.answer.devices[i] {
 					if drivers == nil || drivers.Has(driverOf(name)) {
-						found = append(found, name)
+						planned = append(planned, name)
 					}
 				}
 			}
 		}
 	}
-	return found
+	return planned
 }
 
-// markSeen marks a member as seen and returns its answer. If only is true, the member may use only its planned node:
-// no planned node has refused a member yet, or Permit has been called. Each further node costs the cycle another
-// check of all pods nominated there. A member that comes again does not count as progress.
-func (s *Store) markSeen(uid types.UID) (at slot, answer *Answer, only bool) {
+// markCycleRan records that a cycle of the member has run, and returns the gang's answer. If only is true, the member may
+// use only its planned node: no planned node has refused a member yet, or Permit has been called. Each further node costs
+// the cycle another check of all pods nominated there. A second cycle of a member does not count as progress.
+func (s *Store) markCycleRan(uid types.UID) (entry slot, answer *Answer, only bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, found := s.byUID[uid]
-	if !found {
+	entry, ok := s.byUID[uid]
+	if !ok {
 		return slot{}, nil, false
 	}
-	g, m := at.gang, &at.gang.members[at.index]
-	if g.phase == Pending || g.phase == Closed || g.barred || m.state == failed {
+	g, m := entry.gang, &entry.gang.members[entry.index]
+	if g.phase == Pending || g.phase == Closed || g.closedAfterPermit || m.state == failed {
 		return slot{}, nil, false
 	}
-	if !m.seen {
+	if !m.cycleRan {
 		g.progress++
 	}
-	m.seen, m.wide = true, g.wide && !g.asked
-	return at, g.answer, !m.wide
+	m.cycleRan, m.offeredCandidates = true, g.allowCandidates && !g.permitRequested
+	return entry, g.answer, !m.offeredCandidates
 }
 
 // Forget removes a deleted pod. It removes the gang with its last pod.
@@ -268,18 +269,18 @@ func (s *Store) Forget(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.places.depart(uid, time.Now())
-	at, found := s.byUID[uid]
-	if !found {
+	slot, ok := s.byUID[uid]
+	if !ok {
 		return
 	}
 	delete(s.byUID, uid)
-	for _, other := range at.gang.UIDs {
-		if s.byUID[other].gang == at.gang {
+	for _, sibling := range slot.gang.UIDs {
+		if s.byUID[sibling].gang == slot.gang {
 			return
 		}
 	}
-	if s.gangs[at.gang.Plan.Gang] == at.gang {
-		delete(s.gangs, at.gang.Plan.Gang)
+	if s.gangs[slot.gang.Plan.Gang] == slot.gang {
+		delete(s.gangs, slot.gang.Plan.Gang)
 	}
 }
 

@@ -58,7 +58,7 @@ func planned(t *testing.T, s *Store, generation uint64, members, required int) *
 
 func arrive(t *testing.T, s *Store, g *Gang, i int, want Arrival) {
 	t.Helper()
-	if _, found := s.Admit(g.UIDs[i]); !found {
+	if _, ok := s.Admit(g.UIDs[i]); !ok {
 		t.Fatalf("member %d not admitted", i)
 	}
 	claim, err := g.Reserve(i, fmt.Sprintf("n%d", i))
@@ -89,10 +89,10 @@ func permit(t *testing.T, g *Gang) []types.UID {
 func TestThrough(t *testing.T) {
 	const plan, refuse, withdraw = musterv1.Outcome_OUTCOME_PLANNED, musterv1.Outcome_OUTCOME_REFUSED, musterv1.Outcome_OUTCOME_WITHDRAWN
 	type step struct {
-		outcome    musterv1.Outcome
-		generation uint64
-		open, seen bool
-		lost       bool
+		outcome        musterv1.Outcome
+		generation     uint64
+		open, cycleRan bool
+		sessionLost    bool
 	}
 	cases := map[string]struct {
 		steps []step
@@ -101,14 +101,14 @@ func TestThrough(t *testing.T) {
 		"no verdict":                                {nil, false},
 		"planned, not answered yet":                 {[]step{{outcome: plan, generation: 1}}, false},
 		"planned and answered":                      {[]step{{outcome: plan, generation: 1, open: true}}, true},
-		"planned, seen: an error may bring it back": {[]step{{outcome: plan, generation: 1, open: true, seen: true}}, true},
+		"planned, seen: an error may bring it back": {[]step{{outcome: plan, generation: 1, open: true, cycleRan: true}}, true},
 		"refused, not answered yet":                 {[]step{{outcome: refuse, generation: 1}}, false},
 		"refused":                                   {[]step{{outcome: refuse, generation: 1, open: true}}, true},
-		"refused, seen":                             {[]step{{outcome: refuse, generation: 1, open: true, seen: true}}, false},
-		"refused, seen, the same again":             {[]step{{outcome: refuse, generation: 1, open: true, seen: true}, {outcome: refuse, generation: 1}}, false},
-		"refused, seen, next generation":            {[]step{{outcome: refuse, generation: 1, open: true, seen: true}, {outcome: refuse, generation: 2, open: true}}, true},
+		"refused, seen":                             {[]step{{outcome: refuse, generation: 1, open: true, cycleRan: true}}, false},
+		"refused, seen, the same again":             {[]step{{outcome: refuse, generation: 1, open: true, cycleRan: true}, {outcome: refuse, generation: 1}}, false},
+		"refused, seen, next generation":            {[]step{{outcome: refuse, generation: 1, open: true, cycleRan: true}, {outcome: refuse, generation: 2, open: true}}, true},
 		"withdrawn":                                 {[]step{{outcome: plan, generation: 1, open: true}, {outcome: withdraw, generation: 1}}, false},
-		"session lost":                              {[]step{{outcome: plan, generation: 1, open: true, lost: true}}, false},
+		"session lost":                              {[]step{{outcome: plan, generation: 1, open: true, sessionLost: true}}, false},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -124,11 +124,11 @@ func TestThrough(t *testing.T) {
 				} else if step.open {
 					g.Open(Refusal("no"), time.Time{})
 				}
-				if step.seen {
+				if step.cycleRan {
 					s.Admit("u0")
 				}
-				if step.lost {
-					s.Lost()
+				if step.sessionLost {
+					s.EndSession()
 				}
 			}
 			if got := s.Through("u0"); got != c.want {
@@ -157,7 +157,7 @@ func TestARefusalThatComesAgainWithMoreMembersLetsTheseThrough(t *testing.T) {
 		t.Fatalf("Apply: %v %v", again, err)
 	}
 	again.Open(Refusal("no"), time.Time{})
-	if got := again.Unseen(); len(got) != 2 || got[0] != 2 || got[1] != 3 {
+	if got := again.WithoutCycle(); len(got) != 2 || got[0] != 2 || got[1] != 3 {
 		t.Errorf("to be activated: %v", got)
 	}
 	for uid, want := range map[types.UID]bool{"u0": false, "u1": false, "u2": true, "u3": true} {
@@ -213,7 +213,7 @@ func TestRace(t *testing.T) {
 		all.Go(func() {
 			for n := range 200 {
 				if worker == 0 && n%20 == 0 {
-					s.Lost()
+					s.EndSession()
 				}
 				s.Begin(uint64(n))
 				g, _, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, uint64(n), 2, 2))
@@ -291,15 +291,15 @@ func TestDevicesAreDealtToMembers(t *testing.T) {
 func TestMemoryOfSharedDevicesIsThatOfEachMember(t *testing.T) {
 	filter := &musterv1.FilterResponse{Nodes: []string{"a"}, Offsets: []uint32{0, 1, 2}, Candidates: []uint32{0, 0}}
 	filter.Devices, filter.DeviceCounts = []string{"x", "y"}, []uint32{1, 1}
-	for _, c := range []struct{ said, want []uint32 }{{nil, []uint32{0, 0}}, {[]uint32{0, 30}, []uint32{0, 30}}, {[]uint32{30}, nil}} {
-		filter.DeviceMemory = c.said
+	for _, c := range []struct{ memory, want []uint32 }{{nil, []uint32{0, 0}}, {[]uint32{0, 30}, []uint32{0, 30}}, {[]uint32{30}, nil}} {
+		filter.DeviceMemory = c.memory
 		answer, err := NewAnswer(2, filter, &musterv1.ScoreResponse{Scores: []uint32{0, 0}})
 		if (err == nil) != (c.want != nil) {
-			t.Fatalf("%v: %v", c.said, err)
+			t.Fatalf("%v: %v", c.memory, err)
 		}
 		for i, want := range c.want {
 			if answer.DeviceMemory(i) != want {
-				t.Errorf("%v: member %d shares %d GiB", c.said, i, answer.DeviceMemory(i))
+				t.Errorf("%v: member %d shares %d GiB", c.memory, i, answer.DeviceMemory(i))
 			}
 		}
 	}

@@ -214,7 +214,7 @@ func (c *core) activateAll(ctx context.Context, g *gangs.Gang) {
 	defer tick.Stop()
 	progress, since := g.Progress(), time.Now()
 	for !g.Settled() {
-		c.activate(ctx, g, g.Unseen())
+		c.activate(ctx, g, g.WithoutCycle())
 		select {
 		case <-ctx.Done():
 			return

@@ -113,7 +113,7 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 		p.carryOut(ctx, g.Abort(err.Error()))
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, g.Why())
+		return fmt.Errorf("%w: %s", err, g.VoidReason())
 	}
 	if committed {
 		metrics.Gang("committed")
@@ -135,7 +135,7 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 	case <-g.Committed(): // committed at the same moment: bind
 		return nil
 	default:
-		return fmt.Errorf("%w: %s", gangs.ErrClosed, g.Why())
+		return fmt.Errorf("%w: %s", gangs.ErrClosed, g.VoidReason())
 	}
 }
 

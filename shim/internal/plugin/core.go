@@ -156,7 +156,7 @@ func (c *core) pod(g *gangs.Gang, i int) *v1.Pod {
 func (c *core) carryOut(ctx context.Context, do gangs.Instructions) {
 	for _, g := range do.Closed {
 		metrics.Gang("closed")
-		klog.FromContext(ctx).V(2).Info("Gang's verdict is void", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "reason", g.Why())
+		klog.FromContext(ctx).V(2).Info("Gang's verdict is void", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "reason", g.VoidReason())
 		c.unnominate(g)
 		c.release(g)
 		c.tryKept(g)
@@ -199,7 +199,7 @@ func (c *core) releaseNow(g *gangs.Gang) (left int) {
 	waiting := g.Waiting()
 	for _, uid := range waiting {
 		if waiter := c.handle.GetWaitingPod(uid); waiter != nil {
-			waiter.Preempt(Name, g.Why())
+			waiter.Preempt(Name, g.VoidReason())
 		}
 	}
 	return len(waiting)

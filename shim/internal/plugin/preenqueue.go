@@ -21,7 +21,7 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 		return nil
 	}
 	if pod.Size() > largestTold {
-		p.store.LeaveUntold(pod.UID)
+		p.store.HoldWhileRefused(pod.UID)
 	}
 	if p.store.Enter(pod.UID) {
 		return nil

@@ -109,7 +109,7 @@ func (w *queueWorld) change() {
 	outcome := []musterv1.Outcome{plannedOutcome, plannedOutcome, refusedOutcome, musterv1.Outcome_OUTCOME_WITHDRAWN}[w.random.Intn(4)]
 	switch w.random.Intn(6) {
 	case 0:
-		w.p.store.Lost()
+		w.p.store.EndSession()
 		w.p.store.Begin(w.number)
 	case 1:
 		if g := w.opened[name]; g != nil {

@@ -47,7 +47,7 @@ func newRefusedRate() *fair.Rate {
 // namespace's rate first, and only then takes what other namespaces need: a call of the service, and a place among
 // maxRefused.
 func (c *core) tell(ctx context.Context, g *gangs.Gang) {
-	for members := range slices.Chunk(g.Unseen(), refusedTurn) {
+	for members := range slices.Chunk(g.WithoutCycle(), refusedTurn) {
 		if !c.refusedRate.Wait(ctx, g.Namespace, c.costToTell(g, members)) {
 			return
 		}
@@ -65,7 +65,7 @@ func (c *core) tell(ctx context.Context, g *gangs.Gang) {
 		c.activateUntilSeen(ctx, g, members)
 		c.refusedLimit.LeaveAll(ticket)
 	}
-	for late := g.Unseen(); len(late) > 0; late = g.Unseen() {
+	for late := g.WithoutCycle(); len(late) > 0; late = g.WithoutCycle() {
 		c.activate(ctx, g, late[:min(len(late), maxRefused)])
 		if !sleep(ctx, activateSlowly) {
 			return
@@ -90,7 +90,7 @@ func (c *core) activateUntilSeen(ctx context.Context, g *gangs.Gang, members []i
 	defer cancel()
 	var activated time.Time
 	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
-		unseen := slices.DeleteFunc(slices.Clone(members), g.Seen)
+		unseen := slices.DeleteFunc(slices.Clone(members), g.CycleRan)
 		if len(unseen) > 0 && time.Since(activated) >= activateInterval {
 			c.activate(ctx, g, unseen)
 			activated = time.Now()

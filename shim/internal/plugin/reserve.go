@@ -78,7 +78,7 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	if message == "" {
 		message = "the scheduling cycle ended before Bind"
-		if why := c.Gang.Why(); why != "" {
+		if why := c.Gang.VoidReason(); why != "" {
 			message = why
 		}
 	}

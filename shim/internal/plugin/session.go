@@ -62,7 +62,7 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 	klog.FromContext(ctx).Info("Session with the service opened", "epoch", open.Epoch)
 	defer func() {
 		metrics.Session(false)
-		c.carryOut(ctx, c.store.Lost())
+		c.carryOut(ctx, c.store.EndSession())
 	}()
 	for {
 		response, err := receive(stream)

@@ -46,7 +46,7 @@ func (c *core) endSpan(g *gangs.Gang, t *traced) {
 	select {
 	case <-g.Permitted():
 	case <-g.Closed():
-		t.span.SetStatus(codes.Error, g.Why())
+		t.span.SetStatus(codes.Error, g.VoidReason())
 		return
 	case <-c.stop:
 		return
@@ -56,7 +56,7 @@ func (c *core) endSpan(g *gangs.Gang, t *traced) {
 	select {
 	case <-t.answered:
 	case <-g.Closed():
-		t.span.SetStatus(codes.Error, g.Why())
+		t.span.SetStatus(codes.Error, g.VoidReason())
 	case <-late.C:
 		t.span.SetStatus(codes.Error, "not all Bindings were answered in time")
 	case <-c.stop:
