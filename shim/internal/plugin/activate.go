@@ -24,7 +24,8 @@ const (
 	activateInterval = 250 * time.Millisecond
 )
 
-// follow handles one verdict from its arrival until no deadline has to watch it. It runs off the scheduling thread.
+// follow handles one verdict from its arrival until the gang needs no deadline any more. It runs off the scheduling
+// thread.
 func (c *core) follow(session context.Context, g *gangs.Gang) {
 	ctx, cancel := untilClosed(session, g)
 	defer cancel()
@@ -44,8 +45,8 @@ func (c *core) follow(session context.Context, g *gangs.Gang) {
 		return
 	}
 	g.Expect(answer)
-	if why := c.volumesFirst(ctx, g, answer); why != "" {
-		c.carryOut(ctx, g.Stall(why))
+	if reason := c.volumesFirst(ctx, g, answer); reason != "" {
+		c.carryOut(ctx, g.Stall(reason))
 		return
 	}
 	if err := c.freeDevices(ctx, g); err != nil {
@@ -78,9 +79,9 @@ func untilClosed(ctx context.Context, g *gangs.Gang) (context.Context, context.C
 	return ctx, cancel
 }
 
-// volumesFirst returns why the gang cannot start yet, or "". It cannot start while a claim that several members share
-// has no volume. The plan determines where the volume is requested, and then ends. A gang that waits for a volume
-// holds no capacity.
+// volumesFirst returns why the gang cannot start yet, or "". The gang cannot start while a claim that several members
+// share has no volume. The volume is requested for a node of the plan, and then the plan ends. A gang that waits for a
+// volume holds no capacity.
 func (c *core) volumesFirst(ctx context.Context, g *gangs.Gang, answer *gangs.Answer) string {
 	if c.inTree == nil {
 		return ""

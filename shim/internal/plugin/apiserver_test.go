@@ -39,10 +39,10 @@ func TestRealAPIServer(t *testing.T) {
 	_, err = h.client.CoreV1().Nodes().Create(h.ctx, node("n", "200"), metav1.CreateOptions{})
 	must(err)
 	// The API server's admission taints new nodes. A node controller would remove the taint.
-	made, err := h.client.CoreV1().Nodes().Get(h.ctx, "n", metav1.GetOptions{})
+	liveNode, err := h.client.CoreV1().Nodes().Get(h.ctx, "n", metav1.GetOptions{})
 	must(err)
-	made.Spec.Taints = nil
-	_, err = h.client.CoreV1().Nodes().Update(h.ctx, made, metav1.UpdateOptions{})
+	liveNode.Spec.Taints = nil
+	_, err = h.client.CoreV1().Nodes().Update(h.ctx, liveNode, metav1.UpdateOptions{})
 	must(err)
 	names := members(64)
 	h.service.plan(spread(len(names), "n")...)

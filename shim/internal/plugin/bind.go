@@ -82,14 +82,14 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		c.fate.message = err.Error()
 		return fwk.AsStatus(err)
 	}
-	is, err := p.post(ctx, c, pod, &v1.Binding{
+	outcome, err := p.post(ctx, c, pod, &v1.Binding{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version, Annotations: annotations,
 		},
 		Target: v1.ObjectReference{Kind: "Node", Name: node},
 	})
 	if err != nil {
-		c.fate = fate{is: is, message: err.Error()}
+		c.fate = fate{is: outcome, message: err.Error()}
 		return fwk.AsStatus(err)
 	}
 	c.Gang.Bound(c.Member)
@@ -155,12 +155,12 @@ func (p *Plugin) post(ctx context.Context, c *cycle, pod *v1.Pod, binding *v1.Bi
 	for certainlyUnsent(err) && sleep(ctx, minBackoff) || p.renewed(ctx, c, pod, binding, err) {
 		err = p.send(ctx, p.handle, binding)
 	}
-	is := fateOf(err, p.handle.APICacher() != nil)
-	metrics.Binding(resultOf(is), time.Since(start))
+	outcome := fateOf(err, p.handle.APICacher() != nil)
+	metrics.Binding(resultOf(outcome), time.Since(start))
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
 	}
-	return is, err
+	return outcome, err
 }
 
 // turnToBind waits until a Binding of this gang may be sent. It returns false if that is too late.
@@ -246,8 +246,8 @@ func fateOf(err error, retried bool) musterv1.BindingFate {
 }
 
 // resultOf returns the value of the metrics' label for the fate of a Binding. UNSPECIFIED means that it was written.
-func resultOf(is musterv1.BindingFate) string {
-	switch is {
+func resultOf(outcome musterv1.BindingFate) string {
+	switch outcome {
 	case musterv1.BindingFate_BINDING_FATE_UNSPECIFIED:
 		return "bound"
 	case musterv1.BindingFate_BINDING_FATE_REFUSED:

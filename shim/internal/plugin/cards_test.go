@@ -28,18 +28,17 @@ func (h *harness) cards() {
 	}
 }
 
-// A member gets a card that it asks for by an extended resource, besides its GPUs: where a device plugin offers these, and
-// where a DRA driver serves them.
+// A member gets a card by an extended resource in addition to its GPUs, with GPUs of a device plugin and of a DRA driver.
 func TestAMemberGetsCardsByAnExtendedResource(t *testing.T) {
-	for where, make := range map[string]func(*testing.T) *harness{
+	for source, make := range map[string]func(*testing.T) *harness{
 		"a device plugin": func(t *testing.T) *harness { return newHarness(t, node("n", "64")) },
 		"DRA":             dra,
 	} {
 		for _, name := range []v1.ResourceName{"example.com/nic", "deviceclass.resource.kubernetes.io/nic"} {
-			t.Run(where+", "+string(name), func(t *testing.T) {
+			t.Run(source+", "+string(name), func(t *testing.T) {
 				h := make(t)
 				h.cards()
-				if where == "DRA" {
+				if source == "DRA" {
 					h.planDevices([]int{3})
 				} else {
 					h.service.plan(spread(1, "n")...)

@@ -17,15 +17,15 @@ import (
 	"muster.dev/shim/internal/devices"
 )
 
-// claimingPods creates members, each with a claim for two GPUs as Kubernetes makes it from a template. `left` are the
+// claimingPods creates members, each with a claim for two GPUs as Kubernetes makes it from a template. `leaked` are the
 // devices that an earlier process has allocated to each.
-func (h *harness) claimingPods(left []int, names ...string) {
+func (h *harness) claimingPods(leaked []int, names ...string) {
 	h.t.Helper()
-	h.claimingPodsWith(func(request *resourceapi.ExactDeviceRequest) { request.Count = 2 }, left, names...)
+	h.claimingPodsWith(func(request *resourceapi.ExactDeviceRequest) { request.Count = 2 }, leaked, names...)
 }
 
 // claimingPodsWith does the same, with a request that may be changed.
-func (h *harness) claimingPodsWith(change func(*resourceapi.ExactDeviceRequest), left []int, names ...string) {
+func (h *harness) claimingPodsWith(change func(*resourceapi.ExactDeviceRequest), leaked []int, names ...string) {
 	h.t.Helper()
 	// What the API server does and the fake does not: a later version with each update, which the allocator's cache needs.
 	var version atomic.Int64
@@ -45,11 +45,11 @@ func (h *harness) claimingPodsWith(change func(*resourceapi.ExactDeviceRequest),
 			DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
 		}}}
 		change(claim.Spec.Devices.Requests[0].Exactly)
-		if len(left) > 0 {
+		if len(leaked) > 0 {
 			claim.Status.Allocation = &resourceapi.AllocationResult{}
 			claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID("uid-" + name)}}
 		}
-		for _, number := range left {
+		for _, number := range leaked {
 			claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results,
 				resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: gpuDriver, Pool: "n", Device: fmt.Sprintf("gpu-%d", number)})
 		}
@@ -58,9 +58,9 @@ func (h *harness) claimingPodsWith(change func(*resourceapi.ExactDeviceRequest),
 		}
 	}
 	h.podsWith(func(pod *v1.Pod) {
-		template, made := "two", pod.Name+"-gpus"
+		template, claimName := "two", pod.Name+"-gpus"
 		pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpus", ResourceClaimTemplateName: &template}}
-		pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "gpus", ResourceClaimName: &made}}
+		pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "gpus", ResourceClaimName: &claimName}}
 	}, "gang", names...)
 }
 
@@ -140,20 +140,20 @@ func (h *harness) addNICs() {
 	pool := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "nics"}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: driver, NodeName: &on, Pool: resourceapi.ResourcePool{Name: "n", Generation: 1, ResourceSliceCount: 1},
 	}}
-	held := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "held", UID: "uid-held", ResourceVersion: "5"}}
-	held.Status.Allocation = &resourceapi.AllocationResult{}
+	allocatedClaim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "held", UID: "uid-held", ResourceVersion: "5"}}
+	allocatedClaim.Status.Allocation = &resourceapi.AllocationResult{}
 	for i := range 4 {
 		name := fmt.Sprintf("nic-%d", i)
 		pool.Spec.Devices = append(pool.Spec.Devices, resourceapi.Device{Name: name})
 		if i < 2 {
-			held.Status.Allocation.Devices.Results = append(held.Status.Allocation.Devices.Results,
+			allocatedClaim.Status.Allocation.Devices.Results = append(allocatedClaim.Status.Allocation.Devices.Results,
 				resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: driver, Pool: "n", Device: name})
 		}
 	}
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.DeviceClassSpec{
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == '" + driver + "'"}}},
 	}}
-	for _, obj := range []runtime.Object{class, pool, held} {
+	for _, obj := range []runtime.Object{class, pool, allocatedClaim} {
 		if err := h.fake.Tracker().Add(obj); err != nil {
 			h.t.Fatal(err)
 		}
@@ -185,12 +185,12 @@ func TestDevicesOfOtherDriversAreNotGivenTwice(t *testing.T) {
 	h.until("gated", func() bool { return h.gated("m0") })
 	h.service.push(verdict(plannedOutcome, 1, "m0"))
 	next(t, "binding", h.bound)
-	given, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, name, metav1.GetOptions{})
+	allocated, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var devices []string
-	for _, result := range given.Status.Allocation.Devices.Results {
+	for _, result := range allocated.Status.Allocation.Devices.Results {
 		devices = append(devices, result.Device)
 	}
 	if fmt.Sprint(devices) != "[nic-2 nic-3]" {
@@ -226,8 +226,8 @@ func TestMembersWatchDevicesBesideThePlannedOnes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := dra(t)
 			h.planDevices([]int{3, 0})
-			var named []v1.PodResourceClaim
-			var made []v1.PodResourceClaimStatus
+			var references []v1.PodResourceClaim
+			var statuses []v1.PodResourceClaimStatus
 			for i, requests := range c.claims {
 				called := fmt.Sprintf("m0-%d", i)
 				claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
@@ -241,19 +241,19 @@ func TestMembersWatchDevicesBesideThePlannedOnes(t *testing.T) {
 				if err := h.fake.Tracker().Add(claim); err != nil {
 					t.Fatal(err)
 				}
-				named = append(named, v1.PodResourceClaim{Name: called, ResourceClaimTemplateName: &called})
-				made = append(made, v1.PodResourceClaimStatus{Name: called, ResourceClaimName: &called})
+				references = append(references, v1.PodResourceClaim{Name: called, ResourceClaimTemplateName: &called})
+				statuses = append(statuses, v1.PodResourceClaimStatus{Name: called, ResourceClaimName: &called})
 			}
 			h.run("")
 			h.podsWith(func(pod *v1.Pod) {
-				pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = named, made
+				pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = references, statuses
 			}, "gang", "m0")
 			h.until("gated", func() bool { return h.gated("m0") })
 			h.service.push(verdict(plannedOutcome, 1, "m0"))
 			next(t, "binding", h.bound)
 			var got, watched []string
-			for _, each := range named {
-				claim, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, each.Name, metav1.GetOptions{})
+			for _, reference := range references {
+				claim, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, reference.Name, metav1.GetOptions{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -311,10 +311,10 @@ func TestMembersWatchDevicesWithOurTaint(t *testing.T) {
 	}
 	watching := request("w", 7)
 	watching.Exactly.AdminAccess = &yes
-	named, made := h.claimOfM0("both", resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{watching, request("r", 2)}})
+	reference, status := h.claimOfM0("both", resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{watching, request("r", 2)}})
 	h.run("")
 	h.podsWith(func(pod *v1.Pod) {
-		pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = []v1.PodResourceClaim{named}, []v1.PodResourceClaimStatus{made}
+		pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = []v1.PodResourceClaim{reference}, []v1.PodResourceClaimStatus{status}
 	}, "gang", "m0")
 	h.until("gated", func() bool { return h.gated("m0") })
 	h.service.ask(inTreeQuestion(1, "m0"))
@@ -377,12 +377,12 @@ func TestInTreeAnswersNameTheGPUsOf300NodesWithPoolsOfTheirOwn(t *testing.T) {
 			},
 		})
 	}
-	named, made := h.claimOfM0("gpus", resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+	reference, status := h.claimOfM0("gpus", resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
 		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "has(device.attributes['" + gpuDriver + "'].big)"}}},
 	}}}})
 	h.podsWith(func(pod *v1.Pod) {
-		pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = []v1.PodResourceClaim{named}, []v1.PodResourceClaimStatus{made}
+		pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = []v1.PodResourceClaim{reference}, []v1.PodResourceClaimStatus{status}
 	}, "gang", "m0")
 	h.run("")
 	h.service.ask(inTreeQuestion(1, "m0"))
@@ -392,7 +392,7 @@ func TestInTreeAnswersNameTheGPUsOf300NodesWithPoolsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// The devices of a shared claim are no planned ones of the member, and of the same driver.
+// The devices of a shared claim are not planned for the member, and are of the same driver.
 func TestAMemberMayAlsoShareAClaimThatHasItsDevices(t *testing.T) {
 	h := dra(t)
 	h.planDevices([]int{4, 6})

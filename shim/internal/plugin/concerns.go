@@ -14,8 +14,8 @@ func (a *Args) concerns(pod *v1.Pod) bool {
 		a.wantsGPU(pod.Spec.InitContainers) || a.wantsGPU(pod.Spec.Containers)
 }
 
-// concerns returns whether this plugin schedules a pod, by its newest state. The queue may still have an older one: a
-// pod may have left its gang since, or joined one.
+// concerns returns whether this plugin schedules a pod, by the pod's newest state. The queue may still hold an older
+// state: the pod may have left or joined a gang since.
 func (c *core) concerns(pod *v1.Pod) bool {
 	if newest, err := c.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && newest.UID == pod.UID {
 		pod = newest
@@ -23,9 +23,9 @@ func (c *core) concerns(pod *v1.Pod) bool {
 	return c.args.concerns(pod)
 }
 
-// wakeLeaver puts a pod into the scheduling queue that was ours and is no longer, because its labels or annotations no
-// longer name a gang. The service sends no verdict for it any more. A pod that becomes ours needs no call: PreEnqueue or
-// PreFilter holds it when it is tried next, and its gang's verdict activates it.
+// wakeLeaver puts a pod into the scheduling queue that is no longer ours, because its labels or annotations no longer
+// name a gang. The service sends no further verdict for such a pod. A pod that becomes ours needs no call: PreEnqueue or
+// PreFilter holds the pod at its next try, and its gang's verdict activates it.
 func (c *core) wakeLeaver(before, after *v1.Pod) {
 	waits := after.Spec.NodeName == "" && c.profiles.Has(after.Spec.SchedulerName)
 	if waits && c.args.concerns(before) && !c.args.concerns(after) {
@@ -34,15 +34,15 @@ func (c *core) wakeLeaver(before, after *v1.Pod) {
 }
 
 func (a *Args) namesGang(keys map[string]string) bool {
-	for _, wanted := range a.GangKeys {
-		if !strings.HasSuffix(wanted, "/") {
-			if _, found := keys[wanted]; found {
+	for _, gangKey := range a.GangKeys {
+		if !strings.HasSuffix(gangKey, "/") {
+			if _, ok := keys[gangKey]; ok {
 				return true
 			}
 			continue
 		}
 		for key := range keys {
-			if strings.HasPrefix(key, wanted) {
+			if strings.HasPrefix(key, gangKey) {
 				return true
 			}
 		}
@@ -54,7 +54,7 @@ func (a *Args) wantsGPU(containers []v1.Container) bool {
 	for i := range containers {
 		for _, name := range a.Resources {
 			for _, list := range []v1.ResourceList{containers[i].Resources.Limits, containers[i].Resources.Requests} {
-				if quantity, found := list[v1.ResourceName(name)]; found && !quantity.IsZero() {
+				if quantity, ok := list[v1.ResourceName(name)]; ok && !quantity.IsZero() {
 					return true
 				}
 			}

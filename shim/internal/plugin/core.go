@@ -42,25 +42,25 @@ type core struct {
 	// handle belongs to the first profile. The queue, the nominator and the waiting pods are the same for all
 	// profiles. kube-scheduler sets the nominator and the activator after this constructor has run (scheduler.go,
 	// New).
-	handle       fwk.Handle
-	pods         corelisters.PodLister
-	nodes        corelisters.NodeLister
-	synced       cache.InformerSynced
-	profiles     sets.Set[string] // schedulerNames; complete before the informers start and run continues
-	reports      chan *musterv1.UnreserveRequest
-	fetches      *fair.Room
-	admission    *fair.Room // limits members in flight
-	tickets      sync.Map   // *gangs.Gang to its *fair.Ticket there
-	bindings     *fair.Room // limits Bindings that are being sent
-	refusedLimit *fair.Room // limits members of refused gangs that are let through
-	refusedRate  *fair.Rate // limits them over time
-	inTree       *intree.Asker
-	tracer       *tracing.Tracer // nil if no spans are exported
-	spans        sync.Map        // *gangs.Gang to its *traced
-	stale        *devices.Stale
-	kept         kept
-	send         sender
-	stop         <-chan struct{} // closed when the process ends
+	handle        fwk.Handle
+	pods          corelisters.PodLister
+	nodes         corelisters.NodeLister
+	synced        cache.InformerSynced
+	profiles      sets.Set[string] // schedulerNames; complete before the informers start and run continues
+	reports       chan *musterv1.UnreserveRequest
+	fetches       *fair.Room
+	admission     *fair.Room // limits members in flight
+	tickets       sync.Map   // *gangs.Gang to its *fair.Ticket there
+	bindings      *fair.Room // limits Bindings that are being sent
+	refusedLimit  *fair.Room // limits members of refused gangs that are let through
+	refusedRate   *fair.Rate // limits them over time
+	inTree        *intree.Asker
+	tracer        *tracing.Tracer // nil if no spans are exported
+	spans         sync.Map        // *gangs.Gang to its *traced
+	stale         *devices.Stale
+	deviceWaiters deviceWaiters
+	send          sender
+	stop          <-chan struct{} // closed when the process ends
 
 	// nominations serializes nominating a gang and removing its nominations. PreEnqueue never takes this lock, unlike
 	// the store's. So calling into the queue while holding it cannot deadlock.
@@ -99,8 +99,9 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 	return c, c.watchPods(handle.SharedInformerFactory())
 }
 
-// watchPods sets the pod lister, removes deleted pods from the store, and wakes pods that have left their gang. With delayCacheUntilActive, the informers
-// start only when this process holds the lease. So "synced" means "leading" (cmd/kube-scheduler/app/server.go, Run).
+// watchPods sets the pod lister, removes deleted pods from the store, and wakes pods that have left their gang. With
+// delayCacheUntilActive, the informers start only when this process holds the lease. So "synced" means "leading"
+// (cmd/kube-scheduler/app/server.go, Run).
 func (c *core) watchPods(factory informers.SharedInformerFactory) error {
 	pods := factory.Core().V1().Pods()
 	c.pods, c.synced = pods.Lister(), pods.Informer().HasSynced
@@ -113,8 +114,8 @@ func (c *core) watchPods(factory informers.SharedInformerFactory) error {
 			}
 		},
 		DeleteFunc: func(obj any) {
-			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = gone.Obj
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
 			}
 			if pod, ok := obj.(*v1.Pod); ok {
 				c.store.Forget(pod.UID)
@@ -137,8 +138,8 @@ func (c *core) run(ctx context.Context) {
 		go c.inTree.Run(ctx)
 	}
 	go c.clearNominations(ctx)
-	left := c.stale.LeakedClaims(ctx) // before the first plan of this process, whose claims are not left by an earlier one
-	go c.freeLeftDevices(ctx, left)
+	leaked := c.stale.LeakedClaims(ctx) // before the first plan of this process, because its claims are not leaked
+	go c.freeLeakedDevices(ctx, leaked)
 	go c.deliverReports(ctx)
 	c.watch(ctx)
 }
@@ -159,7 +160,7 @@ func (c *core) carryOut(ctx context.Context, do gangs.Instructions) {
 		klog.FromContext(ctx).V(2).Info("Gang's verdict is void", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "reason", g.VoidReason())
 		c.unnominate(g)
 		c.release(g)
-		c.tryKept(g)
+		c.retryWaiters(g)
 	}
 	for _, report := range do.Reports {
 		select {
@@ -176,8 +177,8 @@ func (c *core) carryOut(ctx context.Context, do gangs.Instructions) {
 // PreEnqueue gates it. A rejected pod would be marked Unschedulable and wait in the queue ungated
 // (framework/runtime/waiting_pods_map.go).
 //
-// A pod between Permit and the waiting map is not found yet. So release tries again until its Unreserve has run. It
-// stops with the process and not with the context of the cycle, which ends earlier.
+// A pod between Permit and the waiting map is not found yet. So release tries again until the pod's Unreserve has run.
+// The retries stop with the process, and not with the context of the cycle, which ends earlier.
 func (c *core) release(g *gangs.Gang) {
 	if c.releaseNow(g) == 0 {
 		return
@@ -195,7 +196,7 @@ func (c *core) release(g *gangs.Gang) {
 	}()
 }
 
-func (c *core) releaseNow(g *gangs.Gang) (left int) {
+func (c *core) releaseNow(g *gangs.Gang) int {
 	waiting := g.Waiting()
 	for _, uid := range waiting {
 		if waiter := c.handle.GetWaitingPod(uid); waiter != nil {

@@ -18,7 +18,7 @@ import (
 	"muster.dev/shim/internal/gangs"
 )
 
-// BenchmarkDevices measures what PlannedResources costs the scheduling thread for one pod, on 5,000 slices of eight
+// BenchmarkDevices measures the time of PlannedResources on the scheduling thread for one pod, on 5,000 slices of eight
 // devices: PreFilter, Filter of the planned node, Reserve, and Unreserve.
 //
 //	go test ./internal/plugin -run xxx -bench Devices
@@ -50,7 +50,7 @@ func BenchmarkDevices(b *testing.B) {
 
 // benchDevices returns the plugin in a scheduler with these devices, and a cycle of a pod.
 func benchDevices(b *testing.B, allocated int, planned bool) (p *devices.Plugin, state fwk.CycleState, pod *v1.Pod, on fwk.NodeInfo) {
-	const nodes, each = 5_000, 8
+	const nodes, perNode = 5_000, 8
 	first := node("n0", "64")
 	delete(first.Status.Allocatable, "nvidia.com/gpu")
 	h := newHarness(b, first)
@@ -71,7 +71,7 @@ func benchDevices(b *testing.B, allocated int, planned bool) (p *devices.Plugin,
 		}}
 		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: node, UID: types.UID(node)}}
 		claim.Status.Allocation = &resourceapi.AllocationResult{}
-		for d := range each {
+		for d := range perNode {
 			device := fmt.Sprintf("gpu-%d", d)
 			slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: device})
 			if i > 0 && d < allocated/nodes {

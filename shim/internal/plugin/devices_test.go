@@ -49,11 +49,11 @@ func dra(t *testing.T) *harness {
 		}
 	}
 	// What the API server does and the fake does not: a name and a UID of their own for each claim.
-	made := 0
+	count := 0
 	h.fake.PrependReactor("create", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		claim := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceClaim)
-		made++
-		claim.Name = fmt.Sprintf("%s%d", claim.GenerateName, made)
+		count++
+		claim.Name = fmt.Sprintf("%s%d", claim.GenerateName, count)
 		claim.UID = types.UID("uid-of-" + claim.Name)
 		return false, nil, nil
 	})
@@ -84,7 +84,7 @@ func (h *harness) allocated() map[string]string {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	found := map[string]string{}
+	devices := map[string]string{}
 	for _, claim := range claims.Items {
 		if claim.Status.Allocation == nil {
 			continue
@@ -93,9 +93,9 @@ func (h *harness) allocated() map[string]string {
 		for _, result := range claim.Status.Allocation.Devices.Results {
 			names = append(names, result.Device)
 		}
-		found[claim.OwnerReferences[0].Name] += strings.Join(names, " ")
+		devices[claim.OwnerReferences[0].Name] += strings.Join(names, " ")
 	}
-	return found
+	return devices
 }
 
 func TestMembersGetThePlannedDevices(t *testing.T) {
@@ -143,11 +143,11 @@ func TestTheInTreeAllocatorKeepsTheLastWord(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := dra(t)
 			h.planDevices(planned)
-			taken := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}}
-			taken.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
+			otherClaim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}}
+			otherClaim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
 				Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-0",
 			}}}}
-			if err := h.fake.Tracker().Add(taken); err != nil {
+			if err := h.fake.Tracker().Add(otherClaim); err != nil {
 				t.Fatal(err)
 			}
 			h.run("")
@@ -186,7 +186,7 @@ func TestNoDeviceIsGivenWithoutAPlan(t *testing.T) {
 // leftByAnEarlierProcess adds the claim of the pod m0 for gpu-0.
 func (h *harness) leftByAnEarlierProcess() {
 	yes := true
-	left := &resourceapi.ResourceClaim{
+	leaked := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "left", UID: "left", Finalizers: []string{resourceapi.Finalizer},
 			Annotations:     map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"},
@@ -194,10 +194,10 @@ func (h *harness) leftByAnEarlierProcess() {
 		},
 		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r"}}}},
 	}
-	left.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
+	leaked.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
 		Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-0",
 	}}}}
-	if err := h.fake.Tracker().Add(left); err != nil {
+	if err := h.fake.Tracker().Add(leaked); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -232,9 +232,9 @@ func TestAClaimOfAnEarlierProcessIsFreed(t *testing.T) {
 func TestAClaimStaysWhileTheFateOfTheBindingIsUnknown(t *testing.T) {
 	h := dra(t)
 	h.planDevices([]int{4})
-	var lost atomic.Bool
+	var isLost atomic.Bool
 	h.bind = func(*v1.Binding) error {
-		if lost.CompareAndSwap(false, true) {
+		if isLost.CompareAndSwap(false, true) {
 			return context.DeadlineExceeded
 		}
 		return nil
@@ -271,7 +271,7 @@ func TestARefusedBindingFreesTheDevices(t *testing.T) {
 	h.until("the claim is gone", func() bool { return len(h.allocated()) == 0 })
 }
 
-// The refusal is told once. What could not be freed then must not stay taken until the next verdict.
+// The refusal is reported once. Devices that could not be freed then must not stay allocated until the next verdict.
 func TestDevicesOfARefusedGangAreFreedWhenTheServerIsBack(t *testing.T) {
 	h := dra(t)
 	h.leftByAnEarlierProcess()

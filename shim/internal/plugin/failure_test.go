@@ -41,10 +41,10 @@ func TestLateAllowIsCaughtAtTheBarrier(t *testing.T) {
 	allow := h.service.permit
 	h.service.permit = func(r *musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
 		// A waiting member is removed during the service's Permit call. Its Allow will be dropped.
-		taken := false
+		reserved := false
 		h.plugin.handle.IterateOverWaitingPods(func(w fwk.WaitingPod) {
-			if !taken {
-				taken = w.Reject("someone", "preempted")
+			if !reserved {
+				reserved = w.Reject("someone", "preempted")
 			}
 		})
 		return allow(r)
@@ -139,16 +139,16 @@ func TestUnknownFateIsReportedAndInFlight(t *testing.T) {
 func TestHungServiceStallsNoForeignPod(t *testing.T) {
 	h := newHarness(t, node("n", "16"))
 	h.service.plan(spread(1, "n")...)
-	asked := make(chan struct{})
+	requested := make(chan struct{})
 	h.service.reserve = func(ctx context.Context, _ *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
-		close(asked)
+		close(requested)
 		<-ctx.Done()
 		return nil, errors.New("late")
 	}
 	h.run("callTimeout: 5s")
 	h.pods("1", "m0")
 	h.service.push(verdict(plannedOutcome, 1, "m0"))
-	next(t, "Reserve", asked)
+	next(t, "Reserve", requested)
 	h.pods("", "foreign")
 	h.until("the foreign pod is bound", h.foreignBound)
 	if h.waiting() != 1 {

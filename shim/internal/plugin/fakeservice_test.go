@@ -27,10 +27,10 @@ type fakeService struct {
 	reserve func(context.Context, *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error)
 	permit  func(*musterv1.PermitRequest) (*musterv1.PermitResponse, error)
 
-	mu    sync.Mutex
-	epoch uint64
-	calls map[string]int
-	told  chan *musterv1.WatchResponse
+	mu        sync.Mutex
+	epoch     uint64
+	calls     map[string]int
+	responses chan *musterv1.WatchResponse
 
 	watches chan *musterv1.WatchRequest
 	reports chan *musterv1.UnreserveRequest
@@ -60,7 +60,7 @@ func (s *fakeService) start() {
 	}
 	s.mu.Lock()
 	s.epoch++
-	s.told = make(chan *musterv1.WatchResponse, 100)
+	s.responses = make(chan *musterv1.WatchResponse, 100)
 	s.mu.Unlock()
 	server := grpc.NewServer()
 	s.server = server
@@ -76,13 +76,13 @@ func (s *fakeService) push(v *musterv1.Verdict) { s.pushPart(v, false) }
 func (s *fakeService) pushPart(v *musterv1.Verdict, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told <- &musterv1.WatchResponse{Event: &musterv1.WatchResponse_Verdict{Verdict: v}, More: more}
+	s.responses <- &musterv1.WatchResponse{Event: &musterv1.WatchResponse_Verdict{Verdict: v}, More: more}
 }
 
 func (s *fakeService) ask(q *musterv1.InTreeQuestion) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told <- &musterv1.WatchResponse{Event: &musterv1.WatchResponse_InTreeQuestion{InTreeQuestion: q}}
+	s.responses <- &musterv1.WatchResponse{Event: &musterv1.WatchResponse_InTreeQuestion{InTreeQuestion: q}}
 }
 
 func (s *fakeService) ReportInTree(_ context.Context, r *musterv1.ReportInTreeRequest) (*musterv1.ReportInTreeResponse, error) {
@@ -105,7 +105,7 @@ func (s *fakeService) called() string {
 
 func (s *fakeService) Watch(r *musterv1.WatchRequest, stream grpc.ServerStreamingServer[musterv1.WatchResponse]) error {
 	s.mu.Lock()
-	epoch, told := s.epoch, s.told
+	epoch, responses := s.epoch, s.responses
 	s.mu.Unlock()
 	s.watches <- r
 	opened := &musterv1.WatchResponse{Event: &musterv1.WatchResponse_SessionOpened{SessionOpened: &musterv1.SessionOpened{Epoch: epoch}}}
@@ -116,7 +116,7 @@ func (s *fakeService) Watch(r *musterv1.WatchRequest, stream grpc.ServerStreamin
 		select {
 		case <-stream.Context().Done():
 			return nil
-		case response := <-told:
+		case response := <-responses:
 			if err := stream.Send(response); err != nil {
 				return err
 			}
@@ -174,7 +174,7 @@ func (s *fakeService) plan(candidates ...[]string) {
 	index := map[string]uint32{}
 	for i, nodes := range candidates {
 		for at, node := range nodes {
-			if _, known := index[node]; !known {
+			if _, ok := index[node]; !ok {
 				index[node] = uint32(len(filter.Nodes))
 				filter.Nodes = append(filter.Nodes, node)
 			}
@@ -193,20 +193,20 @@ func (s *fakeService) plan(candidates ...[]string) {
 
 // gate blocks a call until the gate is opened, at the end of the test at the latest.
 type gate struct {
-	asked chan struct{}
-	stand <-chan struct{}
-	open  func()
+	requested chan struct{}
+	stand     <-chan struct{}
+	open      func()
 }
 
 func newGate(t testing.TB) *gate {
 	stand := make(chan struct{})
-	g := &gate{asked: make(chan struct{}, 10), stand: stand, open: sync.OnceFunc(func() { close(stand) })}
+	g := &gate{requested: make(chan struct{}, 10), stand: stand, open: sync.OnceFunc(func() { close(stand) })}
 	t.Cleanup(g.open)
 	return g
 }
 
 func (g *gate) pass() {
-	g.asked <- struct{}{}
+	g.requested <- struct{}{}
 	<-g.stand
 }
 

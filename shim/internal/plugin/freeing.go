@@ -18,33 +18,33 @@ import (
 // maxFreed bounds the pods of one gang whose devices are freed at the same time.
 const maxFreed = 8
 
-// freeDevices frees the devices that an earlier plan has left to members of a gang. The members are gated meanwhile.
-// It returns why the gang cannot start. A member whose Binding may still be sent keeps its devices: it would be sent for
-// the changed pod, which would run without its claim.
+// freeDevices frees the devices that an earlier plan has left allocated to members of a gang. The members are gated
+// meanwhile. It returns an error that says why the gang cannot start. A member keeps its devices if its Binding may still
+// be sent. Otherwise that Binding would start the pod without its claim.
 func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
-	var left []*v1.Pod
+	var pods []*v1.Pod
 	for i := range g.UIDs {
-		// the claims of a pod that is gone go with it
+		// the claims of a deleted pod are deleted with it
 		if pod := c.pod(g, i); pod != nil && c.stale.Has(pod) {
-			left = append(left, pod)
+			pods = append(pods, pod)
 		}
 	}
-	if len(left) == 0 {
+	if len(pods) == 0 {
 		return nil
 	}
-	failed := make([]error, len(left))
-	workqueue.ParallelizeUntil(ctx, maxFreed, len(left), func(at int) {
-		if pod := left[at]; c.store.MayBeSent(pod.UID) {
-			failed[at] = fmt.Errorf("pod %s: its devices are kept, because a Binding may still be sent", pod.Name)
+	failed := make([]error, len(pods))
+	workqueue.ParallelizeUntil(ctx, maxFreed, len(pods), func(index int) {
+		if pod := pods[index]; c.store.MayBeSent(pod.UID) {
+			failed[index] = fmt.Errorf("pod %s: its devices are kept, because a Binding may still be sent", pod.Name)
 		} else {
-			failed[at] = c.stale.Free(ctx, pod)
+			failed[index] = c.stale.Free(ctx, pod)
 		}
 	})
 	return errors.Join(failed...)
 }
 
-// freeAgain tries again until a refused gang holds no devices, or has its next verdict. A gang that waits may get none for
-// a long time, and other gangs, or its own other members, may need the devices.
+// freeAgain retries freeDevices until a refused gang holds no devices, or has its next verdict. A waiting gang may get no
+// verdict for a long time, and other gangs, or its own other members, may need the devices.
 func (c *core) freeAgain(ctx context.Context, g *gangs.Gang) {
 	ctx, cancel := untilClosed(ctx, g)
 	defer cancel()
@@ -53,11 +53,11 @@ func (c *core) freeAgain(ctx context.Context, g *gangs.Gang) {
 	}
 }
 
-// freeLeftDevices frees the devices that an earlier process has left to pods of ours that are not bound. These pods are
-// planned anew, and hold nothing until then. The in-tree plugin frees those of other pods, whose Bindings no write to the
-// pod can stop.
-func (c *core) freeLeftDevices(ctx context.Context, left []*resourceapi.ResourceClaim) {
-	for _, claim := range left {
+// freeLeakedDevices frees devices that are still allocated, by an earlier process, to our unbound pods. Such pods are
+// planned again and hold no capacity until then. The in-tree plugin frees the devices of other pods. Bindings of these
+// carry no resourceVersion, so no write to the pod can stop them.
+func (c *core) freeLeakedDevices(ctx context.Context, claims []*resourceapi.ResourceClaim) {
+	for _, claim := range claims {
 		owner := metav1.GetControllerOf(claim)
 		pod, err := c.pods.Pods(claim.Namespace).Get(owner.Name)
 		if err != nil || pod.UID != owner.UID || pod.Spec.NodeName != "" || !c.profiles.Has(pod.Spec.SchedulerName) || !c.args.concerns(pod) {

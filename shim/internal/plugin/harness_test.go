@@ -107,20 +107,20 @@ func (h *harness) run(args string) {
 	}
 	inner := newFactory(send)
 	factory := func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-		made, err := inner(ctx, obj, handle)
+		plugin, err := inner(ctx, obj, handle)
 		if err == nil {
-			h.plugin = made.(*Plugin)
+			h.plugin = plugin.(*Plugin)
 		}
-		return made, err
+		return plugin, err
 	}
 	registry[Name] = factory
 	planned := devices.NewFactory(MemberOf, PlannedForOthers)
 	registry[devices.Name] = func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
-		made, err := planned(ctx, obj, handle)
+		plugin, err := planned(ctx, obj, handle)
 		if err == nil {
-			h.devices = made.(*devices.Plugin)
+			h.devices = plugin.(*devices.Plugin)
 		}
-		return made, err
+		return plugin, err
 	}
 	informers := scheduler.NewInformerFactory(h.client, 0, nil)
 	recorder := func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1000) }
@@ -234,11 +234,11 @@ func members(n int) (names []string) {
 }
 
 // until polls until the condition is true, for state that the scheduler does not announce.
-func (h *harness) until(what string, is func() bool) {
+func (h *harness) until(description string, isTrue func() bool) {
 	h.t.Helper()
-	err := wait.PollUntilContextTimeout(h.ctx, 5*time.Millisecond, 5*time.Minute, true, func(context.Context) (bool, error) { return is(), nil })
+	err := wait.PollUntilContextTimeout(h.ctx, 5*time.Millisecond, 5*time.Minute, true, func(context.Context) (bool, error) { return isTrue(), nil })
 	if err != nil {
-		h.t.Fatalf("never: %s", what)
+		h.t.Fatalf("never: %s", description)
 	}
 }
 
@@ -251,8 +251,8 @@ func (h *harness) waiting() (count int) {
 // gated returns whether PreEnqueue holds all of these pods.
 func (h *harness) gated(names ...string) bool {
 	for _, name := range names {
-		info, found := h.sched.SchedulingQueue.GetPod(name, "ns", nil)
-		if !found || info.GatingPlugin != Name {
+		info, ok := h.sched.SchedulingQueue.GetPod(name, "ns", nil)
+		if !ok || info.GatingPlugin != Name {
 			return false
 		}
 	}
@@ -289,16 +289,16 @@ func TestOrderOfPlugins(t *testing.T) {
 			t.Errorf("%s: %v", point, set.Enabled)
 		}
 	}
-	var ours, others int32
+	var ours, otherPods int32
 	for _, plugin := range plugins.Score.Enabled {
 		if plugin.Name == Name {
 			ours = plugin.Weight
 		} else {
-			others += plugin.Weight
+			otherPods += plugin.Weight
 		}
 	}
-	if ours <= others*int32(fwk.MaxScore) {
-		t.Errorf("weight %d against %d of the others", ours, others)
+	if ours <= otherPods*int32(fwk.MaxScore) {
+		t.Errorf("weight %d against %d of the others", ours, otherPods)
 	}
 	if !strings.Contains(fmt.Sprint(plugins.PreEnqueue), Name) || !strings.Contains(fmt.Sprint(plugins.Reserve), Name) || !strings.Contains(fmt.Sprint(plugins.Permit), Name) {
 		t.Error("multiPoint left some points out")

@@ -112,8 +112,8 @@ func inTreeQuestion(number uint64, names ...string) *musterv1.InTreeQuestion {
 	return q
 }
 
-// said returns which nodes an answer refuses, as "plugin: reason", and the room of nodes.
-func said(r *musterv1.ReportInTreeRequest, at int) (refused map[string]string, room map[string]uint32) {
+// refusalsOf returns which nodes an answer refuses, as "plugin: reason", and the room of nodes.
+func refusalsOf(r *musterv1.ReportInTreeRequest, at int) (refused map[string]string, room map[string]uint32) {
 	refused, room = map[string]string{}, map[string]uint32{}
 	a := r.Answers[at]
 	for i, by := range a.Refused {
@@ -148,7 +148,7 @@ func TestInTreeAnswersNameAllNodesOfALocalVolume(t *testing.T) {
 	if report.Epoch != 1 || report.Gang != "ns/g" || report.Question != 7 || len(report.Answers) != 1 || len(report.Answers[0].Pods) != 2 {
 		t.Fatalf("report: %v", report)
 	}
-	refused, room := said(report, 0)
+	refused, room := refusalsOf(report, 0)
 	if got := open(40, refused); !slices.Equal(got, []string{"n39"}) || len(room) != 0 {
 		t.Errorf("open: %v, room %v", got, room)
 	}
@@ -167,14 +167,14 @@ func TestInTreeAnswersNameAMissingClaimUntilItIsThere(t *testing.T) {
 	if missing := report.Answers[1].MissingClaims; !slices.Equal(missing, []string{"data"}) {
 		t.Fatalf("report: %v", report)
 	}
-	if refused, _ := said(report, 0); !slices.Equal(open(8, refused), []string{"n2"}) {
+	if refused, _ := refusalsOf(report, 0); !slices.Equal(open(8, refused), []string{"n2"}) {
 		t.Errorf("before it: %v", report.Answers[0])
 	}
 	if _, err := h.client.CoreV1().PersistentVolumeClaims("ns").Create(h.ctx, claimOf("data", "local", "pv"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	report = next(t, "answer, once the claim is there", h.service.inTree)
-	if refused, _ := said(report, 0); len(report.Answers[0].MissingClaims) > 0 || !slices.Equal(open(8, refused), []string{"n3"}) {
+	if refused, _ := refusalsOf(report, 0); len(report.Answers[0].MissingClaims) > 0 || !slices.Equal(open(8, refused), []string{"n3"}) {
 		t.Errorf("report: %v", report)
 	}
 }
@@ -206,14 +206,14 @@ func TestInTreeAnswersCountTheRoomForUnboundClaims(t *testing.T) {
 	if len(report.Answers) != 2 || len(report.Answers[0].Pods) != 3 {
 		t.Fatalf("kinds: %v", report.Answers)
 	}
-	refused, room := said(report, 0)
+	refused, room := refusalsOf(report, 0)
 	if got := open(6, refused); !slices.Equal(got, []string{"n1", "n2", "n4", "n5"}) {
 		t.Errorf("open: %v", got)
 	}
 	if len(room) != 2 || room["n1"] != 1 || room["n2"] != 2 {
 		t.Errorf("room: %v", room)
 	}
-	if refused, room := said(report, 1); !slices.Equal(open(6, refused), []string{"n4", "n5"}) || len(room) != 0 {
+	if refused, room := refusalsOf(report, 1); !slices.Equal(open(6, refused), []string{"n4", "n5"}) || len(room) != 0 {
 		t.Errorf("the zonal one: open %v, room %v", open(6, refused), room)
 	}
 }
@@ -239,7 +239,7 @@ func TestInTreeAnswersCountAttachableVolumes(t *testing.T) {
 	}})
 	h.run("")
 	h.service.ask(inTreeQuestion(1, h.claimants("a", "b", "c")...))
-	refused, room := said(next(t, "answer", h.service.inTree), 0)
+	refused, room := refusalsOf(next(t, "answer", h.service.inTree), 0)
 	if len(refused) != 1 || refused["n1"] != "NodeVolumeLimits: node(s) exceed max volume count" {
 		t.Errorf("refused: %v", refused)
 	}
@@ -250,7 +250,7 @@ func TestInTreeAnswersCountAttachableVolumes(t *testing.T) {
 	if err := h.client.CoreV1().Pods("ns").Delete(h.ctx, "running", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, room = said(next(t, "answer, once the pod is gone", h.service.inTree), 0); len(room) != 1 || room["n2"] != 1 {
+	if _, room = refusalsOf(next(t, "answer, once the pod is gone", h.service.inTree), 0); len(room) != 1 || room["n2"] != 1 {
 		t.Errorf("room, once the pod is gone: %v", room)
 	}
 }

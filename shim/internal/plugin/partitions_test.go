@@ -58,11 +58,11 @@ func divided(t *testing.T) *harness {
 			t.Fatal(err)
 		}
 	}
-	made, version := 0, 10
+	count, version := 0, 10
 	h.fake.PrependReactor("create", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		claim := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceClaim)
-		made++
-		claim.Name = fmt.Sprintf("%s%d", claim.GenerateName, made)
+		count++
+		claim.Name = fmt.Sprintf("%s%d", claim.GenerateName, count)
 		claim.UID = types.UID("uid-of-" + claim.Name)
 		return false, nil, nil
 	})
@@ -94,15 +94,15 @@ func (h *harness) claimOf(pod string, counts map[string]int64) {
 	}
 }
 
-// named changes a pod: it names its claim.
-func named(pod *v1.Pod) {
-	template, made := "template", pod.Name+"-claim"
+// addTemplate lets a pod name a claim that was made from a template.
+func addTemplate(pod *v1.Pod) {
+	template, name := "template", pod.Name+"-claim"
 	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "claim", ResourceClaimTemplateName: &template}}
-	pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "claim", ResourceClaimName: &made}}
+	pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "claim", ResourceClaimName: &name}}
 }
 
-// taken allocates devices to a claim of another scheduler's pod.
-func (h *harness) taken(devices ...string) {
+// allocate allocates devices to a claim of another scheduler's pod.
+func (h *harness) allocate(devices ...string) {
 	h.t.Helper()
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "taken", UID: "uid-of-taken", ResourceVersion: "5", OwnerReferences: []metav1.OwnerReference{{Name: "taken"}},
@@ -117,7 +117,7 @@ func (h *harness) taken(devices ...string) {
 	}
 }
 
-// gives plans m0, and expects that it gets these devices; "": that PlannedResources refuses the planned node.
+// gives plans m0, and expects that it gets these devices. With "" it expects that PlannedResources refuses the planned node.
 func (h *harness) gives(devices string) {
 	h.t.Helper()
 	h.until("gated", func() bool { return h.gated("m0") })
@@ -136,9 +136,9 @@ func (h *harness) gives(devices string) {
 
 func TestAGPUIsGivenBesidePartitionsOfOthersAndNotBesideItsOwn(t *testing.T) {
 	for name, c := range map[string]struct {
-		taken   []string
-		planned []int
-		given   string
+		allocated []string
+		planned   []int
+		want      string
 	}{
 		"nothing is taken":                  {nil, []int{3, 1}, "gpu-3 gpu-1"},
 		"a partition of another GPU":        {[]string{"mig-2-0"}, []int{3, 1}, "gpu-3 gpu-1"},
@@ -147,19 +147,19 @@ func TestAGPUIsGivenBesidePartitionsOfOthersAndNotBesideItsOwn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := divided(t)
-			if len(c.taken) > 0 {
-				h.taken(c.taken...)
+			if len(c.allocated) > 0 {
+				h.allocate(c.allocated...)
 			}
 			h.planDevices(c.planned)
 			h.run("")
 			h.pods("2", "m0")
-			h.gives(c.given)
+			h.gives(c.want)
 		})
 	}
 }
 
-// The plan is not written: its first member waits for a second one that does not come. Before that its devices must not
-// go to others either: then a gang with them would be planned again and again.
+// The plan is not written yet: its first member waits for a second member that does not come. Even then other pods must not
+// get its devices. Otherwise a gang with these devices would be planned again and again.
 func TestPartitionsOfPlannedGPUsAreKeptForTheGang(t *testing.T) {
 	h := divided(t)
 	h.planDevices([]int{0, 1}, []int{3})
@@ -171,10 +171,10 @@ func TestPartitionsOfPlannedGPUsAreKeptForTheGang(t *testing.T) {
 	h.until("gated", func() bool { return h.gated("m0") })
 	h.service.push(verdict(plannedOutcome, 1, members(2)...))
 	h.until("m0 waits", func() bool { return h.waiting() == 1 })
-	h.podsWith(named, "", "one")
+	h.podsWith(addTemplate, "", "one")
 	h.until("one is bound", func() bool { return h.allocated()["one"] == "mig-2-0 mig-2-1" })
 	for _, name := range []string{"two", "three"} {
-		h.podsWith(named, "", name)
+		h.podsWith(addTemplate, "", name)
 		h.until(name+" is refused", func() bool { return strings.Contains(h.condition(name), "cannot allocate all claims") })
 	}
 	h.service.push(verdict(withdrawn, 1, members(2)...))
@@ -196,7 +196,7 @@ func TestAGangOfPartitionsGetsNoneOfPlannedGPUs(t *testing.T) {
 	h.until("m0 waits", func() bool { return h.waiting() == 1 })
 	h.service.plan([]string{"n"})
 	h.podsWith(func(pod *v1.Pod) {
-		named(pod)
+		addTemplate(pod)
 		pod.Annotations = map[string]string{"gpu.topology/group": "h"}
 	}, "gang", "p0")
 	h.until("p0 is gated", func() bool { return h.gated("p0") })
@@ -211,9 +211,9 @@ func TestAGangOfPartitionsGetsNoneOfPlannedGPUs(t *testing.T) {
 
 func TestAMemberGetsItsGPUAndPartitionsOfOthers(t *testing.T) {
 	for name, c := range map[string]struct {
-		parts int64
-		taken []string
-		want  string
+		parts     int64
+		allocated []string
+		want      string
 	}{
 		"partitions of another GPU": {2, nil, "mig-1-0 mig-1-1 gpu-0"},
 		"the next that are free":    {3, []string{"gpu-1"}, "mig-2-0 mig-2-1 mig-3-0 gpu-0"},
@@ -221,13 +221,13 @@ func TestAMemberGetsItsGPUAndPartitionsOfOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := divided(t)
-			if len(c.taken) > 0 {
-				h.taken(c.taken...)
+			if len(c.allocated) > 0 {
+				h.allocate(c.allocated...)
 			}
 			h.planDevices([]int{0})
 			h.claimOf("m0", map[string]int64{"gpu": 1, "mig": c.parts})
 			h.run("")
-			h.podsWith(named, "gang", "m0")
+			h.podsWith(addTemplate, "gang", "m0")
 			h.gives(c.want)
 		})
 	}
@@ -251,7 +251,7 @@ func TestInTreeAnswersRefuseNodesWhereAMemberCanWatchNoGPU(t *testing.T) {
 	h.withClaims([]resourceapi.DeviceClaim{{Requests: []resourceapi.DeviceRequest{asks("w", "watch", 1), asks("g", "gpu", 1)}}}, "m0")
 	h.until("gated", func() bool { return h.gated("m0") })
 	h.service.ask(inTreeQuestion(1, "m0"))
-	got := told(next(t, "answer", h.service.inTree))
+	got := gpusOf(next(t, "answer", h.service.inTree))
 	if want := "resourceClaims c0, request w: adminAccess to GPUs of the node that consume counters; next to planned GPUs the allocator has no counters for it"; got != want {
 		t.Errorf("%q", got)
 	}

@@ -22,8 +22,8 @@ import (
 // counts from the gang's last progress.
 const permitBackstop = 10 * time.Minute
 
-// deviceTime is for the four writes that come before the Binding of a member with devices: the claim, its finalizer, its
-// allocation, and the pod's status. The service adds the same to its bind_s (gangs.device_s).
+// deviceTime is the additional time for a member with devices. Four writes precede its Binding: the claim, its finalizer,
+// its allocation, and the pod's status. The service adds the same time to its bind_s (gangs.device_s).
 const deviceTime = 100 * time.Millisecond
 
 // allowInterval is the pause between two tries to allow a pod. The scheduling thread puts a pod into the waiting map
@@ -68,7 +68,7 @@ func (p *Plugin) permit(ctx context.Context, g *gangs.Gang) {
 }
 
 func (p *Plugin) ask(ctx context.Context, g *gangs.Gang) (release []types.UID, err error) {
-	asked := time.Now()
+	requestTime := time.Now()
 	answer, err := p.client.Permit(ctx, &musterv1.PermitRequest{Plan: g.Plan})
 	if service.IsStale(err) {
 		p.carryOut(ctx, g.Stale())
@@ -83,7 +83,7 @@ func (p *Plugin) ask(ctx context.Context, g *gangs.Gang) (release []types.UID, e
 	if err := p.checkGang(g, answer); err != nil {
 		return nil, fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
 	}
-	sendBy, err := p.sendBy(asked, answer, g.WithDevices())
+	sendBy, err := p.sendBy(requestTime, answer, g.WithDevices())
 	if err != nil {
 		return nil, fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
 	}
@@ -99,16 +99,16 @@ func (p *Plugin) ask(ctx context.Context, g *gangs.Gang) (release []types.UID, e
 // sendBy returns the time after which no Binding may be sent. It is within commitTimeout, which is extended by
 // deviceTime for each member with devices. It also leaves enough time for the answer before the service may give the
 // GPUs to other pods.
-func (p *Plugin) sendBy(asked time.Time, answer *musterv1.PermitResponse, withDevices int) (time.Time, error) {
+func (p *Plugin) sendBy(requestTime time.Time, answer *musterv1.PermitResponse, withDevices int) (time.Time, error) {
 	commit, bind := p.args.CommitTimeout.Duration+time.Duration(withDevices)*deviceTime, p.args.BindTimeout.Duration
 	within := time.Duration(answer.BindWithinMs) * time.Millisecond
 	switch {
 	case within == 0:
-		return asked.Add(commit), nil
+		return requestTime.Add(commit), nil
 	case within <= bind:
-		return asked, fmt.Errorf("the service gives %v to bind, which bindTimeout, %v, uses up: raise its gangs.bind_s", within, bind)
+		return requestTime, fmt.Errorf("the service gives %v to bind, which bindTimeout, %v, uses up: raise its gangs.bind_s", within, bind)
 	}
-	return asked.Add(min(commit, within-bind)), nil
+	return requestTime.Add(min(commit, within-bind)), nil
 }
 
 // allow releases members. The last one may still be between Permit and the waiting map, so allow tries again. It
@@ -139,7 +139,7 @@ func (p *Plugin) allow(g *gangs.Gang, uids []types.UID) {
 	}
 }
 
-// checkGang checks what each Binding will write, while the gang can still be stopped as a whole.
+// checkGang checks the annotations of each Binding, while the gang can still be stopped as a whole.
 func (p *Plugin) checkGang(g *gangs.Gang, answer *musterv1.PermitResponse) error {
 	keys := answer.AnnotationKeys
 	if len(answer.AnnotationValues) != len(keys)*len(g.UIDs) {

@@ -47,7 +47,8 @@ var (
 
 // NewFactory returns the plugin's constructor. kube-scheduler calls it once per profile
 // (framework/runtime/framework.go, NewFramework). The queue, the nominator and the waiting pods are the same for all
-// profiles. So only the first call creates the core. It fails where the API server lacks what the scheduler waits for.
+// profiles. So only the first call creates the core. The constructor fails if the API server does not serve a resource
+// for which the scheduler would wait.
 func NewFactory() frameworkruntime.PluginFactory {
 	create := newFactory(nil)
 	var once sync.Once
@@ -65,8 +66,8 @@ func NewFactory() frameworkruntime.PluginFactory {
 
 func newFactory(send sender) frameworkruntime.PluginFactory {
 	var (
-		mu    sync.Mutex
-		first *core
+		mu     sync.Mutex
+		shared *core
 	)
 	return func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		args, err := decodeArgs(obj)
@@ -75,16 +76,16 @@ func newFactory(send sender) frameworkruntime.PluginFactory {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if first == nil {
-			if first, err = newCore(ctx, args, handle, send); err != nil {
+		if shared == nil {
+			if shared, err = newCore(ctx, args, handle, send); err != nil {
 				return nil, err
 			}
-			go first.run(ctx)
-		} else if !reflect.DeepEqual(first.args, args) {
+			go shared.run(ctx)
+		} else if !reflect.DeepEqual(shared.args, args) {
 			return nil, fmt.Errorf("%s args differ between profiles, which share one state: profile %q", Name, handle.ProfileName())
 		}
-		first.profiles.Insert(handle.ProfileName())
-		return &Plugin{core: first, handle: handle}, nil
+		shared.profiles.Insert(handle.ProfileName())
+		return &Plugin{core: shared, handle: handle}, nil
 	}
 }
 
@@ -128,8 +129,7 @@ func (c *cycle) Memory() uint32 { return c.DeviceMemory }
 // MayBeBound implements devices.Member.
 func (c *cycle) MayBeBound() bool { return c.fate.is == musterv1.BindingFate_BINDING_FATE_UNKNOWN }
 
-// MemberOf returns what the plan of a gang says about the devices of the cycle's pod, or nil for a pod that is no
-// member of a gang.
+// MemberOf returns the plan's data about the devices of the cycle's pod, or nil for a pod that is no member of a gang.
 func MemberOf(state fwk.CycleState) devices.Member {
 	if c := cycleOf(state); c != nil {
 		return c
@@ -151,9 +151,10 @@ const coreKey fwk.StateKey = "muster.dev/core"
 // coreData gives PlannedForOthers the core, in cycles of all pods.
 type coreData struct {
 	*core
-	// keeps: devices of plans are kept from this pod. ended is the number of plans that had ended before.
-	keeps bool
-	ended int
+	// withheld: live plans hold devices that this pod could use. endedBefore is the number of plans that had ended when
+	// the cycle asked for such devices first.
+	withheld    bool
+	endedBefore int
 }
 
 // Clone implements fwk.StateData. It returns the same object, so that all clones share it.

@@ -21,10 +21,10 @@ import (
 // status has no reason, because it would be appended to the pod's condition. For other pods the chain continues.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	if !p.ours(pod) {
-		p.noteKept(state, pod, statuses)
+		p.noteWaiter(state, pod, statuses)
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	if admission, found := p.admissionOf(state, pod); found && !admission.Gang.Refused && !admission.Gang.Widen(admission.Member) {
+	if admission, ok := p.admissionOf(state, pod); ok && !admission.Gang.Refused && !admission.Gang.Widen(admission.Member) {
 		plugin, message := refusal(statuses, admission.Planned)
 		p.carryOut(ctx, admission.Gang.Fail(admission.Member, admission.Planned,
 			musterv1.BindingFate_BINDING_FATE_NEVER_SENT, plugin, message))

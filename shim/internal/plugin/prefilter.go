@@ -23,8 +23,8 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 	if hasSchedulingGroup(pod) {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonSchedulingGroup)
 	}
-	admission, found := p.store.Admit(pod.UID)
-	if !found {
+	admission, ok := p.store.Admit(pod.UID)
+	if !ok {
 		// After an Error the pod goes to the back-off queue, where PreEnqueue gates it again. Unschedulable would
 		// leave it ungated, and the cluster autoscaler could add nodes for it.
 		return nil, fwk.NewStatus(fwk.Error, reasonOvertaken)

@@ -82,7 +82,7 @@ func (w *queueWorld) time() time.Time {
 	return w.began.Add(time.Duration(w.random.Intn(100)) * time.Second)
 }
 
-// enter does what moveToActiveQ does: PreEnqueue, then the heap. A pod that is in the heap already does not enter
+// enter does the same as moveToActiveQ: PreEnqueue, then the heap. A pod that is in the heap already does not enter
 // again.
 func (w *queueWorld) enter(info *framework.QueuedPodInfo) {
 	if w.queue.Has(info) {
@@ -97,7 +97,7 @@ func (w *queueWorld) enter(info *framework.QueuedPodInfo) {
 
 func (w *queueWorld) isMember(info *framework.QueuedPodInfo) bool { return info.Pod.Name[0] == 'g' }
 
-// change is something that happens to the verdict of one gang.
+// change is an event that concerns the verdict of one gang.
 func (w *queueWorld) change() {
 	gang := w.random.Intn(heapGangs)
 	name := fmt.Sprintf("ns/g%d", gang)
@@ -170,9 +170,9 @@ func (w *queueWorld) pop() *framework.QueuedPodInfo {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for _, other := range w.queue.List() {
-		if w.p.Less(other, first) {
-			w.t.Fatalf("%s was popped before %s, which stands before it", first.Pod.Name, other.Pod.Name)
+	for _, queued := range w.queue.List() {
+		if w.p.Less(queued, first) {
+			w.t.Fatalf("%s was popped before %s, which stands before it", first.Pod.Name, queued.Pod.Name)
 		}
 	}
 	return first

@@ -18,15 +18,15 @@ import (
 // pod is in one. Priority and timestamp do not change. The gang's part is fixed when the pod enters
 // (gangs.Store.Enter), whatever happens to its verdict.
 func (p *Plugin) Less(a, b fwk.QueuedEntityInfo) bool {
-	if one, other := a.GetPriority(), b.GetPriority(); one != other {
-		return one > other
+	if first, second := a.GetPriority(), b.GetPriority(); first != second {
+		return first > second
 	}
-	one, other := p.sortKey(a), p.sortKey(b)
+	first, second := p.sortKey(a), p.sortKey(b)
 	return cmp.Or(
-		one.Since.Compare(other.Since),
-		cmp.Compare(one.Gang, other.Gang),
-		cmp.Compare(one.Member, other.Member),
-		one.queued.Compare(other.queued),
+		first.Since.Compare(second.Since),
+		cmp.Compare(first.Gang, second.Gang),
+		cmp.Compare(first.Member, second.Member),
+		first.queued.Compare(second.queued),
 	) < 0
 }
 
@@ -40,14 +40,14 @@ type sortKey struct {
 func (p *Plugin) sortKey(entity fwk.QueuedEntityInfo) sortKey {
 	queued := entity.GetTimestamp().Round(0)
 	if pod, single := entity.(*framework.QueuedPodInfo); single {
-		if of, found := p.store.Place(pod.Pod.UID); found {
-			return sortKey{of, queued}
+		if place, ok := p.store.Place(pod.Pod.UID); ok {
+			return sortKey{place, queued}
 		}
 	}
 	return sortKey{gangs.Place{Since: queued}, queued}
 }
 
-// oldest returns when the first of the gang's members was created, or now if the informer has none.
+// oldest returns when the gang's oldest member was created, or the current time if the informer has no member.
 func (c *core) oldest(g *gangs.Gang) time.Time {
 	oldest := time.Now().Round(0)
 	for i := range g.UIDs {

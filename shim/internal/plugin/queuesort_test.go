@@ -122,7 +122,7 @@ func TestAPlannedGangIsNotBehindAllThatAreRefused(t *testing.T) {
 	for i := range refused {
 		refused[i] = fmt.Sprintf("r%03d", i)
 	}
-	told := func() (count int) {
+	eventCount := func() (count int) {
 		for _, name := range refused {
 			if h.condition(name) != "" {
 				count++
@@ -133,7 +133,7 @@ func TestAPlannedGangIsNotBehindAllThatAreRefused(t *testing.T) {
 	plug, plugged, before := make(chan struct{}), make(chan struct{}), make(chan int, 2)
 	h.later = &laterPlugin{permit: func(pod *v1.Pod) *fwk.Status {
 		if pod.Name != "plug" {
-			before <- told()
+			before <- eventCount()
 			return nil
 		}
 		close(plugged) // blocks the scheduling thread
@@ -163,5 +163,5 @@ func TestAPlannedGangIsNotBehindAllThatAreRefused(t *testing.T) {
 		}
 		next(t, "binding", h.bound)
 	}
-	h.until("all are told", func() bool { return told() == len(refused) })
+	h.until("all are told", func() bool { return eventCount() == len(refused) })
 }

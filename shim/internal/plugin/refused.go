@@ -20,15 +20,15 @@ const (
 	maxRefused = 16
 	// refusedTurn is how many members of one gang are let through in one turn of its namespace.
 	refusedTurn = 4
-	// refusedPerSecond and refusedBurst bound the members of one namespace over time: the writes are the API server's
-	// work as well. A user who creates thousands of pods that cannot fit waits longer to read why. refusedTogether is
-	// how many times as much all namespaces may have, so that one alone does not make others wait.
+	// refusedPerSecond and refusedBurst bound the members of one namespace over time, because each costs the API server a
+	// write. A user who creates thousands of pods that cannot fit waits longer for the reasons. All namespaces together
+	// may have refusedTogether times as much, so that one namespace alone does not delay the others.
 	refusedPerSecond = 10
 	refusedBurst     = 100
 	refusedTogether  = 2
-	// refusedBytes is how large a pod is that counts once. That write costs the API server time in proportion to the
-	// pod's size, some 0.5 s for each MiB. A pod above largestTold is not let through at all: the event on its gang says
-	// why it waits.
+	// A pod counts once more in the rate for each refusedBytes of its size. The write costs the API server time in
+	// proportion to the pod's size, about 0.5 s for each MiB. A pod larger than largestTold is not let through at all: the
+	// event on its gang contains the reason.
 	refusedBytes = 16 << 10
 	largestTold  = 128 << 10
 	// refusedYields is how long a turn waits for planned gangs to be bound.
@@ -43,9 +43,9 @@ func newRefusedRate() *fair.Rate {
 		rate.NewLimiter(refusedTogether*refusedPerSecond, refusedTogether*refusedBurst))
 }
 
-// tell lets the members of a refused gang through, a few at a time, to fail with its reason. It waits for the
-// namespace's rate first, and only then takes what other namespaces need: a call of the service, and a place among
-// maxRefused.
+// tell lets the members of a refused gang through, a few at a time, to fail with the gang's reason. It waits for the
+// namespace's rate first. Only then does it use resources that other namespaces need: a call of the service, and some of
+// the maxRefused places.
 func (c *core) tell(ctx context.Context, g *gangs.Gang) {
 	for members := range slices.Chunk(g.WithoutCycle(), refusedTurn) {
 		if !c.refusedRate.Wait(ctx, g.Namespace, c.costToTell(g, members)) {

@@ -53,12 +53,12 @@ func TestALargeRefusedPodIsNotLetThrough(t *testing.T) {
 	h.addPods(later)
 	h.service.push(later)
 	h.until("a later one is told", func() bool { return h.condition("later") != "" })
-	if said := h.condition("large"); said != "" {
-		t.Errorf("the large one was told: %s", said)
+	if message := h.condition("large"); message != "" {
+		t.Errorf("the large one was told: %s", message)
 	}
 }
 
-// toldBeside refuses these gangs and then one of another namespace, and waits until that one is told why.
+// toldBeside refuses these gangs and then a gang of another namespace, and waits until that gang has its reason.
 func toldBeside(t *testing.T, crowd ...*musterv1.Verdict) {
 	h := newHarness(t, node("n", "64"))
 	h.service.refuse("nothing fits")

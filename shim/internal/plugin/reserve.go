@@ -72,17 +72,17 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if c == nil {
 		return
 	}
-	is, message := c.fate.is, c.fate.message
-	if is == musterv1.BindingFate_BINDING_FATE_UNSPECIFIED {
-		is = musterv1.BindingFate_BINDING_FATE_NEVER_SENT
+	outcome, message := c.fate.is, c.fate.message
+	if outcome == musterv1.BindingFate_BINDING_FATE_UNSPECIFIED {
+		outcome = musterv1.BindingFate_BINDING_FATE_NEVER_SENT
 	}
 	if message == "" {
 		message = "the scheduling cycle ended before Bind"
-		if why := c.Gang.VoidReason(); why != "" {
-			message = why
+		if reason := c.Gang.VoidReason(); reason != "" {
+			message = reason
 		}
 	}
-	klog.FromContext(ctx).V(3).Info("Member unreserved", "pod", klog.KObj(pod), "gang", c.Gang.Plan.Gang, "node", node, "fate", is, "reason", message)
-	p.carryOut(ctx, c.Gang.Fail(c.Member, node, is, "", message))
-	p.tryKept(c.Gang)
+	klog.FromContext(ctx).V(3).Info("Member unreserved", "pod", klog.KObj(pod), "gang", c.Gang.Plan.Gang, "node", node, "fate", outcome, "reason", message)
+	p.carryOut(ctx, c.Gang.Fail(c.Member, node, outcome, "", message))
+	p.retryWaiters(c.Gang)
 }

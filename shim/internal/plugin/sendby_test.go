@@ -14,7 +14,7 @@ func TestTheLastBindingIsSentWhileTheServiceStillKeepsItsPlace(t *testing.T) {
 		CommitTimeout: metav1.Duration{Duration: 60 * time.Second},
 		BindTimeout:   metav1.Duration{Duration: 4 * time.Second},
 	}}}
-	asked := time.Now()
+	requestTime := time.Now()
 	for name, c := range map[string]struct {
 		withinMs    uint32
 		withDevices int
@@ -28,9 +28,9 @@ func TestTheLastBindingIsSentWhileTheServiceStillKeepsItsPlace(t *testing.T) {
 		"one Binding uses it up":    {4_000, 0, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := p.sendBy(asked, &musterv1.PermitResponse{Allowed: true, BindWithinMs: c.withinMs}, c.withDevices)
-			if (err != nil) != c.refused || got.Sub(asked) != c.want {
-				t.Errorf("got %v, %v", got.Sub(asked), err)
+			got, err := p.sendBy(requestTime, &musterv1.PermitResponse{Allowed: true, BindWithinMs: c.withinMs}, c.withDevices)
+			if (err != nil) != c.refused || got.Sub(requestTime) != c.want {
+				t.Errorf("got %v, %v", got.Sub(requestTime), err)
 			}
 		})
 	}

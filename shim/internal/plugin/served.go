@@ -15,11 +15,11 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 )
 
-// servedTimeout bounds the question at start. An API server that does not answer is asked by the informers anyway.
+// servedTimeout bounds the request at start. If the API server does not answer, the informers ask it again anyway.
 const servedTimeout = 10 * time.Second
 
-// gated lists the resources that kube-scheduler waits for if a feature gate is on, and that older API servers do not
-// serve. The scheduler would start and bind nothing, without a word.
+// gated lists the resources for which kube-scheduler waits if a feature gate is on, and that older API servers do not
+// serve. Without a check the scheduler would start and bind no pod, without any message.
 var gated = []struct {
 	gate                   featuregate.Feature
 	groupVersion, resource string
@@ -27,13 +27,13 @@ var gated = []struct {
 	{features.DRADeviceTaintRules, resourceapi.SchemeGroupVersion.String(), "devicetaintrules"},
 }
 
-// discoverer tells which resources an API server serves.
+// discoverer returns the resources that an API server serves.
 type discoverer interface {
 	ServerResourcesForGroupVersionWithContext(ctx context.Context, groupVersion string) (*metav1.APIResourceList, error)
 }
 
 // checkServed returns an error that names the gates to switch off on this API server. It returns nil if the server
-// serves what the gates need, or does not answer.
+// serves all resources that the gates need, or does not answer.
 func checkServed(ctx context.Context, server discoverer, enabled func(featuregate.Feature) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, servedTimeout)
 	defer cancel()
@@ -42,12 +42,12 @@ func checkServed(ctx context.Context, server discoverer, enabled func(featuregat
 		if !enabled(need.gate) {
 			continue
 		}
-		found, err := server.ServerResourcesForGroupVersionWithContext(ctx, need.groupVersion)
+		list, err := server.ServerResourcesForGroupVersionWithContext(ctx, need.groupVersion)
 		if err != nil && !apierrors.IsNotFound(err) {
 			klog.FromContext(ctx).Error(err, "Could not ask which resources the API server serves", "groupVersion", need.groupVersion)
 			continue
 		}
-		if err == nil && slices.ContainsFunc(found.APIResources, func(r metav1.APIResource) bool { return r.Name == need.resource }) {
+		if err == nil && slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == need.resource }) {
 			continue
 		}
 		resources = append(resources, need.resource+" of "+need.groupVersion)

@@ -45,11 +45,11 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	first, err := stream.Recv() // arrives when the service has a full view of the cluster
+	opening, err := stream.Recv() // arrives when the service has a full view of the cluster
 	if err != nil {
 		return false, err
 	}
-	open := first.GetSessionOpened()
+	open := opening.GetSessionOpened()
 	if open == nil {
 		return false, errFirst
 	}
@@ -78,7 +78,7 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 	}
 }
 
-// receive returns the next response. It joins the parts of one that has many members.
+// receive returns the next response. A response with many members comes in parts, which it joins.
 func receive(stream musterv1.GangService_WatchClient) (*musterv1.WatchResponse, error) {
 	response, err := stream.Recv()
 	for err == nil && response.More {

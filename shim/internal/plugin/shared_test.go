@@ -53,7 +53,7 @@ func TestASharedClaimHasItsVolumeBeforeItsGangStarts(t *testing.T) {
 	names := h.claimants("data", "data")
 	h.service.plan([]string{"n1"}, []string{"n0"})
 	h.service.ask(inTreeQuestion(1, names...))
-	if refused, _ := said(next(t, "answer", h.service.inTree), 0); len(refused) > 0 {
+	if refused, _ := refusalsOf(next(t, "answer", h.service.inTree), 0); len(refused) > 0 {
 		t.Errorf("refused before the volume is asked for: %v", refused)
 	}
 	h.service.push(verdict(musterv1.Outcome_OUTCOME_PLANNED, 1, names...))
@@ -77,9 +77,9 @@ func TestASharedClaimHasItsVolumeBeforeItsGangStarts(t *testing.T) {
 		t.Errorf("second report: %v", report)
 	}
 	h.provision("data")
-	made := next(t, "answer, once it is made", h.service.inTree)
-	if refused, _ := said(made, 0); made.Answers[0].Everywhere != nil || len(refused) > 0 {
-		t.Errorf("once it is made: %v", made)
+	report := next(t, "answer, once it is made", h.service.inTree)
+	if refused, _ := refusalsOf(report, 0); report.Answers[0].Everywhere != nil || len(refused) > 0 {
+		t.Errorf("once it is made: %v", report)
 	}
 	h.service.push(verdict(musterv1.Outcome_OUTCOME_PLANNED, 3, names...))
 	for range names {
@@ -89,8 +89,8 @@ func TestASharedClaimHasItsVolumeBeforeItsGangStarts(t *testing.T) {
 
 func TestClaimsThatGoBeforeTheirGang(t *testing.T) {
 	late := func() runtime.Object { return lateClass("shared", "example.com/shared") }
-	chosen := claimOf("data", "shared", "")
-	chosen.Annotations = map[string]string{selectedNode: "gone"}
+	claim := claimOf("data", "shared", "")
+	claim.Annotations = map[string]string{selectedNode: "gone"}
 	for name, test := range map[string]struct {
 		claims  []string // claims of the members, in order
 		objects []runtime.Object
@@ -126,7 +126,7 @@ func TestClaimsThatGoBeforeTheirGang(t *testing.T) {
 		},
 		"asked for already, for a node that has gone": {
 			claims:  []string{"data", "data"},
-			objects: []runtime.Object{late(), chosen},
+			objects: []runtime.Object{late(), claim},
 			on:      map[string]string{"data": "gone"}, says: "is being made for a node that is not there",
 		},
 		"the API server says no": {

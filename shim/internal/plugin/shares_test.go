@@ -38,36 +38,36 @@ func (h *harness) sharingPods(memory string, names ...string) {
 	}, nil, names...)
 }
 
-// shares returns what each pod's claims have, as "gpu-3=30Gi".
+// shares returns the devices and amounts of each pod's claims, as "gpu-3=30Gi".
 func (h *harness) shares() map[string]string {
 	claims, err := h.client.ResourceV1().ResourceClaims("ns").List(h.ctx, metav1.ListOptions{})
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	found := map[string]string{}
+	devices := map[string]string{}
 	for _, claim := range claims.Items {
 		if claim.Status.Allocation == nil || len(claim.OwnerReferences) == 0 {
 			continue
 		}
-		var said []string
+		var shares []string
 		for _, result := range claim.Status.Allocation.Devices.Results {
-			taken := result.ConsumedCapacity["memory"]
-			said = append(said, result.Device+"="+taken.String())
+			consumed := result.ConsumedCapacity["memory"]
+			shares = append(shares, result.Device+"="+consumed.String())
 		}
-		found[claim.OwnerReferences[0].Name] += strings.Join(said, " ")
+		devices[claim.OwnerReferences[0].Name] += strings.Join(shares, " ")
 	}
-	return found
+	return devices
 }
 
-// sharedBy adds a claim of somebody else that takes this much of gpu-0.
+// sharedBy adds another pod's claim that takes this much of gpu-0.
 func (h *harness) sharedBy(memory string) {
 	id := types.UID("share")
-	taken := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}}
-	taken.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
+	otherClaim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}}
+	otherClaim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
 		Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-0", ShareID: &id,
 		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)},
 	}}}}
-	if err := h.fake.Tracker().Add(taken); err != nil {
+	if err := h.fake.Tracker().Add(otherClaim); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -109,12 +109,12 @@ func TestMembersGetWholeDevicesThatClaimsMayShare(t *testing.T) {
 	}
 }
 
-// The allocator counts what others have, and the last look compares with the plan.
+// The allocator counts the shares of other claims, and Reserve compares the allocation with the plan.
 func TestSharesThatAreNotAsPlannedAreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
-		others, asked string
-		planned       uint32
-		plugin        string // that refuses the node; "" if the last look fails the cycle
+		otherShare, requested string
+		planned               uint32
+		plugin                string // that refuses the node; "" if the last look fails the cycle
 	}{
 		"too much is taken":                       {"60Gi", "30Gi", 30, devices.Name},
 		"more is asked for than planned":          {"1Gi", "40Gi", 30, ""},
@@ -122,12 +122,12 @@ func TestSharesThatAreNotAsPlannedAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := sharedDRA(t)
-			h.sharedBy(c.others)
+			h.sharedBy(c.otherShare)
 			h.planDevices([]int{0})
 			planned, _ := h.service.filter(nil)
 			planned.DeviceMemory = []uint32{c.planned}
 			h.run("")
-			h.sharingPods(c.asked, "m0")
+			h.sharingPods(c.requested, "m0")
 			h.until("gated", func() bool { return h.gated("m0") })
 			h.service.push(verdict(plannedOutcome, 1, "m0"))
 			report := next(t, "report", h.service.reports)

@@ -19,10 +19,11 @@ const (
 	stopInterval = 5 * time.Millisecond
 )
 
-// stopInOrder has SIGTERM and SIGINT end the process only after the Bindings of committed gangs. kube-scheduler's own
-// handler breaks off all calls at once. The API server would have carried out some Bindings of a gang and not the others:
-// half a gang would run until another process leads and binds the rest. This process keeps the lease until it ends, so no
-// other leads. It does not wait for members in PreBind: that may take a minute, and their gang is not halved.
+// stopInOrder delays termination on SIGTERM or SIGINT until the Bindings of committed gangs are answered. kube-scheduler's
+// own handler ends all calls at once. Then the API server may have executed only some Bindings of a gang, and half a gang
+// would run until another process leads and binds the other members. This process keeps the lease until it ends, so no
+// other process leads meanwhile. It does not wait for members in PreBind, which may take a minute: their gang cannot be
+// split, because it is not committed yet.
 //
 // A second signal ends the process at once, as kube-scheduler's handler does. A process that does not lead has no
 // Bindings, and keeps kube-scheduler's handler.
@@ -46,8 +47,8 @@ func (c *core) stopInOrder(ctx context.Context) {
 	server.RequestShutdown()
 }
 
-// finishBindings has no further gang committed. It returns when all Bindings of committed gangs are answered, or after this
-// time.
+// finishBindings prevents further commits of gangs. It returns when all Bindings of committed gangs are answered, or after
+// the given time.
 func (c *core) finishBindings(ctx context.Context, within time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

@@ -21,17 +21,17 @@ const (
 	allDevices = resourceapi.DeviceAllocationModeAll
 )
 
-// some is a subrequest for as many GPUs, or for all if count is 0. half is which half of the node's GPUs match: -1 for both.
-func some(name string, count int64, half int) resourceapi.DeviceSubRequest {
-	found := resourceapi.DeviceSubRequest{Name: name, DeviceClassName: "gpu", AllocationMode: exactCount, Count: count}
+// subrequest is a subrequest for as many GPUs, or for all if count is 0. half is which half of the node's GPUs match: -1 for both.
+func subrequest(name string, count int64, half int) resourceapi.DeviceSubRequest {
+	result := resourceapi.DeviceSubRequest{Name: name, DeviceClassName: "gpu", AllocationMode: exactCount, Count: count}
 	if count == 0 {
-		found.AllocationMode = allDevices
+		result.AllocationMode = allDevices
 	}
 	if half >= 0 {
 		expression := fmt.Sprintf("device.attributes['%s'].half == %d", gpuDriver, half)
-		found.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+		result.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
 	}
-	return found
+	return result
 }
 
 // nic is a subrequest for network cards.
@@ -39,13 +39,13 @@ func nic(name string, count int64) resourceapi.DeviceSubRequest {
 	return resourceapi.DeviceSubRequest{Name: name, DeviceClassName: "nic", AllocationMode: exactCount, Count: count}
 }
 
-func firstOf(name string, found ...resourceapi.DeviceSubRequest) resourceapi.DeviceRequest {
-	return resourceapi.DeviceRequest{Name: name, FirstAvailable: found}
+func firstOf(name string, subrequests ...resourceapi.DeviceSubRequest) resourceapi.DeviceRequest {
+	return resourceapi.DeviceRequest{Name: name, FirstAvailable: subrequests}
 }
 
 // all is a request for all GPUs of a node, or of one half.
 func all(half int) resourceapi.DeviceRequest {
-	of := some("", 0, half)
+	of := subrequest("", 0, half)
 	return resourceapi.DeviceRequest{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: of.DeviceClassName, AllocationMode: of.AllocationMode, Selectors: of.Selectors,
 	}}
@@ -63,8 +63,8 @@ func (h *harness) claimsOf(lists ...[]resourceapi.DeviceRequest) {
 		return false, nil, nil
 	})
 	yes := true
-	var named []v1.PodResourceClaim
-	var made []v1.PodResourceClaimStatus
+	var references []v1.PodResourceClaim
+	var statuses []v1.PodResourceClaimStatus
 	for i, requests := range lists {
 		called := fmt.Sprintf("m0-%d", i)
 		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
@@ -75,16 +75,16 @@ func (h *harness) claimsOf(lists ...[]resourceapi.DeviceRequest) {
 		if err := h.fake.Tracker().Add(claim); err != nil {
 			h.t.Fatal(err)
 		}
-		named = append(named, v1.PodResourceClaim{Name: called, ResourceClaimTemplateName: &called})
-		made = append(made, v1.PodResourceClaimStatus{Name: called, ResourceClaimName: &called})
+		references = append(references, v1.PodResourceClaim{Name: called, ResourceClaimTemplateName: &called})
+		statuses = append(statuses, v1.PodResourceClaimStatus{Name: called, ResourceClaimName: &called})
 	}
 	h.podsWith(func(pod *v1.Pod) {
-		pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = named, made
+		pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = references, statuses
 	}, "gang", "m0")
 }
 
-// given returns what the claims of m0 have, as "request: device".
-func (h *harness) given(claims int) (found []string) {
+// allocatedBy returns the devices of m0's claims, as "request: device".
+func (h *harness) allocatedBy(claims int) (devices []string) {
 	h.t.Helper()
 	for i := range claims {
 		claim, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, fmt.Sprintf("m0-%d", i), metav1.GetOptions{})
@@ -95,10 +95,10 @@ func (h *harness) given(claims int) (found []string) {
 			continue
 		}
 		for _, result := range claim.Status.Allocation.Devices.Results {
-			found = append(found, result.Request+": "+result.Device)
+			devices = append(devices, result.Request+": "+result.Device)
 		}
 	}
-	return found
+	return devices
 }
 
 // The planned devices may also satisfy an earlier subrequest, for fewer of them. The planner did not choose it.
@@ -111,34 +111,34 @@ func TestMembersGetAllPlannedDevicesByTheChosenSubrequest(t *testing.T) {
 		want    string
 	}{
 		"the first, of fewer": {
-			lists{{firstOf("r", some("one", 1, -1), some("two", 2, -1))}}, []int{5}, 1, "r/one: gpu-5",
+			lists{{firstOf("r", subrequest("one", 1, -1), subrequest("two", 2, -1))}}, []int{5}, 1, "r/one: gpu-5",
 		},
 		"the second, of more": {
-			lists{{firstOf("r", some("one", 1, -1), some("two", 2, -1))}}, []int{5, 2}, 2, "r/two: gpu-5, r/two: gpu-2",
+			lists{{firstOf("r", subrequest("one", 1, -1), subrequest("two", 2, -1))}}, []int{5, 2}, 2, "r/two: gpu-5, r/two: gpu-2",
 		},
 		"the second, of fewer": {
-			lists{{firstOf("r", some("three", 3, -1), some("two", 2, -1))}}, []int{5, 2}, 2, "r/two: gpu-5, r/two: gpu-2",
+			lists{{firstOf("r", subrequest("three", 3, -1), subrequest("two", 2, -1))}}, []int{5, 2}, 2, "r/two: gpu-5, r/two: gpu-2",
 		},
 		"all that match is one of the planned devices": {
-			lists{{firstOf("r", some("all", 0, 1), some("two", 2, -1))}}, []int{5, 2}, 2, "r/two: gpu-5, r/two: gpu-2",
+			lists{{firstOf("r", subrequest("all", 0, 1), subrequest("two", 2, -1))}}, []int{5, 2}, 2, "r/two: gpu-5, r/two: gpu-2",
 		},
 		"all that match": {
-			lists{{firstOf("r", some("one", 1, 1), some("all", 0, 1))}}, []int{4, 5, 6, 7}, 2,
+			lists{{firstOf("r", subrequest("one", 1, 1), subrequest("all", 0, 1))}}, []int{4, 5, 6, 7}, 2,
 			"r/all: gpu-4, r/all: gpu-5, r/all: gpu-6, r/all: gpu-7",
 		},
 		"two requests": {
-			lists{{firstOf("r", some("one", 1, -1), some("two", 2, -1)), firstOf("s", some("one", 1, -1), some("two", 2, -1))}},
+			lists{{firstOf("r", subrequest("one", 1, -1), subrequest("two", 2, -1)), firstOf("s", subrequest("one", 1, -1), subrequest("two", 2, -1))}},
 			[]int{5, 2, 7, 0}, 2, "r/two: gpu-5, r/two: gpu-2, s/two: gpu-7, s/two: gpu-0",
 		},
 		"one of two claims has fewer subrequests": {
 			lists{
-				{firstOf("r", some("one", 1, -1), some("two", 2, -1), some("three", 3, -1))},
-				{firstOf("s", some("two", 2, -1), some("one", 1, -1))},
+				{firstOf("r", subrequest("one", 1, -1), subrequest("two", 2, -1), subrequest("three", 3, -1))},
+				{firstOf("s", subrequest("two", 2, -1), subrequest("one", 1, -1))},
 			},
 			[]int{5, 2, 7, 0}, 3, "r/three: gpu-5, r/three: gpu-2, r/three: gpu-7, s/one: gpu-0",
 		},
 		"a request for another driver's devices has its own choice": {
-			lists{{firstOf("r", some("one", 1, -1), some("two", 2, -1)), firstOf("s", nic("first", 1), nic("second", 9))}},
+			lists{{firstOf("r", subrequest("one", 1, -1), subrequest("two", 2, -1)), firstOf("s", nic("first", 1), nic("second", 9))}},
 			[]int{5, 2}, 2, "r/two: gpu-5, r/two: gpu-2, s/first: nic-2",
 		},
 		"all GPUs of a node":       {lists{{all(-1)}}, []int{0, 1, 2, 3, 4, 5, 6, 7}, 1, "r: gpu-0, r: gpu-1, r: gpu-2, r: gpu-3, r: gpu-4, r: gpu-5, r: gpu-6, r: gpu-7"},
@@ -154,14 +154,14 @@ func TestMembersGetAllPlannedDevicesByTheChosenSubrequest(t *testing.T) {
 			h.until("gated", func() bool { return h.gated("m0") })
 			h.service.push(verdict(plannedOutcome, 1, "m0"))
 			next(t, "binding", h.bound)
-			if got := strings.Join(h.given(len(c.claims)), ", "); got != c.want {
+			if got := strings.Join(h.allocatedBy(len(c.claims)), ", "); got != c.want {
 				t.Errorf("got %s", got)
 			}
 		})
 	}
 }
 
-// A plan that is older than a change of the devices must not give a member less than all.
+// A plan that is older than a change of the devices must not give a member only some of its devices.
 func TestNothingIsGivenThatIsNotExactlyThePlan(t *testing.T) {
 	for name, c := range map[string]struct {
 		request resourceapi.DeviceRequest
@@ -173,9 +173,9 @@ func TestNothingIsGivenThatIsNotExactlyThePlan(t *testing.T) {
 		"another device matches too":      {all(1), []int{4, 5, 6}, 1, -1, "PlannedResources"},
 		"a planned one does not match":    {all(1), []int{3, 4, 5, 6, 7}, 1, -1, ""},
 		"one that matches has a taint":    {all(1), []int{4, 5, 6}, 1, 7, "PlannedResources"},
-		"a subrequest for fewer":          {firstOf("r", some("one", 1, -1), some("two", 2, -1)), []int{5, 2}, 1, -1, ""},
-		"a subrequest for more":           {firstOf("r", some("one", 1, -1), some("two", 2, -1)), []int{5}, 2, -1, "PlannedResources"},
-		"of no subrequest, and for fewer": {firstOf("r", some("one", 1, -1), some("two", 2, -1)), []int{5, 2}, 0, -1, ""},
+		"a subrequest for fewer":          {firstOf("r", subrequest("one", 1, -1), subrequest("two", 2, -1)), []int{5, 2}, 1, -1, ""},
+		"a subrequest for more":           {firstOf("r", subrequest("one", 1, -1), subrequest("two", 2, -1)), []int{5}, 2, -1, "PlannedResources"},
+		"of no subrequest, and for fewer": {firstOf("r", subrequest("one", 1, -1), subrequest("two", 2, -1)), []int{5, 2}, 0, -1, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := dra(t)
@@ -198,7 +198,7 @@ func TestNothingIsGivenThatIsNotExactlyThePlan(t *testing.T) {
 			if report := next(t, "report", h.service.reports); report.Fate != musterv1.BindingFate_BINDING_FATE_NEVER_SENT || report.Plugin != c.by {
 				t.Errorf("reported: %v", report)
 			}
-			if got := h.given(1); len(got) > 0 {
+			if got := h.allocatedBy(1); len(got) > 0 {
 				t.Errorf("got %v", got)
 			}
 		})

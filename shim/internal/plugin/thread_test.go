@@ -110,7 +110,7 @@ func (h *harness) withSurplusDuringPermit() *gate {
 	v := verdict(plannedOutcome, 1, "m0", "m1", "m2")
 	v.Required = 2
 	h.service.push(v)
-	next(h.t, "Permit", question.asked)
+	next(h.t, "Permit", question.requested)
 	h.pods("1", "m2")
 	return question
 }
@@ -169,7 +169,7 @@ func TestVoidedDuringACall(t *testing.T) {
 				h.run("")
 				h.pods("1", "m0", "m1")
 				h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
-				next(t, call, question.asked)
+				next(t, call, question.requested)
 				h.until("both wait", func() bool { return h.waiting() == 2 })
 				end(h)
 				h.until("released", func() bool { return h.waiting() == 0 })

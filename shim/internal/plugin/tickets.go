@@ -7,12 +7,12 @@ import (
 	"muster.dev/shim/internal/gangs"
 )
 
-// hangsAfter is how long after Permit a gang's members may be on their way to Bind and still count as in flight. After
-// that they wait for volumes or devices, for minutes perhaps, and not for the scheduler or the API server.
+// hangsAfter is how long after Permit a gang's members count as in flight while they are on their way to Bind. A member
+// that takes longer waits for volumes or devices, perhaps for minutes, and not for the scheduler or the API server.
 const hangsAfter = 2 * time.Second
 
-// watchTicket ends what a gang has in the admission when its verdict is void, when it hangs, or when no Binding can be
-// sent any more. Until then each member leaves with the answer to its Binding.
+// watchTicket gives back a gang's places in the admission when its verdict is void, when it hangs, or when no Binding can
+// be sent any more. Until then each member gives back its place with the answer to its Binding.
 func (c *core) watchTicket(g *gangs.Gang, t *fair.Ticket) {
 	defer c.tickets.Delete(g)
 	defer c.admission.LeaveAll(t)
@@ -40,7 +40,7 @@ func (c *core) watchTicket(g *gangs.Gang, t *fair.Ticket) {
 
 // bindingAnswered records that a member of the gang is no longer in flight.
 func (c *core) bindingAnswered(g *gangs.Gang) {
-	if t, found := c.tickets.Load(g); found {
+	if t, ok := c.tickets.Load(g); ok {
 		c.admission.Leave(t.(*fair.Ticket))
 	}
 	c.spanAnswered(g)

@@ -16,9 +16,9 @@ import (
 
 // traced is the span of one planned gang, from its verdict to the answer of its last Binding.
 type traced struct {
-	span     trace.Span
-	left     atomic.Int64 // members whose Binding has no answer
-	answered chan struct{}
+	span       trace.Span
+	unanswered atomic.Int64 // members whose Binding has no answer
+	answered   chan struct{}
 }
 
 // startSpan starts the gang's span, if the service traces the gang.
@@ -33,7 +33,7 @@ func (c *core) startSpan(g *gangs.Gang, traceparent string) {
 		return
 	}
 	t := &traced{span: span, answered: make(chan struct{})}
-	t.left.Store(int64(len(g.UIDs)))
+	t.unanswered.Store(int64(len(g.UIDs)))
 	c.spans.Store(g, t)
 	go c.endSpan(g, t)
 }
@@ -65,26 +65,26 @@ func (c *core) endSpan(g *gangs.Gang, t *traced) {
 
 // inTrace returns the context with the gang's span as the parent of others. Log lines then carry the trace id.
 func (c *core) inTrace(ctx context.Context, g *gangs.Gang) context.Context {
-	found, ok := c.spans.Load(g)
-	if !ok || trace.SpanFromContext(ctx) == found.(*traced).span {
+	value, ok := c.spans.Load(g)
+	if !ok || trace.SpanFromContext(ctx) == value.(*traced).span {
 		return ctx
 	}
-	span := found.(*traced).span
+	span := value.(*traced).span
 	logger := klog.FromContext(ctx).WithValues("trace_id", span.SpanContext().TraceID().String())
 	return klog.NewContext(trace.ContextWithSpan(ctx, span), logger)
 }
 
 // note adds an event to the gang's span.
 func (c *core) note(g *gangs.Gang, event string) {
-	if found, ok := c.spans.Load(g); ok {
-		found.(*traced).span.AddEvent(event)
+	if value, ok := c.spans.Load(g); ok {
+		value.(*traced).span.AddEvent(event)
 	}
 }
 
 // spanAnswered records that a member's Binding was answered, or will not be sent.
 func (c *core) spanAnswered(g *gangs.Gang) {
-	if found, ok := c.spans.Load(g); ok && found.(*traced).left.Add(-1) == 0 {
-		close(found.(*traced).answered)
+	if value, ok := c.spans.Load(g); ok && value.(*traced).unanswered.Add(-1) == 0 {
+		close(value.(*traced).answered)
 	}
 }
 

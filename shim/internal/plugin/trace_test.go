@@ -163,9 +163,9 @@ func TestAVoidVerdictEndsItsSpan(t *testing.T) {
 	h.service.push(verdict(withdrawn, 1, "m0", "m1"))
 	h.until("the span has ended", func() bool { return slices.Contains(c.names(), "scheduling") })
 	h.until("nothing is kept", func() bool {
-		kept := 0
-		h.plugin.spans.Range(func(any, any) bool { kept++; return true })
-		return kept == 0
+		entries := 0
+		h.plugin.spans.Range(func(any, any) bool { entries++; return true })
+		return entries == 0
 	})
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,7 +19,7 @@ const (
 	nicDriver = "nic.example.com"
 )
 
-// rootOf returns the attributes of a device at this PCIe root, and none for a negative one.
+// rootOf returns the attributes of a device at this PCIe root, and no attributes for a negative root.
 func rootOf(root int) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
 	if root < 0 {
 		return nil
@@ -28,7 +28,7 @@ func rootOf(root int) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute 
 	return map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{resourceapi.QualifiedName(pcieRoot): {StringValue: &value}}
 }
 
-// atRoots puts the eight GPUs of the node at these PCIe roots, and publishes a network card for each of the others.
+// atRoots puts the eight GPUs of the node at PCIe roots, and publishes a network card at each root of the second list.
 func (h *harness) atRoots(gpus, nics []int) {
 	h.t.Helper()
 	slice, err := h.client.ResourceV1().ResourceSlices().Get(h.ctx, "n", metav1.GetOptions{})
@@ -75,10 +75,10 @@ func (h *harness) withClaims(claims []resourceapi.DeviceClaim, names ...string) 
 	yes := true
 	for _, name := range names {
 		for i, devices := range claims {
-			made := fmt.Sprintf("%s-%d", name, i)
+			claimName := fmt.Sprintf("%s-%d", name, i)
 			h.add(&resourceapi.ResourceClaim{
 				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "ns", Name: made, UID: types.UID("uid-of-" + made), ResourceVersion: "5",
+					Namespace: "ns", Name: claimName, UID: types.UID("uid-of-" + claimName), ResourceVersion: "5",
 					OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: types.UID("uid-" + name), Controller: &yes}},
 				},
 				Spec: resourceapi.ResourceClaimSpec{Devices: devices},
@@ -87,24 +87,24 @@ func (h *harness) withClaims(claims []resourceapi.DeviceClaim, names ...string) 
 	}
 	h.podsWith(func(pod *v1.Pod) {
 		for i := range claims {
-			named, made := fmt.Sprintf("c%d", i), fmt.Sprintf("%s-%d", pod.Name, i)
-			pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: named, ResourceClaimTemplateName: &named})
-			pod.Status.ResourceClaimStatuses = append(pod.Status.ResourceClaimStatuses, v1.PodResourceClaimStatus{Name: named, ResourceClaimName: &made})
+			reference, claimName := fmt.Sprintf("c%d", i), fmt.Sprintf("%s-%d", pod.Name, i)
+			pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: reference, ResourceClaimTemplateName: &reference})
+			pod.Status.ResourceClaimStatuses = append(pod.Status.ResourceClaimStatuses, v1.PodResourceClaimStatus{Name: reference, ResourceClaimName: &claimName})
 		}
 	}, "gang", names...)
 }
 
-// told returns the GPUs of the node that an answer allows, as "012: 01×1 2×1", with the groups that hold few pods; "any",
+// gpusOf returns the GPUs of the node that an answer allows, as "012: 01×1 2×1", with the groups that hold few pods; "any",
 // or why the node is refused.
-func told(r *musterv1.ReportInTreeRequest) string {
-	said := r.Answers[0]
-	if len(said.Refused) > 0 && said.Refused[0] > 0 {
-		return r.Refusals[said.Refused[0]-1].Reason
+func gpusOf(r *musterv1.ReportInTreeRequest) string {
+	entry := r.Answers[0]
+	if len(entry.Refused) > 0 && entry.Refused[0] > 0 {
+		return r.Refusals[entry.Refused[0]-1].Reason
 	}
-	if len(said.Devices) == 0 || said.Devices[0] == 0 {
+	if len(entry.Devices) == 0 || entry.Devices[0] == 0 {
 		return "any"
 	}
-	set := r.DeviceSets[said.Devices[0]-1]
+	set := r.DeviceSets[entry.Devices[0]-1]
 	number := func(name string) string { return name[strings.LastIndexByte(name, '-')+1:] }
 	var names string
 	for _, name := range set.Names {
@@ -121,7 +121,7 @@ func told(r *musterv1.ReportInTreeRequest) string {
 }
 
 func TestInTreeAnswersSayForHowManyPodsDevicesAgreeWithGPUs(t *testing.T) {
-	one, two := asks("g", "gpu", 1), asks("g", "gpu", 2)
+	pod, two := asks("g", "gpu", 1), asks("g", "gpu", 2)
 	card, cards := asks("n", "nic", 1), asks("n", "nic", 2)
 	halves := []int{0, 0, 0, 0, 1, 1, 1, 1}
 	half := resourceapi.FullyQualifiedName(gpuDriver + "/half")
@@ -129,7 +129,7 @@ func TestInTreeAnswersSayForHowManyPodsDevicesAgreeWithGPUs(t *testing.T) {
 		return []resourceapi.DeviceClaim{{Requests: requests, Constraints: constraints}}
 	}
 	root := []resourceapi.DeviceConstraint{agree(pcieRoot)}
-	some := resourceapi.DeviceRequest{Name: "n", FirstAvailable: []resourceapi.DeviceSubRequest{
+	request := resourceapi.DeviceRequest{Name: "n", FirstAvailable: []resourceapi.DeviceSubRequest{
 		{Name: "two", DeviceClassName: "nic", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 2},
 		{Name: "one", DeviceClassName: "nic", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
 	}}
@@ -138,50 +138,50 @@ func TestInTreeAnswersSayForHowManyPodsDevicesAgreeWithGPUs(t *testing.T) {
 	failing := asks("n", "nic", 1)
 	failing.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.attributes['nic.example.com'].speed == 1"}}}
 	for name, c := range map[string]struct {
-		claims     []resourceapi.DeviceClaim
-		gpus, nics []int
-		held       []string // cards that another claim has
-		want       string
+		claims         []resourceapi.DeviceClaim
+		gpus, nics     []int
+		allocatedCards []string // cards that another claim has
+		want           string
 	}{
-		"a card for each GPU":                  {of(root, one, card), halves, halves, nil, "any"},
-		"fewer cards than GPUs":                {of(root, one, card), halves, []int{0, 1, 0, 2}, nil, "01234567: 0123×2 4567×1"},
-		"no card at a root":                    {of(root, card, one), halves, []int{1, 1, 1, 1, 2}, nil, "4567"},
-		"no card agrees":                       {of(root, one, card), halves, []int{2, 3}, nil, "resourceClaims c0: the node has no free devices that agree with 1 of its GPUs on resource.kubernetes.io/pcieRoot"},
-		"cards that another claim has":         {of(root, one, card), halves, []int{0, 0, 1, 1}, []string{"nic-0", "nic-2", "nic-3"}, "0123: 0123×1"},
+		"a card for each GPU":                  {of(root, pod, card), halves, halves, nil, "any"},
+		"fewer cards than GPUs":                {of(root, pod, card), halves, []int{0, 1, 0, 2}, nil, "01234567: 0123×2 4567×1"},
+		"no card at a root":                    {of(root, card, pod), halves, []int{1, 1, 1, 1, 2}, nil, "4567"},
+		"no card agrees":                       {of(root, pod, card), halves, []int{2, 3}, nil, "resourceClaims c0: the node has no free devices that agree with 1 of its GPUs on resource.kubernetes.io/pcieRoot"},
+		"cards that another claim has":         {of(root, pod, card), halves, []int{0, 0, 1, 1}, []string{"nic-0", "nic-2", "nic-3"}, "0123: 0123×1"},
 		"a card for two GPUs":                  {of(root, two, card), halves, []int{0, 1, 1}, nil, "01234567: 0123×1"},
-		"GPUs of two requests":                 {of(root, one, asks("h", "gpu", 1), card), halves, []int{0, 1, 1}, nil, "01234567: 0123×1"},
-		"two cards for a GPU":                  {of(root, one, cards), halves, []int{0, 0, 0, 1}, nil, "0123: 0123×1"},
-		"two cards, or else one":               {of(root, one, some), halves, []int{0, 0, 0, 1}, nil, "01234567: 0123×3 4567×1"},
-		"a second card anywhere":               {of([]resourceapi.DeviceConstraint{agree(pcieRoot, "g", "n")}, one, card, asks("m", "nic", 1)), halves, []int{0, 0, 2}, nil, "0123: 0123×1"},
-		"a card in a claim of its own":         {append(of(root, one, card), of(nil, card)...), halves, []int{0, 0, 2}, nil, "0123: 0123×1"},
-		"a selector that fails":                {of(root, one, failing), halves, halves, nil, "resourceClaims c0: claim ns/m0-0: selector #0 on device nic.example.com/n/nic-0: CEL runtime error: no such key: speed"},
+		"GPUs of two requests":                 {of(root, pod, asks("h", "gpu", 1), card), halves, []int{0, 1, 1}, nil, "01234567: 0123×1"},
+		"two cards for a GPU":                  {of(root, pod, cards), halves, []int{0, 0, 0, 1}, nil, "0123: 0123×1"},
+		"two cards, or else one":               {of(root, pod, request), halves, []int{0, 0, 0, 1}, nil, "01234567: 0123×3 4567×1"},
+		"a second card anywhere":               {of([]resourceapi.DeviceConstraint{agree(pcieRoot, "g", "n")}, pod, card, asks("m", "nic", 1)), halves, []int{0, 0, 2}, nil, "0123: 0123×1"},
+		"a card in a claim of its own":         {append(of(root, pod, card), of(nil, card)...), halves, []int{0, 0, 2}, nil, "0123: 0123×1"},
+		"a selector that fails":                {of(root, pod, failing), halves, halves, nil, "resourceClaims c0: claim ns/m0-0: selector #0 on device nic.example.com/n/nic-0: CEL runtime error: no such key: speed"},
 		"all GPUs, which agree":                {of(root, every, card), []int{0, 0, 0, 0, 0, 0, 0, 0}, []int{0}, nil, "01234567"},
 		"all GPUs, which don't agree":          {of(root, every, card), halves, []int{0, 1}, nil, "resourceClaims c0: the node has no free devices that agree with 8 of its GPUs on resource.kubernetes.io/pcieRoot"},
-		"GPUs without the attribute":           {of(root, one, card), []int{-1, 0, 0, -1, -1, -1, -1, -1}, []int{0, 0, -1}, nil, "12"},
-		"a GPU of its own root":                {of(root, one, card), []int{0, 1, 2, 3, 4, 5, 6, 7}, []int{3, 5, 5}, nil, "35"},
-		"cards agree with each other alone":    {of([]resourceapi.DeviceConstraint{agree(pcieRoot, "n")}, one, cards), halves, []int{0, 0}, nil, "any"},
+		"GPUs without the attribute":           {of(root, pod, card), []int{-1, 0, 0, -1, -1, -1, -1, -1}, []int{0, 0, -1}, nil, "12"},
+		"a GPU of its own root":                {of(root, pod, card), []int{0, 1, 2, 3, 4, 5, 6, 7}, []int{3, 5, 5}, nil, "35"},
+		"cards agree with each other alone":    {of([]resourceapi.DeviceConstraint{agree(pcieRoot, "n")}, pod, cards), halves, []int{0, 0}, nil, "any"},
 		"GPUs agree with each other alone":     {of([]resourceapi.DeviceConstraint{agree(half, "g")}, two, card), halves, []int{0, 0}, nil, "any"},
 		"GPUs agree on one more":               {of([]resourceapi.DeviceConstraint{agree(half, "g"), agree(pcieRoot)}, two, card), []int{0, 0, 0, 1, 1, 1, 1, 1}, []int{0, 1, 1}, nil, "0124567"},
 		"a watched GPU agrees with three":      {of(root, asks("g", "gpu", 3), asks("w", "watch", 1)), halves, nil, nil, "any"},
 		"no watched GPU agrees with four":      {of(root, asks("g", "gpu", 4), asks("w", "watch", 1)), halves, nil, nil, "resourceClaims c0: the node has no free devices that agree with 4 of its GPUs on resource.kubernetes.io/pcieRoot"},
-		"one GPU with the attribute":           {of(root, one), []int{-1, 0, -1, 1, -1, -1, -1, -1}, nil, nil, "13"},
-		"no GPU with the attribute":            {of(root, one), []int{-1, -1, -1, -1, -1, -1, -1, -1}, nil, nil, "resourceClaims c0: no GPU of the node has the attribute resource.kubernetes.io/pcieRoot"},
-		"some of the GPUs, which is not asked": {of([]resourceapi.DeviceConstraint{agree(pcieRoot, "g", "n")}, one, asks("h", "gpu", 1), card), halves, []int{0}, nil, "any"},
+		"one GPU with the attribute":           {of(root, pod), []int{-1, 0, -1, 1, -1, -1, -1, -1}, nil, nil, "13"},
+		"no GPU with the attribute":            {of(root, pod), []int{-1, -1, -1, -1, -1, -1, -1, -1}, nil, nil, "resourceClaims c0: no GPU of the node has the attribute resource.kubernetes.io/pcieRoot"},
+		"some of the GPUs, which is not asked": {of([]resourceapi.DeviceConstraint{agree(pcieRoot, "g", "n")}, pod, asks("h", "gpu", 1), card), halves, []int{0}, nil, "any"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := dra(t)
 			h.atRoots(c.gpus, c.nics)
-			held := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "held", UID: "uid-held", ResourceVersion: "5"}}
-			held.Status.Allocation = &resourceapi.AllocationResult{}
-			for _, device := range c.held {
-				held.Status.Allocation.Devices.Results = append(held.Status.Allocation.Devices.Results,
+			allocatedClaim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "held", UID: "uid-held", ResourceVersion: "5"}}
+			allocatedClaim.Status.Allocation = &resourceapi.AllocationResult{}
+			for _, device := range c.allocatedCards {
+				allocatedClaim.Status.Allocation.Devices.Results = append(allocatedClaim.Status.Allocation.Devices.Results,
 					resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: nicDriver, Pool: "n", Device: device})
 			}
-			h.add(held)
+			h.add(allocatedClaim)
 			h.withClaims(c.claims, "m0") // before, so that the first answer knows them
 			h.run("")
 			h.service.ask(inTreeQuestion(1, "m0"))
-			if got := told(next(t, "answer", h.service.inTree)); got != c.want && !(strings.Contains(c.want, ":") && strings.HasPrefix(got, c.want+". ")) {
+			if got := gpusOf(next(t, "answer", h.service.inTree)); got != c.want && !(strings.Contains(c.want, ":") && strings.HasPrefix(got, c.want+". ")) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
@@ -203,10 +203,10 @@ func TestMembersGetCardsThatAgreeWithTheirPlannedGPUs(t *testing.T) {
 	for range names {
 		next(t, "binding", h.bound)
 	}
-	given := h.allocated()
+	allocated := h.allocated()
 	var cards []string
 	for i, name := range names {
-		card, gpu, _ := strings.Cut(given[name], " ")
+		card, gpu, _ := strings.Cut(allocated[name], " ")
 		if want := []string{"gpu-7", "gpu-0", "gpu-2", "gpu-4"}[i]; gpu != want {
 			t.Errorf("%s has %s, planned is %s", name, gpu, want)
 		}

@@ -1,0 +1,213 @@
+package plugin
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"muster.dev/shim/internal/devices"
+	"muster.dev/shim/internal/gangs"
+)
+
+const (
+	// maxWaiters bounds the pods in the list, and maxWaitersOfNamespace bounds those of one namespace. Kubernetes tries
+	// every pod again after some minutes, so a pod that is not in the list only waits longer.
+	maxWaiters, maxWaitersOfNamespace = 1024, 64
+	// retryPause is the least time between two tries of a pod after ends of plans. Activate skips the queue's back-off. So
+	// without a pause, pods that can never run would each cost a cycle whenever a plan ends.
+	retryPause = 10 * time.Second
+	// retriesAtOnce bounds the pods that are tried at once, and retryBreak is the time before the next pods are tried. Each
+	// try costs the scheduling thread milliseconds.
+	retriesAtOnce, retryBreak = 16, time.Second
+)
+
+// deviceWaiters is the list of pods that the allocator refused because live plans hold the devices. They are tried again
+// when a plan ends. No event of the cluster does it: a plan that ends without an allocation changes no object.
+type deviceWaiters struct {
+	mu    sync.Mutex
+	pods  map[string]*waitingPod
+	ended int       // number of ended plans
+	last  time.Time // when pods were last tried
+	armed bool      // a timer will try further pods
+}
+
+// waitingPod is an entry for a refused pod. `pod` is nil between a retry and the next refusal. `due` means that a plan
+// ended after the refusal, so a retry may succeed.
+type waitingPod struct {
+	pod       *v1.Pod
+	namespace string
+	tried     time.Time
+	due       bool
+}
+
+// plannedForOthers returns the devices of these drivers that live plans have for other pods. It records in the cycle
+// whether there are such devices.
+func (c *coreData) plannedForOthers(pod *v1.Pod, drivers sets.Set[string]) []string {
+	endedBefore := c.deviceWaiters.hasEnded()
+	planned := c.store.PlannedForOthers(pod.UID, drivers)
+	if len(planned) > 0 && !c.withheld {
+		c.withheld, c.endedBefore = true, endedBefore
+	}
+	return planned
+}
+
+// noteWaiter adds the cycle's pod to the list if plans withheld devices from it and a node was refused for its devices. It
+// is not called for our own pods, because the service plans them again.
+func (p *Plugin) noteWaiter(state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) {
+	data, err := state.Read(coreKey)
+	if err != nil {
+		return
+	}
+	if cycle := data.(*coreData); cycle.withheld && p.refusedByDevices(statuses) {
+		if p.deviceWaiters.note(pod, cycle.endedBefore, time.Now()) { // a plan ended during this cycle, when the pod was not in the list yet
+			p.activateWaiters()
+		}
+	}
+}
+
+func (p *Plugin) refusedByDevices(statuses fwk.NodeToStatusReader) bool {
+	for _, code := range []fwk.Code{fwk.Unschedulable, fwk.UnschedulableAndUnresolvable} {
+		nodes, err := statuses.NodesForStatusCode(p.handle.SnapshotSharedLister().NodeInfos(), code)
+		if err != nil {
+			return true
+		}
+		if slices.ContainsFunc(nodes, func(n fwk.NodeInfo) bool { return statuses.Get(n.Node().Name).Plugin() == devices.Name }) {
+			return true
+		}
+	}
+	return false
+}
+
+func (k *deviceWaiters) hasEnded() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ended
+}
+
+// end records that a plan has ended.
+func (k *deviceWaiters) end() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ended++
+	for _, waiting := range k.pods {
+		waiting.due = waiting.due || waiting.pod != nil
+	}
+}
+
+// note records a refused pod. endedBefore is the number of plans that had ended when its cycle began. If more plans have
+// ended since, the pod is due, and note returns true. A new pod gets tried = now − retryPause: it may be tried at once,
+// but only after pods that have waited longer.
+func (k *deviceWaiters) note(pod *v1.Pod, endedBefore int, now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pods == nil {
+		k.pods = map[string]*waitingPod{}
+	}
+	key := pod.Namespace + "/" + pod.Name
+	waiting := k.pods[key]
+	if waiting == nil {
+		k.leave(now)
+		if len(k.pods) >= maxWaiters || k.countOf(pod.Namespace) >= maxWaitersOfNamespace {
+			return false
+		}
+		waiting = &waitingPod{namespace: pod.Namespace, tried: now.Add(-retryPause)}
+		k.pods[key] = waiting
+	}
+	waiting.pod, waiting.due = pod, waiting.due || k.ended != endedBefore
+	return waiting.due
+}
+
+// countOf returns the number of waiting pods of a namespace.
+func (k *deviceWaiters) countOf(namespace string) (count int) {
+	for _, waiting := range k.pods {
+		if waiting.namespace == namespace {
+			count++
+		}
+	}
+	return count
+}
+
+// leave removes the entries of pods that were tried again more than retryPause ago and were not refused since.
+func (k *deviceWaiters) leave(now time.Time) {
+	maps.DeleteFunc(k.pods, func(_ string, waiting *waitingPod) bool {
+		return waiting.pod == nil && now.Sub(waiting.tried) >= retryPause
+	})
+}
+
+// take returns the pods to try now: pods that are due, beginning with the pod that has not been tried for the longest
+// time. If further pods are due, it also returns the time until they may be tried, otherwise 0.
+func (k *deviceWaiters) take(now time.Time) (pods map[string]*v1.Pod, pause time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.leave(now)
+	var due []string
+	for key, waiting := range k.pods {
+		if waiting.due {
+			due = append(due, key)
+		}
+	}
+	slices.SortFunc(due, func(a, b string) int {
+		return cmp.Or(k.pods[a].tried.Compare(k.pods[b].tried), cmp.Compare(a, b))
+	})
+	if wait := retryBreak - now.Sub(k.last); wait > 0 && len(due) > 0 {
+		return nil, wait
+	}
+	pods = map[string]*v1.Pod{}
+	for _, key := range due {
+		waiting := k.pods[key]
+		if wait := retryPause - now.Sub(waiting.tried); wait > 0 { // the pods after it have to wait even longer
+			return pods, wait
+		}
+		if len(pods) == retriesAtOnce {
+			return pods, retryBreak
+		}
+		pods[key] = waiting.pod
+		waiting.pod, waiting.tried, waiting.due, k.last = nil, now, false, now
+	}
+	return pods, 0
+}
+
+// retryWaiters puts waiting pods back into the scheduling queue. It does so when a plan has ended and its last member
+// has given back its reserved devices. Activate ignores pods that have a node by now.
+func (c *core) retryWaiters(g *gangs.Gang) {
+	if g.Holds() {
+		return
+	}
+	c.deviceWaiters.end()
+	c.activateWaiters()
+}
+
+func (c *core) activateWaiters() {
+	pods, pause := c.deviceWaiters.take(time.Now())
+	if pause > 0 && c.deviceWaiters.arm() {
+		time.AfterFunc(pause, func() {
+			c.deviceWaiters.disarm()
+			c.activateWaiters()
+		})
+	}
+	if len(pods) > 0 {
+		c.handle.Activate(klog.Background(), pods)
+	}
+}
+
+// arm returns whether the caller must start a timer, because none is running.
+func (k *deviceWaiters) arm() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	wasArmed := k.armed
+	k.armed = true
+	return !wasArmed
+}
+
+func (k *deviceWaiters) disarm() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.armed = false
+}
