@@ -55,19 +55,19 @@ func read(t *testing.T) string {
 }
 
 func TestKindTakesTheConfiguration(t *testing.T) {
-	if said := create(t, read(t)); !strings.HasPrefix(said, validated) {
-		t.Error(said)
+	if output := create(t, read(t)); !strings.HasPrefix(output, validated) {
+		t.Error(output)
 	}
 }
 
 func TestKindRefuses(t *testing.T) {
-	for name, test := range map[string]struct{ added, says string }{
+	for name, test := range map[string]struct{ line, says string }{
 		"a misspelt field": {"networkng: {}", "field networkng not found"},
 		"a bad subnet":     {"networking: {podSubnet: 10.0.0.0/99}", "invalid pod subnet"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if said := create(t, read(t)+"\n"+test.added+"\n"); !strings.Contains(said, test.says) {
-				t.Error(said)
+			if output := create(t, read(t)+"\n"+test.line+"\n"); !strings.Contains(output, test.says) {
+				t.Error(output)
 			}
 		})
 	}

@@ -28,9 +28,9 @@ import (
 const (
 	name  = "gpu.muster.local"
 	state = kubeletplugin.KubeletPluginsDir + "/" + name
-	// held has a file for each device that a claim holds, with the claim's UID in it. So a driver that starts anew
-	// knows what its predecessor gave out.
-	held = state + "/held"
+	// heldFolder has a file for each device that a claim holds, with the claim's UID in it. So a new driver knows the
+	// devices that its predecessor has prepared.
+	heldFolder = state + "/held"
 )
 
 type driver struct{}
@@ -46,21 +46,21 @@ func (driver) PrepareResourceClaims(_ context.Context, claims []*resourceapi.Res
 }
 
 func prepare(claim *resourceapi.ResourceClaim) (result kubeletplugin.PrepareResult) {
-	for _, each := range claim.Status.Allocation.Devices.Results {
-		if each.Driver != name {
+	for _, allocated := range claim.Status.Allocation.Devices.Results {
+		if allocated.Driver != name {
 			continue
 		}
-		// who only watches a device holds nothing of it
-		if each.AdminAccess == nil || !*each.AdminAccess {
-			if err := hold(each.Device, claim.UID); err != nil {
+		// a request that only watches a device does not hold it
+		if allocated.AdminAccess == nil || !*allocated.AdminAccess {
+			if err := hold(allocated.Device, claim.UID); err != nil {
 				return kubeletplugin.PrepareResult{Err: err}
 			}
 		}
 		result.Devices = append(result.Devices, kubeletplugin.Device{
-			Requests:     []string{each.Request},
-			PoolName:     each.Pool,
-			DeviceName:   each.Device,
-			CDIDeviceIDs: []string{"nvidia.com/gpu=" + strings.ToUpper(each.Device)},
+			Requests:     []string{allocated.Request},
+			PoolName:     allocated.Pool,
+			DeviceName:   allocated.Device,
+			CDIDeviceIDs: []string{"nvidia.com/gpu=" + strings.ToUpper(allocated.Device)},
 		})
 	}
 	return result
@@ -85,7 +85,7 @@ func (driver) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHeal
 
 // hold writes down that the claim has the device. Calls come one after another.
 func hold(device string, claim types.UID) error {
-	file := filepath.Join(held, filepath.Base(device))
+	file := filepath.Join(heldFolder, filepath.Base(device))
 	holder, err := os.ReadFile(file)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -97,7 +97,7 @@ func hold(device string, claim types.UID) error {
 }
 
 func release(claim types.UID) error {
-	files, err := filepath.Glob(held + "/*")
+	files, err := filepath.Glob(heldFolder + "/*")
 	for _, file := range files {
 		if holder, unread := os.ReadFile(file); unread != nil || string(holder) == string(claim) {
 			err = errors.Join(err, unread, os.Remove(file))
@@ -107,10 +107,10 @@ func release(claim types.UID) error {
 }
 
 // devices have the PCI addresses of a real machine: GPUs 0 to 7 at 0000:10:00.0, 0000:11:00.0 and so on.
-func devices(count int) (found []resourceapi.Device) {
+func devices(count int) (devices []resourceapi.Device) {
 	for index := range count {
 		uuid, kind, address, number := fmt.Sprintf("GPU-%d", index), "gpu", fmt.Sprintf("0000:%02x:00.0", 16+index), int64(index)
-		found = append(found, resourceapi.Device{
+		devices = append(devices, resourceapi.Device{
 			Name: fmt.Sprintf("gpu-%d", index),
 			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 				"type":                            {StringValue: &kind},
@@ -120,7 +120,7 @@ func devices(count int) (found []resourceapi.Device) {
 			},
 		})
 	}
-	return found
+	return devices
 }
 
 func run(ctx context.Context, node string, count int, kubeconfig string) error {
@@ -132,7 +132,7 @@ func run(ctx context.Context, node string, count int, kubeconfig string) error {
 	if err != nil {
 		return err
 	}
-	for _, folder := range []string{held, kubeletplugin.KubeletRegistryDir} {
+	for _, folder := range []string{heldFolder, kubeletplugin.KubeletRegistryDir} {
 		if err := os.MkdirAll(folder, 0o750); err != nil {
 			return err
 		}

@@ -52,32 +52,32 @@ func (p *plugin) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 	return nil
 }
 
-func (p *plugin) GetPreferredAllocation(_ context.Context, asked *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
+func (p *plugin) GetPreferredAllocation(_ context.Context, request *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
 	answer := &api.PreferredAllocationResponse{}
-	for _, container := range asked.ContainerRequests {
-		chosen := slices.Clone(container.MustIncludeDeviceIDs)
+	for _, container := range request.ContainerRequests {
+		preferred := slices.Clone(container.MustIncludeDeviceIDs)
 		free := slices.Clone(container.AvailableDeviceIDs)
 		slices.SortFunc(free, byIndex)
 		for _, device := range free {
-			if len(chosen) < int(container.AllocationSize) && !slices.Contains(chosen, device) {
-				chosen = append(chosen, device)
+			if len(preferred) < int(container.AllocationSize) && !slices.Contains(preferred, device) {
+				preferred = append(preferred, device)
 			}
 		}
-		answer.ContainerResponses = append(answer.ContainerResponses, &api.ContainerPreferredAllocationResponse{DeviceIDs: chosen})
+		answer.ContainerResponses = append(answer.ContainerResponses, &api.ContainerPreferredAllocationResponse{DeviceIDs: preferred})
 	}
 	return answer, nil
 }
 
-func (p *plugin) Allocate(_ context.Context, asked *api.AllocateRequest) (*api.AllocateResponse, error) {
+func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
 	answer := &api.AllocateResponse{}
-	for _, container := range asked.ContainerRequests {
+	for _, container := range request.ContainerRequests {
 		devices := slices.Clone(container.DevicesIds)
 		slices.SortFunc(devices, byIndex)
-		given := &api.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(devices, ",")}}
+		response := &api.ContainerAllocateResponse{Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(devices, ",")}}
 		for _, device := range devices {
-			given.CdiDevices = append(given.CdiDevices, &api.CDIDevice{Name: "nvidia.com/gpu=" + device})
+			response.CdiDevices = append(response.CdiDevices, &api.CDIDevice{Name: "nvidia.com/gpu=" + device})
 		}
-		answer.ContainerResponses = append(answer.ContainerResponses, given)
+		answer.ContainerResponses = append(answer.ContainerResponses, response)
 	}
 	return answer, nil
 }
@@ -145,8 +145,8 @@ func register(resource string) error {
 // awaitKubelet returns when the kubelet's socket is another one than before.
 func awaitKubelet(before time.Time) time.Time {
 	for {
-		if made := socketMade(); !made.IsZero() && made != before {
-			return made
+		if created := socketMade(); !created.IsZero() && created != before {
+			return created
 		}
 		time.Sleep(lookEvery)
 	}
@@ -154,9 +154,9 @@ func awaitKubelet(before time.Time) time.Time {
 
 // socketMade tells when the kubelet made its socket; inode numbers are used again, times are not.
 func socketMade() time.Time {
-	found, err := os.Stat(api.KubeletSocket)
+	info, err := os.Stat(api.KubeletSocket)
 	if err != nil {
 		return time.Time{}
 	}
-	return found.ModTime()
+	return info.ModTime()
 }

@@ -85,7 +85,7 @@ func answers(t *testing.T, c cluster) map[string][]string {
 		namespaces = append(namespaces, namespace)
 	}
 	open := map[string][]string{}
-	for _, each := range []struct {
+	for _, tested := range []struct {
 		name string
 		make frameworkruntime.PluginFactory
 		args runtime.Object
@@ -102,8 +102,8 @@ func answers(t *testing.T, c cluster) map[string][]string {
 		},
 		{nodeports.Name, frameworkruntime.FactoryAdapter(features, nodeports.New), nil},
 	} {
-		plugin := plugintesting.SetupPluginWithInformers(t.Context(), t, each.make, each.args, snapshot, namespaces)
-		open[each.name] = openTo(t, c.Pod, plugin, snapshot)
+		plugin := plugintesting.SetupPluginWithInformers(t.Context(), t, tested.make, tested.args, snapshot, namespaces)
+		open[tested.name] = openTo(t, c.Pod, plugin, snapshot)
 	}
 	return open
 }

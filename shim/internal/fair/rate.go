@@ -1,4 +1,4 @@
-// Package fair has limits that namespaces share: none of them can use one up for the others.
+// Package fair has limits that namespaces share. No namespace can use up a limit and block the others.
 package fair
 
 import (
@@ -9,75 +9,75 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Rate limits a rate for each namespace and for all together. In each namespace one caller at a time waits for the
-// limits, and the limit of all serves callers in the order in which they came. So namespaces take turns, and one that
-// has thousands of callers delays another by one of them.
+// Rate limits a rate for each namespace and for all namespaces together. In each namespace one caller at a time waits for
+// the limits, and the common limit serves callers in the order of their arrival. So namespaces take turns: a namespace
+// with thousands of callers delays another namespace by one caller.
 type Rate struct {
-	each  rate.Limit // of one namespace
+	limit rate.Limit // of one namespace
 	burst int
 	all   *rate.Limiter
 
-	mu      sync.Mutex
-	of      map[string]*ownRate
-	sweepAt int // size of the map at which entries are removed
+	mu          sync.Mutex
+	byNamespace map[string]*namespaceRate
+	sweepAt     int // size of the map at which entries are removed
 }
 
-// ownRate is the limit of one namespace. Its entry is removed some time after it is idle and its burst is whole again.
-type ownRate struct {
+// namespaceRate is the limit of one namespace. It is removed some time after its last call, when its burst is full again.
+type namespaceRate struct {
 	limiter *rate.Limiter
 	turn    chan struct{} // held by the caller that waits for the limits
 	callers int
 }
 
-// fewRates is the number of entries up to which none is removed.
+// fewRates is the number of entries up to which no entry is removed.
 const fewRates = 64
 
-// NewRate returns a Rate. In each namespace it lets this many go on each second, after a burst; all is the limit of all.
-func NewRate(each rate.Limit, burst int, all *rate.Limiter) *Rate {
-	return &Rate{each: each, burst: burst, all: all, of: map[string]*ownRate{}, sweepAt: fewRates}
+// NewRate returns a Rate. limit and burst are those of each namespace, and all is the limit of all namespaces together.
+func NewRate(limit rate.Limit, burst int, all *rate.Limiter) *Rate {
+	return &Rate{limit: limit, burst: burst, all: all, byNamespace: map[string]*namespaceRate{}, sweepAt: fewRates}
 }
 
-// Wait waits until this many of the namespace may go on, at most the burst. It returns false if the context ended
-// first.
+// Wait waits until the limits allow count of the namespace, which is at most the burst. It returns false if the context
+// ended first.
 func (r *Rate) Wait(ctx context.Context, namespace string, count int) bool {
-	own := r.enter(namespace)
-	defer r.leave(own)
+	entry := r.enter(namespace)
+	defer r.leave(entry)
 	select {
-	case own.turn <- struct{}{}:
-		defer func() { <-own.turn }()
+	case entry.turn <- struct{}{}:
+		defer func() { <-entry.turn }()
 	case <-ctx.Done():
 		return false
 	}
-	return own.limiter.WaitN(ctx, count) == nil && r.all.WaitN(ctx, count) == nil
+	return entry.limiter.WaitN(ctx, count) == nil && r.all.WaitN(ctx, count) == nil
 }
 
-func (r *Rate) enter(namespace string) *ownRate {
+func (r *Rate) enter(namespace string) *namespaceRate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own := r.of[namespace]
-	if own == nil {
+	entry := r.byNamespace[namespace]
+	if entry == nil {
 		r.sweep()
-		own = &ownRate{limiter: rate.NewLimiter(r.each, r.burst), turn: make(chan struct{}, 1)}
-		r.of[namespace] = own
+		entry = &namespaceRate{limiter: rate.NewLimiter(r.limit, r.burst), turn: make(chan struct{}, 1)}
+		r.byNamespace[namespace] = entry
 	}
-	own.callers++
-	return own
+	entry.callers++
+	return entry
 }
 
-func (r *Rate) leave(own *ownRate) {
+func (r *Rate) leave(entry *namespaceRate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own.callers--
+	entry.callers--
 }
 
-// sweep removes entries that equal a new one, whenever the map has grown to twice what was left last time. The limit
-// of all bounds the entries that are idle and not whole yet.
+// sweep removes entries that equal a new entry, whenever the map has twice the size that it had after the last sweep. The
+// common limit bounds the idle entries whose burst is not full yet.
 func (r *Rate) sweep() {
-	if len(r.of) < r.sweepAt {
+	if len(r.byNamespace) < r.sweepAt {
 		return
 	}
-	maps.DeleteFunc(r.of, func(_ string, own *ownRate) bool {
-		return own.callers == 0 && own.limiter.Tokens() >= float64(r.burst)
+	maps.DeleteFunc(r.byNamespace, func(_ string, entry *namespaceRate) bool {
+		return entry.callers == 0 && entry.limiter.Tokens() >= float64(r.burst)
 	})
-	r.sweepAt = max(fewRates, 2*len(r.of))
+	r.sweepAt = max(fewRates, 2*len(r.byNamespace))
 }

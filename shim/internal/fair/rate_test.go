@@ -86,17 +86,17 @@ func TestTheFairRateForgetsNamespacesThatAreWholeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := ten()
 		ctx, cancel := context.WithCancel(t.Context())
-		gone := asks(ctx, s, "gone", 5000, 1)
+		cancelled := asks(ctx, s, "gone", 5000, 1)
 		for i := range 2_000 {
 			s.Wait(t.Context(), fmt.Sprint("ns", i), 1)
 		}
-		if most := 2 * 100; len(s.of) > most {
-			t.Errorf("%d namespaces are remembered, at most %d may be", len(s.of), most)
+		if most := 2 * 100; len(s.byNamespace) > most {
+			t.Errorf("%d namespaces are remembered, at most %d may be", len(s.byNamespace), most)
 		}
 		cancel()
 		synctest.Wait()
-		if len(gone) == cap(gone) || s.of["gone"].callers != 0 {
-			t.Errorf("%d went on, %d wait, though the context has ended", len(gone), s.of["gone"].callers)
+		if len(cancelled) == cap(cancelled) || s.byNamespace["gone"].callers != 0 {
+			t.Errorf("%d went on, %d wait, though the context has ended", len(cancelled), s.byNamespace["gone"].callers)
 		}
 		if took := <-asks(t.Context(), s, "gone", 1, 1); took > time.Second {
 			t.Errorf("waited %v behind callers that are gone", took)
@@ -106,8 +106,8 @@ func TestTheFairRateForgetsNamespacesThatAreWholeAgain(t *testing.T) {
 		s.sweepAt = 0
 		s.sweep()
 		s.mu.Unlock()
-		if len(s.of) != 0 {
-			t.Errorf("%d namespaces are remembered after a minute without callers", len(s.of))
+		if len(s.byNamespace) != 0 {
+			t.Errorf("%d namespaces are remembered after a minute without callers", len(s.byNamespace))
 		}
 	})
 }

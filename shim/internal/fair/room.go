@@ -11,27 +11,27 @@ import (
 
 const pollInterval = 20 * time.Millisecond
 
-// Room limits how many members are in at a time. Gangs wait in the order in which they came. Namespaces take
-// turns, and none counts for more than its share of the size. So others can go on, however many gangs of one
-// namespace are in and however large they are.
+// Room limits how many members are in the room at a time. Gangs wait in the order of their arrival. Namespaces take
+// turns, and each counts for at most its share of the size. So one namespace cannot block the others, whatever the number
+// and the size of its gangs.
 type Room struct {
 	mu          sync.Mutex
 	size, share int
-	used        int                // of the size
-	of          map[string]*tenant // namespaces with gangs that are in or wait
+	usedSize    int                // members in the room, at most its share for each namespace
+	byNamespace map[string]*tenant // namespaces with gangs that are in the room or wait
 	turns       []string           // namespaces with gangs that wait, the next one first
 }
 
-// tenant is what one namespace has in a room.
+// tenant counts the members of one namespace that are in the room, and lists its gangs that wait.
 type tenant struct {
-	in    int // members
+	in    int
 	queue []*Ticket
 }
 
-// Ticket stands for a gang that waits or is in.
+// Ticket represents a gang that waits or is in the room.
 type Ticket struct {
 	namespace string
-	members   int // those that have not left
+	members   int // members that have not left
 	admitted  chan struct{}
 	empty     chan struct{}
 }
@@ -39,13 +39,13 @@ type Ticket struct {
 // Empty returns a channel that is closed when the last member has left.
 func (t *Ticket) Empty() <-chan struct{} { return t.empty }
 
-// NewRoom returns an empty room. A share as large as the size is none: then namespaces only take turns.
+// NewRoom returns an empty room. If the share is as large as the size, namespaces take turns but have no limit.
 func NewRoom(size, share int) *Room {
-	return &Room{size: size, share: share, of: map[string]*tenant{}}
+	return &Room{size: size, share: share, byNamespace: map[string]*tenant{}}
 }
 
-// Take waits until it is this gang's turn and its members fit. A gang larger than the share waits until its namespace
-// has no other gang in. The members must leave later. ok is false if the context ended first.
+// Take waits until it is this gang's turn and its members fit. A gang larger than the share waits until no other gang of
+// its namespace is in the room. The members must leave later. ok is false if the context ended first.
 func (r *Room) Take(ctx context.Context, namespace string, members int) (t *Ticket, ok bool) {
 	t = &Ticket{namespace: namespace, members: members, admitted: make(chan struct{}), empty: make(chan struct{})}
 	r.mu.Lock()
@@ -67,7 +67,7 @@ func (r *Room) Take(ctx context.Context, namespace string, members int) (t *Tick
 	return nil, false
 }
 
-// Leave records that one member has left. More than have come in have no effect.
+// Leave records that one member has left. A call after the last member has left has no effect.
 func (r *Room) Leave(t *Ticket) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,63 +81,63 @@ func (r *Room) LeaveAll(t *Ticket) {
 	r.release(t, t.members)
 }
 
-// Members returns how many members are in.
+// Members returns how many members are in the room.
 func (r *Room) Members() (in int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, of := range r.of {
-		in += of.in
+	for _, tenant := range r.byNamespace {
+		in += tenant.in
 	}
 	return in
 }
 
-// Idle returns when no member is in or waits, and at the latest after this time.
+// Idle waits until no member is in the room or waits, but not longer than atMost.
 func (r *Room) Idle(ctx context.Context, atMost time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return len(r.of) == 0, nil
+		return len(r.byNamespace) == 0, nil
 	})
 }
 
 // The caller of the following functions holds the lock.
 
 func (r *Room) enter(t *Ticket) {
-	of := r.of[t.namespace]
-	if of == nil {
-		of = &tenant{}
-		r.of[t.namespace] = of
+	entry := r.byNamespace[t.namespace]
+	if entry == nil {
+		entry = &tenant{}
+		r.byNamespace[t.namespace] = entry
 	}
-	if len(of.queue) == 0 {
+	if len(entry.queue) == 0 {
 		r.turns = append(r.turns, t.namespace)
 	}
-	of.queue = append(of.queue, t)
+	entry.queue = append(entry.queue, t)
 	r.admit()
 }
 
-// admit lets gangs in. It passes over namespaces that have their share. It stops at a gang for which others must leave
-// first, so that smaller ones do not overtake it for ever.
+// admit lets gangs in. It skips namespaces that have their share. It stops at a gang for which other members must leave
+// first. Otherwise smaller gangs could overtake that gang for ever.
 func (r *Room) admit() {
 	for passed := 0; passed < len(r.turns); {
 		namespace := r.turns[0]
-		of := r.of[namespace]
-		t := of.queue[0]
-		if of.in > 0 && of.in+t.members > r.share {
+		entry := r.byNamespace[namespace]
+		ticket := entry.queue[0]
+		if entry.in > 0 && entry.in+ticket.members > r.share {
 			r.turns = append(r.turns[1:], namespace)
 			passed++
 			continue
 		}
-		more := min(of.in+t.members, r.share) - min(of.in, r.share)
-		if r.used+more > r.size {
+		growth := min(entry.in+ticket.members, r.share) - min(entry.in, r.share)
+		if r.usedSize+growth > r.size {
 			return
 		}
-		r.used += more
-		of.in += t.members
-		close(t.admitted)
-		of.queue, r.turns, passed = of.queue[1:], r.turns[1:], 0
-		if len(of.queue) > 0 {
+		r.usedSize += growth
+		entry.in += ticket.members
+		close(ticket.admitted)
+		entry.queue, r.turns, passed = entry.queue[1:], r.turns[1:], 0
+		if len(entry.queue) > 0 {
 			r.turns = append(r.turns, namespace)
 		}
 	}
@@ -147,29 +147,29 @@ func (r *Room) release(t *Ticket, members int) {
 	if members == 0 {
 		return
 	}
-	of := r.of[t.namespace]
-	r.used -= min(of.in, r.share) - min(of.in-members, r.share)
-	of.in -= members
+	entry := r.byNamespace[t.namespace]
+	r.usedSize -= min(entry.in, r.share) - min(entry.in-members, r.share)
+	entry.in -= members
 	if t.members -= members; t.members == 0 {
 		close(t.empty)
 	}
-	r.tidy(t.namespace)
+	r.removeEmpty(t.namespace)
 	r.admit()
 }
 
 // withdraw removes a gang that waits.
 func (r *Room) withdraw(t *Ticket) {
-	of := r.of[t.namespace]
-	of.queue = slices.DeleteFunc(of.queue, func(other *Ticket) bool { return other == t })
-	if len(of.queue) == 0 {
+	entry := r.byNamespace[t.namespace]
+	entry.queue = slices.DeleteFunc(entry.queue, func(queued *Ticket) bool { return queued == t })
+	if len(entry.queue) == 0 {
 		r.turns = slices.DeleteFunc(r.turns, func(namespace string) bool { return namespace == t.namespace })
 	}
-	r.tidy(t.namespace)
+	r.removeEmpty(t.namespace)
 	r.admit() // gangs behind it may fit
 }
 
-func (r *Room) tidy(namespace string) {
-	if of := r.of[namespace]; of.in == 0 && len(of.queue) == 0 {
-		delete(r.of, namespace)
+func (r *Room) removeEmpty(namespace string) {
+	if entry := r.byNamespace[namespace]; entry.in == 0 && len(entry.queue) == 0 {
+		delete(r.byNamespace, namespace)
 	}
 }

@@ -30,8 +30,8 @@ func room(t *testing.T, size, share int, test func(*testing.T, *Room)) {
 		r := NewRoom(size, share)
 		test(t, r)
 		synctest.Wait()
-		if r.used != 0 || len(r.of) != 0 || len(r.turns) != 0 {
-			t.Errorf("left in an empty room: %d used, %v, %v", r.used, r.of, r.turns)
+		if r.usedSize != 0 || len(r.byNamespace) != 0 || len(r.turns) != 0 {
+			t.Errorf("left in an empty room: %d used, %v, %v", r.usedSize, r.byNamespace, r.turns)
 		}
 	})
 }
@@ -65,13 +65,13 @@ func TestNamespacesTakeTurnsAndHaveAShareAtMost(t *testing.T) {
 				t.Errorf("the crowd's gang %d is in: %v", i, got)
 			}
 		}
-		others := []chan *Ticket{
+		tickets := []chan *Ticket{
 			enter(t, t.Context(), r, "b", 3), enter(t, t.Context(), r, "b", 3), enter(t, t.Context(), r, "c", 2),
 		}
-		if len(others[0])+len(others[1])+len(others[2]) != 2 || len(others[1]) != 0 {
+		if len(tickets[0])+len(tickets[1])+len(tickets[2]) != 2 || len(tickets[1]) != 0 {
 			t.Error("not one gang of each other namespace is in beside the crowd")
 		}
-		for _, in := range append(crowd, others...) {
+		for _, in := range append(crowd, tickets...) {
 			ticket := <-in
 			for range ticket.members {
 				r.Leave(ticket)
@@ -84,25 +84,25 @@ func TestNamespacesTakeTurnsAndHaveAShareAtMost(t *testing.T) {
 
 func TestAGangLargerThanTheShareLeavesRoomForOthers(t *testing.T) {
 	room(t, 10, 5, func(t *testing.T, r *Room) {
-		one := <-enter(t, t.Context(), r, "a", 1)
+		small := <-enter(t, t.Context(), r, "a", 1)
 		large := enter(t, t.Context(), r, "a", 2048)
 		if len(large) != 0 {
 			t.Fatal("let in beside another gang of its namespace")
 		}
-		r.Leave(one)
+		r.Leave(small)
 		ticket := <-large
 		next := enter(t, t.Context(), r, "a", 1)
-		other := <-enter(t, t.Context(), r, "b", 5)
+		second := <-enter(t, t.Context(), r, "b", 5)
 		for range 2043 {
 			r.Leave(ticket)
 		}
 		synctest.Wait()
-		if len(next) != 0 || r.used != 10 {
-			t.Errorf("%d of 10 used by five of the large one and five others", r.used)
+		if len(next) != 0 || r.usedSize != 10 {
+			t.Errorf("%d of 10 used by five of the large one and five others", r.usedSize)
 		}
 		r.Leave(ticket)
 		r.LeaveAll(<-next)
-		r.LeaveAll(other)
+		r.LeaveAll(second)
 		r.LeaveAll(ticket)
 		<-ticket.Empty()
 	})
@@ -112,19 +112,19 @@ func TestRoomForgetsWhoGoesAway(t *testing.T) {
 	room(t, 10, 10, func(t *testing.T, r *Room) {
 		ten := <-enter(t, t.Context(), r, "a", 10)
 		ctx, cancel := context.WithCancel(t.Context())
-		gone := enter(t, ctx, r, "a", 10)
+		withdrawn := enter(t, ctx, r, "a", 10)
 		behind := enter(t, t.Context(), r, "b", 1)
 		cancel()
 		synctest.Wait()
 		r.LeaveAll(ten)
 		r.LeaveAll(<-behind)
-		if len(gone) != 0 {
+		if len(withdrawn) != 0 {
 			t.Error("let in though its context had ended")
 		}
 	})
 }
 
-// A random walk: what is used is what the namespaces have in, each up to its share, and who fits is not left waiting.
+// A random walk: usedSize is the sum over the namespaces, each up to its share, and a gang that fits does not wait.
 func TestRoomCountsWhatIsIn(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	room(t, 20, 8, func(t *testing.T, r *Room) {
@@ -132,11 +132,11 @@ func TestRoomCountsWhatIsIn(t *testing.T) {
 		var waiting []chan *Ticket
 		collect := func() {
 			synctest.Wait()
-			waiting = slices.DeleteFunc(waiting, func(each chan *Ticket) bool {
-				if len(each) == 0 {
+			waiting = slices.DeleteFunc(waiting, func(channel chan *Ticket) bool {
+				if len(channel) == 0 {
 					return false
 				}
-				in = append(in, <-each)
+				in = append(in, <-channel)
 				return true
 			})
 		}
@@ -150,23 +150,23 @@ func TestRoomCountsWhatIsIn(t *testing.T) {
 				waiting = append(waiting, enter(t, t.Context(), r, fmt.Sprint("ns", random.IntN(5)), 1+random.IntN(12)))
 			}
 			collect()
-			used := 0
-			for name, of := range r.of {
-				used += min(of.in, r.share)
+			total := 0
+			for name, of := range r.byNamespace {
+				total += min(of.in, r.share)
 				if len(of.queue) > 0 != slices.Contains(r.turns, name) {
 					t.Fatalf("%s waits and has no turn, or the reverse", name)
 				}
 			}
-			if used != r.used || used > r.size {
-				t.Fatalf("%d used, counted as %d of %d", used, r.used, r.size)
+			if total != r.usedSize || total > r.size {
+				t.Fatalf("%d used, counted as %d of %d", total, r.usedSize, r.size)
 			}
 			if len(r.turns) > 0 && len(in) == 0 {
 				t.Fatal("gangs wait, and none is in")
 			}
 		}
 		for len(in) > 0 {
-			for _, each := range in {
-				r.LeaveAll(each)
+			for _, channel := range in {
+				r.LeaveAll(channel)
 			}
 			in = nil
 			collect()
@@ -186,11 +186,11 @@ func TestIdleReturnsWhenTheLastMemberHasLeft(t *testing.T) {
 		if r.Idle(t.Context(), time.Hour); time.Since(began) < time.Minute || time.Since(began) > 2*time.Minute {
 			t.Errorf("idle after %v, the last member left after a minute", time.Since(began))
 		}
-		one := <-enter(t, t.Context(), r, "a", 1)
+		ticket := <-enter(t, t.Context(), r, "a", 1)
 		began = time.Now()
 		if r.Idle(t.Context(), time.Minute); time.Since(began) != time.Minute {
 			t.Errorf("waited %v for a minute at most", time.Since(began))
 		}
-		r.LeaveAll(one)
+		r.LeaveAll(ticket)
 	})
 }

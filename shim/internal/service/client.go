@@ -41,11 +41,11 @@ type Client struct {
 
 // Dial returns a client that connects on first use. The timeout bounds each unary call. Dial accepts only a Unix
 // socket: the connection is not encrypted, and the file system's permissions protect the socket.
-func Dial(address string, timeout time.Duration, more ...grpc.DialOption) (*Client, error) {
+func Dial(address string, timeout time.Duration, options ...grpc.DialOption) (*Client, error) {
 	if !strings.HasPrefix(address, "unix:") {
 		return nil, fmt.Errorf("serviceAddress %q: only a Unix socket is supported (unix:///run/muster/muster.sock), since the connection is neither encrypted nor authenticated", address)
 	}
-	conn, err := grpc.NewClient(address, append(more,
+	conn, err := grpc.NewClient(address, append(options,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(reconnect),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(maxRequest)),

@@ -1,6 +1,6 @@
 // Package tracing sends spans to an OpenTelemetry collector, if the environment names one (OTEL_*). It uses its own
 // provider, because kube-scheduler has none. The service decides which gangs are traced: this process starts spans
-// only below the context of a verdict. So leases, events and the Watch stream make none.
+// only below the context of a verdict. So leases, events and the Watch stream create no spans.
 package tracing
 
 import (
@@ -22,7 +22,7 @@ import (
 
 var propagator = propagation.TraceContext{}
 
-// Tracer makes spans. A nil Tracer makes none.
+// Tracer creates spans. A nil Tracer creates no spans.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer

@@ -37,7 +37,7 @@ func listen(t *testing.T) net.Listener {
 	return listener
 }
 
-// collectors are those that take no spans, each with a real socket.
+// collectors take no spans. Each has a real socket.
 var collectors = map[string]func(t *testing.T) net.Addr{
 	"away": func(t *testing.T) net.Addr {
 		listener := listen(t)
@@ -74,9 +74,9 @@ func TestACollectorThatTakesNothingHoldsUpNothingAndIsReportedOnce(t *testing.T)
 					t.Fatal(err)
 				}
 			}
-			said := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
-			if count := strings.Count(said, "Spans are lost"); count != 1 {
-				t.Errorf("reported %d times, want once: %s", count, said)
+			log := logger.GetSink().(ktesting.Underlier).GetBuffer().String()
+			if count := strings.Count(log, "Spans are lost"); count != 1 {
+				t.Errorf("reported %d times, want once: %s", count, log)
 			}
 		})
 	}
