@@ -132,6 +132,7 @@ check-python: $(READY) ## Of it: Python
 	$(PY) -m checks.sizes
 	$(call say,check: names)
 	$(PY) -m checks.names
+	$(PY) -m checks.go_names
 
 .PHONY: check-protos
 check-protos: $(READY) ## Of it: protos, and the code generated from them
