@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.dialects.jobs.families import Family, family
+from muster.dialects.jobs.families import JobGangs, job_gangs
 from muster.dialects.jobs.pruned import pruned
 from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.table import KINDS, member, modes_of
@@ -70,12 +70,12 @@ def read(
     made_by: Metadata | None = None,
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
-) -> Family:
+) -> JobGangs:
     described = KINDS[kind]
     meta = Metadata(name="x", namespace="default", uid="u", labels=labels, annotations=annotations)
     obj = CustomObject(f"{described.group}/{described.versions[0]}", meta, spec)
-    result = family(described, obj, settings, DEFAULT_LEVELS, None, made_by)
-    assert family(described, pruned(described, obj), settings, DEFAULT_LEVELS, None, made_by) == result
+    result = job_gangs(described, obj, settings, DEFAULT_LEVELS, None, made_by)
+    assert job_gangs(described, pruned(described, obj), settings, DEFAULT_LEVELS, None, made_by) == result
     return result
 
 
@@ -297,7 +297,7 @@ def test_of_a_very_large_job_nothing_is_kept_but_a_sentence() -> None:
     described = KINDS["PyTorchJob"]
     small = pruned(described, CustomObject("kubeflow.org/v1", Metadata(name="x"), types(10_000)))
     assert small.spec == "an object with more than 8,000 values"
-    group = family(described, small, DEFAULTS, DEFAULT_LEVELS, None).group
+    group = job_gangs(described, small, DEFAULTS, DEFAULT_LEVELS, None).group
     assert BadValue("pytorchjob//x", "spec", small.spec, "an object") in group.causes
 
 

@@ -34,7 +34,7 @@ from muster.adapters.preflight.facts import (
     Right,
     rights,
 )
-from muster.dialects.devices.offers import Offer
+from muster.dialects.devices.offers import NodeOffer
 from muster.dialects.devices.slices import Slices
 from muster.dialects.nodes import nodes as node_dialect
 from muster.dialects.objects import NodeObject, PodObject
@@ -250,7 +250,7 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def _node(obj: NodeObject, offer: Offer, agent: bool) -> NodeFacts:
+def _node(obj: NodeObject, offer: NodeOffer, agent: bool) -> NodeFacts:
     node = node_dialect.read(obj, offer=offer, agent=agent)
     offered = obj.status.allocatable or {}
     gpus = {
