@@ -182,7 +182,7 @@ class Scene:
             match instruction:
                 case Solve(gang, generation, request, snapshot, excluded):
                     decision = place(snapshot, request, Limits(excluded=excluded))
-                    self._send(inputs.Decided(time.monotonic(), gang, generation, decision, ""))
+                    self._send(inputs.SolveAnswered(time.monotonic(), gang, generation, decision, ""))
                 case PushVerdict():
                     self._verdicts[instruction.gang.split("/")[2]] = instruction
                 case Moved():

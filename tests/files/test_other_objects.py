@@ -12,7 +12,7 @@ import yaml
 
 from muster.adapters.files import pictures, report, svg
 from muster.adapters.files.cluster import cluster_of
-from muster.adapters.files.decide import Decided, decide
+from muster.adapters.files.decide import Outcomes, decide
 from muster.adapters.files.sources import read
 from muster.dialects.settings import DEFAULTS
 from muster.domain.decision import MemberPlacement, Objective, Placed
@@ -379,7 +379,7 @@ def sharing(name: str, memory: int, **more: Any) -> Object:
 
 
 @pytest.fixture
-def decided() -> Decided:
+def decided() -> Outcomes:
     """Two gangs of one share GPU 0, and GPU 1 has a pod on it already."""
     running = sharing("old", 4, nodeName="a")
     running["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "1"}
@@ -398,7 +398,7 @@ def decided() -> Decided:
     return decide(cluster, on_gpu_0, lambda: 0.0)
 
 
-def test_the_json_says_what_a_slice_takes_of_which_gpu(decided: Decided) -> None:
+def test_the_json_says_what_a_slice_takes_of_which_gpu(decided: Outcomes) -> None:
     members = [gang["members"] for gang in report.report(decided, {}, ())["gangs"]]
     assert members == [
         [{"pod": "x", "role": None, "node": "a", "gpus": [0], "gpu_mem": {"0": 3}}],
@@ -406,7 +406,7 @@ def test_the_json_says_what_a_slice_takes_of_which_gpu(decided: Decided) -> None
     ]
 
 
-def test_a_gpu_that_is_shared_is_drawn_so(decided: Decided) -> None:
+def test_a_gpu_that_is_shared_is_drawn_so(decided: Outcomes) -> None:
     holdings = pictures.holdings(decided)
     picture = pictures.picture(decided.after.nodes["a"], holdings)
     assert {gpu: mark.letter for gpu, mark in picture.marks.items()} == {

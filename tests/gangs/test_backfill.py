@@ -79,9 +79,9 @@ def test_a_partially_bound_gang_may_use_nodes_reserved_for_another() -> None:
     gang = next(iter(world.coordinator.state.gangs.values()))
     foreign_reservation = replace(reservation, gang="another")
     world.coordinator.state.backfill.current = foreign_reservation
-    assert world.coordinator.state.open_to(gang).nodes["a"].free_gpu_count == 0
+    assert world.coordinator.state.snapshot_for(gang).nodes["a"].free_gpu_count == 0
     gang.was_complete, gang.group = False, replace(gang.group, bound=(pod("x", node="c"),))
-    assert world.coordinator.state.open_to(gang).nodes["a"].free_gpu_count == 3
+    assert world.coordinator.state.snapshot_for(gang).nodes["a"].free_gpu_count == 3
 
 
 def racks(**nodes: int) -> list[Node]:

@@ -295,7 +295,7 @@ def test_parts_of_a_role_have_names_of_their_own_and_constraints_follow_them() -
         roles=(replace(solve.request.roles[0], name="worker", members=_members(solve.request)),),
         constraints=(AntiAffinity("x", "rack", frozenset({"worker"}), frozenset({"worker"})),),
     )
-    parts = world.coordinator.state.in_tree.refine(solve.gang, whole)
+    parts = world.coordinator.state.in_tree.answers(solve.gang).refine(whole)
     two_parts = frozenset({"worker-1", "worker-2"})
     assert parts.constraints == (AntiAffinity("x", "rack", two_parts, two_parts),)
 

@@ -15,7 +15,7 @@ from muster.gangs.messages.instructions import AskInTree
 from muster.gangs.messages.settings import Settings
 from muster.gangs.pending import answers
 from muster.gangs.pending.answers import SubrequestCache, subrequests
-from muster.gangs.pending.in_tree import InTree
+from muster.gangs.pending.refinement import GangAnswers
 from tests.gangs.world import World, node, pod, wishing
 
 BY = "VolumeBinding: node(s) didn't match PersistentVolume's node affinity"
@@ -112,7 +112,7 @@ def test_roles_that_take_all_matching_gpus_share_them_too() -> None:
 
 def test_a_gang_that_is_refused_costs_no_look_at_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    monkeypatch.setattr(InTree, "refine", lambda *arguments: looks.append(arguments))
+    monkeypatch.setattr(GangAnswers, "refine", lambda *arguments: looks.append(arguments))
     world = cluster()
     unlike_roles(world, 3)
     world.report(replace(with_cards(), everywhere=BY))

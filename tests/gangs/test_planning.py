@@ -372,7 +372,7 @@ def test_what_a_moved_member_leaves_is_looked_at() -> None:
     assert world.home(0, "q") == home
 
 
-def far_ahead() -> World:
+def throttled() -> World:
     """Room for two members of a namespace that are planned and not permitted: g has taken it, h waits."""
     world = World(Settings(settle_s=0, ahead=4)).start(node("a"), node("b"))
     world.see(*PAIR, *(pod(f"h{number}", "h") for number in (0, 1)))
@@ -392,13 +392,13 @@ MAKES_ROOM: dict[str, Callable[[World], object]] = {
 
 @pytest.mark.parametrize("happens", MAKES_ROOM.values(), ids=MAKES_ROOM.keys())
 def test_planning_waits_for_the_shim_and_goes_on_with_it(happens: Callable[[World], object]) -> None:
-    world = far_ahead()
+    world = throttled()
     happens(world)
     assert world.phase("h") == "planned"
 
 
 def test_what_is_more_urgent_and_comes_while_the_shim_is_busy_goes_first() -> None:
-    world = far_ahead()
+    world = throttled()
     world.see(*(pod(f"i{number}", "i", priority=9) for number in (0, 1)))
     world.run()
     assert (world.phase("i"), world.phase("h")) == ("planned", "planning")

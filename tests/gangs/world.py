@@ -195,7 +195,7 @@ class World:
         solve = self.solves.pop(at)
         if decision is None:
             decision = place(solve.snapshot, solve.request, Limits(excluded=solve.excluded))
-        self.send(inputs.Decided(self.now, solve.gang, solve.generation, decision, TRACE_ID))
+        self.send(inputs.SolveAnswered(self.now, solve.gang, solve.generation, decision, TRACE_ID))
 
     # --- what the shim does -------------------------------------------------------------------------
 

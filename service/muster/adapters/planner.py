@@ -1,8 +1,8 @@
-"""Run a planner next to the event loop: one thread turns `Solve` into `Decided`. There is one for each lane.
+"""Run a planner next to the event loop, one for each lane. Its thread turns `Solve` into `SolveAnswered`.
 
-The thread waits for a process of its own (`adapters/solver`), which decides and can be ended. It encodes what
-it sends, and decides itself where no process can be started. For both, the interpreter's switch interval is
-lowered: see `SWITCH_INTERVAL_S`.
+The thread waits for a process of its own (`adapters/solver`), which decides and can be ended. The thread
+encodes the messages, and decides itself if no process can be started. Because of this work the interpreter's
+switch interval is lowered: see `SWITCH_INTERVAL_S`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.causes.not_planned import Ended
 from muster.domain.decision import Decision, Placed
-from muster.gangs.messages.inputs import Decided, SolveFailed
+from muster.gangs.messages.inputs import SolveAnswered, SolveFailed
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 from muster.placement.limits import PHASES
 
@@ -41,7 +41,7 @@ class Planner:
     def __init__(
         self,
         place: Outside,
-        put: Callable[[Decided | SolveFailed], Awaitable[None]],
+        put: Callable[[SolveAnswered | SolveFailed], Awaitable[None]],
         metrics: Metrics,
         attempts: Attempts,
         time_limit_s: float,
@@ -79,7 +79,7 @@ class Planner:
             trace_id = self._attempts.trace_id(solve.gang)
             answer = await loop.run_in_executor(self._thread, self._decide, solve, trace_id)
             self._deciding = None
-            decision = answer.decision if isinstance(answer, Decided) else None
+            decision = answer.decision if isinstance(answer, SolveAnswered) else None
             passed_on = decision is not None and _is_passed_on(solve, decision)
             stretches = self._place.stretches
             if decision is not None and not solve.reserves:
@@ -102,7 +102,7 @@ class Planner:
         except TimeoutError:
             log.warning("the planner still solves at exit", waited_s=deadline_s)
 
-    def _decide(self, solve: Solve, trace_id: str) -> Decided | SolveFailed:
+    def _decide(self, solve: Solve, trace_id: str) -> SolveAnswered | SolveFailed:
         """In the planner's thread."""
         began = time.monotonic()
 
@@ -124,7 +124,7 @@ class Planner:
         event = "decided on a reservation" if solve.reserves else "decided"
         log.info(event, **about, outcome=outcome, lane=solve.lane.value, took_ms=round(took * 1000, 1))
         now, waited_s, processor_s = time.monotonic(), self._place.waited_s, self._place.processor_s
-        return Decided(now, solve.gang, solve.generation, decision, trace_id, waited_s, processor_s)
+        return SolveAnswered(now, solve.gang, solve.generation, decision, trace_id, waited_s, processor_s)
 
     def _count(self, solve: Solve, decision: Decision, took_s: float) -> None:
         outcome = _outcome(solve, decision)

@@ -18,7 +18,7 @@ from muster.adapters.asking.service import NoAnswer
 from muster.adapters.files import sources
 from muster.adapters.files.capture import text_of
 from muster.adapters.files.cluster import cluster_of
-from muster.adapters.files.decide import Decided, Outcome, Status, decide
+from muster.adapters.files.decide import Outcome, Outcomes, Status, decide
 from muster.adapters.files.run import planner, read_cluster
 from muster.adapters.files.sources import BadInput
 from muster.adapters.kube.client import KubeError
@@ -74,7 +74,7 @@ def owners(pods: Iterable[Pod]) -> dict[str, tuple[Owner, ...]]:
     }
 
 
-def gangs_of(decided_gangs: Decided) -> dict[str, Any]:
+def gangs_of(decided_gangs: Outcomes) -> dict[str, Any]:
     """Return pending gangs as a service shows them."""
     return {"ready": True, "notes": [], "gangs": [_gang(outcome) for outcome in decided_gangs.outcomes]}
 
