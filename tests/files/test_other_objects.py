@@ -246,11 +246,11 @@ def test_what_is_decided(case: Case, tmp_path: Path) -> None:
     assert answer["skipped"] == {}
 
 
-def wishing(name: str, **keys: str) -> Object:
+def with_topology(name: str, **keys: str) -> Object:
     """A lone pod with annotations of our own."""
     manifest = pod(name)
-    wishes = {f"gpu.topology/{key.replace('_', '-')}": value for key, value in keys.items()}
-    manifest["metadata"]["annotations"] = wishes
+    topology_request = {f"gpu.topology/{key.replace('_', '-')}": value for key, value in keys.items()}
+    manifest["metadata"]["annotations"] = topology_request
     return manifest
 
 
@@ -279,16 +279,16 @@ NOTES = {
         "muster-system/kai-scheduler-config",
     ),
     "a preferred scope in which no node lies": (
-        [wishing("x", preferred_scopes="nvlink-dmain,rack")],
+        [with_topology("x", preferred_scopes="nvlink-dmain,rack")],
         "default/x: no node lies in any nvlink-dmain: that preference is passed over; did you mean "
         "nvlink-domain?",
     ),
     "a preferred level that no node has": (
-        [wishing("x", preferred_scopes="node,zone")],
+        [with_topology("x", preferred_scopes="node,zone")],
         "default/x: no node lies in any zone: that preference is passed over",
     ),
     "a limit in a scope in which no node lies": (
-        [wishing("x", max_per="example.com/row=1")],
+        [with_topology("x", max_per="example.com/row=1")],
         "default/x: no node lies in any example.com/row: max-per counts each node as one",
     ),
     "a preferred level of a PodGroup": (
@@ -326,8 +326,10 @@ def test_what_is_noted(objects: list[Object], says: str, tmp_path: Path) -> None
 
 
 def test_nothing_is_noted_of_scopes_that_are_there(tmp_path: Path) -> None:
-    wishes = wishing("x", preferred_scopes="gpu,nvlink-domain,node,rack", max_per="node=1,rack=2")
-    assert decisions("-f", write(tmp_path, node("a"), wishes))["notes"] == []
+    topology_request = with_topology(
+        "x", preferred_scopes="gpu,nvlink-domain,node,rack", max_per="node=1,rack=2"
+    )
+    assert decisions("-f", write(tmp_path, node("a"), topology_request))["notes"] == []
 
 
 def test_two_versions_of_one_pod_group_are_one_object(tmp_path: Path) -> None:

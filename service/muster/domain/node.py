@@ -231,57 +231,58 @@ def _consume(amounts_left: list[int], need: Need) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Facts of one node, from its API object alone.
-
-    `gpu_resources` are the extended resources under which its whole GPUs can be asked for: what its
-    allocatable offers, narrowed by the node's mode (`ack.node.gpu.schedule`). `topology.gpu_count` is the
-    number of GPUs; a node with none is still a place for cpu-only members.
-    `gpu_memory` is what each GPU offers in slices, in GiB, by index; () where the node serves none.
-    `memory_resources` are the names by which slices ask for it (`Slice.resource`). Slices go to the GPU with
-    the least left that is enough, with `spread` to the one with the most.
-    `unhealthy` GPUs (a bit mask) are not planned on.
-    `devices` are the GPUs by index, where a DRA driver serves them and no device plugin. None is a GPU that
-    the driver does not publish now; it is unhealthy as well. `tainted` are the unhealthy GPUs with nothing
-    worse than a taint of their device: members that tolerate it may have them. `attribute_groups` has for
-    each attribute the GPUs that agree on it, as bit masks. A GPU without the attribute is in none of them.
-    Attributes on which no two GPUs agree are left out, but for those of partitions. `partitions` are (GPUs,
-    attribute) where a pod with several GPUs starts only if they are one partition. A claim gets one of this
-    size if it names the attribute; "" if any GPUs of this number are one.
-    `counters` are those of pools whose devices share them: there a GPU may be taken because other devices
-    are, such as its partitions.
-    `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
-    `cdi_devices` are the names of its GPUs in annotations of NVIDIA's NRI plugin, by index; () where none are
-    to be written.
-    `missing_gpus`: how many more it has by its capacity or its labels, and does not offer.
-    `offers_parts`: what it offers as GPUs are parts of them, MIG devices or GPUs that several pods share.
-    `hands_out`: what decides which of the node's GPUs a container gets.
-    `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
-    GPU_TOPOLOGY): the node is used without it.
-    """
+    """Facts of one node, from its API object and objects about it."""
 
     name: str
     allocatable: Resources
+    """Resources other than GPUs."""
     topology: GpuTopology
+    """The links of its GPUs, and their number (`gpu_count`). A node without GPUs takes members without GPUs.
+    """
     gpu_resources: frozenset[str] = frozenset()
+    """Extended resources by which pods request its whole GPUs: its allocatable, limited by the node's mode
+    (`ack.node.gpu.schedule`)."""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     ready: bool = True
     gpu_memory: tuple[int, ...] = ()
+    """GiB that each GPU offers in slices, by index; () if the node serves no slices."""
     memory_resources: frozenset[str] = frozenset({GPU_MEM})
+    """Names by which slices request this memory (`Slice.resource`)."""
     spread: bool = False
+    """Whether a slice goes to the GPU with the most free memory, and not to the one with the least that is
+    enough."""
     unhealthy: int = 0
+    """Bit mask of GPUs on which no pod is planned."""
     tainted: int = 0
+    """Bit mask of unhealthy GPUs with only a taint of their device. Members that tolerate it may have
+    them."""
     devices: tuple[Device | None, ...] = ()
+    """The device of each GPU by index, if only a DRA driver serves the GPUs. None is a GPU that the driver
+    does not publish now; it is also unhealthy."""
     attribute_groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Attribute → bit masks of GPUs that agree on it. GPUs without the attribute are in no mask. If no two
+    GPUs agree, an attribute is left out, unless it is one of partitions."""
     partitions: tuple[tuple[int, str], ...] = ()
+    """(GPUs, attribute) of each partition size, if a pod with several GPUs starts only on one partition. A
+    claim gets a partition of this size if it names the attribute; "" if any GPUs of this number are a
+    partition."""
     counters: Mapping[PoolKey, PoolCounters] = field(default_factory=dict)
+    """Counters of pools whose devices share them: a GPU may be taken because other devices are, such as its
+    partitions."""
     machine: str = ""
+    """Type of the machine ("ecs.sccgn6.24xlarge"). It does not affect plans."""
     cdi_devices: tuple[str, ...] = ()
+    """Names of its GPUs in annotations of NVIDIA's NRI plugin, by index; () if these are not written."""
     missing_gpus: int = 0
+    """Number of GPUs that it has, by capacity or labels, and does not offer."""
     offers_parts: bool = False
+    """Whether its GPUs are parts of GPUs: MIG devices, or GPUs that several pods share."""
     hands_out: HandsOut = HandsOut.OWN_CHOICE
+    """The component that decides which of its GPUs a container gets."""
     problems: tuple[str, ...] = ()
+    """Sentences about facts that could not be read (a broken GPU_TOPOLOGY). The node is used without them."""
 
     @property
     def untainted(self) -> int:
@@ -292,16 +293,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one pod takes of one node: bound, or held by a live plan.
-
-    `gpus` is the bit mask of its GPUs; `unindexed_gpus` counts GPUs with unknown indices (another
-    scheduler's pod). One of the two is zero. It takes them whole, or `units` of the memory of each where that
-    is not zero.
-    """
+    """The capacity of one node that a pod takes: bound, or held by a live plan."""
 
     pod_uid: str
     node: str
     resources: Resources
     gpus: int = 0
+    """Bit mask of its GPUs; 0 if their indices are unknown."""
     unindexed_gpus: int = 0
+    """Number of its GPUs if their indices are unknown (a pod of another scheduler); else 0."""
     units: int = 0
+    """GiB of memory that it takes of each GPU; 0 if it takes whole GPUs."""

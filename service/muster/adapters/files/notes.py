@@ -22,7 +22,7 @@ from muster.dialects.settings import Settings
 from muster.domain.causes.out_of_place import told_by_preset
 from muster.domain.levels import Level, part_of, preset_with, scope_meant
 from muster.domain.node import GPU_MEM, Node, TaintEffect
-from muster.domain.pod import Pod, Wishes
+from muster.domain.pod import Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
@@ -120,13 +120,13 @@ def about_scopes(
         (f"{pod.namespace}/{pod.claim.name}", scope): effect
         for pod in pods
         if pod.claim is not None and pod.present and not pod.node
-        for scope, effect in _asked(pod.claim.wishes).items()
+        for scope, effect in _asked(pod.claim.topology_request).items()
     }
     effects |= {
         (f"PodGroup {group.namespace}/{group.name}", scope): effect
         for group in groups
-        for wishes in (group.wishes, *group.role_wishes.values())
-        for scope, effect in _asked(wishes).items()
+        for topology_request in (group.topology_request, *group.role_topology_requests.values())
+        for scope, effect in _asked(topology_request).items()
     }
     unknown = {scope for _, scope in effects} - {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
     nowhere = {scope for scope in unknown if not any(part_of(node, scope, levels) for node in nodes)}
@@ -139,10 +139,10 @@ def about_scopes(
             yield f"{subject}: no node lies in any {scope}: {effect}{hint}"
 
 
-def _asked(wishes: Wishes) -> Mapping[str, str]:
+def _asked(topology_request: TopologyRequest) -> Mapping[str, str]:
     """Return optional scope of the gang → the effect if no node lies in it."""
-    limits = {per_scope.scope: per_scope.nowhere for per_scope in wishes.per_scope}
-    preferred = (*wishes.preferred_scopes, *wishes.role_preferred)
+    limits = {per_scope.scope: per_scope.nowhere for per_scope in topology_request.per_scope}
+    preferred = (*topology_request.preferred_scopes, *topology_request.role_preferred)
     return limits | dict.fromkeys(preferred, "that preference is passed over")
 
 

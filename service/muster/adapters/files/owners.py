@@ -18,7 +18,7 @@ from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.settings import Settings
 from muster.domain.levels import Level
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.words import listed, plural
 from muster.gangs.membership.group import key_of
@@ -135,7 +135,9 @@ class Owners:
                 key = Key(place.kind, pod.namespace, place.owner) if place is not None else None
                 group = key_of(pod)
                 least = pod.claim.min_member or (stated.get(group) if group is not None else None)
-                gangs[pod.namespace, replace(pod.claim, min_member=least, wishes=Wishes())].add(key)
+                gangs[
+                    pod.namespace, replace(pod.claim, min_member=least, topology_request=TopologyRequest())
+                ].add(key)
         sentences = {
             f"{_title(key)}: {difference}"
             for (_, claim), (key, *more_keys) in gangs.items()

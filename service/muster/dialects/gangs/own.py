@@ -28,7 +28,7 @@ from muster.dialects.reading import (
 )
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.constraints import PER_SCOPE, PerScope
-from muster.domain.pod import GangClaim, Wishes
+from muster.domain.pod import GangClaim, TopologyRequest
 from muster.domain.request import Scope, Segment
 
 NAME = "annotations"
@@ -77,7 +77,7 @@ class OwnKeys:
     group: str | None = None
     min_member: int | None = None
     size: int | None = None
-    wishes: Wishes = field(default_factory=Wishes)
+    topology_request: TopologyRequest = field(default_factory=TopologyRequest)
     rank: int | None = None
     gang_causes: tuple[BadValue, ...] = ()
     causes: tuple[BadValue, ...] = ()
@@ -86,15 +86,17 @@ class OwnKeys:
 def read(object_name: str, meta: Metadata) -> OwnKeys:
     """Return the values of the annotations of the pod `object_name` (kind/namespace/name)."""
     annotations = meta.annotations or {}
-    gang, wishes = _Keys.of_keys(object_name, annotations), _Keys.of_keys(object_name, annotations)
+    gang, topology_request = _Keys.of_keys(object_name, annotations), _Keys.of_keys(object_name, annotations)
     group = gang.matching(GROUP, NAME_PATTERN, A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
     size = gang.number(SIZE, positive, 'a positive whole number: "1", "2", …')
     if size is not None and size < (min_member or 1):
         gang.bad(SIZE, str(size), f"at least {MIN_MEMBER}, which is {min_member}")
-    constraints = wishes.wishes()
-    rank = wishes.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
-    return OwnKeys(group, min_member, size, constraints, rank, tuple(gang.causes), tuple(wishes.causes))
+    constraints = topology_request.topology_request()
+    rank = topology_request.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
+    return OwnKeys(
+        group, min_member, size, constraints, rank, tuple(gang.causes), tuple(topology_request.causes)
+    )
 
 
 def claim(object_name: str, keys: OwnKeys, other_gang: GangClaim | None) -> Reading:
@@ -123,8 +125,8 @@ class _Keys(Fields):
             return None
         return text.strip() if text is not None else None
 
-    def wishes(self) -> Wishes:
-        return Wishes(
+    def topology_request(self) -> TopologyRequest:
+        return TopologyRequest(
             role=self.matching(ROLE, NAME_PATTERN, A_NAME) or "",
             required_scope=self.matching(SCOPE, LABEL_KEY, A_SCOPE),
             preferred_scopes=self.names_in(PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),

@@ -25,7 +25,7 @@ from muster.dialects.gangs.subgroups import Topologies, Topology
 from muster.dialects.objects import CustomObject
 from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN, Fields
 from muster.domain.levels import DEFAULT_LEVELS, Level
-from muster.domain.pod import Wishes
+from muster.domain.pod import TopologyRequest
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
 from muster.domain.request import SelectorTerm
 
@@ -114,14 +114,16 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
     elif tree.min_member:
         min_member = max(min_member or 0, tree.min_member)
     elif min_member is None and not spec.causes:
-        if obj.api_version == OURS and not tree.role_wishes:
+        if obj.api_version == OURS and not tree.role_topology_requests:
             spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
         else:
             min_member = 1  # as KAI takes it (pkg/scheduler/api/podgroup_info)
     return replace(
         _group(obj, kai.NAME, min_member, spec),
-        wishes=Wishes(required_scope=next(iter(sorted(scopes)), None), preferred_scopes=tree.preferred),
-        role_wishes=tree.role_wishes,
+        topology_request=TopologyRequest(
+            required_scope=next(iter(sorted(scopes)), None), preferred_scopes=tree.preferred
+        ),
+        role_topology_requests=tree.role_topology_requests,
         role_min=tree.role_min,
         quorum=tree.quorum,
         size=sum(leaf.least for leaf in tree.quorum.leaves()) if tree.quorum is not None else None,

@@ -20,7 +20,7 @@ from itertools import chain, dropwhile, takewhile
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, OBJECT_NAME, Fields
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
-from muster.domain.pod import Wishes
+from muster.domain.pod import TopologyRequest
 from muster.domain.quorums import Leaf, Quorum, members_of
 from muster.domain.request import RolePreference, Scope
 from muster.domain.words import counted
@@ -121,7 +121,7 @@ class Tree:
     """Required scope of the whole gang."""
     preferred: tuple[str, ...] = ()
     """Preferred scopes of the whole gang, the narrowest first."""
-    role_wishes: Mapping[str, Wishes] = field(default_factory=dict)
+    role_topology_requests: Mapping[str, TopologyRequest] = field(default_factory=dict)
     """Leaf → its own constraints."""
     role_min: Mapping[str, int] = field(default_factory=dict)
     """Leaf → number of members that must start."""
@@ -244,12 +244,14 @@ class _Reader:
             preferred=self.nesting.narrow_first(
                 chain(self.root.preferred, *(group.constraint.preferred for group in whole))
             ),
-            role_wishes={leaf: self._wishes(leaf, every, required) for leaf in sorted(every)},
+            role_topology_requests={
+                leaf: self._topology_request(leaf, every, required) for leaf in sorted(every)
+            },
             shared=tuple(self._shared(every, required)),
             preferences=tuple(self._preferences(every, required)),
         )
 
-    def _wishes(self, leaf: str, every: frozenset[str], required: str | None) -> Wishes:
+    def _topology_request(self, leaf: str, every: frozenset[str], required: str | None) -> TopologyRequest:
         """Return the constraints of the subgroups that have only this leaf.
 
         If there is no other leaf, their constraints are those of the whole gang, and the role has none of its
@@ -259,7 +261,7 @@ class _Reader:
         scope = self.nesting.narrowest((group.fields, group.constraint.required) for group in alone)
         scopes = self.nesting.narrow_first(chain.from_iterable(group.constraint.preferred for group in alone))
         preferred = tuple(level for level in scopes if not self._is_implied(level, (required, scope)))
-        return Wishes(leaf, role_scope=scope, role_preferred=preferred)
+        return TopologyRequest(leaf, role_scope=scope, role_preferred=preferred)
 
     def _shared(self, every: frozenset[str], required: str | None) -> Iterator[Subgroup]:
         """Yield the required levels for some leaves together, unless the gang's own level implies them."""

@@ -20,8 +20,8 @@ from muster.dialects.reading import Fields, positive
 from muster.dialects.settings import BY_REQUEST, Settings
 from muster.domain.levels import Level
 from muster.domain.node import GPU_MEM
-from muster.domain.pod import Controller, GangClaim, Wishes
-from muster.domain.podgroup import Coming, PodGroup
+from muster.domain.pod import Controller, GangClaim, TopologyRequest
+from muster.domain.podgroup import FollowerTemplate, PodGroup
 from muster.domain.request import Segment
 
 _PLACEMENT = (kai.TOPOLOGY, kai.REQUIRED, kai.PREFERRED)
@@ -116,7 +116,7 @@ def job_gangs(
     meta = _with_keys_of(obj.metadata, made_by)
     owner = Owner.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
     reader = _Reader(owner, kind.describe(owner), levels, topologies)
-    group = replace(reader.group(), coming=tuple(_followers(owner, reader.described, settings)))
+    group = replace(reader.group(), follower_templates=tuple(_followers(owner, reader.described, settings)))
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
     key_maps = [on_job, *reader.templates.values()]
     roles = [role for role in reader.described.roles if role.count]
@@ -172,7 +172,7 @@ class _Reader:
         self._note_misspelt()
         whole = self._constraint(self._annotations, _PLACEMENT)
         role_of = {role.name: role for role in described.roles if role.name}
-        wishes = {role.name: self._wishes(role) for role in described.roles}
+        topology_request = {role.name: self._topology_request(role) for role in described.roles}
         return PodGroup(
             owner.meta.namespace,
             owner.kind,
@@ -180,12 +180,12 @@ class _Reader:
             uid=owner.meta.uid,
             min_member=max(1, described.least),
             size=described.size,
-            wishes=replace(
-                wishes.pop("", Wishes()),
+            topology_request=replace(
+                topology_request.pop("", TopologyRequest()),
                 required_scope=whole.required,
                 preferred_scopes=whole.preferred,
             ),
-            role_wishes=wishes,
+            role_topology_requests=topology_request,
             role_min={name: 0 if role.follows else role.least for name, role in role_of.items()}
             if len(role_of) > 1
             else {},
@@ -213,7 +213,7 @@ class _Reader:
         by_pods = kai.SEGMENT_SIZE in of_pods or SEGMENT_SIZE in of_pods
         return by_pods or kai.REQUIRED in role.keys or bool(role.exclusive)
 
-    def _wishes(self, role: Role) -> Wishes:
+    def _topology_request(self, role: Role) -> TopologyRequest:
         """Return the constraints of one role.
 
         The keys on its part of the object give its scope, and the keys on its pod template its segments.
@@ -235,8 +235,10 @@ class _Reader:
             else:
                 segments.append(Segment(size, inner))
         if role.unit:
-            return Wishes(role.name, segments=tuple(segments))
-        return Wishes(role.name, role_scope=scope, role_preferred=preferred, segments=tuple(segments))
+            return TopologyRequest(role.name, segments=tuple(segments))
+        return TopologyRequest(
+            role.name, role_scope=scope, role_preferred=preferred, segments=tuple(segments)
+        )
 
     def _constraint(self, annotations: Mapping[str, str], keys: tuple[str, str, str]) -> Constraint:
         fields = self.owner.spec.beside("annotation ", annotations)
@@ -326,14 +328,14 @@ class _Template(msgspec.Struct):
     spec: PodSpec = PodSpec()
 
 
-def _followers(owner: Owner, described: Described, settings: Settings) -> Iterator[Coming]:
+def _followers(owner: Owner, described: Described, settings: Settings) -> Iterator[FollowerTemplate]:
     """Yield the followers of each role whose pods come later and run together with the others."""
     later = [role for role in described.roles if role.later and role.beside]
     for role in later if sum(role.later for role in later) <= _MAX_FOLLOWERS else ():
         yield from _followers_of(owner, role, settings)
 
 
-def _followers_of(owner: Owner, role: Role, settings: Settings) -> Iterator[Coming]:
+def _followers_of(owner: Owner, role: Role, settings: Settings) -> Iterator[FollowerTemplate]:
     """Yield the role's followers; nothing if the template can't be read, or does not fix the pods' requests.
 
     Only the parts that the service keeps of a template are read: resources, and rules for nodes.
@@ -370,7 +372,7 @@ def _followers_of(owner: Owner, role: Role, settings: Settings) -> Iterator[Comi
             for new in new_pods
         )
         unit = role.unit or role.count
-        yield Coming(pod, ranks_of_all, frozenset(shared), role.exclusive, unit, role.unit_label)
+        yield FollowerTemplate(pod, ranks_of_all, frozenset(shared), role.exclusive, unit, role.unit_label)
 
 
 # --- what would make the pods a gang --------------------------------------------------------------

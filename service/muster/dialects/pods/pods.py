@@ -19,7 +19,7 @@ from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
 from muster.domain.causes.ill_formed import DialectsDisagree, ForgedAllocation
-from muster.domain.pod import Controller, GangClaim, Pod, Wishes
+from muster.domain.pod import Controller, GangClaim, Pod, TopologyRequest
 from muster.domain.reasons import Cause
 
 LONE = "gputopology"
@@ -178,13 +178,15 @@ def _gang(
     if not (with_gpus or member is not None or amounts.causes or speaks):
         return _Gang()
     grouped = tuple(other_systems.of_spec(object_name, spec))
-    wishes, bad_wishes = _wishes(object_name, meta, own_keys)
-    if member is not None and not wishes.role:
-        wishes = replace(wishes, role=member.role)
+    topology_request, topology_causes = _topology_request(object_name, meta, own_keys)
+    if member is not None and not topology_request.role:
+        topology_request = replace(topology_request, role=member.role)
     claim = reading.claim or GangClaim(LONE, name, min_member=1, replicas=1, lone=True)
     bad_amounts = (*amounts.causes, *amounts.share_causes)
-    causes = (*slips, *reading.causes, *bad_wishes, *bad_amounts, *grouped, *forged)
-    return _Gang(replace(claim, wishes=wishes), own_keys.rank, () if spec.node_name else causes)
+    causes = (*slips, *reading.causes, *topology_causes, *bad_amounts, *grouped, *forged)
+    return _Gang(
+        replace(claim, topology_request=topology_request), own_keys.rank, () if spec.node_name else causes
+    )
 
 
 def gang_keys() -> tuple[str, ...]:
@@ -199,16 +201,18 @@ def _speaks(meta: Metadata) -> bool:
     return bool(keys.intersection(gang_keys())) or any(key.startswith(own.PREFIX) for key in keys)
 
 
-def _wishes(object_name: str, meta: Metadata, own_keys: own.OwnKeys) -> tuple[Wishes, tuple[Cause, ...]]:
+def _topology_request(
+    object_name: str, meta: Metadata, own_keys: own.OwnKeys
+) -> tuple[TopologyRequest, tuple[Cause, ...]]:
     """Return the pod's constraints from all dialects together, and a cause for each ill-formed key."""
     kai_keys = kai.read(object_name, meta)
     causes: list[Cause] = [*own_keys.causes, *kai_keys.causes]
-    mine = own_keys.wishes.role
+    mine = own_keys.topology_request.role
     if mine and kai_keys.role and mine != kai_keys.role:
         first, second = f"{own.NAME}: role {mine}", f"{kai.NAME}: role {kai_keys.role}"
         causes.append(DialectsDisagree(meta.name, first, second))
     role = mine or kai_keys.role or other_systems.role(meta)
-    return replace(own_keys.wishes, role=role, policies=kai_keys.policies), tuple(causes)
+    return replace(own_keys.topology_request, role=role, policies=kai_keys.policies), tuple(causes)
 
 
 def _forged(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:

@@ -159,7 +159,7 @@ def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
 
 
 def _request(group: Group, ledger: Ledger) -> Request:
-    wishes = group.unbound[0].wishes
+    topology_request = group.unbound[0].topology_request
     placeholders = group.placeholders
     replicas = Replicas(group)
     members = (*replicas.in_turn(), *placeholders)
@@ -178,11 +178,11 @@ def _request(group: Group, ledger: Ledger) -> Request:
         gang=group.gang,
         roles=request_roles,
         min_member=least,
-        required_scope=wishes.required_scope,
-        preferred_scopes=wishes.preferred_scopes,
-        per_scope=wishes.per_scope,
+        required_scope=topology_request.required_scope,
+        preferred_scopes=topology_request.preferred_scopes,
+        per_scope=topology_request.per_scope,
         running=tuple(_running(roles, ledger)),
-        terms=ledger.policies.terms(wishes.policies),
+        terms=ledger.policies.terms(topology_request.policies),
         subgroups=tuple(_subgroups(group, names_by_stated)),
         role_preferences=tuple(_role_preferences(group, roles, names_by_stated)),
         constraints=peers.constraints(waiting),
@@ -196,7 +196,7 @@ def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
     """Return role that pods state → names of its roles in the request."""
     names: dict[str, list[str]] = {}
     for name, pods in by_role.items():
-        names.setdefault(pods[0].wishes.role, []).append(name)
+        names.setdefault(pods[0].topology_request.role, []).append(name)
     return names
 
 
@@ -247,11 +247,11 @@ def _role_preferences(
     for preference in group.role_preferences:
         if present := _names_of(names, preference.roles):
             yield replace(preference, roles=present)
-    wishes = {pods[0].wishes.role: pods[0].wishes for pods in by_role.values()}
-    for role, wish in wishes.items():
-        if wish.role_preferred:
+    request_by_role = {pods[0].topology_request.role: pods[0].topology_request for pods in by_role.values()}
+    for role, topology_request in request_by_role.items():
+        if topology_request.role_preferred:
             title = f"role {role}" if role else "the role"
-            yield RolePreference(title, wish.role_preferred, frozenset(names[role]))
+            yield RolePreference(title, topology_request.role_preferred, frozenset(names[role]))
     yield from _of_compute_domains(by_role)
 
 
@@ -282,7 +282,14 @@ def asks(pod: Pod) -> Asks:
     name."""
     peers = pod.peers
     rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
-    facts = (pod.wishes.role, pod.resources, pod.fewest_gpus, pod.gpu_resource, pod.slice, pod.rules)
+    facts = (
+        pod.topology_request.role,
+        pod.resources,
+        pod.fewest_gpus,
+        pod.gpu_resource,
+        pod.slice,
+        pod.rules,
+    )
     return (*facts, _devices(pod), rules)
 
 
@@ -293,18 +300,22 @@ def _devices(pod: Pod) -> _Devices:
 
 def _compute_domain(pod: Pod) -> str:
     """Return the pod's ComputeDomain; "" if it has none, or if users state themselves how its role lies."""
-    wishes = pod.wishes
-    return "" if wishes.role_scope or wishes.role_preferred or wishes.segments else pod.compute_domain
+    topology_request = pod.topology_request
+    return (
+        ""
+        if topology_request.role_scope or topology_request.role_preferred or topology_request.segments
+        else pod.compute_domain
+    )
 
 
 def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     """Return role → its members, in the order of their ranks."""
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
-        wishes = pod.wishes
-        scopes = (wishes.role_scope, wishes.segments)
+        topology_request = pod.topology_request
+        scopes = (topology_request.role_scope, topology_request.segments)
         key = (pod.slice, pod.resources, pod.rules, *scopes, _devices(pod), peers.kind(pod))
-        alike.setdefault((wishes.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(pod)
+        alike.setdefault((topology_request.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(pod)
     # The last part is sorted by its repr, because any fixed order will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
     names = names_of_roles([key[0] for key in keys])
@@ -337,7 +348,7 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
     for name, pods in by_role.items():
         members = tuple(_member(pod) for pod in pods if not pod.node)
         if members:
-            first, wishes = pods[0], pods[0].wishes
+            first, topology_request = pods[0], pods[0].topology_request
             yield Role(
                 name,
                 members,
@@ -345,8 +356,8 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
                 first.fewest_gpus,
                 first.gpu_resource,
                 first.rules,
-                wishes.role_scope,
-                wishes.segments,
+                topology_request.role_scope,
+                topology_request.segments,
                 first.slice,
                 match_attributes=first.match_attributes,
                 several_claims=first.several_claims,
@@ -412,7 +423,7 @@ class Replicas:
         """Yield the members with ranks in the order in which they start: hosts that come back, complete
         replicas, others."""
         for pod in self._group.members:
-            leaf = self._leaf_of.get(pod.wishes.role) if not pod.node else None
+            leaf = self._leaf_of.get(pod.topology_request.role) if not pod.node else None
             running, waiting = self._hosts_of[leaf.roles] if leaf is not None else (None, None)
             if leaf is None or running is None or waiting is None or pod.rank is None:
                 yield pod
@@ -424,7 +435,7 @@ class Replicas:
     def _hosts(self, pods: Iterable[Pod]) -> _Hosts:
         hosts = defaultdict[str, list[int | None]](list)
         for pod in pods if self._leaf_of else ():
-            if (role := pod.wishes.role) in self._leaf_of:
+            if (role := pod.topology_request.role) in self._leaf_of:
                 hosts[role].append(pod.rank)
         return hosts
 

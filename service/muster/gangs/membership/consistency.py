@@ -44,12 +44,12 @@ def ill_formed(
     if not unbound or causes:
         return tuple(causes)
     # Members with one claim and no role cannot disagree, and there may be thousands.
-    differing = disagreements(unbound) if len(claims) > 1 or unbound[0].wishes.role else []
+    differing = disagreements(unbound) if len(claims) > 1 or unbound[0].topology_request.role else []
     causes.extend(_too_many_names(gang_title, unbound) or differing or _unallocated(gang_title, unbound))
     if causes:
         return tuple(causes)
     claim = claim_of(unbound[0])
-    if unknown := policies.unknown(claim.wishes.policies):
+    if unknown := policies.unknown(claim.topology_request.policies):
         policy_names = ", ".join(policy.name for policy in policies.policies) or "none"
         causes.append(
             BadValue(gang_title, "topology policy", unknown[0], f"a policy of the cluster: {policy_names}")
@@ -69,12 +69,12 @@ def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
     pods = sorted(waiting, key=lambda pod: (pod.name, pod.uid))
     roles: dict[str, list[Pod]] = {}
     for pod in pods:
-        roles.setdefault(pod.wishes.role, []).append(pod)
+        roles.setdefault(pod.topology_request.role, []).append(pod)
     roles.pop("", None)  # pods without a role name may be of different roles
     checks = [(field, pods, describe) for field, describe in _OF_A_GANG.items()]
     for role, members in sorted(roles.items()):
         checks += [(f"{field} of role {role}", members, describe) for field, describe in _OF_A_ROLE.items()]
-        if any(pod.wishes.role_scope or pod.wishes.segments for pod in members):
+        if any(pod.topology_request.role_scope or pod.topology_request.segments for pod in members):
             # Pods with different requests are several roles, and each role would choose a domain of its own.
             checks += [
                 (f"{field} of role {role}", members, describe) for field, describe in _OF_ONE_ROLE.items()
@@ -129,11 +129,11 @@ def claim_of(pod: Pod) -> GangClaim:
 
 
 def _segments(pod: Pod) -> str:
-    return ",".join(f"{segment.size} in one {segment.scope}" for segment in pod.wishes.segments)
+    return ",".join(f"{segment.size} in one {segment.scope}" for segment in pod.topology_request.segments)
 
 
 def _per_scope(kind: type[PerScope], pod: Pod) -> str:
-    limits = (limit for limit in pod.wishes.per_scope if isinstance(limit, kind))
+    limits = (limit for limit in pod.topology_request.per_scope if isinstance(limit, kind))
     return ",".join(f"{limit.scope}={limit.members}" for limit in limits)
 
 
@@ -182,16 +182,16 @@ _OF_A_GANG: Mapping[str, Describe] = MappingProxyType(
         "number of replicas": lambda pod: str(claim_of(pod).replicas or ""),
         "min-member": lambda pod: str(claim_of(pod).min_member or ""),
         "size": lambda pod: str(claim_of(pod).size or ""),
-        "scope": lambda pod: pod.wishes.required_scope or "",
-        "preferred scopes": lambda pod: ",".join(pod.wishes.preferred_scopes),
+        "scope": lambda pod: pod.topology_request.required_scope or "",
+        "preferred scopes": lambda pod: ",".join(pod.topology_request.preferred_scopes),
         **{kind.annotation: partial(_per_scope, kind) for kind in PER_SCOPE},
-        "policies": lambda pod: ",".join(pod.wishes.policies),
+        "policies": lambda pod: ",".join(pod.topology_request.policies),
     }
 )
 _OF_A_ROLE: Mapping[str, Describe] = MappingProxyType(
     {
-        "role-scope": lambda pod: pod.wishes.role_scope or "",
-        "role-preferred-scopes": lambda pod: ",".join(pod.wishes.role_preferred),
+        "role-scope": lambda pod: pod.topology_request.role_scope or "",
+        "role-preferred-scopes": lambda pod: ",".join(pod.topology_request.role_preferred),
         "segments": _segments,
     }
 )

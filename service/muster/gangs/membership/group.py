@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.causes.not_planned import JobMissing, MembersMissing, PodGroupMissing
 from muster.domain.constraints import Subgroup
-from muster.domain.pod import GROUP, NO_WISHES, GangClaim, Pod, Wishes
-from muster.domain.podgroup import Coming, PodGroup, PodGroupKey
+from muster.domain.pod import GROUP, NO_TOPOLOGY_REQUEST, GangClaim, Pod, TopologyRequest
+from muster.domain.podgroup import FollowerTemplate, PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 from muster.domain.quorums import Counts, Leaf, Quorum, members_of
 from muster.domain.reasons import Cause
@@ -45,38 +45,53 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
     causes = (*pod.causes, *(group.causes if not pod.node else ()))
     if not pod.node and (cause := _disagreement(pod.name, claim, group)) is not None:
         causes = (*causes, cause)
-    if not pod.node and group.role_wishes and claim.wishes.role not in group.role_wishes:
-        expected = f"a subgroup of {group.title}: {', '.join(sorted(group.role_wishes)[:8])}"
-        causes = (*causes, BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.wishes.role, expected))
-    wishes = _merged(claim.wishes, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
+    if (
+        not pod.node
+        and group.role_topology_requests
+        and claim.topology_request.role not in group.role_topology_requests
+    ):
+        expected = f"a subgroup of {group.title}: {', '.join(sorted(group.role_topology_requests)[:8])}"
+        causes = (
+            *causes,
+            BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.topology_request.role, expected),
+        )
+    topology_request = _merged(
+        claim.topology_request,
+        group.topology_request,
+        group.role_topology_requests.get(claim.topology_request.role, NO_TOPOLOGY_REQUEST),
+    )
     # Owners join one gang up to this number. It includes the pods of optional subgroups.
     whole = group.min_member if group.quorum is None else group.size
     min_member = claim.min_member or whole
     return replace(
         pod,
         claim=replace(
-            claim, min_member=min_member, wishes=wishes, by_object=False, size=claim.size or group.size
+            claim,
+            min_member=min_member,
+            topology_request=topology_request,
+            by_object=False,
+            size=claim.size or group.size,
         ),
         rules=replace(pod.rules, required=(*pod.rules.required, *group.required))
         if group.required
         else pod.rules,
-        rank=_rank(pod.rank, group.role_first.get(wishes.role, 0), wishes),
+        rank=_rank(pod.rank, group.role_first.get(topology_request.role, 0), topology_request),
         causes=causes,
     )
 
 
-def _rank(rank: int | None, first: int, wishes: Wishes) -> int | None:
+def _rank(rank: int | None, first: int, topology_request: TopologyRequest) -> int | None:
     """Return the rank with which the `first` pods of each Job come before all others.
 
     Each Job must start with this number of pods. With segments the Jobs keep their order.
     """
-    if rank is None or not first or wishes.segments or rank % GROUP < first:
+    if rank is None or not first or topology_request.segments or rank % GROUP < first:
         return rank
     return rank + GROUP**2
 
 
-def _merged(pod: Wishes, group: Wishes, role: Wishes) -> Wishes:
-    return Wishes(
+def _merged(pod: TopologyRequest, group: TopologyRequest, role: TopologyRequest) -> TopologyRequest:
+    return TopologyRequest(
         role=pod.role,
         required_scope=pod.required_scope or group.required_scope,
         preferred_scopes=pod.preferred_scopes or group.preferred_scopes,
@@ -90,9 +105,11 @@ def _merged(pod: Wishes, group: Wishes, role: Wishes) -> Wishes:
 
 def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:
     """Return the disagreement of pod and PodGroup; None if each value that both state is equal."""
-    pod_values = _stated(claim.min_member, claim.wishes, claim.wishes)
+    pod_values = _stated(claim.min_member, claim.topology_request, claim.topology_request)
     group_values = _stated(
-        group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES)
+        group.min_member,
+        group.topology_request,
+        group.role_topology_requests.get(claim.topology_request.role, NO_TOPOLOGY_REQUEST),
     )
     if group.owner is not None and (claim.min_member or 0) <= (group.size or 0):
         pod_values.pop("min-member", None)  # its owner makes more members: the pod's number counts
@@ -108,7 +125,7 @@ def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagr
     return DialectsDisagree(pod, f"its annotations: {pod_text}", f"{group.title}: {group_text}")
 
 
-def _stated(min_member: int | None, gang: Wishes, role: Wishes) -> dict[str, object]:
+def _stated(min_member: int | None, gang: TopologyRequest, role: TopologyRequest) -> dict[str, object]:
     """Return key → value of the values that are stated."""
     stated = {"min-member": min_member, "scope": gang.required_scope, "role-scope": role.role_scope}
     return {key: value for key, value in stated.items() if value is not None}
@@ -122,7 +139,7 @@ PREFIX = "coming/"
 class Followers:
     """Followers of one role: members that come later."""
 
-    coming: Coming
+    template: FollowerTemplate
     numbers: range
     """The followers' numbers in the role."""
     sibling: Pod
@@ -132,41 +149,41 @@ class Followers:
 
     def placeholders(self, of_object: PodGroup) -> Iterator[Pod]:
         """Yield a placeholder for each follower."""
-        coming = self.coming
-        assert coming.pod.claim is not None
-        claim = replace(coming.pod.claim, name=of_object.name)
-        sample = completed(replace(coming.pod, claim=claim), {of_object.key: of_object})
-        shared = {key: value for key, value in self.sibling.labels if key in coming.shared_labels}
+        template = self.template
+        assert template.pod.claim is not None
+        claim = replace(template.pod.claim, name=of_object.name)
+        sample = completed(replace(template.pod, claim=claim), {of_object.key: of_object})
+        shared = {key: value for key, value in self.sibling.labels if key in template.shared_labels}
         labels = tuple(sorted((dict(sample.labels) | shared).items()))
         peers = sample.peers if self.leader is None else self.leader.peers
         for number in self.numbers:
-            uid = f"{PREFIX}{coming.role}/{number}"
-            yield replace(sample, uid=uid, rank=coming.ranks[number], labels=labels, peers=peers)
+            uid = f"{PREFIX}{template.role}/{number}"
+            yield replace(sample, uid=uid, rank=template.ranks[number], labels=labels, peers=peers)
 
 
 def followers(of_object: PodGroup, pods: Sequence[Pod]) -> Iterator[Followers]:
     """Yield the followers of a gang. `pods` are the gang's pods, also succeeded pods."""
     by_role = defaultdict[str, list[Pod]](list)
-    for pod in pods if of_object.coming else ():
-        by_role[pod.wishes.role].append(pod)
-    for coming in of_object.coming:
-        if coming.role in by_role:
-            yield from _of_leaders(coming, by_role[coming.role])
-        elif coming.role in of_object.role_later:
-            leads = coming.exclusive and not coming.unit_label
+    for pod in pods if of_object.follower_templates else ():
+        by_role[pod.topology_request.role].append(pod)
+    for template in of_object.follower_templates:
+        if template.role in by_role:
+            yield from _of_leaders(template, by_role[template.role])
+        elif template.role in of_object.role_later:
+            leads = template.exclusive and not template.unit_label
             leader = next(filter(_waits, pods), None) if leads else None
-            yield Followers(coming, range(len(coming.ranks)), pods[0], leader)
+            yield Followers(template, range(len(template.ranks)), pods[0], leader)
 
 
-def _of_leaders(coming: Coming, pods: Sequence[Pod]) -> Iterator[Followers]:
+def _of_leaders(template: FollowerTemplate, pods: Sequence[Pod]) -> Iterator[Followers]:
     """Yield the followers of each unit whose leader is its only pod so far."""
     units = defaultdict[str, list[Pod]](list)
-    for pod in pods if coming.unit_label else ():
-        units[dict(pod.labels).get(coming.unit_label, "")].append(pod)
+    for pod in pods if template.unit_label else ():
+        units[dict(pod.labels).get(template.unit_label, "")].append(pod)
     for unit, members in units.items():
-        first = int(unit) * coming.unit if unit.isdecimal() and len(unit) < 8 else len(coming.ranks)
-        if len(members) == 1 and _waits(members[0]) and first + coming.unit <= len(coming.ranks):
-            yield Followers(coming, range(first + 1, first + coming.unit), members[0], members[0])
+        first = int(unit) * template.unit if unit.isdecimal() and len(unit) < 8 else len(template.ranks)
+        if len(members) == 1 and _waits(members[0]) and first + template.unit <= len(template.ranks):
+            yield Followers(template, range(first + 1, first + template.unit), members[0], members[0])
 
 
 def _waits(pod: Pod) -> bool:
@@ -377,7 +394,7 @@ def name_key(pod: Pod) -> NameKey:
 
 def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
     """Return how many of these pods state each role."""
-    return Counter(pod.wishes.role for pod in pods)
+    return Counter(pod.topology_request.role for pod in pods)
 
 
 def planning_facts(pod: Pod) -> tuple[object, ...]:

@@ -329,7 +329,7 @@ class Gang:
 def _size(pod: Pod) -> tuple[object, ...]:
     """Return the pod's role, priority, and requests."""
     gpus = (pod.fewest_gpus, pod.gpu_counts, pod.gpu_resource, pod.slice)
-    return (pod.wishes.role, pod.priority, pod.resources, *gpus)
+    return (pod.topology_request.role, pod.priority, pod.resources, *gpus)
 
 
 @dataclass(frozen=True, slots=True)
