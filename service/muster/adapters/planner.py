@@ -25,8 +25,9 @@ from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 from muster.placement.limits import PHASES
 
 SWITCH_INTERVAL_S = 0.0005
-"""Python's default of 5 ms is what a call of the shim would wait, several times over, for a planner that
-computes; the calls have deadlines of milliseconds. The cost, more switches, is below 1 % of the planner."""
+"""With Python's default of 5 ms, a call of the shim would wait this time, several times over, while a planner
+computes. The calls have deadlines of milliseconds. The cost of more switches is below 1 % of the planner's
+time."""
 
 PASSED_ON = "passed on"
 """Outcome of a gang that the foreground planner did not decide in time: the background planner does."""
@@ -57,7 +58,7 @@ class Planner:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="planner")
 
     def submit(self, solve: Solve) -> None:
-        """Queue it, at the end."""
+        """Queue the instruction."""
         self._waiting.put_nowait((solve, time.monotonic()))
 
     def end(self, instruction: EndSolve) -> None:
@@ -92,7 +93,7 @@ class Planner:
             await self._put(answer)
 
     async def stop(self, deadline_s: float) -> None:
-        """No more solving; what decides is ended."""
+        """Stop: take no more instructions, and end the decision in progress."""
         self._stopping = True
         self._waiting = asyncio.Queue()
         self._place.close()
@@ -103,7 +104,7 @@ class Planner:
             log.warning("the planner still solves at exit", waited_s=deadline_s)
 
     def _decide(self, solve: Solve, trace_id: str) -> SolveAnswered | SolveFailed:
-        """In the planner's thread."""
+        """Decide, in the planner's thread."""
         began = time.monotonic()
 
         def seconds_left() -> float:

@@ -1,6 +1,6 @@
 """Decide from the cluster, without a service: the same answers by the same engine, at one moment.
 
-What a service knows of the past is not there: phases, reservations, and what in-tree plugins refused.
+Facts that only a service has are missing: phases, reservations, and refusals of in-tree plugins.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PHASES = {Status.WAITING: "collecting", Status.PLACED: "placeable"}
 
 
 def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a service would say at /gangs and at /nodes.
+    """Return the answers of a service at /gangs and at /nodes.
 
     Raises:
         NoAnswer: The cluster can't be read.
@@ -62,7 +62,7 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
 
 
 def owners(pods: Iterable[Pod]) -> dict[str, tuple[Owner, ...]]:
-    """Return node → which gangs have GPUs there, by what the bound pods say."""
+    """Return node → gangs that have GPUs there, by the bound pods."""
     gpus_by_node: dict[str, Counter[tuple[str, str]]] = {}
     for pod in pods:
         if pod.node and pod.gpus and not pod.finished:
