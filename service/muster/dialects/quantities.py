@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 Quantity = str | int | float
-"""What msgspec decodes a quantity to: most are strings, but hand-written manifests have plain numbers."""
+"""The decoded form of a quantity: most are strings, but hand-written manifests have plain numbers."""
 
 LARGEST = 2**63 - 1
 MOST = 2**46

@@ -1,4 +1,4 @@
-"""A node as the planner sees it: what it offers, what admits a pod, and what is taken."""
+"""A node as the planner sees it: its resources, its rules for pods, and the usage of pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.domain.topology import GpuTopology
 
 
 class TaintEffect(StrEnum):
-    """What a taint does to pods that do not tolerate it."""
+    """The effect of a taint on pods that do not tolerate it."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -18,13 +18,14 @@ class TaintEffect(StrEnum):
 
 
 class HandsOut(StrEnum):
-    """What decides on a node which GPUs a container gets, and so whether they are the planned ones.
+    """The component that decides on a node which GPUs a container gets, and so whether they are the planned
+    ones.
 
-    `DRA`: a claim names the devices. `AGENT`: the node agent offers the GPUs. `SECOND_ENDPOINT`: it chooses
-    among those of NVIDIA's device plugin. `NRI`: NVIDIA's NRI plugin gives what an annotation names. With
-    these four containers get the planned GPUs.
-    `READS_ANNOTATIONS`: a device plugin that finds a pod's plan by its amount, so that equal pods may swap.
-    `OWN_CHOICE`: a device plugin that knows no plan. `AGENT_AWAY`: a node agent is to decide, and none is
+    `DRA`: a claim names the devices. `AGENT`: the node agent offers the GPUs. `SECOND_ENDPOINT`: the node
+    agent chooses among the GPUs of NVIDIA's device plugin. `NRI`: NVIDIA's NRI plugin gives the GPUs that an
+    annotation names. With these four components containers get the planned GPUs. `READS_ANNOTATIONS`: a
+    device plugin that finds a pod's plan by the requested amount, so that equal pods may swap GPUs.
+    `OWN_CHOICE`: a device plugin that knows no plan. `AGENT_AWAY`: a node agent must decide, and none is
     ready.
     """
 
@@ -63,15 +64,16 @@ _NOT_READY = "/agent-not-ready"
 
 
 def is_state(taint: str) -> bool:
-    """Return whether a taint tells the state of its node: Kubernetes, a cloud, an autoscaler or an agent sets
-    it, and takes it away once the node can be used. To tolerate it does not help."""
+    """Return whether a taint shows the state of its node. Kubernetes, a cloud, an autoscaler or an agent sets
+    such a taint, and removes it once the node can be used. So a toleration does not help."""
     key = taint.partition("=")[0].partition(":")[0]
     return key.startswith(_STATE_PREFIXES) or key.endswith(_NOT_READY) or key in _OTHER_STATES
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the planner counts besides GPUs: cpu in thousandths of a core, memory in bytes, pods.
+    """The resources that the planner counts, apart from GPUs: cpu in thousandths of a core, memory in bytes,
+    pods.
 
     `others` are all further resources that Kubernetes counts (ephemeral-storage, hugepages, extended ones
     such as rdma/hca), as (name, amount) by name, without zeros. Amounts are in the resource's own unit.
@@ -94,7 +96,7 @@ class Resources:
         return self + other.times(-1)
 
     def times(self, count: int) -> Resources:
-        """Return what `count` such pods ask for together."""
+        """Return the sum for `count` such pods."""
         multiplied = tuple((name, amount * count) for name, amount in self.others if count)
         return Resources(self.cpu_milli * count, self.memory_bytes * count, self.pods * count, multiplied)
 
@@ -129,7 +131,7 @@ def total(summands: Iterable[Resources]) -> Resources:
 
 
 GPU_MEM = "aliyun.com/gpu-mem"
-"""The extended resource by which pods ask for memory of shared GPUs, in GiB."""
+"""The extended resource by which pods request memory of shared GPUs, in GiB."""
 
 GIB = 1 << 30
 """Bytes of one unit of a shared GPU's memory."""
@@ -148,7 +150,7 @@ class Device:
 
     @property
     def pool_key(self) -> PoolKey:
-        """Return what identifies its pool in the cluster."""
+        """Return the identity of its pool in the cluster."""
         return self.driver, self.pool
 
     def __str__(self) -> str:
@@ -170,7 +172,7 @@ class DeviceClaim:
     shares: tuple[int, ...] = ()
 
     def parts(self) -> Iterator[tuple[Device, int]]:
-        """Return each device with what is taken of it."""
+        """Yield each device with the bytes that are taken of it."""
         return zip(self.devices, self.shares or (0,) * len(self.devices), strict=True)
 
     def is_for(self, uids: Collection[str]) -> bool:
@@ -179,13 +181,13 @@ class DeviceClaim:
 
 
 Need = tuple[tuple[int, int], ...]
-"""Numbers of counters, and how much of each a device consumes."""
+"""(number of a counter, amount that a device consumes of it) of all its counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCounters:
-    """The counters of a pool. `available` is how much there is of each, in billionths. `needs` names the
-    devices that consume counters.
+    """The counters of a pool. `available` has the amount of each, in billionths. `needs` has the devices that
+    consume counters.
 
     The arithmetic follows the in-tree allocator (k8s.io/dynamic-resource-allocation, checkAvailableCounters).
     All allocated devices of a pool consume its counters, each once. A device can be allocated if it exceeds
@@ -197,9 +199,9 @@ class PoolCounters:
     needs: tuple[tuple[str, Need], ...]
 
     def without_room(self, names: Sequence[str], allocated: Collection[str]) -> set[str]:
-        """Return which of the wanted devices can't be allocated next to the allocated ones.
+        """Return the devices among `names` that can't be allocated in addition to the allocated devices.
 
-        The others can be allocated all together. The first ones of `names` come first.
+        All other devices of `names` can be allocated together. Earlier names have precedence.
         """
         needs = dict(self.needs)
         amounts_left = list(self.available)

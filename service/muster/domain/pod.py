@@ -179,7 +179,8 @@ class Pod:
 
     @property
     def usage(self) -> Usage | None:
-        """What it takes of its node: until it is gone or finished, also while it terminates."""
+        """Return the capacity that it takes of its node, until it is gone or finished. A terminating pod
+        still takes it."""
         if not self.node or self.finished:
             return None
         units = self.slice.units if self.slice else 0

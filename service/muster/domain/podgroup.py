@@ -123,7 +123,8 @@ class PodGroup:
 
     @property
     def key(self) -> PodGroupKey:
-        """Return what identifies the PodGroup; two dialects may use the same name."""
+        """Return the identity of the PodGroup. The dialect is part of it, because two dialects may use the
+        same name."""
         return (self.namespace, self.dialect, self.name)
 
     @property

@@ -1,7 +1,7 @@
 """Place gang after gang, by priority and age, on what the ones before have left. There is no I/O here.
 
 The parts are those of the service: its roster groups pods, its ledger counts what is taken, and its requests
-go to `placement.place`. What the service does over time is not here: waiting, retries, Bindings.
+go to `placement.place`. Actions of the service over time are not here: waiting, retries, Bindings.
 """
 
 from __future__ import annotations

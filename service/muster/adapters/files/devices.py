@@ -181,7 +181,7 @@ class Devices:
             self.claims.see("/".join(key), claim.spec, unallocated=is_unallocated(claim))
 
     def offer(self, node: str) -> NodeOffer:
-        """Return what the node's slices offer as GPUs."""
+        """Return the GPUs that the node's slices offer."""
         return self._slices.offer(node)
 
     def with_claims(self, pod: PodManifest) -> PodManifest:

@@ -397,8 +397,8 @@ class PacedWatcher(Watcher[T]):
 
     To change a label of a pod of 1.5 MiB costs its user a small request, and the service 10 to 40 ms. One of
     256 KiB costs 4 ms. So a namespace pays for the bytes of large objects. Above its rate the last change of
-    each object waits, and those between are never decoded. What is new, gone or bound now is read at once:
-    GPUs may be taken.
+    each object waits, and those between are never decoded. New, deleted and newly bound objects are read at
+    once: GPUs may be taken.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

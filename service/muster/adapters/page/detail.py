@@ -1,4 +1,4 @@
-"""What the page says of one gang: its place with links and bandwidth, what was refused, its timeline."""
+"""The page's details of one gang: its place with links and bandwidth, refused nodes, and its timeline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_REFUSED = 64
 def describe(
     details: GangDetails, snapshot: Snapshot, steps: Sequence[Step], known_since: float
 ) -> dict[str, Any]:
-    """Return what the browser shows of a gang.
+    """Return the details of a gang that the browser shows.
 
     It may take long, where the rings of a kind of node are computed for the first time.
     """

@@ -66,7 +66,7 @@ class Layout:
         return tuple(firsts)
 
     def shown(self) -> dict[str, Any]:
-        """Return what the browser draws. Texts that many nodes share stand there once."""
+        """Return the layout that the browser draws. Texts that many nodes share are in it once."""
         models: dict[str, int] = {}
         islands: dict[str, int] = {}
         domains: dict[str, int] = {"": 0}

@@ -204,7 +204,7 @@ class Reader:
         return bool(answer["status"].get("allowed"))
 
     async def _devices(self, served: dict[str, frozenset[str]]) -> Slices:
-        """Return what DRA drivers publish."""
+        """Return the objects that DRA drivers publish."""
         slices = Slices(DEFAULTS)
         if "resourceslices" in served.get("resource.k8s.io/v1", frozenset()):
             for resource_slice in await self._pages(decode.RESOURCE_SLICES):

@@ -33,7 +33,8 @@ class ReadAtScrape(Generic[R]):
 
 
 class Metrics:
-    """All metrics of the service. What is named like an event counts it; dashboards see the names."""
+    """All metrics of the service. A method with the name of an event counts it. Dashboards use the metrics'
+    names."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -54,7 +54,7 @@ class JobGangs:
     held: bool
     """Whether the shim holds its pods even if they request no GPUs."""
     advice: str
-    """What its pods are if they name no gang, and how they become a gang, in a sentence."""
+    """A sentence on its pods if they name no gang, and on how they become a gang."""
     partly_later: Mapping[str, int] = field(default_factory=dict)
     """Role that comes in two parts → number of members in the second part."""
 
