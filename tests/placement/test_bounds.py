@@ -19,7 +19,7 @@ from muster.placement.gang.instance import Counts, Instance, instance_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.model.solve import most_members
 from muster.placement.place import place
-from muster.placement.search.classes import coarse
+from muster.placement.search.classes import coarse_problem
 from muster.placement.search.count import by_filling, by_packings, by_sums, count, most_in_segments
 from muster.placement.search.regions import regions
 from tests.placement import naive
@@ -71,7 +71,7 @@ def test_bounds_hold(name: str, data: st.DataObject) -> None:
     for one in range(int(part.max()) + 1):
         alone = sum(by_solver(instance, rows[part == one]))
         assert lower[one] <= alone <= upper[one]
-        problem, _ = coarse(
+        problem, _ = coarse_problem(
             instance, rows[part == one], need, (), np.zeros(int((part == one).sum()), np.int64)
         )
         if not problem.classes:
@@ -156,7 +156,7 @@ def over_all_parts(instance: Instance, scopes: tuple[str, ...]) -> Iterator[Coun
 def by_solver(instance: Instance, rows: Ints) -> Counts:
     """The most members that these nodes hold: the largest sum, then most of the earlier roles."""
     nothing = (0,) * len(instance.need)
-    problem, _ = coarse(instance, rows, instance.need, ())
+    problem, _ = coarse_problem(instance, rows, instance.need, ())
     if not problem.classes:
         return nothing
     budget = Budget(Limits(deterministic_time=10))

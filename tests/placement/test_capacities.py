@@ -27,7 +27,9 @@ def test_racks_and_nodes_are_counted_as_by_trying_everything(seed: int, step: in
     if not sum(room):
         return
     need = step * int(rng.integers(1, sum(room) // step + 1))
-    domains = DomainCapacities.of(np.arange(len(cap)) + 100, cap, rack, need, step=step, most=most[rack])
+    domains = DomainCapacities.of(
+        np.arange(len(cap)) + 100, cap, rack, need, step=step, max_members=most[rack]
+    )
 
     plans = [plan for plan in product(*(range(0, n + 1, step) for n in room)) if sum(plan) == need]
     limit = min(sum(members > 0 for members in plan) for plan in plans)
@@ -37,14 +39,14 @@ def test_racks_and_nodes_are_counted_as_by_trying_everything(seed: int, step: in
         return sum(int(np.searchsorted(line, m)) + 1 for line, m in zip(held, plan, strict=True) if m)
 
     fewest = min(map(nodes, plans))
-    choices = domains.counted()
+    choices = domains.options_at_minimum()
     assert choices is not None
     assert (domains.limit, choices.nodes) == (limit, fewest)
     index = {rack[row - 100]: domain for row, domain in zip(choices.rows, choices.domain, strict=True)}
     for plan in (plan for plan in plans if nodes(plan) == fewest):
         for code, members in enumerate(plan):
             if members:
-                (amount,) = np.flatnonzero(domains.amounts == members)
+                (amount,) = np.flatnonzero(domains.member_counts == members)
                 assert choices.open[index[code], amount]
                 _assert_kept(choices, index[code], cap[rack == code], members)
 
@@ -56,7 +58,7 @@ def _assert_kept(choices: capacities.DomainOptions, domain: int, caps: np.ndarra
     for cap in set(caps.tolist()):
         fullest = caps[: fewest - 1].sum() if cap <= caps[fewest - 1] else caps[:fewest].sum() - cap
         least = max(1, int(members - fullest))
-        here = choices.least[(choices.domain == domain) & (choices.cap == cap)]
+        here = choices.min_members[(choices.domain == domain) & (choices.cap == cap)]
         assert least > cap or (len(here) == (caps == cap).sum() and (here <= least).all())
 
 
@@ -64,8 +66,8 @@ def test_what_prices_do_not_tell_takes_a_table(monkeypatch: pytest.MonkeyPatch) 
     """12 members in two of three racks. Half of 3 + 3 + 3 and both 5s would do with 3 nodes and a half; whole
     racks need 4."""
     racks = DomainCapacities.of(np.arange(5), np.array([3, 3, 3, 5, 5]), np.array([0, 0, 0, 1, 2]), 12)
-    choices = racks.counted()
+    choices = racks.options_at_minimum()
     assert choices is not None
     assert (racks.limit, choices.nodes) == (2, 4)
     monkeypatch.setattr(capacities, "MAX_TABLE_STEPS", 0)
-    assert racks.counted() is None
+    assert racks.options_at_minimum() is None

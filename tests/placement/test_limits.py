@@ -21,8 +21,8 @@ from muster.placement.limits import MOST_ROLES
 from muster.placement.place import Limits, place
 from muster.placement.search import search
 from muster.placement.search.count import count
-from muster.placement.search.plan import Found
-from muster.placement.search.region_count import MOST_OF_PAIRS, Counting, prices
+from muster.placement.search.plan import SearchResult
+from muster.placement.search.region_count import MOST_OF_PAIRS, RegionCounter, prices
 from tests.placement.drawings import cluster, gang
 from tests.placement.worlds import BLOCKS
 
@@ -62,13 +62,13 @@ def test_once_the_wall_clock_is_spent_no_more_choices_of_parts_are_tried(
         gang("8 x 1 GPU 1 cpu + 5 x 1 GPU 2 cpu by 4 rack"),
     )
     clock = chain(repeat(1.0, 8), repeat(0.0))
-    levels_counted, original = list[int](), Counting._parts
+    levels_counted, original = list[int](), RegionCounter._parts
 
-    def counted(counting: Counting, *rest: Any) -> Any:
+    def counted(counting: RegionCounter, *rest: Any) -> Any:
         levels_counted.append(1)
         return original(counting, *rest)
 
-    monkeypatch.setattr(Counting, "_parts", counted)
+    monkeypatch.setattr(RegionCounter, "_parts", counted)
     decision = place(snapshot, request, Limits(seconds_left=lambda: next(clock)))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NotDecided(truncated=True),)
@@ -81,7 +81,7 @@ def test_once_the_wall_clock_is_spent_no_fewer_members_are_tried(monkeypatch: py
     request = gang("8 x 1 GPU by 4 rack + 4 x 1 GPU, min 4, running w-8@a/0")
     searched, original = list[int](), search.search
 
-    def counted(*args: object) -> Found:
+    def counted(*args: object) -> SearchResult:
         searched.append(1)
         return original(*args)  # type: ignore[arg-type]  # passed on as it comes
 

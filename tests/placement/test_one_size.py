@@ -19,7 +19,7 @@ from muster.placement.cluster.matching import ClusterView
 from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.place import Limits, place
-from muster.placement.search.plan import Share
+from muster.placement.search.plan import NodeShare
 from muster.placement.search.roles import Aggregation, aggregated_roles
 from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import RESOURCE, cluster, gang
@@ -87,13 +87,13 @@ def test_members_are_dealt_out_wherever_they_fit(seed: int) -> None:
     instance, _ = seen(cluster(NODES), gang(" + ".join(f"1 x {size} GPU" for size in sizes)))
     unit = sizes.index(1)
     shares = [
-        Share(
+        NodeShare(
             row, tuple(units if role == unit else 0 for role in range(len(sizes))), GpuSet(0, 0, 0, 0, 0, 0)
         )
         for row, units in enumerate(room)
     ]
     for need in (packing for packing in every if _size(packing, sizes) == sum(room)):
-        dealt = Aggregation(need, sizes, unit).dealt(instance, shares)
+        dealt = Aggregation(need, sizes, unit).assign(instance, shares)
         assert bool(dealt) == (need in fitting)
         if dealt:
             assert tuple(map(sum, zip(*(share.counts for share in dealt), strict=True))) == need
@@ -154,14 +154,14 @@ def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
 @pytest.mark.slow
 def test_as_one_role_they_are_placed_as_well_as_by_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, dealt, found = random.Random(7), list[bool](), []
-    whole = Aggregation.dealt
+    whole = Aggregation.assign
 
     def noted(*args: object) -> object:
         shares = whole(*args)  # type: ignore[arg-type]  # passed on as it comes
         dealt.append(bool(shares))
         return shares
 
-    monkeypatch.setattr(Aggregation, "dealt", noted)
+    monkeypatch.setattr(Aggregation, "assign", noted)
     for _ in range(60):
         snapshot, request = drawn(rng)
         found.append((snapshot, request, place(snapshot, request, Limits(deterministic_time=60))))

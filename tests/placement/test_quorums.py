@@ -16,7 +16,7 @@ from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import GangId, Member, Request, Role, Slice
 from muster.placement.place import Limits, place
 from muster.placement.search import search
-from muster.placement.search.plan import Found
+from muster.placement.search.plan import SearchResult
 from muster.placement.verify import verify
 from tests.placement.drawings import RESOURCE, cluster
 
@@ -165,8 +165,8 @@ def test_a_minimum_between_whole_replicas_waits_for_the_next_one() -> None:
 def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than_there_is_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fits_never(self: search._Fewer, counts: tuple[int, ...], method: str) -> bool:
-        self.tried[counts] = (self.instance, Found(()))
+    def fits_never(self: search._WithFewerMembers, counts: tuple[int, ...], method: str) -> bool:
+        self.tried[counts] = (self.instance, SearchResult(()))
         return False
 
     looked_at = list[dict[str, int]]()
@@ -176,7 +176,7 @@ def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than
         looked_at.append(counts)
         return starts(self, counts)
 
-    monkeypatch.setattr(search._Fewer, "_attempt", fits_never)
+    monkeypatch.setattr(search._WithFewerMembers, "_attempt", fits_never)
     monkeypatch.setattr(Request, "starts", counted)
     limits = Limits(seconds_left=lambda: float(len(looked_at) < 100))
     decision = place(FOUR, replicas(4, 4, 4, 4, 4, 4, 4, 4, 4, gpus=1), limits)

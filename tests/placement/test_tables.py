@@ -29,8 +29,8 @@ def test_plans_are_in_the_order_of_their_levels(seed: int) -> None:
     assert sorted(plans, key=lambda plan: (totals[plan], plan)) == sorted(
         plans, key=lambda plan: (sums[plan], plan)
     )
-    assert all(total <= cost.most for total in totals.values())
-    assert max(totals.values(), default=0) - min(totals.values(), default=0) < cost.node
+    assert all(total <= cost.max_total for total in totals.values())
+    assert max(totals.values(), default=0) - min(totals.values(), default=0) < cost.per_node_offset
 
 
 def test_only_what_the_nodes_can_sum_up_to_counts() -> None:

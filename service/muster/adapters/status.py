@@ -30,7 +30,7 @@ class Status(TypedDict):
 
 
 class Explained(TypedDict):
-    """Details of the gangs of one name: how each was decided, its timeline and its traces.
+    """What is known of the gangs of one name: how each was decided, its timeline and its traces.
 
     With `alternatives` in the query, the first ones also have `alternatives`: see docs/operations.md.
     """

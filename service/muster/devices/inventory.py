@@ -10,8 +10,7 @@ WHOLE, MEMORY = "aliyun.com/gpu", "aliyun.com/gpu-mem"
 UNIT = "-_-"
 """Between a GPU's uuid and the number of one of its GiB, as the gpushare device plugin writes it."""
 MOST_GIB = 4096
-"""Largest memory of one GPU that is believed, because each GiB is a device, and the kubelet keeps all
-devices."""
+"""Memory of one GPU that is believed: each GiB is a device, and the kubelet keeps them all."""
 
 
 class InventoryError(ValueError):

@@ -8,15 +8,12 @@ import msgspec
 
 
 class ApiObject(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True, gc=False):
-    """The base of API objects, whose fields are camelCase. Fields that are not named here are skipped.
-
-    The garbage collector does not look at these objects, because JSON has no cycles. Otherwise decoding a
-    large object would take five times as long.
-    """
+    """API objects are camelCase; what is not named here is skipped while decoding. The garbage collector does
+    not look at them, as JSON has no cycles: else decoding a large one takes five times as long."""
 
 
 class Presence(ApiObject, frozen=True):
-    """An object whose existence is the only fact that is read."""
+    """An object that is there, which is enough to know."""
 
 
 class OwnerReference(ApiObject, frozen=True):
@@ -30,7 +27,7 @@ class OwnerReference(ApiObject, frozen=True):
 
 
 class Identity(ApiObject, frozen=True):
-    """The first fields of `Metadata`, which identify the object. The other fields may be large."""
+    """The first fields of `Metadata`: they tell which object it is. The others may be large."""
 
     name: str = ""
     generate_name: str = ""
@@ -113,8 +110,7 @@ class NodeAffinity(ApiObject, frozen=True):
 
 
 class LabelSelector(ApiObject, frozen=True):
-    """A label selector of the API. A missing selector matches no object, and an empty one matches every
-    object."""
+    """As in the API: no object matches nothing, an empty one matches everything."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[NodeSelectorRequirement] | None = None
@@ -236,7 +232,7 @@ class PodSpec(ApiObject, frozen=True):
 
 
 class ContainerStatus(ApiObject, frozen=True):
-    """The resources that a container was given, which an in-place resize may change."""
+    """What a container was given, which an in-place resize may change."""
 
     name: str = ""
     allocated_resources: dict[str, str | int | float] | None = None
@@ -253,8 +249,7 @@ class PodCondition(ApiObject, frozen=True):
 
 
 class PodStatus(ApiObject, frozen=True):
-    """`status` of a pod. Only the parts of conditions and container statuses that in-place resize needs are
-    read."""
+    """Of the conditions and of the container statuses only what in-place resize needs is read."""
 
     phase: str = ""
     start_time: str | None = None
@@ -358,7 +353,7 @@ class NodeCondition(ApiObject, frozen=True):
 
 
 class NodeInfo(ApiObject, frozen=True):
-    """The facts that a kubelet reports about itself."""
+    """What a kubelet says of itself."""
 
     kubelet_version: str = ""
 
@@ -394,11 +389,8 @@ class ConfigMapObject(ApiObject, frozen=True):
 
 
 class CustomObject(ApiObject, frozen=True):
-    """An object of a CRD: a PodGroup, a Topology.
-
-    `spec` may be any value, because the schema that it was checked against is not known. `api_version` is the
-    version in which the object was requested.
-    """
+    """An object of a CRD: a PodGroup, a Topology. Whose schema its `spec` was checked against is not known,
+    so it may be anything. `api_version` is the one it was asked for in."""
 
     api_version: str = ""
     metadata: Metadata = Metadata()

@@ -1,6 +1,6 @@
 """Read an untrusted object field by field, and agree on the gang that the keys of several systems name.
 
-Ill-formed fields are collected as causes.
+What is ill-formed gathers as causes.
 """
 
 from __future__ import annotations
@@ -24,35 +24,32 @@ LABEL_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{NAME_PATTER
 A_SCOPE = f"one of {', '.join(scope.value for scope in Scope)}, or a label key of nodes"
 
 LABEL, ANNOTATION, EITHER = "label", "annotation", ""
-"""The place of a key on a pod."""
+"""Where a key of a pod stands."""
 
 SHOWN = 80
 """Characters of a key that a sentence shows."""
 MAX_COUNT = 2**31 - 1
 """Kubernetes' counts are int32."""
 MAX_CAUSES = 8
-"""Largest number of causes of one object. A list may have thousands of items with the same mistake."""
+"""Of one object: a list of thousands with the same slip in each says it a few times only."""
 MAX_UNKNOWN = 16
-"""Largest number of unknown fields that are compared with the known fields."""
+"""Fields of unknown names that are compared with those that are known."""
 NEARLY = 0.8
-"""Similarity of two names (`difflib`) from which on a name counts as misspelt."""
+"""Similarity of two names (`difflib`) from which one counts as the other misspelt."""
 _MAX_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The gang that a pod claims in one dialect, and the causes for ill-formed keys of this dialect.
-
-    The claim is None if the pod has no keys of the dialect, or states no name.
-    """
+    """The gang that a pod claims in one dialect (None: it does not speak it, or says no name), and what is
+    ill-formed in that."""
 
     claim: GangClaim | None = None
     causes: tuple[Cause, ...] = ()
 
 
 class Fields:
-    """The members of one JSON object. All parts of an API object share `causes`. null counts as a missing
-    field."""
+    """The members of one JSON object; all parts of one whole share `causes`. null is a field not given."""
 
     def __init__(self, object_name: str, path: str, value: Mapping[str, Any], causes: list[BadValue]) -> None:
         self.causes = causes
@@ -75,20 +72,20 @@ class Fields:
         return fields.part(path)
 
     def bad(self, field: str, value: object, expected: str) -> None:
-        """Add a cause: a field can't be used."""
+        """Say that a field can't be used."""
         self.said(f"{self._path}{field}", value, expected)
 
     def said(self, name: str, value: object, expected: str) -> None:
-        """Add a cause: another part of the object, such as an annotation, can't be used."""
+        """Say that something else of the object can't be used: an annotation."""
         if len(self.causes) < MAX_CAUSES:
             self.causes.append(BadValue(self._where, name, _shown(value), expected))
 
     def beside(self, path: str, value: Mapping[str, Any]) -> Fields:
-        """Return another part of the same object, which shares its causes."""
+        """Return another part of the same object, whose problems are gathered with these."""
         return Fields(self._where, path, value, self.causes)
 
     def names(self) -> list[str]:
-        """Return the names of the present fields, in order."""
+        """Return the names of the fields that are there, in order."""
         return sorted(str(field) for field, value in self._value.items() if value is not None)
 
     def raw(self, field: str) -> Any:
@@ -96,19 +93,19 @@ class Fields:
         return self._value.get(field)
 
     def known(self, *fields: str) -> None:
-        """Add a cause for a field that is not listed."""
+        """Note a field that is none of these."""
         unknown = sorted(str(field) for field in set(self._value) - set(fields))
         if unknown:
             self.bad(unknown[0][:SHOWN], "", f"none of this name: known are {', '.join(fields)}")
 
     def misspelt(self, *fields: str) -> None:
-        """Add a cause for a misspelt field. Other unknown fields may be those of another scheduler."""
+        """Note a field whose name is nearly one of these: a slip. Any other may be another scheduler's."""
         for name in sorted(str(field)[:SHOWN] for field in set(self._value) - set(fields))[:MAX_UNKNOWN]:
             for meant in get_close_matches(name, fields, 1, NEARLY):
                 self.bad(name, "", f"none of this name: {meant} is nearly the same")
 
     def part(self, field: str) -> Fields:
-        """Return the object in a field; an empty one if the field is missing."""
+        """Return the object in a field, an empty one where there is none."""
         value = self._value.get(field)
         if value is not None and not isinstance(value, dict):
             self.bad(field, value, "an object")
@@ -116,7 +113,7 @@ class Fields:
         return Fields(self._where, f"{self._path}{field}.", value or {}, self.causes)
 
     def listed(self, field: str, at_most: int) -> tuple[Fields, ...]:
-        """Return the objects in a list; () if the field is no list."""
+        """Return the objects in a list; () where it is none."""
         value = self._list(field, at_most)
         parts = []
         for number, item in enumerate(value or ()):
@@ -158,7 +155,7 @@ class Fields:
         return text
 
     def number(self, field: str, parse: Callable[[str | None], int | None], expected: str) -> int | None:
-        """Return the field's text as a number, by `natural` or `positive`."""
+        """Return the number that the field's text is, by `natural` or `positive`."""
         text = self.text(field)
         number = parse(text)
         if text is not None and number is None:
@@ -216,7 +213,7 @@ def _shown(value: object) -> str:
 def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
     """Return one reading of a pod: the first claim with the counts of other claims, and all causes.
 
-    If two claims contradict each other, this is a further cause.
+    Two claims that contradict each other are one more cause.
     """
     claim: GangClaim | None = None
     causes: list[Cause] = []
@@ -240,14 +237,14 @@ def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
 
 
 def natural(text: str | None) -> int | None:
-    """Return the text as an integer from 0; None for other texts."""
+    """Return the integer from 0 that `text` is; None for anything else."""
     if text is None or len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
 
 
 def positive(text: str | None) -> int | None:
-    """Return the text as a positive integer; None for other texts."""
+    """Return the positive integer that `text` is; None for anything else."""
     return natural(text) or None
 
 

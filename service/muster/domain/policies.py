@@ -11,7 +11,7 @@ from muster.domain.request import Term, TypicalRequest
 
 
 class Topology(StrEnum):
-    """The subject of a policy."""
+    """What a policy is about."""
 
     NVLINK = "nvlink"
     NUMA = "numa"
@@ -19,7 +19,7 @@ class Topology(StrEnum):
 
 
 class Strategy(StrEnum):
-    """The goal of a policy for its subject."""
+    """What a policy wants of it."""
 
     PACK = "pack"
     PREFER = "prefer"

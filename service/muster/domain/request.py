@@ -1,4 +1,4 @@
-"""The request of a gang, independent of the dialect of its pods."""
+"""What a gang asks for, whatever dialect its pods speak."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import gpus_on
 from muster.placement.gpus.gpusets import lowest, split
 from muster.placement.gpus.slices import dealt
-from muster.placement.search.plan import Share
+from muster.placement.search.plan import NodeShare
 
 
 def in_rank_order(role: Role) -> list[Member]:
@@ -31,7 +31,7 @@ def in_rank_order(role: Role) -> list[Member]:
     return sorted(role.members, key=rank_key)
 
 
-def named(instance: Instance, shares: Iterable[Share]) -> tuple[MemberPlacement, ...]:
+def named(instance: Instance, shares: Iterable[NodeShare]) -> tuple[MemberPlacement, ...]:
     """Return the places of members: consecutive ranks of a role together on a node, nodes in the order of the
     fabric.
 
@@ -73,7 +73,7 @@ def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints)
     return [shares[i] for i in order.tolist()]
 
 
-def _given(instance: Instance, shares: Iterable[Share]) -> list[list[list[int]]]:
+def _given(instance: Instance, shares: Iterable[NodeShare]) -> list[list[list[int]]]:
     """Return `_masks` of each share. Many nodes of a gang have equal GPUs and members: these count once."""
     shape, sliced = instance.columns.shape, instance.sliced
     masks_by_key: dict[tuple[object, ...], list[list[int]]] = {}
@@ -88,7 +88,7 @@ def _given(instance: Instance, shares: Iterable[Share]) -> list[list[list[int]]]
     return masks_of_shares
 
 
-def _masks(instance: Instance, share: Share, sliced: bool) -> list[list[int]]:
+def _masks(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]]:
     """Return for each block the GPUs of each of its members on the node.
 
     Members that are bound to an NVLink domain get theirs first, domain by domain, then the others.
@@ -127,7 +127,7 @@ def _masks(instance: Instance, share: Share, sliced: bool) -> list[list[int]]:
     return masks_by_block
 
 
-def _slices(instance: Instance, share: Share) -> list[list[int]]:
+def _slices(instance: Instance, share: NodeShare) -> list[list[int]]:
     """Return for each block the GPUs of each of its members that share GPUs.
 
     Places are dealt out in turn, GPU by GPU. No GPU has more places of a block than the block has members. So

@@ -22,7 +22,7 @@ from muster.placement.gpus.costs import Cost, On, Taken, cost_of
 from muster.placement.gpus.damage import damage_to_pools
 from muster.placement.gpus.gpusets import links_over
 from muster.placement.gpus.slices import NodeGpus
-from muster.placement.search.plan import Share
+from muster.placement.search.plan import NodeShare
 
 RAIL_SETS = "rail-sets on these nodes"
 """How the level is decided."""
@@ -51,7 +51,7 @@ def rails_on(view: Columns, rows: Ints, masks: Ints) -> int:
     return rails
 
 
-def on_fewest_rails(instance: Instance, shares: Sequence[Share]) -> Sequence[Share]:
+def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence[NodeShare]:
     """Return the plan with GPUs of the same value on the fewest rails.
 
     The plan stays as it is if members share GPUs, if all GPUs lie on one node, or if no choice has fewer
@@ -107,7 +107,7 @@ def _holding(count: int, rails: Ints) -> Bools:
     return holds
 
 
-def _kind(instance: Instance, share: Share) -> _Kind:
+def _kind(instance: Instance, share: NodeShare) -> _Kind:
     rule, shape, free = instance.node_rule(share.row)
     wide = bool(instance.columns.topology.in_wide[share.row])
     binds_domains = any(share.spread) or (rule is not None and rule.binds_domains)

@@ -1,4 +1,4 @@
-"""The facts about a cluster, before the checks."""
+"""What is known of a cluster before it is judged."""
 
 from __future__ import annotations
 

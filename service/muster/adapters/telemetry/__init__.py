@@ -1,4 +1,4 @@
-"""Muster's own telemetry: logs, traces, metrics.
+"""What Muster says about itself: logs, traces, metrics.
 
 Each module of this folder stands alone; none of them decides anything.
 """

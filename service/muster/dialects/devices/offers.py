@@ -1,8 +1,8 @@
-"""The GPUs that the ResourceSlices of one node offer: their numbers, and the attributes on which they agree.
+"""What the ResourceSlices of one node offer as GPUs: which number each has, and which of them agree on what.
 
-GPUs have the numbers of the node's matrix. The annotation `gpu.topology/gpu-uuids` of the node lists their
-uuids in the matrix's order, with commas. Without the annotation, their `index` attribute is the number.
-Without this attribute, they are numbered by PCI address, as `nvidia-smi topo -m` does, or by name.
+GPUs have the numbers that the node's matrix has. They are matched by uuid: `gpu.topology/gpu-uuids` of the
+node lists them in the matrix's order, with commas. Without it their `index` attribute counts. Else they are
+numbered by PCI address, as `nvidia-smi topo -m` does, else by name.
 """
 
 from __future__ import annotations
@@ -20,46 +20,41 @@ from muster.domain.topology import mask_of
 from muster.domain.words import natural
 
 PARTITION = re.compile(r"gpu\.nvidia\.com/partition([0-9]{1,3})")
-"""The attributes that NVIDIA's driver publishes with its gate FabricManagerPartitioning."""
+"""What NVIDIA's driver publishes with its gate FabricManagerPartitioning."""
 KINDS_OF_NODES = 256
-"""Number of different nodes for which agreeing attributes are kept. A node of 128 GPUs may have 100 KiB of
-them, and may publish new ones all the time."""
+"""For how many of them what their devices agree on is kept. One of 128 GPUs may have 100 KiB, and a node may
+publish something else all the time."""
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedGpu:
-    """A device that can be planned as a GPU, with the facts that determine its number."""
+class Offered:
+    """A device that can be planned as a GPU, with what tells its number. `index` is -1 if it is not said.
+    `shared` is what several claims may share of it."""
 
     device: Device
     tainted: bool
     index: int
-    """Its `index` attribute; -1 if it has none."""
     uuid: str
     address: str
-    """Its PCI address."""
     shared: SharedMemory | None = None
-    """The memory that several claims may share; None if it is given whole."""
 
 
 Column = tuple[str, tuple[int, ...]]
-"""The name of an attribute, and a number for each device. Devices with equal numbers agree; −1 means that the
-device does not have the attribute."""
+"""The name of an attribute, and a number for each device. Devices of one number agree; −1 is for none."""
 
 
 @dataclass(frozen=True, slots=True)
-class NodeOffer:
-    """The GPUs that one node offers."""
+class Offer:
+    """The devices that pods get on one node for these GPU resources. `agreed` has the attributes on which
+    some of these agree, `counters` those of the pools whose devices share counters. `published`: a driver
+    that may serve GPUs has ResourceSlices there, though these devices may be none."""
 
     resources: frozenset[str] = frozenset()
-    """The GPU resources for which pods get these devices."""
-    devices: tuple[OfferedGpu, ...] = ()
+    devices: tuple[Offered, ...] = ()
     problems: tuple[str, ...] = ()
     agreed: tuple[Column, ...] = ()
-    """The attributes on which some of the devices agree."""
     counters: Mapping[PoolKey, PoolCounters] = field(default_factory=dict)
-    """The counters of pools whose devices share them."""
     published: bool = False
-    """Whether a driver that may serve GPUs publishes ResourceSlices for the node, even if without GPUs."""
 
     @property
     def whole(self) -> bool:
@@ -79,21 +74,19 @@ class NodeOffer:
         return frozenset(shares.resource(name, gpu_resource) for gpu_resource in self.resources if name)
 
     def memory(self, devices: tuple[Device | None, ...]) -> tuple[int, ...]:
-        """Return the GiB that claims may share of each GPU; () if they share no GPU.
+        """Return the GiB that claims may share of each GPU, () if they share none.
 
-        `devices` are as `numbered` returns them.
+        `devices` are as `numbered` says.
         """
         units = {gpu.device: gpu.shared.units for gpu in self.devices if gpu.shared is not None}
         return tuple(units.get(gpu, 0) if gpu else 0 for gpu in devices) if units else ()
 
 
-def numbered(
-    offer: NodeOffer, uuids: str | None, key: str
-) -> tuple[tuple[Device | None, ...], int, list[str]]:
-    """Return the node's GPUs by number, the bit mask of unhealthy GPUs, and problems.
+def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | None, ...], int, list[str]]:
+    """Return the node's GPUs by number, the bit mask of those that are unhealthy, and problems.
 
-    `uuids` is the value of the node's annotation `key`. A GPU is unhealthy if it is tainted, or if a number
-    has no GPU.
+    `uuids` is what the node's annotation `key` says. GPUs are tainted, or missing among the numbers, if they
+    are unhealthy.
     """
     order, problems = _uuids(uuids, key)
     by_uuid = {device.uuid: device for device in offer.devices if device.uuid}
@@ -113,8 +106,8 @@ def numbered(
 def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[int, str], ...]:
     """Return the sizes of the partitions in which NVIDIA's driver starts pods (`Node.partitions`).
 
-    A claim can ask for a partition by `matchAttribute`. A resource can't: its pod would hang on its node.
-    `groups` is the result of the function `groups`, and `gpus` the node's number of GPUs.
+    A claim can ask for one by `matchAttribute`. A resource can't: its pod would hang on its node. `groups`
+    are those of the function `groups`, and `gpus` is how many the node has.
     """
     name_by_size = {}
     for name, masks in groups.items():
@@ -125,15 +118,15 @@ def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[
     return tuple(sorted(name_by_size.items()))
 
 
-def groups(offer: NodeOffer, devices: tuple[Device | None, ...]) -> dict[str, tuple[int, ...]]:
-    """Return attribute → bit masks of GPUs that agree on it. `devices` are as `numbered` returns them."""
+def groups(offer: Offer, devices: tuple[Device | None, ...]) -> dict[str, tuple[int, ...]]:
+    """Return the node's GPUs that agree on each attribute, as bit masks. `devices` are as `numbered` says."""
     numbers = {device: number for number, device in enumerate(devices) if device is not None}
     return _groups(offer.agreed, tuple(numbers.get(gpu.device, -1) for gpu in offer.devices))
 
 
 @lru_cache(maxsize=KINDS_OF_NODES)
 def _groups(agreed: tuple[Column, ...], numbers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the same. It is cached, because most nodes of a cluster have the same result."""
+    """Return the same. Nodes of a cluster are much alike, so most of them share one result."""
     masks_by_name = {}
     for name, column in agreed:
         masks: dict[int, int] = {}
@@ -144,7 +137,7 @@ def _groups(agreed: tuple[Column, ...], numbers: tuple[int, ...]) -> dict[str, t
     return masks_by_name
 
 
-def _by_attributes(devices: tuple[OfferedGpu, ...]) -> list[OfferedGpu | None]:
+def _by_attributes(devices: tuple[Offered, ...]) -> list[Offered | None]:
     indices = {gpu.index: gpu for gpu in devices}
     if len(indices) == len(devices) and all(0 <= index < MAX_GPUS for index in indices):
         return [indices.get(index) for index in range(max(indices, default=-1) + 1)]

@@ -1,9 +1,8 @@
 """Capacity of devices that several claims share (DRAConsumableCapacity) → memory of shared GPUs, in GiB.
 
-A device that may be allocated several times is a shared GPU if memory is its only capacity. A request would
-also consume each other capacity that it does not name: the default of the capacity's policy, or all of it.
-Requested memory is rounded up as the device's `requestPolicy` says. Then it is rounded up to whole GiB, the
-unit in which memory of shared GPUs is planned.
+A device that may be allocated several times is a shared GPU if memory is its only capacity: of every capacity
+that a request does not name, the allocator takes the default, or all of it. What is asked for is rounded up
+as the device's `requestPolicy` says, and then to whole GiB, as all memory of shared GPUs is planned.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from fractions import Fraction
 from muster.dialects import quantities
 from muster.dialects.devices.objects import (
     AllocatedDevice,
-    CapacityRequirements,
+    CapacityAsked,
     DeviceCapacity,
     SliceDevice,
     ValidRange,
@@ -28,24 +27,23 @@ from muster.domain.node import GIB
 from muster.domain.request import Slice
 
 MOST_UNITS = 1 << 20
-"""Largest number of GiB of one GPU. A larger number is a mistake."""
+"""GiB of one GPU. More is no memory of a GPU but a slip."""
 _MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How a device's policy rounds up a requested amount, in bytes."""
+    """How a device's policy rounds up what a request asks for, in bytes: to `least` and steps from there, or
+    to one of the values."""
 
     least: Fraction = Fraction(0)
     step: Fraction = Fraction(0)
-    """Amounts are rounded up to `least` plus a multiple of the step; 0 allows any amount from `least` on."""
     values: tuple[Fraction, ...] = ()
-    """Amounts are rounded up to one of these values, if there are any."""
 
     def __call__(self, amount: Fraction) -> Fraction:
-        """Return the amount that a claim consumes if it requests `amount`.
+        """Return how much of the capacity a claim takes that asks for `amount`.
 
-        The in-tree plugin decides whether the claim may consume it.
+        The in-tree plugin decides whether it may.
         """
         if self.values:
             return next((value for value in self.values if value >= amount), amount)
@@ -58,18 +56,16 @@ NOT_ROUNDED = Rounding()
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """The memory of a device that claims may share."""
+    """What claims may share of a device: `units` GiB of the capacity with this name. `whole`: a request that
+    does not name it takes all."""
 
     name: str
-    """Name of the capacity."""
     units: int
-    """GiB of the capacity."""
     whole: bool
-    """Whether a request that does not name the capacity takes all of it."""
 
 
 def of_device(device: SliceDevice) -> SharedMemory | None:
-    """Return the memory that claims may share of a device; None if it has other capacities."""
+    """Return what claims may share of a device; None if that is not memory alone."""
     (name, capacity), *more = (device.capacity or {"": DeviceCapacity()}).items()
     value = quantities.parse(capacity.value)
     if more or not _is_memory(name) or value is None or value < GIB:
@@ -80,7 +76,7 @@ def of_device(device: SliceDevice) -> SharedMemory | None:
 
 
 def rounding_of(device: SliceDevice) -> tuple[str, Rounding] | None:
-    """Return (name of the capacity, rounding) of the memory that claims share; None if they share none."""
+    """Return how the memory that claims share of a device is rounded, with its name; None if none is."""
     if not device.allow_multiple_allocations or (shared := of_device(device)) is None:
         return None
     policy = (device.capacity or {})[shared.name].request_policy
@@ -95,12 +91,12 @@ def rounding_of(device: SliceDevice) -> tuple[str, Rounding] | None:
 
 
 def resource(name: str, gpu_resource: str) -> str:
-    """Return the name of the resource for slices of this capacity (`Slice.resource`)."""
+    """Return how slices of this capacity are called (`Slice.resource`)."""
     return f"{name} of {gpu_resource}"
 
 
 def taken(result: AllocatedDevice) -> int:
-    """Return the bytes that a claim takes of a device's memory; 0 if it takes the whole device."""
+    """Return the bytes that a claim takes of a device's memory; 0 if it takes all of the device."""
     consumed = result.consumed_capacity or {}
     if result.share_id is None or len(consumed) != 1:
         return 0
@@ -110,27 +106,24 @@ def taken(result: AllocatedDevice) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuRequest:
-    """A pod's request for GPUs."""
+class Asked:
+    """A pod's request for GPUs. `field` names its claim and itself. `count` is 0 for all of a node."""
 
     field: str
-    """Name of the claim and of the request, for sentences."""
     resource: str
     count: int
-    """Number of GPUs; 0 for all GPUs of a node."""
-    capacity: CapacityRequirements | None
+    capacity: CapacityAsked | None
 
 
 def of_pod(
-    object_name: str, requests: Sequence[GpuRequest], roundings: Iterable[tuple[str, Rounding]]
+    object_name: str, requests: Sequence[Asked], roundings: Iterable[tuple[str, Rounding]]
 ) -> tuple[Slice | None, tuple[BadValue, ...]]:
-    """Return the memory of shared GPUs that a pod requests, or the causes for which it can't be planned.
+    """Return the memory of shared GPUs that a pod asks for, or why that can't be planned.
 
-    The allocator gives a request different devices, but two requests may get the same device. So only one
-    request is allowed.
+    The allocator gives a request different devices. Two requests may get one device, so there may be one.
 
-    `roundings` are (name of the capacity, rounding) of all devices. The largest result counts, so that the
-    plan never takes less than the allocator.
+    `roundings` are those of all devices, by name of their capacity. The largest result counts, so that no
+    device has less than what is taken of it.
     """
     first = next((request for request in requests if request.capacity and request.capacity.requests), None)
     if first is None:
@@ -148,10 +141,9 @@ def of_pod(
 
 
 def _not_planned(
-    object_name: str, request: GpuRequest, capacities: Mapping[str, Quantity], requests: int
+    object_name: str, request: Asked, capacities: Mapping[str, Quantity], requests: int
 ) -> BadValue | None:
-    """Return the cause for which a request with capacity can't be planned, whatever its amount; None if it
-    can."""
+    """Return why a request with capacity can't be planned, whatever it asks for; None if it can."""
     if request.count > MAX_GPUS:
         return BadValue(
             object_name, f"{request.field}, count", str(request.count), f"GPUs of one node: 1 to {MAX_GPUS}"

@@ -9,8 +9,8 @@ kube-system/unhealthy-gpu-<node>:                    what gpushare's device plug
 muster-system/kai-scheduler-config:                  the cluster's policies, see `policies`
     config.yaml: …
 
-All values are text, most of it JSON. A value that can't be read becomes a sentence among the `problems` of
-the node, which is used without this value. It is never an exception.
+All values are text, most of it JSON. What can't be read becomes a sentence among the `problems` of the node,
+which is used without it; never an exception.
 """
 
 from __future__ import annotations
@@ -40,11 +40,9 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class NodeFact:
-    """The facts that a device plugin publishes about one node's GPUs.
-
-    `speaks`: it has a matrix. `matrix` is None if the matrix can't be read. No pod may be planned on GPUs of
-    the bit mask `unhealthy`. `name` is the name of the ConfigMap, for sentences.
-    """
+    """What a device plugin publishes about one node's GPUs. `speaks`: it has a matrix; `matrix` is None if
+    that can't be read. Nothing may be planned on the GPUs of the bit mask `unhealthy`. `name` is the
+    ConfigMap's, for sentences."""
 
     node: str
     name: str
@@ -56,13 +54,13 @@ class NodeFact:
 
 @dataclass(frozen=True, slots=True)
 class PolicyText:
-    """The cluster's policies as text; "" if the key is missing."""
+    """The cluster's policies, as they are written; "" where the key is missing."""
 
     text: str
 
 
 def read(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> NodeFact | PolicyText | None:
-    """Return the facts that the ConfigMap publishes; None if it is another ConfigMap."""
+    """Return what the ConfigMap publishes; None if it is of another kind."""
     meta, data = obj.metadata, obj.data or {}
     if (meta.namespace, meta.name) == (settings.policies_namespace, settings.policies_name):
         return PolicyText(data.get(settings.policies_key, ""))
@@ -84,7 +82,7 @@ def node_of(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> str:
 
 
 def kept(obj: ConfigMapObject) -> ConfigMapObject:
-    """Return the parts of a ConfigMap about a node that are read, because it may have a megabyte."""
+    """Return what is worth keeping of a ConfigMap about a node: it may have a megabyte."""
     data, meta = obj.data or {}, obj.metadata
     texts = {key: data[key][: MAX_TEXT + 1] for key in (DEVICES, LINKS, BANDWIDTH, UNHEALTHY) if key in data}
     identity = Metadata(meta.name, "", meta.namespace, meta.uid, labels=meta.labels)
@@ -133,13 +131,13 @@ def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeFact:
 
 
 class _Unreadable(ValueError):
-    """Its text says why a value can't be read."""
+    """Its text says what is wrong with a value."""
 
 
 def _devices(data: Mapping[str, str]) -> tuple[int, str]:
-    """Return the bit mask of unhealthy GPUs, and a sentence about entries that can't be read.
+    """Return the bit mask of the GPUs that are not healthy, and a sentence about entries that can't be read.
 
-    An entry that can't be read changes no other GPU. No pod is planned on a GPU that is reported broken.
+    An entry that can't be read changes no other GPU. A GPU that is reported broken is not planned on.
     """
     if DEVICES not in data:
         return 0, ""
@@ -158,12 +156,12 @@ def _devices(data: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _measured(matrix: Matrix, data: Mapping[str, str]) -> tuple[Matrix, str]:
-    """Return the links with measured bandwidths: that of the slower direction, in whole GB/s.
+    """Return the links with bandwidths that were measured: the slower of both ways, in whole GB/s.
 
     Also return a sentence about pairs without two bandwidths.
 
-    Bandwidths are rounded so that measurement noise does not make every node different. A pair without two
-    bandwidths keeps the modelled bandwidth.
+    So the noise of a measurement does not make every node a kind of its own. A pair without two bandwidths
+    keeps the modelled one.
     """
     rows = _json(data[BANDWIDTH])
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):

@@ -1,6 +1,6 @@
-"""Node changes: void the plans that a change of a node breaks. Gangs leave out nodes that change too often.
+"""Nodes: void the plans that a change of a node breaks, and let gangs leave out nodes that change too often.
 
-A kubelet may write the labels and the status of its own node all the time. A gang that was planned on such a
+A kubelet may write the labels and the status of its own node all the time. A gang whose plans stand on that
 node must not wait for ever.
 """
 
@@ -30,12 +30,12 @@ def holds(state: State, plan: Plan, before: Node | None, after: Node | None) -> 
 
 
 WAKES = 24
-"""Number of changes of one node that may have gangs planned again in `numbers_s`. A node that joins has some
-ten changes."""
+"""How often the facts of a node may have gangs planned again in `numbers_s`. A node that joins has some ten
+changes."""
 
 
-class NodeHandler:
-    """Handle changes of nodes. `gangs_of` returns UID → key of its gang, as `PodHandler.gangs_of`."""
+class Nodes:
+    """Handle changes of nodes. `gangs_of` returns UID → key of its gang, as `Pods.gangs_of`."""
 
     def __init__(self, state: State, gangs_of: Callable[[Iterable[str]], Mapping[str, str]]) -> None:
         self._state = state
@@ -43,13 +43,11 @@ class NodeHandler:
         self._problems: dict[str, str] = {}
         """Node → the message that was last reported about it."""
         self._renamed: dict[str, float] = {}
-        """Node → when all gangs were last planned again because this node changed its domains. The oldest
-        comes first."""
+        """Node → when all gangs were last planned again because it is in other domains, the oldest first."""
         self._rename_due: dict[str, float] = {}
-        """Node that changed its domains again since then → when all gangs are planned again for this change.
-        """
+        """Node that changed again since → when all gangs are planned again because of that."""
         self._wakes: dict[str, tuple[float, int]] = {}
-        """Node → since when its changes are counted, and their number."""
+        """Node → since when its changes are counted, and how many there were."""
         self._later: dict[str, float] = {}
         """Node → when its changes may help gangs again."""
 
@@ -69,7 +67,7 @@ class NodeHandler:
             return
         late = self._helps_later(name)
         after = state.ledger.nodes.get(name)
-        # Nodes may be in other domains of constraints, or may no longer be eligible.
+        # Domains of constraints may have moved, or other nodes count.
         if _differ(before, after, lambda node: (node.labels, node.taints, node.unschedulable)) and not late:
             state.ledger.existing_pods.changes.everything = True
         if isinstance(change, inputs.NodeSeen):
@@ -89,7 +87,7 @@ class NodeHandler:
         if _differ(before, after, lambda node: (node.labels, node.topology)):
             self._wake_members(name)
         keys = labels_of_domains(state.ledger.policies)
-        # A new node may split a domain of other nodes in two, but never merges domains.
+        # A new node may split domains of other nodes, but joins none.
         if before is not None and _differ(before, after, lambda node: [node.labels.get(key) for key in keys]):
             self._joined(name)
 
@@ -109,7 +107,7 @@ class NodeHandler:
             self._joined(name)
 
     def _helps_later(self, name: str) -> bool:
-        """Return whether a node has changed so often that its change wakes refused gangs only later."""
+        """Return whether a node has changed so often that it helps refused gangs only later."""
         ledger, for_s = self._state.ledger, self._state.settings.numbers_s
         if name not in ledger.gained or name not in ledger.nodes:
             return False
@@ -124,7 +122,7 @@ class NodeHandler:
         return True
 
     def report_problems(self, node: Node) -> None:
-        """Report problems of the node, once for each change: unreadable facts, and pods that run on broken
+        """Report on the node, once for each change, what cannot be read of it and which pods run on broken
         GPUs."""
         sentences = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
         on_node = self._state.ledger.used_on(node.name).items() if node.unhealthy else ()
@@ -141,7 +139,7 @@ class NodeHandler:
                 )
 
     def taken_on(self, nodes: tuple[str, ...]) -> None:
-        """Void plans on nodes where others took reserved capacity, until the remaining plans fit."""
+        """Void plans on nodes where others took reserved capacity, until what is left fits."""
         for name in nodes:
             self._state.retained.release_taken(name)
             for gang in self._planned_on(name):
@@ -150,8 +148,9 @@ class NodeHandler:
                     reconciliation.withdraw(self._state, gang, Trigger.NODE_CHANGED, why)
 
     def _wake_members(self, name: str) -> None:
-        """Plan the gangs again that have members on a node which changed. The node's labels and links affect
-        where their other members fit, however full the node is."""
+        """Plan the gangs again that have members on a node which changed: its labels and links affect where
+        their other members fit, however full it is.
+        """
         state = self._state
         keys = set(self._gangs_of(state.ledger.on_node(name)).values())
         state.to_wake |= dict.fromkeys(sorted(keys))
@@ -159,10 +158,9 @@ class NodeHandler:
             solving.since.anywhere |= solving.solve.gang in keys
 
     def _joined(self, name: str) -> None:
-        """Plan all refused gangs again: the change of this node may have merged two domains.
+        """Plan all refused gangs again: a domain that the node split may be one now.
 
-        This rarely helps, so each node may do it once in `numbers_s`. A further change takes effect after
-        that time.
+        That helps few gangs, so one node does it once in a while. Its next change counts after that time.
         """
         for_s = self._state.settings.numbers_s
         for node in [*takewhile(lambda node: self._renamed[node] + for_s <= self._state.now, self._renamed)]:
@@ -174,7 +172,7 @@ class NodeHandler:
             planning.capacity_freed(self._state, anywhere=True)
 
     def _say_anew(self, node: str) -> None:
-        """Drop the annotations of plans on the node, so that they state anew whether its GPUs are exact."""
+        """Let plans on the node say anew whether its GPUs are exact."""
         for gang in self._planned_on(node):
             if gang.plan is not None:
                 gang.plan.annotations = None

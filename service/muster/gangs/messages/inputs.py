@@ -1,4 +1,4 @@
-"""The inputs of the coordinator: events and their times. `now` is in seconds of a monotonic clock."""
+"""The inputs of the coordinator: what has happened, and when. `now` is in seconds of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -62,11 +62,9 @@ class PodGroupGone:
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """A Job states how many of its pods have succeeded. It does not make succeeded pods again, even if they
-    are deleted.
+    """A Job says how many of its pods have succeeded: it does not make these again, even if they are deleted.
 
-    Only Jobs whose pods all run at once are reported. `uid` is the UID of the Job. If `succeeded` is 0, the
-    Job is forgotten.
+    Only Jobs whose pods all run at once say so. `uid` is the Job's; a number of 0 forgets it.
     """
 
     now: float
@@ -76,7 +74,7 @@ class JobSeen:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSeen:
-    """The present labels of a namespace. Terms of pod affinity select namespaces by labels."""
+    """A namespace has these labels now: terms of pod affinity select namespaces by them."""
 
     now: float
     name: str
@@ -103,7 +101,7 @@ class VolumeClaimSeen:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClaimSeen:
-    """The devices of a ResourceClaim changed, or the pods that it is for."""
+    """A ResourceClaim holds other devices, or for other pods."""
 
     now: float
     claim: DeviceClaim
@@ -111,7 +109,7 @@ class DeviceClaimSeen:
 
 @dataclass(frozen=True, slots=True)
 class PoliciesSeen:
-    """The policies and levels that are valid from now on."""
+    """The policies and levels that hold from now on."""
 
     now: float
     policies: Policies
@@ -126,14 +124,16 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A shim connected. Every plan of earlier epochs is void."""
+    """A shim connected. Every plan of earlier epochs is void.
+
+    `in_flight`: its Bindings whose fate is not known yet. `answers_in_tree`: it answers questions about
+    in-tree plugins.
+    """
 
     now: float
     epoch: int
     in_flight: tuple[Usage, ...] = ()
-    """Usage of each pod whose Binding has an unknown fate."""
     answers_in_tree: bool = False
-    """Whether the shim answers questions about in-tree plugins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +145,21 @@ class SessionClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class SolveAnswered:
-    """The planner answered an instruction `Solve`."""
+class Decided:
+    """The planner answered an instruction `Solve`.
+
+    `trace_id`: the trace that shows how; "" if there is none. `waited_s`: how long the gang waited, in
+    seconds, before the planner began. `processor_s`: seconds of processor time that the planner used; None if
+    it is unknown.
+    """
 
     now: float
     gang: str
     generation: int
     decision: Decision
     trace_id: str = ""
-    """The trace of the decision; "" if it was not traced."""
     waited_s: float = 0.0
-    """How long the instruction waited before the planner began."""
     processor_s: float | None = None
-    """Processor time that the planner used; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ class SolveFailed:
 
 @dataclass(frozen=True, slots=True)
 class WatchInterrupted:
-    """The watch of this resource was interrupted. Changes are not seen until it resumes."""
+    """The watch of this resource was interrupted: what happens now is not seen."""
 
     now: float
     resource: str
@@ -213,7 +215,7 @@ Input = (
     | Synced
     | SessionOpened
     | SessionClosed
-    | SolveAnswered
+    | Decided
     | SolveFailed
     | WatchInterrupted
     | WatchResumed

@@ -1,4 +1,4 @@
-"""Report which pods have which GPUs, and the details of one gang. This module changes nothing."""
+"""Who has which GPUs, and what is known of one gang: read for people, and changed by nothing here."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ from muster.gangs.record.gang import Gang, GangView
 
 
 @dataclass(frozen=True, slots=True)
-class PodGpus:
-    """The GPUs of a node that one pod has."""
+class Taken:
+    """What one pod takes of the GPUs of a node.
+
+    `gang` is the key of its gang, "" if it is no member of one. `gpus` is the bit mask of its GPUs.
+    `unindexed` counts GPUs with unknown indices. With `units`, it has that much memory of each GPU.
+    `reserved`: a plan or a Binding in flight holds them, and the pod is not seen bound yet.
+    """
 
     gang: str
-    """Key of its gang; "" if it is no member of a gang."""
     pod: str
     node: str
     gpus: int
-    """Bit mask of its GPUs."""
     unindexed: int
-    """Number of its GPUs with unknown indices."""
     units: int
-    """GiB of memory that it has of each GPU; 0 for whole GPUs."""
     reserved: bool
-    """Whether a plan or a Binding under way holds the GPUs, and the pod is not seen bound yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The number of GPUs of a node that a gang has, or is planned to have. Namespace and name are "" for all
-    pods of no gang."""
+    """How many GPUs of a node a gang has, or is to have; "" for all pods that are no members of gangs."""
 
     namespace: str
     gang: str
@@ -56,17 +55,17 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class GangDetails:
-    """Details of one gang: `places` of members, the number of members without a place, and refused nodes."""
+    """What is known of one gang: `places` of the members that have one, and nodes that were refused."""
 
     view: GangView
-    places: tuple[PodGpus, ...]
+    places: tuple[Taken, ...]
     without_place: int
     refused: tuple[Refused, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AskAlternatives:
-    """A question for a planner: the cluster without the gang, and the gang with all its places."""
+    """What a planner is asked: the cluster without the gang, and the gang with all its places."""
 
     gang: str
     snapshot: Snapshot
@@ -74,23 +73,22 @@ class AskAlternatives:
     excluded: Mapping[str, Mapping[str, str]]
 
 
-def gpus_of_pods(
+def taken(
     ledger: Ledger, nodes: Iterable[str], gangs_of: Callable[[Iterable[str]], Mapping[str, str]]
-) -> list[tuple[PodGpus, ...]]:
-    """Return the GPUs of each pod, for each of these nodes. `gangs_of` returns UID → gang."""
+) -> list[tuple[Taken, ...]]:
+    """Return what pods take of the GPUs of each of these nodes. `gangs_of` returns UID → gang."""
     usages = [
         [(uid, usage) for uid, usage in ledger.used_on(node).items() if holds_gpus(usage)] for node in nodes
     ]
     gang_of = gangs_of(uid for pairs in usages for uid, _ in pairs)
     return [
-        tuple(_pod_gpus(usage, gang_of.get(uid, ""), "", uid not in ledger.bound) for uid, usage in pairs)
+        tuple(_taken(usage, gang_of.get(uid, ""), "", uid not in ledger.bound) for uid, usage in pairs)
         for pairs in usages
     ]
 
 
-def owners(usages: Iterable[PodGpus], gangs: Mapping[str, Gang]) -> tuple[Owner, ...]:
-    """Return the gangs that have GPUs of a node, by name. A GPU with slices of several gangs counts for each
-    gang."""
+def owners(usages: Iterable[Taken], gangs: Mapping[str, Gang]) -> tuple[Owner, ...]:
+    """Return who has the GPUs of a node, by name. Gangs with slices of one GPU count it each."""
     masks: Counter[tuple[str, str]] = Counter()
     unindexed: Counter[tuple[str, str]] = Counter()
     for usage in usages:
@@ -102,25 +100,25 @@ def owners(usages: Iterable[PodGpus], gangs: Mapping[str, Gang]) -> tuple[Owner,
 
 
 def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
-    """Return the details of a gang."""
+    """Return what is known of a gang."""
     places = tuple(_places(ledger, gang))
     excluded = sorted(gang.exclusions.items(), key=_node)
     refused = tuple(Refused(node, exclusion.plugin, exclusion.message) for (_, node), exclusion in excluded)
     return GangDetails(view, places, gang.group.present - len(places), refused)
 
 
-def _places(ledger: Ledger, gang: Gang) -> Iterator[PodGpus]:
+def _places(ledger: Ledger, gang: Gang) -> Iterator[Taken]:
     usages_by_node: dict[str, Mapping[str, Usage]] = {}
     for pod in sorted(gang.group.members, key=lambda pod: (pod.name, pod.uid)):
         if (usage := ledger.usage(pod.uid)) is not None:
             if usage.node not in usages_by_node:
                 usages_by_node[usage.node] = ledger.used_on(usage.node)
             usage = usages_by_node[usage.node][pod.uid]
-            yield _pod_gpus(usage, gang.key, pod.name, pod.uid not in ledger.bound)
+            yield _taken(usage, gang.key, pod.name, pod.uid not in ledger.bound)
 
 
-def _pod_gpus(usage: Usage, gang: str, pod: str, reserved: bool) -> PodGpus:
-    return PodGpus(gang, pod, usage.node, usage.gpus, usage.unindexed_gpus, usage.units, reserved)
+def _taken(usage: Usage, gang: str, pod: str, reserved: bool) -> Taken:
+    return Taken(gang, pod, usage.node, usage.gpus, usage.unindexed_gpus, usage.units, reserved)
 
 
 def _node(item: tuple[tuple[object, str], object]) -> str:
@@ -131,9 +129,9 @@ _NOBODY = ("", "")
 
 
 def with_holders(refused: Unplaceable, priority: int, ledger: Ledger, pods: Mapping[str, Pod]) -> Unplaceable:
-    """Return the refusal with a further cause: the gangs that have the GPUs where the gang nearly fits.
+    """Return the refusal with a further cause: who has the GPUs where the gang nearly fits.
 
-    `pods`: UID → pod, of all pods that claim a gang. `priority` is the refused gang's.
+    `pods`: by UID, those that claim a gang. `priority` is that of the refused gang.
     """
     own_gang = (refused.gang.namespace, refused.gang.name)
     gpus: dict[tuple[str, str], int] = {}

@@ -50,7 +50,7 @@ class DomainCapacities:
 
     `rows`, `domain` and `cap` are [node]: the row, its domain from 0, and how many members it takes. Nodes
     are sorted by domain, and the roomiest node of a domain comes first. A domain takes a multiple of `step`
-    members, at most `most` [domain].
+    members, at most `max_members` [domain].
     """
 
     need: int
@@ -59,56 +59,58 @@ class DomainCapacities:
     rows: Ints
     domain: Ints
     cap: Ints
-    most: Ints
+    max_members: Ints
 
     @classmethod
     def of(
-        cls, rows: Ints, cap: Ints, domain: Ints, need: int, *, step: int = 1, most: Ints | None = None
+        cls, rows: Ints, cap: Ints, domain: Ints, need: int, *, step: int = 1, max_members: Ints | None = None
     ) -> DomainCapacities:
         """Return the domains of these nodes; `limit` is the fewest domains that hold the members.
 
-        `domain` [node] are codes. `most` [node] is the most members of the node's domain.
+        `domain` [node] are codes. `max_members` [node] is the most members of the node's domain.
         """
         domain = renumbered(domain)
         order = fullest_first(domain, cap)
         rows, cap, domain = rows[order], cap[order], domain[order]
         room = np.minimum(np.bincount(domain, cap).astype(np.int64), need)
-        if most is not None:
-            room[domain] = np.minimum(room[domain], most[order])
+        if max_members is not None:
+            room[domain] = np.minimum(room[domain], max_members[order])
         room = room // step * step
         assert room.sum() >= need, "the domains hold all members"
         return cls(need, fewest(room, need), step, rows, domain, cap, room)
 
     @cached_property
-    def first(self) -> Ints:
+    def first_node(self) -> Ints:
         """[domain] The index of its first node."""
-        return np.asarray(np.searchsorted(self.domain, np.arange(len(self.most))))
+        return np.asarray(np.searchsorted(self.domain, np.arange(len(self.max_members))))
 
     @cached_property
-    def reached(self) -> Ints:
+    def cumulative_capacity(self) -> Ints:
         """[node] What the node and the roomier nodes of its domain hold."""
-        reached = np.cumsum(self.cap)
-        return np.asarray(reached - (reached - self.cap)[self.first][self.domain])
+        cumulative = np.cumsum(self.cap)
+        return np.asarray(cumulative - (cumulative - self.cap)[self.first_node][self.domain])
 
     @cached_property
-    def amounts(self) -> Ints:
+    def member_counts(self) -> Ints:
         """The numbers of members that a domain may take if `limit` domains hold all."""
-        fullest = int(np.sort(self.most)[::-1][: self.limit - 1].sum())  # all domains but one
-        return np.arange(max(self.step, self.need - fullest), int(self.most.max(initial=0)) + 1, self.step)
+        fullest = int(np.sort(self.max_members)[::-1][: self.limit - 1].sum())  # all domains but one
+        return np.arange(
+            max(self.step, self.need - fullest), int(self.max_members.max(initial=0)) + 1, self.step
+        )
 
     @cached_property
     def possible(self) -> Bools:
         """[domain, amount] Whether the domain holds this many."""
-        return np.asarray(self.amounts <= self.most[:, None])
+        return np.asarray(self.member_counts <= self.max_members[:, None])
 
     @cached_property
     def fewest(self) -> Ints:
         """[domain, amount] How many nodes hold these members."""
-        width = len(self.amounts)
+        width = len(self.member_counts)
         # From this amount on, one more node is needed.
-        too_few = (self.reached - self.amounts[0]) // self.step + 1
+        too_few = (self.cumulative_capacity - self.member_counts[0]) // self.step + 1
         code = self.domain * (width + 1) + np.clip(too_few, 0, width)
-        counts = np.bincount(code, minlength=len(self.most) * (width + 1)).reshape(-1, width + 1)
+        counts = np.bincount(code, minlength=len(self.max_members) * (width + 1)).reshape(-1, width + 1)
         return np.asarray(np.cumsum(counts, axis=1)[:, :width] + 1)
 
     @cached_property
@@ -118,13 +120,13 @@ class DomainCapacities:
         At each price, the domains that gain most hold fewer members than needed, or more. At the next price,
         the nearest plan below the need and the nearest plan above it are equally good.
         """
-        full = np.maximum(0, self.most - self.amounts[0]) // self.step
-        prices, domains = list[Price](), np.arange(len(self.most))
-        fullest = np.lexsort((self.fewest[domains, full], -self.most))[: self.limit]
+        full = np.maximum(0, self.max_members - self.member_counts[0]) // self.step
+        prices, domains = list[Price](), np.arange(len(self.max_members))
+        fullest = np.lexsort((self.fewest[domains, full], -self.max_members))[: self.limit]
         low, high = (0, 0), self._plan(full, fullest)
         while True:
             nodes, members = high[0] - low[0], high[1] - low[1]
-            gains = np.where(self.possible, nodes * self.amounts - members * self.fewest, -NEVER)
+            gains = np.where(self.possible, nodes * self.member_counts - members * self.fewest, -NEVER)
             amount = gains.argmax(axis=1)
             gain = gains[domains, amount]
             largest = np.argsort(-gain, kind="stable")[: self.limit]
@@ -138,32 +140,32 @@ class DomainCapacities:
             low, high = (plan, high) if plan[1] < self.need else (low, plan)
 
     def _plan(self, amount: Ints, domains: Ints) -> tuple[int, int]:
-        """Return the nodes and the members of these domains, if domain d takes `amounts[amount[d]]`."""
+        """Return the nodes and the members of these domains, if domain d takes `member_counts[amount[d]]`."""
         of_domain = amount[domains]
-        return int(self.fewest[domains, of_domain].sum()), int(self.amounts[of_domain].sum())
+        return int(self.fewest[domains, of_domain].sum()), int(self.member_counts[of_domain].sum())
 
-    def counted(self) -> DomainOptions | None:
+    def options_at_minimum(self) -> DomainOptions | None:
         """Return what domains may take with the fewest nodes; None if the tables for this are too large."""
-        if len(self.most) * len(self.amounts) > MAX_OPTION_CELLS:
+        if len(self.max_members) * len(self.member_counts) > MAX_OPTION_CELLS:
             return None
         if self.limit == 1:
-            return self.within(int(self.fewest[self.possible].min()))
+            return self.options_with_nodes(int(self.fewest[self.possible].min()))
         price = self.prices[-1]
         enough, visited = self._enough, 0
         for nodes in range(-(price.slack(0, self.need) // price.members), enough):
-            choices = self.within(nodes)
-            visited += choices.steps
+            options = self.options_with_nodes(nodes)
+            visited += options.steps
             if visited > MAX_TABLE_STEPS:
                 return None
-            if choices.cheapest(choices.fewest, 1, nodes) is not None:
-                return choices
-        return self.within(enough)
+            if options.cheapest(options.fewest, 1, nodes) is not None:
+                return options
+        return self.options_with_nodes(enough)
 
     @property
     def _enough(self) -> int:
         """A number of nodes that is enough: all nodes if rules bind domains."""
         room, enough = np.bincount(self.domain, self.cap), len(self.rows)
-        if self.step > 1 or (self.most < np.minimum(room, self.need)).any():
+        if self.step > 1 or (self.max_members < np.minimum(room, self.need)).any():
             return enough
         fullest = np.argsort(-room, kind="stable")[: self.limit]
         for domains in (fullest, *(price.domains for price in self.prices)):
@@ -173,106 +175,119 @@ class DomainCapacities:
                 enough = min(enough, fewest(self.cap[touched[self.domain]], self.need))
         return enough
 
-    def within(self, nodes: int) -> DomainOptions:
+    def options_with_nodes(self, nodes: int) -> DomainOptions:
         """Return what domains may take in a plan with this number of nodes."""
         slacks = [price.slack_with(nodes, self.need) for price in self.prices]
         domains = np.flatnonzero((np.array(slacks) >= 0).all(axis=0))
         still_open, fewest_nodes = self.possible[domains], self.fewest[domains]
         for price, slack in zip(self.prices, slacks, strict=True):
-            losses = price.members * fewest_nodes - price.nodes * self.amounts + price.gain[domains, None]
+            losses = (
+                price.members * fewest_nodes - price.nodes * self.member_counts + price.gain[domains, None]
+            )
             still_open &= losses <= slack[domains, None]
         touched = still_open.any(axis=1)
         domains, still_open, fewest_nodes = domains[touched], still_open[touched], fewest_nodes[touched]
         # The nodes that hold an amount, the roomiest ones, hold `spare` members more. No node can take fewer
         # than its room without `spare`, nor than the last of these nodes.
-        last = np.where(still_open, self.first[domains, None] + fewest_nodes - 1, 0)
-        spare = np.where(still_open, self.reached[last] - self.amounts, 0)
-        least = np.full(len(self.most), LARGEST)
-        least[domains] = np.where(still_open, self.cap[last] - spare, LARGEST).min(axis=1, initial=LARGEST)
-        indices = np.flatnonzero(self.cap >= least[self.domain])
+        last = np.where(still_open, self.first_node[domains, None] + fewest_nodes - 1, 0)
+        spare = np.where(still_open, self.cumulative_capacity[last] - self.member_counts, 0)
+        min_by_domain = np.full(len(self.max_members), LARGEST)
+        min_by_domain[domains] = np.where(still_open, self.cap[last] - spare, LARGEST).min(
+            axis=1, initial=LARGEST
+        )
+        indices = np.flatnonzero(self.cap >= min_by_domain[self.domain])
         domain, cap = np.searchsorted(domains, self.domain[indices]), self.cap[indices]
-        at_least = np.maximum(cap - spare.max(axis=1, initial=0)[domain], least[self.domain[indices]])
-        rows, place = self.rows[indices], place_in_run(domain)
-        return DomainOptions(self, nodes, rows, domain, place, cap, at_least, still_open, fewest_nodes)
+        min_members = np.maximum(
+            cap - spare.max(axis=1, initial=0)[domain], min_by_domain[self.domain[indices]]
+        )
+        rows, index_in_domain = self.rows[indices], place_in_run(domain)
+        return DomainOptions(
+            self, nodes, rows, domain, index_in_domain, cap, min_members, still_open, fewest_nodes
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DomainOptions:
     """What the domains that are left may take in a plan with this number of `nodes`.
 
-    `rows`, `domain`, `place`, `cap` and `least` are [node], for the nodes that can be in such a plan: the
+    `rows`, `domain`, `index_in_domain`, `cap` and `min_members` are [node], for the nodes that can be in such a plan: the
     row, the domain from 0, the position in it, and the most and the fewest members that the node takes.
-    `open` [domain, amount] is whether the domain takes `of.amounts[amount]` in any such plan, and `fewest`
+    `open` [domain, amount] is whether the domain takes `capacities.amounts[amount]` in any such plan, and `fewest`
     on how many nodes.
     """
 
-    of: DomainCapacities
+    capacities: DomainCapacities
     nodes: int
     rows: Ints
     domain: Ints
-    place: Ints
+    index_in_domain: Ints
     cap: Ints
-    least: Ints
+    min_members: Ints
     open: Bools
     fewest: Ints
 
     @property
-    def most(self) -> int:
+    def max_per_node(self) -> int:
         """The most members of a node."""
         return int(self.cap.max(initial=0))
 
     @property
     def width(self) -> int:
         """The most nodes of a domain."""
-        return int(self.place.max(initial=0)) + 1
+        return int(self.index_in_domain.max(initial=0)) + 1
 
     @property
     def steps(self) -> int:
         """The work of `cheapest`, in elements."""
-        return steps(1, int(self.open.sum()), 1, self.of.need)
+        return steps(1, int(self.open.sum()), 1, self.capacities.need)
 
     @property
     def fits_tables(self) -> bool:
         """Whether tables over the nodes of all domains are small enough."""
-        return steps(self.width, self.most, len(self.open), int(self.of.amounts[-1])) <= MAX_TABLE_STEPS
+        return (
+            steps(self.width, self.max_per_node, len(self.open), int(self.capacities.member_counts[-1]))
+            <= MAX_TABLE_STEPS
+        )
 
     @property
     def possible(self) -> Bools:
         """[node, members] Whether the node may take this many members."""
-        members = np.arange(self.most + 1)
-        return np.asarray((members >= self.least[:, None]) & (members <= self.cap[:, None]))
+        members = np.arange(self.max_per_node + 1)
+        return np.asarray((members >= self.min_members[:, None]) & (members <= self.cap[:, None]))
 
-    def alone(self, domain: int) -> DomainOptions:
+    def of_domain(self, domain: int) -> DomainOptions:
         """Return the choices of one domain."""
         inside, only = self.domain == domain, slice(domain, domain + 1)
-        nodes = {name: getattr(self, name)[inside] for name in ("rows", "place", "cap", "least")}
+        nodes = {
+            name: getattr(self, name)[inside] for name in ("rows", "index_in_domain", "cap", "min_members")
+        }
         return replace(
             self, **nodes, domain=self.domain[inside] * 0, open=self.open[only], fewest=self.fewest[only]
         )
 
-    def cheapest(self, cost: Ints, node: int, most: int) -> Ints | None:
+    def cheapest(self, cost: Ints, per_node_offset: int, max_total: int) -> Ints | None:
         """Return [domain] the members of each domain in the cheapest plan; None if there is no plan.
 
-        `cost` [domain, amount] includes `node` for each node. All nodes of a plan cost at most `most`.
+        `cost` [domain, amount] includes `per_node_offset` for each node. All nodes of a plan cost at most `max_total`.
         """
-        if not len(cost) or most >= NEVER:
+        if not len(cost) or max_total >= NEVER:
             return None
-        if self.of.limit == 1:  # the domain takes all members
+        if self.capacities.limit == 1:  # the domain takes all members
             cheapest = int(cost[:, 0].argmin())
-            alone = self.of.need * (np.arange(len(cost)) == cheapest)
-            return alone if cost[cheapest, 0] <= most else None
+            all_in_one = self.capacities.need * (np.arange(len(cost)) == cheapest)
+            return all_in_one if cost[cheapest, 0] <= max_total else None
         # One more domain gains at most `gain`. So it saves at most `saved` nodes, and weighs more.
-        price = self.of.prices[-1]
+        price = self.capacities.prices[-1]
         gain = int(np.delete(price.gain, price.domains).max(initial=0))
-        saved = (price.slack(self.nodes, self.of.need) + gain) // price.members + 1
-        domain = most - node * (self.nodes - saved) + 1
-        if domain * (self.of.limit + 1) + most >= NEVER:
+        saved = (price.slack(self.nodes, self.capacities.need) + gain) // price.members + 1
+        domain_cost = max_total - per_node_offset * (self.nodes - saved) + 1
+        if domain_cost * (self.capacities.limit + 1) + max_total >= NEVER:
             return None
-        at = self.of.amounts // self.of.step
-        offered = np.full((1, len(self.open), int(at.max()) + 1), NEVER)
-        offered[0, :, at] = np.where(self.open & (cost < NEVER), cost + domain, NEVER).T
-        need = self.of.need // self.of.step
+        steps_of_count = self.capacities.member_counts // self.capacities.step
+        offered = np.full((1, len(self.open), int(steps_of_count.max()) + 1), NEVER)
+        offered[0, :, steps_of_count] = np.where(self.open & (cost < NEVER), cost + domain_cost, NEVER).T
+        need = self.capacities.need // self.capacities.step
         table = Table.of(offered, need, need)
-        if table.total[0, need] > domain * self.of.limit + most:
+        if table.total[0, need] > domain_cost * self.capacities.limit + max_total:
             return None
-        return np.asarray(table.split(np.zeros(1, np.int64), np.array([need]))[0] * self.of.step)
+        return np.asarray(table.split(np.zeros(1, np.int64), np.array([need]))[0] * self.capacities.step)

@@ -33,10 +33,10 @@ PATTERN_FIELDS = (*SET_VALUES, "gpus", "packing", "choice")
 class Cells:
     """Nodes that agree in all scopes that count.
 
-    `of_row` [row looked at] is the cell. `parts` maps a scope to the part of each cell.
+    `cell_by_row` [row looked at] is the cell. `parts` maps a scope to the part of each cell.
     """
 
-    of_row: Ints
+    cell_by_row: Ints
     parts: Mapping[str, Ints]
 
 
@@ -69,11 +69,11 @@ def cells_of(instance: Instance, rows: Ints, scopes: Iterable[str], region: Ints
         parts[scope] = (
             part if scope in instance.rules.cells else dense - int(len(values) > 0 and values[0] == FREE)
         )
-    _, first, of_row = np.unique(code, return_index=True, return_inverse=True)
-    return Cells(of_row, {scope: part[first] for scope, part in parts.items()})
+    _, first, cell_by_row = np.unique(code, return_index=True, return_inverse=True)
+    return Cells(cell_by_row, {scope: part[first] for scope, part in parts.items()})
 
 
-def coarse(
+def coarse_problem(
     instance: Instance, rows: Ints, need: Counts, scopes: Iterable[str], region: Ints | None = None
 ) -> tuple[Problem, bool]:
     """Return the problem of counting parts and nodes on these rows, and whether its packings are complete.
@@ -86,7 +86,7 @@ def coarse(
     kind_of = np.array([kinds.setdefault(key, len(kinds)) if key else -1 for key in keys], np.int64)
     kind = kind_of[index]
     if instance.existing:  # a node that the gang is on already counts as 0
-        is_touched = _already(instance, rows)
+        is_touched = _already_touched(instance, rows)
         kind = np.where(is_touched & (kind >= 0), kind + len(kinds), kind)
     has_kind = kind >= 0
     cells = cells_of(instance, rows[has_kind], scopes, None if region is None else region[has_kind])
@@ -99,11 +99,11 @@ def coarse(
     problem = _problem(need, patterns, rows[has_kind], kind[has_kind], cells, exact=False)
     rules = tuple(rule(problem.parts) for rule in instance.rules.model)
     spared = frozenset(instance.levels if instance.idle is Idle.BESIDE else ())
-    unit = _units(instance, rows[has_kind], cells.of_row)
+    unit = _units(instance, rows[has_kind], cells.cell_by_row)
     return replace(problem, rules=rules, unit=unit, spared=spared), complete
 
 
-def _already(instance: Instance, rows: Ints) -> Bools:
+def _already_touched(instance: Instance, rows: Ints) -> Bools:
     """Return [row looked at] bool: whether the gang touches the node already."""
     return np.isin(rows, list(instance.existing.touching(Scope.NODE, gpus=instance.has_gpus)))
 
@@ -118,14 +118,16 @@ def _maximal(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[I
     if instance.idle is not Idle.BESIDE:
         return index, [m.maximal for m in packings], complete
     with_gpus = np.array([takes_gpus(role) for role in instance.roles])
-    alone_index, alone = packings_on(instance, rows, tuple(np.where(with_gpus, 0, need).tolist()))
-    complete &= all(alone[i].complete for i in np.unique(alone_index))
-    pairs, index = np.unique(index * len(alone) + alone_index, return_inverse=True)
+    without_gpus_index, without_gpus = packings_on(
+        instance, rows, tuple(np.where(with_gpus, 0, need).tolist())
+    )
+    complete &= all(without_gpus[i].complete for i in np.unique(without_gpus_index))
+    pairs, index = np.unique(index * len(without_gpus) + without_gpus_index, return_inverse=True)
     lists = []
     for code in pairs.tolist():
-        i, j = divmod(code, len(alone))
+        i, j = divmod(code, len(without_gpus))
         touching = packings[i].maximal[(packings[i].maximal[:, with_gpus] > 0).any(axis=1)]
-        lists.append(np.concatenate([touching, alone[j].maximal]))
+        lists.append(np.concatenate([touching, without_gpus[j].maximal]))
     return index, lists, complete
 
 
@@ -159,7 +161,7 @@ def nodes_of(problem: Problem) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NodePatterns:
+class NodeTable:
     """What one node may take.
 
     `patterns` [pattern, column] has counts by role, PATTERN_FIELDS, then further costs. `key` is the same as
@@ -178,7 +180,7 @@ class NodePatterns:
         return (self.key, self.left_over.tobytes(), b"" if self.unusable is None else self.unusable.tobytes())
 
 
-def fine(instance: Instance, problem: Problem, budget: Budget) -> tuple[Problem, bool]:
+def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[Problem, bool]:
     """Return the problem with all patterns, on the nodes of the coarse one, and whether these are complete.
 
     Once the wall clock is spent, nodes with a rule are left out, but for the first node.
@@ -197,7 +199,7 @@ def fine(instance: Instance, problem: Problem, budget: Budget) -> tuple[Problem,
         view.topology.in_wide[rows].tolist(),
     )
     ruled, node_rules = instance.rules.in_node[rows].tolist(), instance.rules.node_rules
-    tables: list[NodePatterns | None] = []
+    tables: list[NodeTable | None] = []
     complete = all(packings[m].complete for m in np.unique(index))
     for i, m in enumerate(index.tolist()):
         rule = node_rules[ruled[i]]
@@ -218,12 +220,12 @@ def fine(instance: Instance, problem: Problem, budget: Budget) -> tuple[Problem,
                 table[:, len(instance.roles) + PATTERN_FIELDS.index("packing")]
             ]
             key = table.tobytes()
-        tables.append(NodePatterns(table, key, left_overs[i], None if unusable is None else unusable[i]))
+        tables.append(NodeTable(table, key, left_overs[i], None if unusable is None else unusable[i]))
     return with_tables(instance, problem, tables), complete
 
 
 def with_tables(
-    instance: Instance, problem: Problem, tables: Sequence[NodePatterns | None], further: tuple[str, ...] = ()
+    instance: Instance, problem: Problem, tables: Sequence[NodeTable | None], further: tuple[str, ...] = ()
 ) -> Problem:
     """Return the problem with the patterns of these tables, one table for each node; None leaves the node
     out.
@@ -231,9 +233,9 @@ def with_tables(
     `further` are the names of the costs after PATTERN_FIELDS.
     """
     rows, cell = nodes_of(problem)
-    is_touched = _already(instance, rows).tolist()
+    is_touched = _already_touched(instance, rows).tolist()
     kinds: dict[tuple[tuple[bytes, ...], bool], int] = {}
-    by_kind: list[NodePatterns] = []
+    by_kind: list[NodeTable] = []
     kind = np.full(len(rows), -1, np.int64)
     for i, table in enumerate(tables):
         if table is not None:
@@ -245,13 +247,13 @@ def with_tables(
     patterns = _patterns(by_kind, len(problem.need), further)
     if instance.idle is Idle.BESIDE:
         patterns = replace(patterns, nodes=np.asarray(patterns.gpus > 0, np.int64))
-    for (_, already), k in kinds.items():
-        if already:
+    for (_, is_already_touched), k in kinds.items():
+        if is_already_touched:
             patterns.nodes[k] = 0
     has_kind = kind >= 0
     cells = Cells(cell[has_kind], problem.parts)
-    fine_problem = _problem(problem.need, patterns, rows[has_kind], kind[has_kind], cells, exact=True)
-    return replace(fine_problem, at_most=problem.at_most, rules=problem.rules, spared=problem.spared)
+    problem_of_tables = _problem(problem.need, patterns, rows[has_kind], kind[has_kind], cells, exact=True)
+    return replace(problem_of_tables, at_most=problem.at_most, rules=problem.rules, spared=problem.spared)
 
 
 @lru_cache(maxsize=1 << 15)
@@ -319,11 +321,11 @@ def _by_packing(
     return by_row
 
 
-def _patterns(of_kinds: list[NodePatterns], roles: int, further: tuple[str, ...]) -> Patterns:
+def _patterns(of_kinds: list[NodeTable], roles: int, further: tuple[str, ...]) -> Patterns:
     width = max((len(table.patterns) for table in of_kinds), default=0)
-    every = np.zeros((len(of_kinds), width, roles + len(PATTERN_FIELDS) + len(further)), np.int64)
+    tables = np.zeros((len(of_kinds), width, roles + len(PATTERN_FIELDS) + len(further)), np.int64)
 
-    def made(of: Callable[[NodePatterns], Ints | None]) -> Ints:
+    def stacked(of: Callable[[NodeTable], Ints | None]) -> Ints:
         """Return [kind, pattern] a value of the packings."""
         values = np.zeros((len(of_kinds), width), np.int64)
         for kind, table in enumerate(of_kinds):
@@ -333,25 +335,25 @@ def _patterns(of_kinds: list[NodePatterns], roles: int, further: tuple[str, ...]
                 values[kind, : len(packing)] = of_table[packing]
         return values
 
-    left_over = made(lambda table: table.left_over)
+    left_over = stacked(lambda table: table.left_over)
     valid = np.zeros((len(of_kinds), width), bool)
     for kind, table in enumerate(of_kinds):
         count = len(table.patterns)
-        every[kind, :count] = table.patterns
+        tables[kind, :count] = table.patterns
         valid[kind, :count] = True
-    costs = {name: every[:, :, roles + i] for i, name in enumerate((*PATTERN_FIELDS, *further))}
+    costs = {name: tables[:, :, roles + i] for i, name in enumerate((*PATTERN_FIELDS, *further))}
     fields = {name: costs.pop(name) for name in ("weakest", "gpus", "packing", "choice")}
     costs[BEST_FIT.field] = left_over
     if any(table.unusable is not None for table in of_kinds):
-        costs[UNUSABLE.field] = made(lambda table: table.unusable)
-    return Patterns(every[:, :, :roles], valid, valid.astype(np.int64), costs=costs, **fields)
+        costs[UNUSABLE.field] = stacked(lambda table: table.unusable)
+    return Patterns(tables[:, :, :roles], valid, valid.astype(np.int64), costs=costs, **fields)
 
 
 def _problem(
     need: Counts, patterns: Patterns, rows: Ints, kind: Ints, cells: Cells, *, exact: bool
 ) -> Problem:
     kinds = len(patterns.valid)
-    code = cells.of_row * kinds + kind
+    code = cells.cell_by_row * kinds + kind
     order = np.lexsort((rows, code))
     values, start, size = np.unique(code[order], return_index=True, return_counts=True)
     cell, of_class = np.divmod(values, kinds) if kinds else (values, values)
@@ -404,8 +406,8 @@ def _relative(codes: Ints, part: Ints, begins: Ints) -> Ints:
     low, high = np.full(top, np.iinfo(np.int64).max), np.full(top, -2)
     np.minimum.at(low, codes[inside], part[inside])
     np.maximum.at(high, codes[inside], part[inside])
-    alone = inside & (low[np.maximum(codes, 0)] == high[np.maximum(codes, 0)])
+    in_one_part = inside & (low[np.maximum(codes, 0)] == high[np.maximum(codes, 0)])
     first = np.repeat(
-        np.minimum.reduceat(np.where(alone, codes, top), begins), np.diff([*begins, len(codes)])
+        np.minimum.reduceat(np.where(in_one_part, codes, top), begins), np.diff([*begins, len(codes)])
     )
-    return np.where(alone, top + 1 + codes - first, codes)
+    return np.where(in_one_part, top + 1 + codes - first, codes)

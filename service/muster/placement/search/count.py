@@ -34,7 +34,7 @@ from muster.placement.model.build import QuorumRule
 from muster.placement.model.problem import Floats, Problem
 from muster.placement.model.solve import feasible, most_members
 from muster.placement.model.solver import Status
-from muster.placement.search.classes import REGION, coarse
+from muster.placement.search.classes import REGION, coarse_problem
 from muster.placement.search.regions import NOWHERE, regions
 from muster.placement.search.single_node import parts_inside
 
@@ -73,7 +73,7 @@ def count(
     With a `target`, counting ends as soon as it is known whether this number fits. With `roles_in_order`, the
     members of each role are counted too. Of equal sums, that with most of the earlier roles counts.
     """
-    return _Counter(scopes, budget, target, roles_in_order).most(instance)
+    return _FitCounter(scopes, budget, target, roles_in_order).largest_fit(instance)
 
 
 def too_small(instance: Instance, scope: str | None) -> bool:
@@ -84,7 +84,7 @@ def too_small(instance: Instance, scope: str | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counter:
+class _FitCounter:
     """One call of `count`."""
 
     scopes: tuple[str, ...]
@@ -92,26 +92,28 @@ class _Counter:
     target: int | None
     roles_in_order: bool
 
-    def most(self, instance: Instance) -> Fit:
+    def largest_fit(self, instance: Instance) -> Fit:
         """Return the most members that fit, over all numbers that segments make a problem of its own."""
         request = instance.request
         if not any(role.segments for role in request.roles):
-            return self._together(instance)
+            return self._largest_in_part(instance)
         if begun(request):
             return self._next_to_begun(instance)
         fit = most_in_segments(instance, self.scopes)
         if fit is not None:
             return fit
-        most, proven = NO_FIT, True
+        best_fit, proven = NO_FIT, True
         for tries, members in enumerate(ways_to_cut(request)):
             if tries == MAX_TRIES or self.budget.late:
                 proven = False
                 break
-            if sum(members.values()) < most.members + (not self.roles_in_order) or self._is_enough(most):
+            if sum(members.values()) < best_fit.members + (not self.roles_in_order) or self._is_enough(
+                best_fit
+            ):
                 continue
-            fit = self._together(instance.keeping(members))
-            most, proven = max(most, fit, key=self._rank), proven and fit.proven
-        return replace(most, proven=proven)
+            fit = self._largest_in_part(instance.keeping(members))
+            best_fit, proven = max(best_fit, fit, key=self._rank), proven and fit.proven
+        return replace(best_fit, proven=proven)
 
     def _rank(self, fit: Fit) -> tuple[int, Counts]:
         return fit.members, fit.counts if self.roles_in_order else ()
@@ -125,26 +127,26 @@ class _Counter:
         Each number of members is then a problem of its own. Usually one member can always be left out, so
         the interval of numbers is halved. Otherwise each number is tried, the largest first.
         """
-        most, proven, size = NO_FIT, True, instance.request.size
+        best_fit, proven, size = NO_FIT, True, instance.request.size
         if self.target is None and size > MAX_COUNTED:
-            return replace(most, proven=False)
+            return replace(best_fit, proven=False)
         if not fewer_fit(instance.request):
             for total in range(size, (self.target or 1) - 1, -1):
                 fit = self._exactly(instance, total)
                 proven &= fit.proven
                 if fit.members == total:
                     return replace(fit, proven=proven)
-            return replace(most, proven=proven)
+            return replace(best_fit, proven=proven)
         low, high = (self.target, self.target) if self.target else (1, size)
         while low <= high:
             middle = (low + high + 1) // 2
             fit = self._exactly(instance, middle)
             if fit.members == middle:
-                most, low = fit, middle + 1
+                best_fit, low = fit, middle + 1
             else:
                 proven &= fit.proven
                 high = middle - 1
-        return replace(most, proven=proven)
+        return replace(best_fit, proven=proven)
 
     def _exactly(self, instance: Instance, total: int) -> Fit:
         """Return a fit of `total` members, shared among the roles in any way; else one of fewer members.
@@ -157,14 +159,14 @@ class _Counter:
             if tries == MAX_TRIES or self.budget.late:
                 return replace(NO_FIT, proven=False)
             members = {role.name: n for role, n in zip(roles, counts, strict=True)}
-            whole = total == instance.request.size
-            fit = counter._together(instance if whole else instance.keeping(members))
+            is_whole_gang = total == instance.request.size
+            fit = counter._largest_in_part(instance if is_whole_gang else instance.keeping(members))
             if fit.members == total:
                 return fit
             proven &= fit.proven
         return replace(NO_FIT, proven=proven)
 
-    def _together(self, instance: Instance) -> Fit:
+    def _largest_in_part(self, instance: Instance) -> Fit:
         """Return the most members that fit inside a node, if a scope asks for that, or in one region."""
         if not any(instance.need) or not len(instance.columns.names):
             return NO_FIT
@@ -176,7 +178,7 @@ class _Counter:
 
     def _in_regions(self, instance: Instance) -> Fit:
         """Return the most members that fit in one region, the most promising regions first."""
-        parts = _Regions.of(instance, self.scopes)
+        parts = _RegionBounds.of(instance, self.scopes)
         if parts is None or int(parts.upper.max()) < (self.target or 0):
             return NO_FIT
         if parts.is_exact:
@@ -184,30 +186,30 @@ class _Counter:
             return parts.fit(fullest, int(parts.upper[fullest]))
         if not self.roles_in_order:
             parts = parts.with_lower()
-        most, proven, enough = NO_FIT, True, self.target or sum(parts.need)
-        regions, complete = parts.by_promise(max(1, self.target or 0))
+        best_fit, proven, enough = NO_FIT, True, self.target or sum(parts.need)
+        regions, complete = parts.by_upper_bound(max(1, self.target or 0))
         for region in regions:
-            if not region.upper or region.upper < max(self.target or 0, most.members):
+            if not region.upper or region.upper < max(self.target or 0, best_fit.members):
                 break
-            if region.upper == most.members and not (
-                self.roles_in_order and parts.caps(region.code) > most.counts
+            if region.upper == best_fit.members and not (
+                self.roles_in_order and parts.caps(region.code) > best_fit.counts
             ):
                 continue
             if region.problem is None:
-                most = parts.fit(region.code, region.upper)
+                best_fit = parts.fit(region.code, region.upper)
             elif parts.lower[region.code] >= enough:
-                most = parts.fit(region.code, int(parts.lower[region.code]))
+                best_fit = parts.fit(region.code, int(parts.lower[region.code]))
             elif self.budget.spent:
                 proven = False
             else:
                 counts, is_most = self._solved(region, parts.quorum)
                 proven &= is_most
-                most = max(most, parts.fit(region.code, sum(counts), counts), key=self._rank)
-            if most.members >= enough:
+                best_fit = max(best_fit, parts.fit(region.code, sum(counts), counts), key=self._rank)
+            if best_fit.members >= enough:
                 break
-        return replace(most, proven=proven and (complete or most.members >= enough))
+        return replace(best_fit, proven=proven and (complete or best_fit.members >= enough))
 
-    def _solved(self, region: _Region, quorum: QuorumRule | None) -> tuple[Counts, bool]:
+    def _solved(self, region: _RegionBound, quorum: QuorumRule | None) -> tuple[Counts, bool]:
         """Return how many members of each role the region holds, and whether that is proven.
 
         If the target is all members, the answer is all or none.
@@ -231,21 +233,21 @@ class _Counter:
         index, packings = packings_on(instance, rows, need, masks)
         complete = all(packing.complete for packing in packings)
         nobody = (0,) * len(need)
-        whole = instance.rules.whole
-        by_kind = [{nobody, *(p.all if whole or quorum else p.largest)} for p in packings]
-        every = set[Counts]().union(*by_kind)
-        starting = filter(instance.starts, every) if quorum else every
+        gang_checks = instance.rules.whole
+        by_kind = [{nobody, *(p.all if gang_checks or quorum else p.largest)} for p in packings]
+        all_packings = set[Counts]().union(*by_kind)
+        starting = filter(instance.starts, all_packings) if quorum else all_packings
         for counts in sorted(starting, key=lambda counts: (sum(counts), counts), reverse=True):
             holds = np.array([counts in of_kind for of_kind in by_kind])[index]
-            for may_hold in whole:
+            for may_hold in gang_checks:
                 holds &= may_hold(counts)[rows]
             if holds.any():
                 break
         else:
             return replace(NO_FIT, proven=complete)
-        at = np.flatnonzero(holds)
-        first = int(at[np.lexsort((masks[at], rows[at]))[0]])
-        name = _name(instance, self.scopes, int(rows[first]), int(masks[first]))
+        holding = np.flatnonzero(holds)
+        first_part = int(holding[np.lexsort((masks[holding], rows[holding]))[0]])
+        name = _name(instance, self.scopes, int(rows[first_part]), int(masks[first_part]))
         return Fit(sum(counts), name, complete, counts)
 
 
@@ -289,15 +291,15 @@ def _quorum(instance: Instance) -> QuorumRule | None:
     """
     if instance.request.quorum is None:
         return None
-    alike, first = list(range(len(instance.roles))), dict[object, int]()
+    alike, first_alike = list(range(len(instance.roles))), dict[object, int]()
     for r, role in enumerate(instance.roles if instance.plain else ()):
         ask = (role.resources, role.gpus, role.gpu_resource, role.slice, instance.room[r].tobytes())
-        alike[r] = first.setdefault(ask, r)
+        alike[r] = first_alike.setdefault(ask, r)
     names = tuple(role.name for role in instance.roles)
     return QuorumRule(instance.request.quorum, names, instance.need, tuple(alike))
 
 
-class _Region(NamedTuple):
+class _RegionBound(NamedTuple):
     """A region that holds at most `upper` members, by a close bound.
 
     Without a `problem`, the region holds exactly this number. Otherwise a solver decides, in the problem's
@@ -311,7 +313,7 @@ class _Region(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Regions:
+class _RegionBounds:
     """The regions of an instance: `code` [row looked at] is the region of each of these rows.
 
     By code: bounds `upper`, by sums, and `lower` of the region's members.
@@ -326,7 +328,7 @@ class _Regions:
     lower: Ints
 
     @classmethod
-    def of(cls, instance: Instance, scopes: tuple[str, ...]) -> _Regions | None:
+    def of(cls, instance: Instance, scopes: tuple[str, ...]) -> _RegionBounds | None:
         """Return the regions; None if no node that may host members lies in any."""
         region = regions(instance, scopes, instance.need)
         rows = np.flatnonzero(region != NOWHERE)
@@ -336,7 +338,7 @@ class _Regions:
         upper = by_sums(instance, rows, code, instance.need)
         return cls(instance, scopes, _quorum(instance), rows, code, upper, np.zeros_like(upper))
 
-    def with_lower(self) -> _Regions:
+    def with_lower(self) -> _RegionBounds:
         """Return the regions with lower bounds, if nothing binds their members to each other."""
         if not self.instance.plain or self.instance.sliced or self.quorum is not None:
             return self
@@ -370,30 +372,30 @@ class _Regions:
         room = self.instance.room[:, self.rows[self.code == code]].sum(axis=1)
         return tuple(np.minimum(room, self.need).tolist())
 
-    def by_promise(self, least: int) -> tuple[list[_Region], bool]:
+    def by_upper_bound(self, min_upper: int) -> tuple[list[_RegionBound], bool]:
         """Return the regions that may hold this many members, in the order of their upper bounds, and whether
         all packings were considered.
 
         Where the bounds by sums differ, closer ones come from the packings of the nodes. Between equals the
         first region comes first.
         """
-        promising, decided = self.upper >= max(least, int(self.lower.max())), self.upper == self.lower
+        promising, decided = self.upper >= max(min_upper, int(self.lower.max())), self.upper == self.lower
         by_code = {
-            code: _Region(code, int(self.upper[code]))
+            code: _RegionBound(code, int(self.upper[code]))
             for code in np.flatnonzero(promising & decided).tolist()
         }
         inside = (promising & ~decided)[self.code]
         need = self.need if self.quorum is None else self.quorum.counted
-        problem, complete = coarse(self.instance, self.rows[inside], need, (), self.code[inside])
+        problem, complete = coarse_problem(self.instance, self.rows[inside], need, (), self.code[inside])
         if problem.classes:
             upper, exact = by_packings(problem, self.instance.common_unit(self.active[0]))
             exact &= self.quorum is None
             # Regions are sorted by code, as the parts of the problem are.
             present = np.unique(self.code[np.searchsorted(self.rows, problem.rows)])
             for part, (code, most) in enumerate(zip(present.tolist(), upper.tolist(), strict=True)):
-                by_code[code] = _Region(code, most)
+                by_code[code] = _RegionBound(code, most)
                 if not exact and most > self.lower[code]:
-                    by_code[code] = _Region(code, most, problem, part)
+                    by_code[code] = _RegionBound(code, most, problem, part)
         return sorted(by_code.values(), key=lambda region: (-region.upper, region.code)), complete
 
 
@@ -488,14 +490,14 @@ def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
     """
     need, counts = np.array(problem.need), problem.patterns.counts
     active = np.flatnonzero(need)
-    alone = len(active) == 1
-    upper, exact = np.zeros(int(problem.parts[REGION].max()) + 1), alone
+    is_one_role = len(active) == 1
+    upper, exact = np.zeros(int(problem.parts[REGION].max()) + 1), is_one_role
     for r in active.tolist():
         members, all_rules = _by_part(
-            problem, counts.max(axis=1)[:, [r]], (r,), np.ones(1), unit if alone else 1
+            problem, counts.max(axis=1)[:, [r]], (r,), np.ones(1), unit if is_one_role else 1
         )
         upper, exact = upper + np.minimum(members[:, 0], need[r]), exact and all_rules
-    if not alone:
+    if not is_one_role:
         steps = STEPS if len(active) <= 3 and not problem.rules else CORNERS if len(active) <= 6 else (0.0,)
         worth = np.zeros((len(steps) ** len(active), len(need)))
         worth[:, active] = 1 - np.array(list(product(steps, repeat=len(active))))

@@ -5,7 +5,7 @@ domain are a multiple of a step (segments), or at most a number. The phases:
 
 1. `SortedCapacities` finds the regions that hold the gang: the parts of the required scopes. If one zone is
    enough, each such zone is a region of its own, and then each rack.
-2. `joined`: if a wider part is not enough, each choice of the fewest parts is a region.
+2. `regions_of_several_parts`: if a wider part is not enough, each choice of the fewest parts is a region.
 3. `capacities` counts the fewest domains and nodes by sums of sorted capacities, and rules out what no such
    plan takes. In a plan with the fewest nodes, each domain uses the fewest nodes that hold its
    members. So a domain is one choice: its number of members.
@@ -16,7 +16,7 @@ domain are a multiple of a step (segments), or at most a number. The phases:
    the fastest down, with the best sets that are as fast, and the first plan is the best.
 
 With slices or a policy, sets of GPUs are made node by node, which takes long. Then each domain gets a lower
-bound by the same table, and domains are examined in the order of their bounds (`examined`).
+bound by the same table, and domains are examined in the order of their bounds (`best_by_branch_and_bound`).
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ from muster.placement.search.classes import parts_by_row
 from muster.placement.search.plan import (
     Answer,
     Declined,
+    EqualRegions,
     Gap,
     Infeasible,
-    Partial,
-    Regions,
-    Share,
+    NodeShare,
+    PartialPlan,
     Solved,
-    Start,
+    Undecided,
     Value,
     share_of,
 )
 from muster.placement.search.region_count import MAX_PART_CHOICES
 from muster.placement.search.regions import regions, renumbered
-from muster.placement.search.single_node import IDLE, at_least, by_level
+from muster.placement.search.single_node import IDLE, by_level, lower_bounds
 from muster.placement.search.tables import NEVER, OneCost, Table, one_cost
 
 TOO_LARGE = "the tables are too large"
@@ -80,9 +80,9 @@ class SortedCapacities:
     """Find by sorted capacities the levels at which a single part suffices, and which parts do."""
 
     name: ClassVar = "sorted-capacities"
-    known_types: ClassVar = (Start,)
+    accepted_states: ClassVar = (Undecided,)
 
-    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the levels at which one part suffices, for one role that at most its domains bind."""
         instance, active = plan.instance, plan.active
         if len(active) != 1:
@@ -91,24 +91,24 @@ class SortedCapacities:
             return Declined(IDLE)
         (role,) = active
         with budget.phase("scan"):
-            bound = bound_by_domain(instance, role, plan.need[role])
-            if isinstance(bound, str):
-                return Declined(bound)
+            domain_rules = domain_rules_of(instance, role, plan.need[role])
+            if isinstance(domain_rules, str):
+                return Declined(domain_rules)
             region = regions(instance, plan.scopes, plan.need)
-            holding = regions_of(instance, region, role, plan.need[role], bound)
+            holding = regions_of(instance, region, role, plan.need[role], domain_rules)
         if holding is None:
             return Infeasible()
         decided = len(instance.levels) - len(holding.uncounted)
-        return Solved((replace(plan, known=holding, levels=plan.levels[decided:]),))
+        return Solved((replace(plan, state=holding, levels=plan.levels[decided:]),))
 
 
 class DomainTables:
     """Decide domains, nodes and all levels below by tables, for one role."""
 
     name: ClassVar = "domain-tables"
-    known_types: ClassVar = (Regions,)
+    accepted_states: ClassVar = (EqualRegions,)
 
-    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the parts that are left to count, the nodes, and all below."""
         with budget.phase("sets"):
             return over_domains(plan, budget)
@@ -116,16 +116,16 @@ class DomainTables:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DomainRules:
-    """What rules ask of each domain: a multiple of `step` members, and at most `most`.
+    """What rules ask of each domain: a multiple of `step` members, and at most `max_members`.
 
-    `domain` and `most` are [row]; None if no rule is about domains, or limits them.
+    `domain` and `max_members` are [row]; None if no rule is about domains, or limits them.
     """
 
     step: int = 1
     domain: Ints | None = None
-    most: Ints | None = None
+    max_members: Ints | None = None
 
-    def held(self, rows: Ints, cap: Ints, group: Ints) -> Ints:
+    def capacity(self, rows: Ints, cap: Ints, group: Ints) -> Ints:
         """Return [group] how many members groups of nodes hold, each group a union of domains."""
         if self.domain is None:
             return np.bincount(group, cap).astype(np.int64)
@@ -135,12 +135,12 @@ class DomainRules:
             return_inverse=True,
         )
         room = np.bincount(index, cap, len(pair)).astype(np.int64)
-        if self.most is not None:
-            room = np.minimum(room, self.most[rows[first]])
+        if self.max_members is not None:
+            room = np.minimum(room, self.max_members[rows[first]])
         return np.bincount(group[first], room // self.step * self.step).astype(np.int64)
 
 
-def bound_by_domain(instance: Instance, role: int, need: int) -> DomainRules | str:
+def domain_rules_of(instance: Instance, role: int, need: int) -> DomainRules | str:
     """Return what rules ask of each domain, or why they say more than that."""
     rules = instance.rules
     if instance.existing:
@@ -150,7 +150,7 @@ def bound_by_domain(instance: Instance, role: int, need: int) -> DomainRules | s
         return "rules bind members on a node"
     if not rules.model:
         return DomainRules(step)
-    rows, most = np.flatnonzero(instance.room[role] > 0), None
+    rows, max_members = np.flatnonzero(instance.room[role] > 0), None
     domain = instance.columns.topology.index_or_own(instance.levels[-1]) if instance.levels else None
     for rule in (make(rules.cells) for make in rules.model):
         if role not in rule.bound:
@@ -160,8 +160,8 @@ def bound_by_domain(instance: Instance, role: int, need: int) -> DomainRules | s
         step = lcm(step, rule.step)
         if len(rule.left):
             limit = rule.left[rule.part]
-            most = limit if most is None else np.minimum(most, limit)
-    return "segments are not full" if need % step else DomainRules(step, domain, most)
+            max_members = limit if max_members is None else np.minimum(max_members, limit)
+    return "segments are not full" if need % step else DomainRules(step, domain, max_members)
 
 
 def _same(domain: Ints, part: Ints) -> bool:
@@ -179,31 +179,35 @@ def _nested(domain: Ints, part: Ints) -> bool:
 # Phases 1 and 2: regions
 
 
-def regions_of(instance: Instance, region: Ints, role: int, need: int, bound: DomainRules) -> Regions | None:
+def regions_of(
+    instance: Instance, region: Ints, role: int, need: int, domain_rules: DomainRules
+) -> EqualRegions | None:
     """Return the regions that hold the members, narrowed to single zones and single racks as far as one
     suffices.
     """
     cap = np.minimum(instance.room[role], need)
     rows = np.flatnonzero((region >= 0) & (cap > 0))
-    holding = _that_hold(rows, region[rows], cap[rows], need, bound)
+    holding = _regions_holding(rows, region[rows], cap[rows], need, domain_rules)
     if not len(holding.rows):
         return None
     for i, level in enumerate(instance.levels):
         part = parts_by_row(instance, level, holding.rows)
-        inside = _that_hold(holding.rows, _pairs(holding.region, part), holding.cap, need, bound)
+        inside = _regions_holding(holding.rows, _pairs(holding.region, part), holding.cap, need, domain_rules)
         if not len(inside.rows):
             return replace(holding, uncounted=instance.levels[i:])
         holding = inside
     return holding
 
 
-def _that_hold(rows: Ints, region: Ints, cap: Ints, need: int, bound: DomainRules) -> Regions:
+def _regions_holding(
+    rows: Ints, region: Ints, cap: Ints, need: int, domain_rules: DomainRules
+) -> EqualRegions:
     """Return the regions whose nodes together hold the members, renumbered from 0."""
-    holds = bound.held(rows, cap, region) >= need
+    holds = domain_rules.capacity(rows, cap, region) >= need
     if holds.all():
-        return Regions(rows, region, cap, ())
+        return EqualRegions(rows, region, cap, ())
     inside = holds[region]
-    return Regions(rows[inside], (np.cumsum(holds) - 1)[region[inside]], cap[inside], ())
+    return EqualRegions(rows[inside], (np.cumsum(holds) - 1)[region[inside]], cap[inside], ())
 
 
 def _pairs(region: Ints, part: Ints) -> Ints:
@@ -217,15 +221,17 @@ def _pairs(region: Ints, part: Ints) -> Ints:
     return renumbered(region * (int(part.max(initial=0)) + 1) + part)
 
 
-def joined(instance: Instance, regions: Regions, need: int, bound: DomainRules) -> Regions | Declined:
+def regions_of_several_parts(
+    instance: Instance, regions: EqualRegions, need: int, domain_rules: DomainRules
+) -> EqualRegions | Declined:
     """Return each choice of the fewest wider parts as a region of its own."""
     for level in regions.uncounted[:-1]:
         rows, region, cap = regions.rows, regions.region, regions.cap
         part = parts_by_row(instance, level, rows)
-        if bound.domain is not None and not _nested(bound.domain[rows], part):
+        if domain_rules.domain is not None and not _nested(domain_rules.domain[rows], part):
             return Declined("rules bind a domain that lies in several wider parts")
         pair = renumbered(_pairs(region, part))
-        room, region_of = bound.held(rows, cap, pair), np.zeros(int(pair.max()) + 1, np.int64)
+        room, region_of = domain_rules.capacity(rows, cap, pair), np.zeros(int(pair.max()) + 1, np.int64)
         region_of[pair] = region
         parts = [np.flatnonzero(region_of == code) for code in range(int(region.max()) + 1)]
         fewest = min(fewest_that_hold(room[inside], need) for inside in parts)
@@ -237,36 +243,36 @@ def joined(instance: Instance, regions: Regions, need: int, bound: DomainRules) 
         ]
         index = np.concatenate(nodes)
         code = np.repeat(np.arange(len(nodes)), [len(inside) for inside in nodes])
-        regions = Regions(rows[index], code, cap[index], regions.uncounted)
+        regions = EqualRegions(rows[index], code, cap[index], regions.uncounted)
     return regions
 
 
 # Phase 3: domains and nodes
 
 
-def over_domains(plan: Partial, budget: Budget) -> Solved | Declined:
+def over_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
     """Decide the parts that are left to count, the nodes, and all below."""
-    instance, holding, (role,) = plan.instance, plan.known, plan.active
-    assert isinstance(holding, Regions)
-    bound = bound_by_domain(instance, role, plan.need[role])
-    assert isinstance(bound, DomainRules), "sorted capacities accept no other rules"
+    instance, holding, (role,) = plan.instance, plan.state, plan.active
+    assert isinstance(holding, EqualRegions)
+    domain_rules = domain_rules_of(instance, role, plan.need[role])
+    assert isinstance(domain_rules, DomainRules), "sorted capacities accept no other rules"
     if instance.costs and (holding.uncounted or not instance.plain or instance.prices):
         return Declined("slices or policies, and several domains, rules or priced damage")
-    joint = joined(instance, holding, plan.need[role], bound)
+    joint = regions_of_several_parts(instance, holding, plan.need[role], domain_rules)
     if isinstance(joint, Declined):
         return joint
     domain = parts_by_row(instance, joint.uncounted[-1], joint.rows) if joint.uncounted else joint.region
     if takes_gpus(instance.roles[role]) and _wide_tell_apart(instance, joint, domain):
         return Declined("NVLink domains over several nodes are to be counted")
-    choices = _counted(list(_domains(joint, domain, plan.need[role], bound)), budget)
-    complete, plans = True, list[tuple[Value, tuple[Share, ...]]]()
-    for possible in choices:
+    options = _options_at_minimum(list(_domains(joint, domain, plan.need[role], domain_rules)), budget)
+    all_proven, plans = True, list[tuple[Value, tuple[NodeShare, ...]]]()
+    for possible in options:
         if plans and budget.late:
-            complete = False
+            all_proven = False
             break
         if instance.costs:
-            planned, proven = examined(instance, role, possible, budget)
-            complete &= proven
+            planned, proven = best_by_branch_and_bound(instance, role, possible, budget)
+            all_proven &= proven
         else:
             sets = gpu_sets(instance, role, possible)
             planned = best_plan(instance, possible, sets) if sets else None
@@ -276,35 +282,48 @@ def over_domains(plan: Partial, budget: Budget) -> Solved | Declined:
     if not plans:
         return Declined(TOO_LARGE)
     _, shares = min(plans, key=itemgetter(0))
-    gap = None if complete else Gap(quality_levels(instance.costs)[0].name)
+    gap = None if all_proven else Gap(quality_levels(instance.costs)[0].name)
     return Solved((plan.complete(shares),), gap)
 
 
-def _counted(regions: Sequence[DomainCapacities], budget: Budget) -> list[DomainOptions]:
+def _options_at_minimum(regions: Sequence[DomainCapacities], budget: Budget) -> list[DomainOptions]:
     """Return what the domains of the regions with the fewest domains and nodes may take.
 
     The result is empty if the tables would be too large, or if there is no time left.
     """
     limit = min(domains.limit for domains in regions)
-    counted = [None if budget.late else domains.counted() for domains in regions if domains.limit == limit]
-    choices = [possible for possible in counted if possible is not None]
-    nodes = min((possible.nodes for possible in choices), default=0)
-    choices = [possible for possible in choices if possible.nodes == nodes]
-    return choices if None not in counted and all(possible.fits_tables for possible in choices) else []
+    options_by_region = [
+        None if budget.late else domains.options_at_minimum() for domains in regions if domains.limit == limit
+    ]
+    options = [possible for possible in options_by_region if possible is not None]
+    nodes = min((possible.nodes for possible in options), default=0)
+    options = [possible for possible in options if possible.nodes == nodes]
+    return (
+        options if None not in options_by_region and all(possible.fits_tables for possible in options) else []
+    )
 
 
-def _domains(regions: Regions, domain: Ints, need: int, bound: DomainRules) -> Iterator[DomainCapacities]:
+def _domains(
+    regions: EqualRegions, domain: Ints, need: int, domain_rules: DomainRules
+) -> Iterator[DomainCapacities]:
     """Yield the domains of each region. If one domain is enough, all of them count as one region."""
-    most = None if bound.most is None else bound.most[regions.rows]
+    max_members = None if domain_rules.max_members is None else domain_rules.max_members[regions.rows]
     for region in range(int(regions.region.max()) + 1 if regions.uncounted else 1):
-        here = np.flatnonzero(regions.region == region) if regions.uncounted else np.arange(len(regions.rows))
-        limits = None if most is None else most[here]
+        indices = (
+            np.flatnonzero(regions.region == region) if regions.uncounted else np.arange(len(regions.rows))
+        )
+        limits = None if max_members is None else max_members[indices]
         yield DomainCapacities.of(
-            regions.rows[here], regions.cap[here], domain[here], need, step=bound.step, most=limits
+            regions.rows[indices],
+            regions.cap[indices],
+            domain[indices],
+            need,
+            step=domain_rules.step,
+            max_members=limits,
         )
 
 
-def _wide_tell_apart(instance: Instance, regions: Regions, domain: Ints) -> bool:
+def _wide_tell_apart(instance: Instance, regions: EqualRegions, domain: Ints) -> bool:
     """Return whether NVLink domains over several nodes tell plans apart that touch equally many domains.
 
     They do not if there are none, or if each domain lies in its own. If plans touch one domain only, several
@@ -354,10 +373,10 @@ class NodeSets:
         return fast.shape[2] - 1 - fast[:, :, ::-1].argmax(axis=2), np.asarray(fast.any(axis=2))
 
 
-def gpu_sets(instance: Instance, role: int, choices: DomainOptions) -> NodeSets | None:
+def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets | None:
     """Return the sets of GPUs of these nodes; None if there are too many under the rule of a node."""
-    rows, view = choices.rows, instance.columns
-    counts = packings(instance, role, choices)
+    rows, view = options.rows, instance.columns
+    counts = packings(instance, role, options)
     sizes = tuple(instance.gpus(counts).tolist())
     lines = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
     index, first = distinct(np.stack([line[rows].astype(np.int64) for line in lines]))
@@ -377,20 +396,20 @@ def gpu_sets(instance: Instance, role: int, choices: DomainOptions) -> NodeSets 
     if instance.prices:
         priced = instance.prices.of_whole(rows, instance.gpus(counts), instance.cpu(counts))
         by_field["damage"] = np.broadcast_to(priced[:, :, None], by_field["damage"].shape)
-    return node_sets(instance, role, choices, by_field, by_field.pop("valid") > 0)
+    return node_sets(instance, role, options, by_field, by_field.pop("valid") > 0)
 
 
 def node_sets(
-    instance: Instance, role: int, choices: DomainOptions, values: Mapping[str, Ints], valid: Bools
+    instance: Instance, role: int, options: DomainOptions, values: Mapping[str, Ints], valid: Bools
 ) -> NodeSets:
     """Return these sets of GPUs, as far as the numbers of members can be in a plan."""
-    left_over = best_fit(instance, choices.rows, packings(instance, role, choices))
-    return NodeSets(values, valid & choices.possible[:, :, None], left_over)
+    left_over = best_fit(instance, options.rows, packings(instance, role, options))
+    return NodeSets(values, valid & options.possible[:, :, None], left_over)
 
 
-def packings(instance: Instance, role: int, choices: DomainOptions) -> Ints:
+def packings(instance: Instance, role: int, options: DomainOptions) -> Ints:
     """Return [members, role] the members of a node by role, for each number of members."""
-    return np.asarray(np.arange(choices.most + 1)[:, None] * (np.arange(len(instance.roles)) == role))
+    return np.asarray(np.arange(options.max_per_node + 1)[:, None] * (np.arange(len(instance.roles)) == role))
 
 
 def _table(shape: Shape, free: int, rule: InNode | None, counts: Ints, sizes: tuple[int, ...]) -> Ints | None:
@@ -427,60 +446,62 @@ def _ruled(rule: InNode, shape: Shape, free: int, packings: tuple[tuple[int, ...
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TablePlan:
-    """The members on each node of `choices`, the choice of GPUs [node, members], and the plan's value."""
+    """The members on each node of `options`, the choice of GPUs [node, members], and the plan's value."""
 
-    choices: DomainOptions
+    options: DomainOptions
     members: Ints
     choice: Ints
     value: Value
 
-    def shares(self, instance: Instance, role: int) -> tuple[Share, ...]:
+    def shares(self, instance: Instance, role: int) -> tuple[NodeShare, ...]:
         """Return the plan node by node. GPUs are chosen once for equal nodes."""
-        here = np.flatnonzero(self.members)
-        here = here[np.argsort(self.choices.rows[here])]
-        rows, members = self.choices.rows[here], self.members[here]
-        kinds = np.stack([*node_kinds(instance, rows), self.choice[here, members], members], axis=1)
-        alike, shares = dict[tuple[int, ...], Share](), list[Share]()
+        used_nodes = np.flatnonzero(self.members)
+        used_nodes = used_nodes[np.argsort(self.options.rows[used_nodes])]
+        rows, members = self.options.rows[used_nodes], self.members[used_nodes]
+        kinds = np.stack([*node_kinds(instance, rows), self.choice[used_nodes, members], members], axis=1)
+        alike, shares = dict[tuple[int, ...], NodeShare](), list[NodeShare]()
         for row, kind in zip(rows.tolist(), map(tuple, kinds.tolist()), strict=True):
             if kind not in alike:
                 *_, choice, count = kind
                 counts = tuple(count if r == role else 0 for r in range(len(instance.roles)))
                 alike[kind] = share_of(instance, row, counts, choice)
             like = alike[kind]
-            shares.append(Share(row, like.counts, like.gpus, like.spread, like.shared))
+            shares.append(NodeShare(row, like.counts, like.gpus, like.spread, like.shared))
         return tuple(shares)
 
 
-def best_plan(instance: Instance, choices: DomainOptions, sets: NodeSets) -> TablePlan | None:
+def best_plan(instance: Instance, options: DomainOptions, sets: NodeSets) -> TablePlan | None:
     """Return the best plan with the fewest domains and nodes.
 
     The result is None if there is no plan, or if the numbers are too large.
     """
     levels = quality_levels(instance.costs)
-    above = levels[: levels.index(WEAKEST_LINK)]
+    levels_above_links = levels[: levels.index(WEAKEST_LINK)]
     sums = [level for level in levels if level is not WEAKEST_LINK]
-    least: dict[str, int] | None = None  # of the levels above the links
-    if any(sets.tells_apart(level) for level in above):
+    best_sums: dict[str, int] | None = None  # of the levels above the links
+    if any(sets.tells_apart(level) for level in levels_above_links):
         choice, possible = np.zeros(sets.valid.shape[:2], np.int64), np.asarray(sets.valid.any(axis=2))
-        members = _cheapest(choices, sets, (*above, BEST_FIT), choice, possible)
+        members = _cheapest(options, sets, (*levels_above_links, BEST_FIT), choice, possible)
         if members is None:
             return None
-        least = _sums(sets, above, choice, members)
+        best_sums = _sums(sets, levels_above_links, choice, members)
     for threshold in np.unique(sets.values[WEAKEST_LINK.field][sets.valid])[::-1].tolist():
         choice, possible = sets.as_fast(threshold)
-        if not _could_hold(choices, possible):
+        if not _could_hold(options, possible):
             continue
-        members = _cheapest(choices, sets, sums, choice, possible)
-        if members is not None and (least is None or _sums(sets, above, choice, members) == least):
+        members = _cheapest(options, sets, sums, choice, possible)
+        if members is not None and (
+            best_sums is None or _sums(sets, levels_above_links, choice, members) == best_sums
+        ):
             worth = {**_sums(sets, sums, choice, members), WEAKEST_LINK.field: threshold}
-            return TablePlan(choices, members, choice, value_of(levels, worth))
+            return TablePlan(options, members, choice, value_of(levels, worth))
     return None
 
 
 def _sums(sets: NodeSets, levels: Sequence[Level], choice: Ints, members: Ints) -> dict[str, int]:
     """Return by field the sum over a plan, which has `members` on each node."""
-    here = np.flatnonzero(members)
-    at = (here, members[here], choice[here, members[here]])
+    used_nodes = np.flatnonzero(members)
+    at = (used_nodes, members[used_nodes], choice[used_nodes, members[used_nodes]])
     return {
         level.field: int(
             (sets.left_over[at[:2]] if level is BEST_FIT else sets.values[level.field][at]).sum()
@@ -489,25 +510,27 @@ def _sums(sets: NodeSets, levels: Sequence[Level], choice: Ints, members: Ints) 
     }
 
 
-def _could_hold(choices: DomainOptions, possible: Bools) -> bool:
+def _could_hold(options: DomainOptions, possible: Bools) -> bool:
     """Return whether the fullest nodes of the fullest domains hold the members."""
     cap = np.where(possible, np.arange(possible.shape[1]), 0).max(axis=1)
-    by_place = np.zeros((len(choices.open), choices.width), np.int64)
-    by_place[choices.domain, choices.place] = cap
-    room = np.sort(by_place, axis=1)[:, -choices.nodes :].sum(axis=1)
-    return int(np.sort(room)[-choices.of.limit :].sum()) >= choices.of.need
+    by_place = np.zeros((len(options.open), options.width), np.int64)
+    by_place[options.domain, options.index_in_domain] = cap
+    room = np.sort(by_place, axis=1)[:, -options.nodes :].sum(axis=1)
+    return int(np.sort(room)[-options.capacities.limit :].sum()) >= options.capacities.need
 
 
 def _cheapest(
-    choices: DomainOptions, sets: NodeSets, levels: Sequence[Level], choice: Ints, possible: Bools
+    options: DomainOptions, sets: NodeSets, levels: Sequence[Level], choice: Ints, possible: Bools
 ) -> Ints | None:
     """Return [node] the members of each node in the cheapest plan; None if there is none."""
     varied = [level for level in levels if level is BEST_FIT or sets.values[level.field].any()]
-    cost = one_cost([sets.cost(level, choice) for level in varied], possible, choices.nodes)
+    cost = one_cost([sets.cost(level, choice) for level in varied], possible, options.nodes)
     if cost is None:
         return None
-    table = DomainTable.of(choices, cost)
-    by_domain = choices.cheapest(table.total, cost.node, cost.node * choices.nodes + cost.most)
+    table = DomainTable.of(options, cost)
+    by_domain = options.cheapest(
+        table.total, cost.per_node_offset, cost.per_node_offset * options.nodes + cost.max_total
+    )
     return None if by_domain is None else table.members(by_domain)
 
 
@@ -515,39 +538,41 @@ def _cheapest(
 class DomainTable:
     """The cheapest ways to fill each domain. A step of the `table` is `unit` members."""
 
-    choices: DomainOptions
+    options: DomainOptions
     table: Table
     unit: int
 
     @classmethod
-    def of(cls, choices: DomainOptions, cost: OneCost) -> DomainTable:
+    def of(cls, options: DomainOptions, cost: OneCost) -> DomainTable:
         """Return the table at this cost, which each node has in addition to `cost.node`."""
         valid = cost.cost < NEVER
         unit = int(np.gcd.reduce(np.flatnonzero(valid.any(axis=0)), initial=0)) or 1
-        by_place = np.full((len(choices.open), choices.width, choices.most // unit + 1), NEVER)
-        by_place[choices.domain, choices.place] = np.where(valid, cost.cost + cost.node, NEVER)[:, ::unit]
-        least, most = (int(amount) // unit for amount in choices.of.amounts[[0, -1]])
-        return cls(choices, Table.of(by_place, least, most), unit)
+        by_place = np.full((len(options.open), options.width, options.max_per_node // unit + 1), NEVER)
+        by_place[options.domain, options.index_in_domain] = np.where(
+            valid, cost.cost + cost.per_node_offset, NEVER
+        )[:, ::unit]
+        least, most = (int(amount) // unit for amount in options.capacities.member_counts[[0, -1]])
+        return cls(options, Table.of(by_place, least, most), unit)
 
     @property
     def total(self) -> Ints:
         """[domain, amount] The least cost of what the domain may take."""
-        amounts = self.choices.of.amounts
+        amounts = self.options.capacities.member_counts
         return np.where(amounts % self.unit == 0, self.table.total[:, amounts // self.unit], NEVER)
 
     def members(self, by_domain: Ints) -> Ints:
         """Return [node] the members of each node, if domains take these numbers of members."""
         touched = np.flatnonzero(by_domain)
-        by_place = np.zeros((len(by_domain), self.choices.width), np.int64)
+        by_place = np.zeros((len(by_domain), self.options.width), np.int64)
         by_place[touched] = self.table.split(touched, by_domain[touched] // self.unit) * self.unit
-        return np.asarray(by_place[self.choices.domain, self.choices.place])
+        return np.asarray(by_place[self.options.domain, self.options.index_in_domain])
 
 
 # Slices and policies: the sets of a node are dear
 
 
-def examined(
-    instance: Instance, role: int, choices: DomainOptions, budget: Budget
+def best_by_branch_and_bound(
+    instance: Instance, role: int, options: DomainOptions, budget: Budget
 ) -> tuple[TablePlan | None, bool]:
     """Return the best plan in one of these domains, and whether that is proven.
 
@@ -555,42 +580,46 @@ def examined(
     bound). If time runs out, the plan is the best of those examined.
     """
     incumbent, complete = None, True
-    for bound, domain in sorted(_bounds(instance, role, choices)):
+    for bound, domain in sorted(_bounds(instance, role, options)):
         if incumbent is not None and bound >= incumbent.value:
             break
         if budget.spent and (incumbent is not None or budget.truncated):
             return incumbent, False
-        alone = choices.alone(domain)
-        sets, all_sets = _made_sets(instance, role, alone, budget)
+        single_domain = options.of_domain(domain)
+        sets, all_sets = _sets_by_node(instance, role, single_domain, budget)
         complete &= all_sets
-        plan = best_plan(instance, alone, sets)
+        plan = best_plan(instance, single_domain, sets)
         if plan is not None and (incumbent is None or plan.value < incumbent.value):
             incumbent = plan
     return incumbent, complete
 
 
-def _bounds(instance: Instance, role: int, choices: DomainOptions) -> Iterator[tuple[Value, int]]:
+def _bounds(instance: Instance, role: int, options: DomainOptions) -> Iterator[tuple[Value, int]]:
     """Yield for each domain the least cost of the members, all levels together."""
-    counts = packings(instance, role, choices)
-    lines = at_least(instance, choices.rows, tuple(map(tuple, counts.tolist())))
-    least = by_level(instance, lines, best_fit(instance, choices.rows, counts))
-    link = [*least].index(WEAKEST_LINK)
-    fastest = np.zeros(len(choices.open), np.int64)
-    np.minimum.at(fastest, choices.domain, np.where(choices.possible, least.pop(WEAKEST_LINK), 0).min(axis=1))
-    sums = list(least.values())
-    cost = one_cost(sums, choices.possible, choices.nodes)
+    counts = packings(instance, role, options)
+    lines = lower_bounds(instance, options.rows, tuple(map(tuple, counts.tolist())))
+    bounds_by_level = by_level(instance, lines, best_fit(instance, options.rows, counts))
+    link = [*bounds_by_level].index(WEAKEST_LINK)
+    fastest = np.zeros(len(options.open), np.int64)
+    np.minimum.at(
+        fastest, options.domain, np.where(options.possible, bounds_by_level.pop(WEAKEST_LINK), 0).min(axis=1)
+    )
+    sums = list(bounds_by_level.values())
+    cost = one_cost(sums, options.possible, options.nodes)
     if cost is None:  # the numbers are too large, so only the first levels are used
         sums = sums[:link]
-        cost = one_cost(sums, choices.possible, choices.nodes)
+        cost = one_cost(sums, options.possible, options.nodes)
     if cost is None:
-        yield from (((), domain) for domain in range(len(choices.open)))
+        yield from (((), domain) for domain in range(len(options.open)))
         return
-    table = DomainTable.of(choices, cost)
+    table = DomainTable.of(options, cost)
     fits = table.total[:, 0] < NEVER  # each domain takes all members
-    members = table.members(np.where(fits, choices.of.need, 0))
-    here = np.flatnonzero(members)
+    members = table.members(np.where(fits, options.capacities.need, 0))
+    used_nodes = np.flatnonzero(members)
     keys = [
-        np.bincount(choices.domain[here], level[here, members[here]], len(fits)).astype(np.int64)
+        np.bincount(options.domain[used_nodes], level[used_nodes, members[used_nodes]], len(fits)).astype(
+            np.int64
+        )
         for level in sums
     ]
     if len(sums) > link:
@@ -599,27 +628,27 @@ def _bounds(instance: Instance, role: int, choices: DomainOptions) -> Iterator[t
         yield tuple(int(key[domain]) for key in keys), domain
 
 
-def _made_sets(
-    instance: Instance, role: int, choices: DomainOptions, budget: Budget
+def _sets_by_node(
+    instance: Instance, role: int, options: DomainOptions, budget: Budget
 ) -> tuple[NodeSets, bool]:
     """Return the sets of these nodes, made node by node, and whether they are complete."""
-    by_node, counts = list[Choices](), tuple(map(tuple, packings(instance, role, choices).tolist()))
+    by_node, counts = list[Choices](), tuple(map(tuple, packings(instance, role, options).tolist()))
     for row, high, low in zip(
-        choices.rows.tolist(), choices.cap.tolist(), choices.least.tolist(), strict=True
+        options.rows.tolist(), options.cap.tolist(), options.min_members.tolist(), strict=True
     ):
         few = counts[low : high + 1]
         by_node.append(node_choices(instance.asks, few, gpus_on(instance, row), costs_on(instance, row)))
         budget.spend(NODE_TIME + PACKING_TIME * len(few))
     names = [PREFERENCES[cost].field for cost in instance.costs]
     width = max((int(np.bincount(node.packing).max()) for node in by_node if len(node.packing)), default=1)
-    shape = (len(by_node), choices.most + 1, width)
+    shape = (len(by_node), options.max_per_node + 1, width)
     values: dict[str, Ints] = {name: np.zeros(shape, np.int64) for name in (*names, *CHOICE_VALUES)}
     valid = np.zeros(shape, bool)
     for i, node in enumerate(by_node):
         begins = np.searchsorted(node.packing, node.packing)
-        at = (i, node.packing + int(choices.least[i]), np.arange(len(node.packing)) - begins)
+        at = (i, node.packing + int(options.min_members[i]), np.arange(len(node.packing)) - begins)
         lines = [*node.costs, *(getattr(node, name) for name in CHOICE_VALUES)]
         for name, of_name in zip(values, lines, strict=True):
             values[name][at] = of_name
         valid[at] = True
-    return node_sets(instance, role, choices, values, valid), all(node.complete for node in by_node)
+    return node_sets(instance, role, options, values, valid), all(node.complete for node in by_node)

@@ -39,7 +39,7 @@ class Gap(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class NodeShare:
     """What one node takes: members by role, and the GPUs for all of them."""
 
     row: int
@@ -52,19 +52,19 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The best plan for given members: the shares of nodes, and how each level was decided.
 
     `gap` is that of the first level not proven best, None if all are proven. Without shares nothing fits,
     which is proven if there is no gap.
     """
 
-    shares: tuple[Share, ...]
+    shares: tuple[NodeShare, ...]
     gap: Gap | None = None
     steps: tuple[Step, ...] = ()
 
 
-def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> Share:
+def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodeShare:
     """Return the share of a node that takes these members on the GPU set of this choice, as `best_sets`
     orders them.
     """
@@ -72,9 +72,9 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> Share
         sets = choices(instance.asks, (counts,), gpus_on(instance, row), costs_on(instance, row))
         # Alone, a packing may have been examined more closely than among others, so it has fewer choices.
         gpus, shared = sets.chosen(min(choice, len(sets.packing) - 1))
-        return Share(row, counts, gpus, lying(instance, row, counts, gpus.mask), shared)
+        return NodeShare(row, counts, gpus, members_by_domain(instance, row, counts, gpus.mask), shared)
     gpu_sets, _ = sets_on(instance, row, counts)
-    return Share(row, counts, *gpu_sets[choice])
+    return NodeShare(row, counts, *gpu_sets[choice])
 
 
 def sets_on(
@@ -91,7 +91,7 @@ def sets_on(
     return tuple((gpus, ()) for gpus in best_sets(shape, free, size, allowed)), True
 
 
-def lying(instance: Instance, row: int, counts: Counts, mask: int) -> Spread:
+def members_by_domain(instance: Instance, row: int, counts: Counts, mask: int) -> Spread:
     """Return how members lie on the chosen GPUs of the node; () if no rule binds them to domains."""
     rule, shape, _ = instance.node_rule(row)
     return lying_in(rule, counts, shape, mask) if rule is not None and rule.binds_domains else ()
@@ -101,12 +101,12 @@ def lying(instance: Instance, row: int, counts: Counts, mask: int) -> Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class Undecided:
     """Nothing is decided yet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Regions:
+class EqualRegions:
     """Regions that are equally good so far.
 
     `rows` [node] are the nodes, `region` [node] is the region of each from 0, and `cap` [node] is how many
@@ -121,7 +121,7 @@ class Regions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class NodePlans:
+class OpenPatterns:
     """The problem with all patterns of single nodes and with some levels decided, and a solution of it if one
     is known.
     """
@@ -129,12 +129,12 @@ class NodePlans:
     problem: Problem
     use: Use | None
 
-    def keeping(self, still_open: Bools) -> NodePlans:
+    def keeping(self, still_open: Bools) -> OpenPatterns:
         """Return the problem with only these patterns. What the solution uses is always kept."""
         problem, use = self.problem.keeping_use(still_open, self.use or {})
-        return NodePlans(problem, None if self.use is None else use)
+        return OpenPatterns(problem, None if self.use is None else use)
 
-    def shares(self, instance: Instance) -> tuple[Share, ...]:
+    def shares(self, instance: Instance) -> tuple[NodeShare, ...]:
         """Return the solution node by node."""
         counts, choice = self.problem.patterns.counts, self.problem.patterns.choice
         return tuple(
@@ -147,22 +147,22 @@ class NodePlans:
 class Complete:
     """A plan whose levels are all decided."""
 
-    plan: tuple[Share, ...]
+    plan: tuple[NodeShare, ...]
 
-    def shares(self, instance: Instance) -> tuple[Share, ...]:
+    def shares(self, instance: Instance) -> tuple[NodeShare, ...]:
         """Return the plan node by node."""
         return self.plan
 
 
-Known = Start | Regions | Decided | NodePlans | Complete
+SearchState = Undecided | EqualRegions | Decided | OpenPatterns | Complete
 """What is known of a plan. With `Decided`, parts and nodes are counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Partial:
+class PartialPlan:
     """A plan whose first levels are decided.
 
-    `known` is what is known about it, and `levels` are those that are left. `value` is its value at the
+    `state` is what is known about it, and `levels` are those that are left. `value` is its value at the
     levels of quality that are decided. `gap` is that of the first level not proven best.
     """
 
@@ -170,7 +170,7 @@ class Partial:
     scopes: tuple[str, ...]
     need: Counts
     levels: tuple[Level, ...]
-    known: Known = field(default_factory=Start)
+    state: SearchState = field(default_factory=Undecided)
     value: Value = ()
     gap: Gap | None = None
     steps: tuple[Step, ...] = ()
@@ -180,18 +180,18 @@ class Partial:
         """The roles with members to place."""
         return tuple(role for role, count in enumerate(self.need) if count)
 
-    def shares(self) -> tuple[Share, ...]:
+    def shares(self) -> tuple[NodeShare, ...]:
         """Return the plan node by node, once no levels are left."""
-        assert not isinstance(self.known, Start | Regions | Decided), self.levels
-        return self.known.shares(self.instance)
+        assert not isinstance(self.state, Undecided | EqualRegions | Decided), self.levels
+        return self.state.shares(self.instance)
 
-    def decided(self, plans: NodePlans, value: int) -> Partial:
+    def with_level(self, plans: OpenPatterns, value: int) -> PartialPlan:
         """Return the plan with one more level of quality decided."""
-        return replace(self, levels=self.levels[1:], known=plans, value=(*self.value, value))
+        return replace(self, levels=self.levels[1:], state=plans, value=(*self.value, value))
 
-    def complete(self, shares: tuple[Share, ...], value: Value = ()) -> Partial:
+    def complete(self, shares: tuple[NodeShare, ...], value: Value = ()) -> PartialPlan:
         """Return the plan with all levels decided."""
-        return replace(self, levels=(), known=Complete(shares), value=value)
+        return replace(self, levels=(), state=Complete(shares), value=value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,7 +200,7 @@ class Solved:
     proven.
     """
 
-    plans: tuple[Partial, ...]
+    plans: tuple[PartialPlan, ...]
     gap: Gap | None = None
 
 
@@ -227,7 +227,7 @@ class Declined:
 Answer = Solved | Infeasible | Unknown | Declined
 
 
-Decide = Callable[[Partial, Value | None, Budget], tuple[Partial | None, Gap | None]]
+Decide = Callable[[PartialPlan, Value | None, Budget], tuple[PartialPlan | None, Gap | None]]
 """Decide all levels that are left of a plan: see search."""
 
 
@@ -239,10 +239,10 @@ class Exact(Protocol):
         """The name of the method, as `--explain` shows it."""
 
     @property
-    def known_types(self) -> tuple[type, ...]:
-        """The types of `Partial.known` with which the method can begin."""
+    def accepted_states(self) -> tuple[type, ...]:
+        """The types of `PartialPlan.state` with which the method can begin."""
 
-    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the next level, `level`, and any number of levels after it.
 
         `incumbent` is the value of the best plan so far. A plan that is worse need not be finished.

@@ -29,8 +29,8 @@ from muster.placement.model.solve import Decided, Solution, counted_scope, decid
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import (
     PATTERN_FIELDS,
-    NodePatterns,
-    fine,
+    NodeTable,
+    fine_problem,
     nodes_of,
     with_tables,
     without_equals,
@@ -39,8 +39,8 @@ from muster.placement.search.plan import (
     Answer,
     Declined,
     Gap,
-    NodePlans,
-    Partial,
+    OpenPatterns,
+    PartialPlan,
     Solved,
     Unknown,
     Value,
@@ -58,14 +58,14 @@ class LinkThresholds:
     """Decide the weakest link by thresholds: from the fastest down, the first one with a plan is the best."""
 
     name: ClassVar = "link-thresholds"
-    known_types: ClassVar = (NodePlans,)
+    accepted_states: ClassVar = (OpenPatterns,)
 
-    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the weakest link."""
         if level is not WEAKEST_LINK:
             return Declined("it decides the weakest link alone")
-        assert isinstance(plan.known, NodePlans)
-        return _weakest(plan, plan.known, budget)
+        assert isinstance(plan.state, OpenPatterns)
+        return _weakest(plan, plan.state, budget)
 
 
 class LevelCore:
@@ -74,18 +74,18 @@ class LevelCore:
     """
 
     name: ClassVar = "level-core"
-    known_types: ClassVar = (Decided, NodePlans)
+    accepted_states: ClassVar = (Decided, OpenPatterns)
 
-    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide one level. The first level begins with all patterns of the nodes that counting has left."""
         if level.worst:
             return Declined("the level is not a sum")
-        plans, gap = plan.known, None
+        plans, gap = plan.state, None
         if isinstance(plans, Decided):
             with budget.phase("sets"):
-                plans, complete = _prepared(plan.instance, plans, budget)
+                plans, complete = _prepare(plan.instance, plans, budget)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
-        assert isinstance(plans, NodePlans)
+        assert isinstance(plans, OpenPatterns)
         if not plans.problem.open.any():  # as on a node with too many sets of GPUs to try
             return Unknown(Gap(level.name))
         with budget.share(LEVEL_SHARE):
@@ -94,25 +94,25 @@ class LevelCore:
             return Unknown(gap or Gap(level.name))
         if gap is None and decision.gap is not None:
             gap = Gap(level.name, decision.gap)
-        return Solved((plan.decided(NodePlans(decision.problem, decision.use), decision.value),), gap)
+        return Solved((plan.with_level(OpenPatterns(decision.problem, decision.use), decision.value),), gap)
 
 
-def _prepared(instance: Instance, counted: Decided, budget: Budget) -> tuple[NodePlans, bool]:
+def _prepare(instance: Instance, counted: Decided, budget: Budget) -> tuple[OpenPatterns, bool]:
     """Return the problem with all patterns, with a solution if one is found, and whether its patterns are
     complete.
 
     Patterns are left out that no plan with this number of nodes can have. The solution is the coarse one.
     """
-    by_row = _trimmed(counted.problem, counted.use)
+    by_row = _trim(counted.problem, counted.use)
     idle = np.zeros(0, np.int64)
     if counted.problem.spared:
         counted, idle = _idle(counted)
     if instance.costs:
         problem, complete = patterns_for_count(instance, counted, by_row, budget)
     else:
-        problem, complete = fine(instance, counted.problem, budget)
+        problem, complete = fine_problem(instance, counted.problem, budget)
     if not problem.open.any():
-        return NodePlans(problem, None), complete
+        return OpenPatterns(problem, None), complete
     if len(idle):  # the nodes of a class are alike: all of them are idle, or none
         is_idle = np.isin(problem.rows[problem.start], idle)
         touching = (problem.patterns.gpus > 0)[problem.kind] & is_idle[:, None]
@@ -124,7 +124,7 @@ def _prepared(instance: Instance, counted: Decided, budget: Budget) -> tuple[Nod
         used_rows = {row for row, _, _ in counted.problem.taken(counted.use)}
         use = _on_nodes(problem, sorted(used_rows), budget)
     still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value)
-    plans = NodePlans(problem, use).keeping(still_open)
+    plans = OpenPatterns(problem, use).keeping(still_open)
     if not plans.problem.open.any():  # nodes were left out, as there was no time for them
         return plans, complete
     plans = plans.keeping(without_equals(plans.problem))
@@ -153,7 +153,7 @@ def _idle(counted: Decided) -> tuple[Decided, Ints]:
     return replace(counted, problem=replace(problem, cell=cell, parts=parts)), rows
 
 
-def _trimmed(problem: Problem, use: Use) -> dict[int, Counts]:
+def _trim(problem: Problem, use: Use) -> dict[int, Counts]:
     """Return the members by row of a coarse solution. Surplus members are taken off the least filled nodes
     first.
     """
@@ -203,7 +203,7 @@ def _as_use(problem: Problem, by_row: Mapping[int, Counts]) -> Use | None:
     return use
 
 
-def _weakest(plan: Partial, state: NodePlans, budget: Budget) -> Answer:
+def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> Answer:
     """Try the weakest links from the fastest down: the first with a plan is the level's value.
 
     More members can have faster links: with islands of 2 + 2 GPUs, three GPUs are slower than two or four. So
@@ -222,8 +222,8 @@ def _weakest(plan: Partial, state: NodePlans, budget: Budget) -> Answer:
                 gap = Gap(WEAKEST_LINK.name) if solved.status is Status.UNKNOWN else gap
                 continue
             fast_use = carried_back(solved.use, old_classes)
-        decided = NodePlans(*_largest_rings(problem, fast, fast_use))
-        return Solved((plan.decided(decided, -threshold),), gap)
+        decided = OpenPatterns(*_largest_rings(problem, fast, fast_use))
+        return Solved((plan.with_level(decided, -threshold),), gap)
     return Unknown(Gap(WEAKEST_LINK.name))
 
 
@@ -270,7 +270,7 @@ def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Prob
 QUALITY_SHARE = 0.25
 """The largest share of the solver's time for choosing GPUs."""
 
-MAX_SIEVED = 512
+MAX_FILTERED = 512
 """The most packings of one node that are considered. Three roles of slices have thousands; then a sample is
 taken.
 """
@@ -294,73 +294,79 @@ def patterns_for_count(
     scope, limit = counted_scope(problem)
     part = problem.parts[scope][cell] if scope is not None and limit == 1 else np.zeros(len(rows), np.int64)
     part = part - int(part.min(initial=0))
-    sieve = _sieve(instance, counted, (index, packings), part)
+    packing_filter = _packing_filter(instance, counted, (index, packings), part)
     complete = all(packings[m].complete for m in np.unique(index))
-    tables: list[NodePatterns | None] = [None] * len(rows)
+    tables: list[NodeTable | None] = [None] * len(rows)
     is_used = np.isin(rows, list(by_row))
     near = np.isin(part, part[is_used])
-    order = np.lexsort((rows, part, -_promise(instance, rows, part, nodes), ~near, ~is_used))
+    order = np.lexsort((rows, part, -_slack_memory(instance, rows, part, nodes), ~near, ~is_used))
     with budget.share(1 - QUALITY_SHARE):
         for i in order.tolist():
             if not is_used[i] and budget.spent:
                 complete = False
                 break
-            sieved = sieve.kept(i, packings[index[i]])
-            if len(sieved) > MAX_SIEVED:
-                sieved, complete = _some(sieved, by_row.get(int(rows[i]))), False
-            if len(sieved):
-                tables[i], all_of_them = _table(instance, int(rows[i]), sieved)
+            passing_packings = packing_filter.passing(i, packings[index[i]])
+            if len(passing_packings) > MAX_FILTERED:
+                passing_packings, complete = _sample(passing_packings, by_row.get(int(rows[i]))), False
+            if len(passing_packings):
+                tables[i], all_of_them = _table(instance, int(rows[i]), passing_packings)
                 complete &= all_of_them
-                budget.spend(choosing_time(instance.asks, sieved))
+                budget.spend(choosing_time(instance.asks, passing_packings))
     further = tuple(cost.value for cost in instance.costs if cost is not Cost.NVLINK_DOMAINS)
     return with_tables(instance, problem, tables, further), complete
 
 
-def _some(packings: Ints, counts: Counts | None) -> Ints:
+def _sample(packings: Ints, counts: Counts | None) -> Ints:
     """Return an evenly spaced sample of the packings, with the placed one."""
     sampled = np.zeros(len(packings), bool)
-    sampled[np.linspace(0, len(packings) - 1, MAX_SIEVED).astype(np.int64)] = True
+    sampled[np.linspace(0, len(packings) - 1, MAX_FILTERED).astype(np.int64)] = True
     if counts is not None:
         sampled |= (packings == np.array(counts)).all(axis=1)
     return np.asarray(packings[sampled])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sieve:
+class _PackingFilter:
     """The least value of the members on a node in any plan with the counted number of nodes in one part.
 
-    `prices` is [role, price], and `least` [row, price]. It follows from the need, less the most that the
+    `prices` is [role, price], and `min_values` [row, price]. It follows from the need, less the most that the
     other nodes of the part take.
     """
 
     prices: Floats
-    least: Floats
+    min_values: Floats
     touching: Bools | None = None
     """[role] If members without GPUs touch no nodes: whether members have GPUs. Only these have prices."""
 
-    def kept(self, row: int, packings: Packings) -> Ints:
+    def passing(self, row: int, packings: Packings) -> Ints:
         """Return the packings [packing, role] of the row that may be in such a plan."""
-        every = packings.made()
-        enough = (every @ self.prices >= self.least[row]).all(axis=1)
+        all_packings = packings.made()
+        enough = (all_packings @ self.prices >= self.min_values[row]).all(axis=1)
         if self.touching is not None:
-            enough |= ~every[:, self.touching].any(axis=1)
-        return np.asarray(every[enough])
+            enough |= ~all_packings[:, self.touching].any(axis=1)
+        return np.asarray(all_packings[enough])
 
 
-def _sieve(instance: Instance, counted: Decided, mixed: tuple[Ints, list[Packings]], part: Ints) -> _Sieve:
+def _packing_filter(
+    instance: Instance, counted: Decided, mixed: tuple[Ints, list[Packings]], part: Ints
+) -> _PackingFilter:
     index, packings = mixed
     need = np.array(counted.problem.need)
     if instance.existing:  # nodes that the gang is on already are not counted
-        return _Sieve(np.zeros((len(need), 1)), np.zeros((len(index), 1)))
+        return _PackingFilter(np.zeros((len(need), 1)), np.zeros((len(index), 1)))
     prices = _prices(instance, counted.problem.need, counted.duals)
     touching = None
     if instance.idle is Idle.BESIDE:
         touching = np.array([takes_gpus(role) for role in instance.roles])
         prices = prices * touching[:, None]
-    worth = np.array([(packing.maximal @ prices).max(axis=0, initial=0.0) for packing in packings])[index]
-    elsewhere = np.stack([_others(by_price, part, counted.value) for by_price in worth.T], axis=1)
+    value_by_price = np.array([(packing.maximal @ prices).max(axis=0, initial=0.0) for packing in packings])[
+        index
+    ]
+    elsewhere = np.stack(
+        [_best_other_nodes(by_price, part, counted.value) for by_price in value_by_price.T], axis=1
+    )
     total = need @ prices
-    return _Sieve(prices, total - elsewhere - EPSILON * (1 + total), touching)
+    return _PackingFilter(prices, total - elsewhere - EPSILON * (1 + total), touching)
 
 
 def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats:
@@ -380,28 +386,28 @@ def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats
     return np.stack(columns[:MAX_PRICES], axis=1).astype(float)
 
 
-def _others(worth: Floats, part: Ints, nodes: int) -> Floats:
+def _best_other_nodes(value: Floats, part: Ints, nodes: int) -> Floats:
     """Return [row] the largest value of `nodes` − 1 other nodes of the same part."""
-    order = np.lexsort((-worth, part))
+    order = np.lexsort((-value, part))
     rank = np.empty(len(part), np.int64)
     rank[order] = place_in_run(part[order])
     inside = rank < nodes - 1
-    top = np.bincount(part, np.where(inside, worth, 0.0))
-    following = np.bincount(part, np.where(rank == nodes - 1, worth, 0.0))
-    return np.asarray(top[part] + np.where(inside, following[part] - worth, 0.0))
+    top = np.bincount(part, np.where(inside, value, 0.0))
+    following = np.bincount(part, np.where(rank == nodes - 1, value, 0.0))
+    return np.asarray(top[part] + np.where(inside, following[part] - value, 0.0))
 
 
-def _promise(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
+def _slack_memory(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
     """Return [row] how much memory is left on used GPUs of the node and of the best other
     nodes of its part.
     """
     memory = instance.columns.gpu_memory[:, rows]
     free = instance.columns.free_gpus[rows] >> np.arange(len(memory))[:, None] & 1
     unused = (memory * (1 - free)).sum(axis=0).astype(float)
-    return np.asarray(unused + _others(unused, part, nodes))
+    return np.asarray(unused + _best_other_nodes(unused, part, nodes))
 
 
-def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodePatterns, bool]:
+def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodeTable, bool]:
     """Return the patterns of one node with the best fit of each, and whether these are complete."""
     table, complete = _patterns(
         tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), costs_on(instance, row)
@@ -414,7 +420,7 @@ def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodePatterns, 
         table = table.copy()
         table[:, len(instance.roles) + PATTERN_FIELDS.index("damage")] = damage[packing]
     unusable = None if instance.idle is Idle.NONE else instance.unusable(at, packings)[0]
-    return NodePatterns(table, table.tobytes(), left_over, unusable), complete
+    return NodeTable(table, table.tobytes(), left_over, unusable), complete
 
 
 @lru_cache(maxsize=1 << 14)

@@ -27,15 +27,15 @@ from muster.placement.model.objective import NODES, UNUSABLE, Idle, Level, parts
 from muster.placement.model.problem import FREE, PartShare, Problem, Use, fewest, shares
 from muster.placement.model.solve import Decided, counted_scope, decide, least, nodes_bound
 from muster.placement.model.solver import Status
-from muster.placement.search.classes import REGION, coarse, fine, without_equals
+from muster.placement.search.classes import REGION, coarse_problem, fine_problem, without_equals
 from muster.placement.search.plan import (
     Answer,
+    EqualRegions,
     Gap,
     Infeasible,
-    Partial,
-    Regions,
+    PartialPlan,
     Solved,
-    Start,
+    Undecided,
     Unknown,
     Value,
 )
@@ -59,54 +59,63 @@ class RegionCount:
     """Decide parts and nodes by the Lagrangian bound, and by CP-SAT on the core that it leaves."""
 
     name: ClassVar = "region-count"
-    known_types: ClassVar = (Start, Regions)
+    accepted_states: ClassVar = (Undecided, EqualRegions)
 
-    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all parts that are left to count, and the nodes."""
-        instance, state = plan.instance, plan.known
-        once: tuple[str, ...] = ()
-        if isinstance(state, Regions):
+        instance, state = plan.instance, plan.state
+        single_part_scopes: tuple[str, ...] = ()
+        if isinstance(state, EqualRegions):
             rows, region, levels = state.rows, state.region, state.uncounted
         else:
             with budget.phase("scan"):
                 region = regions(instance, plan.scopes, plan.need)
             rows, levels = np.flatnonzero(region != NOWHERE), instance.levels
             # A scope that is also a level is counted below, where it may count at most one part.
-            once = tuple(scope for scope in levels if scope in plan.scopes)
-            if once:
-                other_scopes = tuple(scope for scope in plan.scopes if scope not in once)
+            single_part_scopes = tuple(scope for scope in levels if scope in plan.scopes)
+            if single_part_scopes:
+                other_scopes = tuple(scope for scope in plan.scopes if scope not in single_part_scopes)
                 region = regions(instance, other_scopes, plan.need)
             region = region[rows]
-        counting = Counting(instance, plan.need, budget, frozenset(once))
+        counting = RegionCounter(instance, plan.need, budget, frozenset(single_part_scopes))
         if len(rows):
             counting.regions(rows, region, levels, weigh=level is UNUSABLE)
         gap = None
         if not counting.proven:
-            gap = next(filter(None, (gap for _, _, gap in counting.best)), Gap(NODES.name))
-        if not counting.best:
+            gap = next(filter(None, (gap for _, _, gap in counting.best_regions)), Gap(NODES.name))
+        if not counting.best_regions:
             return Unknown(gap) if gap else Infeasible()
         below = quality_levels(instance.costs, instance.idle)
-        plans = [replace(plan, levels=below, known=decided, gap=gap) for _, decided, gap in counting.best]
+        plans = [
+            replace(plan, levels=below, state=decided, gap=gap) for _, decided, gap in counting.best_regions
+        ]
         return Solved(tuple(plans), gap)
 
 
-class Counting:
+class RegionCounter:
     """Collects the best regions so far: all have the same, least value.
 
     For the levels in `once`, a single part must suffice. `proven` is whether nothing was missed: if no region
     was found, none exists.
     """
 
-    def __init__(self, instance: Instance, need: Counts, budget: Budget, once: frozenset[str]) -> None:
-        self.best: list[tuple[Touched, Decided, Gap | None]] = []
+    def __init__(
+        self, instance: Instance, need: Counts, budget: Budget, single_part_scopes: frozenset[str]
+    ) -> None:
+        self.best_regions: list[tuple[Touched, Decided, Gap | None]] = []
         self.proven = True
-        self._instance, self._need, self._budget, self._once = instance, need, budget, once
+        self._instance, self._need, self._budget, self._single_part_scopes = (
+            instance,
+            need,
+            budget,
+            single_part_scopes,
+        )
         self._prices = self._all_prices = prices(instance, need)
-        self._touching = need
+        self._gpu_member_need = need
         if instance.idle is Idle.BESIDE:  # the others touch no parts
             with_gpus = map(takes_gpus, instance.roles)
-            self._touching = tuple(n if takes else 0 for n, takes in zip(need, with_gpus, strict=True))
-            self._prices = prices(instance, self._touching)
+            self._gpu_member_need = tuple(n if takes else 0 for n, takes in zip(need, with_gpus, strict=True))
+            self._prices = prices(instance, self._gpu_member_need)
 
     def regions(self, rows: Ints, region: Ints, levels: Sequence[str], *, weigh: bool) -> None:
         """Count these levels of the regions that are given for each of these rows.
@@ -114,8 +123,10 @@ class Counting:
         With `weigh`, the GPUs that members make unusable come first.
         """
         with self._budget.phase("scan"):
-            problem, complete = coarse(self._instance, rows, self._need, self._instance.scopes, region)
-            problem = replace(problem, spared=problem.spared - self._once)
+            problem, complete = coarse_problem(
+                self._instance, rows, self._need, self._instance.scopes, region
+            )
+            problem = replace(problem, spared=problem.spared - self._single_part_scopes)
             part = problem.part(REGION)
             holding = (
                 parts_that_hold(problem, part, self._all_prices, self._need) if problem.classes else part
@@ -131,9 +142,9 @@ class Counting:
     def _least_unusable(self, problem: Problem, levels: Sequence[str]) -> None:
         """Count a region for a gang without GPUs: first the GPUs that it makes unusable, on all packings."""
         with self._budget.phase("sets"):
-            problem, complete = fine(self._instance, problem, self._budget)
+            problem, complete = fine_problem(self._instance, problem, self._budget)
         self.proven &= complete
-        once = {scope: 1 for scope in levels if scope in self._once}
+        once = {scope: 1 for scope in levels if scope in self._single_part_scopes}
         decided = decide(problem.keeping(**once), UNUSABLE, self._budget)
         self.proven &= decided.status is not Status.UNKNOWN and decided.gap is None
         if decided.status is Status.SOLVED:
@@ -147,7 +158,7 @@ class Counting:
         part = problem.part(scope)
         count, spared = len(np.unique(part[part != FREE])), bool((part == FREE).any())
         lower = fewest_parts(problem, part, self._prices, self._need)
-        if lower is None or (scope in self._once and lower > 1):
+        if lower is None or (scope in self._single_part_scopes and lower > 1):
             return Status.INFEASIBLE
         if count == 1 and lower and not spared:
             return self._parts(problem, narrower, (*prefix, 1))
@@ -162,8 +173,8 @@ class Counting:
         scope, *narrower = levels
         spared = bool((problem.part(scope) == FREE).any())
         while not spared and comb(count, lower) <= MAX_PART_CHOICES:
-            status = self._each(problem, scope, lower, narrower, prefix)
-            if status is not Status.INFEASIBLE or lower == count or scope in self._once:
+            status = self._each_choice(problem, scope, lower, narrower, prefix)
+            if status is not Status.INFEASIBLE or lower == count or scope in self._single_part_scopes:
                 return status
             lower += 1
         if len(self._prices) > 1 or problem.rules or problem.at_most:
@@ -172,11 +183,11 @@ class Counting:
                 self.proven &= solved.status is Status.INFEASIBLE
                 return solved.status
             lower = solved.value
-            if scope in self._once and lower > 1:
+            if scope in self._single_part_scopes and lower > 1:
                 return Status.INFEASIBLE
         return self._parts(_limited(problem, scope, lower, count), narrower, (*prefix, lower))
 
-    def _each(
+    def _each_choice(
         self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Touched
     ) -> Status:
         """Decide every choice of this number of parts as a region of its own; that with fewest narrower parts
@@ -200,73 +211,75 @@ class Counting:
         return outcome
 
     def _narrowest(self, problem: Problem, scope: str, lower: int, count: int, prefix: Touched) -> Status:
-        for parts in range(lower, min(count, 1 if scope in self._once else count) + 1):
+        for parts in range(lower, min(count, 1 if scope in self._single_part_scopes else count) + 1):
             value = (*prefix, parts)
-            if self.best and value > self.best[0][0][: len(value)]:
+            if self.best_regions and value > self.best_regions[0][0][: len(value)]:
                 return Status.SOLVED
             limited = _limited(problem, scope, parts, count)
             if parts == 1 and not (limited.part(scope) == FREE).any():
-                alone = parts_that_hold(limited, limited.part(scope), self._prices, self._need)
-                limited, _ = limited.narrowed(limited.kept(np.isin(limited.part(scope), alone), scope))
+                holding_parts = parts_that_hold(limited, limited.part(scope), self._prices, self._need)
+                limited, _ = limited.narrowed(
+                    limited.kept(np.isin(limited.part(scope), holding_parts), scope)
+                )
                 if not limited.classes:
                     continue
             status = self._nodes(limited, value)
-            if status is Status.UNKNOWN and scope not in self._once:
+            if status is Status.UNKNOWN and scope not in self._single_part_scopes:
                 return self._unproven(problem, scope, parts + 1, count, prefix)
             if status is not Status.INFEASIBLE:
                 return status
         return Status.INFEASIBLE
 
-    def _unproven(self, problem: Problem, scope: str, least: int, count: int, prefix: Touched) -> Status:
+    def _unproven(self, problem: Problem, scope: str, min_parts: int, count: int, prefix: Touched) -> Status:
         """Decide the nodes with the fewest parts for which a greedy solution exists.
 
         The solver ran out of time with fewer parts.
         """
 
-        def found(parts: int) -> bool:
+        def has_solution(parts: int) -> bool:
             limited = _limited(problem, scope, parts, count)
             return not self._budget.late and greedy(limited, self._all_prices) is not None
 
         with self._budget.phase("bound"):
-            parts = bisect_left(range(count + 1), True, least, key=found)
+            parts = bisect_left(range(count + 1), True, min_parts, key=has_solution)
         if parts > count:
             return Status.UNKNOWN
         return self._nodes(_limited(problem, scope, parts, count), (*prefix, parts), Gap(scope))
 
-    def _nodes(self, whole: Problem, prefix: Touched, doubt: Gap | None = None) -> Status:
-        """Decide the fewest nodes. `doubt` is the gap of a level above.
+    def _nodes(self, full_problem: Problem, prefix: Touched, unproven: Gap | None = None) -> Status:
+        """Decide the fewest nodes. `unproven` is the gap of a level above.
 
         Of equal parts only as many are used as can matter. All are kept for the levels below, at which they
         may differ.
         """
-        problem, _ = whole.narrowed(without_equals(whole))
-        first = self._few_parts(problem)
+        problem, _ = full_problem.narrowed(without_equals(full_problem))
+        first_use = self._few_parts(problem)
         uneven = any(share.low.any() for share in shares(problem))
         with self._budget.share(COUNTING_SHARE if uneven else 1):
-            decided = self._of_members_with_gpus(problem) or decide(problem, NODES, self._budget, first)
+            decided = self._for_members_with_gpus(problem) or decide(problem, NODES, self._budget, first_use)
         if decided.status is Status.UNKNOWN:
             use = greedy(problem, self._all_prices)
             if use is not None:
                 decided = decide(problem, NODES, self._budget, use)
         if decided.status is Status.SOLVED:
-            if problem.open.sum() < whole.open.sum():
-                decided = _for_all(whole, decided)
-            gap = doubt or (None if decided.gap is None else Gap(NODES.name, decided.gap))
+            if problem.open.sum() < full_problem.open.sum():
+                decided = _to_full(full_problem, decided)
+            gap = unproven or (None if decided.gap is None else Gap(NODES.name, decided.gap))
             value = (*prefix, decided.value)
-            if not self.best or value < self.best[0][0]:
-                self.best = []
-            if not self.best or value == self.best[0][0]:
-                self.best.append((value, decided, gap))
+            if not self.best_regions or value < self.best_regions[0][0]:
+                self.best_regions = []
+            if not self.best_regions or value == self.best_regions[0][0]:
+                self.best_regions.append((value, decided, gap))
         self.proven &= decided.status is not Status.UNKNOWN
         return decided.status
 
-    def _of_members_with_gpus(self, problem: Problem) -> Decided | None:
+    def _for_members_with_gpus(self, problem: Problem) -> Decided | None:
         """Return the fewest nodes of these members, if the others then find room without GPUs; else None."""
         instance = self._instance
-        if instance.idle is not Idle.BESIDE or not instance.plain or self._once:
+        if instance.idle is not Idle.BESIDE or not instance.plain or self._single_part_scopes:
             return None
         touching, _ = problem.narrowed(problem.open & (problem.patterns.gpus > 0)[problem.kind])
-        touching = replace(touching, need=self._touching, spared=frozenset())
+        touching = replace(touching, need=self._gpu_member_need, spared=frozenset())
         decided = decide(touching, NODES, self._budget)
         if decided.status is not Status.SOLVED:
             return decided if decided.status is Status.INFEASIBLE else None
@@ -289,10 +302,10 @@ class Counting:
         use = greedy(problem, self._all_prices)
         if use is not None:
             return use
-        every = np.zeros(problem.classes, bool)
+        in_fullest_parts = np.zeros(problem.classes, bool)
         for share in shared:
-            every |= share.in_fullest(problem.part(scope), share.high)
-        few, _ = problem.narrowed(problem.open & every[:, None])
+            in_fullest_parts |= share.in_fullest(problem.part(scope), share.high)
+        few, _ = problem.narrowed(problem.open & in_fullest_parts[:, None])
         if few.classes == problem.classes or not few.classes:
             return None
         decided = decide(few, NODES, self._budget)
@@ -309,10 +322,10 @@ def _in_terms_of(problem: Problem, decided: Decided) -> Use:
     return {(index[int(decided.problem.start[c])], p): nodes for (c, p), nodes in decided.use.items()}
 
 
-def _for_all(whole: Problem, decided: Decided) -> Decided:
+def _to_full(full_problem: Problem, decided: Decided) -> Decided:
     """Return what was decided without equal parts, with all of them."""
-    still_open, _ = nodes_bound(whole, decided.duals).within(whole, decided.value)
-    problem, use = whole.keeping_use(still_open, _in_terms_of(whole, decided))
+    still_open, _ = nodes_bound(full_problem, decided.duals).within(full_problem, decided.value)
+    problem, use = full_problem.keeping_use(still_open, _in_terms_of(full_problem, decided))
     return replace(decided, problem=problem.keeping(nodes=decided.value), use=use)
 
 
@@ -349,8 +362,8 @@ def prices(instance: Instance, need: Counts) -> tuple[RolePrices, ...]:
         candidates += [tuple(float(ask.units * ask.gpus) for ask in instance.asks)]
     pairs = comb(len(active), 2)
     steps = max(1, min(RATIOS - 1, MOST_OF_PAIRS // max(1, pairs)))
-    every = -(-pairs // MOST_OF_PAIRS)
-    for a, b in islice(combinations(active, 2), 0, None, max(1, every)):
+    stride = -(-pairs // MOST_OF_PAIRS)
+    for a, b in islice(combinations(active, 2), 0, None, max(1, stride)):
         for step in range(1, steps + 1):
             share = step / (steps + 1)
             price = [0.0] * len(need)
@@ -374,30 +387,30 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...],
     `part` is [class]. Classes of part FREE need no part. For one role without further rules the bound is
     exact.
     """
-    every = list(shares(problem))
+    part_shares = list(shares(problem))
     if problem.spared:  # members without a price touch no part
         priced = {role for price in by_price for role, value in enumerate(price) if value}
-        every = [share for share in every if priced.issuperset(share.roles)]
-    least = max((share.fewest_parts(part) for share in every), default=0)
+        part_shares = [share for share in part_shares if priced.issuperset(share.roles)]
+    min_parts = max((share.fewest_parts(part) for share in part_shares), default=0)
     for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
-        capacities = _held(by_class * problem.size, part, price, every)
+        capacities = _capacity_at_price(by_class * problem.size, part, price, part_shares)
         target = float(np.dot(price, need)) * (1 - 1e-9) - capacities[FREE]
         parts = fewest(capacities[:FREE], target)
         if parts > len(capacities) - 1:
             return None
-        least = max(least, parts)
-    return least
+        min_parts = max(min_parts, parts)
+    return min_parts
 
 
-def _held(
-    capacity: NDArray[np.float64], part: Ints, price: RolePrices, every: Sequence[PartShare]
+def _capacity_at_price(
+    capacity: NDArray[np.float64], part: Ints, price: RolePrices, part_shares: Sequence[PartShare]
 ) -> NDArray[np.float64]:
     """Return [part] what each part holds at a price, at most what rules allow. The last entry is for FREE."""
     count = int(part.max(initial=FREE)) + 2
     of = np.where(part == FREE, count - 1, part)
     capacities = np.bincount(of, capacity, count).astype(float)
     priced = {role for role, value in enumerate(price) if value}
-    for share in every:
+    for share in part_shares:
         if priced <= set(share.roles):
             limits = np.append(share.high * max(price), np.inf)
             code = of * len(limits) + np.where(share.part < 0, len(limits) - 1, share.part)
@@ -408,10 +421,10 @@ def _held(
 
 def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...], need: Counts) -> Ints:
     """Return the parts whose capacity suffices at each price. No other part can hold the whole gang."""
-    holds, every = np.ones(int(part.max(initial=-1)) + 1, bool), list(shares(problem))
+    holds, part_shares = np.ones(int(part.max(initial=-1)) + 1, bool), list(shares(problem))
     for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
         target = float(np.dot(price, need)) * (1 - 1e-9)
-        holds &= _held(by_class * problem.size, part, price, every)[:FREE] >= target
+        holds &= _capacity_at_price(by_class * problem.size, part, price, part_shares)[:FREE] >= target
     return np.flatnonzero(holds)
 
 
@@ -446,7 +459,7 @@ def greedy(problem: Problem, by_price: tuple[RolePrices, ...]) -> Use | None:
             if name in problem.parts:
                 is_chosen &= in_fullest(problem, name, by_class * is_chosen, most)
                 inside = replace(inside, open=inside.kept(is_chosen, name))
-        use = _filled(inside, np.flatnonzero(inside.open.any(axis=1)), np.array(price))
+        use = _fill(inside, np.flatnonzero(inside.open.any(axis=1)), np.array(price))
         if use is not None:
             return use
     return None
@@ -464,8 +477,8 @@ def with_others(problem: Problem, use: Use) -> Use | None:
     idle = problem.open & (problem.patterns.gpus == 0)[problem.kind]
     missing = tuple(np.maximum(0, np.array(problem.need) - placed_members).tolist())
     remainder = replace(problem, need=missing, size=size, open=idle)
-    more = _filled(remainder, np.flatnonzero(idle.any(axis=1)), np.ones(len(missing), np.int64))
-    return None if more is None else {**use, **more}
+    added_use = _fill(remainder, np.flatnonzero(idle.any(axis=1)), np.ones(len(missing), np.int64))
+    return None if added_use is None else {**use, **added_use}
 
 
 def _shared_out(problem: Problem) -> Use | None:
@@ -474,10 +487,10 @@ def _shared_out(problem: Problem) -> Use | None:
     Each part uses its fullest narrower parts. It uses no more of them than its least members need, as long as
     other parts have room.
     """
-    active, every = [role for role, need in enumerate(problem.need) if need], list(shares(problem))
-    if len(active) != 1 or len(every) != 1 or len(problem.rules) != 1:
+    active, part_shares = [role for role, need in enumerate(problem.need) if need], list(shares(problem))
+    if len(active) != 1 or len(part_shares) != 1 or len(problem.rules) != 1:
         return None
-    (share,), (role,) = every, active
+    (share,), (role,) = part_shares, active
     if share.roles != (role,) or (problem.open.any(axis=1) & (share.part < 0)).any():
         return None
     if (share.low > share.even).any():  # no whole segments lie between
@@ -486,8 +499,8 @@ def _shared_out(problem: Problem) -> Use | None:
     narrow_part = problem.part(scope or "")
     parts, counts = len(share.low), share.low.copy()
     fullest = share.in_fullest(narrow_part, counts) & (share.capacity > 0)
-    held = np.bincount(share.part[fullest], share.capacity[fullest], parts).astype(np.int64)
-    for most in (np.minimum(share.even, held), share.even):
+    capacity_by_part = np.bincount(share.part[fullest], share.capacity[fullest], parts).astype(np.int64)
+    for most in (np.minimum(share.even, capacity_by_part), share.even):
         room, missing = np.maximum(0, most - counts), problem.need[role] - int(counts.sum())
         counts += np.clip(missing - (np.cumsum(room) - room), 0, room)
     fullest = share.in_fullest(narrow_part, counts) & (share.capacity > 0)
@@ -512,22 +525,22 @@ def _shared_out(problem: Problem) -> Use | None:
     return use if few_enough and counts.sum() == problem.need[role] else None
 
 
-def _filled(problem: Problem, classes: Ints, price: Ints) -> Use | None:
+def _fill(problem: Problem, classes: Ints, price: Ints) -> Use | None:
     """Return a solution on these classes: the most useful patterns first, the least
     wasteful between equals.
     """
     missing = np.array(problem.need, np.int64)
     room = problem.size.copy()
     counts = problem.patterns.counts[problem.kind[classes]]
-    whole = counts @ price
+    full_worth = counts @ price
     use: Use = {}
     while missing.any():
         useful = np.minimum(counts, missing) @ price
         useful = np.where(problem.open[classes] & (room[classes] > 0)[:, None], useful, 0.0)
-        most = useful.max(initial=0)
-        if most <= 0:
+        most_useful = useful.max(initial=0)
+        if most_useful <= 0:
             return None
-        wasted = np.where(useful == most, whole - useful, np.inf)
+        wasted = np.where(useful == most_useful, full_worth - useful, np.inf)
         i, p = np.unravel_index(int(wasted.argmin()), useful.shape)
         c, in_pattern = int(classes[i]), counts[i, p]
         times = min(

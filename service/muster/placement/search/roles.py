@@ -27,10 +27,10 @@ from muster.placement.search.plan import (
     Decide,
     Declined,
     Infeasible,
-    Partial,
-    Share,
+    NodeShare,
+    PartialPlan,
     Solved,
-    Start,
+    Undecided,
     Value,
 )
 
@@ -41,9 +41,9 @@ class RoleAggregation:
 
     decide: Decide
     name: ClassVar = "role-aggregation"
-    known_types: ClassVar = (Start,)
+    accepted_states: ClassVar = (Undecided,)
 
-    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if the members can be assigned to the best plan of units."""
         with budget.phase("scan"):
             alike = aggregated_roles(plan.instance, plan.need)
@@ -52,7 +52,7 @@ class RoleAggregation:
         units, gap = self.decide(replace(plan, need=alike.units), incumbent, budget)
         if units is None:
             return Declined("no plan of units was found") if gap else Infeasible()
-        shares = alike.dealt(plan.instance, units.shares())
+        shares = alike.assign(plan.instance, units.shares())
         if not shares:
             return Declined("the members can't be dealt out to the plan of units")
         steps = tuple(replace(step, method=f"{self.name}, {step.method}") for step in units.steps)
@@ -76,7 +76,7 @@ class Aggregation:
         alone[self.unit] = sum(count * size for count, size in zip(self.need, self.sizes, strict=True))
         return tuple(alone)
 
-    def dealt(self, instance: Instance, shares: Iterable[Share]) -> tuple[Share, ...]:
+    def assign(self, instance: Instance, shares: Iterable[NodeShare]) -> tuple[NodeShare, ...]:
         """Return shares of units as shares of members; () if they do not hold the members.
 
         The largest members are assigned first, along the fabric, so that each role stays together.
@@ -90,7 +90,7 @@ class Aggregation:
                 counts[role] = min(missing[role], room // self.sizes[role])
                 missing[role] -= counts[role]
                 room -= counts[role] * self.sizes[role]
-            dealt_shares.append(Share(share.row, tuple(counts), share.gpus, share.spread, share.shared))
+            dealt_shares.append(NodeShare(share.row, tuple(counts), share.gpus, share.spread, share.shared))
         return () if any(missing[role] for role in roles) else tuple(dealt_shares)
 
 
@@ -125,9 +125,9 @@ def _size(instance: Instance, role: int, unit: int) -> int:
     """
     large, small = instance.roles[role], instance.roles[unit]
     size = large.gpus // small.gpus
-    of_large, every = amounts_of(large.resources, large.gpus), amounts_of(small.resources, small.gpus)
-    every = {name: size * amount for name, amount in every.items()}
-    multiple = {**of_large, PODS: 0} == {**every, PODS: 0}
+    of_large, of_small = amounts_of(large.resources, large.gpus), amounts_of(small.resources, small.gpus)
+    of_small = {name: size * amount for name, amount in of_small.items()}
+    multiple = {**of_large, PODS: 0} == {**of_small, PODS: 0}
     return size if multiple and np.array_equal(instance.room[role], instance.room[unit] // size) else 0
 
 
@@ -150,9 +150,9 @@ RoleParts = tuple[int, ...]
 """Parts touched by each role, summed: of the widest level first, of the nodes last."""
 
 
-def dealt_by_role(instance: Instance, shares: tuple[Share, ...]) -> tuple[Share, ...]:
+def spread_roles_over_parts(instance: Instance, shares: tuple[NodeShare, ...]) -> tuple[NodeShare, ...]:
     """Return the same plan with roles that ask for the same dealt out to fewer parts each, if that helps."""
-    groups = _alike(instance) if len(shares) > 1 else []
+    groups = _interchangeable_roles(instance) if len(shares) > 1 else []
     if not groups or instance.rules.model or any(share.spread for share in shares):
         return shares
     rows = np.array([share.row for share in shares], np.int64)
@@ -161,11 +161,11 @@ def dealt_by_role(instance: Instance, shares: tuple[Share, ...]) -> tuple[Share,
     counts = np.array([share.counts for share in shares], np.int64)
     parts = [instance.columns.topology.index_or_own(level)[rows] for level in instance.levels]
     for group in groups:
-        counts[:, group] = _best(counts[:, group], parts, rows)
+        counts[:, group] = _fewest_parts(counts[:, group], parts, rows)
     return tuple(replace(share, counts=tuple(n)) for share, n in zip(shares, counts.tolist(), strict=True))
 
 
-def _alike(instance: Instance) -> list[list[int]]:
+def _interchangeable_roles(instance: Instance) -> list[list[int]]:
     """Return the groups of roles that ask for the same on the same nodes."""
     if instance.penalty is not None or instance.rules.caps is not None:
         return []
@@ -177,18 +177,18 @@ def _alike(instance: Instance) -> list[list[int]]:
     return [group for group in by_request.values() if len(group) > 1]
 
 
-def _best(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
+def _fewest_parts(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
     """Return [node, role] the best of the ways that are tried, `counts` included."""
     need, room = counts.sum(axis=0), counts.sum(axis=1)
-    fewest, touched, least = counts, _touched(counts > 0, parts), _least(need, room, parts)
-    for filled in _ways(need, room, parts, rows):
-        if touched == least:
+    fewest, touched, lower_bounds = counts, _touched(counts > 0, parts), _lower_bounds(need, room, parts)
+    for filled in _fillings(need, room, parts, rows):
+        if touched == lower_bounds:
             break
         value = _touched(filled > 0, parts)
         if value < touched:
             fewest, touched = filled, value
     tries = MOST_EXCHANGES if counts.size <= SMALL else 0
-    while touched > least and tries > 0:
+    while touched > lower_bounds and tries > 0:
         for exchanged in islice(_exchanges(fewest), tries):
             tries -= 1
             value = _touched(exchanged > 0, parts)
@@ -212,7 +212,7 @@ def _exchanges(counts: Ints) -> Iterator[Ints]:
             yield exchanged
 
 
-def _ways(need: Ints, room: Ints, parts: Sequence[Ints], rows: Ints) -> Iterator[Ints]:
+def _fillings(need: Ints, room: Ints, parts: Sequence[Ints], rows: Ints) -> Iterator[Ints]:
     """Yield ways to fill the nodes one after another, role after role."""
     for sign in SIZES:
         sizes = [np.bincount(part, room)[part] for part in parts]
@@ -239,7 +239,7 @@ def _touched(has_members: Bools, parts: Sequence[Ints]) -> RoleParts:
     return (*of_levels, len(node))
 
 
-def _least(need: Ints, room: Ints, parts: Sequence[Ints]) -> RoleParts:
+def _lower_bounds(need: Ints, room: Ints, parts: Sequence[Ints]) -> RoleParts:
     """Return a bound: each role alone in the largest parts."""
     sizes = [*(np.bincount(part, room) for part in parts), room]
     reached = (np.cumsum(np.sort(size)[::-1]) for size in sizes)

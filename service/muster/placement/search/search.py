@@ -33,17 +33,17 @@ from muster.placement.search.one_role import DomainTables, SortedCapacities
 from muster.placement.search.plan import (
     Declined,
     Exact,
-    Found,
     Gap,
     Infeasible,
-    Partial,
+    PartialPlan,
+    SearchResult,
     Solved,
     Unknown,
     Value,
 )
 from muster.placement.search.quality import LevelCore, LinkThresholds
 from muster.placement.search.region_count import RegionCount
-from muster.placement.search.roles import RoleAggregation, dealt_by_role
+from muster.placement.search.roles import RoleAggregation, spread_roles_over_parts
 from muster.placement.search.single_node import MembersWithoutGpus, SingleNode
 
 # The levels above the parts: members and preferences
@@ -63,75 +63,75 @@ IN_ORDER = "scopes-in-order"
 """How the preferred scope is decided."""
 
 
-def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, Found]:
+def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, SearchResult]:
     """Return the best plan for the most members that fit, and the instance for these members.
 
     If fewer than `min_member` fit, there are no shares.
     """
-    request, whole = instance.request, Found(())
+    request, all_members_plan = instance.request, SearchResult(())
     required = (request.required_scope,) if request.required_scope else ()
     partial = request.min_member < request.size
     with budget.phase("scan"):  # for one role, counting is as quick
-        hopeless = sum(map(bool, instance.need)) > 1 and too_small(instance, request.required_scope)
-    if not hopeless and request.starts(request.waiting):
+        cannot_fit_all = sum(map(bool, instance.need)) > 1 and too_small(instance, request.required_scope)
+    if not cannot_fit_all and request.starts(request.waiting):
         with budget.share(ALL_SHARE if partial else 1.0):
-            whole = _for_counts(instance, required, instance.need, ALL, budget)
-    if whole.shares or not partial:
-        return instance, whole
-    return _Fewer(instance, required, budget, proven=whole.gap is None).best()
+            all_members_plan = _for_counts(instance, required, instance.need, ALL, budget)
+    if all_members_plan.shares or not partial:
+        return instance, all_members_plan
+    return _WithFewerMembers(instance, required, budget, proven=all_members_plan.gap is None).best_plan()
 
 
 def _for_counts(
     instance: Instance, required: tuple[str, ...], need: Counts, method: str, budget: Budget
-) -> Found:
+) -> SearchResult:
     """Return the best plan for exactly these members, in the first preferred scope that holds them, else in
     none.
     """
-    doubt: Gap | None = None
+    unproven: Gap | None = None
     steps: tuple[Step, ...] = (Step(MEMBERS.name, method),)
     if instance.request.preferred_scopes:
         steps += (Step(PREFERRED_SCOPE.name, IN_ORDER),)
     for scope in (*((scope,) for scope in instance.request.preferred_scopes), ()):
         if unsupported(instance, scope):
-            doubt = Gap(PREFERRED_SCOPE.name)
+            unproven = Gap(PREFERRED_SCOPE.name)
             continue
         plan = search(instance, (*required, *scope), need, budget)
         if plan.shares or not scope:
             break
-        doubt = doubt or (Gap(PREFERRED_SCOPE.name) if plan.gap else None)
+        unproven = unproven or (Gap(PREFERRED_SCOPE.name) if plan.gap else None)
     if plan.shares and instance.request.role_preferences:
         steps += (Step(ROLE_PREFERENCES.name, IN_ORDER),)
         plan = _preferring(instance, (*required, *scope), need, plan, budget)
-    return Found(plan.shares, doubt or plan.gap, (*steps, *plan.steps))
+    return SearchResult(plan.shares, unproven or plan.gap, (*steps, *plan.steps))
 
 
 def _preferring(
-    instance: Instance, scopes: tuple[str, ...], need: Counts, plan: Found, budget: Budget
-) -> Found:
+    instance: Instance, scopes: tuple[str, ...], need: Counts, plan: SearchResult, budget: Budget
+) -> SearchResult:
     """Return the best plan under the preferences of roles that can hold together, the earlier ones first.
 
     A preference that holds is a subgroup of the request for those after it. One of all members is a scope of
     the gang. When no time is left, the plan of those before it stays, and the level is not proven. Nor is it
     if a scope is not supported.
     """
-    doubt: Gap | None = None
+    unproven: Gap | None = None
     for preference in instance.request.role_preferences:
         for scope in preference.scopes:
             if budget.spent:
-                return replace(plan, gap=doubt or plan.gap or Gap(ROLE_PREFERENCES.name))
-            preferring, within = _asking(instance, scopes, preference, scope)
+                return replace(plan, gap=unproven or plan.gap or Gap(ROLE_PREFERENCES.name))
+            preferring, within = _with_preference(instance, scopes, preference, scope)
             if unsupported(preferring, within):
-                doubt = doubt or Gap(ROLE_PREFERENCES.name)
+                unproven = unproven or Gap(ROLE_PREFERENCES.name)
                 continue
             tried = search(preferring, within, need, budget)
             if tried.shares:
                 instance, scopes, plan = preferring, within, tried
                 break
-            doubt = doubt or (Gap(ROLE_PREFERENCES.name) if tried.gap else None)
-    return replace(plan, gap=doubt or plan.gap)
+            unproven = unproven or (Gap(ROLE_PREFERENCES.name) if tried.gap else None)
+    return replace(plan, gap=unproven or plan.gap)
 
 
-def _asking(
+def _with_preference(
     instance: Instance, scopes: tuple[str, ...], preference: RolePreference, scope: str
 ) -> tuple[Instance, tuple[str, ...]]:
     """Return the instance and the scopes of the gang with one preference of roles more."""
@@ -143,7 +143,7 @@ def _asking(
 
 
 @dataclass(slots=True)
-class _Fewer:
+class _WithFewerMembers:
     """The search for a plan with fewer members than all. `proven` is whether it is known that no more members
     fit.
     """
@@ -152,23 +152,23 @@ class _Fewer:
     required: tuple[str, ...]
     budget: Budget
     proven: bool
-    tried: dict[Counts, tuple[Instance, Found]] = field(default_factory=dict)
+    tried: dict[Counts, tuple[Instance, SearchResult]] = field(default_factory=dict)
 
-    def best(self) -> tuple[Instance, Found]:
+    def best_plan(self) -> tuple[Instance, SearchResult]:
         """Return the best plan of the most members. If that is not decided, return that
         of a greedy choice.
         """
-        counts = None if begun(self.instance.request) else self._most()
+        counts = None if begun(self.instance.request) else self._most_that_fit()
         if counts is None and (begun(self.instance.request) or self.tried):
-            counts = self._counted_down()
+            counts = self._count_down()
         order = range(len(self.instance.request.roles))
         if counts is None and not self.proven:
             counts = self._greedy(order) or self._greedy(order[::-1])
-        doubt = None if self.proven else Gap(MEMBERS.name)
+        unproven = None if self.proven else Gap(MEMBERS.name)
         if counts is None:
-            return self.instance, Found((), doubt)
+            return self.instance, SearchResult((), unproven)
         fewer, plan = self.tried[counts]
-        return fewer, replace(plan, gap=doubt or plan.gap)
+        return fewer, replace(plan, gap=unproven or plan.gap)
 
     def _attempt(self, counts: Counts, method: str) -> bool:
         """Return whether a plan for these numbers of members is found, of each role the first by rank."""
@@ -185,7 +185,7 @@ class _Fewer:
         self.proven &= bool(plan.shares) or plan.gap is None
         return bool(plan.shares)
 
-    def _most(self) -> Counts | None:
+    def _most_that_fit(self) -> Counts | None:
         """Return the most members that fit.
 
         The result is None if no plan has this many: counting inside one node ignores constraints between
@@ -199,7 +199,7 @@ class _Fewer:
         method = SUBSETS if len(list(islice(ways_to_cut(request), 2))) > 1 else MOST
         return counts if fit.members >= request.min_member and self._attempt(counts, method) else None
 
-    def _counted_down(self) -> Counts | None:
+    def _count_down(self) -> Counts | None:
         """Return the most members that fit, by trying numbers from the largest down, most for the earlier
         roles first.
 
@@ -209,7 +209,7 @@ class _Fewer:
         if len(request.roles) == 1 and fewer_fit(request) and request.quorum is None:
             return self._greedy(range(1))
         with self.budget.share(CHOICE_SHARE):
-            for tries, counts in enumerate(self._fewer_and_fewer()):
+            for tries, counts in enumerate(self._descending_counts()):
                 if tries == MAX_TRIES or self.budget.spent:
                     self.proven = False
                     break
@@ -217,10 +217,10 @@ class _Fewer:
                     return counts
         return None
 
-    def _fewer_and_fewer(self) -> Iterator[Counts]:
+    def _descending_counts(self) -> Iterator[Counts]:
         caps, request = self._caps(), self.instance.request
-        every = range(min(sum(caps), request.size - 1), request.min_member - 1, -1)
-        ways = (counts for total in every for counts in shared_out(total, caps))
+        totals = range(min(sum(caps), request.size - 1), request.min_member - 1, -1)
+        ways = (counts for total in totals for counts in shared_out(total, caps))
         for counts in islice(ways, MOST_WAYS):
             if self.budget.late:
                 break
@@ -264,12 +264,12 @@ class _Fewer:
             if step is None or self.budget.late:
                 break
             of_step = of_roles(step, unplaced)
-            more = {name: count + of_step[name] for name, count in counts.items()}
+            larger_counts = {name: count + of_step[name] for name, count in counts.items()}
             with self.budget.share(TRY_SHARE):
-                fits = quorum.starts(more) and self._attempt(tuple(more.values()), SUBSETS)
+                fits = quorum.starts(larger_counts) and self._attempt(tuple(larger_counts.values()), SUBSETS)
             if fits:
                 unplaced = {name: count - of_step[name] for name, count in unplaced.items()}
-                counts, begun = more, True
+                counts, begun = larger_counts, True
             else:
                 last = [leaf for leaf, count in step if count][-1]
                 unplaced |= dict.fromkeys(last.roles & unplaced.keys(), 0)
@@ -294,34 +294,34 @@ MAX_FINISHED = 8
 For these gangs the choices of each node take a while.
 """
 
-Outcome = tuple[Partial | None, Gap | None]
+Outcome = tuple[PartialPlan | None, Gap | None]
 """The best plan, None if none was found; and the first level without proof, None if all are proven.
 
 If there is no plan and no gap, it is proven that nothing fits.
 """
 
 
-def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Found:
+def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> SearchResult:
     """Return the best plan with all members in one part of every scope of `scopes`."""
     plan, gap = decide_levels(presolved(instance, scopes, need, budget), None, budget)
     if plan is None:
-        return Found((), gap)
-    return Found(dealt_by_role(plan.instance, plan.shares()), gap, plan.steps)
+        return SearchResult((), gap)
+    return SearchResult(spread_roles_over_parts(plan.instance, plan.shares()), gap, plan.steps)
 
 
-def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Partial:
+def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> PartialPlan:
     """Return the plan with nothing decided, without parts that no plan for all these members can use."""
     with budget.phase("scan"):
         instance = instance.for_all(need)
-    return Partial(instance, scopes, need, levels_of_plan(instance.levels, instance.costs, instance.idle))
+    return PartialPlan(instance, scopes, need, levels_of_plan(instance.levels, instance.costs, instance.idle))
 
 
-def decide_levels(plan: Partial, incumbent: Value | None, budget: Budget) -> Outcome:
+def decide_levels(plan: PartialPlan, incumbent: Value | None, budget: Budget) -> Outcome:
     """Decide all levels that are left. Stop if the plan cannot beat the incumbent."""
     gap, declined = plan.gap, list[tuple[str, str]]()
     while plan.levels:
-        method, answer, reasons, doubt = _asked(plan, incumbent, budget)
-        gap, declined = gap or doubt, [*declined, *reasons]
+        method, answer, reasons, unproven = _first_answer(plan, incumbent, budget)
+        gap, declined = gap or unproven, [*declined, *reasons]
         if isinstance(answer, Infeasible):
             return None, gap
         gap = gap or answer.gap
@@ -329,10 +329,10 @@ def decide_levels(plan: Partial, incumbent: Value | None, budget: Budget) -> Out
             return None, gap
         plans = list(answer.plans)
         if len(plans[0].levels) < len(plan.levels):
-            plans = [_noted(plan, solved_plan, method, declined) for solved_plan in plans]
+            plans = [_with_steps(plan, solved_plan, method, declined) for solved_plan in plans]
             declined = []
         if len(plans) > 1:
-            return _best(plans, gap, budget)
+            return _best_of(plans, gap, budget)
         plan = plans[0]
         gap = gap or plan.gap
         if incumbent is not None and plan.value > incumbent[: len(plan.value)]:
@@ -340,11 +340,11 @@ def decide_levels(plan: Partial, incumbent: Value | None, budget: Budget) -> Out
     return plan, gap
 
 
-Asked = tuple[Exact, Solved | Infeasible | Unknown, list[tuple[str, str]], Gap | None]
+FirstAnswer = tuple[Exact, Solved | Infeasible | Unknown, list[tuple[str, str]], Gap | None]
 """The method that accepted, its answer, why others declined, and what these could not prove."""
 
 
-def _asked(plan: Partial, incumbent: Value | None, budget: Budget) -> Asked:
+def _first_answer(plan: PartialPlan, incumbent: Value | None, budget: Budget) -> FirstAnswer:
     """Ask the methods in their order for the next level.
 
     Raises:
@@ -352,7 +352,7 @@ def _asked(plan: Partial, incumbent: Value | None, budget: Budget) -> Asked:
     """
     declined, gap = list[tuple[str, str]](), None
     for method in METHODS:
-        if not isinstance(plan.known, method.known_types):
+        if not isinstance(plan.state, method.accepted_states):
             continue
         began = budget.now()
         answer = method.solve(plan, plan.levels[0], incumbent, budget)
@@ -365,27 +365,31 @@ def _asked(plan: Partial, incumbent: Value | None, budget: Budget) -> Asked:
     raise LookupError(f"no method decides {plan.levels[0].name}: {declined}")
 
 
-def _noted(before: Partial, after: Partial, method: Exact, declined: list[tuple[str, str]]) -> Partial:
+def _with_steps(
+    before: PartialPlan, after: PartialPlan, method: Exact, declined: list[tuple[str, str]]
+) -> PartialPlan:
     """Record which method decided the levels that are no longer left, unless it did so itself."""
     done = before.levels[: len(before.levels) - len(after.levels)]
-    first, *further = after.steps[len(before.steps) :] or [Step(level.name, method.name) for level in done]
-    first = replace(first, declined=(*declined, *first.declined))
-    return replace(after, steps=(*before.steps, first, *further))
+    first_step, *later_steps = after.steps[len(before.steps) :] or [
+        Step(level.name, method.name) for level in done
+    ]
+    first_step = replace(first_step, declined=(*declined, *first_step.declined))
+    return replace(after, steps=(*before.steps, first_step, *later_steps))
 
 
-def _best(plans: list[Partial], gap: Gap | None, budget: Budget) -> Outcome:
+def _best_of(plans: list[PartialPlan], gap: Gap | None, budget: Budget) -> Outcome:
     """Decide each of the plans that are equally good so far, and return the best.
 
     What is not proven for one of them is not proven for the best.
     """
-    best_plan: Partial | None = None
+    best_plan: PartialPlan | None = None
     for i, plan in enumerate(plans):
         costs = plan.instance.costs
         if costs and i == MAX_FINISHED:
             gap = gap or Gap(costs[0].value)
             break
-        finished, doubt = decide_levels(plan, best_plan.value if best_plan else None, budget)
-        gap = gap or doubt
+        finished, unproven = decide_levels(plan, best_plan.value if best_plan else None, budget)
+        gap = gap or unproven
         if finished is not None and (best_plan is None or finished.value < best_plan.value):
             best_plan = finished
     return best_plan, gap if best_plan is not None else gap or Gap(NODES.name)

@@ -41,12 +41,12 @@ from muster.placement.search.plan import (
     Declined,
     Gap,
     Infeasible,
-    Partial,
-    Share,
+    NodeShare,
+    PartialPlan,
     Solved,
-    Start,
+    Undecided,
     Value,
-    lying,
+    members_by_domain,
     sets_on,
 )
 
@@ -62,9 +62,9 @@ class SingleNode:
 
     decide: Decide
     name: ClassVar = "single-node"
-    known_types: ClassVar = (Start,)
+    accepted_states: ClassVar = (Undecided,)
 
-    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if some node takes all members."""
         instance, wide = plan.instance, plan.instance.columns.topology.in_wide
         inside = {Scope.NODE, Scope.GPU} & {*plan.scopes} or (sum(plan.need) == 1 and not instance.existing)
@@ -73,22 +73,22 @@ class SingleNode:
             return Declined(IDLE)
         nodes = instance.on(~wide) if apart else instance
         with budget.phase("scan"):
-            narrow = [scope for scope in plan.scopes if scope in INSIDE]
+            inside_scopes = [scope for scope in plan.scopes if scope in INSIDE]
             rows = _rows(nodes, plan.scopes, plan.need)
-            best_node, proven = best_on(nodes, rows, plan.need, narrow, budget)
+            best_node, proven = best_on(nodes, rows, plan.need, inside_scopes, budget)
         gap = None if proven else Gap(NODES.name)
         if best_node is None:
             return Declined("no node takes all members", gap)
-        shares: tuple[Share, ...] = (best_node.share,)
+        shares: tuple[NodeShare, ...] = (best_node.share,)
         if apart and instance.room[:, wide].any():  # an NVLink domain of several nodes may be better
-            spread, doubt = self.decide(replace(plan, instance=instance.on(wide)), None, budget)
-            gap = gap or doubt
+            spread, unproven = self.decide(replace(plan, instance=instance.on(wide)), None, budget)
+            gap = gap or unproven
             values = {shares: best_node.value} | ({spread.shares(): spread.value} if spread else {})
             shares = min(values, key=lambda shares: _value(instance, shares, values[shares]))
         return Solved((plan.complete(shares),), gap)
 
 
-def _value(instance: Instance, shares: Sequence[Share], value: Value) -> tuple[int, ...]:
+def _value(instance: Instance, shares: Sequence[NodeShare], value: Value) -> tuple[int, ...]:
     """Return the value of a plan in one NVLink domain. `value` is that of the levels of quality."""
     rows, counts = np.array([s.row for s in shares]), np.array([s.counts for s in shares], np.int64)
     beside = instance.idle is Idle.BESIDE
@@ -100,21 +100,21 @@ def _value(instance: Instance, shares: Sequence[Share], value: Value) -> tuple[i
     return (*crossed, unusable, *values_of_set) if beside else (unusable, *crossed, *values_of_set)
 
 
-class Best(NamedTuple):
+class BestNode(NamedTuple):
     """A node, with the value of the plan on it. Of equal values the first row is the best."""
 
     value: Value
     row: int
     allowed: int
-    share: Share
+    share: NodeShare
 
 
 def best_on(
-    instance: Instance, rows: Ints, need: Counts, narrow: list[str], budget: Budget
-) -> tuple[Best | None, bool]:
+    instance: Instance, rows: Ints, need: Counts, inside_scopes: list[str], budget: Budget
+) -> tuple[BestNode | None, bool]:
     """Return the best of these nodes, and whether that is proven. The node is None if there is none.
 
-    The members lie inside one part of each of the `narrow` scopes. Choosing GPUs takes a while if members
+    The members lie inside one part of each of the `inside_scopes` scopes. Choosing GPUs takes a while if members
     share GPUs or have a policy. If time runs out, the result is the best node so far.
     """
     if not len(rows):
@@ -128,9 +128,11 @@ def best_on(
         exact[UNUSABLE] = instance.unusable(rows, counts)[:, 0]
     alike = _alike(instance, rows, [*exact.values()])
     rows, usable, exact = rows[alike], usable[alike], {level: of[alike] for level, of in exact.items()}
-    least = by_level(instance, at_least(instance, rows, (need,))[:, :, 0], exact[BEST_FIT]) | exact
-    levels = sorted(least, key=lambda level: level is not UNUSABLE)
-    lines, best_node = [least[level] for level in levels], None
+    bounds_by_level = (
+        by_level(instance, lower_bounds(instance, rows, (need,))[:, :, 0], exact[BEST_FIT]) | exact
+    )
+    levels = sorted(bounds_by_level, key=lambda level: level is not UNUSABLE)
+    lines, best_node = [bounds_by_level[level] for level in levels], None
     by_field = {level.field: of.tolist() for level, of in exact.items()}
     wide = instance.columns.topology.in_wide[rows].tolist()
     bounds = [*zip(*(line.tolist() for line in lines), strict=True)]
@@ -142,14 +144,14 @@ def best_on(
         if slow and budget.spent and (best_node is not None or budget.truncated):
             complete = False
             break
-        for allowed in parts_inside(instance, row, narrow):
+        for allowed in parts_inside(instance, row, inside_scopes):
             share, values, proven = _on_best_gpus(instance, row, need, allowed & int(usable[i]), budget)
             complete &= proven
             if share is not None:
                 values |= {field: of[i] for field, of in by_field.items()}
                 if wide[i]:
                     values[NVLINK_DOMAINS.field] = int(share.gpus.mask > 0)
-                candidate = Best(value_of(levels, values), row, allowed, share)
+                candidate = BestNode(value_of(levels, values), row, allowed, share)
                 if best_node is None or candidate[:3] < best_node[:3]:
                     best_node = candidate
     return best_node, complete
@@ -185,22 +187,24 @@ def _priced(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tup
     if not instance.sliced:
         return prices.of_whole(rows, instance.gpus(counts), cpu)[:, 0], np.full(len(rows), -1)
     damage = prices.of_slice(rows, instance.asks[need.index(1)].units, int(cpu[0]))
-    whole = (view.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
+    is_free = (view.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
     spread = np.array([shape.spread for shape in view.shapes], bool)[view.shape[rows]]
-    first = np.where(whole == spread[:, None], damage, LARGEST)
-    first[(first == LARGEST).all(axis=1)] = 0  # no GPU of the preferred kind, so any will do
-    gpu = np.lexsort((damage, first), axis=1)[:, 0]
+    preferred_damage = np.where(is_free == spread[:, None], damage, LARGEST)
+    preferred_damage[(preferred_damage == LARGEST).all(axis=1)] = (
+        0  # no GPU of the preferred kind, so any will do
+    )
+    gpu = np.lexsort((damage, preferred_damage), axis=1)[:, 0]
     return damage[np.arange(len(rows)), gpu], 1 << gpu
 
 
 def _on_best_gpus(
     instance: Instance, row: int, need: Counts, allowed: int, budget: Budget
-) -> tuple[Share | None, dict[str, int], bool]:
+) -> tuple[NodeShare | None, dict[str, int], bool]:
     """Return the best share of the node inside the mask, its values by field, and whether that is proven.
 
     The share is None if there is none.
     """
-    costs, complete, shares = dict[str, int](), True, list[Share]()
+    costs, complete, shares = dict[str, int](), True, list[NodeShare]()
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
     if instance.costs and (rule is None or rule.admits(need)):
         on, node = costs_on(instance, row), replace(gpus_on(instance, row), allowed=allowed)
@@ -209,18 +213,18 @@ def _on_best_gpus(
         complete = sets.complete
         if len(sets.packing):
             gpus, shared = sets.chosen(0)
-            shares = [Share(row, need, gpus, lying(instance, row, need, gpus.mask), shared)]
+            shares = [NodeShare(row, need, gpus, members_by_domain(instance, row, need, gpus.mask), shared)]
             values = zip(on.costs, sets.costs[:, 0].tolist(), strict=True)
             costs = {PREFERENCES[cost].field: value for cost, value in values}
     elif not instance.costs:
         whole_sets, complete = sets_on(instance, row, need, allowed)
-        shares = [Share(row, need, *pair) for pair in whole_sets[:1]]
+        shares = [NodeShare(row, need, *pair) for pair in whole_sets[:1]]
     if not shares:
         return None, {}, complete
     return shares[0], {name: getattr(shares[0].gpus, name) for name in SET_VALUES} | costs, complete
 
 
-def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> Ints:
+def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> Ints:
     """Return lower bounds of the cost of packings on these nodes [level, node, packing] int64.
 
     The levels are the costs of the gang and the values of GPU sets: see `by_level`.
@@ -246,9 +250,9 @@ def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> In
     return bounds
 
 
-def by_level(instance: Instance, least: Ints, left_over: Ints) -> dict[Level, Ints]:
-    """Return the bounds of `at_least` and the best fit by their levels, the most important first."""
-    return dict(zip(quality_levels(instance.costs), (*least, left_over), strict=True))
+def by_level(instance: Instance, bounds: Ints, left_over: Ints) -> dict[Level, Ints]:
+    """Return the bounds of `lower_bounds` and the best fit by their levels, the most important first."""
+    return dict(zip(quality_levels(instance.costs), (*bounds, left_over), strict=True))
 
 
 def _alike(instance: Instance, rows: Ints, values: Sequence[Ints]) -> Ints:
@@ -279,9 +283,9 @@ class MembersWithoutGpus:
 
     decide: Decide
     name: ClassVar = "members-without-gpus"
-    known_types: ClassVar = (Start,)
+    accepted_states: ClassVar = (Undecided,)
 
-    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if nodes without GPUs hold the gang."""
         instance = plan.instance
         if level is not UNUSABLE:

@@ -30,12 +30,12 @@ class Table:
     """The cheapest ways to fill each part from its children, child after child.
 
     `cost` [part, child, members] is what the child costs with these members: 0 for none, NEVER if impossible.
-    `least` [child, part, members] is the least cost of the members on the children before this one; its last
+    `min_cost` [child, part, members] is the least cost of the members on the children before this one; its last
     line is that of all children.
     """
 
     cost: Ints
-    least: Ints
+    min_cost: Ints
 
     @classmethod
     def of(cls, cost: Ints, low: int, high: int) -> Table:
@@ -43,26 +43,26 @@ class Table:
         cost = cost[:, :, : high + 1]
         parts, children, _ = cost.shape
         cost[:, :, 0] = 0
-        least = np.full((children + 1, parts, high + 1), NEVER)
-        least[0, :, 0] = 0
+        min_cost = np.full((children + 1, parts, high + 1), NEVER)
+        min_cost[0, :, 0] = 0
         offered = np.asarray((cost < NEVER).any(axis=0))
         # From fewer than `lows` members before the later children, no part reaches `low`.
         largest = np.where(offered, np.arange(offered.shape[1]), 0).max(axis=1)
         lows, highs = (low - largest.sum() + np.cumsum(largest)).tolist(), np.cumsum(largest).tolist()
         for child in range(children):
-            before, after = least[child], least[child + 1]
+            before, after = min_cost[child], min_cost[child + 1]
             after[:] = before
             end = min(high, highs[child]) + 1
             for members in (np.flatnonzero(offered[child, 1:]) + 1).tolist():
                 start = max(lows[child], members)
                 with_child = before[:, start - members : end - members] + cost[:, child, members, None]
                 np.minimum(after[:, start:end], with_child, out=after[:, start:end])
-        return cls(cost, least)
+        return cls(cost, min_cost)
 
     @property
     def total(self) -> Ints:
         """[part, members] The least cost of these members in the part."""
-        return np.asarray(self.least[-1])
+        return np.asarray(self.min_cost[-1])
 
     def split(self, parts: Ints, members: Ints) -> Ints:
         """Return [part, child] the members of each child in the cheapest way to put `members` into `parts`.
@@ -74,9 +74,9 @@ class Table:
         for child in reversed(range(self.cost.shape[1])):
             amounts = np.flatnonzero((self.cost[parts, child] < NEVER).any(axis=0))
             before = remaining[:, None] - amounts
-            cost = np.where(before < 0, NEVER, self.least[child][at, before])
+            cost = np.where(before < 0, NEVER, self.min_cost[child][at, before])
             reached = cost + self.cost[at, child, amounts]
-            target = self.least[child + 1][at, remaining[:, None]]
+            target = self.min_cost[child + 1][at, remaining[:, None]]
             by_child[:, child] = amounts[(reached == target).argmax(axis=1)]
             remaining -= by_child[:, child]
         return by_child
@@ -91,13 +91,13 @@ def steps(children: int, offered: int, parts: int, most: int) -> int:
 class OneCost:
     """Several levels as one number.
 
-    `cost` [node, choice] is NEVER if the choice is not valid. All nodes of a plan cost at most `most`, and
-    plans differ by less than `node`.
+    `cost` [node, choice] is NEVER if the choice is not valid. All nodes of a plan cost at most `max_total`, and
+    plans differ by less than `per_node_offset`.
     """
 
     cost: Ints
-    most: int
-    node: int
+    max_total: int
+    per_node_offset: int
 
 
 def one_cost(levels: Sequence[Ints], valid: Bools, nodes: int) -> OneCost | None:
@@ -106,7 +106,7 @@ def one_cost(levels: Sequence[Ints], valid: Bools, nodes: int) -> OneCost | None
     `levels` are arrays [node, choice], the most important first, and `valid` says which entries count. Each
     level weighs more than the lower levels can differ.
     """
-    total, weight, most = np.zeros(valid.shape, np.int64), 1, 0
+    total, weight, max_total = np.zeros(valid.shape, np.int64), 1, 0
     for level in reversed(levels):
         values = level[valid]
         low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
@@ -114,14 +114,14 @@ def one_cost(levels: Sequence[Ints], valid: Bools, nodes: int) -> OneCost | None
             continue
         steps_up = np.where(valid, (level - low) // int(np.gcd.reduce(values - low)), 0)
         largest = _largest_sum(steps_up, nodes)
-        most += largest * weight
-        if most >= NEVER:
+        max_total += largest * weight
+        if max_total >= NEVER:
             return None
         total += steps_up * weight
         weight *= largest - _smallest_sum(steps_up, valid, nodes) + 1
-    most = _largest_sum(total, nodes)
-    node = most - _smallest_sum(total, valid, nodes) + 1
-    return OneCost(np.where(valid, total, NEVER), most, node)
+    max_total = _largest_sum(total, nodes)
+    per_node_offset = max_total - _smallest_sum(total, valid, nodes) + 1
+    return OneCost(np.where(valid, total, NEVER), max_total, per_node_offset)
 
 
 def _largest_sum(cost: Ints, nodes: int) -> int:
