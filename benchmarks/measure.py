@@ -19,7 +19,7 @@ from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.gpus.costs import Cost
 from muster.placement.limits import Limits, Timings
-from muster.placement.model.objective import Idle, quality_levels
+from muster.placement.model.objective import WithoutGpus, quality_levels
 from muster.placement.place import PlacementDefect, place
 from muster.placement.verify import verify
 
@@ -124,7 +124,7 @@ def _plan(snapshot: Snapshot, request: Request, decision: Decision | None) -> Co
 
 def proven_compact(decision: Decision | None) -> bool:
     """Whether zones, racks and nodes are proven fewest."""
-    below_nodes = {level.name for level in quality_levels(tuple(Cost), Idle.BESIDE)}
+    below_nodes = {level.name for level in quality_levels(tuple(Cost), WithoutGpus.SOME_MEMBERS)}
     return isinstance(decision, Placed) and (decision.optimal or decision.unproven in below_nodes)
 
 

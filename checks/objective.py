@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster.placement.model.objective import OBJECTIVE, Row
+from muster.placement.model.objective import OBJECTIVE, LevelRow
 
 PAGE = Path(__file__).parents[1] / "docs" / "objective.md"
 HEAD = "| | level | better | in the decision |\n| --- | --- | --- | --- |\n"
@@ -25,7 +25,7 @@ def main() -> int:
     return 0
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[LevelRow]) -> str:
     """Return the table of the levels."""
     lines = (f"| {row.doc} | `{row.field}` |\n" for row in rows if row.doc)
     return HEAD + "".join(lines)

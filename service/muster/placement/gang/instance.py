@@ -40,7 +40,7 @@ from muster.placement.gpus.damage import Prices, is_priced, prices_of
 from muster.placement.gpus.node_rules import InNode, allowed, decided, searched_domains
 from muster.placement.gpus.slices import Asks, ask_of, slice_room
 from muster.placement.limits import takes_gpus
-from muster.placement.model.objective import WIDE, Idle
+from muster.placement.model.objective import WIDE, WithoutGpus
 
 Counts = tuple[int, ...]
 """Numbers of members by role, in the order of `Instance.roles`."""
@@ -103,11 +103,11 @@ class Instance:
         return bool(self.existing.with_gpus) or any(takes_gpus(r) and r.members for r in self.roles)
 
     @property
-    def idle(self) -> Idle:
+    def without_gpus(self) -> WithoutGpus:
         """Whether new members have no GPUs, and whether any member has."""
         if all(takes_gpus(role) or not role.members for role in self.roles):
-            return Idle.NONE
-        return Idle.BESIDE if self.has_gpus else Idle.ALONE
+            return WithoutGpus.NO_MEMBER
+        return WithoutGpus.SOME_MEMBERS if self.has_gpus else WithoutGpus.ALL_MEMBERS
 
     def on(self, rows: Bools) -> Instance:
         """Return the instance in which only the nodes `rows` [row] bool admit members."""

@@ -77,10 +77,10 @@ class Bound:
     points: tuple[Point, ...]
     part: Ints
     limit: int | None
-    spares: Bools | None = None
+    patterns_touching_none: Bools | None = None
     """[kind, pattern] The patterns that touch no part of the counted scope; None if all do."""
 
-    def within(self, problem: Problem, upper: float) -> tuple[Bools, Bools]:
+    def usable_below(self, problem: Problem, upper: float) -> tuple[Bools, Bools]:
         """Return what plans of cost `upper` or less can use.
 
         The first array is [class, pattern] bool: the patterns. The second is [part] bool: the parts of the
@@ -99,10 +99,12 @@ class Bound:
                     always |= following - point.by_part > gap
                 inside = self.part != FREE
                 room[inside] -= np.maximum(0.0, point.by_part[self.part[inside]] - last)
-            if self.spares is None:
+            if self.patterns_touching_none is None:
                 still_open &= point.slack <= room[:, None]
             else:
-                still_open &= point.slack <= np.where(self.spares[problem.kind], gap, room[:, None])
+                still_open &= point.slack <= np.where(
+                    self.patterns_touching_none[problem.kind], gap, room[:, None]
+                )
         return still_open, always
 
 
@@ -121,7 +123,7 @@ class _Pricing:
     size: Floats
     part: Ints
     limit: int | None
-    spares: Bools | None
+    patterns_touching_none: Bools | None
 
     @classmethod
     def of(
@@ -143,14 +145,16 @@ class _Pricing:
             row = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
             _, first, kind = np.unique(row.ravel(), return_index=True, return_inverse=True)
         kinds, valid = problem.kind[first], problem.open[first]
-        spares = problem.spares(scope)
-        spares = None if spares is None else spares[kinds]
+        patterns_touching_none = problem.patterns_touching_none(scope)
+        patterns_touching_none = None if patterns_touching_none is None else patterns_touching_none[kinds]
         costs = np.where(valid, cost[kinds], np.inf)
         resources = np.stack([c.resource[kinds] for c in couplings], axis=2).astype(float)
         rhs = np.array([c.rhs for c in couplings], float)
-        return cls(costs, resources, rhs, kind, problem.size.astype(float), part, limit, spares)
+        return cls(
+            costs, resources, rhs, kind, problem.size.astype(float), part, limit, patterns_touching_none
+        )
 
-    def at(self, x: Floats) -> tuple[Point, Floats]:
+    def priced_at(self, x: Floats) -> tuple[Point, Floats]:
         """Return the dual point at x, and the slope of the bound there [coupling].
 
         Patterns that touch no part can be used in all parts. A part is worth what its other patterns add.
@@ -160,12 +164,12 @@ class _Pricing:
         cheapest, each_kind = reduced.argmin(axis=1), np.arange(kinds)
         least = np.minimum(0.0, reduced[each_kind, cheapest])
         value, slack = self.size * least[self.kind], reduced - least[:, None]
-        if self.spares is not None:
-            anywhere = np.where(self.spares, reduced, np.inf)
+        if self.patterns_touching_none is not None:
+            anywhere = np.where(self.patterns_touching_none, reduced, np.inf)
             spared = anywhere.argmin(axis=1)
             always = np.minimum(0.0, anywhere[each_kind, spared])
             value -= self.size * always[self.kind]
-            slack = np.where(self.spares, reduced - always[:, None], slack)
+            slack = np.where(self.patterns_touching_none, reduced - always[:, None], slack)
         by_part = np.bincount(self.part[inside], value[inside], parts).astype(float)
         in_cheapest = np.ones(parts + 1, bool)  # the last one stands for FREE
         if self.limit is not None and parts > self.limit:
@@ -176,7 +180,7 @@ class _Pricing:
         nodes = np.bincount(self.kind, self.size * (touched & (least < 0)[self.kind]), kinds)
         slope = self.rhs - nodes @ self.resources[each_kind, cheapest]
         lower = float(x @ self.rhs + value[touched].sum())
-        if self.spares is not None:
+        if self.patterns_touching_none is not None:
             nodes = np.bincount(self.kind, self.size * (~touched & (always < 0)[self.kind]), kinds)
             slope -= nodes @ self.resources[each_kind, spared]
             lower += float((self.size * always[self.kind]).sum())
@@ -205,7 +209,7 @@ class _Master:
         for variable, change in zip(self._duals, slope * self._unit / self._scale, strict=True):
             cut.SetCoefficient(variable, -float(change))
 
-    def best(self) -> tuple[float, Floats] | None:
+    def maximum(self) -> tuple[float, Floats] | None:
         """Return the largest bound that the cuts allow, and its duals; None if GLOP found none."""
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
@@ -234,19 +238,21 @@ def bound(
     unit = scale / np.maximum(1.0, np.abs(pricing.resources[valid]).max(axis=0, initial=1.0))
     master, points = _Master(couplings, scale, unit), list[Point]()
 
-    def tried(x: Floats) -> None:
-        point, slope = pricing.at(x)
+    def try_duals(x: Floats) -> None:
+        point, slope = pricing.priced_at(x)
         points.append(point)
         master.cut(point, slope)
 
     for seed in seeds or [unit * (pricing.rhs > 0) * factor for factor in (1.0, 0.5, 2.0)]:
-        tried(seed)
+        try_duals(seed)
     for i in range(iterations):
-        optimum = master.best()
+        optimum = master.maximum()
         highest = max(points, key=lambda point: point.bound)
         if optimum is None or optimum[0] - highest.bound < CLOSE:
             break
         # Go half-way back to the best point, because plain cutting planes swing.
-        tried(0.6 * optimum[1] + 0.4 * highest.x if i % 3 else optimum[1])
+        try_duals(0.6 * optimum[1] + 0.4 * highest.x if i % 3 else optimum[1])
     points.sort(key=lambda point: -point.bound)
-    return Bound(points[0].bound, tuple(points[:KEPT_POINTS]), part, limit, problem.spares(scope))
+    return Bound(
+        points[0].bound, tuple(points[:KEPT_POINTS]), part, limit, problem.patterns_touching_none(scope)
+    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from muster.domain.quorums import Leaf, Quorum
-from muster.placement.model.objective import NODES, SUMS, WIDE, Level, parts_level
+from muster.placement.model.objective import NODES, SUMMED_LEVELS, WIDE, Level, parts_level
 from muster.placement.model.problem import FREE, Bools, Ints, PartShare, Problem, Use, shares
 from muster.placement.model.solver import cp_model
 
@@ -188,7 +188,7 @@ def build(problem: Problem, level: Level | None = None, pooled: Bools | None = N
     for i, rule in enumerate(problem.rules):
         rule.add(variables, f"{type(rule).__name__}/{i}")
     for name, value in problem.at_most.items():
-        cost = variables.cost(SUMS.get(name) or parts_level(name))
+        cost = variables.cost(SUMMED_LEVELS.get(name) or parts_level(name))
         variables.model.add(cost <= value).with_name(f"decided/{name}")
     _add_by_part(variables, level)
     if level is not None:
@@ -198,7 +198,7 @@ def build(problem: Problem, level: Level | None = None, pooled: Bools | None = N
 
 def levels_of(problem: Problem, level: Level | None) -> list[Level]:
     """Return the levels that a model of the problem counts: those decided, and the one to minimise."""
-    levels = [SUMS.get(name) or parts_level(name) for name in problem.at_most]
+    levels = [SUMMED_LEVELS.get(name) or parts_level(name) for name in problem.at_most]
     return levels if level is None else [*levels, level]
 
 
@@ -242,7 +242,7 @@ def _parts_touched(variables: Variables) -> None:
     """
     gpus = variables.problem.patterns.gpus[variables.kind, variables.pattern]
     for scope, touched in variables.touched.items():
-        part, with_gpus = variables.problem.parts[scope], scope in (WIDE, *variables.problem.spared)
+        part, with_gpus = variables.problem.parts[scope], scope in (WIDE, *variables.problem.gpu_only_scopes)
         for g, group in enumerate(variables.groups):
             if group.cell is None or part[group.cell] == FREE:
                 continue
@@ -308,21 +308,23 @@ def _add_cost(
         return
     counts = np.asarray(problem.patterns.counts[:, :, list(share.roles)].sum(axis=2), np.int64)
     cost = level.cost(problem.patterns)
-    least = _least(problem, counts, cost, share.part == part, (nodes, high))
+    least = _least_costs(problem, counts, cost, share.part == part, (nodes, high))
     options, model = [], variables.model
     for members in range(low, high + 1):
         if least[members] < FORBIDDEN // 2:
             options.append((members, int(least[members]), model.new_bool_var(f"{name}/{members}")))
-    model.add_exactly_one([here_so_many for *_, here_so_many in options])
+    model.add_exactly_one([is_count for *_, is_count in options])
     total = LinearExpr.weighted_sum(
         [variable for *_, variable in options], [members for members, *_ in options]
     )
     model.add(variables.total(counts, indices) == total).with_name(f"{name}/members")
-    paid = LinearExpr.weighted_sum([variable for *_, variable in options], [price for _, price, _ in options])
-    model.add(variables.total(cost, indices) >= paid).with_name(f"{name}/cost")
+    least_cost = LinearExpr.weighted_sum(
+        [variable for *_, variable in options], [price for _, price, _ in options]
+    )
+    model.add(variables.total(cost, indices) >= least_cost).with_name(f"{name}/cost")
 
 
-def _least(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most: tuple[int, int]) -> Ints:
+def _least_costs(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most: tuple[int, int]) -> Ints:
     """Return [members] the least cost on up to `nodes` nodes, each as good as the best node of the part."""
     nodes, members = most
     kind = problem.kind[inside][:, None]
@@ -361,18 +363,19 @@ class QuorumRule:
     alike: tuple[int, ...]
 
     @property
-    def counted(self) -> tuple[int, ...]:
+    def need_in_model(self) -> tuple[int, ...]:
         """Return how many members the model counts of each role."""
-        every = range(len(self.need))
-        return tuple(sum(self.need[i] for i in every if self.alike[i] == role) for role in every)
+        roles = range(len(self.need))
+        return tuple(sum(self.need[i] for i in roles if self.alike[i] == role) for role in roles)
 
     def add(self, variables: Variables) -> list[IntVar]:
         """Let members be placed only so that the gang starts. Return how many are placed of each role."""
         model = variables.model
         by_role = [model.new_int_var(0, need, f"of/{role}") for role, need in enumerate(self.need)]
-        for role, counted in enumerate(variables.placed):
+        for role, placed_members in enumerate(variables.placed):
             model.add(
-                LinearExpr.sum([by_role[i] for i, of in enumerate(self.alike) if of == role]) == counted
+                LinearExpr.sum([by_role[i] for i, of in enumerate(self.alike) if of == role])
+                == placed_members
             )
         model.add(self._started(variables, by_role, self.quorum, "quorum") == 1)
         return by_role
@@ -386,7 +389,7 @@ class QuorumRule:
             model.add(members >= part.least * started)
             model.add(members <= part.limit(sum(self.need[role] for role in roles)) * started)
             if part.unit > 1:
-                self._whole_replicas(variables, members, part, name)
+                self._complete_replicas(variables, members, part, name)
             return started
         parts = [
             self._started(variables, by_role, inner, f"{name}/{i}") for i, inner in enumerate(part.parts)
@@ -399,16 +402,16 @@ class QuorumRule:
             model.add(count <= part.least)
         return started
 
-    def _whole_replicas(self, variables: Variables, members: LinearExpr, leaf: Leaf, name: str) -> None:
+    def _complete_replicas(self, variables: Variables, members: LinearExpr, leaf: Leaf, name: str) -> None:
         """Let the members make whole replicas, with those that are there already. No member may come too.
 
         Those that come back to replicas may come alone.
         """
-        model, most = variables.model, sum(self.need)
+        model, max_members = variables.model, sum(self.need)
         any_member = model.new_bool_var(f"{name}/some")
-        replicas = model.new_int_var(0, most // leaf.unit + 1, f"{name}/replicas")
+        replicas = model.new_int_var(0, max_members // leaf.unit + 1, f"{name}/replicas")
         model.add(members >= any_member)
-        model.add(members <= most * any_member)
-        alone = model.new_bool_var(f"{name}/alone")
-        model.add(members <= leaf.back).only_enforce_if(alone)
-        model.add(members + leaf.begun * any_member == leaf.unit * replicas).only_enforce_if(~alone)
+        model.add(members <= max_members * any_member)
+        only_returning = model.new_bool_var(f"{name}/alone")
+        model.add(members <= leaf.back).only_enforce_if(only_returning)
+        model.add(members + leaf.begun * any_member == leaf.unit * replicas).only_enforce_if(~only_returning)

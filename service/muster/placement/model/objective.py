@@ -55,7 +55,7 @@ class Level:
 
     def touches(self, problem: Problem) -> Ints:
         """Return [kind, pattern] 1 if taking the pattern touches the node's part of `scope`, else 0."""
-        patterns, with_gpus = problem.patterns, self.scope == WIDE or self.scope in problem.spared
+        patterns, with_gpus = problem.patterns, self.scope == WIDE or self.scope in problem.gpu_only_scopes
         return np.asarray(patterns.gpus > 0 if with_gpus else patterns.valid, np.int64)
 
     def value(self, problem: Problem, use: Use) -> int:
@@ -96,19 +96,19 @@ PREFERENCES = {
 }
 """The levels between nodes and links."""
 
-SUMS = {
+SUMMED_LEVELS = {
     level.name: level for level in (NODES, UNUSABLE, *PREFERENCES.values(), RING, SOCKETS, DAMAGE, BEST_FIT)
 }
 """Levels by name that sum up a field of the patterns."""
 
 
-class Idle(Enum):
+class WithoutGpus(Enum):
     """Whether a gang has members without GPUs."""
 
-    NONE = auto()
-    BESIDE = auto()
+    NO_MEMBER = auto()
+    SOME_MEMBERS = auto()
     """Others have GPUs, so they touch no parts."""
-    ALONE = auto()
+    ALL_MEMBERS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +138,14 @@ def _in_words(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-When = Callable[[Sequence[str], Sequence[Cost], Idle], tuple[Level, ...]]
+When = Callable[[Sequence[str], Sequence[Cost], WithoutGpus], tuple[Level, ...]]
 """Return the levels of a row from the counted scopes (widest first), the costs of the gang, and whether it
 has members without GPUs.
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LevelRow:
     """One row of OBJECTIVE: one level, or several that are counted alike.
 
     `doc` and `field` are a row of the table in docs/objective.md: number, level, what is better, and where
@@ -161,7 +161,7 @@ class Row:
     key: str = ""
     """The name of the value in JSON, if it is not `field`."""
     unit: str = ""
-    counted: bool = False
+    is_counted: bool = False
     """Whether the row counts members or parts. The rows after those have the levels of quality."""
     optional: bool = False
     """Whether the value is left out where it is None or (): then the gang does not have the level."""
@@ -171,16 +171,16 @@ class Row:
         if self.worths is not None:
             yield from self.worths(plan, value)
             return
-        level = next(iter(self.levels((), (), Idle.NONE)), Level(self.field))
+        level = next(iter(self.levels((), (), WithoutGpus.NO_MEMBER)), Level(self.field))
         yield Worth(level.name, level.sign * (value or 0), value, unit=self.unit)
 
 
 def _always(level: Level) -> When:
-    return lambda scopes, costs, idle: (level,)
+    return lambda scopes, costs, without_gpus: (level,)
 
 
-def _if(which: Idle) -> When:
-    return lambda scopes, costs, idle: (UNUSABLE,) if idle is which else ()
+def _if(which: WithoutGpus) -> When:
+    return lambda scopes, costs, without_gpus: (UNUSABLE,) if without_gpus is which else ()
 
 
 def _preferred_scope(plan: Plan) -> str | None:
@@ -205,11 +205,11 @@ def _unusable_worth(plan: Plan, unusable: int | None) -> Iterator[Worth]:
         yield Worth(UNUSABLE.name, unusable, unusable, noun="unusable GPU")
 
 
-def _alone(plan: Plan, unusable: int | None) -> Iterator[Worth]:
+def _unusable_before_parts(plan: Plan, unusable: int | None) -> Iterator[Worth]:
     return iter(()) if asks_gpus(plan.request) else _unusable_worth(plan, unusable)
 
 
-def _beside(plan: Plan, unusable: int | None) -> Iterator[Worth]:
+def _unusable_after_nodes(plan: Plan, unusable: int | None) -> Iterator[Worth]:
     return _unusable_worth(plan, unusable) if asks_gpus(plan.request) else iter(())
 
 
@@ -254,63 +254,72 @@ def _penalty(plan: Plan) -> int | None:
 
 
 OBJECTIVE = (
-    Row(
+    LevelRow(
         "0 | members placed: all; where they do not fit, as many as do, `min_member` at least and of "
         "each role its minimum, in whole replicas, the earlier roles first | more",
         "members",
         _always(MEMBERS),
         lambda plan: len(plan.members),
-        counted=True,
+        is_counted=True,
     ),
-    Row(
+    LevelRow(
         "1 | the required scope holds (else there is no plan); preferred scopes, tried in the order "
         "given | the first that can hold",
         "preferred_reached",
         _always(PREFERRED_SCOPE),
         _preferred_scope,
         _preferred_worth,
-        counted=True,
+        is_counted=True,
     ),
-    Row(
+    LevelRow(
         "1a | preferred scopes of roles, one preference after the other, the earlier ones first | for "
         "each the first that can hold",
         "role_preferences",
         _always(ROLE_PREFERENCES),
         lambda plan: plan.role_preferences(),
         _role_worths,
-        counted=True,
+        is_counted=True,
         optional=True,
     ),
-    Row("", "", _if(Idle.ALONE), lambda plan: plan.unusable_gpus(), _alone, counted=True),
-    Row(
+    LevelRow(
+        "",
+        "",
+        _if(WithoutGpus.ALL_MEMBERS),
+        lambda plan: plan.unusable_gpus(),
+        _unusable_before_parts,
+        is_counted=True,
+    ),
+    LevelRow(
         "2 | parts crossed: zones, then racks, then nodes, then NVLink domains. A "
         "[policy](policies.md#what-a-policy-does) adds a level before the NVLink domains, or replaces "
         "them. Where members have GPUs, those alone count | fewer",
         "crossings",
-        lambda scopes, costs, idle: (*map(parts_level, scopes), NODES),
+        lambda scopes, costs, without_gpus: (*map(parts_level, scopes), NODES),
         lambda plan: plan.crossings,
         _parts_worths,
-        counted=True,
+        is_counted=True,
     ),
-    Row(
+    LevelRow(
         "2⁺ | GPUs that [members without GPUs](#members-without-gpus) make unusable. The level follows "
         "the nodes; in gangs without GPUs it comes before the parts | fewer",
         "unusable_gpus",
-        _if(Idle.BESIDE),
+        _if(WithoutGpus.SOME_MEMBERS),
         lambda plan: plan.unusable_gpus(),
-        _beside,
+        _unusable_after_nodes,
         optional=True,
     ),
-    Row(
+    LevelRow(
         "2a | sharing, for gangs with [slices](#slices): GPUs that slices open, then GPUs that they "
         "touch | fewer, on nodes that spread more",
         "costs",
-        lambda scopes, costs, idle: tuple(PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)),
+        lambda scopes, costs, without_gpus: tuple(
+            PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)
+        ),
         lambda plan: plan.cost_totals(),
         _cost_worths,
         optional=True,
     ),
-    Row(
+    LevelRow(
         "3a | the weakest link: over the touched nodes, the smallest weakest link on the best ring over "
         "the gang's GPUs there | more GB/s",
         "weakest_link_gb_per_s",
@@ -318,21 +327,21 @@ OBJECTIVE = (
         _weakest_link,
         _weakest_worth,
     ),
-    Row(
+    LevelRow(
         "3b | the sum of the links on those rings | more GB/s",
         "ring_gb_per_s",
         _always(RING),
         lambda plan: sum(nodes * gpus.ring for gpus, nodes in plan.gpu_sets) / MB_PER_GB,
         unit=" GB/s",
     ),
-    Row(
+    LevelRow(
         "3c | [sockets](#sockets): how far apart the gang's GPUs hang below the CPU sockets and PCIe "
         "switches of each touched node | less",
         "socket_distance",
         _always(SOCKETS),
         lambda plan: sum(nodes * gpus.sockets for gpus, nodes in plan.gpu_sets),
     ),
-    Row(
+    LevelRow(
         "4a | [damage](#damage): how much more of the free GPUs of the touched nodes typical requests "
         "can no longer use | less",
         "damage",
@@ -340,26 +349,26 @@ OBJECTIVE = (
         lambda plan: plan.damage(),
         key="damage_gpu_thousandths",
     ),
-    Row(
+    LevelRow(
         "4b | [best fit](#best-fit) between equals: what stays free on the touched nodes, and what "
         "opening nodes takes from their domains | less",
         "best_fit",
         _always(BEST_FIT),
         lambda plan: plan.best_fit(),
     ),
-    Row(
+    LevelRow(
         "5 | what kube-scheduler's preferences miss: Σ over members of 100 − the score of their node; "
         "where pods have none there is no such level | less",
         "preference_penalty",
-        lambda scopes, costs, idle: (),  # in one number with the best fit: see on_node.best_fit
+        lambda scopes, costs, without_gpus: (),  # in one number with the best fit: see on_node.best_fit
         _penalty,
         optional=True,
     ),
-    Row(
+    LevelRow(
         "6 | [rails](#rails), for gangs on several nodes: on how many network rails their GPUs lie, given "
         "the nodes, the members on each and the values above of each node's GPUs | fewer",
         RAILS,
-        lambda scopes, costs, idle: (),  # decided after the search: see placement/rails.py
+        lambda scopes, costs, without_gpus: (),  # decided after the search: see placement/rails.py
         lambda plan: plan.rails(),
         lambda plan, rails: iter(()),  # rails do not decide between nodes
         optional=True,
@@ -373,7 +382,7 @@ VALUES = tuple(row for row in OBJECTIVE if row.field in Objective.__slots__)
 """The rows whose values are in `domain.decision.Objective`."""
 
 
-def values_of(objective: Objective) -> Iterator[tuple[Row, Any]]:
+def values_of(objective: Objective) -> Iterator[tuple[LevelRow, Any]]:
     """Yield the levels that the gang has, each with its value."""
     for row in VALUES:
         value = getattr(objective, row.field)
@@ -382,19 +391,23 @@ def values_of(objective: Objective) -> Iterator[tuple[Row, Any]]:
 
 
 @lru_cache(maxsize=256)
-def levels_of_plan(scopes: tuple[str, ...], costs: tuple[Cost, ...], idle: Idle) -> tuple[Level, ...]:
+def levels_of_plan(
+    scopes: tuple[str, ...], costs: tuple[Cost, ...], without_gpus: WithoutGpus
+) -> tuple[Level, ...]:
     """Return the levels that are decided for a given number of members, from the widest
     counted scope down.
     """
-    every = [level for row in OBJECTIVE for level in row.levels(scopes, costs, idle)]
-    return tuple(level for level in every if level not in (MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES))
+    all_levels = [level for row in OBJECTIVE for level in row.levels(scopes, costs, without_gpus)]
+    return tuple(level for level in all_levels if level not in (MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES))
 
 
 @lru_cache(maxsize=256)
-def quality_levels(costs: tuple[Cost, ...], idle: Idle = Idle.NONE) -> tuple[Level, ...]:
+def quality_levels(
+    costs: tuple[Cost, ...], without_gpus: WithoutGpus = WithoutGpus.NO_MEMBER
+) -> tuple[Level, ...]:
     """Return the levels below the nodes: zones, racks and nodes are decided before."""
-    below = [row for row in OBJECTIVE if not row.counted]
-    return tuple(level for row in below for level in row.levels((), costs, idle))
+    below = [row for row in OBJECTIVE if not row.is_counted]
+    return tuple(level for row in below for level in row.levels((), costs, without_gpus))
 
 
 def value_of(levels: Sequence[Level], plan: Mapping[str, int]) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ class Problem:
     """Place `need[role]` members on the nodes of the classes.
 
     A class is the nodes of one kind in one cell. A cell is the nodes that agree in all scopes that are
-    counted: one rack, one zone, one wide NVLink domain. `cell`, `kind` and `size` are [class]. `start`
+    counted: one rack, one zone, one wide NVLink domain. `cell`, `kind` and `size` are [class]. `begin`
     [class] is where the nodes of the class begin in `rows`, which are rows of Columns. `open` [class,
     pattern] bool is which patterns are not ruled out. `parts` maps a scope to the part of each cell, or FREE.
 
@@ -104,7 +104,7 @@ class Problem:
     cell: Ints
     kind: Ints
     size: Ints
-    start: Ints
+    begin: Ints
     rows: Ints
     open: Bools
     parts: Mapping[str, Ints]
@@ -113,24 +113,24 @@ class Problem:
     at_most: Mapping[str, int] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     unit: Ints | None = None
-    spared: frozenset[str] = frozenset()
+    gpu_only_scopes: frozenset[str] = frozenset()
     """The scopes of whose parts only members with GPUs count as touching."""
 
-    def spares(self, scope: str | None) -> Bools | None:
+    def patterns_touching_none(self, scope: str | None) -> Bools | None:
         """Return [kind, pattern] bool: the patterns that touch no part of the scope; None if all do."""
-        return self.patterns.gpus == 0 if scope in self.spared else None
+        return self.patterns.gpus == 0 if scope in self.gpu_only_scopes else None
 
-    def kept(self, classes: Bools, scope: str | None) -> Bools:
+    def open_patterns_of(self, classes: Bools, scope: str | None) -> Bools:
         """Return [class, pattern] bool: the open patterns of these classes, and of the others those that
         touch no part of the scope.
         """
-        spares = self.spares(scope)
+        touching_none = self.patterns_touching_none(scope)
         inside = classes[:, None]
-        return self.open & (inside if spares is None else inside | spares[self.kind])
+        return self.open & (inside if touching_none is None else inside | touching_none[self.kind])
 
-    def idle(self, scopes: Collection[str]) -> Bools:
+    def without_gpus(self, scopes: Collection[str]) -> Bools:
         """Return [class] bool: whether no open pattern of the class touches a part of these scopes."""
-        if not self.spared.issuperset(scopes) or not scopes:
+        if not self.gpu_only_scopes.issuperset(scopes) or not scopes:
             return np.zeros(self.classes, bool)
         return np.asarray(~(self.open & (self.patterns.gpus > 0)[self.kind]).any(axis=1))
 
@@ -145,7 +145,7 @@ class Problem:
 
     def nodes(self, c: int) -> Ints:
         """Return the rows of the nodes of class `c`."""
-        return self.rows[self.start[c] : self.start[c] + self.size[c]]
+        return self.rows[self.begin[c] : self.begin[c] + self.size[c]]
 
     def part(self, scope: str) -> Ints:
         """Return [class] the part of `scope`; FREE for all if the scope is not counted."""
@@ -159,21 +159,21 @@ class Problem:
         """Return the problem with only these patterns and those of a solution, and the solution in its
         classes.
         """
-        kept_open = still_open.copy()
+        open_or_used = still_open.copy()
         for c, p in use:
-            kept_open[c, p] = True
-        narrowed, old_classes = self.narrowed(kept_open)
-        return narrowed, carried(use, old_classes)
+            open_or_used[c, p] = True
+        narrowed, old_classes = self.narrowed(open_or_used)
+        return narrowed, to_narrowed(use, old_classes)
 
-    def taken(self, use: Use) -> Iterator[tuple[int, int, int]]:
+    def used_nodes(self, use: Use) -> Iterator[tuple[int, int, int]]:
         """Yield the row of each node of a solution, with its kind and its pattern.
 
         The first nodes of a class are used first.
         """
-        used_nodes: dict[int, int] = {}
+        used_counts: dict[int, int] = {}
         for (c, p), count in sorted(use.items()):
-            start = used_nodes.get(c, 0)
-            used_nodes[c] = start + count
+            start = used_counts.get(c, 0)
+            used_counts[c] = start + count
             for row in self.nodes(c)[start : start + count].tolist():
                 yield row, int(self.kind[c]), p
 
@@ -186,20 +186,20 @@ class Problem:
                 cell=self.cell[old_classes],
                 kind=self.kind[old_classes],
                 size=self.size[old_classes],
-                start=self.start[old_classes],
+                begin=self.begin[old_classes],
                 open=still_open[old_classes],
             ),
             old_classes,
         )
 
 
-def carried(use: Use, old_classes: Ints) -> Use:
+def to_narrowed(use: Use, old_classes: Ints) -> Use:
     """Return a solution in the classes that `Problem.narrowed` left; that of other classes is dropped."""
     index = {int(old): new for new, old in enumerate(old_classes)}
     return {(index[c], p): nodes for (c, p), nodes in use.items() if c in index}
 
 
-def carried_back(use: Use, old_classes: Ints) -> Use:
+def to_full(use: Use, old_classes: Ints) -> Use:
     """Return a solution of a narrowed problem in terms of the classes that it was narrowed from."""
     return {(int(old_classes[c]), p): nodes for (c, p), nodes in use.items()}
 
@@ -215,18 +215,18 @@ NO_LIMIT: Ints = np.zeros(0, np.int64)
 class Rule(ABC):
     """A rule about the members of `roles`, and of `others`, in each part. `part` [cell] is −1 for none.
 
-    `left` [part] is the most members that a part takes, empty without such a limit. The members in a part are
+    `max_members` [part] is the most members that a part takes, empty without such a limit. The members in a part are
     a multiple of `step`. Methods without a solver use these two, and decline rules that say more.
     """
 
     part: Ints
     roles: tuple[int, ...]
     others: tuple[int, ...] = ()
-    left: Ints = field(default_factory=lambda: NO_LIMIT)
+    max_members: Ints = field(default_factory=lambda: NO_LIMIT)
     step: int = 1
 
     in_numbers: ClassVar[bool] = False
-    """Whether `left` and `step` are all of the rule."""
+    """Whether `max_members` and `step` are all of the rule."""
     in_one_part: ClassVar[bool] = False
     """Whether the rule is that all members lie in one part."""
 
@@ -239,14 +239,14 @@ class Rule(ABC):
         return None
 
     @property
-    def bound(self) -> tuple[int, ...]:
+    def bound_roles(self) -> tuple[int, ...]:
         """The roles whose members can break the rule."""
         return (*self.roles, *self.others)
 
     @property
-    def told_by(self) -> tuple[Ints, ...]:
+    def distinguished_by(self) -> tuple[Ints, ...]:
         """[cell] arrays: what else tells a part apart from others."""
-        return (self.of_part(self.left),) if len(self.left) else ()
+        return (self.of_part(self.max_members),) if len(self.max_members) else ()
 
     def of_part(self, value: Ints) -> Ints:
         """Return [cell] the value of the cell's part, −1 for none."""
@@ -285,7 +285,7 @@ class PartShare:
 
     def fewest_parts(self, other_part: Ints) -> int:
         """Return the fewest parts of another scope (`other_part` [class]) for what each part must take."""
-        total, least = 0, 0
+        total, largest_count = 0, 0
         codes = np.unique(np.stack([other_part, self.part]), axis=1)
         codes = codes[:, (codes >= 0).all(axis=0)]
         nested = len(np.unique(codes[0])) == codes.shape[1]
@@ -297,8 +297,8 @@ class PartShare:
                 np.bincount(other_part[counted], self.capacity[counted]) if counted.any() else np.zeros(1)
             )
             count = fewest(capacities.astype(np.int64), int(self.low[code]) - free)
-            total, least = total + count, max(least, count)
-        return total if nested else least
+            total, largest_count = total + count, max(largest_count, count)
+        return total if nested else largest_count
 
     def in_fullest(self, other_part: Ints, most: Ints) -> Bools:
         """Return [class] bool: the classes in the fullest parts of another scope (`other_part` [class]).

@@ -15,8 +15,8 @@ import numpy as np
 from muster.placement.limits import Budget
 from muster.placement.model.bound import EPSILON, ITERATIONS, Bound, Coupling, bound
 from muster.placement.model.build import QuorumRule, build, levels_of
-from muster.placement.model.objective import NODES, SUMS, Level
-from muster.placement.model.problem import FREE, Bools, Floats, Ints, Problem, Use, carried_back
+from muster.placement.model.objective import NODES, SUMMED_LEVELS, Level
+from muster.placement.model.problem import FREE, Bools, Floats, Ints, Problem, Use, to_full
 from muster.placement.model.solver import Status, cp_model, run
 
 GUESSES = (0, 3, 12, 48)
@@ -39,7 +39,7 @@ class Solution:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decided:
+class DecidedLevel:
     """A decided level: the problem that is left, a solution of it, and the level's value.
 
     `gap` is |value − bound| / max(1, |bound|) if the value is not proven best, else None. `duals` are the
@@ -56,14 +56,14 @@ class Decided:
 
 def decide(
     problem: Problem, level: Level, budget: Budget, use: Use | None = None, floor: float = -inf
-) -> Decided:
+) -> DecidedLevel:
     """Return the least value of the level. The search starts from the solution `use` if there is one.
 
     No solution has a value below `floor`.
     """
     cost, unit = _in_units(problem, level)
     if use is not None and level.scope is None and not cost.any():
-        return Decided(Status.SOLVED, problem, use)  # nothing that is left costs anything
+        return DecidedLevel(Status.SOLVED, problem, use)  # nothing that is left costs anything
     scope, limit = counted_scope(problem)
     with budget.phase("bound"):
         lower_bound = bound(problem, cost, couplings(problem), scope, limit)
@@ -71,16 +71,16 @@ def decide(
         lower_bound.lower - EPSILON * max(1.0, abs(lower_bound.lower))
     )  # a bound: no plan costs less
     least_value = max(least_value, floor)
-    most = _most_nodes(problem, lower_bound) if level is NODES else inf
+    max_nodes = _most_nodes(problem, lower_bound) if level is NODES else inf
     value = level.value(problem, use) // unit if use is not None else None
-    guesses = _guesses(least_value, most if value is None else value - 1)
+    guesses = _guesses(least_value, max_nodes if value is None else value - 1)
     while guesses and (value is None or value > least_value):
         core = _next_core(problem, lower_bound, level, guesses)
         upper = core.upper if value is None else min(core.upper, value - 1)
         solved = _solve(replace(core, upper=upper), level, unit, budget, least_value)
         if solved.status is Status.SOLVED:
             use, value, least_value = (
-                carried_back(solved.use, core.kept),
+                to_full(solved.use, core.old_classes),
                 solved.value,
                 max(least_value, solved.bound),
             )
@@ -89,13 +89,13 @@ def decide(
         least_value = upper + 1
     duals = tuple(point.x for point in lower_bound.points)
     if value is None or use is None:
-        status = Status.INFEASIBLE if least_value > most or least_value == inf else Status.UNKNOWN
-        return Decided(status, problem, {}, gap=1.0 if status is Status.UNKNOWN else None, duals=duals)
+        status = Status.INFEASIBLE if least_value > max_nodes or least_value == inf else Status.UNKNOWN
+        return DecidedLevel(status, problem, {}, gap=1.0 if status is Status.UNKNOWN else None, duals=duals)
     gap = (value - least_value) / max(1.0, abs(least_value)) if least_value < value else None
-    still_open, _ = lower_bound.within(problem, value)
+    still_open, _ = lower_bound.usable_below(problem, value)
     narrowed, use = problem.keeping_use(still_open, use)
     narrowed = narrowed.keeping(**{level.name: value * unit})
-    return Decided(Status.SOLVED, narrowed, use, value * unit, gap, duals)
+    return DecidedLevel(Status.SOLVED, narrowed, use, value * unit, gap, duals)
 
 
 def feasible(problem: Problem, budget: Budget) -> Solution:
@@ -103,7 +103,7 @@ def feasible(problem: Problem, budget: Budget) -> Solution:
     return _solve(_core(problem, None, None, inf), None, 1, budget)
 
 
-def least(problem: Problem, level: Level, budget: Budget) -> Solution:
+def minimum(problem: Problem, level: Level, budget: Budget) -> Solution:
     """Return the least value of a level that counts only parts. Use it only for small problems: no bound is
     computed.
     """
@@ -141,8 +141,8 @@ def couplings(problem: Problem) -> list[Coupling]:
         if need
     ]
     for name, value in problem.at_most.items():
-        if name in SUMS:
-            constraints.append(Coupling(-SUMS[name].cost(problem.patterns), -value))
+        if name in SUMMED_LEVELS:
+            constraints.append(Coupling(-SUMMED_LEVELS[name].cost(problem.patterns), -value))
     return constraints
 
 
@@ -157,7 +157,7 @@ def nodes_bound(problem: Problem, duals: Sequence[Floats] = ()) -> Bound:
 
 def counted_scope(problem: Problem) -> tuple[str | None, int | None]:
     """Return the narrowest scope whose touched parts are limited, and the limit."""
-    scopes = [name for name in problem.at_most if name not in SUMS and name in problem.parts]
+    scopes = [name for name in problem.at_most if name not in SUMMED_LEVELS and name in problem.parts]
     return (scopes[-1], problem.at_most[scopes[-1]]) if scopes else (None, None)
 
 
@@ -180,7 +180,7 @@ class _Core:
 
     upper: float
     problem: Problem
-    kept: Ints
+    old_classes: Ints
     pooled: Bools | None
 
 
@@ -209,7 +209,7 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
     core, old_classes = problem, np.arange(problem.classes)
     always: Bools | None = None
     if lower_bound is not None and upper < inf:
-        still_open, always = lower_bound.within(problem, upper)
+        still_open, always = lower_bound.usable_below(problem, upper)
         core, old_classes = problem.narrowed(still_open)
     scope, limit = counted_scope(problem)
     counted = {counted_level.scope for counted_level in levels_of(problem, level) if counted_level.scope}
@@ -217,7 +217,7 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
     if problem.rules:
         return _Core(upper, core, old_classes, None)
     if counted - {scope}:
-        return _Core(upper, core, old_classes, core.idle(counted))
+        return _Core(upper, core, old_classes, core.without_gpus(counted))
     if scope is None or limit is None:
         return _Core(upper, core, old_classes, np.ones(core.classes, bool))
     part = core.part(scope)
@@ -226,9 +226,9 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
         pooled |= np.append(always, True)[part]  # the last one stands for FREE
     parts_left = limit - len(np.unique(part[pooled & (part != FREE)]))
     if parts_left <= 0:
-        core, again = core.narrowed(core.kept(pooled & (parts_left == 0), scope))
+        core, again = core.narrowed(core.open_patterns_of(pooled & (parts_left == 0), scope))
         old_classes, pooled = old_classes[again], pooled[again]
-    pooled |= core.idle((scope,))
+    pooled |= core.without_gpus((scope,))
     return _Core(upper, replace(core, at_most={**core.at_most, scope: parts_left}), old_classes, pooled)
 
 

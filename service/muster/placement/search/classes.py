@@ -18,7 +18,7 @@ from muster.placement.gpus.choices import sets_under
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.limits import Budget, takes_gpus
-from muster.placement.model.objective import BEST_FIT, UNUSABLE, WIDE, Idle
+from muster.placement.model.objective import BEST_FIT, UNUSABLE, WIDE, WithoutGpus
 from muster.placement.model.problem import FREE, Patterns, Problem
 from muster.placement.model.solve import counted_scope
 
@@ -92,15 +92,15 @@ def coarse_problem(
     cells = cells_of(instance, rows[has_kind], scopes, None if region is None else region[has_kind])
     lists = [np.frombuffer(key, np.int64) for key in kinds] * (2 if instance.existing else 1)
     patterns = Patterns.of_counts(lists, len(need))
-    if instance.idle is Idle.BESIDE:
+    if instance.without_gpus is WithoutGpus.SOME_MEMBERS:
         patterns = _with_gpus(patterns, instance)
     if instance.existing:
         patterns.nodes[len(kinds) :] = 0
     problem = _problem(need, patterns, rows[has_kind], kind[has_kind], cells, exact=False)
     rules = tuple(rule(problem.parts) for rule in instance.rules.model)
-    spared = frozenset(instance.levels if instance.idle is Idle.BESIDE else ())
+    spared = frozenset(instance.levels if instance.without_gpus is WithoutGpus.SOME_MEMBERS else ())
     unit = _units(instance, rows[has_kind], cells.cell_by_row)
-    return replace(problem, rules=rules, unit=unit, spared=spared), complete
+    return replace(problem, rules=rules, unit=unit, gpu_only_scopes=spared), complete
 
 
 def _already_touched(instance: Instance, rows: Ints) -> Bools:
@@ -115,7 +115,7 @@ def _maximal(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[I
     """
     index, packings = packings_on(instance, rows, need)
     complete = all(packings[i].complete for i in np.unique(index))
-    if instance.idle is not Idle.BESIDE:
+    if instance.without_gpus is not WithoutGpus.SOME_MEMBERS:
         return index, [m.maximal for m in packings], complete
     with_gpus = np.array([takes_gpus(role) for role in instance.roles])
     without_gpus_index, without_gpus = packings_on(
@@ -190,7 +190,7 @@ def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[
     left_overs = _by_packing(instance, rows, index, packings, partial(best_fit, instance))
     priced = _priced(instance, rows, index, packings)
     unusable = None
-    if instance.idle is not Idle.NONE:
+    if instance.without_gpus is not WithoutGpus.NO_MEMBER:
         unusable = _by_packing(instance, rows, index, packings, instance.unusable)
     view, gpus = instance.columns, tuple(role.gpus for role in instance.roles)
     shape, free, wide = (
@@ -245,7 +245,7 @@ def with_tables(
                 by_kind.append(table)
             kind[i] = kinds[key]
     patterns = _patterns(by_kind, len(problem.need), further)
-    if instance.idle is Idle.BESIDE:
+    if instance.without_gpus is WithoutGpus.SOME_MEMBERS:
         patterns = replace(patterns, nodes=np.asarray(patterns.gpus > 0, np.int64))
     for (_, is_already_touched), k in kinds.items():
         if is_already_touched:
@@ -253,7 +253,12 @@ def with_tables(
     has_kind = kind >= 0
     cells = Cells(cell[has_kind], problem.parts)
     problem_of_tables = _problem(problem.need, patterns, rows[has_kind], kind[has_kind], cells, exact=True)
-    return replace(problem_of_tables, at_most=problem.at_most, rules=problem.rules, spared=problem.spared)
+    return replace(
+        problem_of_tables,
+        at_most=problem.at_most,
+        rules=problem.rules,
+        gpu_only_scopes=problem.gpu_only_scopes,
+    )
 
 
 @lru_cache(maxsize=1 << 15)
@@ -378,10 +383,12 @@ def without_equals(problem: Problem) -> Bools:
     other_parts = [problem.part(other_scope) for other_scope in problem.parts if other_scope != scope]
     other_parts += [rule.part[problem.cell] for rule in problem.rules]
     labels = [problem.kind[order], problem.size[order]]
-    if problem.spared:  # members with GPUs may be ruled out in some of the parts
-        labels.append(problem.idle(problem.spared)[order].astype(np.int64))
+    if problem.gpu_only_scopes:  # members with GPUs may be ruled out in some of the parts
+        labels.append(problem.without_gpus(problem.gpu_only_scopes)[order].astype(np.int64))
     labels += [
-        labels_of_rule[problem.cell][order] for rule in problem.rules for labels_of_rule in rule.told_by
+        labels_of_rule[problem.cell][order]
+        for rule in problem.rules
+        for labels_of_rule in rule.distinguished_by
     ]
     labels += [_relative(codes[order], part, begins) for codes in other_parts]
     table = np.stack(labels)
@@ -391,7 +398,7 @@ def without_equals(problem: Problem) -> Bools:
         key = table[:, begin:end].tobytes()
         equal_parts[key] = equal_parts.get(key, 0) + 1
         needed_classes[order[begin:end]] = part[begin] == FREE or equal_parts[key] <= max(1, limit)
-    return problem.kept(needed_classes, scope)
+    return problem.open_patterns_of(needed_classes, scope)
 
 
 def _relative(codes: Ints, part: Ints, begins: Ints) -> Ints:

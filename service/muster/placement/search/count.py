@@ -385,7 +385,7 @@ class _RegionBounds:
             for code in np.flatnonzero(promising & decided).tolist()
         }
         inside = (promising & ~decided)[self.code]
-        need = self.need if self.quorum is None else self.quorum.counted
+        need = self.need if self.quorum is None else self.quorum.need_in_model
         problem, complete = coarse_problem(self.instance, self.rows[inside], need, (), self.code[inside])
         if problem.classes:
             upper, exact = by_packings(problem, self.instance.common_unit(self.active[0]))
@@ -520,12 +520,12 @@ def _by_part(
     region, values = problem.parts[REGION][cells], np.zeros((len(cells), len(price)))
     np.add.at(values, of_class, of_kind[problem.kind] * problem.size[:, None])
     group = first = np.arange(len(cells))
-    binding = [rule for rule in problem.rules if not set(roles).isdisjoint(rule.bound)]
+    binding = [rule for rule in problem.rules if not set(roles).isdisjoint(rule.bound_roles)]
     rules = [rule for rule in binding if rule.in_numbers or rule.in_one_part]
     all_rules = len(rules) == len(binding)
     for rule in sorted(rules, key=lambda rule: (-len(np.unique(rule.part)), rule.step)):
         part = rule.part[cells]
-        if not set(roles) <= set(rule.bound) or (part != part[first][group]).any():
+        if not set(roles) <= set(rule.bound_roles) or (part != part[first][group]).any():
             all_rules = False
             continue
         part_or_group = np.where(part < 0, int(part.max(initial=0)) + 1 + group, part)
@@ -541,8 +541,8 @@ def _by_part(
             np.maximum.at(most, group[first[inside]], values[inside])
             first, values = wide, most
             continue
-        if len(rule.left):
-            limits = rule.left[part[first][inside]][:, None] * price
+        if len(rule.max_members):
+            limits = rule.max_members[part[first][inside]][:, None] * price
             values[inside] = np.minimum(values[inside], limits)
         if len(roles) == 1:
             unit = max(unit, rule.step)

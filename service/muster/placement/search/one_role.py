@@ -153,13 +153,13 @@ def domain_rules_of(instance: Instance, role: int, need: int) -> DomainRules | s
     rows, max_members = np.flatnonzero(instance.room[role] > 0), None
     domain = instance.columns.topology.index_or_own(instance.levels[-1]) if instance.levels else None
     for rule in (make(rules.cells) for make in rules.model):
-        if role not in rule.bound:
+        if role not in rule.bound_roles:
             continue
         if domain is None or not rule.in_numbers or not _same(domain[rows], rule.part[rows]):
             return "rules bind more than domains"
         step = lcm(step, rule.step)
-        if len(rule.left):
-            limit = rule.left[rule.part]
+        if len(rule.max_members):
+            limit = rule.max_members[rule.part]
             max_members = limit if max_members is None else np.minimum(max_members, limit)
     return "segments are not full" if need % step else DomainRules(step, domain, max_members)
 

@@ -19,7 +19,7 @@ from muster.placement.gpus.node_rules import Spread, lying_in
 from muster.placement.limits import Budget
 from muster.placement.model.objective import Level
 from muster.placement.model.problem import Problem, Use
-from muster.placement.model.solve import Decided
+from muster.placement.model.solve import DecidedLevel
 
 GAP_WITHOUT_BOUND = 1.0
 """The gap if no bound is known."""
@@ -139,7 +139,7 @@ class OpenPatterns:
         counts, choice = self.problem.patterns.counts, self.problem.patterns.choice
         return tuple(
             share_of(instance, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
-            for row, kind, p in self.problem.taken(self.use or {})
+            for row, kind, p in self.problem.used_nodes(self.use or {})
         )
 
 
@@ -154,8 +154,8 @@ class Complete:
         return self.plan
 
 
-SearchState = Undecided | EqualRegions | Decided | OpenPatterns | Complete
-"""What is known of a plan. With `Decided`, parts and nodes are counted."""
+SearchState = Undecided | EqualRegions | DecidedLevel | OpenPatterns | Complete
+"""What is known of a plan. With `DecidedLevel`, parts and nodes are counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +182,7 @@ class PartialPlan:
 
     def shares(self) -> tuple[NodeShare, ...]:
         """Return the plan node by node, once no levels are left."""
-        assert not isinstance(self.state, Undecided | EqualRegions | Decided), self.levels
+        assert not isinstance(self.state, Undecided | EqualRegions | DecidedLevel), self.levels
         return self.state.shares(self.instance)
 
     def with_level(self, plans: OpenPatterns, value: int) -> PartialPlan:

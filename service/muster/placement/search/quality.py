@@ -23,9 +23,9 @@ from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.gpus.slices import Asks, NodeGpus
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.bound import EPSILON
-from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK, Idle, Level
-from muster.placement.model.problem import FREE, Floats, Problem, Use, carried, carried_back
-from muster.placement.model.solve import Decided, Solution, counted_scope, decide, feasible, nodes_bound
+from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK, Level, WithoutGpus
+from muster.placement.model.problem import FREE, Floats, Problem, Use, to_full, to_narrowed
+from muster.placement.model.solve import DecidedLevel, Solution, counted_scope, decide, feasible, nodes_bound
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import (
     PATTERN_FIELDS,
@@ -74,14 +74,14 @@ class LevelCore:
     """
 
     name: ClassVar = "level-core"
-    accepted_states: ClassVar = (Decided, OpenPatterns)
+    accepted_states: ClassVar = (DecidedLevel, OpenPatterns)
 
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide one level. The first level begins with all patterns of the nodes that counting has left."""
         if level.worst:
             return Declined("the level is not a sum")
         plans, gap = plan.state, None
-        if isinstance(plans, Decided):
+        if isinstance(plans, DecidedLevel):
             with budget.phase("sets"):
                 plans, complete = _prepare(plan.instance, plans, budget)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
@@ -97,7 +97,7 @@ class LevelCore:
         return Solved((plan.with_level(OpenPatterns(decision.problem, decision.use), decision.value),), gap)
 
 
-def _prepare(instance: Instance, counted: Decided, budget: Budget) -> tuple[OpenPatterns, bool]:
+def _prepare(instance: Instance, counted: DecidedLevel, budget: Budget) -> tuple[OpenPatterns, bool]:
     """Return the problem with all patterns, with a solution if one is found, and whether its patterns are
     complete.
 
@@ -105,7 +105,7 @@ def _prepare(instance: Instance, counted: Decided, budget: Budget) -> tuple[Open
     """
     by_row = _trim(counted.problem, counted.use)
     idle = np.zeros(0, np.int64)
-    if counted.problem.spared:
+    if counted.problem.gpu_only_scopes:
         counted, idle = _idle(counted)
     if instance.costs:
         problem, complete = patterns_for_count(instance, counted, by_row, budget)
@@ -114,16 +114,16 @@ def _prepare(instance: Instance, counted: Decided, budget: Budget) -> tuple[Open
     if not problem.open.any():
         return OpenPatterns(problem, None), complete
     if len(idle):  # the nodes of a class are alike: all of them are idle, or none
-        is_idle = np.isin(problem.rows[problem.start], idle)
+        is_idle = np.isin(problem.rows[problem.begin], idle)
         touching = (problem.patterns.gpus > 0)[problem.kind] & is_idle[:, None]
         problem, _ = problem.narrowed(problem.open & ~touching)
     # Rules bind more than counts. So the solver finds a solution on the nodes of the coarse one.
     if instance.plain:
         use = _as_use(problem, by_row)
     else:
-        used_rows = {row for row, _, _ in counted.problem.taken(counted.use)}
+        used_rows = {row for row, _, _ in counted.problem.used_nodes(counted.use)}
         use = _on_nodes(problem, sorted(used_rows), budget)
-    still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value)
+    still_open, _ = nodes_bound(problem, counted.duals).usable_below(problem, counted.value)
     plans = OpenPatterns(problem, use).keeping(still_open)
     if not plans.problem.open.any():  # nodes were left out, as there was no time for them
         return plans, complete
@@ -134,18 +134,18 @@ def _prepare(instance: Instance, counted: Decided, budget: Budget) -> tuple[Open
     return replace(plans, problem=replace(problem, size=np.minimum(problem.size, most))), complete
 
 
-def _idle(counted: Decided) -> tuple[Decided, Ints]:
+def _idle(counted: DecidedLevel) -> tuple[DecidedLevel, Ints]:
     """Return the rows that have no members with GPUs in any best plan, as counting has shown.
 
     In the problem that is returned these rows are one cell, which lies in no part. They stay apart if rules
     refer to cells, or if a scope binds all members.
     """
     problem = counted.problem
-    idle = problem.idle(problem.spared)
+    idle = problem.without_gpus(problem.gpu_only_scopes)
     rows = problem.rows[:0]
     if idle.any():
         rows = np.concatenate([problem.nodes(c) for c in np.flatnonzero(idle).tolist()])
-    if problem.rules or not problem.spared.issuperset(problem.at_most.keys() & problem.parts.keys()):
+    if problem.rules or not problem.gpu_only_scopes.issuperset(problem.at_most.keys() & problem.parts.keys()):
         return counted, rows
     nowhere = max((len(part) for part in problem.parts.values()), default=0)
     parts = {scope: np.append(part, FREE) for scope, part in problem.parts.items()}
@@ -158,7 +158,7 @@ def _trim(problem: Problem, use: Use) -> dict[int, Counts]:
     first.
     """
     hosted: dict[int, list[int]] = {
-        row: problem.patterns.counts[kind, p].tolist() for row, kind, p in problem.taken(use)
+        row: problem.patterns.counts[kind, p].tolist() for row, kind, p in problem.used_nodes(use)
     }
     for role, need in enumerate(problem.need):
         excess = sum(counts[role] for counts in hosted.values()) - need
@@ -175,14 +175,14 @@ def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
         return None
     is_used = np.isin(problem.rows, rows)
     size = np.array(
-        [int(is_used[start : start + n].sum()) for start, n in zip(problem.start, problem.size, strict=True)]
+        [int(is_used[start : start + n].sum()) for start, n in zip(problem.begin, problem.size, strict=True)]
     )
     inside = replace(problem, size=np.minimum(problem.size, size))
     inside, old_classes = inside.narrowed(inside.open & (size > 0)[:, None])
     solved = feasible(inside, budget)
     if solved.status is not Status.SOLVED:
         return None
-    return carried_back(solved.use, old_classes)
+    return to_full(solved.use, old_classes)
 
 
 def _as_use(problem: Problem, by_row: Mapping[int, Counts]) -> Use | None:
@@ -221,7 +221,7 @@ def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> Answer:
             if solved.status is not Status.SOLVED:
                 gap = Gap(WEAKEST_LINK.name) if solved.status is Status.UNKNOWN else gap
                 continue
-            fast_use = carried_back(solved.use, old_classes)
+            fast_use = to_full(solved.use, old_classes)
         decided = OpenPatterns(*_largest_rings(problem, fast, fast_use))
         return Solved((plan.with_level(decided, -threshold),), gap)
     return Unknown(Gap(WEAKEST_LINK.name))
@@ -238,7 +238,7 @@ def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solut
             count = nodes_bound(narrowed)
         if count.lower > narrowed.at_most[NODES.name] + 1e-6 * max(1, narrowed.at_most[NODES.name]):
             return nothing, old_classes
-        still_open, _ = count.within(narrowed, narrowed.at_most[NODES.name])
+        still_open, _ = count.usable_below(narrowed, narrowed.at_most[NODES.name])
         narrowed, again = narrowed.narrowed(still_open)
         old_classes = old_classes[again]
     return feasible(narrowed, budget), old_classes
@@ -261,7 +261,7 @@ def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Prob
         last = max(q for q in range(width) if fast[c, q] and packing[c, q] == packing[c, p])
         moved[c, last] = moved.get((c, last), 0) + nodes
     narrowed, old_classes = problem.narrowed(still_open)
-    return narrowed, None if use is None else carried(moved, old_classes)
+    return narrowed, None if use is None else to_narrowed(moved, old_classes)
 
 
 # Slices and policies: the patterns of a node are dear
@@ -280,7 +280,7 @@ MAX_PRICES = 12
 
 
 def patterns_for_count(
-    instance: Instance, counted: Decided, by_row: Mapping[int, Counts], budget: Budget
+    instance: Instance, counted: DecidedLevel, by_row: Mapping[int, Counts], budget: Budget
 ) -> tuple[Problem, bool]:
     """Return the problem with all patterns of plans with the counted number of nodes, and whether they are
     complete.
@@ -348,7 +348,7 @@ class _PackingFilter:
 
 
 def _packing_filter(
-    instance: Instance, counted: Decided, mixed: tuple[Ints, list[Packings]], part: Ints
+    instance: Instance, counted: DecidedLevel, mixed: tuple[Ints, list[Packings]], part: Ints
 ) -> _PackingFilter:
     index, packings = mixed
     need = np.array(counted.problem.need)
@@ -356,7 +356,7 @@ def _packing_filter(
         return _PackingFilter(np.zeros((len(need), 1)), np.zeros((len(index), 1)))
     prices = _prices(instance, counted.problem.need, counted.duals)
     touching = None
-    if instance.idle is Idle.BESIDE:
+    if instance.without_gpus is WithoutGpus.SOME_MEMBERS:
         touching = np.array([takes_gpus(role) for role in instance.roles])
         prices = prices * touching[:, None]
     value_by_price = np.array([(packing.maximal @ prices).max(axis=0, initial=0.0) for packing in packings])[
@@ -419,7 +419,7 @@ def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodeTable, boo
         damage = instance.prices.of_whole(at, instance.gpus(packings), instance.cpu(packings))[0]
         table = table.copy()
         table[:, len(instance.roles) + PATTERN_FIELDS.index("damage")] = damage[packing]
-    unusable = None if instance.idle is Idle.NONE else instance.unusable(at, packings)[0]
+    unusable = None if instance.without_gpus is WithoutGpus.NO_MEMBER else instance.unusable(at, packings)[0]
     return NodeTable(table, table.tobytes(), left_over, unusable), complete
 
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget, takes_gpus
-from muster.placement.model.objective import NODES, UNUSABLE, Idle, Level, parts_level, quality_levels
+from muster.placement.model.objective import NODES, UNUSABLE, Level, WithoutGpus, parts_level, quality_levels
 from muster.placement.model.problem import FREE, PartShare, Problem, Use, fewest, shares
-from muster.placement.model.solve import Decided, counted_scope, decide, least, nodes_bound
+from muster.placement.model.solve import DecidedLevel, counted_scope, decide, minimum, nodes_bound
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import REGION, coarse_problem, fine_problem, without_equals
 from muster.placement.search.plan import (
@@ -85,7 +85,7 @@ class RegionCount:
             gap = next(filter(None, (gap for _, _, gap in counting.best_regions)), Gap(NODES.name))
         if not counting.best_regions:
             return Unknown(gap) if gap else Infeasible()
-        below = quality_levels(instance.costs, instance.idle)
+        below = quality_levels(instance.costs, instance.without_gpus)
         plans = [
             replace(plan, levels=below, state=decided, gap=gap) for _, decided, gap in counting.best_regions
         ]
@@ -102,7 +102,7 @@ class RegionCounter:
     def __init__(
         self, instance: Instance, need: Counts, budget: Budget, single_part_scopes: frozenset[str]
     ) -> None:
-        self.best_regions: list[tuple[Touched, Decided, Gap | None]] = []
+        self.best_regions: list[tuple[Touched, DecidedLevel, Gap | None]] = []
         self.proven = True
         self._instance, self._need, self._budget, self._single_part_scopes = (
             instance,
@@ -112,7 +112,7 @@ class RegionCounter:
         )
         self._prices = self._all_prices = prices(instance, need)
         self._gpu_member_need = need
-        if instance.idle is Idle.BESIDE:  # the others touch no parts
+        if instance.without_gpus is WithoutGpus.SOME_MEMBERS:  # the others touch no parts
             with_gpus = map(takes_gpus, instance.roles)
             self._gpu_member_need = tuple(n if takes else 0 for n, takes in zip(need, with_gpus, strict=True))
             self._prices = prices(instance, self._gpu_member_need)
@@ -126,7 +126,7 @@ class RegionCounter:
             problem, complete = coarse_problem(
                 self._instance, rows, self._need, self._instance.scopes, region
             )
-            problem = replace(problem, spared=problem.spared - self._single_part_scopes)
+            problem = replace(problem, gpu_only_scopes=problem.gpu_only_scopes - self._single_part_scopes)
             part = problem.part(REGION)
             holding = (
                 parts_that_hold(problem, part, self._all_prices, self._need) if problem.classes else part
@@ -178,7 +178,7 @@ class RegionCounter:
                 return status
             lower += 1
         if len(self._prices) > 1 or problem.rules or problem.at_most:
-            solved = least(problem, parts_level(scope), self._budget)
+            solved = minimum(problem, parts_level(scope), self._budget)
             if solved.status is not Status.SOLVED:
                 self.proven &= solved.status is Status.INFEASIBLE
                 return solved.status
@@ -196,7 +196,7 @@ class RegionCounter:
         part, choices = problem.part(scope), []
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
         for combination in combinations(names.tolist(), parts):
-            inside, _ = problem.narrowed(problem.kept(np.isin(part, combination), scope))
+            inside, _ = problem.narrowed(problem.open_patterns_of(np.isin(part, combination), scope))
             least_parts = fewest_parts(inside, inside.part(narrower[0]), self._prices, self._need)
             if least_parts is not None:
                 choices.append((least_parts, combination, inside))
@@ -219,7 +219,7 @@ class RegionCounter:
             if parts == 1 and not (limited.part(scope) == FREE).any():
                 holding_parts = parts_that_hold(limited, limited.part(scope), self._prices, self._need)
                 limited, _ = limited.narrowed(
-                    limited.kept(np.isin(limited.part(scope), holding_parts), scope)
+                    limited.open_patterns_of(np.isin(limited.part(scope), holding_parts), scope)
                 )
                 if not limited.classes:
                     continue
@@ -263,7 +263,7 @@ class RegionCounter:
                 decided = decide(problem, NODES, self._budget, use)
         if decided.status is Status.SOLVED:
             if problem.open.sum() < full_problem.open.sum():
-                decided = _to_full(full_problem, decided)
+                decided = _decided_in_full(full_problem, decided)
             gap = unproven or (None if decided.gap is None else Gap(NODES.name, decided.gap))
             value = (*prefix, decided.value)
             if not self.best_regions or value < self.best_regions[0][0]:
@@ -273,13 +273,17 @@ class RegionCounter:
         self.proven &= decided.status is not Status.UNKNOWN
         return decided.status
 
-    def _for_members_with_gpus(self, problem: Problem) -> Decided | None:
+    def _for_members_with_gpus(self, problem: Problem) -> DecidedLevel | None:
         """Return the fewest nodes of these members, if the others then find room without GPUs; else None."""
         instance = self._instance
-        if instance.idle is not Idle.BESIDE or not instance.plain or self._single_part_scopes:
+        if (
+            instance.without_gpus is not WithoutGpus.SOME_MEMBERS
+            or not instance.plain
+            or self._single_part_scopes
+        ):
             return None
         touching, _ = problem.narrowed(problem.open & (problem.patterns.gpus > 0)[problem.kind])
-        touching = replace(touching, need=self._gpu_member_need, spared=frozenset())
+        touching = replace(touching, need=self._gpu_member_need, gpu_only_scopes=frozenset())
         decided = decide(touching, NODES, self._budget)
         if decided.status is not Status.SOLVED:
             return decided if decided.status is Status.INFEASIBLE else None
@@ -314,17 +318,17 @@ class RegionCounter:
         return _in_terms_of(problem, decided)
 
 
-def _in_terms_of(problem: Problem, decided: Decided) -> Use:
+def _in_terms_of(problem: Problem, decided: DecidedLevel) -> Use:
     """Return the solution of a narrowed problem in the classes of this one. `start` identifies a class in
     both.
     """
-    index = {start: c for c, start in enumerate(problem.start.tolist())}
-    return {(index[int(decided.problem.start[c])], p): nodes for (c, p), nodes in decided.use.items()}
+    index = {start: c for c, start in enumerate(problem.begin.tolist())}
+    return {(index[int(decided.problem.begin[c])], p): nodes for (c, p), nodes in decided.use.items()}
 
 
-def _to_full(full_problem: Problem, decided: Decided) -> Decided:
+def _decided_in_full(full_problem: Problem, decided: DecidedLevel) -> DecidedLevel:
     """Return what was decided without equal parts, with all of them."""
-    still_open, _ = nodes_bound(full_problem, decided.duals).within(full_problem, decided.value)
+    still_open, _ = nodes_bound(full_problem, decided.duals).usable_below(full_problem, decided.value)
     problem, use = full_problem.keeping_use(still_open, _in_terms_of(full_problem, decided))
     return replace(decided, problem=problem.keeping(nodes=decided.value), use=use)
 
@@ -388,7 +392,7 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...],
     exact.
     """
     part_shares = list(shares(problem))
-    if problem.spared:  # members without a price touch no part
+    if problem.gpu_only_scopes:  # members without a price touch no part
         priced = {role for price in by_price for role, value in enumerate(price) if value}
         part_shares = [share for share in part_shares if priced.issuperset(share.roles)]
     min_parts = max((share.fewest_parts(part) for share in part_shares), default=0)
@@ -458,7 +462,7 @@ def greedy(problem: Problem, by_price: tuple[RolePrices, ...]) -> Use | None:
         for name, most in problem.at_most.items():  # widest first
             if name in problem.parts:
                 is_chosen &= in_fullest(problem, name, by_class * is_chosen, most)
-                inside = replace(inside, open=inside.kept(is_chosen, name))
+                inside = replace(inside, open=inside.open_patterns_of(is_chosen, name))
         use = _fill(inside, np.flatnonzero(inside.open.any(axis=1)), np.array(price))
         if use is not None:
             return use

@@ -313,7 +313,9 @@ def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget:
     """Return the plan with nothing decided, without parts that no plan for all these members can use."""
     with budget.phase("scan"):
         instance = instance.for_all(need)
-    return PartialPlan(instance, scopes, need, levels_of_plan(instance.levels, instance.costs, instance.idle))
+    return PartialPlan(
+        instance, scopes, need, levels_of_plan(instance.levels, instance.costs, instance.without_gpus)
+    )
 
 
 def decide_levels(plan: PartialPlan, incumbent: Value | None, budget: Budget) -> Outcome:

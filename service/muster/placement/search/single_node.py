@@ -30,8 +30,8 @@ from muster.placement.model.objective import (
     NVLINK_DOMAINS,
     PREFERENCES,
     UNUSABLE,
-    Idle,
     Level,
+    WithoutGpus,
     quality_levels,
     value_of,
 )
@@ -68,7 +68,7 @@ class SingleNode:
         """Decide all levels if some node takes all members."""
         instance, wide = plan.instance, plan.instance.columns.topology.in_wide
         inside = {Scope.NODE, Scope.GPU} & {*plan.scopes} or (sum(plan.need) == 1 and not instance.existing)
-        apart = (instance.idle is Idle.BESIDE or level is UNUSABLE) and not inside
+        apart = (instance.without_gpus is WithoutGpus.SOME_MEMBERS or level is UNUSABLE) and not inside
         if apart and Scope.NVLINK_DOMAIN not in plan.scopes:
             return Declined(IDLE)
         nodes = instance.on(~wide) if apart else instance
@@ -91,7 +91,7 @@ class SingleNode:
 def _value(instance: Instance, shares: Sequence[NodeShare], value: Value) -> tuple[int, ...]:
     """Return the value of a plan in one NVLink domain. `value` is that of the levels of quality."""
     rows, counts = np.array([s.row for s in shares]), np.array([s.counts for s in shares], np.int64)
-    beside = instance.idle is Idle.BESIDE
+    beside = instance.without_gpus is WithoutGpus.SOME_MEMBERS
     touching = rows[[s.gpus.mask > 0 for s in shares]] if beside else rows
     topology = instance.columns.topology
     parts = [len(np.unique(topology.index_or_own(scope)[touching])) for scope in instance.levels]
@@ -124,7 +124,7 @@ def best_on(
     usable = np.full(len(rows), -1)
     if instance.prices is not None:
         exact[DAMAGE], usable = _priced(instance, instance.prices, rows, need)
-    if instance.idle is not Idle.NONE:
+    if instance.without_gpus is not WithoutGpus.NO_MEMBER:
         exact[UNUSABLE] = instance.unusable(rows, counts)[:, 0]
     alike = _alike(instance, rows, [*exact.values()])
     rows, usable, exact = rows[alike], usable[alike], {level: of[alike] for level, of in exact.items()}
@@ -289,7 +289,9 @@ class MembersWithoutGpus:
         """Decide all levels if nodes without GPUs hold the gang."""
         instance = plan.instance
         if level is not UNUSABLE:
-            return Declined("" if instance.idle is Idle.NONE else "other members have GPUs")
+            return Declined(
+                "" if instance.without_gpus is WithoutGpus.NO_MEMBER else "other members have GPUs"
+            )
         active, without = list(plan.active), instance.on(instance.columns.gpu_total == 0)
         completed, gap = self.decide(replace(plan, instance=without, levels=plan.levels[1:]), None, budget)
         if completed is not None:

@@ -81,7 +81,7 @@ def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
         return
     if set(blocks) == set(repelled):
         room = np.ones(int(domains.max(initial=0)) + 1, np.int64)
-        rules.bind(name, domains, lambda part: MaxPerPart(part, blocks, left=room))
+        rules.bind(name, domains, lambda part: MaxPerPart(part, blocks, max_members=room))
     else:
         rules.bind(name, domains, lambda part: Apart(part, blocks, repelled))
 
@@ -97,7 +97,7 @@ class Near(Rule):
     first: bool
 
     @property
-    def told_by(self) -> tuple[Ints, ...]:
+    def distinguished_by(self) -> tuple[Ints, ...]:
         """Return [row] arrays that tell apart nodes for which this rule makes a difference."""
         return (self.of_part(self.opened.astype(np.int64)),)
 
@@ -178,7 +178,7 @@ class Skew(Rule):
     highest: int
 
     @property
-    def told_by(self) -> tuple[Ints, ...]:
+    def distinguished_by(self) -> tuple[Ints, ...]:
         """Return [cell] arrays that tell apart nodes for which this rule makes a difference."""
         counts = (self.counts >= 0).astype(np.int64)
         return (self.of_part(self.there), self.of_part(self.eligible.astype(np.int64)), counts)
@@ -359,7 +359,7 @@ def _known_least(rules: Rules, name: str, counts: PartsByRow, room: Ints, blocks
         return
     for block in blocks:
         rules.cap(block, by_row)
-    rules.bind(name, counts, lambda part: MaxPerPart(part, blocks, left=room))
+    rules.bind(name, counts, lambda part: MaxPerPart(part, blocks, max_members=room))
 
     def may_hold(packing: Counts) -> Bools:
         return np.asarray(by_row >= sum(packing[block] for block in blocks))

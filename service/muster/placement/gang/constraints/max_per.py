@@ -34,13 +34,13 @@ class MaxPerPart(Rule):
         """Add one inequality for each part to the model."""
         for part, counts in variables.by_part(self.part, self.roles).items():
             if part >= 0:
-                most = int(self.left[part])
+                most = int(self.max_members[part])
                 variables.model.add(LinearExpr.sum(counts) <= most).with_name(f"{name}/{part}")
 
     def share(self, problem: Problem) -> PartShare:
         """Return the limits of each part for the bound."""
-        low, part = np.zeros(len(self.left), np.int64), self.part[problem.cell]
-        room = self.left - self.left % problem.unit_of(self.roles)
+        low, part = np.zeros(len(self.max_members), np.int64), self.part[problem.cell]
+        room = self.max_members - self.max_members % problem.unit_of(self.roles)
         return PartShare(self.roles, part, low, room, room, capacity(problem, self.roles))
 
 
@@ -100,7 +100,7 @@ def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> Non
         if codes[stay.row] >= 0 and (stay.has_gpus or not wide):
             members_there[codes[stay.row]] += 1
     room: Ints = np.maximum(0, rule.members - members_there)
-    rules.bind(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, left=room))
+    rules.bind(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, max_members=room))
 
 
 def _less(most: int, members: int) -> int:
