@@ -13,7 +13,7 @@ from muster.domain.causes.not_planned import NotDecided
 from muster.domain.decision import Placed, Unplaceable
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gpus import choices, node_rules
-from muster.placement.gpus.node_rules import InNode, allowed, decided, lying_in, searched_domains
+from muster.placement.gpus.node_rules import NodeRule, allowed, decided, lying_in, searched_domains
 from muster.placement.place import Limits, place
 from muster.placement.search import classes
 from tests.placement.drawings import cluster, gang, islands
@@ -29,12 +29,12 @@ def nothing_known() -> None:
         cached.cache_clear()
 
 
-def drawn(rng: random.Random) -> tuple[InNode, tuple[int, ...], list[int]]:
+def drawn(rng: random.Random) -> tuple[NodeRule, tuple[int, ...], list[int]]:
     """A rule, a packing, and the sizes of the domains."""
     sizes = [rng.choice([1, 1, 2, 3]) for _ in range(rng.choice([1, 2, 3]))]
     blocks = rng.choice([1, 2, 2, 3])
     groups = [tuple(b for b in range(blocks) if rng.random() < 0.6) for _ in range(rng.choice([0, 0, 1, 2]))]
-    rule = InNode(
+    rule = NodeRule(
         tuple(rng.choice([0, 1, 1, 2, 3]) for _ in range(blocks)),
         (1,) * blocks,
         tuple(rng.choice([0, 0, 1, 2]) for _ in range(blocks)),
@@ -45,7 +45,7 @@ def drawn(rng: random.Random) -> tuple[InNode, tuple[int, ...], list[int]]:
     return rule, tuple(rng.randrange(3) for _ in range(blocks)), sizes
 
 
-def by_definition(rule: InNode, packing: tuple[int, ...], sizes: list[int]) -> bool:
+def by_definition(rule: NodeRule, packing: tuple[int, ...], sizes: list[int]) -> bool:
     """Whether any way to lie, out of all of them, keeps the rule."""
 
     def any_way(block: int, members: list[Member]) -> bool:
@@ -69,7 +69,7 @@ def _shares(gpus: int, sizes: list[int]) -> Iterator[tuple[int, ...]]:
                 yield share
 
 
-def keeps(rule: InNode, members: list[Member], sizes: list[int]) -> bool:
+def keeps(rule: NodeRule, members: list[Member], sizes: list[int]) -> bool:
     """Whether members that lie so keep the rule."""
     domains = range(len(sizes))
     with_gpus = [(block, share) for block, share in members if rule.gpus[block]]
@@ -81,14 +81,17 @@ def keeps(rule: InNode, members: list[Member], sizes: list[int]) -> bool:
         return False
     for block, unit in enumerate(rule.domain_unit):
         shares = [share for of, share in members if of == block]
-        bound = unit or rule.pinned[block] >= 0 or any(block in group for group in rule.single)
+        bound = unit or rule.pinned[block] >= 0 or any(block in group for group in rule.one_domain_blocks)
         if bound and any(sum(gpus > 0 for gpus in share) > 1 for share in shares):
             return False
         if unit and any(sum(share[d] > 0 for share in shares) % unit for d in domains):
             return False
         if rule.pinned[block] >= 0 and any(not share[rule.pinned[block]] for share in shares):
             return False
-    used = ({d for of, share in members if of in group for d in domains if share[d]} for group in rule.single)
+    used = (
+        {d for of, share in members if of in group for d in domains if share[d]}
+        for group in rule.one_domain_blocks
+    )
     return all(len(of_group) <= 1 for of_group in used)
 
 
@@ -114,7 +117,7 @@ def test_members_lie_in_domains_as_the_rule_says(seed: int) -> None:
             assert holds_in(rule, packing, shape, gpus), (rule, packing, sizes)
 
 
-def holds_in(rule: InNode, packing: tuple[int, ...], shape: Shape, gpus: int) -> bool:
+def holds_in(rule: NodeRule, packing: tuple[int, ...], shape: Shape, gpus: int) -> bool:
     """Whether members lie in these GPUs as `lying_in` says."""
     sizes = [(gpus & domain).bit_count() for domain in shape.domains]
     members: list[Member] = []

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.placement.gang.packings import packed
-from muster.placement.gpus.slices import Ask
+from muster.placement.gpus.slices import MemberAsk
 
 ASKS = st.one_of(
-    st.builds(Ask, st.just(1), st.integers(1, 6)),
-    st.builds(Ask, st.just(2), st.integers(1, 5)),
-    st.builds(Ask, st.integers(0, 3)),
+    st.builds(MemberAsk, st.just(1), st.integers(1, 6)),
+    st.builds(MemberAsk, st.just(2), st.integers(1, 5)),
+    st.builds(MemberAsk, st.integers(0, 3)),
 )
 Gpu = tuple[int, bool]
 """The units left of a GPU, and whether a member may take it whole."""
@@ -57,13 +57,13 @@ def test_a_table_has_room_for_what_fits_mix_by_mix(data: st.DataObject) -> None:
         )
 
 
-def _fits(asks: Sequence[Ask], packing: Sequence[int], gpus: tuple[Gpu, ...]) -> bool:
+def _fits(asks: Sequence[MemberAsk], packing: Sequence[int], gpus: tuple[Gpu, ...]) -> bool:
     """Return whether some choice of GPUs for each member in turn holds them all."""
     members = [ask for ask, count in zip(asks, packing, strict=True) for _ in range(count)]
     return _place(sorted(members, key=lambda ask: -ask.units), gpus)
 
 
-def _place(members: list[Ask], gpus: tuple[Gpu, ...]) -> bool:
+def _place(members: list[MemberAsk], gpus: tuple[Gpu, ...]) -> bool:
     if not members:
         return True
     ask, *others = members

@@ -26,9 +26,9 @@ from muster.domain.topology import GpuTopology
 from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import columns
 from muster.placement.gang.packings import packed
-from muster.placement.gpus.choices import Least, choices
-from muster.placement.gpus.costs import SHARING_COSTS, Cost, On
-from muster.placement.gpus.slices import Ask, NodeGpus
+from muster.placement.gpus.choices import LowerBounds, choices
+from muster.placement.gpus.costs import SHARING_COSTS, Cost, NodeContext
+from muster.placement.gpus.slices import MemberAsk, NodeGpus
 from muster.placement.moves import alternates, move
 from muster.placement.place import Limits, place
 from muster.placement.verify import verify
@@ -255,7 +255,7 @@ def test_first_fit_takes_the_first_gpu_with_room() -> None:
 
 def test_mixes_of_sizes_are_packed_not_summed() -> None:
     """Two GPUs of 8: 5 + 3 twice, but not 5 + 5 + 6, nor 3 slices of 5."""
-    asks = (Ask(1, 5), Ask(1, 3), Ask(1))
+    asks = (MemberAsk(1, 5), MemberAsk(1, 3), MemberAsk(1))
     caps, nothing = np.full((3, 1), 3), np.zeros((0, 3), np.int64)
     table = packed(asks, caps, nothing, nothing[:, :1], np.array([[8], [8]]), np.array([[False], [True]]))
     assert table is not None
@@ -298,15 +298,15 @@ def test_without_time_a_plan_is_given_and_not_called_best(gang_text: str) -> Non
         ": a[4 pcie, mem 8 8 8 8, left 1 2 3 8]",
     ],
 )
-@pytest.mark.parametrize("ask", [Ask(1, 1), Ask(1, 3), Ask(2, 2)])
-def test_no_choice_is_better_than_its_bound(drawn: str, ask: Ask) -> None:
+@pytest.mark.parametrize("ask", [MemberAsk(1, 1), MemberAsk(1, 3), MemberAsk(2, 2)])
+def test_no_choice_is_better_than_its_bound(drawn: str, ask: MemberAsk) -> None:
     snapshot = cluster(drawn)
     place_of_a = next(iter(snapshot.nodes.values()))
     view = columns(snapshot)
     shape = view.shapes[0]
-    least = Least(shape, view.gpu_memory, view.free_gpus, (ask,))
+    least = LowerBounds(shape, view.gpu_memory, view.free_gpus, (ask,))
     node = NodeGpus(shape, place_of_a.free_gpus, place_of_a.free_memory)
-    table = choices((ask,), tuple((n,) for n in range(1, 6)), node, On(COSTS))
+    table = choices((ask,), tuple((n,) for n in range(1, 6)), node, NodeContext(COSTS))
     assert len(table.packing)
     for m in sorted(set(table.packing.tolist())):
         bound = least.of((m + 1,), COSTS, False)[:, 0].tolist()

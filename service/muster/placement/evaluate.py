@@ -21,10 +21,10 @@ from muster.placement.cluster.matching import ClusterView
 from muster.placement.cluster.topology import INSIDE, NONE, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
 from muster.placement.gang.on_node import fit_of, gpus_of, on_row, unusable_gpus
-from muster.placement.gpus.costs import Cost, Taken, cost_of, costs_of
+from muster.placement.gpus.costs import Cost, GpuWays, cost_of, costs_of
 from muster.placement.gpus.damage import fragmentation, is_priced, prices_of
 from muster.placement.gpus.gpusets import GpuSet, gpu_set_of
-from muster.placement.gpus.node_rules import InNode
+from muster.placement.gpus.node_rules import NodeRule
 from muster.placement.limits import asks_gpus, takes_gpus
 from muster.placement.model.objective import OBJECTIVE, VALUES, Worth
 from muster.placement.rails import all_gpus, rails_on
@@ -163,10 +163,12 @@ class Plan:
         rows, masks = self.parts.rows.tolist(), self.parts.masks.tolist()
         for row, mask in zip(rows, masks, strict=True) if totals else ():
             slices = shared.get(view.names[row], 0)
-            on = on_row(view, existing, self.costs, row, existing.after(view, row, InNode((), (), (), ())))
-            taken = Taken(np.array([slices]), np.array([mask & ~slices]))
+            context = on_row(
+                view, existing, self.costs, row, existing.after(view, row, NodeRule((), (), (), ()))
+            )
+            ways = GpuWays(np.array([slices]), np.array([mask & ~slices]))
             for cost in totals:
-                totals[cost] += int(cost_of(cost, gpus_of(view, row), taken, on)[0])
+                totals[cost] += int(cost_of(cost, gpus_of(view, row), ways, context)[0])
         return tuple((cost.value, total) for cost, total in totals.items())
 
     def damage(self) -> int:

@@ -17,7 +17,7 @@ from muster.placement.gang.blocks import rank_key
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import gpus_on
 from muster.placement.gpus.gpusets import lowest, split
-from muster.placement.gpus.slices import dealt
+from muster.placement.gpus.slices import slices_by_gpu
 from muster.placement.search.plan import NodeShare
 
 
@@ -134,7 +134,7 @@ def _slices(instance: Instance, share: NodeShare) -> list[list[int]]:
     each member gets different GPUs.
     """
     masks_by_block: list[list[int]] = []
-    dealt_out = dealt(instance.asks, share.counts, gpus_on(instance, share.row), share.shared)
+    dealt_out = slices_by_gpu(instance.asks, share.counts, gpus_on(instance, share.row), share.shared)
     for ask, count, by_gpu in zip(instance.asks, share.counts, dealt_out, strict=True):
         places = [gpu for gpu, slices in enumerate(by_gpu) for _ in range(slices)]
         members = [sum(1 << gpu for gpu in places[i::count]) for i in range(count)] if ask.units else []

@@ -18,7 +18,7 @@ from muster.placement.cluster.columns import Bools, Columns, Ints, gpu_counts
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.instance import Instance
-from muster.placement.gpus.costs import Cost, On, Taken, cost_of
+from muster.placement.gpus.costs import Cost, GpuWays, NodeContext, cost_of
 from muster.placement.gpus.damage import damage_to_pools
 from muster.placement.gpus.gpusets import links_over
 from muster.placement.gpus.slices import NodeGpus
@@ -27,7 +27,7 @@ from muster.placement.search.plan import NodeShare
 RAIL_SETS = "rail-sets on these nodes"
 """How the level is decided."""
 
-_Kind = tuple[Shape, int, int, On, bool, bool]
+_Kind = tuple[Shape, int, int, NodeContext, bool, bool]
 """What decides the choices of a node: the arguments of `_choices`."""
 
 
@@ -111,13 +111,13 @@ def _kind(instance: Instance, share: NodeShare) -> _Kind:
     rule, shape, free = instance.node_rule(share.row)
     wide = bool(instance.columns.topology.in_wide[share.row])
     binds_domains = any(share.spread) or (rule is not None and rule.binds_domains)
-    on = On(instance.costs or (Cost.NVLINK_DOMAINS,), wide, rule)
-    return shape, free, share.gpus.mask, on, binds_domains, instance.prices is not None
+    context = NodeContext(instance.costs or (Cost.NVLINK_DOMAINS,), wide, rule)
+    return shape, free, share.gpus.mask, context, binds_domains, instance.prices is not None
 
 
 @lru_cache(maxsize=1 << 10)
 def _choices(
-    shape: Shape, free: int, mask: int, on: On, binds_domains: bool, priced: bool
+    shape: Shape, free: int, mask: int, context: NodeContext, binds_domains: bool, priced: bool
 ) -> tuple[Ints, Ints]:
     """Return [choice] sets of GPUs of the same value as `mask`, and the rails of each as bit masks.
 
@@ -127,9 +127,9 @@ def _choices(
     """
     every = np.arange(1 << shape.topology.gpu_count)
     masks = every[(every & ~free == 0) & (gpu_counts(every) == mask.bit_count())]
-    ways = Taken(np.zeros_like(masks), masks)
-    values = [cost_of(cost, NodeGpus(shape, free, ()), ways, on) for cost in on.costs]
-    *links, inside = links_over(shape, free, masks, on.there)
+    ways = GpuWays(np.zeros_like(masks), masks)
+    values = [cost_of(cost, NodeGpus(shape, free, ()), ways, context) for cost in context.costs]
+    *links, inside = links_over(shape, free, masks, context.existing_mask)
     values += links
     if not priced:
         values.append(damage_to_pools(shape, free, masks))

@@ -27,7 +27,7 @@ from muster.placement.explain.findings import findings_of
 from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.constraints.constraint import Findings
 from muster.placement.gang.instance import room_of
-from muster.placement.gpus.slices import Ask, slice_room
+from muster.placement.gpus.slices import MemberAsk, slice_room
 from muster.placement.search.regions import place_in_run
 
 MAX_LISTED = 3
@@ -288,10 +288,10 @@ class _Search:
         return room_of(self.world.view, replace(self.role, gpus=0, slice=None))
 
     @property
-    def ask(self) -> Ask:
+    def ask(self) -> MemberAsk:
         """What one member takes: `units` of each of `gpus` pools."""
         part = self.role.slice
-        return Ask(part.gpus, part.units) if part else Ask(1, self.role.gpus)
+        return MemberAsk(part.gpus, part.units) if part else MemberAsk(1, self.role.gpus)
 
     def pools(self, rows: Ints, mask: int = ALL_GPUS) -> tuple[Ints, Ints]:
         """Return [pool, node] the units free now, and without other pods, among the GPUs of `mask`."""

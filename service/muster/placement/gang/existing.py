@@ -10,7 +10,7 @@ from operator import or_
 from muster.domain.request import Request, Running, Scope
 from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.gpus.node_rules import InNode
+from muster.placement.gpus.node_rules import NodeRule
 from muster.placement.limits import takes_gpus
 
 
@@ -67,7 +67,7 @@ class ExistingMembers:
         """The rows of the nodes where members with GPUs are."""
         return frozenset(stay.row for stay in self.members if stay.has_gpus)
 
-    def after(self, view: Columns, row: int, rule: InNode) -> InNode:
+    def after(self, view: Columns, row: int, rule: NodeRule) -> NodeRule:
         """Return the rule for further members on the node: `rule`, less what existing members use up."""
         staying = self.by_row.get(row)
         if staying is None:
@@ -79,12 +79,12 @@ class ExistingMembers:
         ]
         return replace(
             rule,
-            most=rule.most if rule.most < 0 else max(0, rule.most - len(staying)),
+            max_members=rule.max_members if rule.max_members < 0 else max(0, rule.max_members - len(staying)),
             domain_most=tuple(
                 max(0, most - members_touching)
                 for most, members_touching in zip(rule.domain_most, touching, strict=False)
             ),
-            there=self.masks[row],
+            existing_mask=self.masks[row],
             touched=sum(domain for domain, count in zip(domains, touching, strict=True) if count),
         )
 

@@ -37,7 +37,7 @@ from muster.placement.gang.on_node import unusable_gpus
 from muster.placement.gang.rules import Rules
 from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.gpus.damage import Prices, is_priced, prices_of
-from muster.placement.gpus.node_rules import InNode, allowed, decided, searched_domains
+from muster.placement.gpus.node_rules import NodeRule, allowed, decided, searched_domains
 from muster.placement.gpus.slices import Asks, ask_of, slice_room
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE, WithoutGpus
@@ -166,7 +166,7 @@ class Instance:
                 room[block] *= inside & holds[np.maximum(part, 0)]
         return replace(self, room=room)
 
-    def node_rule(self, row: int) -> tuple[InNode | None, Shape, int]:
+    def node_rule(self, row: int) -> tuple[NodeRule | None, Shape, int]:
         """Return what binds members on the node, the node's shape, and the mask of its free GPUs."""
         view = self.columns
         return (
@@ -262,11 +262,11 @@ def _ruled_room(instance: Instance) -> Ints:
     return room
 
 
-def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> Ints:
+def _room_under(rule: NodeRule, shape: Shape, r: int, room: Ints, free: Ints) -> Ints:
     """Return how many members of one role alone nodes of one shape take, at most `room`."""
-    if rule.alone(r) >= 0:
-        room = np.asarray(np.minimum(room, rule.alone(r)))
-    simple = not rule.single and not rule.domain_most and rule.pinned[r] < 0
+    if rule.max_alone(r) >= 0:
+        room = np.asarray(np.minimum(room, rule.max_alone(r)))
+    simple = not rule.one_domain_blocks and not rule.domain_most and rule.pinned[r] < 0
     unit, gpus = rule.domain_unit[r], rule.gpus[r]
     if simple:
         if unit and gpus:

@@ -13,9 +13,9 @@ from muster.domain.request import Role, Scope
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.topology import Domains
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gpus.costs import Cost, On
+from muster.placement.gpus.costs import Cost, NodeContext
 from muster.placement.gpus.damage import ONE_GPU
-from muster.placement.gpus.node_rules import InNode
+from muster.placement.gpus.node_rules import NodeRule
 from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import takes_gpus
 
@@ -47,18 +47,18 @@ def gpus_of(view: Columns, row: int) -> NodeGpus:
     return NodeGpus(shape, int(view.free_gpus[row]), tuple(memory.tolist()))
 
 
-def costs_on(instance: Instance, row: int) -> On:
+def costs_on(instance: Instance, row: int) -> NodeContext:
     """Return what decides the costs of GPU choices on the node."""
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
     return on_row(instance.columns, instance.existing, instance.costs, row, rule)
 
 
 def on_row(
-    view: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: InNode | None
-) -> On:
+    view: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: NodeRule | None
+) -> NodeContext:
     """Return what decides the costs of GPU choices on a node with these existing members."""
     wide, nvswitch = view.topology.in_wide[row], view.label(NVSWITCH)
-    return On(costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), row in existing.with_gpus)
+    return NodeContext(costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), row in existing.with_gpus)
 
 
 def node_kinds(instance: Instance, rows: Ints) -> Ints:

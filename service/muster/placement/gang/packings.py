@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from muster.domain.request import Role
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts, memory_in
 from muster.placement.gang.instance import Counts, Instance, amounts_of
-from muster.placement.gpus.node_rules import InNode, allowed, decided, searched_domains
+from muster.placement.gpus.node_rules import NodeRule, allowed, decided, searched_domains
 from muster.placement.gpus.slices import (
-    Ask,
     Asks,
     Gpu,
+    MemberAsk,
     ask_of,
     every_filling,
     first_fit,
@@ -222,7 +222,7 @@ def _under_rules(
 
 
 @lru_cache(maxsize=1 << 14)
-def _ruled(packings: tuple[Counts, ...], rule: InNode, domains: Counts, complete: bool) -> Packings:
+def _ruled(packings: tuple[Counts, ...], rule: NodeRule, domains: Counts, complete: bool) -> Packings:
     allowed_packings = [packing for packing in packings if allowed(rule, packing, domains)]
     complete &= all(decided(rule, packing, domains) for packing in packings)
     return _listed(allowed_packings, len(rule.gpus), complete=complete)
@@ -450,7 +450,7 @@ def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole
     deep = max(single, key=lambda r: (int(caps[r].max()), -r), default=len(asks))
     roles, kinds = caps.shape
     if not single:  # a role without members
-        asks = (*asks, Ask(1, int(units.max(initial=0)) + 1))
+        asks = (*asks, MemberAsk(1, int(units.max(initial=0)) + 1))
         caps = np.append(caps, np.zeros((1, kinds), np.int64), axis=0)
         amounts = np.append(amounts, np.zeros((len(amounts), 1), np.int64), axis=1)
     axes = tuple(r for r in active if r != deep)

@@ -15,7 +15,7 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.blocks import Blocks
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gpus.node_rules import InNode
+from muster.placement.gpus.node_rules import NodeRule
 from muster.placement.model.problem import Rule
 
 PartsByRow = Ints
@@ -38,7 +38,7 @@ class Rules:
     """[block, row] bool: nodes that the block must not use."""
     in_node: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """[row] int64: the index in `node_rules`. The entry None means that nothing is bound there."""
-    node_rules: tuple[InNode | None, ...] = ()
+    node_rules: tuple[NodeRule | None, ...] = ()
     cells: dict[str, PartsByRow] = field(default_factory=dict)
     model: list[Callable[[Mapping[str, Ints]], Rule]] = field(default_factory=list)
     """Functions from parts by name, of rows or of the model's cells, to a rule."""
@@ -46,7 +46,7 @@ class Rules:
     """By block: the `cells` along which its members are ordered by rank, widest first."""
     unit: list[int] = field(default_factory=list)
     domain_unit: list[int] = field(default_factory=list)
-    single: list[tuple[int, ...]] = field(default_factory=list)
+    one_domain_blocks: list[tuple[int, ...]] = field(default_factory=list)
     together: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
     """Blocks that lie in one part of these `cells`."""
     pinned: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -76,9 +76,9 @@ class Rules:
     def set_node_rules(self, existing: ExistingMembers) -> None:
         """Set the rule of each node from what constraints have added. Equal rules share one index."""
         view, in_wide = self.view, self.view.topology.in_wide
-        every: dict[InNode | None, int] = {None: 0}
+        every: dict[NodeRule | None, int] = {None: 0}
         self.in_node, self.node_rules = np.zeros(len(view.names), np.int64), tuple(every)
-        collected = (self.pinned, self.single, self.apart, self.limits, existing)
+        collected = (self.pinned, self.one_domain_blocks, self.apart, self.limits, existing)
         units = (*(unit - 1 for unit in self.unit), *self.domain_unit)
         if not any(collected) and not any(units) and max(self.node_most, self.domain_most) < 0:
             return
@@ -101,16 +101,16 @@ class Rules:
             self.in_node[row] = index(row)
         self.node_rules = tuple(every)
 
-    def _rule_on(self, row: int, wide: bool) -> InNode:
+    def _rule_on(self, row: int, wide: bool) -> NodeRule:
         """Return the rule of a node without existing members. In a `wide` domain the node is one domain."""
         view, count, pins = self.view, len(self.blocks.roles), self.pinned.get(row, {})
         domains = len(view.shapes[view.shape[row]].domains)
-        return InNode(
+        return NodeRule(
             tuple(role.gpus for role in self.blocks.roles),
             tuple(self.unit),
             (0,) * count if wide else tuple(self.domain_unit),
             tuple(pins.get(block, -1) for block in range(count)),
-            () if wide else tuple(self.single),
+            () if wide else tuple(self.one_domain_blocks),
             self.node_most,
             (self.domain_most,) * domains if self.domain_most >= 0 else (),
             apart=tuple((first, repelled) for labelled, first, repelled in self.apart if labelled[row]),

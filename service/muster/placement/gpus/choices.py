@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from muster.domain.topology import GpuTopology, bits
 from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.costs import SPREAD, Cost, On, Taken, cost_of, parts_of
+from muster.placement.gpus.costs import SPREAD, Cost, GpuWays, NodeContext, cost_of, parts_of
 from muster.placement.gpus.damage import damage_of, damage_to_pools, fragmentation, unusable, unusable_slices
 from muster.placement.gpus.gpusets import (
     SET_VALUES,
@@ -35,18 +35,18 @@ from muster.placement.gpus.gpusets import (
     that_matter,
 )
 from muster.placement.gpus.links import NO_LINK, rings
-from muster.placement.gpus.node_rules import InNode, Spread, allowed, decided, lying_in, searched_domains
+from muster.placement.gpus.node_rules import NodeRule, Spread, allowed, decided, lying_in, searched_domains
 from muster.placement.gpus.slices import (
     THOUSANDTH,
     UNFILLED,
-    Ask,
     Asks,
     Counts,
     Gpu,
+    MemberAsk,
     NodeGpus,
     Values,
-    filled,
     first_fit,
+    least_damage_by_filling,
     whole_gpus,
 )
 
@@ -83,7 +83,7 @@ class Choices:
     damage: Values
     complete: bool
 
-    def chosen(self, choice: int) -> tuple[GpuSet, int]:
+    def as_gpu_set(self, choice: int) -> tuple[GpuSet, int]:
         """Return one choice as a set, and the mask of its shared GPUs.
 
         NVLink domains are counted in `costs`, so the set says 0.
@@ -103,10 +103,10 @@ def choosing_time(asks: Asks, packings: Values) -> float:
 
     `packings` is [packing, role].
     """
-    return NODE_TIME + PACKING_TIME * len(_taking(asks, packings)[0]) + LIKE_TIME * len(packings)
+    return NODE_TIME + PACKING_TIME * len(_distinct_demands(asks, packings)[0]) + LIKE_TIME * len(packings)
 
 
-def _taking(asks: Asks, packings: Values) -> tuple[Values, Values]:
+def _distinct_demands(asks: Asks, packings: Values) -> tuple[Values, Values]:
     """Return the first of all packings that take equal GPUs, and for each packing its index among these."""
     whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     gpus_taken = np.concatenate([packings[:, [ask.units > 0 for ask in asks]], whole[:, None]], axis=1)
@@ -115,16 +115,16 @@ def _taking(asks: Asks, packings: Values) -> tuple[Values, Values]:
 
 
 @lru_cache(maxsize=1 << 13)
-def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
+def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
     """Return all choices of these packings. A packing without room has none.
 
     Packings that take equal GPUs have equal choices, unless a rule treats their members differently.
     """
     table = np.array(packings, np.int64).reshape(len(packings), len(asks))
-    first, like = _taking(asks, table)
-    if len(first) == len(packings) or (on.rule is not None and on.rule.binds_domains):
-        return _choices(asks, packings, node, on)
-    own_choices = _choices(asks, tuple(packings[m] for m in first.tolist()), node, on)
+    first, like = _distinct_demands(asks, table)
+    if len(first) == len(packings) or (context.rule is not None and context.rule.binds_domains):
+        return _choices(asks, packings, node, context)
+    own_choices = _choices(asks, tuple(packings[m] for m in first.tolist()), node, context)
     begins = np.searchsorted(own_choices.packing, np.arange(len(first)))
     count = np.bincount(own_choices.packing, minlength=len(first))[like]
     packing = np.repeat(np.arange(len(packings)), count)
@@ -133,45 +133,49 @@ def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) ->
     return replace(own_choices, packing=packing, costs=own_choices.costs[:, at], **arrays)
 
 
-def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
+def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
     table_in = np.array(packings, np.int64).reshape(len(packings), len(asks))
     nothing = np.zeros(0, np.int64)
-    ways = _sets(asks, table_in, node, on) if packings else _Found(nothing, Taken(nothing, nothing), nothing)
-    if ways is None:
-        return _by_first_fit(asks, packings, node, on)
-    return _narrowed(node, on, packings, ways, complete=True)
+    candidates = (
+        _sets(asks, table_in, node, context)
+        if packings
+        else _Candidates(nothing, GpuWays(nothing, nothing), nothing)
+    )
+    if candidates is None:
+        return _by_first_fit(asks, packings, node, context)
+    return _narrow(node, context, packings, candidates, complete=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _Candidates:
     """Ways to take GPUs for packings.
 
-    `packing` [way] is the index of the packing. `filled` [way] is the damage to the shared GPUs, in units of
+    `packing` [way] is the index of the packing. `damage` [way] is the damage to the shared GPUs, in units of
     THOUSANDTH.
     """
 
     packing: Values
-    taken: Taken
-    filled: Values
+    ways: GpuWays
+    damage: Values
 
-    def those(self, selection: NDArray[Any]) -> _Found:
+    def select(self, selection: NDArray[Any]) -> _Candidates:
         """Return the ways in `selection` only."""
-        gpus = Taken(self.taken.shared[selection], self.taken.whole[selection])
-        return _Found(self.packing[selection], gpus, self.filled[selection])
+        gpus = GpuWays(self.ways.shared[selection], self.ways.whole_gpus[selection])
+        return _Candidates(self.packing[selection], gpus, self.damage[selection])
 
 
-def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None:
+def _sets(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) -> _Candidates | None:
     """Return all ways; None if there are too many."""
     sliced = [r for r, ask in enumerate(asks) if ask.units and packings[:, r].any()]
     units, gpus = tuple(asks[r].units for r in sliced), np.array([asks[r].gpus for r in sliced], np.int64)
     whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     places = packings[:, sliced] * gpus
     most = int(places.sum(axis=1).max(initial=0))
-    gpu_sets = _pairs(node, on, min(units, default=0), int(whole.max(initial=0)), most)
+    gpu_sets = _pairs(node, context, min(units, default=0), int(whole.max(initial=0)), most)
     if gpu_sets is None:
         return None
     shared, index = np.unique(gpu_sets.shared, return_inverse=True)
-    right_size = gpu_counts(gpu_sets.whole) == whole[:, None]
+    right_size = gpu_counts(gpu_sets.whole_gpus) == whole[:, None]
     ways: list[tuple[Values, Values, Values]] = []
     # A member of several GPUs has one slice on each. So packings with equal numbers of such members are
     # solved together.
@@ -181,20 +185,22 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None
         slots = tuple(places[group].max(axis=0).tolist())
         if len(shared) * prod(n + 1 for n in slots) > MAX_FILLING_STEPS:
             return None
-        cheapest = filled(node, shared, units, tuple(packings[group][:, sliced].max(axis=0).tolist()), slots)
+        cheapest = least_damage_by_filling(
+            node, shared, units, tuple(packings[group][:, sliced].max(axis=0).tolist()), slots
+        )
         of_group = cheapest[(slice(None), *places[group].T)].reshape(len(shared), -1)
         damage = np.broadcast_to(of_group, (len(shared), len(group))).T[:, index]
         group_index, way = np.nonzero((damage < UNFILLED) & right_size[group])
         ways.append((group[group_index], way, damage[group_index, way]))
     packing, way, damage = (np.concatenate(arrays) for arrays in zip(*ways, strict=True))
-    return _Found(packing, Taken(gpu_sets.shared[way], gpu_sets.whole[way]), damage)
+    return _Candidates(packing, GpuWays(gpu_sets.shared[way], gpu_sets.whole_gpus[way]), damage)
 
 
-def _pairs(node: NodeGpus, on: On, smallest: int, whole: int, places: int) -> Taken | None:
+def _pairs(node: NodeGpus, context: NodeContext, smallest: int, whole: int, places: int) -> GpuWays | None:
     """Return all sets, up to a swap of GPUs that are alike; None if there are too many."""
     shared, whole_gpus = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    for gpus in _alike(node, on):
-        slices, free = 0 < smallest <= node.units(gpus[0]), node.whole(gpus[0])
+    for gpus in _alike(node, context):
+        slices, free = 0 < smallest <= node.units(gpus[0]), node.is_whole(gpus[0])
         ways = [
             (first, then)
             for first in range(len(gpus) + 1 if slices else 1)
@@ -208,64 +214,71 @@ def _pairs(node: NodeGpus, on: On, smallest: int, whole: int, places: int) -> Ta
         shared, whole_gpus = shared[small_enough], whole_gpus[small_enough]
         if len(shared) > MAX_SETS:
             return None
-    return Taken(shared, whole_gpus)
+    return GpuWays(shared, whole_gpus)
 
 
-def _alike(node: NodeGpus, on: On) -> list[list[int]]:
+def _alike(node: NodeGpus, context: NodeContext) -> list[list[int]]:
     """Return the usable GPUs in groups. GPUs of one group can be swapped without any effect."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    touched, gang_gpus = (on.rule.touched, on.rule.there) if on.rule else (0, 0)
-    counted = [parts_of(cost, node.shape.topology) for cost in on.costs]
-    told_apart = on.rule is not None and on.rule.tells_domains_apart
+    touched, gang_gpus = (context.rule.touched, context.rule.existing_mask) if context.rule else (0, 0)
+    counted = [parts_of(cost, node.shape.topology) for cost in context.costs]
+    told_apart = context.rule is not None and context.rule.tells_domains_apart
     for number, kind in enumerate(kinds_in(node.shape, told_apart)):
         for gpu in kind:
-            units, free = node.units(gpu), node.whole(gpu)
-            every = node.shape.memory[gpu] if gpu < len(node.shape.memory) else 0
+            units, free = node.units(gpu), node.is_whole(gpu)
+            memory = node.shape.memory[gpu] if gpu < len(node.shape.memory) else 0
             if units or free:
                 homes = (next((mask for mask in parts if mask >> gpu & 1), 0) for parts in counted)
-                key = (number, units, every, free, touched >> gpu & 1, gang_gpus >> gpu & 1, *homes)
+                key = (number, units, memory, free, touched >> gpu & 1, gang_gpus >> gpu & 1, *homes)
                 groups.setdefault(key, []).append(gpu)
     return [sorted(group) for group in groups.values()]
 
 
-def _narrowed(
-    node: NodeGpus, on: On, packings: tuple[Counts, ...], candidates: _Found, *, complete: bool
+def _narrow(
+    node: NodeGpus,
+    context: NodeContext,
+    packings: tuple[Counts, ...],
+    candidates: _Candidates,
+    *,
+    complete: bool,
 ) -> Choices:
     """Return the choices that matter, out of all ways."""
-    shape, rule = node.shape, on.rule
+    shape, rule = node.shape, context.rule
     if rule is not None and rule.binds_domains:
-        domains = (searched_domains(rule, shape, mask) for mask in candidates.taken.all.tolist())
+        domains = (searched_domains(rule, shape, mask) for mask in candidates.ways.all.tolist())
         pairs = list(zip(candidates.packing.tolist(), domains, strict=True))
         is_allowed = {(m, gpus): allowed(rule, packings[m], gpus) for m, gpus in set(pairs)}
         complete &= all(decided(rule, packings[m], gpus) for m, gpus in is_allowed)
-        candidates = candidates.those(np.array([is_allowed[pair] for pair in pairs], bool))
-    for cost in on.costs:
-        candidates = candidates.those(least_of(candidates.packing, cost_of(cost, node, candidates.taken, on)))
-    packing, masks, shared = candidates.packing, candidates.taken.all, candidates.taken.shared
-    weakest, ring, sockets, inside = links_over(shape, node.free, masks, on.there)
-    whole_weakest, whole_ring, *_ = links_over(shape, node.free, candidates.taken.whole, 0)
-    damage = candidates.filled + THOUSANDTH * damage_to_pools(shape, node.free, masks)
+        candidates = candidates.select(np.array([is_allowed[pair] for pair in pairs], bool))
+    for cost in context.costs:
+        candidates = candidates.select(
+            least_of(candidates.packing, cost_of(cost, node, candidates.ways, context))
+        )
+    packing, masks, shared = candidates.packing, candidates.ways.all, candidates.ways.shared
+    weakest, ring, sockets, inside = links_over(shape, node.free, masks, context.existing_mask)
+    whole_weakest, whole_ring, *_ = links_over(shape, node.free, candidates.ways.whole_gpus, 0)
+    damage = candidates.damage + THOUSANDTH * damage_to_pools(shape, node.free, masks)
     tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):
         tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
     # Of equal unions, the GPUs with the best links are taken whole.
     split = (-whole_weakest, -whole_ring, shared)
     order = that_matter(packing, weakest, -ring, sockets, damage, tightness, -inside, masks, *split)
-    best_ways = candidates.those(order)
-    costs = np.zeros((len(on.costs), len(order)), np.int64)
-    for level, cost in enumerate(on.costs):
-        costs[level] = cost_of(cost, node, best_ways.taken, on)
+    best_ways = candidates.select(order)
+    costs = np.zeros((len(context.costs), len(order)), np.int64)
+    for level, cost in enumerate(context.costs):
+        costs[level] = cost_of(cost, node, best_ways.ways, context)
     values = (weakest[order], ring[order], sockets[order], damage[order] // THOUSANDTH)
     return Choices(best_ways.packing, masks[order], shared[order], costs, *values, complete)
 
 
-def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
+def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
     """Return one way for each packing, for nodes with too many ways to try."""
     count = max(len(node.memory), node.free.bit_length())
-    gpus, rows = tuple(Gpu(node.units(gpu), node.whole(gpu)) for gpu in range(count)), []
+    gpus, rows = tuple(Gpu(node.units(gpu), node.is_whole(gpu)) for gpu in range(count)), []
     for m, packing in enumerate(packings):
-        if on.rule is not None and on.rule.binds_domains:  # which binds no slices
-            first_way = _first_under(on.rule, packing, node)
+        if context.rule is not None and context.rule.binds_domains:  # which binds no slices
+            first_way = _first_under(context.rule, packing, node)
         else:
             first_way = first_fit(asks, packing, gpus)
         if first_way is None:
@@ -286,11 +299,11 @@ def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: 
         pool = damage_of(node.shape, node.free, shared | mask)
         rows.append((m, shared, mask, (damage - pool) * int(THOUSANDTH)))
     table = np.array(rows, np.int64).reshape(len(rows), 4).T
-    ways = _Found(table[0], Taken(table[1], table[2]), table[3])
-    return _narrowed(node, on, packings, ways, complete=False)
+    candidates = _Candidates(table[0], GpuWays(table[1], table[2]), table[3])
+    return _narrow(node, context, packings, candidates, complete=False)
 
 
-def _first_under(rule: InNode, packing: Counts, node: NodeGpus) -> tuple[list[Counts], list[int]] | None:
+def _first_under(rule: NodeRule, packing: Counts, node: NodeGpus) -> tuple[list[Counts], list[int]] | None:
     """Return the same as `first_fit` for members that the rule binds to domains: the lowest GPUs of each."""
     free = node.free & node.allowed & sum(node.shape.domains)
     if not allowed(rule, packing, searched_domains(rule, node.shape, free)):
@@ -312,7 +325,7 @@ def _first_under(rule: InNode, packing: Counts, node: NodeGpus) -> tuple[list[Co
 
 @lru_cache(maxsize=1 << 14)
 def sets_under(
-    rule: InNode, shape: Shape, free: int, packing: Counts, usable: int = -1
+    rule: NodeRule, shape: Shape, free: int, packing: Counts, usable: int = -1
 ) -> tuple[tuple[tuple[GpuSet, Spread], ...], bool]:
     """Return the sets of whole GPUs for a packing under the rule that can be in a best plan, and whether
     these are all. With each set comes how members lie in it.
@@ -327,14 +340,16 @@ def sets_under(
         size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
         anywhere: Spread = (None,) * len(packing)
         return tuple((gpu_set, anywhere) for gpu_set in best_sets(shape, free, size, usable)), True
-    node, on = NodeGpus(shape, free, (), usable), On((Cost.NVLINK_DOMAINS,), rule=rule)
-    sets = choices(tuple(map(Ask, rule.gpus)), (packing,), node, on)
-    gpu_sets = (replace(sets.chosen(i)[0], domains=int(sets.costs[0, i])) for i in range(len(sets.packing)))
+    node, context = NodeGpus(shape, free, (), usable), NodeContext((Cost.NVLINK_DOMAINS,), rule=rule)
+    sets = choices(tuple(map(MemberAsk, rule.gpus)), (packing,), node, context)
+    gpu_sets = (
+        replace(sets.as_gpu_set(i)[0], domains=int(sets.costs[0, i])) for i in range(len(sets.packing))
+    )
     pairs = ((gpus, lying_in(rule, packing, shape, gpus.mask)) for gpus in gpu_sets)
     return tuple(pairs), sets.complete
 
 
-class Least:
+class LowerBounds:
     """Lower bounds for nodes of one shape. Only the few nodes with good bounds are then searched exactly.
 
     `memory` [GPU, node] is the units left, and `free` [node] masks the wholly free GPUs. Each bound holds
@@ -346,8 +361,8 @@ class Least:
         self._free = (free >> np.arange(len(memory))[:, None] & 1).astype(bool)
         pools = np.array(shape.pools, np.int64)
         self._fresh = np.bitwise_count(free & pools[:, None]).astype(np.int64)
-        self._damage: dict[tuple[Ask, int], Values] = {}
-        self._known: dict[Hashable, Values] = {}
+        self._damage: dict[tuple[MemberAsk, int], Values] = {}
+        self._results: dict[Hashable, Values] = {}
         """Results that many packings have in common."""
 
     def of(self, packing: Counts, costs: tuple[Cost, ...], wide: bool) -> Values:
@@ -377,10 +392,10 @@ class Least:
             """Return [node] the fewest of these parts of the node that can hold the slices."""
             if not demand:
                 return np.full(places.shape[1], int(whole > 0))
-            most = self._once((kind, parts), lambda: _cumulated(_within(parts, places)))
+            most = self._once((kind, parts), lambda: _cumulated(_capacity_of_parts(parts, places)))
             return np.asarray(np.minimum((most < demand).sum(axis=0), len(parts)), np.int64)
 
-        def least(cost: Cost) -> Values:
+        def bound_of(cost: Cost) -> Values:
             """Return [node] the bound of one level before the links."""
             if cost in (Cost.NVSWITCH, Cost.NVSWITCH_SPREAD):
                 return none
@@ -393,15 +408,15 @@ class Least:
 
         fastest, largest = _best_links(self._shape.topology)
         size = np.minimum(shared + whole, len(fastest) - 1)
-        lines = [least(cost) for cost in costs]
-        damage = self._damaged(packing, opened, whole)
+        lines = [bound_of(cost) for cost in costs]
+        damage = self._least_damage(packing, opened, whole)
         bounds = {"weakest": -fastest[size], "ring": -largest[size], "damage": damage}
         return np.stack([*lines, *(bounds.get(name, none) for name in CHOICE_VALUES)])
 
     def _once(self, key: Hashable, make: Callable[[], Values]) -> Values:
-        if key not in self._known:
-            self._known[key] = make()
-        return self._known[key]
+        if key not in self._results:
+            self._results[key] = make()
+        return self._results[key]
 
     def _places(self, packing: Counts) -> tuple[Values, int, Hashable]:
         """Return what each GPU can hold, how much is needed, and a key for the former.
@@ -411,23 +426,23 @@ class Least:
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         if len(sliced) == 1:
             ask, members = self._asks[sliced[0]], packing[sliced[0]]
-            every = self._once(ask, lambda: self._memory // ask.units)
-            on_one = min(members, int(every.max(initial=0)))
-            return np.minimum(every, on_one), members * ask.gpus, (ask, on_one)
+            places = self._once(ask, lambda: self._memory // ask.units)
+            on_one = min(members, int(places.max(initial=0)))
+            return np.minimum(places, on_one), members * ask.gpus, (ask, on_one)
         smallest = min((self._asks[r].units for r in sliced), default=1)
         useful = self._once(smallest, lambda: np.where(self._memory >= smallest, self._memory, 0))
         return useful, sum(packing[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
 
-    def _damaged(self, packing: Counts, opened: Values, whole: int) -> Values:
+    def _least_damage(self, packing: Counts, opened: Values, whole: int) -> Values:
         """Return the least damage: to the pools, and to each shared GPU as if it were filled alone."""
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         damage = self._pools(opened, whole)
         if len(sliced) == 1 and not whole:
             ask, members = self._asks[sliced[0]], packing[sliced[0]]
-            damage += self._filled(ask, members * ask.gpus)[members * ask.gpus]
+            damage += self._slice_damage(ask, members * ask.gpus)[members * ask.gpus]
             return damage
         for gpu in range(len(self._memory)):
-            damage -= self._before(gpu)
+            damage -= self._fragmentation_now(gpu)
         return damage
 
     def _pools(self, opened: Values, whole: int) -> Values:
@@ -449,17 +464,17 @@ class Least:
         ]
         return np.asarray(after - before)
 
-    def _filled(self, ask: Ask, places: int) -> Values:
-        tables = [filled for (of, most), filled in self._damage.items() if of == ask and most >= places]
-        return tables[0] if tables else self._fill(ask, places)
+    def _slice_damage(self, ask: MemberAsk, places: int) -> Values:
+        tables = [table for (of, most), table in self._damage.items() if of == ask and most >= places]
+        return tables[0] if tables else self._tabulate_slices(ask, places)
 
-    def _fill(self, ask: Ask, most: int) -> Values:
+    def _tabulate_slices(self, ask: MemberAsk, most: int) -> Values:
         """Return [places, node]: the least damage of this many slices, on any GPUs."""
         never = np.int64(1) << 40
         total = np.full((most + 1, self._memory.shape[1]), never)
         total[0] = 0
         for gpu, units in enumerate(self._memory):
-            grown, before = total.copy(), self._before(gpu)
+            grown, before = total.copy(), self._fragmentation_now(gpu)
             for count in range(1, min(most, int(units.max(initial=0)) // ask.units) + 1):
                 units_left = units - count * ask.units
                 after = unusable_slices(self._shape, gpu, np.maximum(0, units_left))
@@ -469,7 +484,7 @@ class Least:
         self._damage[ask, most] = total
         return total
 
-    def _before(self, gpu: int) -> Values:
+    def _fragmentation_now(self, gpu: int) -> Values:
         """Return [node] F of the GPU as it is, if it is partly used; else 0."""
         return np.where(self._free[gpu], 0, unusable_slices(self._shape, gpu, self._memory[gpu]))
 
@@ -487,7 +502,7 @@ def _best_links(topology: GpuTopology) -> tuple[Values, Values]:
     return fastest, largest
 
 
-def _within(parts: tuple[int, ...], places: Values) -> Values:
+def _capacity_of_parts(parts: tuple[int, ...], places: Values) -> Values:
     """Return [part, node]: what the GPUs of each part can hold."""
     gpus = np.arange(len(places))
     return np.array([places[np.array(part >> gpus & 1, bool)].sum(axis=0) for part in parts])

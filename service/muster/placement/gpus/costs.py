@@ -16,7 +16,7 @@ from muster.domain.request import Term
 from muster.domain.topology import GpuTopology
 from muster.placement.cluster.columns import gpu_counts
 from muster.placement.gpus.links import numa_nodes
-from muster.placement.gpus.node_rules import InNode
+from muster.placement.gpus.node_rules import NodeRule
 from muster.placement.gpus.slices import NodeGpus, Values
 
 
@@ -71,37 +71,37 @@ def costs_of(terms: tuple[Term, ...], sliced: bool) -> tuple[Cost, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class On:
+class NodeContext:
     """What decides the costs of GPU choices on one node.
 
     `costs` are the levels before the links, in their order. `wide` is whether all GPUs of the node lie in one
     NVLink domain that is counted elsewhere. `rule` binds the members on the node. `nvswitch` is whether the
-    node has an NVSwitch, and `here` whether the gang already has GPUs on it.
+    node has an NVSwitch, and `has_gang_gpus` whether the gang already has GPUs on it.
     """
 
     costs: tuple[Cost, ...]
     wide: bool = False
-    rule: InNode | None = None
+    rule: NodeRule | None = None
     nvswitch: bool = False
-    here: bool = False
+    has_gang_gpus: bool = False
 
     @property
-    def there(self) -> int:
+    def existing_mask(self) -> int:
         """The mask of the GPUs of existing members."""
-        return self.rule.there if self.rule else 0
+        return self.rule.existing_mask if self.rule else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class GpuWays:
     """Ways to take GPUs: [way] masks of the GPUs for slices, and of the GPUs taken whole."""
 
     shared: Values
-    whole: Values
+    whole_gpus: Values
 
     @property
     def all(self) -> Values:
         """[way] Masks of all GPUs taken."""
-        return self.shared | self.whole
+        return self.shared | self.whole_gpus
 
 
 def parts_of(cost: Cost, topology: GpuTopology) -> tuple[int, ...]:
@@ -110,21 +110,23 @@ def parts_of(cost: Cost, topology: GpuTopology) -> tuple[int, ...]:
     return parts(topology) if parts else ()
 
 
-def cost_of(cost: Cost, node: NodeGpus, ways: Taken, on: On) -> Values:
+def cost_of(cost: Cost, node: NodeGpus, ways: GpuWays, context: NodeContext) -> Values:
     """Return [way] int64: the cost of each way."""
     masks, shape = ways.all, node.shape
     if cost in (Cost.SHARING, Cost.SHARED_GPUS):
-        counted = node.free if cost is Cost.SHARING else ~on.there
+        counted = node.free if cost is Cost.SHARING else ~context.existing_mask
         gpus = gpu_counts(ways.shared & counted)
         return -gpus if shape.spread else gpus
     if cost in (Cost.NVSWITCH, Cost.NVSWITCH_SPREAD):
-        counts = not on.here and on.nvswitch is (cost is Cost.NVSWITCH_SPREAD)
+        counts = not context.has_gang_gpus and context.nvswitch is (cost is Cost.NVSWITCH_SPREAD)
         return np.asarray((masks != 0) & counts, np.int64)
     sign = -1 if cost in SPREAD.values() else 1
     if parts := parts_of(cost, shape.topology):
-        return sign * _parts(masks, parts, on.there)
-    counted_elsewhere = on.wide and cost is Cost.NVLINK_DOMAINS
-    return sign * _parts(masks, () if counted_elsewhere else shape.domains, on.rule.touched if on.rule else 0)
+        return sign * _parts(masks, parts, context.existing_mask)
+    counted_elsewhere = context.wide and cost is Cost.NVLINK_DOMAINS
+    return sign * _parts(
+        masks, () if counted_elsewhere else shape.domains, context.rule.touched if context.rule else 0
+    )
 
 
 def _parts(masks: Values, parts: tuple[int, ...], touched: int) -> Values:

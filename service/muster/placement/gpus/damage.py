@@ -75,14 +75,14 @@ def fragmentation(shape: Shape, free: int, memory: Sequence[int] = ()) -> int:
 
 def unusable_slices(shape: Shape, gpu: int, units: Whole) -> Whole:
     """Return F of one partly used GPU with `units` of its memory free, in GPU-thousandths."""
-    every = shape.memory[gpu]
-    if shape.spread or not every:
+    memory = shape.memory[gpu]
+    if shape.spread or not memory:
         return 0 * units
     too_large = 0 * units
     for part in TYPICAL_PARTS:
-        too_large = too_large + (units * part < every)
-    of_slices = ONE_GPU * units * too_large // (len(TYPICAL_PARTS) * every)
-    return of_slices + (ONE_GPU * units // every if shape.pools else 0)
+        too_large = too_large + (units * part < memory)
+    of_slices = ONE_GPU * units * too_large // (len(TYPICAL_PARTS) * memory)
+    return of_slices + (ONE_GPU * units // memory if shape.pools else 0)
 
 
 def damage_of(shape: Shape, free: int, mask: int) -> int:
@@ -125,22 +125,22 @@ def is_priced(request: Request, view: Columns) -> bool:
     so they do not fit into that.
     """
     sliced = [role.slice for role in request.roles if role.slice and role.members]
-    alone = request.size == 1 and not request.running
-    return bool(view.snapshot.typical) and (not sliced or (alone and sliced[0].gpus == 1))
+    is_single_pod = request.size == 1 and not request.running
+    return bool(view.snapshot.typical) and (not sliced or (is_single_pod and sliced[0].gpus == 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kinds:
+class TypicalRequests:
     """The typical requests as arrays. Kinds that differ only in the nodes that they accept have one *size*.
 
-    `share` [kind] sums up to 1, `size` [kind] is an index, and `condition` [kind] is an index into `labels`:
+    `share` [kind] sums up to 1, `size` [kind] is an index, and `label_selector` [kind] is an index into `labels`:
     which labels a node needs. `cpu` [size] is in thousandths of a core, and `shape` [size] is an index.
     `gpus` [shape] is a number of GPUs, and `units` [shape] the memory of each, 0 for whole GPUs.
     """
 
     share: Floats
     size: Ints
-    condition: Ints
+    label_selector: Ints
     labels: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]
     cpu: Ints
     shape: Ints
@@ -149,14 +149,14 @@ class Kinds:
 
 
 @lru_cache(maxsize=8)
-def request_kinds(typical: tuple[TypicalRequest, ...]) -> Kinds:
+def typical_requests(typical: tuple[TypicalRequest, ...]) -> TypicalRequests:
     """Return the typical requests as arrays."""
     sizes = sorted({(kind.gpus, kind.units, kind.cpu_milli) for kind in typical})
     shapes = sorted({size[:2] for size in sizes})
     labels = tuple(sorted({kind.labels for kind in typical}))
     share = np.array([kind.share for kind in typical], np.float64)
     gpus, units = np.array(shapes, np.int64).T
-    return Kinds(
+    return TypicalRequests(
         share / share.sum(),
         np.array([sizes.index((kind.gpus, kind.units, kind.cpu_milli)) for kind in typical], np.int64),
         np.array([labels.index(kind.labels) for kind in typical], np.int64),
@@ -171,14 +171,14 @@ def request_kinds(typical: tuple[TypicalRequest, ...]) -> Kinds:
 class _Gpus(NamedTuple):
     """The GPUs of nodes.
 
-    [node, GPU]: the `units` left for slices, the thousandths that are `free`, and whether the GPU is `whole`.
+    [node, GPU]: the `units` left for slices, the thousandths that are `free`, and whether the GPU is `is_whole`.
     [node, shape]: how many GPUs `have` what the shape asks of one, and the thousandths free on these, its
     `room`.
     """
 
     units: Ints
     free: Ints
-    whole: Bools
+    is_whole: Bools
     have: Ints
     room: Ints
 
@@ -191,7 +191,7 @@ class _Nodes:
     do, else 0. `memory` [row, GPU] is each GPU's memory in units when it is empty.
     """
 
-    of: tuple[object, ...]
+    sources: tuple[object, ...]
     """What these values were read from."""
     row_class: Ints
     accepts: Floats
@@ -208,7 +208,7 @@ class Prices:
     """
 
     view: Columns
-    kinds: Kinds
+    kinds: TypicalRequests
     nodes: _Nodes
     gpus: _Gpus
     usable: Floats
@@ -225,7 +225,7 @@ class Prices:
         """
         rows, alike = self._once(rows)
         damage = np.zeros((len(rows), len(gpus)), np.int64)
-        whole, units = self.gpus.whole[rows], self.gpus.units[rows]
+        whole, units = self.gpus.is_whole[rows], self.gpus.units[rows]
         from_last = np.cumsum(whole[:, ::-1], axis=1)[:, ::-1]
         for way, (size, cpu) in enumerate(zip(gpus.tolist(), cpu_milli.tolist(), strict=True)):
             gpus_taken = np.zeros((len(rows), len(self.kinds.units)), np.int64)
@@ -244,13 +244,13 @@ class Prices:
         gpus, memory = self.gpus, self.nodes.memory
         damage = np.full((len(rows), memory.shape[1]), LARGEST)
         # The first of several equal GPUs stands for all.
-        gpu_states = np.stack([gpus.units[rows], gpus.whole[rows], memory[rows]])
+        gpu_states = np.stack([gpus.units[rows], gpus.is_whole[rows], memory[rows]])
         same = (gpu_states[:, :, :, None] == gpu_states[:, :, None, :]).all(axis=0).argmax(axis=2)
         holds = gpu_states[0] >= units
         index, gpu = np.nonzero(holds & (same == np.arange(same.shape[1])))
         row = rows[index]
         units_left = gpus.units[row, gpu] - units
-        had = _enough(self.kinds, gpus.units[row, gpu], gpus.whole[row, gpu])
+        had = _enough(self.kinds, gpus.units[row, gpu], gpus.is_whole[row, gpu])
         has = _enough(self.kinds, units_left, np.zeros(len(row), bool))
         free = (units_left * ONE_GPU // np.maximum(1, memory[row, gpu]))[:, None]
         have = gpus.have[row] - had + has
@@ -285,7 +285,7 @@ _latest: list[Prices | None] = [None]
 
 
 def _following(last: Prices | None, view: Columns) -> Prices:
-    kinds = request_kinds(view.snapshot.typical)
+    kinds = typical_requests(view.snapshot.typical)
     nodes = _nodes_of(view, kinds, last.nodes if last else None)
     if last and (last.nodes is not nodes or len(last.codes) > MAX_CODES * len(view.names)):
         last = None
@@ -297,7 +297,7 @@ def _following(last: Prices | None, view: Columns) -> Prices:
         nodes.row_class[rows, None],
         view.cpu[rows, None],
         gpus.units,
-        gpus.whole,
+        gpus.is_whole,
         nodes.memory[rows],
     )
     codes = last.codes if last else defaultdict(count().__next__)
@@ -316,12 +316,12 @@ def _with(old: NDArray[Any], rows: Ints, values: NDArray[Any]) -> NDArray[Any]:
     return new
 
 
-def _weights(kinds: Kinds, nodes: _Nodes, gpus: _Gpus, usable: Floats) -> Floats:
+def _weights(kinds: TypicalRequests, nodes: _Nodes, gpus: _Gpus, usable: Floats) -> Floats:
     classes = len(nodes.accepts)
     by_class = np.stack([usable[nodes.row_class == code].sum(axis=0) for code in range(classes)])
     supply = np.maximum((nodes.accepts * by_class[:, kinds.size]).sum(axis=0), ONE_GPU)
-    every = nodes.memory[nodes.memory > 0]
-    part = kinds.units / every.mean() if len(every) else np.ones(len(kinds.units))
+    memories = nodes.memory[nodes.memory > 0]
+    part = kinds.units / memories.mean() if len(memories) else np.ones(len(kinds.units))
     gpus_asked = kinds.gpus * np.where(kinds.units > 0, np.minimum(1, part), 1)
     price = kinds.share / gpus_asked[kinds.shape[kinds.size]] * (gpus.free.sum() / supply) ** 2
     weights = np.zeros((len(kinds.cpu), classes))
@@ -329,11 +329,11 @@ def _weights(kinds: Kinds, nodes: _Nodes, gpus: _Gpus, usable: Floats) -> Floats
     return np.ascontiguousarray(weights.T)
 
 
-def _nodes_of(view: Columns, kinds: Kinds, last: _Nodes | None) -> _Nodes:
+def _nodes_of(view: Columns, kinds: TypicalRequests, last: _Nodes | None) -> _Nodes:
     keys = sorted({key for labels in kinds.labels for key, _ in labels})
     labels = {key: view.label(key) for key in keys}
-    of = (kinds, view.nodes, view.shape, view.shapes, view.profile, view.profiles, *labels.values())
-    if last is not None and all(map(is_, of, last.of)):
+    sources = (kinds, view.nodes, view.shape, view.shapes, view.profile, view.profiles, *labels.values())
+    if last is not None and all(map(is_, sources, last.sources)):
         return last
     lines = [np.asarray([bool(shape.memory) for shape in view.shapes], bool)[view.shape]]
     lines += [
@@ -349,15 +349,15 @@ def _nodes_of(view: Columns, kinds: Kinds, last: _Nodes | None) -> _Nodes:
     classes, row_class = np.unique(np.stack(lines), axis=1, return_inverse=True)
     sliced = kinds.units[kinds.shape[kinds.size]] > 0
     serves = np.where(sliced, classes[0][:, None], classes[1][:, None])
-    accepts = classes[3:].T[:, kinds.condition] & serves & classes[2][:, None]
+    accepts = classes[3:].T[:, kinds.label_selector] & serves & classes[2][:, None]
     most = int(view.gpu_total.max(initial=0))
     by_shape = np.zeros((len(view.shapes), most), np.int64)
     for i, shape in enumerate(view.shapes):
         by_shape[i, : len(shape.memory)] = shape.memory[:most]
-    return _Nodes(of, row_class, accepts.astype(np.float64), by_shape[view.shape])
+    return _Nodes(sources, row_class, accepts.astype(np.float64), by_shape[view.shape])
 
 
-def _gpus_of(view: Columns, kinds: Kinds, rows: Ints, memory: Ints) -> _Gpus:
+def _gpus_of(view: Columns, kinds: TypicalRequests, rows: Ints, memory: Ints) -> _Gpus:
     count = memory.shape[1]
     whole = (view.free_gpus[rows][:, None] >> np.arange(count) & 1).astype(bool)
     # If it is unknown which GPUs are taken, the last ones count as taken.
@@ -370,7 +370,7 @@ def _gpus_of(view: Columns, kinds: Kinds, rows: Ints, memory: Ints) -> _Gpus:
     return _Gpus(units, free, whole, enough.sum(axis=1), (free[:, :, None] * enough).sum(axis=1))
 
 
-def _usable(kinds: Kinds, have: Ints, room: Ints, cpu: Ints) -> Floats:
+def _usable(kinds: TypicalRequests, have: Ints, room: Ints, cpu: Ints) -> Floats:
     """Return [node, size]: the GPU-thousandths that the size can use, on GPUs that have
     what it asks of one.
     """
@@ -382,6 +382,6 @@ def _usable(kinds: Kinds, have: Ints, room: Ints, cpu: Ints) -> Floats:
     return usable
 
 
-def _enough(kinds: Kinds, units: Ints, whole: Bools) -> Bools:
+def _enough(kinds: TypicalRequests, units: Ints, whole: Bools) -> Bools:
     """Return [GPU …, shape] bool: whether a GPU with this much left has what the shape asks of one."""
     return np.where(kinds.units > 0, units[..., None] >= kinds.units, whole[..., None])

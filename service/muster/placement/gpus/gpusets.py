@@ -228,14 +228,14 @@ def sets_within(shape: Shape, free: int, allowed: int) -> Sets:
         return _without_links(shape, free, allowed & free)
     masks = _up_to_symmetry(shape, free & allowed)
     row = np.zeros_like(masks)
-    return Sets(*(table[0] for table in _best(shape, 1, row, row + free, masks)))
+    return Sets(*(table[0] for table in _best_sets(shape, 1, row, row + free, masks)))
 
 
 @lru_cache(maxsize=256)
 def every_free_mask(shape: Shape) -> tuple[Values, ...]:
     """Return the fields of Sets with one more axis in front: the mask of free GPUs."""
     free, masks = _pairs(shape.topology.gpu_count)
-    return _best(shape, 1 << shape.topology.gpu_count, free, free, masks)
+    return _best_sets(shape, 1 << shape.topology.gpu_count, free, free, masks)
 
 
 @lru_cache(maxsize=TABLED_GPUS + 1)
@@ -246,7 +246,7 @@ def _pairs(count: int) -> tuple[Values, Values]:
     return free.astype(np.int64), masks.astype(np.int64)
 
 
-def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> tuple[Values, ...]:
+def _best_sets(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> tuple[Values, ...]:
     """Return the fields of Sets for each row, from candidates: `masks[i]` out of `free[i]` belongs to
     `row[i]`.
 

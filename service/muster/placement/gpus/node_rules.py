@@ -30,25 +30,25 @@ None means that the block's members may lie anywhere.
 
 
 @dataclass(frozen=True, slots=True)
-class InNode:
+class NodeRule:
     """What binds a gang's members on one node.
 
     By block: `gpus` is the number of GPUs of a member. The node takes a multiple of `unit` members, and each
     NVLink domain a multiple of `domain_unit`; 0 means that domains do not matter. `pinned` is the only domain
-    that the block may use, −1 for any. `single` are blocks that share one domain.
+    that the block may use, −1 for any. `one_domain_blocks` are blocks that share one domain.
 
-    `most` is how many members the node takes, and `domain_most` how many members with GPUs each domain takes;
-    −1 is no limit. `there` masks the GPUs of existing members, and `touched` all GPUs of their domains.
+    `max_members` is how many members the node takes, and `domain_most` how many members with GPUs each domain takes;
+    −1 is no limit. `existing_mask` masks the GPUs of existing members, and `touched` all GPUs of their domains.
     """
 
     gpus: Counts
     unit: Counts
     domain_unit: Counts
     pinned: Counts
-    single: tuple[Counts, ...] = ()
-    most: int = -1
+    one_domain_blocks: tuple[Counts, ...] = ()
+    max_members: int = -1
     domain_most: Counts = ()
-    there: int = 0
+    existing_mask: int = 0
     touched: int = 0
     apart: tuple[tuple[Counts, Counts], ...] = ()
     """(blocks, blocks): members of the first ones stay off a node with members of the second ones."""
@@ -61,7 +61,7 @@ class InNode:
         return (
             any(self.domain_unit)
             or any(p >= 0 for p in self.pinned)
-            or bool(self.single)
+            or bool(self.one_domain_blocks)
             or bool(self.domain_most)
         )
 
@@ -73,7 +73,7 @@ class InNode:
     @property
     def binds(self) -> bool:
         """Whether the rule says anything."""
-        numbers = max(self.unit) > 1 or self.most >= 0 or bool(self.apart or self.limits)
+        numbers = max(self.unit) > 1 or self.max_members >= 0 or bool(self.apart or self.limits)
         return numbers or self.binds_domains or bool(self.touched)
 
     def unit_of(self, block: int) -> int:
@@ -83,7 +83,7 @@ class InNode:
     def admits(self, packing: Counts) -> bool:
         """Return whether the numbers of the packing are allowed. Domains are not checked."""
         return (
-            (self.most < 0 or sum(packing) <= self.most)
+            (self.max_members < 0 or sum(packing) <= self.max_members)
             and all(count % unit == 0 for count, unit in zip(packing, self.unit, strict=True))
             and all(sum(packing[b] for b in blocks) <= most for blocks, most in self.limits)
             and all(_apart(packing, blocks, repelled) for blocks, repelled in self.apart)
@@ -93,12 +93,12 @@ class InNode:
         """Return whether the node takes at most one member of all these blocks."""
         return any({*blocks} <= {*first} & {*repelled} for first, repelled in self.apart)
 
-    def alone(self, block: int) -> int:
+    def max_alone(self, block: int) -> int:
         """Return how many members of this block alone the limits allow, −1 for no limit."""
-        most = [most for blocks, most in self.limits if block in blocks]
-        most += [1 for first, repelled in self.apart if block in first and block in repelled]
-        most += [self.most] if self.most >= 0 else []
-        return min(most, default=-1)
+        limits = [most for blocks, most in self.limits if block in blocks]
+        limits += [1 for first, repelled in self.apart if block in first and block in repelled]
+        limits += [self.max_members] if self.max_members >= 0 else []
+        return min(limits, default=-1)
 
 
 def _apart(packing: Counts, blocks: Counts, repelled: Counts) -> bool:
@@ -111,7 +111,7 @@ def free_by_domain(shape: Shape, free: int) -> Counts:
     return tuple((free & domain).bit_count() for domain in shape.domains)
 
 
-def _order(rule: InNode, by_domain: Counts) -> list[int]:
+def _order(rule: NodeRule, by_domain: Counts) -> list[int]:
     """Return the domains in the order of the search: the fullest first, if the rule treats all alike.
 
     So nodes and GPU sets that differ in the order of their domains are looked at once.
@@ -120,13 +120,13 @@ def _order(rule: InNode, by_domain: Counts) -> list[int]:
     return sorted(domains, key=lambda domain: 0 if rule.tells_domains_apart else -by_domain[domain])
 
 
-def searched_domains(rule: InNode, shape: Shape, gpus: int) -> Counts:
+def searched_domains(rule: NodeRule, shape: Shape, gpus: int) -> Counts:
     """Return the number of these GPUs in each domain, in the order of the search."""
     by_domain = free_by_domain(shape, gpus)
     return tuple(by_domain[domain] for domain in _order(rule, by_domain))
 
 
-def allowed(rule: InNode, packing: Counts, domains: Counts) -> bool:
+def allowed(rule: NodeRule, packing: Counts, domains: Counts) -> bool:
     """Return whether the node may take the packing, as far as is known. `domains` are its free GPUs, as
     `searched_domains` returns them.
     """
@@ -135,12 +135,12 @@ def allowed(rule: InNode, packing: Counts, domains: Counts) -> bool:
     )
 
 
-def decided(rule: InNode, packing: Counts, domains: Counts) -> bool:
+def decided(rule: NodeRule, packing: Counts, domains: Counts) -> bool:
     """Return whether it is proven that the node may take the packing, or that it may not."""
     return not rule.admits(packing) or not rule.binds_domains or _searched(rule, packing, domains)[1]
 
 
-def lying_in(rule: InNode, packing: Counts, shape: Shape, gpus: int) -> Spread:
+def lying_in(rule: NodeRule, packing: Counts, shape: Shape, gpus: int) -> Spread:
     """Return how the members of an allowed packing lie in these GPUs."""
     spread: list[Counts | tuple[Counts, ...] | None] = [None] * len(packing)
     if rule.binds_domains:
@@ -162,8 +162,8 @@ class _Domain(NamedTuple):
     """A domain during the search. Domains with equal values can be swapped."""
 
     free: int
-    most: int
-    """How many members with GPUs it still takes, if the rule limits that; else 0."""
+    max_members: int
+    """The most further members with GPUs, if the rule limits them; else 0."""
     name: int = -1
     """Its index if blocks must lie in this domain, else −1."""
 
@@ -180,7 +180,7 @@ class _State(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 15)
-def _searched(rule: InNode, packing: Counts, domains: Counts) -> tuple[tuple[Counts, ...] | None, bool]:
+def _searched(rule: NodeRule, packing: Counts, domains: Counts) -> tuple[tuple[Counts, ...] | None, bool]:
     """Return a way to lie for each item, None if no way is found, and whether that is proven.
 
     The search places item after item. It does not go on from a state that had no way before.
@@ -192,7 +192,7 @@ def _searched(rule: InNode, packing: Counts, domains: Counts) -> tuple[tuple[Cou
         return (), True
     limits = rule.domain_most or (0,) * len(domains)
     names = (domain if domain in rule.pinned else -1 for domain in range(len(domains)))
-    start = _State(tuple(map(_Domain, domains, limits, names)), (-1,) * len(rule.single))
+    start = _State(tuple(map(_Domain, domains, limits, names)), (-1,) * len(rule.one_domain_blocks))
     ways, dead = list[Counts](), set[tuple[int, _State]]()
     path = [(start, _ways(rule, *items[0], start))]
     for _ in range(MAX_STEPS):
@@ -212,7 +212,7 @@ def _searched(rule: InNode, packing: Counts, domains: Counts) -> tuple[tuple[Cou
     return None, False
 
 
-def _items(rule: InNode, packing: Counts) -> list[tuple[int, int]]:
+def _items(rule: NodeRule, packing: Counts) -> list[tuple[int, int]]:
     """Return what is placed: a block, and how many of its members at once.
 
     Members that may span domains are placed one by one, and those that may lie anywhere not at all.
@@ -226,23 +226,23 @@ def _items(rule: InNode, packing: Counts) -> list[tuple[int, int]]:
     return items
 
 
-def _is_bound(rule: InNode, block: int) -> bool:
+def _is_bound(rule: NodeRule, block: int) -> bool:
     """Return whether each member of the block must lie inside a domain."""
-    in_single = any(block in blocks for blocks in rule.single)
+    in_single = any(block in blocks for blocks in rule.one_domain_blocks)
     return rule.domain_unit[block] > 0 or rule.pinned[block] >= 0 or in_single
 
 
-def _may_span(rule: InNode, block: int) -> bool:
+def _may_span(rule: NodeRule, block: int) -> bool:
     return rule.gpus[block] > 1 and not _is_bound(rule, block)
 
 
-def _ways(rule: InNode, block: int, count: int, state: _State) -> Iterator[tuple[Counts, _State]]:
+def _ways(rule: NodeRule, block: int, count: int, state: _State) -> Iterator[tuple[Counts, _State]]:
     """Yield the ways to place members of a block: by domain the members, or the GPUs of one that may span
     domains.
     """
     domains, gpus, unit = state.domains, rule.gpus[block], max(1, rule.domain_unit[block])
     if _may_span(rule, block):
-        open_gpus = tuple(domain.free if domain.most else 0 for domain in domains)
+        open_gpus = tuple(domain.free if domain.max_members else 0 for domain in domains)
         for share in _compositions(gpus, open_gpus, domains):
             yield share, _after(rule, state, share, tuple(part > 0 for part in share))
         return
@@ -262,15 +262,15 @@ def _ways(rule: InNode, block: int, count: int, state: _State) -> Iterator[tuple
             yield members, _at_home(rule, block, home, after)
 
 
-def _room(rule: InNode, domain: _Domain, unit: int, gpus: int) -> int:
+def _room(rule: NodeRule, domain: _Domain, unit: int, gpus: int) -> int:
     """Return how many units of members with GPUs the domain takes."""
     room = domain.free // (unit * gpus)
-    return min(room, domain.most // unit) if rule.domain_most else room
+    return min(room, domain.max_members // unit) if rule.domain_most else room
 
 
-def _homes(rule: InNode, block: int, state: _State) -> Sequence[int] | None:
+def _homes(rule: NodeRule, block: int, state: _State) -> Sequence[int] | None:
     """Return the domains, one for all members of the block; None if they may lie in several."""
-    groups = [group for group, blocks in enumerate(rule.single) if block in blocks]
+    groups = [group for group, blocks in enumerate(rule.one_domain_blocks) if block in blocks]
     fixed = {rule.pinned[block], *(state.homes[group] for group in groups)} - {-1}
     if fixed:
         return tuple(fixed) if len(fixed) == 1 else ()
@@ -280,20 +280,21 @@ def _homes(rule: InNode, block: int, state: _State) -> Sequence[int] | None:
     return None if rule.gpus[block] else range(len(state.domains))[:1]
 
 
-def _after(rule: InNode, state: _State, gpus: Counts, members: Counts) -> _State:
+def _after(rule: NodeRule, state: _State, gpus: Counts, members: Counts) -> _State:
     """Return the state after these members with these GPUs, both by domain."""
     members = members if rule.domain_most and members else (0,) * len(gpus)
     domains = (
-        _Domain(domain.free - used, domain.most - count, domain.name)
+        _Domain(domain.free - used, domain.max_members - count, domain.name)
         for domain, used, count in zip(state.domains, gpus, members, strict=True)
     )
     return _State(tuple(domains), state.homes)
 
 
-def _at_home(rule: InNode, block: int, home: int, state: _State) -> _State:
+def _at_home(rule: NodeRule, block: int, home: int, state: _State) -> _State:
     """Return the state after which the blocks that lie with this one must lie in its domain."""
     homes = tuple(
-        home if block in blocks else old for blocks, old in zip(rule.single, state.homes, strict=True)
+        home if block in blocks else old
+        for blocks, old in zip(rule.one_domain_blocks, state.homes, strict=True)
     )
     if homes == state.homes:
         return state

@@ -24,14 +24,14 @@ Values = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class MemberAsk:
     """What one member asks for: `gpus` whole GPUs, or `units` of the memory of each of `gpus` GPUs."""
 
     gpus: int
     units: int = 0
 
 
-Asks = tuple[Ask, ...]
+Asks = tuple[MemberAsk, ...]
 """What a member of each role asks for."""
 
 
@@ -52,17 +52,17 @@ class NodeGpus:
         """Return the units of a GPU that may be used."""
         return self.memory[gpu] if gpu < len(self.memory) and self.allowed >> gpu & 1 else 0
 
-    def whole(self, gpu: int) -> bool:
+    def is_whole(self, gpu: int) -> bool:
         """Return whether a member may take the GPU whole."""
         return bool(self.free & self.allowed & 1 << gpu)
 
 
-def ask_of(role: Role) -> Ask:
+def ask_of(role: Role) -> MemberAsk:
     """Return what one member of the role asks for."""
-    return Ask(role.slice.gpus, role.slice.units) if role.slice else Ask(role.gpus)
+    return MemberAsk(role.slice.gpus, role.slice.units) if role.slice else MemberAsk(role.gpus)
 
 
-def slice_room(memory: Values, ask: Ask) -> Values:
+def slice_room(memory: Values, ask: MemberAsk) -> Values:
     """Return [node] int64: how many members of a role with slices the node takes.
 
     `memory` [GPU, node] is the units left. n members need n · gpus places, at most n of them on one GPU,
@@ -85,7 +85,7 @@ class Gpu:
     """One GPU that packings fill: the units left for slices, and whether a member may take it whole."""
 
     units: int
-    whole: bool
+    is_whole: bool
 
 
 def whole_gpus(asks: Asks, packing: Counts) -> int:
@@ -109,7 +109,7 @@ def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[
     """
     units_left = [gpu.units for gpu in gpus]
     slices_by_role = [[0] * len(gpus) for _ in asks]
-    opened = [not gpu.whole for gpu in gpus]
+    opened = [not gpu.is_whole for gpu in gpus]
     for r in sorted(range(len(asks)), key=lambda r: -asks[r].units):
         ask = asks[r]
         for _ in range(packing[r] if ask.units else 0):
@@ -136,7 +136,9 @@ equals.
 """
 
 
-def filled(node: NodeGpus, shared: Values, units: Counts, most: Counts, slots: Counts) -> Values:
+def least_damage_by_filling(
+    node: NodeGpus, shared: Values, units: Counts, most: Counts, slots: Counts
+) -> Values:
     """Return [set of shared GPUs, places of each role …] int64: the least damage of filling the set, in units
     of THOUSANDTH.
 
@@ -187,7 +189,7 @@ def _costed(
 
 
 @lru_cache(maxsize=1 << 13)
-def dealt(asks: Asks, packing: Counts, node: NodeGpus, shared: int) -> tuple[Counts, ...]:
+def slices_by_gpu(asks: Asks, packing: Counts, node: NodeGpus, shared: int) -> tuple[Counts, ...]:
     """Return by role how many of its slices each GPU of the node takes.
 
     The packing fills the shared GPUs with the least damage, as it was priced when they were chosen.

@@ -16,7 +16,7 @@ from muster.placement.gang.on_node import best_fit
 from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.choices import sets_under
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
-from muster.placement.gpus.node_rules import InNode
+from muster.placement.gpus.node_rules import NodeRule
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import BEST_FIT, UNUSABLE, WIDE, WithoutGpus
 from muster.placement.model.problem import FREE, Patterns, Problem
@@ -283,7 +283,7 @@ def node_patterns(
 
 @lru_cache(maxsize=1 << 14)
 def ruled_patterns(
-    packings: tuple[Counts, ...], rule: InNode, shape: Shape, free: int, wide: bool
+    packings: tuple[Counts, ...], rule: NodeRule, shape: Shape, free: int, wide: bool
 ) -> tuple[Ints, bytes, bool]:
     """Return the same for a node whose members a rule binds, and whether these are all patterns."""
     sets = [sets_under(rule, shape, free, counts) for counts in packings]

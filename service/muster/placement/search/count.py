@@ -474,7 +474,10 @@ def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tu
         for name in sorted(set[str]().union(*amounts))
     ]
     most = np.array(
-        [LARGEST if rule is None or rule.most < 0 else rule.most for rule in instance.rules.node_rules]
+        [
+            LARGEST if rule is None or rule.max_members < 0 else rule.max_members
+            for rule in instance.rules.node_rules
+        ]
     )
     if most.min() < LARGEST:
         resources.append(([1] * len(roles), most[instance.rules.in_node]))

@@ -40,7 +40,7 @@ from muster.placement.gang.packings import distinct
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME, Choices, sets_under
 from muster.placement.gpus.choices import choices as node_choices
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
-from muster.placement.gpus.node_rules import InNode
+from muster.placement.gpus.node_rules import NodeRule
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import (
     BEST_FIT,
@@ -412,7 +412,9 @@ def packings(instance: Instance, role: int, options: DomainOptions) -> Ints:
     return np.asarray(np.arange(options.max_per_node + 1)[:, None] * (np.arange(len(instance.roles)) == role))
 
 
-def _table(shape: Shape, free: int, rule: InNode | None, counts: Ints, sizes: tuple[int, ...]) -> Ints | None:
+def _table(
+    shape: Shape, free: int, rule: NodeRule | None, counts: Ints, sizes: tuple[int, ...]
+) -> Ints | None:
     """Return the values of a node's GPU sets, [field, members, choice]; None if there are too many sets."""
     if rule is None:
         return _sizes(shape, free, sizes)
@@ -429,7 +431,7 @@ def _sizes(shape: Shape, free: int, sizes: tuple[int, ...]) -> Ints:
 
 
 @lru_cache(maxsize=1 << 14)
-def _ruled(rule: InNode, shape: Shape, free: int, packings: tuple[tuple[int, ...], ...]) -> Ints | None:
+def _ruled(rule: NodeRule, shape: Shape, free: int, packings: tuple[tuple[int, ...], ...]) -> Ints | None:
     """Return the same for a node whose members a rule binds, [field, packing, choice]."""
     sets, complete = zip(*(sets_under(rule, shape, free, counts) for counts in packings), strict=True)
     if not all(complete):

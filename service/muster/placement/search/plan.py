@@ -71,7 +71,7 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodeS
     if instance.costs:
         sets = choices(instance.asks, (counts,), gpus_on(instance, row), costs_on(instance, row))
         # Alone, a packing may have been examined more closely than among others, so it has fewer choices.
-        gpus, shared = sets.chosen(min(choice, len(sets.packing) - 1))
+        gpus, shared = sets.as_gpu_set(min(choice, len(sets.packing) - 1))
         return NodeShare(row, counts, gpus, members_by_domain(instance, row, counts, gpus.mask), shared)
     gpu_sets, _ = sets_on(instance, row, counts)
     return NodeShare(row, counts, *gpu_sets[choice])

@@ -18,7 +18,7 @@ from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import best_fit, costs_on, gpus_on
 from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, choices, choosing_time
-from muster.placement.gpus.costs import Cost, On
+from muster.placement.gpus.costs import Cost, NodeContext
 from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.gpus.slices import Asks, NodeGpus
 from muster.placement.limits import Budget, takes_gpus
@@ -424,14 +424,16 @@ def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodeTable, boo
 
 
 @lru_cache(maxsize=1 << 14)
-def _patterns(packings: tuple[Counts, ...], asks: Asks, node: NodeGpus, on: On) -> tuple[Ints, bool]:
+def _patterns(
+    packings: tuple[Counts, ...], asks: Asks, node: NodeGpus, context: NodeContext
+) -> tuple[Ints, bool]:
     """Return the patterns of one node [pattern, counts by role, PATTERN_FIELDS, further costs], and whether
     they are complete.
     """
-    sets = choices(asks, packings, node, on)
+    sets = choices(asks, packings, node, context)
     domains = np.zeros_like(sets.packing)
     further = []
-    for cost, values in zip(on.costs, sets.costs, strict=True):
+    for cost, values in zip(context.costs, sets.costs, strict=True):
         if cost is Cost.NVLINK_DOMAINS:
             domains = values
         else:

@@ -18,7 +18,7 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.instance import Counts, Instance, fits_at_once
 from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, node_kinds
 from muster.placement.gang.packings import packings_on
-from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, Least, choices
+from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, LowerBounds, choices
 from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.damage import Prices
 from muster.placement.gpus.gpusets import SET_VALUES
@@ -207,14 +207,14 @@ def _on_best_gpus(
     costs, complete, shares = dict[str, int](), True, list[NodeShare]()
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
     if instance.costs and (rule is None or rule.admits(need)):
-        on, node = costs_on(instance, row), replace(gpus_on(instance, row), allowed=allowed)
-        sets = choices(instance.asks, (need,), node, on)
+        context, node = costs_on(instance, row), replace(gpus_on(instance, row), allowed=allowed)
+        sets = choices(instance.asks, (need,), node, context)
         budget.spend(NODE_TIME)
         complete = sets.complete
         if len(sets.packing):
-            gpus, shared = sets.chosen(0)
+            gpus, shared = sets.as_gpu_set(0)
             shares = [NodeShare(row, need, gpus, members_by_domain(instance, row, need, gpus.mask), shared)]
-            values = zip(on.costs, sets.costs[:, 0].tolist(), strict=True)
+            values = zip(context.costs, sets.costs[:, 0].tolist(), strict=True)
             costs = {PREFERENCES[cost].field: value for cost, value in values}
     elif not instance.costs:
         whole_sets, complete = sets_on(instance, row, need, allowed)
@@ -239,11 +239,11 @@ def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -
         indices = np.flatnonzero((shape == code) & (wide == in_wide))
         of_shape = view.shapes[code]
         lines = len(of_shape.memory)
-        least = Least(
+        shape_bounds = LowerBounds(
             of_shape, view.gpu_memory[:lines, rows[indices]], view.free_gpus[rows[indices]], instance.asks
         )
         for m in reversed(range(len(packings))):  # largest first, because its results serve the others
-            bounds[:, indices, m] = least.of(packings[m], costs, in_wide)
+            bounds[:, indices, m] = shape_bounds.of(packings[m], costs, in_wide)
         if in_wide and Cost.NVLINK_DOMAINS in costs:
             gpus = np.array(packings, np.int64) @ np.array([ask.gpus for ask in instance.asks], np.int64)
             bounds[costs.index(Cost.NVLINK_DOMAINS), indices] = gpus > 0

@@ -112,7 +112,7 @@ def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> 
     if inner:
         small = codes < 0  # not in a wide domain, so its NVLink domains lie inside the node
         refused = outside_domains(rules, codes)
-        rules.single += [blocks] if small.any() else []
+        rules.one_domain_blocks += [blocks] if small.any() else []
         codes = own(codes)
     else:
         refused = codes < 0
