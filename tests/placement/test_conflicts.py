@@ -58,7 +58,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.matching import ClusterView
-from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
+from muster.placement.explain.assumptions import Assumption, AssumptionKind, Assumptions
 from muster.placement.explain.causes import explain
 from muster.placement.explain.conflict import Oracle, conflict_of, irreducible
 from muster.placement.explain.findings import wider_scopes
@@ -163,7 +163,7 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
         request,
         per_scope=tuple(rule for rule in request.per_scope if assumed(rule) in conflict.obstacles),
     )
-    unsaid = {Kind.TAKEN} if any(counts_pods(cause, request) for cause in causes) else set()
+    unsaid = {AssumptionKind.IN_USE} if any(counts_pods(cause, request) for cause in causes) else set()
     kinds = {kind for cause in causes for kind in told_by(cause, asked)}
     assert {assumption.kind for assumption in conflict.obstacles} - unsaid == kinds - unsaid
     told = conflict.obstacles | conflict.roles
@@ -226,18 +226,20 @@ def without_taints(world: World) -> World:
     return World(replace(snapshot, nodes=states), replace(request, roles=roles, constraints=rules))
 
 
-def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: PLR0911, PLR0912 — one return each
+def told_by(cause: Cause, request: Request) -> set[AssumptionKind | Constraint]:  # noqa: PLR0911, PLR0912 — one return each
     """What a cause says that should be otherwise."""
-    kinds: set[Kind | Constraint] = {Kind.TAKEN} if getattr(cause, "even_empty", True) is False else set()
+    kinds: set[AssumptionKind | Constraint] = (
+        {AssumptionKind.IN_USE} if getattr(cause, "even_empty", True) is False else set()
+    )
     match cause:
         case NotEnoughFree() | FreeInPieces():
-            return {Kind.TAKEN}
+            return {AssumptionKind.IN_USE}
         case FreeApart():
             return kinds
         case IndicesUnknown(scope, _, name):
-            return {Kind.TAKEN, *([asking_for(request, scope, name)] if scope else [])}
+            return {AssumptionKind.IN_USE, *([asking_for(request, scope, name)] if scope else [])}
         case DomainTooSmall():
-            return {Kind.SCOPE, *kinds}
+            return {AssumptionKind.SCOPE, *kinds}
         case NoSuchDomain(scope, name):
             return {asking_for(request, scope, name)}
         case RoleScope():
@@ -245,7 +247,7 @@ def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: 
         case SegmentsTooLarge():
             return {SEGMENTS, *kinds}
         case TooFewParts(running=running):
-            return {BY_SCOPE[KIND_OF[type(cause)]], *kinds, *([Kind.RUNNING] if running else [])}
+            return {BY_SCOPE[KIND_OF[type(cause)]], *kinds, *([AssumptionKind.RUNNING] if running else [])}
         case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge():
             return {BETWEEN_PODS, *kinds}
         case SubgroupScope():
@@ -253,9 +255,9 @@ def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: 
         case RoomTooSmall():
             return {ROOM, *kinds}
         case RunningElsewhere():
-            return {Kind.RUNNING}
+            return {AssumptionKind.RUNNING}
         case NodesExcluded():
-            return {Kind.REFUSED}
+            return {AssumptionKind.REFUSED}
     return set()
 
 
@@ -266,10 +268,10 @@ def counts_pods(cause: Cause, request: Request) -> bool:
     return any(rule.name == cause.constraint and bool(rule.existing) for rule in request.constraints)
 
 
-def asking_for(request: Request, scope: str, name: str) -> Kind | Constraint:
+def asking_for(request: Request, scope: str, name: str) -> AssumptionKind | Constraint:
     """What asks for this scope that there is none of: the gang, a role, its segments, or a limit."""
     if scope == request.required_scope:
-        return Kind.SCOPE
+        return AssumptionKind.SCOPE
     for role in request.roles:
         if role.name == name and scope == role.required_scope:
             return ROLE_SCOPE
@@ -281,7 +283,7 @@ def asking_for(request: Request, scope: str, name: str) -> Kind | Constraint:
 
 def assumed(rule: PerScope) -> Assumption:
     """The assumption that this number by scope is kept."""
-    return Assumption(BY_SCOPE[type(rule)], what=rule.scope)
+    return Assumption(BY_SCOPE[type(rule)], subject=rule.scope)
 
 
 def fits(snapshot: Snapshot, request: Request) -> bool:
@@ -295,10 +297,12 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
     request = replace(request, min_member=min(request.min_member, request.size))
     running = request.running
     roles = tuple(_relaxed_role(role, dropped) for role in request.roles)
-    gone = sum(len(role.members) for role in request.roles if Assumption(Kind.ROLE, role.name) in dropped)
+    gone = sum(
+        len(role.members) for role in request.roles if Assumption(AssumptionKind.ROLE, role.name) in dropped
+    )
     request = replace(request, roles=roles, min_member=max(0, request.min_member - gone))
-    gone_roles = {each.role for each in dropped if each.kind is Kind.ROLE}
-    without = gone_roles | {each.role for each in running if Kind.RUNNING in kinds}
+    gone_roles = {each.role for each in dropped if each.kind is AssumptionKind.ROLE}
+    without = gone_roles | {each.role for each in running if AssumptionKind.RUNNING in kinds}
     limits = tuple(
         rule
         for rule in request.per_scope
@@ -307,7 +311,7 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
     rules = tuple(
         rule
         for rule in request.constraints
-        if Assumption(BETWEEN_PODS, what=rule.name) not in dropped
+        if Assumption(BETWEEN_PODS, subject=rule.name) not in dropped
         and not (isinstance(rule, Spread) and gone_roles & rule.counted)
         and not (isinstance(rule, Affinity) and gone_roles & rule.others)
     )
@@ -315,11 +319,11 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
         group for group in request.subgroups if Assumption(SUBGROUP, "", group.name) not in dropped
     )
     request = replace(request, per_scope=limits, constraints=rules, subgroups=groups)
-    if Kind.SCOPE in kinds:
+    if AssumptionKind.SCOPE in kinds:
         request = replace(request, required_scope=None)
-    if Kind.RUNNING in kinds:
+    if AssumptionKind.RUNNING in kinds:
         request = replace(request, running=())
-    taken = {each.what for each in dropped if each.kind is Kind.TAKEN}
+    taken = {each.subject for each in dropped if each.kind is AssumptionKind.IN_USE}
     states = {}
     for name, state in snapshot.nodes.items():
         node = replace(
@@ -344,12 +348,13 @@ def _relaxed_role(role: Role, dropped: frozenset[Assumption]) -> Role:
     terms = tuple(
         term
         for term in role.rules.required
-        if Assumption(Kind.REFUSED, role.name, f"selector {term.key}={term.values[0]}") not in dropped
+        if Assumption(AssumptionKind.REFUSED, role.name, f"selector {term.key}={term.values[0]}")
+        not in dropped
     )
-    if Assumption(Kind.REFUSED, role.name, "cordoned") not in dropped:
+    if Assumption(AssumptionKind.REFUSED, role.name, "cordoned") not in dropped:
         terms = (*terms, SelectorTerm("up", "In", ("yes",)))
     role = replace(role, rules=replace(role.rules, required=terms))
-    if Assumption(Kind.ROLE, role.name) in dropped:
+    if Assumption(AssumptionKind.ROLE, role.name) in dropped:
         role = replace(role, members=())
     if Assumption(ROOM, role.name) in dropped:
         role = replace(role, room={})
@@ -505,4 +510,8 @@ def test_members_inside_a_node_keep_the_rules_over_nodes() -> None:
     instance, limits = instance_of(ClusterView(snapshot, request), {}), Limits(deterministic_time=60)
     conflict = conflict_of(Assumptions(instance, {}), Oracle(Budget(limits)), proven=False)
     assert conflict is not None
-    assert {each.kind for each in conflict.obstacles} == {Kind.RUNNING, Kind.SCOPE, BETWEEN_PODS}
+    assert {each.kind for each in conflict.obstacles} == {
+        AssumptionKind.RUNNING,
+        AssumptionKind.SCOPE,
+        BETWEEN_PODS,
+    }

@@ -259,7 +259,7 @@ def test_mixes_of_sizes_are_packed_not_summed() -> None:
     caps, nothing = np.full((3, 1), 3), np.zeros((0, 3), np.int64)
     table = packed(asks, caps, nothing, nothing[:, :1], np.array([[8], [8]]), np.array([[False], [True]]))
     assert table is not None
-    fitting = set(map(tuple, table.every(0).tolist()))
+    fitting = set(map(tuple, table.all_of_kind(0).tolist()))
     assert {(2, 2, 0), (1, 0, 1), (1, 1, 1)} <= fitting
     assert not {(3, 0, 0), (2, 0, 1)} & fitting
 

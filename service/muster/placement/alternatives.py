@@ -68,7 +68,7 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
             proven, free = _is_proven(decision), places.free_on(touched)
             worths_there = worths(question.request, members, view) if members else []
             compared = _compared(places.name(touched), free, proven, own_worths, worths_there)
-            if set(touched) != places.chosen or compared[1].than is Than.BETTER:
+            if set(touched) != places.own_parts or compared[1].than is Than.BETTER:
                 compared_by_domains[touched] = compared
     tried = tuple(
         alternative for _, alternative in sorted(compared_by_domains.values(), key=lambda member: member[0])
@@ -95,13 +95,13 @@ class _Places:
     scope: str
     part: Ints
     """[row] The domain of each node; a node without one is a domain of its own."""
-    chosen: frozenset[int]
+    own_parts: frozenset[int]
     """The domains that the gang is in: one, unless no scope holds it."""
     open: Bools
     """[row] Whether the node admits some members."""
     free: Ints
     """[row] Free GPUs, or free processor time if the gang asks for no GPU; 0 where the node is shut."""
-    asked: int
+    amount_asked: int
 
     @classmethod
     def of(cls, view: Columns, question: Question, own_rows: Sequence[int], limits: Limits) -> _Places:
@@ -123,17 +123,17 @@ class _Places:
 
     @property
     def own(self) -> str:
-        return self.name(sorted(self.chosen))
+        return self.name(sorted(self.own_parts))
 
     @property
     def others(self) -> list[int]:
         """The other domains with a node that admits the gang."""
-        return sorted(set(self.part[self.open].tolist()) - self.chosen)
+        return sorted(set(self.part[self.open].tolist()) - self.own_parts)
 
     @property
     def shut(self) -> int:
         """How many other domains have no node that admits the gang."""
-        return len(set(self.part.tolist()) - set(self.part[self.open].tolist()) - self.chosen)
+        return len(set(self.part.tolist()) - set(self.part[self.open].tolist()) - self.own_parts)
 
     def to_try(self) -> Iterator[int | None]:
         """Yield the domains in the order in which they are tried; None is all that the gang is not in.
@@ -141,7 +141,7 @@ class _Places:
         Its own domain comes first: something better may have come free there. A gang in several domains is
         compared with each of these too.
         """
-        several = sorted(self.chosen)
+        several = sorted(self.own_parts)
         if len(several) == 1:
             yield several.pop()
         if self.others:
@@ -150,12 +150,12 @@ class _Places:
         yield from sorted([*self.others, *several], key=lambda part: self._nearness(free[part], part))
 
     def _nearness(self, free: float, part: int) -> tuple[bool, float, int]:
-        short = free < self.asked
+        short = free < self.amount_asked
         return short, -free if short else free, part
 
     def rows(self, part: int | None) -> Ints:
         """Return the rows of a domain; None stands for all domains that the gang is not in."""
-        inside = ~np.isin(self.part, list(self.chosen)) if part is None else self.part == part
+        inside = ~np.isin(self.part, list(self.own_parts)) if part is None else self.part == part
         return np.flatnonzero(inside & self.open)
 
     def touched(self, members: Sequence[MemberPlacement]) -> tuple[int, ...]:

@@ -116,9 +116,11 @@ class Plan:
     view: Columns
 
     @cached_property
-    def parts(self) -> Held:
+    def parts(self) -> TouchedParts:
         """The parts that hold the gang, or that it touches."""
-        return Held(self.view, *used_gpus(self.view, self.members), existing_of(self.view, self.request))
+        return TouchedParts(
+            self.view, *used_gpus(self.view, self.members), existing_of(self.view, self.request)
+        )
 
     @cached_property
     def gpu_sets(self) -> Sequence[tuple[GpuSet, int]]:
@@ -265,7 +267,7 @@ def _of_slices(view: Columns, row: int, members: Sequence[MemberPlacement]) -> i
 
 
 @dataclass(frozen=True)
-class Held:
+class TouchedParts:
     """The parts that hold, or are touched by, placed members (see `used_gpus`) and existing members."""
 
     view: Columns

@@ -49,8 +49,8 @@ class Timings:
     def note(self, name: str, began: float) -> None:
         """Add the time since `began` to a phase or a method."""
         now = self.clock()
-        first = self.stretches.get(name, Stretch(began, now))
-        self.stretches[name] = Stretch(first.began, now, first.seconds + now - began)
+        stretch = self.stretches.get(name, Stretch(began, now))
+        self.stretches[name] = Stretch(stretch.began, now, stretch.seconds + now - began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class Budget:
     """What is left of the limits while one decision is made."""
 
     def __init__(self, limits: Limits) -> None:
-        self._whole = self._deterministic = limits.deterministic_time
-        self._kept = 0.0
+        self._total = self._deterministic = limits.deterministic_time
+        self._reserved = 0.0
         self._seconds_left = limits.seconds_left
         self._timings = limits.timings
         self.truncated = False
@@ -105,19 +105,19 @@ class Budget:
     @property
     def deterministic_time(self) -> float:
         """The deterministic time that is left, never negative."""
-        return max(0.0, self._deterministic - self._kept)
+        return max(0.0, self._deterministic - self._reserved)
 
     @contextmanager
     def share(self, share: float) -> Iterator[None]:
         """Let the block use at most this share of the time that there was at first. The rest is for what
         follows.
         """
-        before = self._kept
-        self._kept = max(before, self._deterministic - share * self._whole)
+        before = self._reserved
+        self._reserved = max(before, self._deterministic - share * self._total)
         try:
             yield
         finally:
-            self._kept = before
+            self._reserved = before
 
     def seconds(self) -> float | None:
         """Return how much wall clock time is left, None without a guard."""
@@ -133,7 +133,7 @@ class Budget:
     @property
     def spent(self) -> bool:
         """Whether no time is left. If it is the wall clock, the decision is marked as truncated."""
-        return self.late or self._deterministic <= self._kept
+        return self.late or self._deterministic <= self._reserved
 
     def spend(self, deterministic_time: float) -> None:
         """Take away the deterministic time that a solve has used."""

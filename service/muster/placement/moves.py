@@ -17,7 +17,7 @@ from muster.placement.cluster.candidates import Excluded, admits
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.matching import ClusterView
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.evaluate import Held, evaluated, used_gpus
+from muster.placement.evaluate import TouchedParts, evaluated, used_gpus
 from muster.placement.gang.constraints import constraints_of
 from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import fits_at_once, instance_of, room_of
@@ -122,7 +122,7 @@ def _same_part(view: Columns, request: Request, plan: Placed) -> Bools:
     scope = request.required_scope
     if scope is None:
         return inside
-    held_members = Held(view, *used_gpus(view, plan.members), existing_of(view, request))
+    held_members = TouchedParts(view, *used_gpus(view, plan.members), existing_of(view, request))
     if not held_members.common(scope) or not plan.members:
         return ~inside
     row = view.row[plan.members[0].node]

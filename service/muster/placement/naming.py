@@ -39,7 +39,7 @@ def named(instance: Instance, shares: Iterable[NodeShare]) -> tuple[MemberPlacem
     last ranks first.
     """
     shares, names = tuple(shares), instance.columns.names
-    masks_of_shares = _given(instance, shares)
+    masks_of_shares = _masks_once(instance, shares)
     places = dict[str, MemberPlacement]()
     for block, (role, ask) in enumerate(zip(instance.roles, instance.asks, strict=True)):
         shares_of_block = [i for i, masks in enumerate(masks_of_shares) if masks[block]]
@@ -73,7 +73,7 @@ def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints)
     return [shares[i] for i in order.tolist()]
 
 
-def _given(instance: Instance, shares: Iterable[NodeShare]) -> list[list[list[int]]]:
+def _masks_once(instance: Instance, shares: Iterable[NodeShare]) -> list[list[list[int]]]:
     """Return `_masks` of each share. Many nodes of a gang have equal GPUs and members: these count once."""
     shape, sliced = instance.columns.shape, instance.sliced
     masks_by_key: dict[tuple[object, ...], list[list[int]]] = {}

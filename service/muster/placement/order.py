@@ -78,25 +78,27 @@ class _Near:
     def __init__(self, view: Columns, rule: Affinity, members: Sequence[MemberPlacement]) -> None:
         self._rule, self._row, self._domains = rule, view.row, view.topology.by_label(rule.topology_key)
         rows = [view.row[node] for node in rule.existing if node in view.row]
-        self._there = {int(self._domains[row]) for row in rows} - {-1}
+        self._domains_of_pods = {int(self._domains[row]) for row in rows} - {-1}
         self._matching: Counter[int] = Counter()
-        opened_by_others = {self._at(member) for member in members if member.role in rule.others - rule.roles}
-        self._open_later = opened_by_others | self._there
+        opened_by_others = {
+            self._domain_of(member) for member in members if member.role in rule.others - rule.roles
+        }
+        self._open_later = opened_by_others | self._domains_of_pods
 
-    def _at(self, member: MemberPlacement) -> int:
+    def _domain_of(self, member: MemberPlacement) -> int:
         return int(self._domains[self._row[member.node]])
 
     def accepts(self, member: MemberPlacement) -> bool:
         if member.role not in self._rule.roles:
             return True
-        domain = self._at(member)
+        domain = self._domain_of(member)
         if domain < 0:
             return False
         first = not self._rule.existing and not self._matching.total() and member.role in self._rule.others
-        return first or domain in self._there or self._matching[domain] > 0
+        return first or domain in self._domains_of_pods or self._matching[domain] > 0
 
     def add(self, member: MemberPlacement, times: int = 1) -> None:
-        domain = self._at(member)
+        domain = self._domain_of(member)
         if member.role in self._rule.others and domain >= 0:
             self._matching[domain] += times
 
@@ -104,7 +106,7 @@ class _Near:
         """Put a member that opens a domain first, then members that others need, then the others."""
         if member.role not in self._rule.roles:
             return -1 if member.role in self._rule.others else 0
-        opens = member.role in self._rule.others and self._at(member) not in self._open_later
+        opens = member.role in self._rule.others and self._domain_of(member) not in self._open_later
         return -2 if opens else 0
 
 

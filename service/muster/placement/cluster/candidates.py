@@ -204,16 +204,16 @@ def _int64(text: str) -> int | None:
 class _Common(Mapping[str, str]):
     """Node → what refuses it in the first of these maps, for the nodes that all of them refuse."""
 
-    first: Mapping[str, str]
+    first_map: Mapping[str, str]
     others: tuple[Mapping[str, str], ...]
 
     def __getitem__(self, node: str) -> str:
         if all(node in refusing for refusing in self.others):
-            return self.first[node]
+            return self.first_map[node]
         raise KeyError(node)
 
     def __iter__(self) -> Iterator[str]:
-        return (node for node in self.first if all(node in refusing for refusing in self.others))
+        return (node for node in self.first_map if all(node in refusing for refusing in self.others))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

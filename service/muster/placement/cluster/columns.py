@@ -170,7 +170,7 @@ def memory_in(memory: Ints, masks: Ints | int) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _ColumnProperty:
     """A property of `Columns`: one line of one of its matrices."""
 
     matrix: str
@@ -234,17 +234,17 @@ class Columns:
         """The row of each node, by name."""
         return self.nodes.index
 
-    free_gpus = _Line("amounts", 0)
+    free_gpus = _ColumnProperty("amounts", 0)
     """[row] The free GPUs as a bit mask."""
-    free_count = _Line("amounts", 1)
+    free_count = _ColumnProperty("amounts", 1)
     """[row] How many of the free GPUs can be given to pods, as `NodeState.free_gpu_count` says."""
-    unindexed = _Line("amounts", 2)
+    unindexed = _ColumnProperty("amounts", 2)
     """[row] How many GPUs are taken by pods whose GPU indices are unknown."""
-    cpu = _Line("amounts", 3)
+    cpu = _ColumnProperty("amounts", 3)
     """[row] Free cpu in thousandths of a core. Like all free amounts, it may be negative."""
-    memory = _Line("amounts", 4)
+    memory = _ColumnProperty("amounts", 4)
     """[row] Free memory in bytes."""
-    pods = _Line("amounts", 5)
+    pods = _ColumnProperty("amounts", 5)
     """[row] How many more pods the node has room for."""
 
     def free(self, name: str) -> Ints:
@@ -259,11 +259,11 @@ class Columns:
             column = self.others[name] = fixed(np.fromiter(amounts, np.int64, len(self.states)))
         return column
 
-    gpu_total = _Line("totals", 6)
+    gpu_total = _ColumnProperty("totals", 6)
     """[row] The number of GPUs of the node, including those that masks do not show."""
-    cpu_total = _Line("totals", 3)
+    cpu_total = _ColumnProperty("totals", 3)
     """[row] Allocatable cpu in thousandths of a core."""
-    memory_total = _Line("totals", 4)
+    memory_total = _ColumnProperty("totals", 4)
     """[row] Allocatable memory in bytes."""
 
     @property
@@ -354,7 +354,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         last.wide, last.wide_names, source, step.reshaped, [place.wide or None for place in new], natural
     )
 
-    readings, domains, places = _kept(last, step, snapshot, wide)
+    readings, domains, places = _reused(last, step, snapshot, wide)
     return Columns(
         snapshot=snapshot,
         nodes=nodes,
@@ -377,7 +377,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
     )
 
 
-def _kept(
+def _reused(
     last: Columns, step: Changes, snapshot: Snapshot, wide: Codes
 ) -> tuple[dict[tuple[bool, str], Domains], dict[str, Domains], dict[str, Place]]:
     """Return what `last` remembers that holds for the snapshot too: readings, domains and places.

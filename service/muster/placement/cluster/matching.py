@@ -30,7 +30,7 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown(Generic[K]):
+class _MemoizedView(Generic[K]):
     """The last view that showed a gang other GPUs than there are.
 
     `states` has by node the state, its key, and what they make.
@@ -43,7 +43,7 @@ class _Shown(Generic[K]):
 
 
 def _showing(
-    memo: list[_Shown[K]],
+    memo: list[_MemoizedView[K]],
     snapshot: Snapshot,
     keys: Mapping[str, K],
     make: Callable[[NodeState, K], NodeState],
@@ -64,7 +64,7 @@ def _showing(
         states[name] = before
     nodes = {**snapshot.nodes, **{name: shown for name, (*_, shown) in states.items()}}
     view = following(last.view, replace(snapshot, nodes=nodes))
-    memo[0] = _Shown(snapshot, keys, states, view)
+    memo[0] = _MemoizedView(snapshot, keys, states, view)
     return view
 
 
@@ -231,7 +231,7 @@ def _only(state: NodeState, mask: int) -> NodeState:
     return replace(state, node=node, free_gpus=free, tainted=0, memory=memory)
 
 
-_latest_matched: list[_Shown[int]] = [_Shown()]
+_latest_matched: list[_MemoizedView[int]] = [_MemoizedView()]
 
 
 def _grouped(state: NodeState, attributes: tuple[str, ...]) -> NodeState:
@@ -259,4 +259,4 @@ def groups_of(node: Node, attributes: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(sorted(groups, key=lambda mask: mask & -mask))
 
 
-_latest_grouped: list[_Shown[tuple[str, ...]]] = [_Shown()]
+_latest_grouped: list[_MemoizedView[tuple[str, ...]]] = [_MemoizedView()]

@@ -195,25 +195,25 @@ NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """Taints that the cluster sets on a node that is not ready."""
 
 
-class Kind(Enum):
+class AssumptionKind(Enum):
     """Kinds of assumptions besides constraints. The value says what holds until it is dropped."""
 
     ROLE = "the members of a role are needed"
     REFUSED = "nodes refuse a role for one reason"
-    TAKEN = "other pods keep what they have of one resource"
+    IN_USE = "other pods keep what they have of one resource"
     RUNNING = "members that run already count for scopes"
     SCOPE = "the gang lies in one part of a scope"
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """One assumption. `what` is the reason of a refusal, the resource that is taken, or the constraint
+    """One assumption. `subject` is the reason of a refusal, the resource that is taken, or the constraint
     (`asked`).
     """
 
-    kind: Kind | Constraint
+    kind: AssumptionKind | Constraint
     role: str = ""
-    what: str = ""
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,14 +300,14 @@ def _without_running(request: Request) -> Request:
 def _without(request: Request, assumption: Assumption) -> Request:
     """Return the request without one of its own assumptions. Other assumptions are about the cluster."""
     match assumption.kind:
-        case Kind.ROLE:
+        case AssumptionKind.ROLE:
             return _without_role(request, assumption)
-        case Kind.RUNNING:
+        case AssumptionKind.RUNNING:
             return _without_running(request)
-        case Kind.SCOPE:
+        case AssumptionKind.SCOPE:
             return replace(request, required_scope=None)
         case Constraint() as constraint:
-            return constraint.without(request, assumption.role, assumption.what)
+            return constraint.without(request, assumption.role, assumption.subject)
     return request
 
 
@@ -336,7 +336,7 @@ class Assumptions:
     @cached_property
     def of_roles(self) -> tuple[Assumption, ...]:
         """The assumptions that the members of each role are needed."""
-        return tuple(Assumption(Kind.ROLE, role.name) for role in self.roles)
+        return tuple(Assumption(AssumptionKind.ROLE, role.name) for role in self.roles)
 
     @cached_property
     def groups(self) -> tuple[tuple[Assumption, ...], ...]:
@@ -355,21 +355,21 @@ class Assumptions:
         # Where it is unknown which GPUs are taken, members without GPUs have no domain inside a node either.
         always = {GPU} if self.view.unindexed.any() else set[str]()
         taken_by_others = tuple(
-            Assumption(Kind.TAKEN, what=resource)
+            Assumption(AssumptionKind.IN_USE, subject=resource)
             for resource in reversed(resources_of(self.roles))
             if resource in always or any(amount_of(role, resource) for role in self.roles)
         )
-        refused = tuple(Assumption(Kind.REFUSED, role, reason) for _, role, reason in refusals)
+        refused = tuple(Assumption(AssumptionKind.REFUSED, role, reason) for _, role, reason in refusals)
         return (refused, taken_by_others, *((rule,) for rule in self._rules))
 
     @cached_property
     def _rules(self) -> tuple[Assumption, ...]:
         """The assumptions of the gang's own rules."""
         request = replace(self.request, roles=self.roles)
-        rules = [Assumption(Kind.RUNNING)] if request.running else []
+        rules = [Assumption(AssumptionKind.RUNNING)] if request.running else []
         for constraint in reversed(CONSTRAINTS):
-            rules += [Assumption(constraint, role, key) for role, key in constraint.asked(request)]
-        return (*rules, *([Assumption(Kind.SCOPE)] if request.required_scope else []))
+            rules += [Assumption(constraint, role, key) for role, key in constraint.keys_in(request)]
+        return (*rules, *([Assumption(AssumptionKind.SCOPE)] if request.required_scope else []))
 
     @cached_property
     def _not_offered(self) -> set[str]:
@@ -388,7 +388,9 @@ class Assumptions:
                     request = _without(request, assumption)
             resources = resources_of(self.roles)
             free = frozenset(
-                resource for resource in resources if Assumption(Kind.TAKEN, what=resource) not in key
+                resource
+                for resource in resources
+                if Assumption(AssumptionKind.IN_USE, subject=resource) not in key
             )
             view, room = self._free(free)
             self._worlds[key] = World(view, request, self._admitted(key), room, self._bare)
@@ -423,7 +425,10 @@ class Assumptions:
         for role in self.request.roles:
             rows = np.ones(len(self.view.names), np.bool_)
             for reason, refusing in self.refused.get(role.name, {}).items():
-                if reason in self._not_offered or Assumption(Kind.REFUSED, role.name, reason) in assumptions:
+                if (
+                    reason in self._not_offered
+                    or Assumption(AssumptionKind.REFUSED, role.name, reason) in assumptions
+                ):
                     rows &= ~refusing
             admitted[role.name] = rows
         return admitted

@@ -37,8 +37,8 @@ from muster.placement.cluster.topology import INSIDE, NARROW
 from muster.placement.explain.assumptions import (
     RESOURCES,
     Assumption,
+    AssumptionKind,
     Assumptions,
-    Kind,
     World,
     amount_of,
     emptied,
@@ -91,7 +91,7 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
     assumptions = conflict.assumptions
     roles = {role.name: role for role in assumptions.roles}
     findings = findings_of(conflict)
-    if conflict.obstacles_of(Kind.SCOPE):
+    if conflict.obstacles_of(AssumptionKind.SCOPE):
         scope = str(assumptions.request.required_scope)
         yield findings.domain_too_small(scope)
         yield from findings.joining(scope)
@@ -99,14 +99,14 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
         cause = shortage(conflict)
         if cause is not None:
             yield cause
-        if Assumption(Kind.TAKEN, what=GPU_MEMORY) in conflict.obstacles:
+        if Assumption(AssumptionKind.IN_USE, subject=GPU_MEMORY) in conflict.obstacles:
             yield from not_shared(conflict)
     for constraint in CONSTRAINTS:
         for obstacle in conflict.obstacles_of(constraint):
-            yield from constraint.causes(findings, obstacle.role, obstacle.what)
-    for obstacle in conflict.obstacles_of(Kind.REFUSED):
-        yield _nodes_excluded(conflict, roles[obstacle.role], obstacle.what)
-    for role in conflict.members_of:
+            yield from constraint.causes(findings, obstacle.role, obstacle.subject)
+    for obstacle in conflict.obstacles_of(AssumptionKind.REFUSED):
+        yield _nodes_excluded(conflict, roles[obstacle.role], obstacle.subject)
+    for role in conflict.conflicting_roles:
         missing = assumptions.refused[role.name].get(resource_missing(role))
         if missing is not None and missing.all() and (role.gpus or role.slice):
             yield cause_not_offered(assumptions.view, role, resource_missing(role).removeprefix("no "))
@@ -124,10 +124,10 @@ def _nodes_excluded(conflict: Conflict, role: Role, reason: str) -> NodesExclude
 
 def _contested_nodes(conflict: Conflict, causes: Iterable[Cause]) -> tuple[str, ...]:
     """Return the nodes whose GPUs the gang lacks because other pods have them."""
-    if Assumption(Kind.TAKEN, what=GPU) not in conflict.obstacles:
+    if Assumption(AssumptionKind.IN_USE, subject=GPU) not in conflict.obstacles:
         return ()
-    view, admitted = conflict.assumptions.view, conflict.as_it_is.admitted
-    rows = np.logical_or.reduce([admitted[role.name] for role in conflict.members_of])
+    view, admitted = conflict.assumptions.view, conflict.with_all_assumptions.admitted
+    rows = np.logical_or.reduce([admitted[role.name] for role in conflict.conflicting_roles])
     for cause in causes:
         if isinstance(cause, DomainTooSmall | RoleScope) and cause.best:
             row = view.row.get(cause.best.rpartition("/")[0] if cause.scope in INSIDE else cause.best)
@@ -215,7 +215,7 @@ def _fits_with_all(cluster: ClusterView, limits: Limits) -> bool:
     return Oracle(Budget(limits)).enough(assumptions.world(assumptions.all)) is not False
 
 
-RULES: tuple[Kind | Constraint, ...] = (Kind.SCOPE, Kind.RUNNING, *CONSTRAINTS)
+RULES: tuple[AssumptionKind | Constraint, ...] = (AssumptionKind.SCOPE, AssumptionKind.RUNNING, *CONSTRAINTS)
 """The gang's own demands, besides room."""
 
 NEAR = 0.7
@@ -228,7 +228,7 @@ def shortage(conflict: Conflict) -> Cause | None:
     The result is None if no node admits the members and nothing else needs to be said.
     """
     world = conflict.world(without=RULES)
-    if conflict.nobody_admits and conflict.even_empty and conflict.obstacles_of(Kind.REFUSED):
+    if conflict.nobody_admits and conflict.even_empty and conflict.obstacles_of(AssumptionKind.REFUSED):
         return None
     rows = np.flatnonzero(world.admitting)
     if not len(rows) and len(world.view.names):
@@ -263,7 +263,7 @@ def _cluster_too_small(
     """
     request = conflict.assumptions.request
     running, waiting = _running_on(world.view, request, rows, resource), [role.name for role in request.roles]
-    names = {role.name for role in conflict.members_of} | {role for role, _ in running}
+    names = {role.name for role in conflict.conflicting_roles} | {role for role, _ in running}
     roles = ", ".join((*sorted(names.difference(waiting)), *(name for name in waiting if name in names)))
     demand = _demand(world, resource) + sum(amount for _, amount in running)
     return ClusterTooSmall(
@@ -306,10 +306,10 @@ def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
     """
     resources = [
         resource
-        for resource in resources_of(conflict.members_of)
-        if any(amount_of(role, resource) for role in conflict.members_of)
+        for resource in resources_of(conflict.conflicting_roles)
+        if any(amount_of(role, resource) for role in conflict.conflicting_roles)
     ]
-    in_use = {obstacle.what for obstacle in conflict.obstacles_of(Kind.TAKEN)}
+    in_use = {obstacle.subject for obstacle in conflict.obstacles_of(AssumptionKind.IN_USE)}
     resources.sort(key=lambda resource: resource not in in_use)
     shares = {resource: _share_covered(conflict, world, rows, resource) for resource in resources}
     alone = [resource for resource in resources if shares[resource] < 1]
@@ -341,7 +341,7 @@ def _asking_only(world: World, resources: Collection[str]) -> World:
 
 def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
     """Return the cause that one member exceeds every node that admits members of its role; else None."""
-    for role in conflict.members_of:
+    for role in conflict.conflicting_roles:
         hosts = rows[world.admitted[role.name][rows]]
         if not len(hosts) or room_of(world.view, role)[hosts].any():
             continue
@@ -394,9 +394,9 @@ def _share_covered(conflict: Conflict, world: World, rows: Ints, resource: str) 
     For one role members are counted node by node, else amounts are summed up.
     """
     free, demand = np.maximum(0, free_of(world.view, resource)[rows]), _demand(world, resource)
-    if len(conflict.members_of) > 1:
+    if len(conflict.conflicting_roles) > 1:
         return _sum(free) / demand if demand else np.inf
-    (role,) = conflict.members_of
+    (role,) = conflict.conflicting_roles
     amount = amount_of(role, resource)
     if resource == GPU_MEMORY:
         room = slice_room(world.view.gpu_memory[:, rows], ask_of(role))
@@ -432,7 +432,7 @@ def _sum(free: Ints) -> int:
 
 def _name_of(conflict: Conflict, resource: str) -> str:
     """Return the name of a resource for messages: GPUs have the name of their resource."""
-    names = [role.gpu_resource for role in conflict.members_of if role.gpus]
+    names = [role.gpu_resource for role in conflict.conflicting_roles if role.gpus]
     return names[0] if resource == GPU and names else resource
 
 
@@ -455,7 +455,7 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
     for row in np.flatnonzero(view.totals[1] < view.gpu_total).tolist():
         broken[row] = _broken(view.states[row].node, roles)
     missing = np.array([profile.missing_gpus for profile in view.profiles], np.int64)[view.profile] + broken
-    for role in conflict.members_of if missing.any() else ():
+    for role in conflict.conflicting_roles if missing.any() else ():
         if not role.gpus:
             continue
         more = (view.free_count + missing) // role.gpus > view.free_count // role.gpus
@@ -483,7 +483,7 @@ def not_shared(conflict: Conflict) -> Iterator[IndicesUnknown]:
     No GPU of such a node is shared.
     """
     view = conflict.assumptions.view
-    for role in conflict.members_of:
+    for role in conflict.conflicting_roles:
         if role.slice:
             serves = np.array([any(state.node.gpu_memory) for state in view.states], np.bool_)
             nodes = int(np.count_nonzero(serves & (view.unindexed > 0) & ~_refusing_nodes(conflict, role)))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from muster.domain.request import Role
-from muster.placement.explain.assumptions import Assumption, Assumptions, Kind, World
+from muster.placement.explain.assumptions import Assumption, AssumptionKind, Assumptions, World
 from muster.placement.gang.constraints.constraint import Constraint
 from muster.placement.limits import Budget
 from muster.placement.search.count import Fit, count
@@ -40,13 +40,13 @@ class Oracle:
         """Return how many members fit, at most as many as must fit."""
         return self._fits.get((world, None)) or self._count(world, world.target)
 
-    def most(self, world: World) -> Fit:
+    def largest_fit(self, world: World) -> Fit:
         """Return the most members that fit."""
         return self._count(world, None)
 
     def members(self, world: World) -> int | None:
         """Return the number of the most members that fit; None if that was not decided."""
-        fit = self.most(world)
+        fit = self.largest_fit(world)
         return fit.members if fit.proven else None
 
     def _count(self, world: World, target: int | None) -> Fit:
@@ -72,15 +72,15 @@ class Conflict:
     obstacles: frozenset[Assumption]
     oracle: Oracle
 
-    def obstacles_of(self, kind: Kind | Constraint) -> list[Assumption]:
+    def obstacles_of(self, kind: AssumptionKind | Constraint) -> list[Assumption]:
         """Return the obstacles of one kind, in a fixed order."""
         return sorted(
             (obstacle for obstacle in self.obstacles if obstacle.kind is kind),
-            key=lambda obstacle: (obstacle.role, obstacle.what),
+            key=lambda obstacle: (obstacle.role, obstacle.subject),
         )
 
     @property
-    def members_of(self) -> tuple[Role, ...]:
+    def conflicting_roles(self) -> tuple[Role, ...]:
         """The roles whose members contradict each other or the cluster."""
         names = {assumption.role for assumption in self.roles}
         return tuple(role for role in self.assumptions.roles if role.name in names)
@@ -88,7 +88,7 @@ class Conflict:
     @property
     def name(self) -> str:
         """The names of these roles, as causes show them."""
-        return ", ".join(role.name for role in self.members_of)
+        return ", ".join(role.name for role in self.conflicting_roles)
 
     @property
     def part_of_gang(self) -> str:
@@ -98,21 +98,21 @@ class Conflict:
     @property
     def even_empty(self) -> bool:
         """Whether the gang would not fit even in a cluster without other pods."""
-        return not self.obstacles_of(Kind.TAKEN)
+        return not self.obstacles_of(AssumptionKind.IN_USE)
 
     @property
-    def as_it_is(self) -> World:
+    def with_all_assumptions(self) -> World:
         """The cluster and the gang with all assumptions."""
         return self.assumptions.world(self.assumptions.all)
 
     @property
     def nobody_admits(self) -> bool:
         """Whether no node admits some role."""
-        admitted = self.as_it_is.admitted
-        return not all(admitted[role.name].any() for role in self.members_of)
+        admitted = self.with_all_assumptions.admitted
+        return not all(admitted[role.name].any() for role in self.conflicting_roles)
 
     def world(
-        self, without: Collection[Kind | Constraint] = (), *, refusals_of_conflict: bool = False
+        self, without: Collection[AssumptionKind | Constraint] = (), *, refusals_of_conflict: bool = False
     ) -> World:
         """Return the cluster for these roles, without the assumptions of some kinds.
 
@@ -122,9 +122,11 @@ class Conflict:
         refusals_of_conflict |= self.nobody_admits
 
         def holds(assumption: Assumption) -> bool:
-            if assumption.kind is Kind.REFUSED and refusals_of_conflict:
+            if assumption.kind is AssumptionKind.REFUSED and refusals_of_conflict:
                 return assumption in self.obstacles
-            return assumption.kind not in without and not (assumption.kind is Kind.TAKEN and self.even_empty)
+            return assumption.kind not in without and not (
+                assumption.kind is AssumptionKind.IN_USE and self.even_empty
+            )
 
         every = (assumption for group in self.assumptions.groups for assumption in group)
         return self.assumptions.world({*self.roles, *filter(holds, every)})

@@ -17,10 +17,10 @@ from muster.domain.request import Request, Role, Scope
 from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import CPU, GPU, Bools, Columns, memory_in
 from muster.placement.cluster.topology import INSIDE, NARROW
-from muster.placement.explain.assumptions import Assumption, Kind, World, free_of
+from muster.placement.explain.assumptions import Assumption, AssumptionKind, World, free_of
 from muster.placement.explain.conflict import Conflict
 from muster.placement.gang.blocks import blocks_of
-from muster.placement.gang.constraints.constraint import Findings
+from muster.placement.gang.constraints.constraint import RefusalFacts
 from muster.placement.gang.existing import BoundMember, common_parts, existing_of
 from muster.placement.gpus.slices import ask_of, slice_room
 
@@ -28,13 +28,13 @@ from muster.placement.gpus.slices import ask_of, slice_room
 def findings_of(conflict: Conflict) -> _Findings:
     """Return the findings about this conflict."""
     request = conflict.assumptions.request
-    running = len(request.running) if conflict.obstacles_of(Kind.RUNNING) else 0
+    running = len(request.running) if conflict.obstacles_of(AssumptionKind.RUNNING) else 0
     return _Findings(request, conflict.even_empty, running, conflict)
 
 
 @dataclass(frozen=True, slots=True)
-class _Findings(Findings):
-    """The findings about one conflict. `Findings` says what each method returns."""
+class _Findings(RefusalFacts):
+    """The findings about one conflict. `RefusalFacts` says what each method returns."""
 
     conflict: Conflict
 
@@ -47,7 +47,9 @@ class _Findings(Findings):
         return self.conflict.oracle.members(world), world.target
 
     def works(self, request: Request) -> bool:
-        return self.conflict.oracle.enough(replace(self.conflict.as_it_is, request=request)) is True
+        return (
+            self.conflict.oracle.enough(replace(self.conflict.with_all_assumptions, request=request)) is True
+        )
 
     def admitting(self, role: Role) -> list[str]:
         return [self.view.names[row] for row in np.flatnonzero(self.conflict.world().admitted[role.name])]
@@ -97,7 +99,7 @@ class _Findings(Findings):
 
     def _nearest(self, world: World, scope: str) -> Cause:
         """Return the cause with the part that comes nearest to holding the members."""
-        fit, existing = self.conflict.oracle.most(world), self.existing()
+        fit, existing = self.conflict.oracle.largest_fit(world), self.existing()
         if existing:
             part = self._where_they_run(scope, existing)
         else:
@@ -115,11 +117,11 @@ class _Findings(Findings):
         return self._nowhere(scope, self.conflict.part_of_gang)
 
     def best_part(self, role: Role, scope: str) -> tuple[str, int | None, int]:
-        alone = replace(self.conflict, roles=frozenset((Assumption(Kind.ROLE, role.name),)))
+        alone = replace(self.conflict, roles=frozenset((Assumption(AssumptionKind.ROLE, role.name),)))
         existing, world = self.existing(role.name), alone.world().within(scope)
         running = tuple(member for member in world.request.running if member.role == role.name)
         world = replace(world, request=replace(world.request, running=running))
-        fit = self.conflict.oracle.most(world)
+        fit = self.conflict.oracle.largest_fit(world)
         members = min(fit.members, world.target) if fit.proven else None
         return self._where_they_run(scope, existing) if existing else fit.part, members, world.target
 

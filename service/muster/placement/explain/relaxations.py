@@ -21,11 +21,11 @@ from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import GPU, LARGEST, Columns, Ints, gpu_counts, memory_in
 from muster.placement.cluster.fabric import ALL_GPUS
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.explain.assumptions import Assumption, Kind, World, binds_members
+from muster.placement.explain.assumptions import Assumption, AssumptionKind, World, binds_members
 from muster.placement.explain.conflict import Conflict, irreducible
 from muster.placement.explain.findings import findings_of
 from muster.placement.gang.constraints import CONSTRAINTS
-from muster.placement.gang.constraints.constraint import Findings
+from muster.placement.gang.constraints.constraint import RefusalFacts
 from muster.placement.gang.instance import room_of
 from muster.placement.gpus.slices import MemberAsk, slice_room
 from muster.placement.search.regions import place_in_run
@@ -88,9 +88,9 @@ def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
     yield from _wider(conflict, findings)
     for constraint in CONSTRAINTS:
         for obstacle in conflict.obstacles_of(constraint):
-            yield from constraint.relaxations(findings, obstacle.role, obstacle.what)
+            yield from constraint.relaxations(findings, obstacle.role, obstacle.subject)
     yield from _admitting(conflict)
-    yield from _fewer(conflict)
+    yield from _fewer_members(conflict)
     if release is not None and not is_little(release):
         yield release
 
@@ -98,50 +98,50 @@ def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
 def _admitting(conflict: Conflict) -> Iterator[Relaxation]:
     """Yield changes of a role with which more nodes admit it. A node's state is not to be tolerated."""
     assumptions = conflict.assumptions
-    for obstacle in conflict.obstacles_of(Kind.REFUSED):
-        role, reason = obstacle.role, obstacle.what
+    for obstacle in conflict.obstacles_of(AssumptionKind.REFUSED):
+        role, reason = obstacle.role, obstacle.subject
         taint = reason.removeprefix(TAINT) if reason.startswith(TAINT) else ""
         if is_state(taint) or not (taint or reason.startswith(SELECTORS)):
             continue
         world = assumptions.world(assumptions.all - {obstacle})
         if conflict.oracle.enough(world) is True:
-            rows = world.admitted[role] & ~conflict.as_it_is.admitted[role]
+            rows = world.admitted[role] & ~conflict.with_all_assumptions.admitted[role]
             nodes = int(np.count_nonzero(rows & (world.room[role] > 0)))
             yield Tolerate(role, taint, nodes) if taint else DropSelector(role, reason, nodes)
 
 
-def _wider(conflict: Conflict, findings: Findings) -> Iterator[Relaxation]:
+def _wider(conflict: Conflict, findings: RefusalFacts) -> Iterator[Relaxation]:
     """Yield the narrowest wider scope of the gang that works, unless a label is missing on all nodes."""
     scope = str(conflict.assumptions.request.required_scope)
-    if not conflict.obstacles_of(Kind.SCOPE) or findings.is_nowhere(scope):
+    if not conflict.obstacles_of(AssumptionKind.SCOPE) or findings.is_nowhere(scope):
         return
     for wider in findings.wider(scope):
-        world = conflict.as_it_is.within(wider)
+        world = conflict.with_all_assumptions.within(wider)
         if conflict.oracle.enough(world) is True:
             yield WiderScope(scope, wider or "", conflict.oracle.up_to_target(world).part, world.target)
             return
 
 
-def _fewer(conflict: Conflict) -> Iterator[Relaxation]:
+def _fewer_members(conflict: Conflict) -> Iterator[Relaxation]:
     """Yield that fewer members are required, if the user says how many must fit.
 
     Other dialects count exactly. A gang with existing members has started already. And of several roles,
     nothing says which one the user can do without.
     """
-    world, request = conflict.as_it_is, conflict.assumptions.request
+    world, request = conflict.with_all_assumptions, conflict.assumptions.request
     if request.gang.dialect not in SAY_MIN_MEMBER or len(request.roles) > 1 or request.running:
         return
-    members = conflict.oracle.most(world).members
+    members = conflict.oracle.largest_fit(world).members
     if 0 < members < world.target:
         yield FewerMembers(members, world.target)
 
 
 def _uncordon(conflict: Conflict) -> Uncordon | None:
     """Return the nodes to uncordon, without any that can stay cordoned; None if that does not help."""
-    cordons = {assumption for assumption in conflict.assumptions.all if assumption.what == CORDONED}
+    cordons = {assumption for assumption in conflict.assumptions.all if assumption.subject == CORDONED}
     if cordons.isdisjoint(conflict.obstacles):
         return None
-    world, oracle = conflict.as_it_is, conflict.oracle
+    world, oracle = conflict.with_all_assumptions, conflict.oracle
     open_world = conflict.assumptions.world(conflict.assumptions.all - cordons)
     if oracle.enough(open_world) is not True:
         return None
@@ -157,7 +157,8 @@ def _with_open(world: World, open_world: World, rows: Sequence[int]) -> World:
     """Return the world in which these rows admit what they admit in `open_world`."""
     is_open = np.isin(np.arange(len(world.view.names)), rows)
     admitting = {
-        name: np.where(is_open, open_world.admitted[name], now) for name, now in world.admitted.items()
+        name: np.where(is_open, open_world.admitted[name], current_rows)
+        for name, current_rows in world.admitted.items()
     }
     return replace(world, admitted=admitting)
 
@@ -168,12 +169,14 @@ def _fewest(parts: Sequence[Sequence[int]], alike: bool, works: Works) -> Sequen
     `alike` is whether all members are alike and nothing binds them. Then the first rows that work are the
     fewest.
     """
-    every = [row for part in parts for row in part]
-    for row in every[:TRIED_ALONE]:
+    all_rows = [row for part in parts for row in part]
+    for row in all_rows[:TRIED_ALONE]:
         if works((row,)):
             return (row,)
     in_parts = (_prefix(part, works) for part in islice(parts, TRIED_PARTS))
-    fewest = min(in_parts, key=lambda rows: len(rows) or len(every)) or _prefix(every, works) or every
+    fewest = (
+        min(in_parts, key=lambda rows: len(rows) or len(all_rows)) or _prefix(all_rows, works) or all_rows
+    )
     if alike or len(fewest) > MAX_REDUCED:
         return fewest
     return sorted(irreducible([tuple(reversed(fewest))], lambda rows: works(sorted(rows))))
@@ -195,17 +198,17 @@ def _most_useful_first(world: World, open_world: World) -> list[list[int]]:
 
     First comes the part where the fewest rows should be enough, and in each part the row with most room.
     """
-    now, then = _room(world), _room(open_world)
+    current_room, opened_room = _room(world), _room(open_world)
     part = world.view.topology.regions(world.request.required_scope)
     in_part = part >= 0
-    rows = np.flatnonzero((then > now) & in_part)
-    missing = world.target - np.bincount(part[in_part], now[in_part])
+    rows = np.flatnonzero((opened_room > current_room) & in_part)
+    missing = world.target - np.bincount(part[in_part], current_room[in_part])
     by_part: list[tuple[int, list[int]]] = []
     for code in np.unique(part[rows]).tolist():
         inside = rows[part[rows] == code]
-        inside = inside[np.argsort(now[inside] - then[inside], kind="stable")]
-        nodes = int(np.searchsorted(np.cumsum((then - now)[inside]), missing[code])) + 1
-        by_part.append((nodes if nodes <= len(inside) else len(then), inside.tolist()))
+        inside = inside[np.argsort(current_room[inside] - opened_room[inside], kind="stable")]
+        nodes = int(np.searchsorted(np.cumsum((opened_room - current_room)[inside]), missing[code])) + 1
+        by_part.append((nodes if nodes <= len(inside) else len(opened_room), inside.tolist()))
     by_part.sort(key=lambda nodes_and_rows: nodes_and_rows[0])
     return [inside for _, inside in by_part]
 
@@ -245,9 +248,9 @@ def more_free(conflict: Conflict) -> MoreFree | None:
 
     The result is None if free GPUs alone do not help.
     """
-    (role, *more), assumptions = conflict.members_of, conflict.assumptions
+    (role, *more), assumptions = conflict.conflicting_roles, conflict.assumptions
     resource = GPU_MEMORY if role.slice else GPU
-    others_keep = Assumption(Kind.TAKEN, what=resource)
+    others_keep = Assumption(AssumptionKind.IN_USE, subject=resource)
     if more or not (role.slice or role.gpus) or others_keep not in conflict.obstacles:
         return None
     search = _Search(conflict.world(), assumptions.world(assumptions.all - {others_keep}).view, role)
@@ -256,7 +259,7 @@ def more_free(conflict: Conflict) -> MoreFree | None:
     release = min(filter(None, ways), key=lambda release: release.total, default=None)
     if release is None:
         return None
-    gang = conflict.as_it_is
+    gang = conflict.with_all_assumptions
     view = search.with_free(gang.view, release)
     room = {role.name: room_of(view, role) for role in gang.request.roles}
     if conflict.oracle.enough(replace(gang, view=view, room=room)) is not True:
@@ -297,16 +300,16 @@ class _Search:
         """Return [pool, node] the units free now, and without other pods, among the GPUs of `mask`."""
         view, empty = self.world.view, self.empty
         if not self.role.slice:
-            now, then = (
+            free_now, free_if_empty = (
                 np.maximum(0, gpu_counts(of.free_gpus[rows] & mask) - of.unindexed[rows])
                 for of in (view, empty)
             )
-            return now[None], then[None]
-        now, then = (memory_in(of.gpu_memory[:, rows], mask) for of in (view, empty))
+            return free_now[None], free_if_empty[None]
+        free_now, free_if_empty = (memory_in(of.gpu_memory[:, rows], mask) for of in (view, empty))
         # If the indices of taken GPUs are unknown, these GPUs must become free, not their memory.
-        return now, np.where(view.unindexed[rows] == 0, then, now)
+        return free_now, np.where(view.unindexed[rows] == 0, free_if_empty, free_now)
 
-    def price(self, now: Ints, then: Ints, members: Ints) -> Ints:
+    def price(self, free_now: Ints, free_if_empty: Ints, members: Ints) -> Ints:
         """Return [node] the units that must become free so that the node holds `members` [node].
 
         The price is LARGEST if the node never can hold that many. Each member needs places in different
@@ -314,21 +317,24 @@ class _Search:
         units.
         """
         ask = self.ask
-        places = np.minimum(now // ask.units, members)
-        further = np.minimum(then // ask.units, members) - places
+        places = np.minimum(free_now // ask.units, members)
+        further = np.minimum(free_if_empty // ask.units, members) - places
         missing = np.maximum(0, members * ask.gpus - places.sum(axis=0))
-        next_places = np.sort(np.where(further > 0, (places + 1) * ask.units - now, LARGEST), axis=0)
+        next_places = np.sort(np.where(further > 0, (places + 1) * ask.units - free_now, LARGEST), axis=0)
         cheaper = np.minimum(missing, (further > 0).sum(axis=0))
-        price = np.where(np.arange(len(now))[:, None] < cheaper, next_places, 0).sum(axis=0)
+        price = np.where(np.arange(len(free_now))[:, None] < cheaper, next_places, 0).sum(axis=0)
         return np.where(missing <= further.sum(axis=0), price + (missing - cheaper) * ask.units, LARGEST)
 
     def units(self, row: int, members: int, mask: int = ALL_GPUS) -> Ints:
         """Return [pool] the units that must become free so that the node holds these members."""
-        ask, (now, then) = self.ask, (pools[:, 0] for pools in self.pools(np.array([row]), mask))
-        release, places = np.zeros_like(now), np.minimum(now // ask.units, members)
+        ask, (free_now, free_if_empty) = (
+            self.ask,
+            (pools[:, 0] for pools in self.pools(np.array([row]), mask)),
+        )
+        release, places = np.zeros_like(free_now), np.minimum(free_now // ask.units, members)
         while places.sum() < members * ask.gpus:
-            missing = (places + 1) * ask.units - now - release
-            possible = (places < members) & ((places + 1) * ask.units <= then)
+            missing = (places + 1) * ask.units - free_now - release
+            possible = (places < members) & ((places + 1) * ask.units <= free_if_empty)
             pool = int(np.where(possible, missing, LARGEST).argmin())
             release[pool] += missing[pool]
             places[pool] += 1
@@ -347,8 +353,8 @@ class _Search:
         missing = world.target - np.bincount(part[usable], np.minimum(room, world.target)[usable])
         limit = self.limit
         rows = np.flatnonzero(usable & (limit > room))
-        now, then = self.pools(rows)
-        more = np.minimum(limit[rows], slice_room(then, ask)) - room[rows]
+        free_now, free_if_empty = self.pools(rows)
+        more = np.minimum(limit[rows], slice_room(free_if_empty, ask)) - room[rows]
         more = np.clip(more, 0, min(MAX_MORE_MEMBERS, world.target))
         parts = (missing > 0) & (np.bincount(part[rows], more, len(missing)) >= missing)
         if not parts.any():
@@ -356,11 +362,11 @@ class _Search:
         dearest = ask.gpus * ask.units  # a member costs 1 to this many units
         parts &= missing <= missing[parts].min() * dearest
         at = np.flatnonzero(parts[part[rows]])
-        rows, now, then, more = rows[at], now[:, at], then[:, at], more[at]
+        rows, free_now, free_if_empty, more = rows[at], free_now[:, at], free_if_empty[:, at], more[at]
         price, cost = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
         offering, prices = [rows[:0]], [price[:0]]
         for members in range(1, 1 + int(more.max())):
-            before, cost = cost, self.price(now, then, room[rows] + members)
+            before, cost = cost, self.price(free_now, free_if_empty, room[rows] + members)
             price = np.where(more >= members, np.maximum(price, cost - before), 0)
             offering.append(rows[more >= members])
             prices.append(price[more >= members])

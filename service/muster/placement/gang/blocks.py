@@ -71,10 +71,10 @@ def blocks_of(request: Request, counts: Mapping[str, int] | None = None) -> Bloc
             cut.roles.append(first_by_rank(role, count))
         else:
             members = sorted(role.members, key=rank_key)
-            every = [_Ranked(member, left_out=i >= count) for i, member in enumerate(members)]
-            every += [_Ranked(stay.member, stay) for stay in running]
-            every.sort(key=lambda entry: rank_key(entry.member))
-            list(_divided(cut, role, every, role.segments))
+            ranked_members = [_Ranked(member, left_out=i >= count) for i, member in enumerate(members)]
+            ranked_members += [_Ranked(stay.member, stay) for stay in running]
+            ranked_members.sort(key=lambda entry: rank_key(entry.member))
+            list(_divided(cut, role, ranked_members, role.segments))
         if role.required_scope:
             cut.together.append(
                 Together(role.required_scope, tuple(range(first, len(cut.roles))), tuple(running))

@@ -109,7 +109,7 @@ class Instance:
             return WithoutGpus.NO_MEMBER
         return WithoutGpus.SOME_MEMBERS if self.has_gpus else WithoutGpus.ALL_MEMBERS
 
-    def on(self, rows: Bools) -> Instance:
+    def restricted_to(self, rows: Bools) -> Instance:
         """Return the instance in which only the nodes `rows` [row] bool admit members."""
         return replace(self, admits=self.admits & rows, room=self.room * rows)
 
@@ -150,7 +150,7 @@ class Instance:
         """
         return not self.rules.model and len(self.rules.node_rules) == 1 and not self.existing
 
-    def for_all(self, need: Counts) -> Instance:
+    def presolved_for_all_members(self, need: Counts) -> Instance:
         """Return the instance without parts that are too small for a role whose members must lie in one part.
 
         No plan that places all these members is lost.
@@ -219,7 +219,7 @@ def instance_with(
     blocks = blocks_of(present, counts)
     rules = rules_of(view, request, blocks, existing)
     penalty = _penalties(view, blocks.roles)
-    admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~rules.refused
+    admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~rules.excluded
     room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
     if rules.caps is not None:
         room = np.minimum(room, rules.caps)
@@ -316,7 +316,7 @@ def fits_at_once(instance: Instance, need: Counts) -> Bools:
         admitted &= view.free(name) >= amount
     if instance.sliced or instance.rules.caps is not None:
         admitted &= (instance.room >= np.array(need)[:, None]).all(axis=0)
-    for may_hold in instance.rules.whole:
+    for may_hold in instance.rules.gang_on_node_checks:
         admitted &= may_hold(need)
     return admitted
 

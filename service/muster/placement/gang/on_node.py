@@ -177,11 +177,11 @@ def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints
     total = view.gpu_total[rows][:, None]
     before = after = ONE_GPU * (view.free_count[rows][:, None] - gpus_taken)
     excess = np.zeros_like(before)
-    for every, free, demand, unit in (
+    for node_total, free, demand, unit in (
         (view.cpu_total, view.cpu, [role.resources.cpu_milli for role in roles], 0),
         (view.memory_total, view.memory, [role.resources.memory_bytes for role in roles], MIB),
     ):
-        whole, free_amount = every[rows][:, None] >> unit, free[rows][:, None]
+        whole, free_amount = node_total[rows][:, None] >> unit, free[rows][:, None]
         scale = np.where(whole > 0, ONE_GPU * total, 0), np.maximum(1, whole)
         of_theirs = theirs @ np.array(demand, np.int64)
         of_all = of_theirs + idle @ np.array(demand, np.int64)
@@ -193,13 +193,13 @@ def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints
             for amount in (of_all, of_theirs)
         ]
         excess = np.maximum(excess, beyond[0] - beyond[1])
-    now = (before - after + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
-    alone = ~(theirs.any(axis=-1) | beside[:, None])
-    later = np.where(
-        alone, np.maximum(1, -(-excess // ONE_GPU)), (excess + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
+    lost_now = (before - after + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
+    is_only_user = ~(theirs.any(axis=-1) | beside[:, None])
+    lost_later = np.where(
+        is_only_user, np.maximum(1, -(-excess // ONE_GPU)), (excess + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
     )
-    later = np.minimum(later, total - gpus_taken)
-    return np.asarray(np.where(idle.any(axis=-1), now + later, 0))
+    lost_later = np.minimum(lost_later, total - gpus_taken)
+    return np.asarray(np.where(idle.any(axis=-1), lost_now + lost_later, 0))
 
 
 def _shares(amount: Ints, scale: tuple[Ints, Ints]) -> Ints:

@@ -42,18 +42,18 @@ UNLIMITED = 1 << 62
 class Packings:
     """All packings of a node except the empty one, its maximal packings, and whether the lists are complete.
 
-    Both are [packing, role] int64. `made` returns all packings. They are made only on request, because most
+    Both are [packing, role] int64. `make_all` returns all packings. They are made only on request, because most
     nodes are only counted.
     """
 
     maximal: Ints
     complete: bool
-    made: Callable[[], Ints]
+    make_all: Callable[[], Ints]
 
     @cached_property
     def all(self) -> tuple[Counts, ...]:
         """All packings except the empty one."""
-        return _tuples(self.made())
+        return _tuples(self.make_all())
 
     @cached_property
     def largest(self) -> tuple[Counts, ...]:
@@ -109,7 +109,7 @@ def _of_roles(
 ) -> tuple[Ints, list[Packings]]:
     caps = caps[active]
     roles = [instance.roles[r] for r in active]
-    names, demand = _asked(roles)
+    names, demand = _demand_by_resource(roles)
     asks = np.concatenate([np.array([[role.gpus] for role in roles], np.int64), demand], axis=1)
     free = np.concatenate([gpus[None], _free(instance, rows, names)])
     key = np.concatenate([caps, _binding(caps, asks, np.maximum(0, free))])
@@ -126,7 +126,7 @@ def _of_roles(
     return index, lists
 
 
-def _asked(roles: Sequence[Role]) -> tuple[list[str], Ints]:
+def _demand_by_resource(roles: Sequence[Role]) -> tuple[list[str], Ints]:
     """Return the resources that these roles ask for besides GPUs, and [role, resource] how much of each."""
     amounts = [amounts_of(role.resources) for role in roles]
     names = sorted(set[str]().union(*amounts))
@@ -148,14 +148,15 @@ def _packed(
     """
     asks = instance.asks
     units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
-    names, demand = _asked(instance.roles)
+    names, demand = _demand_by_resource(instance.roles)
     useful = np.minimum(np.maximum(0, _free(instance, rows, names)), demand.T @ caps)  # more is of no use
     index, first = distinct(np.concatenate([caps, useful, units * 2 + whole]))
     table = packed(asks, caps[:, first], demand.T, useful[:, first], units[:, first], whole[:, first])
     if table is None:
         return None
     return index, [
-        Packings(maximal, True, partial(table.every, kind)) for kind, maximal in enumerate(table.largest())
+        Packings(maximal, True, partial(table.all_of_kind, kind))
+        for kind, maximal in enumerate(table.largest())
     ]
 
 
@@ -216,13 +217,15 @@ def _under_rules(
         packings = lists[int(index_of[i])]
         if rule is not None:
             domains = searched_domains(rule, shape, int(free_gpus[i]))
-            packings = _ruled(packings.all, rule, domains, packings.complete)
+            packings = _filter_by_rule(packings.all, rule, domains, packings.complete)
         ruled.append(packings)
     return index, ruled
 
 
 @lru_cache(maxsize=1 << 14)
-def _ruled(packings: tuple[Counts, ...], rule: NodeRule, domains: Counts, complete: bool) -> Packings:
+def _filter_by_rule(
+    packings: tuple[Counts, ...], rule: NodeRule, domains: Counts, complete: bool
+) -> Packings:
     allowed_packings = [packing for packing in packings if allowed(rule, packing, domains)]
     complete &= all(decided(rule, packing, domains) for packing in packings)
     return _listed(allowed_packings, len(rule.gpus), complete=complete)
@@ -287,7 +290,7 @@ def _spread(packings: Packings, active: list[int], roles: int) -> Packings:
         every[:, active] = counts
         return every
 
-    return Packings(spread(packings.maximal), packings.complete, lambda: spread(packings.made()))
+    return Packings(spread(packings.maximal), packings.complete, lambda: spread(packings.make_all()))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -298,29 +301,29 @@ def _packings(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Count
     caps = tuple(cap // unit for cap, unit in zip(caps, units, strict=True))
     complete = prod(cap + 1 for cap in caps) <= MAX_PACKINGS
     if complete:
-        packings_found = [
+        packings = [
             packing
             for packing in _walk(grouped, [range(cap + 1) for cap in caps], free_amounts)
             if any(packing)
         ]
-        known_packings = set(packings_found)
+        packing_set = set(packings)
         largest = [
-            packing
-            for packing in packings_found
-            if not any(more in known_packings for more in _one_more(packing))
+            packing for packing in packings if not any(more in packing_set for more in _one_more(packing))
         ]
     else:
         largest = list(
             dict.fromkeys(
-                _filled(grouped, caps, free_amounts, packing)
-                for packing in _some(grouped, caps, free_amounts)
+                _fill_up(grouped, caps, free_amounts, packing)
+                for packing in _thinned_packings(grouped, caps, free_amounts)
             )
         )
-        packings_found = list(dict.fromkeys([*filter(any, _some(grouped, caps, free_amounts)), *largest]))
+        packings = list(
+            dict.fromkeys([*filter(any, _thinned_packings(grouped, caps, free_amounts)), *largest])
+        )
 
     table, maximal = (
-        np.array(packings, np.int64).reshape(len(packings), len(asks)) * np.array(units, np.int64)
-        for packings in (packings_found, largest)
+        np.array(counts, np.int64).reshape(len(counts), len(asks)) * np.array(units, np.int64)
+        for counts in (packings, largest)
     )
     return Packings(maximal, complete, lambda: table)
 
@@ -330,7 +333,7 @@ def _one_more(packing: Counts) -> Iterator[Counts]:
         yield (*packing[:r], count + 1, *packing[r + 1 :])
 
 
-def _some(asks: tuple[Counts, ...], caps: Counts, free: Counts) -> Iterator[Counts]:
+def _thinned_packings(asks: tuple[Counts, ...], caps: Counts, free: Counts) -> Iterator[Counts]:
     """Yield packings on an evenly thinned grid; with too many roles, those of one role each."""
     mixed = sum(cap > 0 for cap in caps)
     steps = int(MAX_PACKINGS ** (1 / mixed))
@@ -346,7 +349,7 @@ def _thinned(cap: int, steps: int) -> Sequence[int]:
     return sorted({round(cap * i / (steps - 1)) for i in range(steps)})
 
 
-def _filled(asks: tuple[Counts, ...], caps: Counts, free: Counts, packing: Counts) -> Counts:
+def _fill_up(asks: tuple[Counts, ...], caps: Counts, free: Counts, packing: Counts) -> Counts:
     """Return the packing with as many members added as fit, role after role. It is a maximal packing."""
     filled = list(packing)
     free_amounts = [
@@ -400,14 +403,14 @@ class Packed:
     `roles` is the number of the gang's roles. If no role can be `deep`, it is this number.
     """
 
-    most: Small
+    max_deep: Small
     axes: tuple[int, ...]
     deep: int
     roles: int
 
     def largest(self) -> list[Ints]:
         """Return the maximal packings of each kind, [packing, role] int64."""
-        most = self.most
+        most = self.max_deep
         alone = most >= 0
         alone[(0,) * len(self.axes)] &= most[(0,) * len(self.axes)] > 0  # leaves out the empty packing
         for axis in range(len(self.axes)):
@@ -421,9 +424,9 @@ class Packed:
         packings[:, self.deep] = most[alone][order]
         return np.split(packings[:, : self.roles], np.searchsorted(kind[order], np.arange(1, most.shape[-1])))
 
-    def every(self, kind: int) -> Ints:
+    def all_of_kind(self, kind: int) -> Ints:
         """Return all packings of one kind except the empty one, [packing, role] int64, sorted."""
-        most = self.most[..., kind]
+        most = self.max_deep[..., kind]
         at = np.argwhere(most >= 0)
         times = most[tuple(at.T)].astype(np.int64) + 1
         packings = np.zeros((int(times.sum()), self.roles + 1), np.int64)
@@ -459,7 +462,7 @@ def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole
         return None
     chunk = max(1, AT_ONCE // filling.cells)
     parts = [
-        filling.most(units[:, start : start + chunk], whole[:, start : start + chunk])
+        filling.max_deep(units[:, start : start + chunk], whole[:, start : start + chunk])
         for start in range(0, kinds, chunk)
     ]
     most = np.concatenate(parts, axis=-1)
@@ -494,7 +497,7 @@ class _Filling:
         self._sizes = tuple(int(most[r]) + 1 for r in axes)
         self._sliced = [i for i, r in enumerate(axes) if asks[r].units]
         self._units = tuple(asks[axes[i]].units for i in self._sliced)
-        self._whole = [0 if asks[r].units else asks[r].gpus for r in axes]
+        self._whole_gpus = [0 if asks[r].units else asks[r].gpus for r in axes]
         # Members of several GPUs have one slice on each. So their number bounds their slices on one GPU.
         self._several = [i for i in self._sliced if asks[axes[i]].gpus > 1]
 
@@ -509,7 +512,7 @@ class _Filling:
         times = prod(self._sizes[i] for i in self._several)
         return max(self.cells, times * gpus * ways * prod(self._state(self._sizes, gpus)))
 
-    def most(self, units: Ints, whole: Bools) -> Small:
+    def max_deep(self, units: Ints, whole: Bools) -> Small:
         """Return [count of each other role …, node] int16: the most members of the deep role."""
         most = np.full((*self._sizes, units.shape[1]), NO_ROOM, np.int16)
         for several in product(*(range(self._sizes[i]) for i in self._several)):
@@ -517,9 +520,11 @@ class _Filling:
             sizes = tuple(
                 on_several[i] + 1 if i in on_several else size for i, size in enumerate(self._sizes)
             )
-            state = self._filled(units, whole, sizes, on_several)
+            state = self._fill_gpus(units, whole, sizes, on_several)
             counts = np.ix_(*(np.arange(on_several.get(i, 0), n) for i, n in enumerate(sizes)))
-            whole_gpus = sum((n * gpus for n, gpus in zip(counts, self._whole, strict=True)), np.int64(0))
+            whole_gpus = sum(
+                (n * gpus for n, gpus in zip(counts, self._whole_gpus, strict=True)), np.int64(0)
+            )
             whole_gpus = np.broadcast_to(whole_gpus, np.broadcast_shapes(*(n.shape for n in counts)))
             places = (counts[i] * self._asks[self._axes[i]].gpus for i in self._sliced)
             cells = state[(np.minimum(whole_gpus, len(state) - 1), *places)]
@@ -527,11 +532,11 @@ class _Filling:
         return most
 
     def _state(self, sizes: Counts, gpus: int) -> tuple[int, ...]:
-        whole = sum((size - 1) * gpus_each for size, gpus_each in zip(sizes, self._whole, strict=True))
+        whole = sum((size - 1) * gpus_each for size, gpus_each in zip(sizes, self._whole_gpus, strict=True))
         places = ((sizes[i] - 1) * self._asks[self._axes[i]].gpus + 1 for i in self._sliced)
         return (min(gpus, whole) + 1, *places)
 
-    def _filled(self, units: Ints, whole: Bools, sizes: Counts, on_several: dict[int, int]) -> Small:
+    def _fill_gpus(self, units: Ints, whole: Bools, sizes: Counts, on_several: dict[int, int]) -> Small:
         shape = self._state(sizes, len(units))
         on_one = tuple(on_several.get(i, sizes[i] - 1) for i in self._sliced)
         state = np.full((*shape, units.shape[1]), NO_ROOM, np.int16)

@@ -34,7 +34,7 @@ class Rules:
 
     view: Columns
     blocks: Blocks
-    refused: Bools
+    excluded: Bools
     """[block, row] bool: nodes that the block must not use."""
     in_node: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """[row] int64: the index in `node_rules`. The entry None means that nothing is bound there."""
@@ -63,7 +63,7 @@ class Rules:
     """The most members of the gang in one NVLink domain of a node, −1 without such a limit."""
     limits: list[tuple[Ints, Counts]] = field(default_factory=list)
     """([row] int64, blocks): the most members of these blocks together that the node holds."""
-    whole: list[Callable[[Counts], Bools]] = field(default_factory=list)
+    gang_on_node_checks: list[Callable[[Counts], Bools]] = field(default_factory=list)
     """Functions from a packing of the whole gang to [row] bool: whether the node may hold it."""
 
     @classmethod
@@ -76,8 +76,8 @@ class Rules:
     def set_node_rules(self, existing: ExistingMembers) -> None:
         """Set the rule of each node from what constraints have added. Equal rules share one index."""
         view, in_wide = self.view, self.view.topology.in_wide
-        every: dict[NodeRule | None, int] = {None: 0}
-        self.in_node, self.node_rules = np.zeros(len(view.names), np.int64), tuple(every)
+        index_of_rule: dict[NodeRule | None, int] = {None: 0}
+        self.in_node, self.node_rules = np.zeros(len(view.names), np.int64), tuple(index_of_rule)
         collected = (self.pinned, self.one_domain_blocks, self.apart, self.limits, existing)
         units = (*(unit - 1 for unit in self.unit), *self.domain_unit)
         if not any(collected) and not any(units) and max(self.node_most, self.domain_most) < 0:
@@ -85,7 +85,7 @@ class Rules:
 
         def index(row: int) -> int:
             rule = existing.after(view, row, self._rule_on(row, bool(in_wide[row])))
-            return every.setdefault(rule if rule.binds else None, len(every))
+            return index_of_rule.setdefault(rule if rule.binds else None, len(index_of_rule))
 
         elsewhere = np.arange(len(self.in_node))
         if existing.masks:
@@ -99,7 +99,7 @@ class Rules:
             self.in_node[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]
         for row in existing.masks:
             self.in_node[row] = index(row)
-        self.node_rules = tuple(every)
+        self.node_rules = tuple(index_of_rule)
 
     def _rule_on(self, row: int, wide: bool) -> NodeRule:
         """Return the rule of a node without existing members. In a `wide` domain the node is one domain."""
@@ -126,26 +126,26 @@ class Rules:
         """Return for each of `node_rules` its unit of the block: such a node takes a multiple of it."""
         return tuple(1 if rule is None else rule.unit_of(block) for rule in self.node_rules)
 
-    def cap(self, block: int, most: Ints) -> None:
+    def cap_role(self, block: int, most: Ints) -> None:
         """Let each node hold at most `most` [row] int64 members of the block."""
         if self.caps is None:
             shape = (len(self.blocks.roles), len(self.view.names))
             self.caps = np.full(shape, LARGEST, np.int64)
         self.caps[block] = np.minimum(self.caps[block], most)
 
-    def at_most(self, blocks: Counts, most: Ints) -> None:
+    def cap_together(self, blocks: Counts, most: Ints) -> None:
         """Let each node hold at most `most` [row] int64 members of these blocks together."""
         for block in blocks:
-            self.cap(block, most)
+            self.cap_role(block, most)
         if len(blocks) > 1:
             self.limits.append((most, blocks))
 
-    def refuse(self, blocks: Counts, rows: Bools) -> None:
+    def exclude(self, blocks: Counts, rows: Bools) -> None:
         """Keep these blocks off the nodes `rows` [row] bool."""
         for block in blocks:
-            self.refused[block] |= rows
+            self.excluded[block] |= rows
 
-    def bind(self, name: str, part: PartsByRow, rule: Callable[[Ints], Rule]) -> None:
+    def add_rule(self, name: str, part: PartsByRow, rule: Callable[[Ints], Rule]) -> None:
         """Add a rule of the model about these parts. `rule` makes the rule from the parts by cell."""
         self.cells[name] = part
         self.model.append(lambda parts: rule(parts[name]))

@@ -102,18 +102,18 @@ class _FitCounter:
         fit = most_in_segments(instance, self.scopes)
         if fit is not None:
             return fit
-        best_fit, proven = NO_FIT, True
+        largest, proven = NO_FIT, True
         for tries, members in enumerate(ways_to_cut(request)):
             if tries == MAX_TRIES or self.budget.late:
                 proven = False
                 break
-            if sum(members.values()) < best_fit.members + (not self.roles_in_order) or self._is_enough(
-                best_fit
+            if sum(members.values()) < largest.members + (not self.roles_in_order) or self._is_enough(
+                largest
             ):
                 continue
             fit = self._largest_in_part(instance.keeping(members))
-            best_fit, proven = max(best_fit, fit, key=self._rank), proven and fit.proven
-        return replace(best_fit, proven=proven)
+            largest, proven = max(largest, fit, key=self._rank), proven and fit.proven
+        return replace(largest, proven=proven)
 
     def _rank(self, fit: Fit) -> tuple[int, Counts]:
         return fit.members, fit.counts if self.roles_in_order else ()
@@ -127,26 +127,26 @@ class _FitCounter:
         Each number of members is then a problem of its own. Usually one member can always be left out, so
         the interval of numbers is halved. Otherwise each number is tried, the largest first.
         """
-        best_fit, proven, size = NO_FIT, True, instance.request.size
+        largest, proven, size = NO_FIT, True, instance.request.size
         if self.target is None and size > MAX_COUNTED:
-            return replace(best_fit, proven=False)
+            return replace(largest, proven=False)
         if not fewer_fit(instance.request):
             for total in range(size, (self.target or 1) - 1, -1):
                 fit = self._exactly(instance, total)
                 proven &= fit.proven
                 if fit.members == total:
                     return replace(fit, proven=proven)
-            return replace(best_fit, proven=proven)
+            return replace(largest, proven=proven)
         low, high = (self.target, self.target) if self.target else (1, size)
         while low <= high:
             middle = (low + high + 1) // 2
             fit = self._exactly(instance, middle)
             if fit.members == middle:
-                best_fit, low = fit, middle + 1
+                largest, low = fit, middle + 1
             else:
                 proven &= fit.proven
                 high = middle - 1
-        return replace(best_fit, proven=proven)
+        return replace(largest, proven=proven)
 
     def _exactly(self, instance: Instance, total: int) -> Fit:
         """Return a fit of `total` members, shared among the roles in any way; else one of fewer members.
@@ -186,28 +186,28 @@ class _FitCounter:
             return parts.fit(fullest, int(parts.upper[fullest]))
         if not self.roles_in_order:
             parts = parts.with_lower()
-        best_fit, proven, enough = NO_FIT, True, self.target or sum(parts.need)
+        largest, proven, enough = NO_FIT, True, self.target or sum(parts.need)
         regions, complete = parts.by_upper_bound(max(1, self.target or 0))
         for region in regions:
-            if not region.upper or region.upper < max(self.target or 0, best_fit.members):
+            if not region.upper or region.upper < max(self.target or 0, largest.members):
                 break
-            if region.upper == best_fit.members and not (
-                self.roles_in_order and parts.caps(region.code) > best_fit.counts
+            if region.upper == largest.members and not (
+                self.roles_in_order and parts.caps(region.code) > largest.counts
             ):
                 continue
             if region.problem is None:
-                best_fit = parts.fit(region.code, region.upper)
+                largest = parts.fit(region.code, region.upper)
             elif parts.lower[region.code] >= enough:
-                best_fit = parts.fit(region.code, int(parts.lower[region.code]))
+                largest = parts.fit(region.code, int(parts.lower[region.code]))
             elif self.budget.spent:
                 proven = False
             else:
                 counts, is_most = self._solved(region, parts.quorum)
                 proven &= is_most
-                best_fit = max(best_fit, parts.fit(region.code, sum(counts), counts), key=self._rank)
-            if best_fit.members >= enough:
+                largest = max(largest, parts.fit(region.code, sum(counts), counts), key=self._rank)
+            if largest.members >= enough:
                 break
-        return replace(best_fit, proven=proven and (complete or best_fit.members >= enough))
+        return replace(largest, proven=proven and (complete or largest.members >= enough))
 
     def _solved(self, region: _RegionBound, quorum: QuorumRule | None) -> tuple[Counts, bool]:
         """Return how many members of each role the region holds, and whether that is proven.
@@ -233,7 +233,7 @@ class _FitCounter:
         index, packings = packings_on(instance, rows, need, masks)
         complete = all(packing.complete for packing in packings)
         nobody = (0,) * len(need)
-        gang_checks = instance.rules.whole
+        gang_checks = instance.rules.gang_on_node_checks
         by_kind = [{nobody, *(p.all if gang_checks or quorum else p.largest)} for p in packings]
         all_packings = set[Counts]().union(*by_kind)
         starting = filter(instance.starts, all_packings) if quorum else all_packings

@@ -340,7 +340,7 @@ class _PackingFilter:
 
     def passing(self, row: int, packings: Packings) -> Ints:
         """Return the packings [packing, role] of the row that may be in such a plan."""
-        all_packings = packings.made()
+        all_packings = packings.make_all()
         enough = (all_packings @ self.prices >= self.min_values[row]).all(axis=1)
         if self.touching is not None:
             enough |= ~all_packings[:, self.touching].any(axis=1)

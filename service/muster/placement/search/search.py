@@ -312,7 +312,7 @@ def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Bu
 def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> PartialPlan:
     """Return the plan with nothing decided, without parts that no plan for all these members can use."""
     with budget.phase("scan"):
-        instance = instance.for_all(need)
+        instance = instance.presolved_for_all_members(need)
     return PartialPlan(
         instance, scopes, need, levels_of_plan(instance.levels, instance.costs, instance.without_gpus)
     )

@@ -71,7 +71,7 @@ class SingleNode:
         apart = (instance.without_gpus is WithoutGpus.SOME_MEMBERS or level is UNUSABLE) and not inside
         if apart and Scope.NVLINK_DOMAIN not in plan.scopes:
             return Declined(IDLE)
-        nodes = instance.on(~wide) if apart else instance
+        nodes = instance.restricted_to(~wide) if apart else instance
         with budget.phase("scan"):
             inside_scopes = [scope for scope in plan.scopes if scope in INSIDE]
             rows = _rows(nodes, plan.scopes, plan.need)
@@ -81,7 +81,7 @@ class SingleNode:
             return Declined("no node takes all members", gap)
         shares: tuple[NodeShare, ...] = (best_node.share,)
         if apart and instance.room[:, wide].any():  # an NVLink domain of several nodes may be better
-            spread, unproven = self.decide(replace(plan, instance=instance.on(wide)), None, budget)
+            spread, unproven = self.decide(replace(plan, instance=instance.restricted_to(wide)), None, budget)
             gap = gap or unproven
             values = {shares: best_node.value} | ({spread.shares(): spread.value} if spread else {})
             shares = min(values, key=lambda shares: _value(instance, shares, values[shares]))
@@ -292,7 +292,7 @@ class MembersWithoutGpus:
             return Declined(
                 "" if instance.without_gpus is WithoutGpus.NO_MEMBER else "other members have GPUs"
             )
-        active, without = list(plan.active), instance.on(instance.columns.gpu_total == 0)
+        active, without = list(plan.active), instance.restricted_to(instance.columns.gpu_total == 0)
         completed, gap = self.decide(replace(plan, instance=without, levels=plan.levels[1:]), None, budget)
         if completed is not None:
             steps = (Step(level.name, self.name), *completed.steps)

@@ -1,7 +1,4 @@
-"""Check where members lie: the gang's scope, what binds members to each other, and what binds them to pods.
-
-Which preferred scopes hold is checked too.
-"""
+"""Check where members lie: the gang's required and preferred scopes, and its constraints between pods."""
 
 from __future__ import annotations
 

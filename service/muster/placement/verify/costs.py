@@ -43,7 +43,9 @@ def _of_term(fabric: Fabric, topology: str, spread: bool, spot: Spot, old: Seque
     """Count what a policy counts on one node. What running members touch costs nothing."""
     if topology == "nvswitch":
         has = spot.state.node.labels.get(NVSWITCH) == "true"
-        return int(spot.gpus > 0 and has == spread and not any(stay.gpus or not stay.known for stay in old))
+        return int(
+            spot.gpus > 0 and has == spread and not any(stay.gpus or not stay.indices_known for stay in old)
+        )
     if topology == "nvlink":
         new = fabric.touched(spot, "nvlink-domain")
         return -len(new.difference(*(fabric.touched(stay, "nvlink-domain") for stay in old)))
@@ -102,7 +104,9 @@ def crossings(
     scopes.append("node")
     if any(role.gpus or role.slice for role in request.roles if role.members):
         scopes.append("nvlink-domain")
-    touching = {name: spot for name, spot in everyone.items() if spot.gpus or not spot.known} or everyone
+    touching = {
+        name: spot for name, spot in everyone.items() if spot.gpus or not spot.indices_known
+    } or everyone
     counted = tuple((scope, fabric.count_touched(touching, scope)) for scope in scopes)
     if counted == claimed:
         return []

@@ -84,11 +84,11 @@ def _wasted(free: int) -> int:
 _GPU, _STEP, _MOST_STEPS = 1000, 10, 1 << 40
 
 
-class _Left(NamedTuple):
+class _FreeAmounts(NamedTuple):
     """What is left of a node: cpu, the GPUs that are wholly free, and the units of each GPU."""
 
     cpu_milli: int
-    whole: Collection[int]
+    free_gpus: Collection[int]
     units: Sequence[int]
 
 
@@ -132,7 +132,7 @@ def _prices(snapshot: Snapshot) -> list[float]:
     return prices
 
 
-def _usable(kind: TypicalRequest, state: NodeState, room: _Left) -> float:
+def _usable(kind: TypicalRequest, state: NodeState, room: _FreeAmounts) -> float:
     """Return the GPU-thousandths that requests of the kind can use of the node."""
     node = state.node
     serves = node.gpu_memory if kind.units else node.gpu_resources
@@ -142,39 +142,39 @@ def _usable(kind: TypicalRequest, state: NodeState, room: _Left) -> float:
     free = [
         thousandths
         for gpu, thousandths in enumerate(_thousandths(state, room))
-        if (gpu < len(room.units) and room.units[gpu] >= kind.units if kind.units else gpu in room.whole)
+        if (gpu < len(room.units) and room.units[gpu] >= kind.units if kind.units else gpu in room.free_gpus)
     ]
     fitting, fed = len(free) // kind.gpus, room.cpu_milli / max(1, kind.cpu_milli)
     return sum(free) * min(1.0, fed / fitting) if fitting and fed >= 1 else 0.0
 
 
-def _left_before(state: NodeState) -> _Left:
+def _left_before(state: NodeState) -> _FreeAmounts:
     """Return what is left before the plan. Of GPUs that pods hold without known indices, the last count as
     taken."""
     gpus = range(state.node.topology.gpu_count)
     free = [gpu for gpu in gpus if state.free_gpus >> gpu & 1]
-    return _Left(state.free.cpu_milli, free[: state.free_gpu_count], state.free_memory)
+    return _FreeAmounts(state.free.cpu_milli, free[: state.free_gpu_count], state.free_memory)
 
 
-def _left_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli: int) -> _Left:
+def _left_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli: int) -> _FreeAmounts:
     """Return what is left once these have theirs. Which whole GPUs they take does not count: the last."""
     before = _left_before(state)
     units = [*before.units]
     shared = {gpu: member.units for member in members if member.units for gpu in member.gpus}
     count = sum(len(member.gpus) for member in members if not member.units)
-    taken_gpus = [*before.whole][len(before.whole) - count :] if count else []
+    taken_gpus = [*before.free_gpus][len(before.free_gpus) - count :] if count else []
     for gpu in (*taken_gpus, *shared):
         if gpu < len(units):  # a GPU that the node lacks is a sentence of `members`
             units[gpu] -= shared.get(gpu, units[gpu])
-    whole = [gpu for gpu in before.whole if gpu not in taken_gpus and gpu not in shared]
-    return _Left(before.cpu_milli - cpu_milli, whole, units)
+    whole = [gpu for gpu in before.free_gpus if gpu not in taken_gpus and gpu not in shared]
+    return _FreeAmounts(before.cpu_milli - cpu_milli, whole, units)
 
 
-def _thousandths(state: NodeState, room: _Left) -> list[int]:
+def _thousandths(state: NodeState, room: _FreeAmounts) -> list[int]:
     """Return what is free of each GPU."""
     every = state.node.gpu_memory or (0,) * state.node.topology.gpu_count
     return [
-        _GPU if gpu in room.whole else _GPU * room.units[gpu] // size if room.units and size else 0
+        _GPU if gpu in room.free_gpus else _GPU * room.units[gpu] // size if room.units and size else 0
         for gpu, size in enumerate(every)
     ]
 
@@ -189,7 +189,7 @@ def unusable(request: Request, plan: Placed, groups: Groups, touched: Spots, old
     idle = {name for name, role in asks.items() if not (role.gpus or role.slice)}
     if not idle or not any(member.role in idle for member in plan.members):
         return [] if claimed is None else [f"all members have GPUs, so {claimed} can't be made unusable"]
-    with_gpus = {spot.state.node.name for spot in old.values() if spot.gpus or not spot.known}
+    with_gpus = {spot.state.node.name for spot in old.values() if spot.gpus or not spot.indices_known}
     for name, members in groups.items():
         roles = [asks[m.role] for m in members if m.role in asks]
         with_gpu_roles = [role for role in roles if role.gpus or role.slice]
@@ -210,7 +210,9 @@ def _unusable_now(state: NodeState, roles: Sequence[Role], takers: Sequence[Role
             _GPU * free,
             *(
                 share
-                for share, _ in _shares(state, [a - b for a, b in zip(amounts, _asked(counted), strict=True)])
+                for share, _ in _shares(
+                    state, [a - b for a, b in zip(amounts, _requested(counted), strict=True)]
+                )
             ),
         )
         for amounts, counted in ((_amounts(state.free), takers), (_amounts(state.free), roles))
@@ -224,7 +226,7 @@ def _unusable_later(state: NodeState, roles: Sequence[Role], takers: Sequence[Ro
     excess = max(
         max(0, share_all - _GPU * gpus) - max(0, share_takers - _GPU * gpus)
         for (_, share_all), (_, share_takers) in zip(
-            _shares(state, _asked(roles)), _shares(state, _asked(takers)), strict=True
+            _shares(state, _requested(roles)), _shares(state, _requested(takers)), strict=True
         )
     )
     rounded = -((_SLACK - excess) // _GPU) if beside else max(1, -(-excess // _GPU))
@@ -242,7 +244,7 @@ def _shares(state: NodeState, amounts: Iterable[int]) -> Iterator[tuple[int, int
         yield (share if every else gpus), share
 
 
-def _asked(roles: Iterable[Role]) -> tuple[int, int]:
+def _requested(roles: Iterable[Role]) -> tuple[int, int]:
     cpu, memory = 0, 0
     for role in roles:
         cpu, memory = cpu + role.resources.cpu_milli, memory + role.resources.memory_bytes

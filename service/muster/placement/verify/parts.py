@@ -159,13 +159,13 @@ def describes(description: str, part: str) -> bool:
 class Spot(NamedTuple):
     """Where one member lies, placed or existing, or all members on one node.
 
-    `gpus` is a bit mask. `known` is false if an existing member has GPUs whose indices are unknown.
+    `gpus` is a bit mask. `indices_known` is false if an existing member has GPUs whose indices are unknown.
     """
 
     role: str
     state: NodeState
     gpus: int
-    known: bool = True
+    indices_known: bool = True
 
 
 Spots = Mapping[str, Spot]
@@ -211,7 +211,9 @@ def spots_of_all(touched: Spots, old: Spots) -> Spots:
     for spot in old.values():
         name = spot.state.node.name
         before = united.get(name, spot)
-        united[name] = Spot("", spot.state, spot.gpus | before.gpus, spot.known and before.known)
+        united[name] = Spot(
+            "", spot.state, spot.gpus | before.gpus, spot.indices_known and before.indices_known
+        )
     return united
 
 
@@ -258,7 +260,7 @@ class Fabric:
         self._in_words = in_words
         self._nodes = [spot.state.node for spot in spots]
         self._parts: dict[str, Mapping[str, str]] = {"node": {node.name: node.name for node in self._nodes}}
-        self._known: dict[str, Mapping[str, int]] = {}
+        self._nvlink_domains: dict[str, Mapping[str, int]] = {}
 
     def common(self, spots: Iterable[Spot], scope: str) -> set[str]:
         """Return the parts of the scope that hold all of these spots."""
@@ -276,7 +278,7 @@ class Fabric:
         if scope != NVLINK[0]:
             return len({names[name] or (name,) for name in spots})
         for name, spot in spots.items():
-            if names[name] or spot.state.unindexed_gpus or not spot.known:
+            if names[name] or spot.state.unindexed_gpus or not spot.indices_known:
                 parts |= self.touched(spot, scope)
             else:
                 alike[spot.state.node.topology, spot.gpus] += 1
@@ -299,7 +301,7 @@ class Fabric:
             part = self.names(scope)[node.name]
             return {(part, "" if part else node.name)}
         parts = self._domains(spot.state)
-        if not spot.known and len(parts) == 1:
+        if not spot.indices_known and len(parts) == 1:
             return {(part, "") for part in parts}
         if parts:
             return {(part, "") for part, mask in parts.items() if spot.gpus & mask}
@@ -312,7 +314,7 @@ class Fabric:
         if the node is one NVLink domain.
         """
         state, node = spot.state, spot.state.node
-        if not spot.known and scope in ("gpu", "nvlink-domain") and len(self._domains(state)) != 1:
+        if not spot.indices_known and scope in ("gpu", "nvlink-domain") and len(self._domains(state)) != 1:
             return set()
         if scope == "nvlink-domain":
             return {part for part, mask in self._domains(state).items() if not spot.gpus & ~mask}
@@ -346,7 +348,7 @@ class Fabric:
     def _domains(self, state: NodeState) -> Mapping[str, int]:
         """Return the NVLink domains of the node that can be promised: name → mask of its GPUs there."""
         node = state.node
-        if node.name not in self._known:
+        if node.name not in self._nvlink_domains:
             islands = node.topology.islands
             if name := self.names(NVLINK[0])[node.name]:
                 domains = {name: (1 << node.topology.gpu_count) - 1}
@@ -354,5 +356,5 @@ class Fabric:
                 domains = {}
             else:
                 domains = {f"{node.name}/{i}": mask for i, mask in enumerate(islands)}
-            self._known[node.name] = domains
-        return self._known[node.name]
+            self._nvlink_domains[node.name] = domains
+        return self._nvlink_domains[node.name]

@@ -30,7 +30,9 @@ CONSTRAINTS = tuple(sorted(set(_in_this_folder()), key=lambda constraint: constr
 
 def constraints_of(request: Request) -> Iterator[tuple[Constraint, str, str]]:
     """Yield what a request asks for as (constraint, role, what), in the order of CONSTRAINTS."""
-    return ((constraint, role, key) for constraint in CONSTRAINTS for role, key in constraint.asked(request))
+    return (
+        (constraint, role, key) for constraint in CONSTRAINTS for role, key in constraint.keys_in(request)
+    )
 
 
 def rules_of(view: Columns, request: Request, blocks: Blocks, existing: ExistingMembers) -> Rules:

@@ -23,7 +23,7 @@ from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
 from muster.placement.cluster.candidates import selects, tolerated
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
-from muster.placement.gang.constraints.constraint import ByName, Findings
+from muster.placement.gang.constraints.constraint import ByName, RefusalFacts
 from muster.placement.gang.constraints.max_per import MaxPerPart
 from muster.placement.gang.constraints.together import RoleScope
 from muster.placement.gang.existing import ExistingMembers
@@ -33,7 +33,7 @@ from muster.placement.model.problem import PartShare, Problem, Rule, capacity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Apart(Rule):
+class AntiAffinityRule(Rule):
     """Let no part hold a member of `roles` and another member of `others`.
 
     A role in both has at most one member in each part.
@@ -69,32 +69,32 @@ def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
     domains = rules.view.topology.by_label(rule.topology_key)
     blocks, repelled = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
     repelling_domains = domains[rules.rows(rule.existing)]
-    rules.refuse(blocks, (domains >= 0) & np.isin(domains, repelling_domains))
+    rules.exclude(blocks, (domains >= 0) & np.isin(domains, repelling_domains))
     if not blocks or not repelled:
         return
     labelled = domains >= 0
     for block in set(blocks) & set(repelled):
-        rules.cap(block, np.where(labelled, 1, LARGEST))
+        rules.cap_role(block, np.where(labelled, 1, LARGEST))
     if len({*blocks, *repelled}) > 1:
         rules.apart.append((labelled, blocks, repelled))
     if one_node_each(domains):
         return
     if set(blocks) == set(repelled):
         room = np.ones(int(domains.max(initial=0)) + 1, np.int64)
-        rules.bind(name, domains, lambda part: MaxPerPart(part, blocks, max_members=room))
+        rules.add_rule(name, domains, lambda part: MaxPerPart(part, blocks, max_members=room))
     else:
-        rules.bind(name, domains, lambda part: Apart(part, blocks, repelled))
+        rules.add_rule(name, domains, lambda part: AntiAffinityRule(part, blocks, repelled))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Near(Rule):
+class AffinityRule(Rule):
     """Keep members of `roles` in parts that are `opened` [part] bool, or that a member of `others` opens.
 
-    A member that is in both may open a part only if `first` is true, and then only one part.
+    A member that is in both may open a part only if `opens_first` is true, and then only one part.
     """
 
     opened: Bools
-    first: bool
+    opens_first: bool
 
     @property
     def distinguished_by(self) -> tuple[Ints, ...]:
@@ -106,7 +106,9 @@ class Near(Rule):
         problem, model = variables.problem, variables.model
         need = sum(problem.need[role] for role in self.roles)
         opening = variables.by_part(self.part, set(self.others) - set(self.roles))
-        themselves = variables.by_part(self.part, set(self.others) & set(self.roles)) if self.first else {}
+        themselves = (
+            variables.by_part(self.part, set(self.others) & set(self.roles)) if self.opens_first else {}
+        )
         first = []
         for part, counts in variables.by_part(self.part, self.roles).items():
             if part < 0:
@@ -135,21 +137,23 @@ def _add_affinity(rules: Rules, rule: Affinity, name: str) -> None:
     blocks, openers = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
     if not blocks:
         return
-    rules.refuse(blocks, domains < 0)
+    rules.exclude(blocks, domains < 0)
     opened = np.zeros(int(domains.max(initial=0)) + 1, bool)
     domains_of_pods = domains[rules.rows(rule.existing)]
     opened[domains_of_pods[domains_of_pods >= 0]] = True
     matching_themselves, opening = set(blocks) & set(openers), set(openers) - set(blocks)
     first = bool(matching_themselves) and not rule.existing
     if not opening and not first:
-        rules.refuse(blocks, (domains < 0) | ~opened[np.maximum(domains, 0)])
+        rules.exclude(blocks, (domains < 0) | ~opened[np.maximum(domains, 0)])
         return
     if not opening and matching_themselves == set(blocks):
         if sum(len(rules.blocks.roles[block].members) for block in blocks) > 1:
-            rules.bind(name, domains, lambda part: RoleScope(part, blocks))
+            rules.add_rule(name, domains, lambda part: RoleScope(part, blocks))
             rules.together.append((name, blocks))
         return
-    rules.bind(name, domains, lambda part: Near(part, blocks, openers, opened=opened, first=first))
+    rules.add_rule(
+        name, domains, lambda part: AffinityRule(part, blocks, openers, opened=opened, opens_first=first)
+    )
 
     def may_hold(packing: Counts) -> Bools:
         has_members = any(packing[block] for block in blocks)
@@ -158,22 +162,22 @@ def _add_affinity(rules: Rules, rule: Affinity, name: str) -> None:
         )
         return np.asarray(opened[np.maximum(domains, 0)] | (opens or not has_members))
 
-    rules.whole.append(may_hold)
+    rules.gang_on_node_checks.append(may_hold)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Skew(Rule):
+class SpreadRule(Rule):
     """Limit each part with a member of `roles` to `most` more pods than the emptiest `eligible` part has.
 
-    The pods that count are `there` [part] int64, the matching pods that run, and the members of `others`. A
+    The pods that count are `running_pods` [part] int64, the matching pods that run, and the members of `others`. A
     member counts in the part `counts` [row, later cell] int64 of its node; −1 means that it does not count.
     The number of pods in the emptiest part lies between `lowest` and `highest`.
     """
 
     counts: Ints
-    there: Ints
+    running_pods: Ints
     eligible: Bools
-    most: int
+    max_skew: int
     lowest: int
     highest: int
 
@@ -181,7 +185,7 @@ class Skew(Rule):
     def distinguished_by(self) -> tuple[Ints, ...]:
         """Return [cell] arrays that tell apart nodes for which this rule makes a difference."""
         counts = (self.counts >= 0).astype(np.int64)
-        return (self.of_part(self.there), self.of_part(self.eligible.astype(np.int64)), counts)
+        return (self.of_part(self.running_pods), self.of_part(self.eligible.astype(np.int64)), counts)
 
     def share(self, problem: Problem) -> PartShare | None:
         """Return limits for each part that hold in every plan, for the bound.
@@ -192,32 +196,34 @@ class Skew(Rule):
             return None
         part, held_by = self.counts[problem.cell], capacity(problem, self.roles)
         unit = problem.unit_of(self.roles)
-        parts, inside = len(self.there), part >= 0
+        parts, inside = len(self.running_pods), part >= 0
         room = np.bincount(part[inside], held_by[inside], parts).astype(np.int64)
-        reached = self.there + room
+        reached = self.running_pods + room
         highest = min([self.highest, *reached[self.eligible].tolist()])
 
-        def most(least: int) -> Ints:
-            return np.where(self.eligible, np.clip(least + self.most - self.there, 0, room) // unit * unit, 0)
+        def members_at(least: int) -> Ints:
+            return np.where(
+                self.eligible, np.clip(least + self.max_skew - self.running_pods, 0, room) // unit * unit, 0
+            )
 
         lowest, need = self.lowest, sum(problem.need[role] for role in self.roles)
         elsewhere = ((self.part[problem.cell] >= 0) & ~inside & (held_by > 0)).any()
         if not problem.partial and not elsewhere:
-            while lowest < highest and int(most(lowest).sum()) < need:
+            while lowest < highest and int(members_at(lowest).sum()) < need:
                 lowest += 1
-        low = np.where(self.eligible, -(np.minimum(0, self.there - lowest) // unit * unit), 0)
-        return PartShare(self.roles, part, low, most(highest), most(lowest), held_by)
+        low = np.where(self.eligible, -(np.minimum(0, self.running_pods - lowest) // unit * unit), 0)
+        return PartShare(self.roles, part, low, members_at(highest), members_at(lowest), held_by)
 
     def add(self, variables: Variables, name: str) -> None:
         """Add the rule to the model, with one variable for the number of pods in the emptiest part."""
         problem, model = variables.problem, variables.model
         counted = variables.by_part(self.counts, self.others)
         total = {
-            part: LinearExpr.sum([int(self.there[part]), *counted.get(part, [])])
-            for part in range(len(self.there))
+            part: LinearExpr.sum([int(self.running_pods[part]), *counted.get(part, [])])
+            for part in range(len(self.running_pods))
             if self.eligible[part]
         }
-        absent = [int(self.there[part]) for part in total if part not in counted]
+        absent = [int(self.running_pods[part]) for part in total if part not in counted]
         least = model.new_int_var(
             self.lowest, max(self.lowest, min([self.highest, *absent])), f"{name}/least"
         )
@@ -229,8 +235,8 @@ class Skew(Rule):
         for part, counts in variables.by_part(self.part, self.roles).items():
             if part not in total:
                 continue  # no pod counts there
-            within = total[part] <= least + self.most
-            if same and self.there[part] <= self.lowest + self.most:
+            within = total[part] <= least + self.max_skew
+            if same and self.running_pods[part] <= self.lowest + self.max_skew:
                 model.add(within).with_name(f"{name}/{part}")
                 continue
             receives = model.new_bool_var(f"{name}/{part}/receives")
@@ -246,7 +252,7 @@ def _add_spread(rules: Rules, rule: Spread, name: str) -> None:
     """
     domains = rules.view.topology.by_label(rule.topology_key)
     blocks_bound, counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted)
-    rules.refuse(blocks_bound, domains < 0)
+    rules.exclude(blocks_bound, domains < 0)
     alike: dict[object, Counts] = {}
     for block in blocks_bound:
         admission = rules.blocks.roles[block].rules if rule.honor_affinity or rule.honor_taints else None
@@ -301,25 +307,25 @@ def _spread_of(
             pods_there[counts[row]] += pods
     need = sum(len(rules.blocks.roles[block].members) for block in counted)
     few = int(eligible.sum()) < rule.min_domains or not eligible.any()
-    lowest, highest = (0, 0) if few else _least(pods_there[eligible], need)
-    most = rule.max_skew
+    lowest, highest = (0, 0) if few else _emptiest(pods_there[eligible], need)
+    max_skew = rule.max_skew
     if not counted or lowest == highest:  # then the number of pods in the emptiest part is known
-        room = np.where(eligible, lowest + most - pods_there, LARGEST)
-        rules.refuse(bound, (domains >= 0) & (room[np.maximum(domains, 0)] < 0))
+        room = np.where(eligible, lowest + max_skew - pods_there, LARGEST)
+        rules.exclude(bound, (domains >= 0) & (room[np.maximum(domains, 0)] < 0))
         if not counted:
             return
         if set(bound) == set(counted):
             room = np.maximum(0, room)
-            _known_least(rules, name, counts, room, bound)
+            _add_fixed_limits(rules, name, counts, room, bound)
             return
     rules.cells[name], rules.cells[f"{name} counted"] = domains, counts
     skew = partial(
-        Skew,
+        SpreadRule,
         roles=bound,
         others=counted,
-        there=pods_there,
+        running_pods=pods_there,
         eligible=eligible,
-        most=most,
+        max_skew=max_skew,
         lowest=lowest,
         highest=highest,
     )
@@ -331,40 +337,42 @@ def _spread_of(
         at, more = np.maximum(domains, 0), sum(packing[block] for block in counted)
         total = np.where(eligible[at], pods_there[at] + np.where(counts >= 0, more, 0), 0)
         if few:
-            return np.asarray(total <= most)
+            return np.asarray(total <= max_skew)
         smallest = np.partition(np.append(pods_there[eligible], LARGEST), 1)[:2]
-        alone = (pods_there[at] == smallest[0]) & eligible[at]
-        least = np.minimum(np.where(alone, smallest[1], smallest[0]), np.where(eligible[at], total, LARGEST))
-        return np.asarray(total - least <= most)
+        is_only_emptiest = (pods_there[at] == smallest[0]) & eligible[at]
+        least = np.minimum(
+            np.where(is_only_emptiest, smallest[1], smallest[0]), np.where(eligible[at], total, LARGEST)
+        )
+        return np.asarray(total - least <= max_skew)
 
-    rules.whole.append(may_hold)
+    rules.gang_on_node_checks.append(may_hold)
 
 
-def _least(pods_there: Ints, need: int) -> tuple[int, int]:
+def _emptiest(pods_there: Ints, need: int) -> tuple[int, int]:
     """Return the number of pods in the emptiest domain: now, and the largest possible after `need` more are
     placed.
     """
-    low, ordered = int(pods_there.min()), np.sort(pods_there)
+    pods_now, ordered = int(pods_there.min()), np.sort(pods_there)
     # By n: the pods that raise the first n domains to the n-th.
     filled = np.arange(1, len(ordered) + 1) * ordered - np.cumsum(ordered)
     last = int(np.searchsorted(filled, need, side="right"))
-    return low, int(ordered[last - 1] + (need - filled[last - 1]) // last)
+    return pods_now, int(ordered[last - 1] + (need - filled[last - 1]) // last)
 
 
-def _known_least(rules: Rules, name: str, counts: PartsByRow, room: Ints, blocks: Counts) -> None:
+def _add_fixed_limits(rules: Rules, name: str, counts: PartsByRow, room: Ints, blocks: Counts) -> None:
     """Let each domain hold `room` [domain] int64 members of these blocks."""
     by_row = np.where(counts >= 0, room[np.maximum(counts, 0)], LARGEST)
     if one_node_each(counts):
-        rules.at_most(blocks, by_row)
+        rules.cap_together(blocks, by_row)
         return
     for block in blocks:
-        rules.cap(block, by_row)
-    rules.bind(name, counts, lambda part: MaxPerPart(part, blocks, max_members=room))
+        rules.cap_role(block, by_row)
+    rules.add_rule(name, counts, lambda part: MaxPerPart(part, blocks, max_members=room))
 
     def may_hold(packing: Counts) -> Bools:
         return np.asarray(by_row >= sum(packing[block] for block in blocks))
 
-    rules.whole.append(may_hold)
+    rules.gang_on_node_checks.append(may_hold)
 
 
 class _BetweenPods(ByName):
@@ -381,7 +389,7 @@ class _BetweenPods(ByName):
                 case Spread():
                     _add_spread(rules, rule, name)
 
-    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
+    def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         rule = next(rule for rule in findings.request.constraints if rule.name == key)
         # Without running pods that the rule avoids or counts, it may hold. Pods that it looks for stay.
         even_empty = findings.even_empty and (isinstance(rule, Affinity) or not rule.existing)

@@ -22,7 +22,7 @@ from muster.placement.limits import takes_gpus
 
 
 @dataclass(frozen=True, slots=True)
-class Findings(ABC):
+class RefusalFacts(ABC):
     """What a constraint may ask about a gang that does not fit.
 
     `even_empty` is whether the gang would not fit even in a cluster without other pods. `running` is the
@@ -87,7 +87,7 @@ class Findings(ABC):
 class Constraint(ABC):
     """One kind of constraint.
 
-    `role` and `key` say which constraint of a request is meant, as `asked` yields them.
+    `role` and `key` say which constraint of a request is meant, as `keys_in` yields them.
     """
 
     order: ClassVar[int]
@@ -96,7 +96,7 @@ class Constraint(ABC):
     """Whether the place of one member limits the places of others. Then members are not moved one by one."""
 
     @abstractmethod
-    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+    def keys_in(self, request: Request) -> Iterator[tuple[str, str]]:
         """Yield the constraints of this kind in the request, as (role, what). Each can be dropped alone."""
 
     @abstractmethod
@@ -112,10 +112,10 @@ class Constraint(ABC):
         """Add what the request asks for to the rules of the gang."""
 
     @abstractmethod
-    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
+    def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         """Yield the causes of the refusal that this constraint accounts for."""
 
-    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[Relaxation]:
+    def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Relaxation]:
         """Yield weaker constraints with which the gang fits. Each of them was tried."""
         yield from ()
 
@@ -128,7 +128,7 @@ class OfRoles(Constraint):
     field: ClassVar[str]
     nothing: ClassVar[object]
 
-    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+    def keys_in(self, request: Request) -> Iterator[tuple[str, str]]:
         """Yield each role that has the constraint."""
         yield from ((role.name, "") for role in request.roles if getattr(role, self.field))
 
@@ -148,7 +148,7 @@ class ByName(Constraint):
 
     field: ClassVar[str]
 
-    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+    def keys_in(self, request: Request) -> Iterator[tuple[str, str]]:
         """Yield each name once."""
         yield from (("", name) for name in dict.fromkeys(rule.name for rule in getattr(request, self.field)))
 
@@ -158,7 +158,7 @@ class ByName(Constraint):
         change: dict[str, object] = {self.field: rules}
         return replace(request, **change)  # type: ignore[arg-type]
 
-    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[Relaxation]:
+    def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Relaxation]:
         """Yield that the constraint is dropped, if the gang fits without it."""
         if findings.works(self.without(findings.request, role, key)):
             yield DropConstraint(key)
@@ -173,7 +173,7 @@ class ByScope(Constraint):
         """Return the constraints of this kind in the request, by scope."""
         return {limit.scope: limit for limit in request.per_scope if isinstance(limit, self.kind)}
 
-    def asked(self, request: Request) -> Iterator[tuple[str, str]]:
+    def keys_in(self, request: Request) -> Iterator[tuple[str, str]]:
         """Yield each scope that has the constraint."""
         yield from (("", scope) for scope in self.of(request))
 

@@ -16,7 +16,7 @@ from muster.domain.reasons import Cause
 from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import LARGEST, Bools
 from muster.placement.cluster.topology import own
-from muster.placement.gang.constraints.constraint import ByScope, Findings, OfRoles, role_of
+from muster.placement.gang.constraints.constraint import ByScope, OfRoles, RefusalFacts, role_of
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Counts, Rules
 from muster.placement.limits import takes_gpus
@@ -52,13 +52,13 @@ class _MaxPer(ByScope):
             if rule.scope != Scope.GPU:  # a GPU never holds two members that take it whole
                 _add_max_per(rules, rule, existing)
 
-    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
+    def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         rule = self.of(findings.request)[key]
         yield TooFewParts(rule.scope, rule.members, *findings.fit(), findings.even_empty, findings.running)
         if isinstance(nowhere := findings.no_such(rule.scope), NoSuchDomain):
             yield nowhere
 
-    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[MorePerPart]:
+    def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[MorePerPart]:
         """Yield the smallest number that works: the step is doubled, then the interval is halved."""
         request, before = findings.request, self.of(findings.request)[key].members
 
@@ -90,7 +90,7 @@ def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> Non
     codes = rules.codes(rule.scope)
     roles = rules.blocks.roles
     blocks = tuple(b for b, role in enumerate(roles) if takes_gpus(role) or not wide)
-    rules.whole.append(partial(_may_hold_all, rules, rule, blocks, len(existing.members)))
+    rules.gang_on_node_checks.append(partial(_may_hold_all, rules, rule, blocks, len(existing.members)))
     if not wide:
         codes = own(codes)
     elif (codes < 0).all():
@@ -100,7 +100,7 @@ def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> Non
         if codes[stay.row] >= 0 and (stay.has_gpus or not wide):
             members_there[codes[stay.row]] += 1
     room: Ints = np.maximum(0, rule.members - members_there)
-    rules.bind(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, max_members=room))
+    rules.add_rule(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, max_members=room))
 
 
 def _less(most: int, members: int) -> int:
@@ -129,9 +129,9 @@ class _Room(OfRoles):
             if most_by_row:
                 most = np.full(len(rules.view.names), LARGEST, np.int64)
                 most[list(most_by_row)] = list(most_by_row.values())
-                rules.at_most(blocks, most)
+                rules.cap_together(blocks, most)
 
-    def causes(self, findings: Findings, role: str, key: str) -> Iterator[RoomTooSmall]:
+    def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[RoomTooSmall]:
         """Yield how many members the nodes that admit the role can hold, as far as known."""
         asking = role_of(findings.request, role)
         members = len(asking.members)

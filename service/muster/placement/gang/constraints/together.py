@@ -20,7 +20,7 @@ from muster.domain.request import Request, Role, Scope, Segment
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.topology import own
 from muster.placement.gang.blocks import Together
-from muster.placement.gang.constraints.constraint import ByName, Findings, OfRoles, role_of
+from muster.placement.gang.constraints.constraint import ByName, OfRoles, RefusalFacts, role_of
 from muster.placement.gang.existing import ExistingMembers, common_parts
 from muster.placement.gang.rules import Rules
 from muster.placement.model.build import LinearExpr, Variables
@@ -57,7 +57,7 @@ class _RoleScope(OfRoles):
         for together in rules.blocks.together:
             in_one_part(rules, together, existing)
 
-    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
+    def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         asking = role_of(findings.request, role)
         scope = str(asking.required_scope)
         if (nowhere := findings.no_such(scope, asking)) is not None:
@@ -66,7 +66,7 @@ class _RoleScope(OfRoles):
         yield RoleScopeTooSmall(role, scope, *findings.best_part(asking, scope), findings.even_empty)
         yield from findings.joining(scope, role)
 
-    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[WiderScope]:
+    def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[WiderScope]:
         scope = str(role_of(findings.request, role).required_scope)
         for wider in () if findings.is_nowhere(scope) else findings.wider(scope):
             if findings.works(self.changed(findings.request, role, wider)):
@@ -125,17 +125,17 @@ def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> 
         else:
             allowed = np.isin(codes, [codes[stay.row] for stay in staying])
         refused = refused | ~allowed if pinned else np.ones(len(codes), bool)
-    rules.refuse(blocks, refused)
+    rules.exclude(blocks, refused)
     if scope == Scope.GPU:
         for block in blocks:
             several = any(stay.has_gpus for stay in staying)
-            rules.refused[block] |= outside_gpus(rules, block, several=several)
+            rules.excluded[block] |= outside_gpus(rules, block, several=several)
         taking = tuple(block for block in blocks if rules.blocks.roles[block].gpus)
         rules.limits += [(np.ones(len(codes), np.int64), taking)] if taking else []
     members = sum(len(rules.blocks.roles[block].members) for block in blocks)
     if pinned is None and members > 1:
         name = f"together {blocks} {scope}"
-        rules.bind(name, np.where(refused, -1, codes), lambda part: RoleScope(part, blocks))
+        rules.add_rule(name, np.where(refused, -1, codes), lambda part: RoleScope(part, blocks))
         rules.together.append((name, blocks))
 
 
@@ -152,7 +152,7 @@ def _pin(rules: Rules, row: int, parts: frozenset[str], blocks: tuple[int, ...])
     if len(domains) == 1:
         pins = rules.pinned.setdefault(row, {})
         for block in blocks:
-            rules.refused[block, row] |= pins.setdefault(block, domains[0]) != domains[0]
+            rules.excluded[block, row] |= pins.setdefault(block, domains[0]) != domains[0]
 
 
 class _Subgroup(ByName):
@@ -169,14 +169,14 @@ class _Subgroup(ByName):
             running = tuple(member for member in request.running if member.role in group.roles)
             in_one_part(rules, Together(group.scope, rules.blocks_of(group.roles), running), existing)
 
-    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
+    def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         group = _named(findings.request, key)
         yield SubgroupScope(key, group.scope, *findings.fit(), findings.even_empty)
         yield from findings.joining(group.scope, *group.roles)
         if (nowhere := findings.no_such(group.scope)) is not None:
             yield nowhere
 
-    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[Relaxation]:
+    def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Relaxation]:
         if not findings.is_nowhere(_named(findings.request, key).scope):
             yield from super().relaxations(findings, role, key)
 
@@ -216,7 +216,7 @@ class _Segments(OfRoles):
         for block in range(len(rules.blocks.roles)):
             rules.order.append(tuple(_add_segments(rules, block)))
 
-    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
+    def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         asking = role_of(findings.request, role)
         for segment in asking.segments:
             if (nowhere := findings.no_such(segment.scope, asking)) is not None:
@@ -225,7 +225,7 @@ class _Segments(OfRoles):
         yield SegmentsTooLarge(role, _sizes(asking.segments), *findings.fit(), findings.even_empty)
         yield from findings.begun_segment(asking)
 
-    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[SmallerSegments]:
+    def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[SmallerSegments]:
         """Yield the first of these that works: half of the sizes, a quarter …, no segments.
 
         Nested sizes stay multiples of each other.
@@ -257,16 +257,16 @@ def _add_segments(rules: Rules, block: int) -> Iterator[str]:
     for segment in rules.blocks.roles[block].segments:
         size, scope = segment.size, segment.scope
         if scope == Scope.GPU:
-            rules.refused[block] |= outside_gpus(rules, block, several=size > 1)
+            rules.excluded[block] |= outside_gpus(rules, block, several=size > 1)
         if scope in (Scope.NODE, Scope.GPU):
             rules.unit[block] = max(rules.unit[block], size)
             continue
         codes = rules.codes(scope)
         if scope == Scope.NVLINK_DOMAIN and not rules.sliced:
             rules.domain_unit[block] = size
-            rules.refused[block] |= outside_domains(rules, codes)
+            rules.excluded[block] |= outside_domains(rules, codes)
         else:
-            rules.refused[block] |= codes < 0
+            rules.excluded[block] |= codes < 0
         if (codes < 0).all():
             continue
         inner = nested * (int(codes.max(initial=0)) + 1) + codes
@@ -278,7 +278,7 @@ def _add_segments(rules: Rules, block: int) -> Iterator[str]:
 
 
 def _bind(rules: Rules, name: str, part: Ints, block: int, size: int) -> None:
-    rules.bind(name, part, lambda by_cell: WholeSegments(by_cell, (block,), step=size))
+    rules.add_rule(name, part, lambda by_cell: WholeSegments(by_cell, (block,), step=size))
 
 
 class _Attributes(OfRoles):
@@ -291,16 +291,16 @@ class _Attributes(OfRoles):
         for block in rules.active:
             if rules.blocks.roles[block].match_attributes:
                 rules.domain_unit[block] = 1
-                rules.refused[block] |= ~has_groups[view.shape]
+                rules.excluded[block] |= ~has_groups[view.shape]
 
-    def causes(self, findings: Findings, role: str, key: str) -> Iterator[AttributesDiffer]:
+    def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[AttributesDiffer]:
         """Yield that too few GPUs agree."""
         asking = role_of(findings.request, role)
         fit, must_fit = findings.fit()
         nodes, even_empty = findings.agreeing(asking), findings.even_empty
         yield AttributesDiffer(role, asking.match_attributes, asking.gpus, nodes, fit, must_fit, even_empty)
 
-    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[DropConstraint]:
+    def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[DropConstraint]:
         """Yield that the constraint is dropped, if the gang fits without it."""
         if findings.works(self.without(findings.request, role, key)):
             attributes = " and ".join(role_of(findings.request, role).match_attributes)
