@@ -69,7 +69,8 @@ class Instance:
     existing: ExistingMembers
     rules: Rules
     admitted: Mapping[str, Bools]
-    """By role of the request, [row] bool as `admits` of candidates.py returns it: before rules refuse nodes.
+    """By role of the request, [row] bool as `admits` of candidates.py returns it: before rules
+    refuse nodes.
     """
     penalty: Ints | None = None
     """[role, row] int64: 100 − the score of the node for a member; None if no role has scores."""

@@ -1,9 +1,10 @@
-"""Count how few domains, and then nodes, hold the members of one role, and what domains take in such plans.
+"""Find the minimum number of domains, then of nodes, for one role; and the members of each domain in such
+plans.
 
 Only the roomiest nodes of a domain matter, so everything follows from sums of sorted capacities. Lagrangian
-relaxation bounds the nodes: a node costs p members. At this price the gain of a domain is the largest
-m − p · (its fewest nodes for m members). N nodes in L domains hold at most p · N plus the L largest gains.
-The best price is a fraction, and all computation is in whole numbers.
+relaxation bounds the nodes: a node costs p members. At this price the gain of a domain is the largest m − p ·
+(its fewest nodes for m members). So N nodes in L domains hold at most p · N plus the L largest gains. The
+best price is a fraction, and all computation is in whole numbers.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ MAX_OPTION_CELLS = 10_000_000
 class Price:
     """A price of `members` for each `nodes` nodes.
 
-    `gain` [domain] is the largest nodes · m − members · (fewest nodes for m). It is taken over the numbers m
-    that the domain may take. `domains` are those that gain most, as many as a plan touches.
+    `gain` [domain] is the largest nodes · m − members · (fewest nodes for m), over the member counts m that
+    the domain may take. `domains` are the domains with the largest gains, as many as a plan touches.
     """
 
     members: int
@@ -36,7 +37,9 @@ class Price:
     domains: Ints
 
     def slack(self, nodes: int, need: int) -> int:
-        """Return the slack of the bound for `nodes` nodes: no plan with this number of nodes loses more."""
+        """Return the slack of the bound for `nodes` nodes: the losses of a plan with this number of nodes sum
+        up to at most the slack.
+        """
         return self.members * nodes + int(self.gain[self.domains].sum()) - self.nodes * need
 
     def slack_with(self, nodes: int, need: int) -> Ints:
@@ -46,20 +49,23 @@ class Price:
 
 @dataclass(frozen=True, eq=False)
 class DomainCapacities:
-    """Domains: `limit` of them take the `need` members.
+    """The capacities of domains for `need` members of one role. `limit` is the fewest domains that hold them.
 
-    `rows`, `domain` and `cap` are [node]: the row, its domain from 0, and how many members it takes. Nodes
-    are sorted by domain, and the roomiest node of a domain comes first. A domain takes a multiple of `step`
-    members, at most `max_members` [domain].
+    Nodes are sorted by domain, and the roomiest node of a domain comes first. A domain takes a multiple of
+    `step` members.
     """
 
     need: int
     limit: int
     step: int
     rows: Ints
+    """[node] The row."""
     domain: Ints
+    """[node] The domain, from 0."""
     cap: Ints
+    """[node] How many members the node takes."""
     max_members: Ints
+    """[domain] The most members that the domain takes."""
 
     @classmethod
     def of(
@@ -67,7 +73,8 @@ class DomainCapacities:
     ) -> DomainCapacities:
         """Return the domains of these nodes; `limit` is the fewest domains that hold the members.
 
-        `domain` [node] are codes. `max_members` [node] is the most members of the node's domain.
+        `domain` [node] is any code of the node's domain. `max_members` [node] is the most members of that
+        domain.
         """
         domain = renumbered(domain)
         order = fullest_first(domain, cap)
@@ -81,18 +88,20 @@ class DomainCapacities:
 
     @cached_property
     def first_node(self) -> Ints:
-        """[domain] The index of its first node."""
+        """[domain] The index of the domain's first node."""
         return np.asarray(np.searchsorted(self.domain, np.arange(len(self.max_members))))
 
     @cached_property
     def cumulative_capacity(self) -> Ints:
-        """[node] What the node and the roomier nodes of its domain hold."""
+        """[node] The members that the node and the larger nodes of its domain hold together (a
+        prefix sum).
+        """
         cumulative = np.cumsum(self.cap)
         return np.asarray(cumulative - (cumulative - self.cap)[self.first_node][self.domain])
 
     @cached_property
     def member_counts(self) -> Ints:
-        """The numbers of members that a domain may take if `limit` domains hold all."""
+        """The numbers of members that a domain may take if `limit` domains hold all members."""
         fullest = int(np.sort(self.max_members)[::-1][: self.limit - 1].sum())  # all domains but one
         return np.arange(
             max(self.step, self.need - fullest), int(self.max_members.max(initial=0)) + 1, self.step
@@ -100,12 +109,12 @@ class DomainCapacities:
 
     @cached_property
     def possible(self) -> Bools:
-        """[domain, amount] Whether the domain holds this many."""
+        """[domain, amount] Whether the domain holds `member_counts[amount]` members."""
         return np.asarray(self.member_counts <= self.max_members[:, None])
 
     @cached_property
     def fewest(self) -> Ints:
-        """[domain, amount] How many nodes hold these members."""
+        """[domain, amount] The fewest nodes of the domain that hold `member_counts[amount]` members."""
         width = len(self.member_counts)
         # From this amount on, one more node is needed.
         too_few = (self.cumulative_capacity - self.member_counts[0]) // self.step + 1
@@ -117,8 +126,8 @@ class DomainCapacities:
     def prices(self) -> tuple[Price, ...]:
         """The prices tried on the way to the best one, which is the last.
 
-        At each price, the domains that gain most hold fewer members than needed, or more. At the next price,
-        the nearest plan below the need and the nearest plan above it are equally good.
+        At each price, the domains with the largest gains hold fewer members than needed, or more. The next
+        price makes the nearest plan below the need and the nearest plan above it equally good.
         """
         full = np.maximum(0, self.max_members - self.member_counts[0]) // self.step
         prices, domains = list[Price](), np.arange(len(self.max_members))
@@ -140,12 +149,16 @@ class DomainCapacities:
             low, high = (plan, high) if plan[1] < self.need else (low, plan)
 
     def _plan(self, amount: Ints, domains: Ints) -> tuple[int, int]:
-        """Return the nodes and the members of these domains, if domain d takes `member_counts[amount[d]]`."""
+        """Return the nodes and the members of these domains, if domain d takes `member_counts[amount[d]]`
+        members.
+        """
         of_domain = amount[domains]
         return int(self.fewest[domains, of_domain].sum()), int(self.member_counts[of_domain].sum())
 
     def options_at_minimum(self) -> DomainOptions | None:
-        """Return what domains may take with the fewest nodes; None if the tables for this are too large."""
+        """Return the options of domains in plans with the fewest nodes; None if the tables would be too
+        large.
+        """
         if len(self.max_members) * len(self.member_counts) > MAX_OPTION_CELLS:
             return None
         if self.limit == 1:
@@ -163,7 +176,7 @@ class DomainCapacities:
 
     @property
     def _enough(self) -> int:
-        """A number of nodes that is enough: all nodes if rules bind domains."""
+        """An upper bound of the fewest nodes: all nodes if rules limit domains."""
         room, enough = np.bincount(self.domain, self.cap), len(self.rows)
         if self.step > 1 or (self.max_members < np.minimum(room, self.need)).any():
             return enough
@@ -176,7 +189,7 @@ class DomainCapacities:
         return enough
 
     def options_with_nodes(self, nodes: int) -> DomainOptions:
-        """Return what domains may take in a plan with this number of nodes."""
+        """Return the options of domains in plans with this number of nodes."""
         slacks = [price.slack_with(nodes, self.need) for price in self.prices]
         domains = np.flatnonzero((np.array(slacks) >= 0).all(axis=0))
         still_open, fewest_nodes = self.possible[domains], self.fewest[domains]
@@ -187,8 +200,9 @@ class DomainCapacities:
             still_open &= losses <= slack[domains, None]
         touched = still_open.any(axis=1)
         domains, still_open, fewest_nodes = domains[touched], still_open[touched], fewest_nodes[touched]
-        # The nodes that hold an amount, the roomiest ones, hold `spare` members more. No node can take fewer
-        # than its room without `spare`, nor than the last of these nodes.
+        # Lower bounds by node. The fewest nodes for an amount are the largest nodes, and together they have
+        # `spare` places too many. So each used node takes at least its capacity − `spare`. It also takes at
+        # least the capacity − `spare` of the smallest of these nodes.
         last = np.where(still_open, self.first_node[domains, None] + fewest_nodes - 1, 0)
         spare = np.where(still_open, self.cumulative_capacity[last] - self.member_counts, 0)
         min_by_domain = np.full(len(self.max_members), LARGEST)
@@ -208,23 +222,28 @@ class DomainCapacities:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DomainOptions:
-    """What the domains that are left may take in a plan with this number of `nodes`.
+    """The member counts of domains and of nodes that plans with this number of `nodes` can have.
 
-    `rows`, `domain`, `index_in_domain`, `cap` and `min_members` are [node], for the nodes that can be in such a plan: the
-    row, the domain from 0, the position in it, and the most and the fewest members that the node takes.
-    `open` [domain, amount] is whether the domain takes `capacities.amounts[amount]` in any such plan, and `fewest`
-    on how many nodes.
+    Domains and nodes that no such plan uses are left out. An amount is an index into
+    `capacities.member_counts`.
     """
 
     capacities: DomainCapacities
     nodes: int
     rows: Ints
+    """[node] The row."""
     domain: Ints
+    """[node] The domain, from 0."""
     index_in_domain: Ints
+    """[node] The node's position in the domain."""
     cap: Ints
+    """[node] The most members that the node takes."""
     min_members: Ints
+    """[node] The fewest members that the node takes if it is used."""
     open: Bools
+    """[domain, amount] Whether the domain takes this amount in any such plan."""
     fewest: Ints
+    """[domain, amount] The fewest nodes for this amount."""
 
     @property
     def max_per_node(self) -> int:
@@ -251,12 +270,12 @@ class DomainOptions:
 
     @property
     def possible(self) -> Bools:
-        """[node, members] Whether the node may take this many members."""
+        """[node, members] Whether the node may take this number of members."""
         members = np.arange(self.max_per_node + 1)
         return np.asarray((members >= self.min_members[:, None]) & (members <= self.cap[:, None]))
 
     def of_domain(self, domain: int) -> DomainOptions:
-        """Return the choices of one domain."""
+        """Return the options of one domain."""
         inside, only = self.domain == domain, slice(domain, domain + 1)
         nodes = {
             name: getattr(self, name)[inside] for name in ("rows", "index_in_domain", "cap", "min_members")
@@ -266,7 +285,7 @@ class DomainOptions:
         )
 
     def cheapest(self, cost: Ints, per_node_offset: int, max_total: int) -> Ints | None:
-        """Return [domain] the members of each domain in the cheapest plan; None if there is no plan.
+        """Return [domain] the members of each domain in the cheapest plan; None if no plan exists.
 
         `cost` [domain, amount] includes `per_node_offset` for each node. All nodes of a plan cost at most `max_total`.
         """
@@ -276,7 +295,9 @@ class DomainOptions:
             cheapest = int(cost[:, 0].argmin())
             all_in_one = self.capacities.need * (np.arange(len(cost)) == cheapest)
             return all_in_one if cost[cheapest, 0] <= max_total else None
-        # One more domain gains at most `gain`. So it saves at most `saved` nodes, and weighs more.
+        # A plan with one domain more gains at most `gain`, so it saves at most `saved` nodes. Each domain
+        # costs `domain_cost`, which is more than this saving. So plans with more than `limit` domains are
+        # never cheaper.
         price = self.capacities.prices[-1]
         gain = int(np.delete(price.gain, price.domains).max(initial=0))
         saved = (price.slack(self.nodes, self.capacities.need) + gain) // price.members + 1

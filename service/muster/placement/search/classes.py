@@ -1,4 +1,6 @@
-"""Group nodes into classes: for the coarse problem by maximal packings, for the fine one by all GPU sets."""
+"""Group nodes into classes: by maximal packings for the coarse problem, by all GPU sets for the
+fine problem.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,9 @@ PATTERN_FIELDS = (*SET_VALUES, "gpus", "packing", "choice")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Nodes that agree in all scopes that count.
+    """Cells: the nodes of a cell lie in the same part of each counted scope.
 
-    `cell_by_row` [row looked at] is the cell. `parts` maps a scope to the part of each cell.
+    `cell_by_row` is the cell of each of the rows that were given. `parts` maps a scope to [cell] the part.
     """
 
     cell_by_row: Ints
@@ -43,8 +45,8 @@ class Cells:
 def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
     """Return the part of a scope for each of these rows.
 
-    FREE stands for no wide domain, and for parts that the gang touches anyway. A node without the label is a
-    part of its own.
+    FREE stands for no wide domain, and for parts that existing members touch already. A node without the
+    label is a part of its own.
     """
     if scope in instance.rules.cells:
         return instance.rules.cells[scope][rows]
@@ -57,7 +59,9 @@ def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
 
 
 def cells_of(instance: Instance, rows: Ints, scopes: Iterable[str], region: Ints | None = None) -> Cells:
-    """Return the cells of these rows. `region` [row looked at] tells cells apart too, if given."""
+    """Return the cells of these rows. With `region` (by row, like `rows`), rows of different regions lie in
+    different cells.
+    """
     code = np.zeros(len(rows), np.int64)
     parts: dict[str, Ints] = {}
     for scope in (*scopes, *instance.rules.cells, *(() if region is None else (REGION,))):
@@ -76,16 +80,16 @@ def cells_of(instance: Instance, rows: Ints, scopes: Iterable[str], region: Ints
 def coarse_problem(
     instance: Instance, rows: Ints, need: Counts, scopes: Iterable[str], region: Ints | None = None
 ) -> tuple[Problem, bool]:
-    """Return the problem of counting parts and nodes on these rows, and whether its packings are complete.
+    """Return the problem of counting parts and nodes on these rows, and whether the packings are complete.
 
-    `region` [row looked at] tells rows apart too, as the parts of REGION.
+    `region` (by row, like `rows`) becomes the parts of REGION.
     """
     index, lists, complete = _maximal(instance, rows, need)
     kinds: dict[bytes, int] = {}
     keys = (packings.tobytes() for packings in lists)
     kind_of = np.array([kinds.setdefault(key, len(kinds)) if key else -1 for key in keys], np.int64)
     kind = kind_of[index]
-    if instance.existing:  # a node that the gang is on already counts as 0
+    if instance.existing:  # a node with existing members counts as 0
         is_touched = _already_touched(instance, rows)
         kind = np.where(is_touched & (kind >= 0), kind + len(kinds), kind)
     has_kind = kind >= 0
@@ -104,14 +108,14 @@ def coarse_problem(
 
 
 def _already_touched(instance: Instance, rows: Ints) -> Bools:
-    """Return [row looked at] bool: whether the gang touches the node already."""
+    """Return for each of these rows, as bool, whether existing members touch the node."""
     return np.isin(rows, list(instance.existing.touching(Scope.NODE, gpus=instance.has_gpus)))
 
 
 def _maximal(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[Ints], bool]:
     """Return the maximal packings of each node: an index by row, the lists, and whether they are complete.
 
-    If members without GPUs touch no parts, the maximal packings of these alone are among them.
+    If members without GPUs touch no parts, the lists include the maximal packings of these members alone.
     """
     index, packings = packings_on(instance, rows, need)
     complete = all(packings[i].complete for i in np.unique(index))
@@ -132,16 +136,16 @@ def _maximal(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[I
 
 
 def _with_gpus(patterns: Patterns, instance: Instance) -> Patterns:
-    """Return coarse patterns that say which have members with GPUs. Only these touch nodes."""
+    """Return coarse patterns in which only patterns with members that have GPUs count as touching a node."""
     with_gpus = np.array([takes_gpus(role) for role in instance.roles])
     gpus: Ints = np.asarray((patterns.counts[:, :, with_gpus] > 0).any(axis=2), np.int64)
     return replace(patterns, gpus=gpus, nodes=gpus.copy())
 
 
 def _units(instance: Instance, rows: Ints, cell: Ints) -> Ints | None:
-    """Return [role, cell] such that each of these nodes takes a multiple of it; None if it is 1 everywhere.
+    """Return [role, cell] the unit: each of these nodes takes a multiple of it. None if all units are 1.
 
-    It is also None without rules of the model: then members are not counted cell by cell.
+    The result is also None without rules of the model, because members are then not counted by cell.
     """
     if not instance.rules.model or not len(cell):
         return None
@@ -162,26 +166,26 @@ def nodes_of(problem: Problem) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeTable:
-    """What one node may take.
-
-    `patterns` [pattern, column] has counts by role, PATTERN_FIELDS, then further costs. `key` is the same as
-    bytes, to compare tables. `left_over` [packing] is the best fit.
-    """
+    """The patterns of one node as a table."""
 
     patterns: Ints
+    """[pattern, column] Counts by role, PATTERN_FIELDS, then further costs."""
     key: bytes
+    """The bytes of `patterns`, to compare tables."""
     left_over: Ints
+    """[packing] The best fit."""
     unusable: Ints | None = None
-    """[packing] The GPUs that it makes unusable; None if no member is without GPUs."""
+    """[packing] The GPUs that the packing makes unusable; None if all members have GPUs."""
 
     @property
     def identity(self) -> tuple[bytes, ...]:
-        """What tables differ in."""
+        """The values that distinguish tables."""
         return (self.key, self.left_over.tobytes(), b"" if self.unusable is None else self.unusable.tobytes())
 
 
 def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[Problem, bool]:
-    """Return the problem with all patterns, on the nodes of the coarse one, and whether these are complete.
+    """Return the problem with all patterns on the nodes of the coarse problem, and whether the patterns are
+    complete.
 
     Once the wall clock is spent, nodes with a rule are left out, but for the first node.
     """
@@ -214,7 +218,7 @@ def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[
                 packings[m].all, rule, view.shapes[shape[i]], free[i], wide[i]
             )
             complete &= all_sets
-        if priced:  # like the best fit, it is equal for all sets of a packing
+        if priced:  # priced damage is equal for all GPU sets of a packing, like the best fit
             table = table.copy()
             table[:, len(instance.roles) + PATTERN_FIELDS.index("damage")] = priced[i][
                 table[:, len(instance.roles) + PATTERN_FIELDS.index("packing")]
@@ -285,7 +289,7 @@ def node_patterns(
 def ruled_patterns(
     packings: tuple[Counts, ...], rule: NodeRule, shape: Shape, free: int, wide: bool
 ) -> tuple[Ints, bytes, bool]:
-    """Return the same for a node whose members a rule binds, and whether these are all patterns."""
+    """Return the patterns, and their bytes, of a node with a rule, and whether the patterns are complete."""
     sets = [sets_under(rule, shape, free, counts) for counts in packings]
     rows = [
         (*counts, *(getattr(gpus, name) for name in SET_VALUES), gpus.mask.bit_count(), packing, choice)
@@ -313,7 +317,7 @@ def _priced(instance: Instance, rows: Ints, index: Ints, packings: list[Packings
 def _by_packing(
     instance: Instance, rows: Ints, index: Ints, packings: list[Packings], cost: Callable[[Ints, Ints], Ints]
 ) -> list[Ints]:
-    """Return for each row the cost of its own packings.
+    """Return for each row the cost of the row's packings.
 
     `cost` maps rows and counts [packing, role] to [row, packing].
     """
@@ -368,10 +372,11 @@ def _problem(
 
 
 def without_equals(problem: Problem) -> Bools:
-    """Return [class, pattern] bool: the open patterns, without those of equal parts that are of no use.
+    """Return [class, pattern] bool: the open patterns, without those of surplus equal parts.
 
-    As many equal parts are kept as parts of the narrowest limited scope may be touched. Parts are equal if
-    they have the same classes, in the same parts of the wider scopes and of the rules.
+    A plan touches at most `limit` parts of the narrowest limited scope. So of each group of equal parts,
+    `limit` parts are kept. Parts are equal if they have the same classes, in the same parts of the wider
+    scopes and of the rules.
     """
     scope, limit = counted_scope(problem)
     if scope is None or limit is None:
@@ -402,7 +407,7 @@ def without_equals(problem: Problem) -> Bools:
 
 
 def _relative(codes: Ints, part: Ints, begins: Ints) -> Ints:
-    """Return codes by class, sorted by part, such that equal parts have equal codes.
+    """Return codes by class (sorted by part), renumbered so that equal parts have equal codes.
 
     A code that occurs in one part alone is counted from the part's own first code.
     """

@@ -1,9 +1,9 @@
 """Count how many members of a gang fit. The search and all explanations ask this counter.
 
-One role is counted by sums. Otherwise each part has an upper bound of its members, first by sums of resources
-and then by the packings of its nodes. Parts are looked at in the order of these bounds, and CP-SAT decides
-those that no bound excludes. Where segments make each number of members a problem of its own, several numbers
-are tried.
+One role is counted by sums. With several roles, each part gets an upper bound of its members: first by sums
+of resources, then by the packings of its nodes. Parts are examined in descending order of their upper bounds.
+CP-SAT is called only for parts whose bound does not rule them out. With segments, each number of members is a
+separate problem, and several numbers are tried.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from muster.placement.search.regions import NOWHERE, regions
 from muster.placement.search.single_node import parts_inside
 
 MAX_COUNTED = 64
-"""The most members that are counted next to begun segments. Each number tried is a solve."""
+"""The most members of a gang with begun segments that are counted. Each number that is tried is a solve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Fit:
     """How many `members` fit in `part`, and whether it is `proven` that no more do.
 
     The part is "" for the whole cluster. The parts of several scopes are joined by " in ". `counts` has the
-    members of each role of the request; it is () if only their sum was counted.
+    members of each role of the request. It is () if only the sum over roles was counted.
     """
 
     members: int
@@ -71,7 +71,8 @@ def count(
     """Return the most members that one part of all the scopes holds.
 
     With a `target`, counting ends as soon as it is known whether this number fits. With `roles_in_order`, the
-    members of each role are counted too. Of equal sums, that with most of the earlier roles counts.
+    members of each role are counted too. Between equal sums, the result has the most members of the earlier
+    roles.
     """
     return _FitCounter(scopes, budget, target, roles_in_order).largest_fit(instance)
 
@@ -93,7 +94,9 @@ class _FitCounter:
     roles_in_order: bool
 
     def largest_fit(self, instance: Instance) -> Fit:
-        """Return the most members that fit, over all numbers that segments make a problem of its own."""
+        """Return the most members that fit. With segments, each number of members is a separate problem,
+        because the last segment may be shorter. So the problems are solved one by one.
+        """
         request = instance.request
         if not any(role.segments for role in request.roles):
             return self._largest_in_part(instance)
@@ -124,8 +127,8 @@ class _FitCounter:
     def _next_to_begun(self, instance: Instance) -> Fit:
         """Return the most members that fit if some segments have existing members.
 
-        Each number of members is then a problem of its own. Usually one member can always be left out, so
-        the interval of numbers is halved. Otherwise each number is tried, the largest first.
+        Each number of members is then a separate problem. If one member can always be left out, the numbers
+        are searched by bisection. Otherwise each number is tried, the largest first.
         """
         largest, proven, size = NO_FIT, True, instance.request.size
         if self.target is None and size > MAX_COUNTED:
@@ -149,7 +152,7 @@ class _FitCounter:
         return replace(largest, proven=proven)
 
     def _exactly(self, instance: Instance, total: int) -> Fit:
-        """Return a fit of `total` members, shared among the roles in any way; else one of fewer members.
+        """Return a fit of `total` members, divided among the roles in any way; else a fit of fewer members.
 
         Of each role, the first members by rank are placed.
         """
@@ -167,7 +170,7 @@ class _FitCounter:
         return replace(NO_FIT, proven=proven)
 
     def _largest_in_part(self, instance: Instance) -> Fit:
-        """Return the most members that fit inside a node, if a scope asks for that, or in one region."""
+        """Return the most members that fit in one region, or inside a node if a scope asks for that."""
         if not any(instance.need) or not len(instance.columns.names):
             return NO_FIT
         inside = self._inside_nodes(instance)
@@ -177,7 +180,9 @@ class _FitCounter:
         return replace(fit, counts=tuple(instance.by_role(fit.counts).values())) if fit.counts else fit
 
     def _in_regions(self, instance: Instance) -> Fit:
-        """Return the most members that fit in one region, the most promising regions first."""
+        """Return the most members that fit in one region. Regions are examined in descending order of their
+        upper bounds.
+        """
         parts = _RegionBounds.of(instance, self.scopes)
         if parts is None or int(parts.upper.max()) < (self.target or 0):
             return NO_FIT
@@ -212,7 +217,7 @@ class _FitCounter:
     def _solved(self, region: _RegionBound, quorum: QuorumRule | None) -> tuple[Counts, bool]:
         """Return how many members of each role the region holds, and whether that is proven.
 
-        If the target is all members, the answer is all or none.
+        If the target is all members, the answer is all members or no member.
         """
         problem = region.problem
         assert problem is not None
@@ -275,7 +280,9 @@ def _parts_inside(instance: Instance, scopes: tuple[str, ...]) -> tuple[Ints, In
 
 
 def _name(instance: Instance, scopes: tuple[str, ...], row: int, mask: int = -1) -> str:
-    """Return the parts of the scopes in which this node, or these GPUs of it, lie, narrowest first."""
+    """Return the names of the parts of the scopes in which this node, or these GPUs of it, lie, the narrowest
+    part first.
+    """
     topology = instance.columns.topology
     names = [
         next((name for name, part in topology.parts(row, scope) if mask == -1 or mask & ~part == 0), "")
@@ -285,9 +292,10 @@ def _name(instance: Instance, scopes: tuple[str, ...], row: int, mask: int = -1)
 
 
 def _quorum(instance: Instance) -> QuorumRule | None:
-    """Return the rule that enough subgroups start, if some are enough.
+    """Return the rule that enough subgroups start; None if the gang has no quorum.
 
-    Roles that ask for the same, on the same nodes, are counted as one role if nothing else tells them apart.
+    Roles with equal requests and equal room on all nodes are counted as one role, if no rule distinguishes
+    them.
     """
     if instance.request.quorum is None:
         return None
@@ -300,10 +308,10 @@ def _quorum(instance: Instance) -> QuorumRule | None:
 
 
 class _RegionBound(NamedTuple):
-    """A region that holds at most `upper` members, by a close bound.
+    """A region and a close upper bound of the members that it holds.
 
-    Without a `problem`, the region holds exactly this number. Otherwise a solver decides, in the problem's
-    own `part`.
+    Without a `problem`, the region holds exactly `upper` members. Otherwise a solver decides in `part`, an
+    index of the problem.
     """
 
     code: int
@@ -314,9 +322,9 @@ class _RegionBound(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RegionBounds:
-    """The regions of an instance: `code` [row looked at] is the region of each of these rows.
+    """The regions of an instance, with bounds of the number of members that each region holds.
 
-    By code: bounds `upper`, by sums, and `lower` of the region's members.
+    Node i has the row `rows[i]`.
     """
 
     instance: Instance
@@ -324,12 +332,15 @@ class _RegionBounds:
     quorum: QuorumRule | None
     rows: Ints
     code: Ints
+    """[node] The region of the node."""
     upper: Ints
+    """[code] An upper bound of the members of the region, by sums."""
     lower: Ints
+    """[code] A lower bound of the members of the region."""
 
     @classmethod
     def of(cls, instance: Instance, scopes: tuple[str, ...]) -> _RegionBounds | None:
-        """Return the regions; None if no node that may host members lies in any."""
+        """Return the regions; None if no region has a node that may host members."""
         region = regions(instance, scopes, instance.need)
         rows = np.flatnonzero(region != NOWHERE)
         if not len(rows):
@@ -339,7 +350,7 @@ class _RegionBounds:
         return cls(instance, scopes, _quorum(instance), rows, code, upper, np.zeros_like(upper))
 
     def with_lower(self) -> _RegionBounds:
-        """Return the regions with lower bounds, if nothing binds their members to each other."""
+        """Return the regions with lower bounds, if no rule binds members to each other."""
         if not self.instance.plain or self.instance.sliced or self.quorum is not None:
             return self
         return replace(self, lower=by_filling(self.instance, self.rows, self.code, self.need))
@@ -360,7 +371,9 @@ class _RegionBounds:
         return len(self.active) == 1 and not self.instance.rules.model and self.quorum is None
 
     def fit(self, code: int, members: int, counts: Counts | None = None) -> Fit:
-        """Return that this region holds these members. Without `counts`, they may be of a single role."""
+        """Return the fit of these members in this region. `counts` may be left out if the gang has a single
+        role.
+        """
         if counts is None:
             counts = tuple(members * (r == self.active[0]) for r in range(len(self.need)))
             counts = counts if len(self.active) == 1 else ()
@@ -373,11 +386,11 @@ class _RegionBounds:
         return tuple(np.minimum(room, self.need).tolist())
 
     def by_upper_bound(self, min_upper: int) -> tuple[list[_RegionBound], bool]:
-        """Return the regions that may hold this many members, in the order of their upper bounds, and whether
-        all packings were considered.
+        """Return the regions that may hold `min_upper` members, in descending order of their upper bounds,
+        and whether all packings were considered.
 
-        Where the bounds by sums differ, closer ones come from the packings of the nodes. Between equals the
-        first region comes first.
+        Where the bounds by sums differ, closer bounds come from the packings of the nodes. Between equal
+        bounds, the region with the lower code comes first.
         """
         promising, decided = self.upper >= max(min_upper, int(self.lower.max())), self.upper == self.lower
         by_code = {
@@ -403,13 +416,15 @@ class _RegionBounds:
 
 
 STEPS = (0.0, 0.5, 0.75, 0.875, 1.0)
-"""Discounts tried of each role, if there are at most three roles and no rule binds them.
+"""The discounts that are tried for each role, if there are at most three roles and no rule binds them.
 
 Discounts help if all members of a role are placed anyway, while the others are four or eight times as large.
 """
 
 CORNERS = (0.0, 1.0)
-"""Discounts tried if rules bind members, or with four to six roles. With more roles there are none."""
+"""The discounts that are tried if rules bind members, or with four to six roles. With more roles no discounts
+are tried.
+"""
 
 ROUNDING_ERROR = 1e-9
 """Sums of bytes over thousands of nodes are inexact as floats, so bounds are rounded to the safe side."""
@@ -463,9 +478,10 @@ def by_filling(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints
 
 
 def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tuple[Ints, Ints]]:
-    """Return for each resource what a member of each of these roles takes, and what is free of it by row.
+    """Return for each resource the amount that a member of each of these roles takes, and the free amount by
+    row.
 
-    The number of members that rules leave to a node counts as a resource.
+    The number of members that rules allow on a node counts as a resource.
     """
     roles = [instance.roles[r] for r in active]
     amounts = [amounts_of(role.resources, role.gpus) for role in roles]
@@ -487,9 +503,9 @@ def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tu
 def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
     """Return [part of REGION] an upper bound of the members that the part holds, and whether it is exact.
 
-    The bound uses what the nodes take at once, and what rules leave of that. Members of a single role come in
-    multiples of `unit` on any node. The bound holds for any discounts of the roles: the members are worth at
-    most their discount, plus the best packing of each node at discounted prices.
+    The bound uses the packings of the nodes, cut down to the limits of the rules. Members of a single role
+    come in multiples of `unit` on any node. The bound holds for any discounts of the roles: the members are
+    worth at most their discount, plus the best packing of each node at discounted prices.
     """
     need, counts = np.array(problem.need), problem.patterns.counts
     active = np.flatnonzero(need)
@@ -513,11 +529,12 @@ def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
 def _by_part(
     problem: Problem, of_kind: Floats, roles: tuple[int, ...], price: Floats, unit: int
 ) -> tuple[Floats, bool]:
-    """Return [part of REGION, i] what the nodes of the part hold, and whether all rules were applied.
+    """Return [part of REGION, i] the members that the nodes of the part hold, and whether all rules were
+    applied.
 
-    `of_kind` [kind, i] is what a node of each kind holds, and `price` [i] the most that one member counts.
-    Rules are applied from the narrowest to the widest scope. A rule is left out if it limits more than
-    numbers. It is also left out if parts of narrower scopes do not lie within single parts of its scope.
+    `of_kind` [kind, i] is the members that a node of each kind holds, and `price` [i] the largest value of
+    one member. Rules are applied from the narrowest to the widest scope. A rule is left out if it limits more
+    than numbers, or if some part of a narrower scope lies in several parts of its scope.
     """
     cells, of_class = np.unique(problem.cell, return_inverse=True)
     region, values = problem.parts[REGION][cells], np.zeros((len(cells), len(price)))
@@ -556,11 +573,11 @@ def _by_part(
 
 
 def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
-    """Return how many members of a single role in nested segments fit in one part of the scope.
+    """Return how many members of a single role with nested segments fit in one part of the scope.
 
-    Whole segments of inner parts add up. Of the shorter segments only the longest counts, because just the
-    last segment of a role may be shorter. The result is None if more than the segments of one role binds the
-    members, or if the parts of their scopes are not nested.
+    Full segments of inner parts add up. Only the longest short segment counts, because only the last segment
+    of a role may be shorter. The result is None if other rules bind the members too, or if the parts of the
+    segments' scopes are not nested.
     """
     role, scope = _only_in_segments(instance), next(iter(scopes), None)
     if role is None or len(scopes) > 1 or scope in (*INSIDE, Scope.NODE):
@@ -599,7 +616,7 @@ def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
 
 
 def _only_in_segments(instance: Instance) -> Role | None:
-    """Return the only role with members, if nothing but its segments binds them; else None."""
+    """Return the only role with members, if only its segments bind them; else None."""
     request = instance.request
     active = [role for role in request.roles if role.members]
     if len(active) != 1 or request.quorum is not None or instance.existing or instance.sliced:
@@ -612,9 +629,10 @@ def _only_in_segments(instance: Instance) -> Role | None:
 
 
 def _on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints, Ints, int]:
-    """Return the members in whole segments on each node, those in the longest shorter one, and the size.
+    """Return by node the members in full segments, the members in the longest short segment, and the segment
+    size.
 
-    The segments are those by NVLink domain, if the role has such, else of one member.
+    The segments are the role's segments by NVLink domain, else segments of one member.
     """
     view, room = instance.columns, room_of(instance.columns, role)[rows]
     whole, short = np.zeros_like(room), np.zeros_like(room)
@@ -628,6 +646,7 @@ def _on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints, Ints, i
             whole[of_shape] += members - members % size
             short[of_shape] = np.maximum(short[of_shape], members % size)
     fit = np.minimum(whole, room - room % size)
-    # Where something else is short, a domain has room for one more segment.
+    # If cpu, memory or another resource limits the node (fit < whole), its NVLink domains still have free
+    # GPUs. So the short segment may have up to size − 1 members.
     short = np.where(fit < whole, size - 1, short)
     return fit, np.minimum(short, room - fit), size

@@ -3,20 +3,20 @@
 *Domains* are the parts of the narrowest level, for example racks. Rules may bind them: the members in a
 domain are a multiple of a step (segments), or at most a number. The phases:
 
-1. `SortedCapacities` finds the regions that hold the gang: the parts of the required scopes. If one zone is
-   enough, each such zone is a region of its own, and then each rack.
-2. `regions_of_several_parts`: if a wider part is not enough, each choice of the fewest parts is a region.
-3. `capacities` counts the fewest domains and nodes by sums of sorted capacities, and rules out what no such
-   plan takes. In a plan with the fewest nodes, each domain uses the fewest nodes that hold its
-   members. So a domain is one choice: its number of members.
+1. `SortedCapacities` finds the regions that hold the gang: the parts of the required scopes. If one zone
+   holds the gang, each such zone becomes a region of its own; then the same for racks.
+2. `regions_of_several_parts`: if no single zone holds the gang, each choice of the fewest zones is a region.
+3. `capacities` finds the fewest domains and nodes by sums of sorted capacities. It excludes member counts
+   that no such plan has. In a plan with the fewest nodes, each domain uses the fewest nodes that hold its
+   members. So a domain has one variable: its number of members.
 4. `gpu_sets` lists the sets of GPUs that a node may give to 0, 1, 2 … members.
 5. `best_plan` decides the levels below the nodes. All but the weakest link are sums, so they are one number
    (`tables.one_cost`). A table gives the least cost of m members in each domain, node after node. The same
-   table over domains gives the least cost of all members. The weakest link is no sum: links are tried from
-   the fastest down, with the best sets that are as fast, and the first plan is the best.
+   table over domains gives the least cost of all members. The weakest link is not a sum. So thresholds are
+   tried from the fastest link down, and the first threshold with a plan gives the best plan.
 
-With slices or a policy, sets of GPUs are made node by node, which takes long. Then each domain gets a lower
-bound by the same table, and domains are examined in the order of their bounds (`best_by_branch_and_bound`).
+With slices or a policy, enumerating the GPU sets of a node takes long. So each domain gets a lower bound from
+the same table, and domains are searched in the order of their bounds (`best_by_branch_and_bound`).
 """
 
 from __future__ import annotations
@@ -109,24 +109,23 @@ class DomainTables:
     accepted_states: ClassVar = (EqualRegions,)
 
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide the parts that are left to count, the nodes, and all below."""
+        """Decide the parts still to be counted, the nodes, and all levels below."""
         with budget.phase("sets"):
             return over_domains(plan, budget)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DomainRules:
-    """What rules ask of each domain: a multiple of `step` members, and at most `max_members`.
-
-    `domain` and `max_members` are [row]; None if no rule is about domains, or limits them.
-    """
+    """The limits that constraints put on each domain: the number of members is a multiple of `step`."""
 
     step: int = 1
     domain: Ints | None = None
+    """[row] The node's domain; None if no rule is about domains."""
     max_members: Ints | None = None
+    """[row] The most members of the node's domain; None without such a limit."""
 
     def capacity(self, rows: Ints, cap: Ints, group: Ints) -> Ints:
-        """Return [group] how many members groups of nodes hold, each group a union of domains."""
+        """Return [group] how many members a group of nodes holds. Each group is a union of domains."""
         if self.domain is None:
             return np.bincount(group, cap).astype(np.int64)
         pair, first, index = np.unique(
@@ -141,7 +140,7 @@ class DomainRules:
 
 
 def domain_rules_of(instance: Instance, role: int, need: int) -> DomainRules | str:
-    """Return what rules ask of each domain, or why they say more than that."""
+    """Return the limits for each domain, or the reason if the rules limit more than domains."""
     rules = instance.rules
     if instance.existing:
         return "existing members bind the role"
@@ -182,8 +181,8 @@ def _nested(domain: Ints, part: Ints) -> bool:
 def regions_of(
     instance: Instance, region: Ints, role: int, need: int, domain_rules: DomainRules
 ) -> EqualRegions | None:
-    """Return the regions that hold the members, narrowed to single zones and single racks as far as one
-    suffices.
+    """Return the regions that hold the members. They are single zones, or single racks, if a single one is
+    enough.
     """
     cap = np.minimum(instance.room[role], need)
     rows = np.flatnonzero((region >= 0) & (cap > 0))
@@ -224,7 +223,7 @@ def _pairs(region: Ints, part: Ints) -> Ints:
 def regions_of_several_parts(
     instance: Instance, regions: EqualRegions, need: int, domain_rules: DomainRules
 ) -> EqualRegions | Declined:
-    """Return each choice of the fewest wider parts as a region of its own."""
+    """Return each choice of the fewest parts of the wider levels as a region of its own."""
     for level in regions.uncounted[:-1]:
         rows, region, cap = regions.rows, regions.region, regions.cap
         part = parts_by_row(instance, level, rows)
@@ -251,7 +250,7 @@ def regions_of_several_parts(
 
 
 def over_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
-    """Decide the parts that are left to count, the nodes, and all below."""
+    """Decide the parts still to be counted, the nodes, and all levels below."""
     instance, holding, (role,) = plan.instance, plan.state, plan.active
     assert isinstance(holding, EqualRegions)
     domain_rules = domain_rules_of(instance, role, plan.need[role])
@@ -287,7 +286,7 @@ def over_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
 
 
 def _options_at_minimum(regions: Sequence[DomainCapacities], budget: Budget) -> list[DomainOptions]:
-    """Return what the domains of the regions with the fewest domains and nodes may take.
+    """Return the options of domains, for the regions with the fewest domains and nodes.
 
     The result is empty if the tables would be too large, or if there is no time left.
     """
@@ -324,10 +323,12 @@ def _domains(
 
 
 def _wide_tell_apart(instance: Instance, regions: EqualRegions, domain: Ints) -> bool:
-    """Return whether NVLink domains over several nodes tell plans apart that touch equally many domains.
+    """Return whether plans with equally many domains can touch different numbers of multi-node NVLink
+    domains.
 
-    They do not if there are none, or if each domain lies in its own. If plans touch one domain only, several
-    domains may lie in the same.
+    They cannot if no node is in such an NVLink domain, or if each domain lies in an NVLink domain of its own.
+    If plans touch one domain only, several domains may share an NVLink domain. If the result is false, that
+    level need not be counted.
     """
     topology, rows = instance.columns.topology, regions.rows
     if not topology.in_wide[rows].any():
@@ -341,20 +342,22 @@ def _wide_tell_apart(instance: Instance, regions: EqualRegions, domain: Ints) ->
 # Phase 4: sets of GPUs
 
 SET_FIELDS = (*SET_VALUES, "valid")
-"""The values of a GPU set, and whether there is one."""
+"""The values of a GPU set, and whether the set exists."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeSets:
-    """The sets of GPUs that nodes may give to their members: arrays [node, members, choice].
+    """The GPU sets that nodes may give to their members: arrays [node, members, choice].
 
-    `values` are by field of the levels, and `valid` says which sets exist and may be in a best plan. Later
-    choices have larger rings and slower links. `left_over` [node, members] is the best fit.
+    Later choices have larger rings and slower links.
     """
 
     values: Mapping[str, Ints]
+    """By field of the levels."""
     valid: Bools
+    """Whether the set exists and may be in a best plan."""
     left_over: Ints
+    """[node, members] The best fit."""
 
     def cost(self, level: Level, choice: Ints) -> Ints:
         """Return [node, members] the cost of these choices [node, members] at a level."""
@@ -363,18 +366,20 @@ class NodeSets:
         return level.sign * np.take_along_axis(self.values[level.field], choice[:, :, None], 2)[:, :, 0]
 
     def tells_apart(self, level: Level) -> bool:
-        """Return whether the level differs between valid sets."""
+        """Return whether valid sets differ at the level."""
         values = self.values[level.field][self.valid]
         return bool(len(values)) and values.min() < values.max()
 
     def as_fast(self, threshold: int) -> tuple[Ints, Bools]:
-        """Return [node, members] the best choice with links at least as fast, and whether there is any."""
+        """Return [node, members] the best choice with links at least as fast, and whether such a choice
+        exists.
+        """
         fast = self.valid & (self.values[WEAKEST_LINK.field] >= threshold)
         return fast.shape[2] - 1 - fast[:, :, ::-1].argmax(axis=2), np.asarray(fast.any(axis=2))
 
 
 def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets | None:
-    """Return the sets of GPUs of these nodes; None if there are too many under the rule of a node."""
+    """Return the GPU sets that each node can offer; None if a node has too many under its rule."""
     rows, view = options.rows, instance.columns
     counts = packings(instance, role, options)
     sizes = tuple(instance.gpus(counts).tolist())
@@ -402,7 +407,7 @@ def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets 
 def node_sets(
     instance: Instance, role: int, options: DomainOptions, values: Mapping[str, Ints], valid: Bools
 ) -> NodeSets:
-    """Return these sets of GPUs, as far as the numbers of members can be in a plan."""
+    """Return these GPU sets, without those for member counts that no plan has."""
     left_over = best_fit(instance, options.rows, packings(instance, role, options))
     return NodeSets(values, valid & options.possible[:, :, None], left_over)
 
@@ -423,7 +428,7 @@ def _table(
 
 @lru_cache(maxsize=1 << 14)
 def _sizes(shape: Shape, free: int, sizes: tuple[int, ...]) -> Ints:
-    """Return the values of a node's GPU sets of these sizes that the node has, [field, size, choice]."""
+    """Return the values of a node's GPU sets, [field, size, choice], for the sizes that the node has."""
     sets = sets_of(shape, free)
     valid = np.arange(sets.masks.shape[1]) < sets.choices[:, None]
     table = np.stack([getattr(sets, name) for name in SET_VALUES] + [valid.astype(np.int64)])
@@ -432,7 +437,7 @@ def _sizes(shape: Shape, free: int, sizes: tuple[int, ...]) -> Ints:
 
 @lru_cache(maxsize=1 << 14)
 def _ruled(rule: NodeRule, shape: Shape, free: int, packings: tuple[tuple[int, ...], ...]) -> Ints | None:
-    """Return the same for a node whose members a rule binds, [field, packing, choice]."""
+    """Return the values of the GPU sets of a node with a rule, [field, packing, choice]."""
     sets, complete = zip(*(sets_under(rule, shape, free, counts) for counts in packings), strict=True)
     if not all(complete):
         return None
@@ -475,7 +480,7 @@ class TablePlan:
 def best_plan(instance: Instance, options: DomainOptions, sets: NodeSets) -> TablePlan | None:
     """Return the best plan with the fewest domains and nodes.
 
-    The result is None if there is no plan, or if the numbers are too large.
+    The result is None if no plan exists, or if the numbers are too large.
     """
     levels = quality_levels(instance.costs)
     levels_above_links = levels[: levels.index(WEAKEST_LINK)]
@@ -524,7 +529,7 @@ def _could_hold(options: DomainOptions, possible: Bools) -> bool:
 def _cheapest(
     options: DomainOptions, sets: NodeSets, levels: Sequence[Level], choice: Ints, possible: Bools
 ) -> Ints | None:
-    """Return [node] the members of each node in the cheapest plan; None if there is none."""
+    """Return [node] the members of each node in the cheapest plan; None if no plan exists."""
     varied = [level for level in levels if level is BEST_FIT or sets.values[level.field].any()]
     cost = one_cost([sets.cost(level, choice) for level in varied], possible, options.nodes)
     if cost is None:
@@ -570,7 +575,7 @@ class DomainTable:
         return np.asarray(by_place[self.options.domain, self.options.index_in_domain])
 
 
-# Slices and policies: the sets of a node are dear
+# Slices and policies: GPU sets of a node take long to enumerate
 
 
 def best_by_branch_and_bound(
@@ -578,8 +583,8 @@ def best_by_branch_and_bound(
 ) -> tuple[TablePlan | None, bool]:
     """Return the best plan in one of these domains, and whether that is proven.
 
-    Domains are examined one after another, the most promising first, until no other can be better (branch and
-    bound). If time runs out, the plan is the best of those examined.
+    Domains are searched in the order of their lower bounds, until no further domain can be better (branch and
+    bound). If time runs out, the result is the best plan so far.
     """
     incumbent, complete = None, True
     for bound, domain in sorted(_bounds(instance, role, options)):
@@ -608,7 +613,7 @@ def _bounds(instance: Instance, role: int, options: DomainOptions) -> Iterator[t
     )
     sums = list(bounds_by_level.values())
     cost = one_cost(sums, options.possible, options.nodes)
-    if cost is None:  # the numbers are too large, so only the first levels are used
+    if cost is None:  # the numbers are too large, so only the levels above the links count
         sums = sums[:link]
         cost = one_cost(sums, options.possible, options.nodes)
     if cost is None:
@@ -633,7 +638,7 @@ def _bounds(instance: Instance, role: int, options: DomainOptions) -> Iterator[t
 def _sets_by_node(
     instance: Instance, role: int, options: DomainOptions, budget: Budget
 ) -> tuple[NodeSets, bool]:
-    """Return the sets of these nodes, made node by node, and whether they are complete."""
+    """Return the GPU sets of these nodes, enumerated node by node, and whether they are complete."""
     by_node, counts = list[Choices](), tuple(map(tuple, packings(instance, role, options).tolist()))
     for row, high, low in zip(
         options.rows.tolist(), options.cap.tolist(), options.min_members.tolist(), strict=True

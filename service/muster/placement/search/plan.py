@@ -1,6 +1,7 @@
-"""Define what the exact methods exchange: plans, what is known of them, and answers.
+"""Define the data that exact methods take and return: a partial plan, its search state, and the answer.
 
-A method is asked for the next level of a partial plan. It decides this level, and as many after it as it can.
+A method is asked for the next level of a partial plan. The method decides this level, and as many levels
+after it as possible.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Value = tuple[int, ...]
 
 
 class Gap(NamedTuple):
-    """The first level that is not proven best, and by how much it could be better at most.
+    """The first level that is not proven best, and the largest share by which it could be better.
 
     `share` is |value − bound| / max(1, |bound|).
     """
@@ -40,23 +41,25 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeShare:
-    """What one node takes: members by role, and the GPUs for all of them."""
+    """The plan of one node: members by role, and the GPUs for all of them."""
 
     row: int
     counts: Counts
     gpus: GpuSet
     spread: Spread = ()
-    """By role: its members by NVLink domain. () and None mean that they may lie anywhere."""
+    """`spread[role]` is the number of members in each NVLink domain of the node; None, or () for all roles,
+    if no rule binds members to domains.
+    """
     shared: int = 0
-    """The mask of those GPUs that slices go to."""
+    """The mask of the GPUs that slices go to."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The best plan for given members: the shares of nodes, and how each level was decided.
+    """The best plan for a number of members by role: the plan of each node, and how each level was decided.
 
-    `gap` is that of the first level not proven best, None if all are proven. Without shares nothing fits,
-    which is proven if there is no gap.
+    `gap` is the gap of the first level not proven best, None if all levels are proven. If `shares` is empty,
+    no plan was found. Without a gap, it is then proven that none exists.
     """
 
     shares: tuple[NodeShare, ...]
@@ -65,12 +68,13 @@ class SearchResult:
 
 
 def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodeShare:
-    """Return the share of a node that takes these members on the GPU set of this choice, as `best_sets`
-    orders them.
+    """Return the plan of a node that takes these members on a GPU set. `choice` is its index in the order of
+    `best_sets`.
     """
     if instance.costs:
         sets = choices(instance.asks, (counts,), gpus_on(instance, row), costs_on(instance, row))
-        # Alone, a packing may have been examined more closely than among others, so it has fewer choices.
+        # A packing that is examined alone is searched more exactly than in a list of packings, so it can have
+        # fewer choices. `min` keeps the index valid.
         gpus, shared = sets.as_gpu_set(min(choice, len(sets.packing) - 1))
         return NodeShare(row, counts, gpus, members_by_domain(instance, row, counts, gpus.mask), shared)
     gpu_sets, _ = sets_on(instance, row, counts)
@@ -92,7 +96,9 @@ def sets_on(
 
 
 def members_by_domain(instance: Instance, row: int, counts: Counts, mask: int) -> Spread:
-    """Return how members lie on the chosen GPUs of the node; () if no rule binds them to domains."""
+    """Return for each role its members by NVLink domain on the chosen GPUs; () if no rule binds members to
+    domains.
+    """
     rule, shape, _ = instance.node_rule(row)
     return lying_in(rule, counts, shape, mask) if rule is not None and rule.binds_domains else ()
 
@@ -107,30 +113,30 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EqualRegions:
-    """Regions that are equally good so far.
+    """Regions that are equal at all levels decided so far.
 
-    `rows` [node] are the nodes, `region` [node] is the region of each from 0, and `cap` [node] is how many
-    members it takes. `uncounted` are the levels, widest first, that are still to be counted: no single part
-    of them holds all members.
+    `uncounted` are the levels, widest first, that are still to be counted: at such a level, no single part
+    holds all members.
     """
 
     rows: Ints
+    """[node] Its row."""
     region: Ints
+    """[node] Its region, from 0."""
     cap: Ints
+    """[node] How many members the node takes."""
     uncounted: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenPatterns:
-    """The problem with all patterns of single nodes and with some levels decided, and a solution of it if one
-    is known.
-    """
+    """The problem with the patterns that the decided levels leave open, and a solution if one is known."""
 
     problem: Problem
     use: Use | None
 
     def keeping(self, still_open: Bools) -> OpenPatterns:
-        """Return the problem with only these patterns. What the solution uses is always kept."""
+        """Return the problem with only these patterns, and the patterns of the solution."""
         problem, use = self.problem.keeping_use(still_open, self.use or {})
         return OpenPatterns(problem, None if self.use is None else use)
 
@@ -155,15 +161,15 @@ class Complete:
 
 
 SearchState = Undecided | EqualRegions | DecidedLevel | OpenPatterns | Complete
-"""What is known of a plan. With `DecidedLevel`, parts and nodes are counted."""
+"""How far the search of a plan has come. With `DecidedLevel`, parts and nodes are counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialPlan:
     """A plan whose first levels are decided.
 
-    `state` is what is known about it, and `levels` are those that are left. `value` is its value at the
-    levels of quality that are decided. `gap` is that of the first level not proven best.
+    `state` is the state of the search, and `levels` are the levels still to be decided. `value` is the value
+    at the quality levels that are decided. `gap` is the gap of the first level not proven best.
     """
 
     instance: Instance
@@ -181,12 +187,12 @@ class PartialPlan:
         return tuple(role for role, count in enumerate(self.need) if count)
 
     def shares(self) -> tuple[NodeShare, ...]:
-        """Return the plan node by node, once no levels are left."""
+        """Return the plan of each node, once all levels are decided."""
         assert not isinstance(self.state, Undecided | EqualRegions | DecidedLevel), self.levels
         return self.state.shares(self.instance)
 
     def with_level(self, plans: OpenPatterns, value: int) -> PartialPlan:
-        """Return the plan with one more level of quality decided."""
+        """Return the plan with one more quality level decided."""
         return replace(self, levels=self.levels[1:], state=plans, value=(*self.value, value))
 
     def complete(self, shares: tuple[NodeShare, ...], value: Value = ()) -> PartialPlan:
@@ -196,9 +202,7 @@ class PartialPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solved:
-    """The plans that are equally good as far as they are decided, and the `gap` of the first level not
-    proven.
-    """
+    """The plans that are equal at all levels decided so far, and the `gap` of the first level not proven."""
 
     plans: tuple[PartialPlan, ...]
     gap: Gap | None = None
@@ -218,7 +222,11 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """The method does not apply, for this reason. `gap` is what it tried and could not prove."""
+    """The method does not apply. `reason` says why; "" if the method is for a feature that the gang does not
+    use.
+
+    `gap` names the level that the method tried and could not prove.
+    """
 
     reason: str
     gap: Gap | None = None
@@ -228,7 +236,7 @@ Answer = Solved | Infeasible | Unknown | Declined
 
 
 Decide = Callable[[PartialPlan, Value | None, Budget], tuple[PartialPlan | None, Gap | None]]
-"""Decide all levels that are left of a plan: see search."""
+"""Decide all remaining levels of a plan: see search."""
 
 
 class Exact(Protocol):
@@ -240,10 +248,12 @@ class Exact(Protocol):
 
     @property
     def accepted_states(self) -> tuple[type, ...]:
-        """The types of `PartialPlan.state` with which the method can begin."""
+        """The search states that the method accepts (types of `PartialPlan.state`). In any other state the
+        method is not asked.
+        """
 
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the next level, `level`, and any number of levels after it.
 
-        `incumbent` is the value of the best plan so far. A plan that is worse need not be finished.
+        `incumbent` is the value of the best plan so far. A method may stop at a plan with a worse value.
         """

@@ -1,7 +1,7 @@
 """Decide the levels below the nodes for one region whose parts and nodes are counted.
 
-For gangs that share GPUs or have a policy, the GPUs of each node are chosen for each packing, which is
-expensive. So packings are left out first that no plan with this number of nodes can have.
+For gangs that share GPUs or have a policy, choosing the GPUs for each packing of each node takes long. So
+packings that no plan with this number of nodes can have are filtered out first.
 """
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ from muster.placement.search.regions import place_in_run
 LEVEL_SHARE = 1 / 8
 """The largest share of the solver's time for each level below the nodes.
 
-So the proof that a plan is best does not hold up a good plan for long.
+So proving that a plan is best does not delay a good plan for long.
 """
 
 
 class LinkThresholds:
-    """Decide the weakest link by thresholds: from the fastest down, the first one with a plan is the best."""
+    """Decide the weakest link by thresholds, from the fastest link down. The first threshold with a plan is
+    the best value.
+    """
 
     name: ClassVar = "link-thresholds"
     accepted_states: ClassVar = (OpenPatterns,)
@@ -69,15 +71,15 @@ class LinkThresholds:
 
 
 class LevelCore:
-    """Decide one level by the Lagrangian bound, by fixing patterns with it, and by CP-SAT on the core that is
-    left.
-    """
+    """Decide one level: the Lagrangian bound fixes patterns, and CP-SAT solves the remaining core."""
 
     name: ClassVar = "level-core"
     accepted_states: ClassVar = (DecidedLevel, OpenPatterns)
 
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide one level. The first level begins with all patterns of the nodes that counting has left."""
+        """Decide one level. The first level begins with all patterns of the nodes that are open after
+        counting.
+        """
         if level.worst:
             return Declined("the level is not a sum")
         plans, gap = plan.state, None
@@ -86,7 +88,7 @@ class LevelCore:
                 plans, complete = _prepare(plan.instance, plans, budget)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
         assert isinstance(plans, OpenPatterns)
-        if not plans.problem.open.any():  # as on a node with too many sets of GPUs to try
+        if not plans.problem.open.any():  # for example on a node with too many GPU sets to enumerate
             return Unknown(Gap(level.name))
         with budget.share(LEVEL_SHARE):
             decision = decide(plans.problem, level, budget, plans.use)
@@ -98,10 +100,11 @@ class LevelCore:
 
 
 def _prepare(instance: Instance, counted: DecidedLevel, budget: Budget) -> tuple[OpenPatterns, bool]:
-    """Return the problem with all patterns, with a solution if one is found, and whether its patterns are
+    """Return the problem with all patterns, a solution if one is found, and whether the patterns are
     complete.
 
-    Patterns are left out that no plan with this number of nodes can have. The solution is the coarse one.
+    Patterns that no plan with this number of nodes can have are left out. The solution is the solution of the
+    coarse problem.
     """
     by_row = _trim(counted.problem, counted.use)
     idle = np.zeros(0, np.int64)
@@ -113,11 +116,12 @@ def _prepare(instance: Instance, counted: DecidedLevel, budget: Budget) -> tuple
         problem, complete = fine_problem(instance, counted.problem, budget)
     if not problem.open.any():
         return OpenPatterns(problem, None), complete
-    if len(idle):  # the nodes of a class are alike: all of them are idle, or none
+    if len(idle):  # the nodes of a class are alike: either all or none of them are in `idle`
         is_idle = np.isin(problem.rows[problem.begin], idle)
         touching = (problem.patterns.gpus > 0)[problem.kind] & is_idle[:, None]
         problem, _ = problem.narrowed(problem.open & ~touching)
-    # Rules bind more than counts. So the solver finds a solution on the nodes of the coarse one.
+    # Rules limit more than the number of members. So the solver looks for a solution on the nodes of the
+    # coarse solution.
     if instance.plain:
         use = _as_use(problem, by_row)
     else:
@@ -135,10 +139,11 @@ def _prepare(instance: Instance, counted: DecidedLevel, budget: Budget) -> tuple
 
 
 def _idle(counted: DecidedLevel) -> tuple[DecidedLevel, Ints]:
-    """Return the rows that have no members with GPUs in any best plan, as counting has shown.
+    """Return the rows that host no member with GPUs in any optimal plan: after counting, no open pattern of
+    them has GPUs.
 
-    In the problem that is returned these rows are one cell, which lies in no part. They stay apart if rules
-    refer to cells, or if a scope binds all members.
+    In the returned problem these rows are one cell, which lies in no part. They keep their own cells if rules
+    refer to cells, or if a scope is required for all members.
     """
     problem = counted.problem
     idle = problem.without_gpus(problem.gpu_only_scopes)
@@ -154,8 +159,8 @@ def _idle(counted: DecidedLevel) -> tuple[DecidedLevel, Ints]:
 
 
 def _trim(problem: Problem, use: Use) -> dict[int, Counts]:
-    """Return the members by row of a coarse solution. Surplus members are taken off the least filled nodes
-    first.
+    """Return the members by row of a coarse solution. Surplus members are removed, from the least filled
+    nodes first.
     """
     hosted: dict[int, list[int]] = {
         row: problem.patterns.counts[kind, p].tolist() for row, kind, p in problem.used_nodes(use)
@@ -170,7 +175,7 @@ def _trim(problem: Problem, use: Use) -> dict[int, Counts]:
 
 
 def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
-    """Return a solution that uses only these nodes, None if none is found."""
+    """Return a solution that uses only these nodes; None if no solution is found."""
     if not rows:
         return None
     is_used = np.isin(problem.rows, rows)
@@ -204,7 +209,8 @@ def _as_use(problem: Problem, by_row: Mapping[int, Counts]) -> Use | None:
 
 
 def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> Answer:
-    """Try the weakest links from the fastest down: the first with a plan is the level's value.
+    """Try thresholds of the weakest link from the fastest down: the first threshold with a plan is the
+    level's value.
 
     More members can have faster links: with islands of 2 + 2 GPUs, three GPUs are slower than two or four. So
     each threshold filters the patterns, and the bound or the solver decides whether they still hold the gang.
@@ -228,7 +234,7 @@ def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> Answer:
 
 
 def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solution, Ints]:
-    """Return whether these patterns still hold the gang, and the old indices of the classes that are left."""
+    """Return whether these patterns still hold the gang, and the old indices of the remaining classes."""
     nothing = Solution(Status.INFEASIBLE, {})
     narrowed, old_classes = problem.narrowed(fast)
     if not narrowed.classes:
@@ -247,8 +253,7 @@ def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solut
 def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Problem, Use | None]:
     """Return the problem with one GPU set for each packing of a class, and the solution in its classes.
 
-    The last set that is fast enough has the largest ring, and with it the least damage (see
-    gpusets.best_sets).
+    The last set that is fast enough has the largest ring, and also the least damage (see gpusets.best_sets).
     """
     packing = problem.patterns.packing[problem.kind]
     width = fast.shape[1]
@@ -264,29 +269,29 @@ def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Prob
     return narrowed, None if use is None else to_narrowed(moved, old_classes)
 
 
-# Slices and policies: the patterns of a node are dear
+# Slices and policies: patterns of a node take long to enumerate
 
 
 QUALITY_SHARE = 0.25
 """The largest share of the solver's time for choosing GPUs."""
 
 MAX_FILTERED = 512
-"""The most packings of one node that are considered. Three roles of slices have thousands; then a sample is
-taken.
+"""The most packings of one node that are considered. Three roles of slices have thousands of packings; then a
+sample is taken.
 """
 
 MAX_PRICES = 12
-"""The most prices by which packings are sieved."""
+"""The most prices by which packings are filtered."""
 
 
 def patterns_for_count(
     instance: Instance, counted: DecidedLevel, by_row: Mapping[int, Counts], budget: Budget
 ) -> tuple[Problem, bool]:
-    """Return the problem with all patterns of plans with the counted number of nodes, and whether they are
-    complete.
+    """Return the problem with all patterns of plans with the counted number of nodes, and whether the
+    patterns are complete.
 
-    Rows with members in `by_row` are always considered. Other rows are, as long as there is time. Rows come
-    first if a plan in their part may open few GPUs.
+    Rows with members in `by_row` are always considered, other rows only as long as there is time. Rows of
+    parts in which a plan may open few GPUs come first.
     """
     problem, nodes = counted.problem, counted.value
     rows, cell = nodes_of(problem)
@@ -317,7 +322,7 @@ def patterns_for_count(
 
 
 def _sample(packings: Ints, counts: Counts | None) -> Ints:
-    """Return an evenly spaced sample of the packings, with the placed one."""
+    """Return an evenly spaced sample of the packings, and the packing of `counts`."""
     sampled = np.zeros(len(packings), bool)
     sampled[np.linspace(0, len(packings) - 1, MAX_FILTERED).astype(np.int64)] = True
     if counts is not None:
@@ -327,19 +332,23 @@ def _sample(packings: Ints, counts: Counts | None) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PackingFilter:
-    """The least value of the members on a node in any plan with the counted number of nodes in one part.
+    """A filter for packings: on each used node, the members have at least a minimum value at each price.
 
-    `prices` is [role, price], and `min_values` [row, price]. It follows from the need, less the most that the
-    other nodes of the part take.
+    A plan has the counted number of nodes, in one part. So the minimum is the value of all members, minus the
+    most that the other nodes of the part hold.
     """
 
     prices: Floats
+    """[role, price] The value of a member."""
     min_values: Floats
+    """[row, price] The minimum value of the members on the node."""
     touching: Bools | None = None
-    """[role] If members without GPUs touch no nodes: whether members have GPUs. Only these have prices."""
+    """[role] Whether members have GPUs; None if all members touch nodes. Only members that touch nodes have
+    prices.
+    """
 
     def passing(self, row: int, packings: Packings) -> Ints:
-        """Return the packings [packing, role] of the row that may be in such a plan."""
+        """Return the packings [packing, role] of the row that pass the filter."""
         all_packings = packings.make_all()
         enough = (all_packings @ self.prices >= self.min_values[row]).all(axis=1)
         if self.touching is not None:
@@ -352,7 +361,7 @@ def _packing_filter(
 ) -> _PackingFilter:
     index, packings = mixed
     need = np.array(counted.problem.need)
-    if instance.existing:  # nodes that the gang is on already are not counted
+    if instance.existing:  # nodes with existing members are not counted
         return _PackingFilter(np.zeros((len(need), 1)), np.zeros((len(index), 1)))
     prices = _prices(instance, counted.problem.need, counted.duals)
     touching = None
@@ -387,7 +396,7 @@ def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats
 
 
 def _best_other_nodes(value: Floats, part: Ints, nodes: int) -> Floats:
-    """Return [row] the largest value of `nodes` − 1 other nodes of the same part."""
+    """Return [row] the total value of the best `nodes` − 1 other nodes in the same part."""
     order = np.lexsort((-value, part))
     rank = np.empty(len(part), np.int64)
     rank[order] = place_in_run(part[order])
@@ -398,8 +407,8 @@ def _best_other_nodes(value: Floats, part: Ints, nodes: int) -> Floats:
 
 
 def _slack_memory(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
-    """Return [row] how much memory is left on used GPUs of the node and of the best other
-    nodes of its part.
+    """Return [row] the free memory on used GPUs of the node, plus that of the best `nodes` − 1 other nodes in
+    its part.
     """
     memory = instance.columns.gpu_memory[:, rows]
     free = instance.columns.free_gpus[rows] >> np.arange(len(memory))[:, None] & 1
@@ -408,7 +417,7 @@ def _slack_memory(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Flo
 
 
 def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodeTable, bool]:
-    """Return the patterns of one node with the best fit of each, and whether these are complete."""
+    """Return the patterns of one node with the best fit of each, and whether the patterns are complete."""
     table, complete = _patterns(
         tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), costs_on(instance, row)
     )

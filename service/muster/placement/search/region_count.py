@@ -1,11 +1,11 @@
-"""Count parts and nodes of regions on the coarse problem, widest scope first.
+"""Count the parts and nodes of regions on the coarse problem, the widest scope first.
 
-A part that may hold the gang alone is a region of its own, so that it has a bound of its own. Parts of the
-narrowest level are left to the Lagrangian bound, which is made for them.
+A part that may hold the gang alone becomes a region of its own, so that it gets its own bound. Parts of the
+narrowest level are counted by the Lagrangian bound.
 
 Cheaper bounds come from prices of the members. At any price, the k nodes (racks, zones) with the largest
-value hold at least as much as any k others. So the fewest that reach the value of all members are a bound.
-For one role the bound is exact.
+value hold at least the value that any other k hold. So the fewest nodes that reach the value of all members
+are a lower bound. For one role the bound is exact.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from muster.placement.search.plan import (
 from muster.placement.search.regions import NOWHERE, regions
 
 MAX_PART_CHOICES = 256
-"""The most choices of parts of a level that are tried one by one. If there are more, the solver decides."""
+"""The most choices of parts of a level that are tried one by one. Beyond this number, the solver decides."""
 
 COUNTING_SHARE = 0.5
 """The largest share of the solver's time for counting if members must be spread evenly.
 
-The proof that one part less is too few may take long, and the plan must still be finished afterwards.
+The proof that one part fewer is not enough may take long, and the levels below must still be decided.
 """
 
 
@@ -62,7 +62,7 @@ class RegionCount:
     accepted_states: ClassVar = (Undecided, EqualRegions)
 
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide all parts that are left to count, and the nodes."""
+        """Decide all parts still to be counted, and the nodes."""
         instance, state = plan.instance, plan.state
         single_part_scopes: tuple[str, ...] = ()
         if isinstance(state, EqualRegions):
@@ -71,7 +71,8 @@ class RegionCount:
             with budget.phase("scan"):
                 region = regions(instance, plan.scopes, plan.need)
             rows, levels = np.flatnonzero(region != NOWHERE), instance.levels
-            # A scope that is also a level is counted below, where it may count at most one part.
+            # A required scope that is also a counted level is no region boundary here: its count is limited
+            # to one part below.
             single_part_scopes = tuple(scope for scope in levels if scope in plan.scopes)
             if single_part_scopes:
                 other_scopes = tuple(scope for scope in plan.scopes if scope not in single_part_scopes)
@@ -93,10 +94,10 @@ class RegionCount:
 
 
 class RegionCounter:
-    """Collects the best regions so far: all have the same, least value.
+    """Collect the regions with the smallest value so far. All regions with this value are kept.
 
-    For the levels in `once`, a single part must suffice. `proven` is whether nothing was missed: if no region
-    was found, none exists.
+    For the levels in `once`, a single part must be enough. `proven` is whether no region was missed: if none
+    was found, no region exists.
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class RegionCounter:
             self._prices = prices(instance, self._gpu_member_need)
 
     def regions(self, rows: Ints, region: Ints, levels: Sequence[str], *, weigh: bool) -> None:
-        """Count these levels of the regions that are given for each of these rows.
+        """Count these levels. `region` is the region of each of these rows.
 
-        With `weigh`, the GPUs that members make unusable come first.
+        With `weigh`, the level of GPUs that members make unusable comes first.
         """
         with self._budget.phase("scan"):
             problem, complete = coarse_problem(
@@ -140,7 +141,9 @@ class RegionCounter:
                 self._parts(inside, levels, ())
 
     def _least_unusable(self, problem: Problem, levels: Sequence[str]) -> None:
-        """Count a region for a gang without GPUs: first the GPUs that it makes unusable, on all packings."""
+        """Count a region for a gang without GPUs: first the GPUs that the gang makes unusable, on all
+        packings.
+        """
         with self._budget.phase("sets"):
             problem, complete = fine_problem(self._instance, problem, self._budget)
         self.proven &= complete
@@ -169,7 +172,7 @@ class RegionCounter:
     def _wider(
         self, problem: Problem, levels: Sequence[str], lower: int, count: int, prefix: Touched
     ) -> Status:
-        """Count a level that has narrower levels below it."""
+        """Count the parts of a level that is not the narrowest."""
         scope, *narrower = levels
         spared = bool((problem.part(scope) == FREE).any())
         while not spared and comb(count, lower) <= MAX_PART_CHOICES:
@@ -190,8 +193,8 @@ class RegionCounter:
     def _each_choice(
         self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Touched
     ) -> Status:
-        """Decide every choice of this number of parts as a region of its own; that with fewest narrower parts
-        first.
+        """Decide every choice of this number of parts as a region of its own. The choice with the fewest
+        narrower parts comes first.
         """
         part, choices = problem.part(scope), []
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
@@ -231,9 +234,9 @@ class RegionCounter:
         return Status.INFEASIBLE
 
     def _unproven(self, problem: Problem, scope: str, min_parts: int, count: int, prefix: Touched) -> Status:
-        """Decide the nodes with the fewest parts for which a greedy solution exists.
+        """Find the fewest parts for which a greedy solution exists, and decide the nodes there.
 
-        The solver ran out of time with fewer parts.
+        This is for a solver that ran out of time with fewer parts.
         """
 
         def has_solution(parts: int) -> bool:
@@ -247,10 +250,10 @@ class RegionCounter:
         return self._nodes(_limited(problem, scope, parts, count), (*prefix, parts), Gap(scope))
 
     def _nodes(self, full_problem: Problem, prefix: Touched, unproven: Gap | None = None) -> Status:
-        """Decide the fewest nodes. `unproven` is the gap of a level above.
+        """Decide the fewest nodes. `unproven` is the first unproven level above.
 
-        Of equal parts only as many are used as can matter. All are kept for the levels below, at which they
-        may differ.
+        The model contains only as many equal parts as a plan can touch. The result has all of them, because
+        equal parts may differ at the levels below.
         """
         problem, _ = full_problem.narrowed(without_equals(full_problem))
         first_use = self._few_parts(problem)
@@ -274,7 +277,9 @@ class RegionCounter:
         return decided.status
 
     def _for_members_with_gpus(self, problem: Problem) -> DecidedLevel | None:
-        """Return the fewest nodes of these members, if the others then find room without GPUs; else None."""
+        """Return the fewest nodes of the members with GPUs, if the other members then fit on patterns without
+        GPUs; else None.
+        """
         instance = self._instance
         if (
             instance.without_gpus is not WithoutGpus.SOME_MEMBERS
@@ -294,10 +299,11 @@ class RegionCounter:
         return decide(problem, NODES, self._budget, use, floor)
 
     def _few_parts(self, problem: Problem) -> Use | None:
-        """Return a first solution if rules divide members among parts; None if they do not, or if none is
-        found.
+        """Return a first solution if rules divide members among parts; None without such rules, or if no
+        solution is found.
 
-        It lies in the few narrower parts that hold most of what the rules divide.
+        The solution lies in a few narrower parts: the fullest parts that hold the members which the rules
+        divide.
         """
         scope, _ = counted_scope(problem)
         shared = [share for share in shares(problem) if share.low.any()]
@@ -319,7 +325,7 @@ class RegionCounter:
 
 
 def _in_terms_of(problem: Problem, decided: DecidedLevel) -> Use:
-    """Return the solution of a narrowed problem in the classes of this one. `start` identifies a class in
+    """Return the solution of a narrowed problem in the classes of this problem. `begin` identifies a class in
     both.
     """
     index = {start: c for c, start in enumerate(problem.begin.tolist())}
@@ -327,7 +333,7 @@ def _in_terms_of(problem: Problem, decided: DecidedLevel) -> Use:
 
 
 def _decided_in_full(full_problem: Problem, decided: DecidedLevel) -> DecidedLevel:
-    """Return what was decided without equal parts, with all of them."""
+    """Return the decision for the problem without surplus equal parts as a decision for the full problem."""
     still_open, _ = nodes_bound(full_problem, decided.duals).usable_below(full_problem, decided.value)
     problem, use = full_problem.keeping_use(still_open, _in_terms_of(full_problem, decided))
     return replace(decided, problem=problem.keeping(nodes=decided.value), use=use)
@@ -344,7 +350,7 @@ RolePrices = tuple[float, ...]
 """The price of a member, by role."""
 
 RATIOS = 16
-"""Steps between the price of one role alone and that of another role alone."""
+"""Steps between the price of one role alone and the price of another role alone."""
 
 MOST_OF_PAIRS = 512
 """About the most prices of pairs of roles: all ratios for eight roles, then fewer ratios, then fewer pairs.
@@ -357,7 +363,7 @@ def prices(instance: Instance, need: Counts) -> tuple[RolePrices, ...]:
     """Return the prices to try: each role alone, all equal, by GPUs, and pairs of roles at ratios of their
     needs.
 
-    With many roles only some of these are tried.
+    With many roles only some pairs are tried.
     """
     active = [r for r, count in enumerate(need) if count]
     candidates = [tuple(float(r == role) for r in range(len(need))) for role in active]
@@ -377,7 +383,7 @@ def prices(instance: Instance, need: Counts) -> tuple[RolePrices, ...]:
 
 
 def most_by_price(problem: Problem, by_price: tuple[RolePrices, ...]) -> NDArray[np.float64]:
-    """Return [price, class] the most that one node of each class can take."""
+    """Return [price, class] the largest value of the members on one node of the class."""
     if not problem.classes or not by_price:
         return np.zeros((len(by_price), problem.classes))
     counts = problem.patterns.counts.astype(float)  # 0 if there is no pattern
@@ -386,7 +392,8 @@ def most_by_price(problem: Problem, by_price: tuple[RolePrices, ...]) -> NDArray
 
 
 def fewest_parts(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...], need: Counts) -> int | None:
-    """Return a lower bound of the parts that hold the gang; None if all parts do not hold it.
+    """Return a lower bound of the number of parts that hold the gang; None if all parts together do not hold
+    the gang.
 
     `part` is [class]. Classes of part FREE need no part. For one role without further rules the bound is
     exact.
@@ -409,7 +416,9 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...],
 def _capacity_at_price(
     capacity: NDArray[np.float64], part: Ints, price: RolePrices, part_shares: Sequence[PartShare]
 ) -> NDArray[np.float64]:
-    """Return [part] what each part holds at a price, at most what rules allow. The last entry is for FREE."""
+    """Return [part] the value that the part holds at a price, cut down to the limits of the rules. The last
+    entry is for FREE.
+    """
     count = int(part.max(initial=FREE)) + 2
     of = np.where(part == FREE, count - 1, part)
     capacities = np.bincount(of, capacity, count).astype(float)
@@ -424,7 +433,7 @@ def _capacity_at_price(
 
 
 def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...], need: Counts) -> Ints:
-    """Return the parts whose capacity suffices at each price. No other part can hold the whole gang."""
+    """Return the parts whose capacity is enough at each price. No other part can hold the whole gang."""
     holds, part_shares = np.ones(int(part.max(initial=-1)) + 1, bool), list(shares(problem))
     for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
         target = float(np.dot(price, need)) * (1 - 1e-9)
@@ -436,7 +445,7 @@ def in_fullest(problem: Problem, scope: str, by_class: NDArray[np.float64], coun
     """Return [class] bool: whether the class is in one of the `count` fullest parts of a scope, or in no
     part.
 
-    `by_class` [class] is what one node holds.
+    `by_class` [class] is the value that one node holds.
     """
     part = problem.part(scope)
     inside = part != FREE
@@ -451,10 +460,10 @@ def in_fullest(problem: Problem, scope: str, by_class: NDArray[np.float64], coun
 def greedy(problem: Problem, by_price: tuple[RolePrices, ...]) -> Use | None:
     """Return a solution that touches at most the decided number of parts of each level.
 
-    The result is None if none is found, for example because several rules bind members.
+    The result is None if no solution is found, for example because several rules bind members.
     """
     if problem.exact:
-        return None  # it could place too many
+        return None  # the solution could place too many members
     if problem.rules:
         return _shared_out(problem)
     for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
@@ -470,9 +479,10 @@ def greedy(problem: Problem, by_price: tuple[RolePrices, ...]) -> Use | None:
 
 
 def with_others(problem: Problem, use: Use) -> Use | None:
-    """Return a solution with further members on patterns without GPUs, which touch no node of the gang's.
+    """Return the solution with the missing members added on patterns without GPUs, on nodes that `use` does
+    not touch.
 
-    The result is None if the nodes that `use` leaves do not hold them.
+    The result is None if these nodes do not hold the missing members.
     """
     placed_members, size = np.zeros(len(problem.need), np.int64), problem.size.copy()
     for (c, p), nodes in use.items():
@@ -488,8 +498,8 @@ def with_others(problem: Problem, use: Use) -> Use | None:
 def _shared_out(problem: Problem) -> Use | None:
     """Return a solution for one role that one rule divides among parts.
 
-    Each part uses its fullest narrower parts. It uses no more of them than its least members need, as long as
-    other parts have room.
+    Each part uses its fullest narrower parts. At first it uses only as many as its minimum of members needs;
+    it uses more if the other parts are full.
     """
     active, part_shares = [role for role, need in enumerate(problem.need) if need], list(shares(problem))
     if len(active) != 1 or len(part_shares) != 1 or len(problem.rules) != 1:
@@ -530,8 +540,8 @@ def _shared_out(problem: Problem) -> Use | None:
 
 
 def _fill(problem: Problem, classes: Ints, price: Ints) -> Use | None:
-    """Return a solution on these classes: the most useful patterns first, the least
-    wasteful between equals.
+    """Return a solution on these classes: the most useful patterns first, and between equally useful patterns
+    the least wasteful one.
     """
     missing = np.array(problem.need, np.int64)
     room = problem.size.copy()

@@ -9,7 +9,7 @@ from muster.placement.cluster.columns import Ints
 from muster.placement.gang.instance import Counts, Instance
 
 NOWHERE = -1
-"""The region of a node that is in none."""
+"""The code of a node that is in no region."""
 
 
 def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
@@ -46,7 +46,7 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
 
 
 def place_in_run(codes: Ints) -> Ints:
-    """Return the position of each entry among those of its code, from 0.
+    """Return the position of each entry among the entries of its code, from 0.
 
     Equal codes must be adjacent.
     """
@@ -58,13 +58,13 @@ def place_in_run(codes: Ints) -> Ints:
 def fullest_first(codes: Ints, cap: Ints) -> Ints:
     """Return the order by code, and by falling `cap` inside each code. Equal entries keep their order.
 
-    None may be negative. One sort by one number takes half the time of a sort by two.
+    No code and no `cap` may be negative. A sort by one number takes half the time of a sort by two numbers.
     """
     return np.argsort(codes * (int(cap.max(initial=0)) + 1) - cap, kind="stable")
 
 
 def renumbered(codes: Ints) -> Ints:
-    """Return the codes renumbered from 0, in their order. None may be negative.
+    """Return the codes renumbered from 0, in their order. No code may be negative.
 
     Small codes are counted, which takes half the time of sorting them.
     """

@@ -1,12 +1,13 @@
-"""Aggregate roles that ask for multiples of each other, and deal out members of roles that ask for the same.
+"""Aggregate roles that ask for multiples of each other, and spread interchangeable roles over few parts.
 
-Counts and all levels below are the same for one role of the smallest size, and often the gang then has one
-role only. At the end the members are assigned. If each size divides the next, a node that holds the sum holds
-the members too. Wherever the larger members go, the same is left for the smaller ones.
+If each size divides the next larger size, the gang is planned as one role of the smallest size (a unit), and
+the members are assigned to that plan at the end. Members fit on any node whose capacity equals their sum,
+because sizes that divide each other leave no gaps. Wherever the larger members go, the smaller members get
+the same number of units.
 
-Members that ask for the same, and that nothing binds, may change places: no level of the objective notices.
-Of a few ways to fill the nodes along the fabric, role after role, that with the fewest parts by role is
-taken. Then members are exchanged between nodes as long as that helps.
+Members with equal requests, and without rules, may change places: no level of the objective changes. Several
+ways to fill the nodes along the fabric, role after role, are tried, and the way with the fewest parts by role
+is taken. Then members are exchanged between nodes as long as the number of parts falls.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Aggregation:
         return tuple(alone)
 
     def assign(self, instance: Instance, shares: Iterable[NodeShare]) -> tuple[NodeShare, ...]:
-        """Return shares of units as shares of members; () if they do not hold the members.
+        """Return the plans of units as plans of members; () if they do not hold the members.
 
         The largest members are assigned first, along the fabric, so that each role stays together.
         """
@@ -95,7 +96,7 @@ class Aggregation:
 
 
 def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined:
-    """Return the roles aggregated by size, or why that does not apply."""
+    """Return the roles aggregated by size, or why they cannot be aggregated."""
     active = [role for role, count in enumerate(need) if count and instance.roles[role].gpus]
     capped = instance.rules.caps is not None or instance.penalty is not None
     if len(active) < 2:
@@ -107,7 +108,7 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
     sorted_sizes = sorted(filter(None, sizes))
     if len(sorted_sizes) < 2 or any(larger % smaller for smaller, larger in pairwise(sorted_sizes)):
         return Declined("the requests are not multiples of one another")
-    # Many small members need more pods than few large ones. So no node may be short of pods.
+    # Many small members need more pods than few large members. So each node must have room for enough pods.
     of_other_roles = [
         np.minimum(room, need[role]) for role, room in enumerate(instance.room) if not sizes[role]
     ]
@@ -120,8 +121,8 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
 
 
 def _size(instance: Instance, role: int, unit: int) -> int:
-    """Return how many members of `unit` one member of the role counts as on every node; 0 if it is no
-    multiple.
+    """Return the size of the role's members in members of `unit`; 0 if they are not a multiple
+    on every node.
     """
     large, small = instance.roles[role], instance.roles[unit]
     size = large.gpus // small.gpus
@@ -141,7 +142,9 @@ MOST_EXCHANGES = 200
 """The most exchanges that are tried."""
 
 SMALL = 64
-"""Nodes × roles of a plan in which members are exchanged. In larger ones that takes longer than deciding."""
+"""The most nodes × roles of a plan in which members are exchanged. In larger plans that takes longer than
+deciding.
+"""
 
 SIZES = (0, -1, 1)
 """Parts in the order of the fabric, the largest first, and the smallest first."""
@@ -151,7 +154,7 @@ RoleParts = tuple[int, ...]
 
 
 def spread_roles_over_parts(instance: Instance, shares: tuple[NodeShare, ...]) -> tuple[NodeShare, ...]:
-    """Return the same plan with roles that ask for the same dealt out to fewer parts each, if that helps."""
+    """Return the same plan with interchangeable roles on fewer parts each, if that is possible."""
     groups = _interchangeable_roles(instance) if len(shares) > 1 else []
     if not groups or instance.rules.model or any(share.spread for share in shares):
         return shares
@@ -166,7 +169,7 @@ def spread_roles_over_parts(instance: Instance, shares: tuple[NodeShare, ...]) -
 
 
 def _interchangeable_roles(instance: Instance) -> list[list[int]]:
-    """Return the groups of roles that ask for the same on the same nodes."""
+    """Return groups of roles with equal requests that the same nodes admit."""
     if instance.penalty is not None or instance.rules.caps is not None:
         return []
     by_request: dict[object, list[int]] = {}
@@ -178,7 +181,7 @@ def _interchangeable_roles(instance: Instance) -> list[list[int]]:
 
 
 def _fewest_parts(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
-    """Return [node, role] the best of the ways that are tried, `counts` included."""
+    """Return [node, role] the assignment with the fewest parts among those tried, `counts` included."""
     need, room = counts.sum(axis=0), counts.sum(axis=1)
     fewest, touched, lower_bounds = counts, _touched(counts > 0, parts), _lower_bounds(need, room, parts)
     for filled in _fillings(need, room, parts, rows):
@@ -201,7 +204,7 @@ def _fewest_parts(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
 
 
 def _exchanges(counts: Ints) -> Iterator[Ints]:
-    """Yield what comes of exchanging as many members of two roles as possible between two nodes."""
+    """Yield the assignments that result from swapping the most members of two roles between two nodes."""
     nodes, roles = counts.shape
     for pair, (a, b) in product(permutations(range(nodes), 2), permutations(range(roles), 2)):
         members = int(min(counts[pair[0], a], counts[pair[1], b]))
@@ -213,7 +216,7 @@ def _exchanges(counts: Ints) -> Iterator[Ints]:
 
 
 def _fillings(need: Ints, room: Ints, parts: Sequence[Ints], rows: Ints) -> Iterator[Ints]:
-    """Yield ways to fill the nodes one after another, role after role."""
+    """Yield assignments that fill the nodes one after another, role after role."""
     for sign in SIZES:
         sizes = [np.bincount(part, room)[part] for part in parts]
         keys = [key for size, part in zip(sizes, parts, strict=True) for key in (sign * size, part)]
@@ -225,7 +228,9 @@ def _fillings(need: Ints, room: Ints, parts: Sequence[Ints], rows: Ints) -> Iter
 
 
 def _overlaps(room: Ints, need: Ints) -> Ints:
-    """Return [node, role] how many members of each role each node gets, if both stand in a row."""
+    """Lay nodes and roles on one line, one unit per member: return [node, role] how much of each role falls
+    on each node.
+    """
     of_node, of_role = np.cumsum(room), np.cumsum(need)
     ends = np.minimum(of_node[:, None], of_role)
     begins = np.maximum((of_node - room)[:, None], of_role - need)
@@ -233,14 +238,16 @@ def _overlaps(room: Ints, need: Ints) -> Ints:
 
 
 def _touched(has_members: Bools, parts: Sequence[Ints]) -> RoleParts:
-    """Return the parts that each role touches, summed. `has_members` is [node, role]."""
+    """Return by level the number of parts that each role touches, summed over roles. `has_members` is [node,
+    role].
+    """
     node, role = np.nonzero(has_members)
     of_levels = [len(np.unique(part[node] * has_members.shape[1] + role)) for part in parts]
     return (*of_levels, len(node))
 
 
 def _lower_bounds(need: Ints, room: Ints, parts: Sequence[Ints]) -> RoleParts:
-    """Return a bound: each role alone in the largest parts."""
+    """Return lower bounds: each role alone, in the largest parts."""
     sizes = [*(np.bincount(part, room) for part in parts), room]
     reached = (np.cumsum(np.sort(size)[::-1]) for size in sizes)
     return tuple(int((np.searchsorted(sums, need) + 1).sum()) for sums in reached)

@@ -1,11 +1,11 @@
 """Find the best plan of a gang, level by level.
 
 First all members are tried: with the preferred scopes in the order given, then with the required scope alone.
-If not all members fit, the most that fit are placed, if these are at least `min_member`.
+If not all members fit, as many as possible are placed, but at least `min_member`.
 
-For given members, the first exact method that accepts a level decides it. METHODS is the order in which they
-are asked. Before that comes `presolved`. After counting, several regions may be equally good. Then each of
-them is decided to the end, and the best one is taken.
+`presolved` first removes parts that are too small. Then, for each level, the exact methods are asked in the
+order of METHODS, and the first method that accepts the level decides it. After counting, several regions may
+be equally good. Then each region is decided to the end, and the best plan is taken.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import NamedTuple
 
 from muster.domain.constraints import Subgroup
 from muster.domain.decision import Step
@@ -54,7 +55,9 @@ ALL, MOST, SUBSETS = "all-members", "most-members", "member-subsets"
 
 ALL_SHARE, CHOICE_SHARE, TRY_SHARE = 0.75, 0.125, 0.03125
 """The largest shares of the solver's time if fewer members may do: for the plan of all members, for counting
-the most that fit, and for each step of a greedy choice. So time is left for a subset that is easy."""
+the most that fit, and for each step of a greedy choice. So there is always time for a subset that is easy to
+place.
+"""
 
 MOST_WAYS = 4096
 """The most numbers of members by role that are looked at to try those with which the gang starts."""
@@ -66,7 +69,7 @@ IN_ORDER = "scopes-in-order"
 def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, SearchResult]:
     """Return the best plan for the most members that fit, and the instance for these members.
 
-    If fewer than `min_member` fit, there are no shares.
+    If fewer than `min_member` members fit, `SearchResult.shares` is empty.
     """
     request, all_members_plan = instance.request, SearchResult(())
     required = (request.required_scope,) if request.required_scope else ()
@@ -84,8 +87,8 @@ def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, SearchR
 def _for_counts(
     instance: Instance, required: tuple[str, ...], need: Counts, method: str, budget: Budget
 ) -> SearchResult:
-    """Return the best plan for exactly these members, in the first preferred scope that holds them, else in
-    none.
+    """Return the best plan for exactly these members, in the first preferred scope that holds them, else
+    without a preferred scope.
     """
     unproven: Gap | None = None
     steps: tuple[Step, ...] = (Step(MEMBERS.name, method),)
@@ -110,9 +113,9 @@ def _preferring(
 ) -> SearchResult:
     """Return the best plan under the preferences of roles that can hold together, the earlier ones first.
 
-    A preference that holds is a subgroup of the request for those after it. One of all members is a scope of
-    the gang. When no time is left, the plan of those before it stays, and the level is not proven. Nor is it
-    if a scope is not supported.
+    If a preference can be kept, it is required while the later preferences are tried: as a subgroup, or as a
+    scope of the gang if it is about all members. If time runs out, the plan so far is returned, and the level
+    is unproven. The level is also unproven if a preferred scope is not supported.
     """
     unproven: Gap | None = None
     for preference in instance.request.role_preferences:
@@ -134,7 +137,7 @@ def _preferring(
 def _with_preference(
     instance: Instance, scopes: tuple[str, ...], preference: RolePreference, scope: str
 ) -> tuple[Instance, tuple[str, ...]]:
-    """Return the instance and the scopes of the gang with one preference of roles more."""
+    """Return the instance and the gang's scopes with one more preference of roles."""
     members = {role.name for role in instance.roles if role.members}
     members |= {stay.running.role for stay in instance.existing.members}
     if members <= preference.roles:
@@ -144,8 +147,8 @@ def _with_preference(
 
 @dataclass(slots=True)
 class _WithFewerMembers:
-    """The search for a plan with fewer members than all. `proven` is whether it is known that no more members
-    fit.
+    """The search for a plan with fewer members than all. `proven` is whether it is proven that no more
+    members fit.
     """
 
     instance: Instance
@@ -155,8 +158,8 @@ class _WithFewerMembers:
     tried: dict[Counts, tuple[Instance, SearchResult]] = field(default_factory=dict)
 
     def best_plan(self) -> tuple[Instance, SearchResult]:
-        """Return the best plan of the most members. If that is not decided, return that
-        of a greedy choice.
+        """Return the best plan of the largest number of members. If that number is not decided, return the
+        plan of a greedy choice.
         """
         counts = None if begun(self.instance.request) else self._most_that_fit()
         if counts is None and (begun(self.instance.request) or self.tried):
@@ -188,8 +191,8 @@ class _WithFewerMembers:
     def _most_that_fit(self) -> Counts | None:
         """Return the most members that fit.
 
-        The result is None if no plan has this many: counting inside one node ignores constraints between
-        nodes.
+        The result is None if no plan has this number of members, because counting inside one node ignores
+        constraints between nodes.
         """
         request = self.instance.request
         with self.budget.share(CHOICE_SHARE):
@@ -200,10 +203,10 @@ class _WithFewerMembers:
         return counts if fit.members >= request.min_member and self._attempt(counts, method) else None
 
     def _count_down(self) -> Counts | None:
-        """Return the most members that fit, by trying numbers from the largest down, most for the earlier
-        roles first.
+        """Return the most members that fit, by trying totals from the largest down, and for each total the
+        most members of the earlier roles first.
 
-        With a single role the greedy choice is the most, if fewer members fit whenever more do.
+        With a single role the greedy choice is optimal if each smaller number of members fits too.
         """
         request = self.instance.request
         if len(request.roles) == 1 and fewer_fit(request) and request.quorum is None:
@@ -235,7 +238,7 @@ class _WithFewerMembers:
     def _greedy(self, order: Sequence[int]) -> Counts | None:
         """Return the most members of each role that fit with those of the roles before it, in this order.
 
-        The result is None if these are fewer than `min_member`.
+        The result is None if fewer than `min_member` members fit.
         """
         if (quorum := self.instance.request.quorum) is not None:
             return self._greedy_by_subgroup(quorum, order)
@@ -252,9 +255,10 @@ class _WithFewerMembers:
         return tuple(counts) if sum(counts) >= self.instance.request.min_member else None
 
     def _greedy_by_subgroup(self, quorum: Quorum, order: Sequence[int]) -> Counts | None:
-        """Return members of subgroups that start one after another, the fewest that start the gang first.
+        """Return the members of subgroups that are added one after another, first the fewest members with
+        which the gang starts.
 
-        Of a step that does not fit, the last subgroup stays out. Roles of one subgroup follow the order.
+        If a step does not fit, its last subgroup is left out. Roles of one subgroup follow the order.
         """
         names, caps = [role.name for role in self.instance.request.roles], self._caps()
         unplaced = {names[role]: caps[role] for role in order}
@@ -277,7 +281,7 @@ class _WithFewerMembers:
         return tuple(counts.values()) if enough else None
 
     def _caps(self) -> Counts:
-        """Return for each role an upper bound of its members that fit."""
+        """Return for each role an upper bound of the number of members that fit."""
         instance = self.instance
         return tuple(
             min(len(role.members), int(room_of(instance.columns, role)[instance.admitted[role.name]].sum()))
@@ -291,13 +295,13 @@ class _WithFewerMembers:
 MAX_FINISHED = 8
 """The most equally good regions that are decided to the end, for gangs that share GPUs or have a policy.
 
-For these gangs the choices of each node take a while.
+For these gangs, enumerating the GPU choices of each node takes long.
 """
 
 Outcome = tuple[PartialPlan | None, Gap | None]
-"""The best plan, None if none was found; and the first level without proof, None if all are proven.
+"""The best plan, None if no plan was found; and the first unproven level, None if all levels are proven.
 
-If there is no plan and no gap, it is proven that nothing fits.
+Without a plan and without a gap, it is proven that no plan exists.
 """
 
 
@@ -319,7 +323,7 @@ def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget:
 
 
 def decide_levels(plan: PartialPlan, incumbent: Value | None, budget: Budget) -> Outcome:
-    """Decide all levels that are left. Stop if the plan cannot beat the incumbent."""
+    """Decide all remaining levels. Stop if the plan cannot beat the incumbent."""
     gap, declined = plan.gap, list[tuple[str, str]]()
     while plan.levels:
         method, answer, reasons, unproven = _first_answer(plan, incumbent, budget)
@@ -342,11 +346,18 @@ def decide_levels(plan: PartialPlan, incumbent: Value | None, budget: Budget) ->
     return plan, gap
 
 
-FirstAnswer = tuple[Exact, Solved | Infeasible | Unknown, list[tuple[str, str]], Gap | None]
-"""The method that accepted, its answer, why others declined, and what these could not prove."""
+class _FirstAnswer(NamedTuple):
+    """The answer of the first method that accepted the level."""
+
+    method: Exact
+    answer: Solved | Infeasible | Unknown
+    declined: list[tuple[str, str]]
+    """(method, reason) of each method that declined."""
+    unproven: Gap | None
+    """The level that a declining method tried and could not prove."""
 
 
-def _first_answer(plan: PartialPlan, incumbent: Value | None, budget: Budget) -> FirstAnswer:
+def _first_answer(plan: PartialPlan, incumbent: Value | None, budget: Budget) -> _FirstAnswer:
     """Ask the methods in their order for the next level.
 
     Raises:
@@ -360,8 +371,8 @@ def _first_answer(plan: PartialPlan, incumbent: Value | None, budget: Budget) ->
         answer = method.solve(plan, plan.levels[0], incumbent, budget)
         if not isinstance(answer, Declined):
             budget.decided(method.name, began)
-            return method, answer, declined, gap
-        if answer.reason:  # it is "" where the method is about something that the gang does not have
+            return _FirstAnswer(method, answer, declined, gap)
+        if answer.reason:  # else the method is for a feature that this gang does not use
             declined.append((method.name, answer.reason))
         gap = gap or answer.gap
     raise LookupError(f"no method decides {plan.levels[0].name}: {declined}")
@@ -370,7 +381,7 @@ def _first_answer(plan: PartialPlan, incumbent: Value | None, budget: Budget) ->
 def _with_steps(
     before: PartialPlan, after: PartialPlan, method: Exact, declined: list[tuple[str, str]]
 ) -> PartialPlan:
-    """Record which method decided the levels that are no longer left, unless it did so itself."""
+    """Add a `Step` for each level that was just decided. Methods that add their own steps keep them."""
     done = before.levels[: len(before.levels) - len(after.levels)]
     first_step, *later_steps = after.steps[len(before.steps) :] or [
         Step(level.name, method.name) for level in done
@@ -380,9 +391,9 @@ def _with_steps(
 
 
 def _best_of(plans: list[PartialPlan], gap: Gap | None, budget: Budget) -> Outcome:
-    """Decide each of the plans that are equally good so far, and return the best.
+    """Decide each of these equally good plans to the end, and return the best.
 
-    What is not proven for one of them is not proven for the best.
+    If one plan could not be decided with proof, the best one is not proven either.
     """
     best_plan: PartialPlan | None = None
     for i, plan in enumerate(plans):
@@ -407,6 +418,6 @@ METHODS: tuple[Exact, ...] = (
     LinkThresholds(),
     LevelCore(),
 )
-"""The exact methods in the order in which they are asked: cheap ones first, last one that accepts any
+"""The exact methods in the order in which they are asked: cheap methods first. The last method accepts any
 problem.
 """

@@ -1,6 +1,8 @@
-"""Place the whole gang on one node: no plan touches fewer parts, and the best such node is read off.
+"""Place the whole gang on one node: no plan touches fewer parts. The best node is found by comparing node
+values.
 
-Gangs with members without GPUs begin here too: the GPUs that these make unusable are decided early.
+Gangs with members without GPUs begin here too, because the GPUs that these members make unusable are decided
+early.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ class SingleNode:
 
 
 def _value(instance: Instance, shares: Sequence[NodeShare], value: Value) -> tuple[int, ...]:
-    """Return the value of a plan in one NVLink domain. `value` is that of the levels of quality."""
+    """Return the value of a plan in one NVLink domain. `value` is its value at the quality levels."""
     rows, counts = np.array([s.row for s in shares]), np.array([s.counts for s in shares], np.int64)
     beside = instance.without_gpus is WithoutGpus.SOME_MEMBERS
     touching = rows[[s.gpus.mask > 0 for s in shares]] if beside else rows
@@ -101,7 +103,7 @@ def _value(instance: Instance, shares: Sequence[NodeShare], value: Value) -> tup
 
 
 class BestNode(NamedTuple):
-    """A node, with the value of the plan on it. Of equal values the first row is the best."""
+    """The best node, and the value of the plan on it. Between equal values the first row is the best."""
 
     value: Value
     row: int
@@ -112,10 +114,11 @@ class BestNode(NamedTuple):
 def best_on(
     instance: Instance, rows: Ints, need: Counts, inside_scopes: list[str], budget: Budget
 ) -> tuple[BestNode | None, bool]:
-    """Return the best of these nodes, and whether that is proven. The node is None if there is none.
+    """Return the best of these nodes, and whether it is proven best. The node is None if no node takes all
+    members.
 
-    The members lie inside one part of each of the `inside_scopes` scopes. Choosing GPUs takes a while if members
-    share GPUs or have a policy. If time runs out, the result is the best node so far.
+    The members lie inside one part of each of the `inside_scopes`. If members share GPUs or have a policy,
+    choosing the GPUs takes long. If time runs out, the result is the best node so far.
     """
     if not len(rows):
         return None, True
@@ -177,10 +180,10 @@ def _rows(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
 
 
 def _priced(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tuple[Ints, Ints]:
-    """Return by row the damage priced by typical requests, and the mask of the GPUs that may be taken.
+    """Return by row the damage at the prices of typical requests, and the mask of the GPUs that may be taken.
 
-    For a single slice the mask is the best GPU. What the slice opens and damages is the only difference
-    between GPUs.
+    For a single slice the mask is the best GPU: GPUs differ only in whether the slice opens them, and in the
+    damage.
     """
     view, counts = instance.columns, np.array([need], np.int64)
     cpu = instance.cpu(counts)
@@ -200,9 +203,9 @@ def _priced(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tup
 def _on_best_gpus(
     instance: Instance, row: int, need: Counts, allowed: int, budget: Budget
 ) -> tuple[NodeShare | None, dict[str, int], bool]:
-    """Return the best share of the node inside the mask, its values by field, and whether that is proven.
+    """Return the best plan of the node inside the mask, its values by field, and whether it is proven best.
 
-    The share is None if there is none.
+    The plan is None if the members do not fit inside the mask.
     """
     costs, complete, shares = dict[str, int](), True, list[NodeShare]()
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
@@ -231,7 +234,9 @@ def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -
     """
     view, costs = instance.columns, instance.costs or (Cost.NVLINK_DOMAINS,)
     bounds = np.zeros((len(costs) + len(CHOICE_VALUES), len(rows), len(packings)), np.int64)
-    if instance.existing:  # then the gang's GPUs there count too, and only few nodes are examined
+    if (
+        instance.existing
+    ):  # GPUs of existing members count too, so no bound is known; only few nodes are searched
         bounds[:] = -LARGEST
         return bounds
     shape, wide = view.shape[rows], view.topology.in_wide[rows]
@@ -256,7 +261,9 @@ def by_level(instance: Instance, bounds: Ints, left_over: Ints) -> dict[Level, I
 
 
 def _alike(instance: Instance, rows: Ints, values: Sequence[Ints]) -> Ints:
-    """Return the best one of nodes with equal GPUs, as indices into `rows`. The last value counts first."""
+    """Return one node for each group of nodes with equal GPUs: the best one, as an index into `rows`. The
+    last value counts first.
+    """
     code = node_kinds(instance, rows)
     order = np.lexsort((rows, *values, *code))
     return order[np.diff(code[:, order], prepend=-2, axis=1).any(axis=0)]

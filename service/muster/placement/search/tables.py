@@ -1,8 +1,8 @@
 """Fill parts with members at the least cost: one table, whose only axis is the number of members.
 
-The cost of a plan is a sum over its nodes. So the best way to put m members into a part has one cost. A
-part needs one number for each m, for any number of levels of the objective. The same table fills domains from
-nodes, and the cluster from domains. `one_cost` makes one number of all levels: each level outweighs the lower
+The cost of a plan is a sum over its nodes. So the best way to put m members into a part has one cost. A part
+needs one number for each m, however many levels the objective has. The same table fills domains from nodes,
+and the cluster from domains. `one_cost` makes one number of all levels: each level outweighs the lower
 levels. The numbers are integers, so this is exact.
 """
 
@@ -16,26 +16,24 @@ import numpy as np
 from muster.placement.cluster.columns import Bools, Ints
 
 NEVER = np.int64(1) << 61
-"""The cost of what is impossible."""
+"""The cost of an impossible choice."""
 
 CALL = 2_000
 """How many elements take as long as one call of numpy."""
 
 MAX_TABLE_STEPS = 40_000_000
-"""The most elements that one table visits. If there are more, the solver decides."""
+"""The most elements that one table visits. A larger problem is left to the solver."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The cheapest ways to fill each part from its children, child after child.
-
-    `cost` [part, child, members] is what the child costs with these members: 0 for none, NEVER if impossible.
-    `min_cost` [child, part, members] is the least cost of the members on the children before this one; its last
-    line is that of all children.
-    """
+    """The cheapest ways to fill each part from its children, child after child."""
 
     cost: Ints
+    """[part, child, members] The cost of the child with these members: 0 for no member, NEVER if impossible."""
     min_cost: Ints
+    """[child, part, members] The least cost of the members on the children before this one; the last line is for
+    all children."""
 
     @classmethod
     def of(cls, cost: Ints, low: int, high: int) -> Table:
@@ -46,7 +44,8 @@ class Table:
         min_cost = np.full((children + 1, parts, high + 1), NEVER)
         min_cost[0, :, 0] = 0
         offered = np.asarray((cost < NEVER).any(axis=0))
-        # From fewer than `lows` members before the later children, no part reaches `low`.
+        # Lower bound of the members so far: with fewer than `lows[child]` members, the later children cannot
+        # reach `low`.
         largest = np.where(offered, np.arange(offered.shape[1]), 0).max(axis=1)
         lows, highs = (low - largest.sum() + np.cumsum(largest)).tolist(), np.cumsum(largest).tolist()
         for child in range(children):
@@ -91,11 +90,11 @@ def steps(children: int, offered: int, parts: int, most: int) -> int:
 class OneCost:
     """Several levels as one number.
 
-    `cost` [node, choice] is NEVER if the choice is not valid. All nodes of a plan cost at most `max_total`, and
-    plans differ by less than `per_node_offset`.
+    All nodes of a plan cost at most `max_total` together, and plans differ by less than `per_node_offset`.
     """
 
     cost: Ints
+    """[node, choice] The cost, NEVER if the choice is not valid."""
     max_total: int
     per_node_offset: int
 
@@ -103,14 +102,14 @@ class OneCost:
 def one_cost(levels: Sequence[Ints], valid: Bools, nodes: int) -> OneCost | None:
     """Return one cost for plans with this number of nodes; None if the numbers do not fit into 64 bits.
 
-    `levels` are arrays [node, choice], the most important first, and `valid` says which entries count. Each
-    level weighs more than the lower levels can differ.
+    `levels` are arrays [node, choice], the most important first, and `valid` says which entries count. One
+    unit of a level weighs more than the largest difference of all lower levels together.
     """
     total, weight, max_total = np.zeros(valid.shape, np.int64), 1, 0
     for level in reversed(levels):
         values = level[valid]
         low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-        if low == high:  # the level tells no plans apart
+        if low == high:  # all plans are equal at this level
             continue
         steps_up = np.where(valid, (level - low) // int(np.gcd.reduce(values - low)), 0)
         largest = _largest_sum(steps_up, nodes)
