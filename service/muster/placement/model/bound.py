@@ -1,5 +1,5 @@
-"""Compute a Lagrangian bound of one level, and what it rules out. It works for every level and any mix of
-roles.
+"""Compute a Lagrangian bound of one level, and exclude patterns with it. The bound works for every level and
+any mix of roles.
 
 The constraints that couple nodes are the members of each role, the nodes, and the levels already decided.
 They are priced with duals x:
@@ -8,8 +8,8 @@ They are priced with duals x:
            Σ class size · min(0, min over patterns (cost − x·resources))
 
 R is how many parts of the narrowest counted scope the plan may touch. L(x) is a bound for every x, and
-Kelley's cutting planes make it large. Every x tried also rules out what no plan of cost UB or less can use: a
-part or a pattern whose use raises L(x) above UB (reduced-cost fixing). Both are exact.
+Kelley's cutting planes make it large. Each x also excludes parts and patterns (reduced-cost fixing): if using
+one raises L(x) above UB, no plan of cost UB or less uses it. The bound and the fixing are exact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOSE = 0.02
 BOX = 1000.0
 """The largest dual, as a multiple of the largest cost of a pattern over the largest resource.
 
-Duals are large if the levels before must be met exactly.
+Duals are large if the decided levels must be met exactly.
 """
 
 UNBOUNDED = 1e8
@@ -52,39 +52,44 @@ class Coupling:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One dual point.
-
-    `x` [coupling] are the duals, and `bound` is L(x). `slack` [class, pattern] is how much worse the pattern
-    is than the best use of its class; a pattern that touches no part is compared with others of that sort.
-    `by_part` is the value of each part of the counted scope, at most 0.
-    """
+    """One dual point."""
 
     x: Floats
+    """[coupling] The duals."""
     bound: float
+    """L(x)."""
     slack: Floats
+    """[class, pattern] The reduced cost of the pattern, minus that of the best use of the class (at most 0).
+
+    A pattern that touches no part is compared only with patterns that touch no part.
+    """
     by_part: Floats
+    """[part of the counted scope] The part's value in L(x), at most 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A lower bound: no plan costs less than `lower`.
 
-    `points` are the best dual points, best first. `part` [class] is the part of the counted scope; a plan
-    touches at most `limit` of them.
+    A plan touches at most `limit` parts of the counted scope.
     """
 
     lower: float
     points: tuple[Point, ...]
+    """The best dual points, best first."""
     part: Ints
+    """[class] The part of the counted scope."""
     limit: int | None
     patterns_touching_none: Bools | None = None
-    """[kind, pattern] The patterns that touch no part of the counted scope; None if all do."""
+    """[kind, pattern] Whether the pattern touches no part of the counted scope; None if all patterns touch a
+    part.
+    """
 
     def usable_below(self, problem: Problem, upper: float) -> tuple[Bools, Bools]:
-        """Return what plans of cost `upper` or less can use.
+        """Return the patterns that plans of cost `upper` or less can use, and the parts that all of them
+        touch.
 
-        The first array is [class, pattern] bool: the patterns. The second is [part] bool: the parts of the
-        counted scope that every such plan touches.
+        The arrays are [class, pattern] bool and [part of the counted scope] bool.
         """
         still_open = problem.open.copy()
         always = np.zeros(len(self.points[0].by_part), bool)
@@ -110,18 +115,20 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pricing:
-    """The patterns of a problem, ready to be priced at dual points.
-
-    `costs` [kind, pattern] is infinite if no class may take the pattern. `resources` is [kind, pattern,
-    coupling] and `rhs` [coupling]. `kind`, `size` and `part` of the counted scope are [class].
-    """
+    """The patterns of a problem, ready to be priced at dual points."""
 
     costs: Floats
+    """[kind, pattern] Infinite if no class may take the pattern."""
     resources: Floats
+    """[kind, pattern, coupling]"""
     rhs: Floats
+    """[coupling]"""
     kind: Ints
+    """[class]"""
     size: Floats
+    """[class] The number of nodes."""
     part: Ints
+    """[class] The part of the counted scope."""
     limit: int | None
     patterns_touching_none: Bools | None
 
@@ -135,9 +142,10 @@ class _Pricing:
         scope: str | None,
         limit: int | None,
     ) -> _Pricing:
-        """Return the patterns of the kinds that occur in the problem.
+        """Return the patterns of the kinds in the problem.
 
-        If classes of one kind have unlike open patterns, as idle nodes may, each such set is a kind.
+        Classes of one kind can have different open patterns, for example nodes that host no member with GPUs.
+        Then each distinct set of open patterns counts as a kind of its own.
         """
         _, first, kind = np.unique(problem.kind, return_index=True, return_inverse=True)
         if (problem.open != problem.open[first][kind]).any():
@@ -157,7 +165,8 @@ class _Pricing:
     def priced_at(self, x: Floats) -> tuple[Point, Floats]:
         """Return the dual point at x, and the slope of the bound there [coupling].
 
-        Patterns that touch no part can be used in all parts. A part is worth what its other patterns add.
+        Patterns that touch no part can be used in all parts. So the value of a part is only the value that
+        its other patterns add.
         """
         kinds, parts, inside = len(self.costs), int(self.part.max(initial=FREE)) + 1, self.part != FREE
         reduced = self.costs - self.resources @ x
@@ -171,7 +180,7 @@ class _Pricing:
             value -= self.size * always[self.kind]
             slack = np.where(self.patterns_touching_none, reduced - always[:, None], slack)
         by_part = np.bincount(self.part[inside], value[inside], parts).astype(float)
-        in_cheapest = np.ones(parts + 1, bool)  # the last one stands for FREE
+        in_cheapest = np.ones(parts + 1, bool)  # the last entry stands for FREE
         if self.limit is not None and parts > self.limit:
             in_cheapest[:-1] = False
             if self.limit:
@@ -210,7 +219,9 @@ class _Master:
             cut.SetCoefficient(variable, -float(change))
 
     def maximum(self) -> tuple[float, Floats] | None:
-        """Return the largest bound that the cuts allow, and its duals; None if GLOP found none."""
+        """Return the largest bound that the cuts allow, and its duals; None if GLOP did not solve the
+        problem.
+        """
         if self._solver.Solve() != pywraplp.Solver.OPTIMAL:
             return None
         x = np.array([variable.solution_value() for variable in self._duals]) * self._unit

@@ -1,9 +1,9 @@
-"""Build the model of the whole problem: what holds in every model, then the rules that bind members.
+"""Build the CP-SAT model of a problem: the constraints of every problem, then the rules that bind members.
 
-What follows from rules part by part is added too. The solver would take long to find it, and it loses no
-plan. If rules force members into a part, the part uses at least a number of nodes. It also pays for these
-members: a table has the least cost of a number of members on a number of nodes, whichever nodes of the part
-these are.
+Implied constraints for each part are added too (valid inequalities). They exclude no plan, but CP-SAT would
+take long to derive them. If rules force members into a part, the number of nodes that the part uses is
+bounded below. The cost of these members is bounded below in the same way: a table gives the least cost of k
+members on n nodes of the part.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from muster.placement.model.objective import NODES, SUMMED_LEVELS, WIDE, Level, 
 from muster.placement.model.problem import FREE, Bools, Ints, PartShare, Problem, Use, shares
 from muster.placement.model.solver import cp_model
 
-# Variables, with names that say what they mean
+# Variables
 
 
 LinearExpr = cp_model.LinearExpr
@@ -29,7 +29,7 @@ LinearExprT = cp_model.LinearExprT
 class Model(cp_model.CpModel):
     """A CP-SAT model without the CamelCase aliases that ortools 9.15 gives to each model.
 
-    They take a millisecond. They also tie the model into a reference cycle that only the garbage collector
+    The aliases take a millisecond, and tie the model into a reference cycle that only the garbage collector
     frees.
     """
 
@@ -39,11 +39,11 @@ class Model(cp_model.CpModel):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Classes that share their variables, because they may take the same.
+    """Classes that share their variables, because they may take equal patterns.
 
-    They are classes of one cell, or a pool of classes whose cell does not matter: then `cell` is None.
-    `patterns` [class][column] is the pattern that each class takes if a variable says column. Patterns of one
-    column are equal in everything that the model looks at.
+    The classes lie in one cell. If `cell` is None, they are a pool of classes whose cell does not matter.
+    `patterns[class][column]` is the pattern of the class in this column. The patterns of one column are equal
+    in all values that the model uses.
     """
 
     classes: tuple[int, ...]
@@ -55,11 +55,11 @@ class Group:
 class Variables:
     """All variables of one model.
 
-    `takes[v]` is how many nodes of group `group[v]` take column `column[v]`. `kind[v]` and `pattern[v]` are
-    what that means on the group's first class; other classes are equivalent. `touched[scope][part]` is
-    whether the gang touches the part, for each scope that is counted or limited. `placed[role]` is how many
-    members are placed. `placed_in[role, cell]` is how many are placed in the cell; it exists only if there
-    are rules.
+    - `takes[v]`: how many nodes of group `group[v]` take column `column[v]`. On the group's first class, that
+      is pattern `pattern[v]` of kind `kind[v]`; the other classes are equivalent.
+    - `touched[scope][part]`: whether the gang touches the part, for each scope that is counted or limited.
+    - `placed[role]`: how many members are placed.
+    - `placed_in[role, cell]`: how many members are placed in the cell; only if the problem has rules.
     """
 
     def __init__(self, problem: Problem, levels: Sequence[Level], pooled: Bools | None = None) -> None:
@@ -107,8 +107,8 @@ class Variables:
         return by_code
 
     def total(self, weight: Ints, indices: Sequence[int] | None = None) -> LinearExprT:
-        """Return Σ over nodes of the weight [kind, pattern] of their pattern, over all `takes` or the chosen
-        ones.
+        """Return Σ over nodes of the weight [kind, pattern] of their pattern. `indices` selects variables of
+        `takes`; None means all.
         """
         at = np.arange(len(self.takes)) if indices is None else np.asarray(indices, np.int64)
         values = weight[self.kind[at], self.pattern[at]]
@@ -123,7 +123,7 @@ class Variables:
         return LinearExpr.sum([summed, *self.touched[level.scope].values()])
 
     def use(self, solution: Sequence[int]) -> Use:
-        """Return the solver's solution by class. The first classes of a group get what the group takes."""
+        """Return the solver's solution by class. The patterns of a group go to its first classes first."""
         by_class: Use = {}
         room = self.problem.size.copy()
         for v, variable in enumerate(self.takes):
@@ -158,7 +158,7 @@ def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> 
 def _alike(problem: Problem, levels: Sequence[Level]) -> Ints:
     """Return a number for each open pattern, in the order of np.nonzero.
 
-    Patterns with equal numbers differ neither in members nor in what the levels count.
+    Patterns with equal numbers have equal members and equal values at these levels.
     """
     classes, pattern = np.nonzero(problem.open)
     at = (problem.kind[classes], pattern)
@@ -178,8 +178,8 @@ def _alike(problem: Problem, levels: Sequence[Level]) -> Ints:
 def build(problem: Problem, level: Level | None = None, pooled: Bools | None = None) -> Variables:
     """Return the model of the problem that minimises `level`.
 
-    Every plan touches the part of the `pooled` [class] bool classes. So the nodes of these are counted
-    together.
+    Every plan touches the part of the `pooled` [class] bool classes. So the nodes of these classes are
+    counted together.
     """
     variables = Variables(problem, levels_of(problem, level), pooled)
     _members_placed(variables)
@@ -197,13 +197,15 @@ def build(problem: Problem, level: Level | None = None, pooled: Bools | None = N
 
 
 def levels_of(problem: Problem, level: Level | None) -> list[Level]:
-    """Return the levels that a model of the problem counts: those decided, and the one to minimise."""
+    """Return the levels that a model of the problem counts: the decided levels, and the level to minimise."""
     levels = [SUMMED_LEVELS.get(name) or parts_level(name) for name in problem.at_most]
     return levels if level is None else [*levels, level]
 
 
 def _members_placed(variables: Variables) -> None:
-    """Place all members of every role; if the gang may be partial, as many as `members` counts."""
+    """Place all members of each role. If the gang may be partial, place as many members as the
+    variable says.
+    """
     cells: dict[int, list[int]] = {}
     for v, g in enumerate(variables.group.tolist()):
         cell = variables.groups[g].cell
@@ -238,7 +240,7 @@ def _nodes_taken(variables: Variables) -> None:
 def _parts_touched(variables: Variables) -> None:
     """Count a part of a counted scope as touched as soon as one of its nodes is used.
 
-    Members without GPUs do not touch NVLink domains, nor the scopes that the problem spares.
+    Members without GPUs do not touch NVLink domains, nor parts of `Problem.gpu_only_scopes`.
     """
     gpus = variables.problem.patterns.gpus[variables.kind, variables.pattern]
     for scope, touched in variables.touched.items():
@@ -252,11 +254,11 @@ def _parts_touched(variables: Variables) -> None:
             variables.model.add(nodes <= room).with_name(f"touched/{scope}/{g}")
 
 
-# What follows from rules, part by part
+# Implied constraints by part
 
 
 MAX_MEMBER_CHOICES = 16
-"""The most numbers of members in one part for which each number is a choice of the model."""
+"""The most possible member counts of one part for which the model has a choice for each count."""
 
 MAX_MEMBERS = 256
 """The most members, and the most nodes, of a part for which tables are made."""
@@ -301,7 +303,7 @@ def _add_cost(
     nodes: int,
     name: str,
 ) -> None:
-    """Make the part pay for the members that it takes, on at most this many nodes."""
+    """Bound the cost of the part below by the least cost of its members, on at most `nodes` nodes."""
     problem, (part, indices) = variables.problem, part_indices
     low, high = int(share.low[part]), int(share.high[part])
     if not 0 <= high - low < MAX_MEMBER_CHOICES or high > MAX_MEMBERS or not 0 < nodes <= MAX_MEMBERS:
@@ -325,7 +327,9 @@ def _add_cost(
 
 
 def _least_costs(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most: tuple[int, int]) -> Ints:
-    """Return [members] the least cost on up to `nodes` nodes, each as good as the best node of the part."""
+    """Return [members] the least cost on up to `nodes` nodes, if each node were as good as the best node of
+    the part.
+    """
     nodes, members = most
     kind = problem.kind[inside][:, None]
     pattern = np.arange(problem.open.shape[1])
@@ -351,10 +355,10 @@ def _least_costs(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most:
 
 @dataclass(frozen=True, slots=True)
 class QuorumRule:
-    """A quorum over roles, by index: several may have one of the `names`.
+    """A quorum whose roles are given by index. Several roles can have the same name in `names`.
 
-    `need` is how many members each has, and `alike` the role as whose members the model counts them: so it
-    has few packings, though a gang may have many subgroups that ask for the same.
+    `need` is the number of members of each role. `alike[i]` is the role that represents role i in the model,
+    because equal roles are merged. So the model has few packings, even if many subgroups have equal requests.
     """
 
     quorum: Quorum
@@ -364,12 +368,14 @@ class QuorumRule:
 
     @property
     def need_in_model(self) -> tuple[int, ...]:
-        """Return how many members the model counts of each role."""
+        """Return the number of members of each role in the model, after equal roles are merged."""
         roles = range(len(self.need))
         return tuple(sum(self.need[i] for i in roles if self.alike[i] == role) for role in roles)
 
     def add(self, variables: Variables) -> list[IntVar]:
-        """Let members be placed only so that the gang starts. Return how many are placed of each role."""
+        """Let members be placed only so that the gang starts. Return the number of placed members of each
+        role.
+        """
         model = variables.model
         by_role = [model.new_int_var(0, need, f"of/{role}") for role, need in enumerate(self.need)]
         for role, placed_members in enumerate(variables.placed):
@@ -403,9 +409,10 @@ class QuorumRule:
         return started
 
     def _complete_replicas(self, variables: Variables, members: LinearExpr, leaf: Leaf, name: str) -> None:
-        """Let the members make whole replicas, with those that are there already. No member may come too.
+        """Members must complete whole replicas, counting the members that already run. Zero members are
+        allowed too.
 
-        Those that come back to replicas may come alone.
+        Members that come back to existing replicas may come one by one.
         """
         model, max_members = variables.model, sum(self.need)
         any_member = model.new_bool_var(f"{name}/some")

@@ -1,8 +1,8 @@
 """List the levels of the objective, one row for each: how it is bounded, counted and shown.
 
-`OBJECTIVE` is the list. The search decides its levels. `evaluate` counts its values, and alternatives compare
-them. JSON, reports and the table of docs/objective.md come from it too. In the search each level is a cost to
-make small, in whole numbers.
+`OBJECTIVE` is the list. The search decides its levels, `evaluate` counts their values, and alternatives
+compare the values. JSON, reports and the table of docs/objective.md are made from the list too. In the search
+each level is a cost to make small, in whole numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from muster.placement.gpus.links import MB_PER_GB, NO_LINK
 from muster.placement.limits import asks_gpus
 from muster.placement.model.problem import FREE, Ints, Patterns, Problem, Use
 
-if TYPE_CHECKING:  # a row counts a plan, and a plan is counted by the rows
+if TYPE_CHECKING:  # evaluate imports this module
     from muster.placement.evaluate import Plan
 
 WIDE = Scope.NVLINK_DOMAIN.value
@@ -37,7 +37,7 @@ class Level:
     """One level: its cost is the sum of `sign` × a field of the patterns taken, plus the parts of `scope`
     touched.
 
-    Only members with GPUs touch NVLink domains, and the scopes that the problem spares. If `worst` is true,
+    Only members with GPUs touch NVLink domains, and parts of `Problem.gpu_only_scopes`. If `worst` is true,
     the largest value counts in place of the sum.
     """
 
@@ -99,7 +99,7 @@ PREFERENCES = {
 SUMMED_LEVELS = {
     level.name: level for level in (NODES, UNUSABLE, *PREFERENCES.values(), RING, SOCKETS, DAMAGE, BEST_FIT)
 }
-"""Levels by name that sum up a field of the patterns."""
+"""The levels, by name, that are the sum of a field of the patterns."""
 
 
 class WithoutGpus(Enum):
@@ -107,13 +107,14 @@ class WithoutGpus(Enum):
 
     NO_MEMBER = auto()
     SOME_MEMBERS = auto()
-    """Others have GPUs, so they touch no parts."""
+    """Other members have GPUs. Members without GPUs then do not count as touching a part."""
     ALL_MEMBERS = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """One level of a plan, to be compared with that of another: a cost (less is better), and its value.
+    """One level of a plan, to be compared with the same level of another plan: a cost (less is better), and a
+    value to show.
 
     The value is a number of `noun`s, or an amount in `unit`s.
     """
@@ -146,11 +147,12 @@ has members without GPUs.
 
 @dataclass(frozen=True, slots=True)
 class LevelRow:
-    """One row of OBJECTIVE: one level, or several that are counted alike.
+    """One row of OBJECTIVE: one level, or several levels that are counted alike.
 
-    `doc` and `field` are a row of the table in docs/objective.md: number, level, what is better, and where
-    `domain.decision.Objective` has the value. `levels` are what the search decides. `count` returns the value
-    of a plan. `worths` yields what alternatives compare of a plan with this value: by default the value.
+    `doc` and `field` are a row of the table in docs/objective.md: number, level, which value is better, and
+    the field of `domain.decision.Objective` with the value. `levels` returns the levels that the search
+    decides. `count` returns the value of a plan. `worths` yields the values of such a plan that alternatives
+    compare: by default the value itself.
     """
 
     doc: str
@@ -162,12 +164,14 @@ class LevelRow:
     """The name of the value in JSON, if it is not `field`."""
     unit: str = ""
     is_counted: bool = False
-    """Whether the row counts members or parts. The rows after those have the levels of quality."""
+    """Whether the row counts members or parts. The levels of the other rows are the quality levels, which are
+    decided after the nodes.
+    """
     optional: bool = False
-    """Whether the value is left out where it is None or (): then the gang does not have the level."""
+    """Whether the value is left out if it is None or (), because the gang does not have the level."""
 
     def compared(self, plan: Plan, value: Any) -> Iterator[Worth]:
-        """Yield what alternatives compare of a plan with this value."""
+        """Yield the values that alternatives compare, of a plan with this value."""
         if self.worths is not None:
             yield from self.worths(plan, value)
             return
@@ -360,7 +364,7 @@ OBJECTIVE = (
         "5 | what kube-scheduler's preferences miss: Σ over members of 100 − the score of their node; "
         "where pods have none there is no such level | less",
         "preference_penalty",
-        lambda scopes, costs, without_gpus: (),  # in one number with the best fit: see on_node.best_fit
+        lambda scopes, costs, without_gpus: (),  # on_node.best_fit adds it below the best fit, in one number
         _penalty,
         optional=True,
     ),
@@ -394,9 +398,7 @@ def values_of(objective: Objective) -> Iterator[tuple[LevelRow, Any]]:
 def levels_of_plan(
     scopes: tuple[str, ...], costs: tuple[Cost, ...], without_gpus: WithoutGpus
 ) -> tuple[Level, ...]:
-    """Return the levels that are decided for a given number of members, from the widest
-    counted scope down.
-    """
+    """Return the levels that are decided once the members are chosen, from the widest counted scope down."""
     all_levels = [level for row in OBJECTIVE for level in row.levels(scopes, costs, without_gpus)]
     return tuple(level for level in all_levels if level not in (MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES))
 
@@ -411,5 +413,5 @@ def quality_levels(
 
 
 def value_of(levels: Sequence[Level], plan: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the value of a plan at these levels, each to be made small, from its sums by field."""
+    """Return the value of a plan at these levels (less is better), from the plan's sums by field."""
     return tuple(level.sign * plan[level.field] for level in levels)

@@ -1,8 +1,8 @@
-"""Describe the problem as the model sees it: nodes in classes, and what one node of each kind may take as
-patterns; and the rules that bind members to parts.
+"""Describe the problem as the model sees it: nodes in classes, the patterns of each kind of node, and the
+rules that bind members to parts.
 
-Everything is an array: with 20,000 nodes no code here may loop over classes in Python. The rules themselves
-are with the constraints that make them, in gang/constraints.
+The package shows the axes of the arrays. With 20,000 nodes, no code here may loop over classes in Python. The
+rules themselves are in gang/constraints, with the constraints that make them.
 """
 
 from __future__ import annotations
@@ -24,42 +24,55 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
+ByRow = Ints
+ByCell = Ints
+ByClass = Ints
+ByPart = Ints
+ByPattern = Ints
+"""Arrays with one axis, named by it; `ByPattern` has the axes [kind, pattern]."""
+
 FREE = -1
-"""In `Problem.parts`: the cell lies in no part, or in a part that the gang touches
-anyway. It costs nothing.
+"""In `Problem.parts`: the cell lies in no part, or in a part that existing members touch already. Using the
+cell touches no further part.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """What one node of each kind may take, and what that costs at each level: int64 arrays [kind, pattern].
+    """The patterns of each kind of node, with their values at each level.
 
-    Lines are padded; `valid` is which patterns exist. `counts` [kind, pattern, role] is the number of
-    members. `nodes` is 1, or 0 on a node that the gang is on already. `weakest` is the weakest link in MB/s.
-    `costs` has the other values by name: those of `gpusets.SET_VALUES`, `left_over`, which is the best fit,
-    and the levels of gpus.costs. `packing` is the index of the packing in the kind's own list. `choice` is
-    the index of the GPU set among those of the packing.
+    Kinds have different numbers of patterns, so the lines of the arrays are padded.
     """
 
     counts: Ints
+    """[kind, pattern, role] The number of members."""
     valid: Bools
-    nodes: Ints
-    weakest: Ints
-    gpus: Ints
-    packing: Ints
-    choice: Ints
-    costs: Mapping[str, Ints] = field(default_factory=dict)
+    """[kind, pattern] Whether the pattern exists. The other entries are padding."""
+    nodes: ByPattern
+    """1, or 0 on a node with existing members."""
+    weakest: ByPattern
+    """The weakest link, in MB/s."""
+    gpus: ByPattern
+    """The number of GPUs."""
+    packing: ByPattern
+    """The index of the packing in the kind's list of packings."""
+    choice: ByPattern
+    """The index of the GPU set among the GPU sets of the packing."""
+    costs: Mapping[str, ByPattern] = field(default_factory=dict)
+    """The other values by name: `gpusets.SET_VALUES`, `left_over` (the best fit), the levels of
+    gpus.costs.
+    """
 
     def values(self, name: str) -> Ints:
-        """Return one of the costs by its name; 0 if no pattern has it."""
+        """Return the cost of this name; 0 if no pattern has the cost."""
         costs: Ints | None = getattr(self, name) if name in self.__slots__ else self.costs.get(name)
         return np.zeros_like(self.nodes) if costs is None else costs
 
     @classmethod
     def of_counts(cls, packings: list[Ints], roles: int) -> Patterns:
-        """Return patterns that say how many members fit, and nothing about GPU sets.
+        """Return patterns that have numbers of members, and no GPU sets.
 
-        `packings` has for each kind the counts of one packing after another.
+        `packings` has an array for each kind: the counts of all packings, one packing after another.
         """
         length = np.array([len(packing) // roles for packing in packings], np.int64)
         width = int(length.max(initial=0))
@@ -81,48 +94,49 @@ class Patterns:
 
 
 Use = dict[tuple[int, int], int]
-"""A solution: (class, pattern) → how many nodes of the class take the pattern. Entries of 0 are left out."""
+"""A solution: (class, pattern) → how many nodes of the class take the pattern. Zero entries are left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """Place `need[role]` members on the nodes of the classes.
 
-    A class is the nodes of one kind in one cell. A cell is the nodes that agree in all scopes that are
-    counted: one rack, one zone, one wide NVLink domain. `cell`, `kind` and `size` are [class]. `begin`
-    [class] is where the nodes of the class begin in `rows`, which are rows of Columns. `open` [class,
-    pattern] bool is which patterns are not ruled out. `parts` maps a scope to the part of each cell, or FREE.
-
-    `exact` is whether members are placed as the patterns say. Otherwise a node may take less than its
-    pattern, which is enough for the levels that count parts and nodes. It takes multiples of `unit` [role,
-    cell] members, None if any number will do. `partial` is whether some members may stay out. `at_most` has
-    what was decided: level → value.
+    If `exact`, members are placed exactly as the patterns say. Otherwise a node may take fewer members than
+    its pattern, which is enough to count parts and nodes.
     """
 
     need: tuple[int, ...]
     patterns: Patterns
-    cell: Ints
-    kind: Ints
-    size: Ints
-    begin: Ints
-    rows: Ints
+    cell: ByClass
+    kind: ByClass
+    size: ByClass
+    """The number of nodes."""
+    begin: ByClass
+    """Where the nodes of the class begin in `rows`."""
+    rows: ByRow
+    """The rows of the nodes in `Columns`, class after class."""
     open: Bools
-    parts: Mapping[str, Ints]
+    """[class, pattern] Whether the pattern is not excluded."""
+    parts: Mapping[str, ByCell]
+    """Scope → the part of each cell, or FREE."""
     exact: bool
     partial: bool = False
+    """Whether some members may be left out."""
     at_most: Mapping[str, int] = field(default_factory=dict)
+    """The decided levels: level → value."""
     rules: tuple[Rule, ...] = ()
     unit: Ints | None = None
+    """[role, cell] Each node takes a multiple of this number of members; None if all units are 1."""
     gpu_only_scopes: frozenset[str] = frozenset()
-    """The scopes of whose parts only members with GPUs count as touching."""
+    """Scopes whose parts are touched only by members with GPUs."""
 
     def patterns_touching_none(self, scope: str | None) -> Bools | None:
         """Return [kind, pattern] bool: the patterns that touch no part of the scope; None if all do."""
         return self.patterns.gpus == 0 if scope in self.gpu_only_scopes else None
 
     def open_patterns_of(self, classes: Bools, scope: str | None) -> Bools:
-        """Return [class, pattern] bool: the open patterns of these classes, and of the others those that
-        touch no part of the scope.
+        """Return [class, pattern] bool: the open patterns of these classes, and the open patterns of other
+        classes that touch no part of the scope.
         """
         touching_none = self.patterns_touching_none(scope)
         inside = classes[:, None]
@@ -135,7 +149,7 @@ class Problem:
         return np.asarray(~(self.open & (self.patterns.gpus > 0)[self.kind]).any(axis=1))
 
     def unit_of(self, roles: Sequence[int]) -> int:
-        """Return a number such that each node takes a multiple of it of these roles together."""
+        """Return a unit of these roles: each node takes a multiple of it, summed over the roles."""
         return 1 if self.unit is None or not roles else int(np.gcd.reduce(self.unit[list(roles)], axis=None))
 
     @property
@@ -148,7 +162,7 @@ class Problem:
         return self.rows[self.begin[c] : self.begin[c] + self.size[c]]
 
     def part(self, scope: str) -> Ints:
-        """Return [class] the part of `scope`; FREE for all if the scope is not counted."""
+        """Return [class] the part of `scope`; FREE for all classes if the scope is not counted."""
         return self.parts[scope][self.cell] if scope in self.parts else np.full(self.classes, FREE)
 
     def keeping(self, **values: int) -> Problem:
@@ -156,8 +170,8 @@ class Problem:
         return replace(self, at_most={**self.at_most, **values})
 
     def keeping_use(self, still_open: Bools, use: Use) -> tuple[Problem, Use]:
-        """Return the problem with only these patterns and those of a solution, and the solution in its
-        classes.
+        """Return the problem with only these patterns and the patterns of a solution, and the solution in the
+        new classes.
         """
         open_or_used = still_open.copy()
         for c, p in use:
@@ -178,7 +192,7 @@ class Problem:
                 yield row, int(self.kind[c]), p
 
     def narrowed(self, still_open: Bools) -> tuple[Problem, Ints]:
-        """Return the problem with only these patterns, and the old indices of the classes that are left."""
+        """Return the problem with only these patterns, and the old indices of the remaining classes."""
         old_classes = np.flatnonzero(still_open.any(axis=1))
         return (
             replace(
@@ -194,13 +208,13 @@ class Problem:
 
 
 def to_narrowed(use: Use, old_classes: Ints) -> Use:
-    """Return a solution in the classes that `Problem.narrowed` left; that of other classes is dropped."""
+    """Return the solution in the classes of a narrowed problem. Entries of removed classes are dropped."""
     index = {int(old): new for new, old in enumerate(old_classes)}
     return {(index[c], p): nodes for (c, p), nodes in use.items() if c in index}
 
 
 def to_full(use: Use, old_classes: Ints) -> Use:
-    """Return a solution of a narrowed problem in terms of the classes that it was narrowed from."""
+    """Return the solution of a narrowed problem in the classes of the problem before narrowing."""
     return {(int(old_classes[c]), p): nodes for (c, p), nodes in use.items()}
 
 
@@ -208,25 +222,28 @@ def to_full(use: Use, old_classes: Ints) -> Use:
 
 
 NO_LIMIT: Ints = np.zeros(0, np.int64)
-"""The `left` of rules without a limit for each part."""
+"""The `max_members` of rules without a limit for each part."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule(ABC):
-    """A rule about the members of `roles`, and of `others`, in each part. `part` [cell] is −1 for none.
+    """A rule about the members of `roles`, and of `others`, in each part.
 
-    `max_members` [part] is the most members that a part takes, empty without such a limit. The members in a part are
-    a multiple of `step`. Methods without a solver use these two, and decline rules that say more.
+    Methods without a solver understand only `max_members` and `step`. They decline a rule if `in_numbers` is
+    false.
     """
 
-    part: Ints
+    part: ByCell
+    """The part of the cell, −1 if it lies in none."""
     roles: tuple[int, ...]
     others: tuple[int, ...] = ()
-    max_members: Ints = field(default_factory=lambda: NO_LIMIT)
+    max_members: ByPart = field(default_factory=lambda: NO_LIMIT)
+    """The most members that the part takes; empty without such a limit."""
     step: int = 1
+    """The number of members in a part is a multiple of it."""
 
     in_numbers: ClassVar[bool] = False
-    """Whether `max_members` and `step` are all of the rule."""
+    """Whether the rule consists of `max_members` and `step` only."""
     in_one_part: ClassVar[bool] = False
     """Whether the rule is that all members lie in one part."""
 
@@ -235,7 +252,9 @@ class Rule(ABC):
         """Add the rule to the model. The names of variables and constraints begin with `name`."""
 
     def share(self, problem: Problem) -> PartShare | None:
-        """Return how many members each part takes, for the bound; None if the rule does not limit numbers."""
+        """Return limits of the number of members in each part, for the bound; None if the rule does not limit
+        numbers.
+        """
         return None
 
     @property
@@ -245,36 +264,38 @@ class Rule(ABC):
 
     @property
     def distinguished_by(self) -> tuple[Ints, ...]:
-        """[cell] arrays: what else tells a part apart from others."""
+        """Further [cell] arrays by which the rule distinguishes parts: two parts are equal only if these
+        arrays agree.
+        """
         return (self.of_part(self.max_members),) if len(self.max_members) else ()
 
     def of_part(self, value: Ints) -> Ints:
-        """Return [cell] the value of the cell's part, −1 for none."""
+        """Return [cell] the value of the cell's part, −1 for a cell in no part."""
         padded = np.append(value, -1)  # the last entry is for no part
         return padded[np.where(self.part < 0, len(value), self.part)]
 
 
-# What rules say about numbers: bounds that hold in every plan, which end hopeless searches early
+# Limits of numbers of members that hold in every plan, so that a search without a plan ends early
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartShare:
-    """How many members of `roles` each part takes.
-
-    `part` [class] is −1 for none. Each part takes `low` [part] to `high` [part] members. The rule allows all
-    numbers from `low` to `even` [part] at once. `capacity` [class] is the most of these roles that the
-    class's nodes take, rules aside.
-    """
+    """Limits of the number of members of `roles` in each part."""
 
     roles: tuple[int, ...]
-    part: Ints
-    low: Ints
-    high: Ints
-    even: Ints
-    capacity: Ints
+    part: ByClass
+    """The part of the class, −1 if it lies in none."""
+    low: ByPart
+    """The fewest members in the part."""
+    high: ByPart
+    """The most members in the part."""
+    even: ByPart
+    """All parts together may have any numbers from `low` to `even`."""
+    capacity: ByClass
+    """The most members of the roles that the nodes of the class take, without rules."""
 
     def fewest_nodes(self, problem: Problem) -> dict[int, int]:
-        """Return the fewest nodes that hold its members, for each part that must take members."""
+        """Return, for each part that must take members, the fewest nodes that hold `low` members."""
         nodes_of = {}
         for code in np.flatnonzero(self.low > 0).tolist():
             inside = self.part == code
@@ -284,7 +305,9 @@ class PartShare:
         return nodes_of
 
     def fewest_parts(self, other_part: Ints) -> int:
-        """Return the fewest parts of another scope (`other_part` [class]) for what each part must take."""
+        """Return the fewest parts of another scope (`other_part` [class]) that hold the members which each
+        part must take.
+        """
         total, largest_count = 0, 0
         codes = np.unique(np.stack([other_part, self.part]), axis=1)
         codes = codes[:, (codes >= 0).all(axis=0)]
@@ -303,8 +326,8 @@ class PartShare:
     def in_fullest(self, other_part: Ints, most: Ints) -> Bools:
         """Return [class] bool: the classes in the fullest parts of another scope (`other_part` [class]).
 
-        For each part as many of them are taken as hold `most` [part] members. Classes that lie in no part
-        are always included.
+        For each part, the fewest of the fullest parts that hold `most` [part] members are taken. Classes that
+        lie in no part are always included.
         """
         is_inside = np.asarray((other_part == FREE) | (self.part < 0))
         for code in np.flatnonzero(most > 0).tolist():
@@ -331,7 +354,9 @@ def capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:
 
 
 def fewest(capacities: Ints | Floats, target: float) -> int:
-    """Return how many of the largest capacities reach `target`; one more than there are if all do not."""
+    """Return the smallest n such that the n largest capacities sum up to at least `target`; `len(capacities)
+    + 1` if all capacities together do not.
+    """
     if target <= 0:
         return 0
     return int(np.searchsorted(np.cumsum(np.sort(capacities)[::-1]), target)) + 1

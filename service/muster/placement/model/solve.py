@@ -1,4 +1,4 @@
-"""Decide one level: compute the bound, then solve the small core that the bound leaves with CP-SAT.
+"""Decide one level: compute the bound, then solve with CP-SAT the small core that the bound does not exclude.
 
 A guess of the level's value, from the bound upwards, rules out most of the problem. If the core is
 infeasible, the guess is raised; otherwise its solution is the answer.
@@ -23,13 +23,15 @@ GUESSES = (0, 3, 12, 48)
 """Guesses above the bound, in the level's unit. After them comes the largest possible value."""
 
 FEW, MORE = 160, 1.25
-"""A higher guess is taken at once if it leaves at most FEW patterns, or MORE times as many as a lower one."""
+"""A higher guess is skipped to if its core has at most FEW patterns, or at most MORE times the patterns of
+the lower guess.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The result of one solve. No solution of the problem costs less than `bound`. It equals `value` if that
-    is proven.
+    """The result of one solve. No solution of the problem costs less than `bound`. If the value is proven
+    best, `bound` equals `value`.
     """
 
     status: Status
@@ -40,7 +42,7 @@ class Solution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecidedLevel:
-    """A decided level: the problem that is left, a solution of it, and the level's value.
+    """A decided level: the remaining problem, a solution of it, and the level's value.
 
     `gap` is |value − bound| / max(1, |bound|) if the value is not proven best, else None. `duals` are the
     points where the bound was found.
@@ -63,7 +65,7 @@ def decide(
     """
     cost, unit = _in_units(problem, level)
     if use is not None and level.scope is None and not cost.any():
-        return DecidedLevel(Status.SOLVED, problem, use)  # nothing that is left costs anything
+        return DecidedLevel(Status.SOLVED, problem, use)  # no open pattern costs anything
     scope, limit = counted_scope(problem)
     with budget.phase("bound"):
         lower_bound = bound(problem, cost, couplings(problem), scope, limit)
@@ -99,7 +101,9 @@ def decide(
 
 
 def feasible(problem: Problem, budget: Budget) -> Solution:
-    """Return any solution of the problem that keeps what was decided, or the proof that there is none."""
+    """Return any solution of the problem that keeps the decided levels, or the proof that no
+    solution exists.
+    """
     return _solve(_core(problem, None, None, inf), None, 1, budget)
 
 
@@ -116,7 +120,7 @@ def most_members(
     """Return how many members of each role fit, and whether that is proven best; () if no plan was found.
 
     The sum over all roles is as large as possible. With `roles_in_order` the first role comes next, then the
-    second, and so on. With a quorum, only numbers count with which the gang starts.
+    second, and so on. With a quorum, only numbers with which the gang starts are allowed.
     """
     variables = build(problem)
     by_role = variables.placed if quorum is None else quorum.add(variables)
@@ -134,7 +138,9 @@ def most_members(
 
 
 def couplings(problem: Problem) -> list[Coupling]:
-    """Return what binds the nodes of the problem together: members of each role, and the levels decided."""
+    """Return the constraints over all nodes of the problem: the members of each role, and the
+    decided levels.
+    """
     constraints = [
         Coupling(problem.patterns.counts[:, :, role], need, equal=problem.exact)
         for role, need in enumerate(problem.need)
@@ -147,11 +153,13 @@ def couplings(problem: Problem) -> list[Coupling]:
 
 
 def nodes_bound(problem: Problem, duals: Sequence[Floats] = ()) -> Bound:
-    """Return the bound of the nodes from the members alone; only at `duals` if these are given."""
+    """Return the bound of the number of nodes without the decided levels. If `duals` are given, it is
+    computed only at these points.
+    """
     members = couplings(replace(problem, at_most={}))
     iterations = 0 if duals else ITERATIONS
     cost = NODES.cost(problem.patterns)
-    seeds = [x[: len(members)] for x in duals]  # after the members, a level before the nodes may be priced
+    seeds = [x[: len(members)] for x in duals]  # the entries after the members price decided levels
     return bound(problem, cost, members, *counted_scope(problem), seeds=seeds, iterations=iterations)
 
 
@@ -172,16 +180,18 @@ def _in_units(problem: Problem, level: Level) -> tuple[Ints, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Core:
-    """What plans of cost `upper` or less can use: the problem, and the old indices of its classes.
+    """The part of the problem that plans of cost `upper` or less can use.
 
-    The cells of `pooled` [class] classes do not matter: every such plan touches their part, or no part is
-    counted.
+    The nodes of `pooled` classes are counted together, without their cells. That is possible if every plan of
+    cost `upper` or less touches their part, or if no part is counted.
     """
 
     upper: float
     problem: Problem
     old_classes: Ints
+    """[class] The index of the class in the full problem."""
     pooled: Bools | None
+    """[class]; None if no class is pooled."""
 
 
 def _guesses(lower: float, last: float) -> list[float]:
@@ -190,9 +200,10 @@ def _guesses(lower: float, last: float) -> list[float]:
 
 
 def _next_core(problem: Problem, lower_bound: Bound, level: Level, guesses: list[float]) -> _Core:
-    """Take the next guess off the list and return its core.
+    """Remove the next guess from the list and return its core.
 
-    A higher guess is taken at once if its core is hardly larger.
+    If the core of the next higher guess has nearly the same size, skip to that guess: one solve in place of
+    two.
     """
     core = _core(problem, lower_bound, level, guesses.pop(0))
     enough = max(FEW, MORE * int(core.problem.open.sum()))
@@ -223,7 +234,7 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
     part = core.part(scope)
     pooled = part == FREE
     if always is not None:
-        pooled |= np.append(always, True)[part]  # the last one stands for FREE
+        pooled |= np.append(always, True)[part]  # the last entry stands for FREE
     parts_left = limit - len(np.unique(part[pooled & (part != FREE)]))
     if parts_left <= 0:
         core, again = core.narrowed(core.open_patterns_of(pooled & (parts_left == 0), scope))
@@ -233,7 +244,7 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
 
 
 def _most_nodes(problem: Problem, lower_bound: Bound) -> float:
-    """Return the most nodes of any plan: those of the largest parts that may be touched."""
+    """Return the most nodes of any plan: the nodes of the largest parts that may be touched."""
     nodes = np.where(problem.open, problem.patterns.nodes[problem.kind], 0).max(axis=1) * problem.size
     inside = lower_bound.part != FREE
     by_part = np.sort(np.bincount(lower_bound.part[inside], nodes[inside]))[::-1]

@@ -1,4 +1,5 @@
-"""Run CP-SAT on a model: one worker, deterministic time, a fixed seed. So equal models have equal answers.
+"""Run CP-SAT on a model with one worker, deterministic time and a fixed seed. So equal models have equal
+answers.
 
 CP-SAT is imported without pandas. OR-Tools imports pandas for methods that make many variables at once, which
 Muster does not call. pandas would add 84 MB to the image, and 40 MB of memory and most of a second to the
@@ -59,7 +60,7 @@ PARAMETERS = {
 }
 """The best of 30 sets on the 123 hardest models of a benchmark (ortools 9.15), with 24 ms for each model.
 
-Without cuts, 4 of the models are not solved in a second. With presolve up to 14 are not.
+Without cuts, 4 of the models are not solved in a second; with presolve, up to 14.
 """
 
 FIRST_TRY = 0.03
