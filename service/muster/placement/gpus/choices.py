@@ -1,9 +1,9 @@
-"""Find the GPU sets of a node for gangs that share GPUs or have a policy.
+"""Enumerate the GPU choices of a node, for gangs with slices or a policy.
 
-For every packing of members it finds every set that can be in a best plan. A set is the GPUs for slices and
-the GPUs taken whole. Of GPUs that are alike, those with the lowest indices are used. The cheapest way to fill
-shared GPUs is found for all sets at once, each from a set with one GPU less. Then the sets of each packing
-are narrowed, level by level, to those of each weakest link that matter.
+For each packing, the result has all choices that an optimal plan may use. A choice is the GPUs for slices and
+the GPUs taken whole. Of equal GPUs, the lowest indices are used. The cheapest way to fill shared GPUs is
+computed for all sets at once, each set from the set with one GPU less. Then, per packing and weakest link,
+dominated choices are removed level by level.
 """
 
 from __future__ import annotations
@@ -51,42 +51,49 @@ from muster.placement.gpus.slices import (
 )
 
 MAX_SETS = 1 << 13
-"""The most sets of one node that are tried. If there are more, first fit chooses one, and
-nothing is proven.
+"""The most sets of one node that are tried. Beyond this number, first fit chooses one set, and nothing is
+proven.
 """
 
 MAX_FILLING_STEPS = 1 << 21
-"""The most steps of filling sets, in sets times places of slices. If there are more, first fit chooses."""
+"""The most steps of filling sets, in sets times places of slices. Beyond this number, first fit chooses."""
 
 
 CHOICE_VALUES = tuple(name for name in SET_VALUES if name != "domains")
-"""The values of a choice by name. Its NVLink domains are among its costs."""
+"""The names of a choice's values. Its NVLink domains are not among them, because they are among its costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
     """The GPU choices of several packings, as int64 arrays.
 
-    All arrays are [choice], but `costs` is [level, choice]. `packing` is the index of the packing. Choices of
-    one packing are adjacent, and ordered as in `gpusets.best_sets`: largest weakest link first. `masks` are
-    all GPUs of the choice, and `shared` those for slices. `weakest` and `ring`, in MB/s, and `sockets` count
-    all the gang's GPUs on the node. `damage` is in GPU-thousandths.
+    All arrays are [choice], except `costs`. Choices of one packing are adjacent, and ordered as in
+    `gpusets.best_sets`: the largest weakest link first. `weakest`, `ring` and `sockets` are over all of the
+    gang's GPUs on the node.
     """
 
     packing: Values
+    """The index of the packing."""
     masks: Values
+    """All GPUs of the choice, as a bit mask."""
     shared: Values
+    """The GPUs for slices, as a bit mask."""
     costs: Values
+    """[level, choice] The levels before the links."""
     weakest: Values
+    """In MB/s."""
     ring: Values
+    """In MB/s."""
     sockets: Values
     damage: Values
+    """In GPU-thousandths."""
     complete: bool
+    """Whether all choices were considered."""
 
     def as_gpu_set(self, choice: int) -> tuple[GpuSet, int]:
         """Return one choice as a set, and the mask of its shared GPUs.
 
-        NVLink domains are counted in `costs`, so the set says 0.
+        The set has 0 NVLink domains, because `costs` counts them.
         """
         values = {name: int(getattr(self, name)[choice]) for name in CHOICE_VALUES}
         gpu_set = GpuSet(int(self.masks[choice]), 0, **values)
@@ -94,12 +101,13 @@ class Choices:
 
 
 NODE_TIME, PACKING_TIME, LIKE_TIME = 1e-3, 2e-5, 3e-6
-"""The solver time (`Budget`) that choosing GPUs counts as: for a node, for each packing that takes other
-GPUs than those before it, and for each packing. It is close to what choosing really takes."""
+"""The solver time (`Budget`) for choosing GPUs: for a node, for each packing with a new demand for GPUs, and
+for each packing. It is close to the time that choosing really takes.
+"""
 
 
 def choosing_time(asks: Asks, packings: Values) -> float:
-    """Return the solver time (`Budget`) that choosing GPUs counts as, for one node and these packings.
+    """Return the solver time (`Budget`) for choosing GPUs on one node, for these packings.
 
     `packings` is [packing, role].
     """
@@ -107,7 +115,9 @@ def choosing_time(asks: Asks, packings: Values) -> float:
 
 
 def _distinct_demands(asks: Asks, packings: Values) -> tuple[Values, Values]:
-    """Return the first of all packings that take equal GPUs, and for each packing its index among these."""
+    """Return the packings with distinct demands for GPUs (the first of equal ones), and for each packing its
+    index among them.
+    """
     whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     gpus_taken = np.concatenate([packings[:, [ask.units > 0 for ask in asks]], whole[:, None]], axis=1)
     _, first, like = np.unique(gpus_taken, axis=0, return_index=True, return_inverse=True)
@@ -116,7 +126,7 @@ def _distinct_demands(asks: Asks, packings: Values) -> tuple[Values, Values]:
 
 @lru_cache(maxsize=1 << 13)
 def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
-    """Return all choices of these packings. A packing without room has none.
+    """Return all choices of these packings. A packing without room has no choice.
 
     Packings that take equal GPUs have equal choices, unless a rule treats their members differently.
     """
@@ -148,24 +158,22 @@ def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Candidates:
-    """Ways to take GPUs for packings.
-
-    `packing` [way] is the index of the packing. `damage` [way] is the damage to the shared GPUs, in units of
-    THOUSANDTH.
-    """
+    """Candidates for choices: a packing, and a way to take GPUs for it."""
 
     packing: Values
+    """[way] The index of the packing."""
     ways: GpuWays
     damage: Values
+    """[way] The damage to the shared GPUs, in units of THOUSANDTH."""
 
     def select(self, selection: NDArray[Any]) -> _Candidates:
-        """Return the ways in `selection` only."""
+        """Return only the candidates of `selection`."""
         gpus = GpuWays(self.ways.shared[selection], self.ways.whole_gpus[selection])
         return _Candidates(self.packing[selection], gpus, self.damage[selection])
 
 
 def _sets(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) -> _Candidates | None:
-    """Return all ways; None if there are too many."""
+    """Return all candidates; None if there are too many."""
     sliced = [r for r, ask in enumerate(asks) if ask.units and packings[:, r].any()]
     units, gpus = tuple(asks[r].units for r in sliced), np.array([asks[r].gpus for r in sliced], np.int64)
     whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
@@ -177,7 +185,7 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) ->
     shared, index = np.unique(gpu_sets.shared, return_inverse=True)
     right_size = gpu_counts(gpu_sets.whole_gpus) == whole[:, None]
     ways: list[tuple[Values, Values, Values]] = []
-    # A member of several GPUs has one slice on each. So packings with equal numbers of such members are
+    # A member of several GPUs has one slice on each GPU. So packings with equal numbers of such members are
     # solved together.
     several = packings[:, sliced] * (gpus > 1)
     for key in np.unique(several, axis=0):
@@ -197,7 +205,7 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) ->
 
 
 def _pairs(node: NodeGpus, context: NodeContext, smallest: int, whole: int, places: int) -> GpuWays | None:
-    """Return all sets, up to a swap of GPUs that are alike; None if there are too many."""
+    """Return all ways to take GPUs, up to a swap of equal GPUs; None if there are too many."""
     shared, whole_gpus = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for gpus in _alike(node, context):
         slices, free = 0 < smallest <= node.units(gpus[0]), node.is_whole(gpus[0])
@@ -242,7 +250,7 @@ def _narrow(
     *,
     complete: bool,
 ) -> Choices:
-    """Return the choices that matter, out of all ways."""
+    """Return the candidates that an optimal plan may use."""
     shape, rule = node.shape, context.rule
     if rule is not None and rule.binds_domains:
         domains = (searched_domains(rule, shape, mask) for mask in candidates.ways.all.tolist())
@@ -261,7 +269,7 @@ def _narrow(
     tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):
         tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
-    # Of equal unions, the GPUs with the best links are taken whole.
+    # If two ways take the same GPUs, the way that takes the best-linked GPUs whole is better.
     split = (-whole_weakest, -whole_ring, shared)
     order = that_matter(packing, weakest, -ring, sockets, damage, tightness, -inside, masks, *split)
     best_ways = candidates.select(order)
@@ -273,7 +281,7 @@ def _narrow(
 
 
 def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
-    """Return one way for each packing, for nodes with too many ways to try."""
+    """Return one choice for each packing, for nodes with too many candidates."""
     count = max(len(node.memory), node.free.bit_length())
     gpus, rows = tuple(Gpu(node.units(gpu), node.is_whole(gpu)) for gpu in range(count)), []
     for m, packing in enumerate(packings):
@@ -327,11 +335,11 @@ def _first_under(rule: NodeRule, packing: Counts, node: NodeGpus) -> tuple[list[
 def sets_under(
     rule: NodeRule, shape: Shape, free: int, packing: Counts, usable: int = -1
 ) -> tuple[tuple[tuple[GpuSet, Spread], ...], bool]:
-    """Return the sets of whole GPUs for a packing under the rule that can be in a best plan, and whether
+    """Return the sets of whole GPUs that an optimal plan may use for a packing under the rule, and whether
     these are all. With each set comes how members lie in it.
 
-    The order is that of `best_sets`. Links count over all the gang's GPUs on the node, existing members
-    included. Domains count if they are touched newly.
+    The order is that of `best_sets`. Links count over all of the gang's GPUs on the node, including existing
+    members. A domain counts if existing members do not touch it.
     """
     domains = searched_domains(rule, shape, free & usable)
     if not allowed(rule, packing, domains):
@@ -350,10 +358,11 @@ def sets_under(
 
 
 class LowerBounds:
-    """Lower bounds for nodes of one shape. Only the few nodes with good bounds are then searched exactly.
+    """Lower bounds of costs, for nodes of one shape. So only the few nodes with good bounds are searched
+    exactly.
 
-    `memory` [GPU, node] is the units left, and `free` [node] masks the wholly free GPUs. Each bound holds
-    among the plans that reach the best values of the levels before it.
+    `memory` [GPU, node] is the free units, and `free` [node] masks the wholly free GPUs. The bound of a level
+    holds for plans with the best values at all levels before it.
     """
 
     def __init__(self, shape: Shape, memory: Values, free: Values, asks: Asks) -> None:
@@ -363,12 +372,12 @@ class LowerBounds:
         self._fresh = np.bitwise_count(free & pools[:, None]).astype(np.int64)
         self._damage: dict[tuple[MemberAsk, int], Values] = {}
         self._results: dict[Hashable, Values] = {}
-        """Results that many packings have in common."""
+        """Results that many packings share."""
 
     def of(self, packing: Counts, costs: tuple[Cost, ...], wide: bool) -> Values:
-        """Return [level, node] int64: the costs in their order, then CHOICE_VALUES, each to be small.
+        """Return [level, node] int64: the costs in their order, then CHOICE_VALUES; less is better.
 
-        A value without a bound of its own is never below 0.
+        The bound is 0 for values for which no better bound is computed.
         """
         places, demand, kind = self._places(packing)
         slots = sum(count * ask.gpus for count, ask in zip(packing, self._asks, strict=True) if ask.units)
@@ -389,7 +398,7 @@ class LowerBounds:
         none: Values = np.zeros_like(opened)
 
         def covering(parts: tuple[int, ...]) -> Values:
-            """Return [node] the fewest of these parts of the node that can hold the slices."""
+            """Return [node] the fewest of these parts of the node that hold the slices."""
             if not demand:
                 return np.full(places.shape[1], int(whole > 0))
             most = self._once((kind, parts), lambda: _cumulated(_capacity_of_parts(parts, places)))
@@ -419,7 +428,7 @@ class LowerBounds:
         return self._results[key]
 
     def _places(self, packing: Counts) -> tuple[Values, int, Hashable]:
-        """Return what each GPU can hold, how much is needed, and a key for the former.
+        """Return the capacity of each GPU, the demand, and a key that identifies the capacities.
 
         The unit is places of slices if only one role has slices, else units of memory.
         """
@@ -434,7 +443,9 @@ class LowerBounds:
         return useful, sum(packing[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
 
     def _least_damage(self, packing: Counts, opened: Values, whole: int) -> Values:
-        """Return the least damage: to the pools, and to each shared GPU as if it were filled alone."""
+        """Return a lower bound of the damage: to the pools, plus to each shared GPU as if it alone were
+        filled.
+        """
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         damage = self._pools(opened, whole)
         if len(sliced) == 1 and not whole:
@@ -446,8 +457,8 @@ class LowerBounds:
         return damage
 
     def _pools(self, opened: Values, whole: int) -> Values:
-        """Return the damage to the wholly free GPUs; the least possible if it is open
-        which GPUs are taken.
+        """Return the damage to the wholly free GPUs; the least possible damage if several sets of GPUs can be
+        taken.
         """
         shape = self._shape
         table = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
@@ -485,13 +496,13 @@ class LowerBounds:
         return total
 
     def _fragmentation_now(self, gpu: int) -> Values:
-        """Return [node] F of the GPU as it is, if it is partly used; else 0."""
+        """Return [node] the fragmentation F of the GPU before the plan; 0 if the GPU is wholly free."""
         return np.where(self._free[gpu], 0, unusable_slices(self._shape, gpu, self._memory[gpu]))
 
 
 @lru_cache(maxsize=256)
 def _best_links(topology: GpuTopology) -> tuple[Values, Values]:
-    """Return by number of GPUs the fastest weakest link and the largest ring of any set."""
+    """Return, by number of GPUs, the fastest weakest link and the largest ring of all sets."""
     count = topology.gpu_count
     fastest, largest = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     if count <= MAX_RING_GPUS:
@@ -503,12 +514,12 @@ def _best_links(topology: GpuTopology) -> tuple[Values, Values]:
 
 
 def _capacity_of_parts(parts: tuple[int, ...], places: Values) -> Values:
-    """Return [part, node]: what the GPUs of each part can hold."""
+    """Return [part, node]: the capacity of the GPUs of each part."""
     gpus = np.arange(len(places))
     return np.array([places[np.array(part >> gpus & 1, bool)].sum(axis=0) for part in parts])
 
 
 def _cumulated(amounts: Values) -> Values:
-    """Return [n, node]: what the n largest entries hold together, from n = 0 on."""
+    """Return [n, node]: the sum of the n largest entries, from n = 0 on."""
     largest = -np.sort(-amounts, axis=0)
     return np.concatenate([np.zeros((1, amounts.shape[1]), np.int64), np.cumsum(largest, axis=0)])

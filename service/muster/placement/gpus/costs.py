@@ -1,5 +1,5 @@
-"""Price the GPUs of a node at the levels before the links, for gangs where these are not
-just NVLink domains.
+"""Compute the costs of GPUs at the levels before the links, for gangs with more such levels than NVLink
+domains.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ PACK = {
     Topology.NUMA: Cost.NUMA_NODES,
     Topology.NVSWITCH: Cost.NVSWITCH,
 }
-"""What the strategies pack and prefer make small."""
+"""The cost that the strategies pack and prefer minimise, by topology."""
 
 SPREAD = {
     Topology.NVLINK: Cost.NVLINK_SPREAD,
     Topology.NUMA: Cost.NUMA_SPREAD,
     Topology.NVSWITCH: Cost.NVSWITCH_SPREAD,
 }
-"""What the strategy spread makes small."""
+"""The cost that the strategy spread minimises, by topology."""
 
 PARTS: Mapping[Topology, Callable[[GpuTopology], tuple[int, ...]]] = {Topology.NUMA: numa_nodes}
-"""The parts inside a node that policies count, as masks of GPUs. NVLink domains are not among them: they may
-span nodes.
+"""The parts inside a node that policies count, as masks of GPUs. NVLink domains are not listed, because they
+may span nodes.
 """
 
 _ABOUT = {cost: topology for of_strategy in (PACK, SPREAD) for topology, cost in of_strategy.items()}
@@ -60,7 +60,9 @@ SHARING_COSTS = (Cost.SHARING, Cost.SHARED_GPUS)
 
 @lru_cache(maxsize=256)
 def costs_of(terms: tuple[Term, ...], sliced: bool) -> tuple[Cost, ...]:
-    """Return the levels between nodes and links, in their order; () if they are only the NVLink domains."""
+    """Return the levels between nodes and links, in their order; () if there is only the level of NVLink
+    domains.
+    """
     of_terms = [
         (SPREAD if term.strategy == Strategy.SPREAD else PACK)[Topology(term.topology)] for term in terms
     ]
@@ -72,18 +74,18 @@ def costs_of(terms: tuple[Term, ...], sliced: bool) -> tuple[Cost, ...]:
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """What decides the costs of GPU choices on one node.
-
-    `costs` are the levels before the links, in their order. `wide` is whether all GPUs of the node lie in one
-    NVLink domain that is counted elsewhere. `rule` binds the members on the node. `nvswitch` is whether the
-    node has an NVSwitch, and `has_gang_gpus` whether the gang already has GPUs on it.
-    """
+    """The properties of a node, and of the gang on it, that decide the costs of GPU choices."""
 
     costs: tuple[Cost, ...]
+    """The levels before the links, in their order."""
     wide: bool = False
+    """Whether all GPUs of the node lie in one NVLink domain over several nodes. Such domains are counted as parts."""
     rule: NodeRule | None = None
+    """The rule that binds members on the node."""
     nvswitch: bool = False
+    """Whether the node has an NVSwitch."""
     has_gang_gpus: bool = False
+    """Whether existing members of the gang have GPUs on the node."""
 
     @property
     def existing_mask(self) -> int:
@@ -93,7 +95,7 @@ class NodeContext:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuWays:
-    """Ways to take GPUs: [way] masks of the GPUs for slices, and of the GPUs taken whole."""
+    """Ways to take GPUs: [way] bit masks of the GPUs for slices, and of the GPUs taken whole."""
 
     shared: Values
     whole_gpus: Values
@@ -105,7 +107,9 @@ class GpuWays:
 
 
 def parts_of(cost: Cost, topology: GpuTopology) -> tuple[int, ...]:
-    """Return the parts inside a node that the level counts, as masks of GPUs; () if it counts none."""
+    """Return the parts inside a node that the level counts, as masks of GPUs; () if the level counts no
+    parts.
+    """
     parts = PARTS.get(_ABOUT[cost]) if cost in _ABOUT else None
     return parts(topology) if parts else ()
 
@@ -130,7 +134,7 @@ def cost_of(cost: Cost, node: NodeGpus, ways: GpuWays, context: NodeContext) -> 
 
 
 def _parts(masks: Values, parts: tuple[int, ...], touched: int) -> Values:
-    """Return [way] int64: how many parts the GPUs touch, without the parts that are touched anyway."""
+    """Return [way] int64: how many parts the GPUs touch, without the parts that existing members touch."""
     touched_parts = np.zeros_like(masks)
     for part in parts:
         if not part & touched:

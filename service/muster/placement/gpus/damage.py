@@ -1,26 +1,25 @@
-"""Count the damage of a plan: how much of what stays free becomes unusable for typical requests.
+"""Count the damage of a plan: how many of the GPUs that stay free become unusable for typical requests.
 
 F(node) = Σ over typical requests p, equally weighted, of the free GPUs that p cannot use, in GPU-thousandths.
 A request for k whole GPUs needs a pool with at least k free GPUs. A pool is an NVLink domain if the node has
 NVLink, else the whole node. This is the measure of "Beware of Fragmentation" (ATC'23) with topology added. A
 pool with fewer than k free GPUs counts as unusable even if another pool has k.
 
-If a node serves slices, the same is added for typical slices: ¼, ½ and all of a GPU's memory. A slice cannot
-use a GPU that has less free than that. A whole request cannot use a partly used GPU, if the node serves whole
-GPUs. A node that spreads is meant to have pieces left, so they do not count there.
+If a node serves slices, the same sum is added for typical slices: ¼, ½ and all of a GPU's memory. A slice
+cannot use a GPU with less free memory. A request for whole GPUs cannot use a partly used GPU, if the node
+serves whole GPUs. On a node that spreads slices, partly used GPUs are intended, so they do not count.
 
-If the cluster lists the requests that it usually gets, these price the damage. For a kind p of request,
-`usable(p)` on a node are the free GPU-thousandths on GPUs that have what p asks of one. They are multiplied
-by min(1, requests that the free cpu feeds / requests that the GPUs hold, one to a GPU). It is 0 if p does not
-fit.
+If the cluster lists its typical requests, these price the damage. For a typical request p, `usable(p)` of a
+node is the free GPU-thousandths on GPUs that could serve p. If the node has too little cpu, `usable(p)` is
+multiplied by (requests that the free cpu serves) / (requests that the GPUs serve). It is 0 if p does not fit.
 
     damage of members on a node = Σ over p of price(p) · (usable(p) before - after)
     price(p) = share(p) / GPUs(p) · (free GPUs of the cluster / usable(p) summed over the cluster)²
 
-in steps of STEP GPU-thousandths. GPUs(p) are the GPUs that p asks for; slices count as parts of one. The
-first factor of the price is the measure of "Beware of Fragmentation". docs/measurements-appendix.md says what
-the rest brings. Which of a node's wholly free GPUs are taken does not count here, because the levels of links
-decide that.
+in steps of STEP GPU-thousandths. GPUs(p) are the GPUs that p asks for; a slice counts as a part of a GPU. The
+first factor of the price is the measure of "Beware of Fragmentation". docs/measurements-appendix.md measures
+the effect of the second factor. Which of a node's wholly free GPUs are taken does not count here, because the
+levels of links decide that.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ ONE_GPU = 1000
 """One GPU, in thousandths."""
 
 Whole = TypeVar("Whole", int, Ints)
-"""A whole number, or one for each of many nodes."""
+"""An integer, or an integer for each of many nodes."""
 
 
 def unusable(free_in_pool: int) -> int:
@@ -65,7 +64,7 @@ def unusable(free_in_pool: int) -> int:
 def fragmentation(shape: Shape, free: int, memory: Sequence[int] = ()) -> int:
     """Return F of a node of this shape, in GPU-thousandths.
 
-    `free` is the mask of wholly free GPUs. `memory` is the units left for slices, by GPU.
+    `free` is the mask of wholly free GPUs. `memory` is the free units for slices, by GPU.
     """
     whole = sum(unusable(max(0, (free & pool).bit_count() - shape.hidden)) for pool in shape.pools)
     return whole + sum(
@@ -101,28 +100,30 @@ def damage_to_pools(shape: Shape, free: Ints | int, masks: Ints) -> Ints:
 
 
 STEP = 10
-"""GPU-thousandths. With finer steps nearly all nodes would differ, and the best fit would decide nothing."""
+"""The step of priced damage, in GPU-thousandths. With finer steps nearly all nodes would differ, and the best
+fit would decide nothing.
+"""
 
 DIGITS = 6
-"""Decimals kept before rounding to steps, so that the order of a sum does not decide
-where half a step goes.
+"""Decimals to which damage is rounded before rounding to steps, so that the order of a sum does not decide
+how half a step is rounded.
 """
 
 MAX_PRICE_STEPS = 1 << 40
 """The most steps: sums over nodes must fit into int64."""
 
 MAX_CODES = 4
-"""The most codes for each node. Beyond it, codes are given anew."""
+"""The most codes for each node. Beyond this number, all codes are assigned again."""
 
 Floats = NDArray[np.float64]
 
 
 def is_priced(request: Request, view: Columns) -> bool:
-    """Return whether the gang's damage is priced. It is for gangs of whole GPUs, and for a single pod with
-    one slice.
+    """Return whether the gang's damage is priced: for gangs of whole GPUs, and for a single pod with one
+    slice.
 
-    With several slices, `slices.filled` decides GPU by GPU how they fill GPUs. Prices look at the whole node,
-    so they do not fit into that.
+    With several slices, `slices.least_damage_by_filling` fills GPU by GPU. Prices depend on the whole node,
+    so they cannot be used there.
     """
     sliced = [role.slice for role in request.roles if role.slice and role.members]
     is_single_pod = request.size == 1 and not request.running
@@ -131,21 +132,25 @@ def is_priced(request: Request, view: Columns) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypicalRequests:
-    """The typical requests as arrays. Kinds that differ only in the nodes that they accept have one *size*.
-
-    `share` [kind] sums up to 1, `size` [kind] is an index, and `label_selector` [kind] is an index into `labels`:
-    which labels a node needs. `cpu` [size] is in thousandths of a core, and `shape` [size] is an index.
-    `gpus` [shape] is a number of GPUs, and `units` [shape] the memory of each, 0 for whole GPUs.
+    """The typical requests as arrays. A *size* is the request itself: GPUs, memory and cpu. A *kind* is a
+    size and the nodes that it accepts. A *shape* is the GPUs and memory of a size.
     """
 
     share: Floats
+    """[kind] The share of all requests. The shares sum up to 1."""
     size: Ints
+    """[kind] The index of the size."""
     label_selector: Ints
+    """[kind] The index of the required labels in `labels`."""
     labels: tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]
     cpu: Ints
+    """[size] In thousandths of a core."""
     shape: Ints
+    """[size] The index of the shape."""
     gpus: Ints
+    """[shape] The number of GPUs."""
     units: Ints
+    """[shape] The memory on each GPU, 0 for whole GPUs."""
 
 
 @lru_cache(maxsize=8)
@@ -169,54 +174,52 @@ def typical_requests(typical: tuple[TypicalRequest, ...]) -> TypicalRequests:
 
 
 class _Gpus(NamedTuple):
-    """The GPUs of nodes.
-
-    [node, GPU]: the `units` left for slices, the thousandths that are `free`, and whether the GPU is `is_whole`.
-    [node, shape]: how many GPUs `have` what the shape asks of one, and the thousandths free on these, its
-    `room`.
-    """
+    """The GPUs of nodes."""
 
     units: Ints
+    """[node, GPU] The free units for slices."""
     free: Ints
+    """[node, GPU] The free thousandths of the GPU."""
     is_whole: Bools
+    """[node, GPU] Whether the GPU is wholly free."""
     have: Ints
+    """[node, shape] How many GPUs can serve one GPU of the shape."""
     room: Ints
+    """[node, shape] The free GPU-thousandths on these GPUs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Nodes:
-    """What seldom changes about nodes.
-
-    `row_class` [row] groups nodes that take requests of the same kinds. `accepts` [class, kind] is 1 if they
-    do, else 0. `memory` [row, GPU] is each GPU's memory in units when it is empty.
-    """
+    """Properties of nodes that seldom change."""
 
     sources: tuple[object, ...]
-    """What these values were read from."""
+    """The objects from which these values were read."""
     row_class: Ints
+    """[row] The class of the node. Nodes of one class accept the same kinds."""
     accepts: Floats
+    """[class, kind] 1 if the nodes accept the kind, else 0."""
     memory: Ints
+    """[row, GPU] The memory of the empty GPU, in units."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """The prices of one snapshot.
-
-    `usable` [row, size] is what a size can use, in GPU-thousandths. `weights` [class, size] is its price,
-    summed over its kinds. Rows of equal `code` [row] are equal in everything that counts here. `codes` has
-    the code of each state that was seen.
-    """
+    """The prices of one snapshot."""
 
     view: Columns
     kinds: TypicalRequests
     nodes: _Nodes
     gpus: _Gpus
     usable: Floats
+    """[row, size] The GPU-thousandths that the size can use."""
     weights: Floats
+    """[class, size] The price of the size, summed over its kinds."""
     code: Ints
+    """[row] Rows with equal codes have equal damage."""
     codes: defaultdict[bytes, int]
-    """Shared by the prices of successive snapshots. Any thread may add a code, because no code is given
-    twice.
+    """State of a node → its code. Prices of successive snapshots share this dictionary.
+
+    Any thread may add a code, because no code is assigned twice.
     """
 
     def of_whole(self, rows: Ints, gpus: Ints, cpu_milli: Ints) -> Ints:
@@ -239,11 +242,11 @@ class Prices:
         return damage[alike]
 
     def of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
-        """Return [row, GPU] int64: the damage of one slice on each GPU, LARGEST if it has no room."""
+        """Return [row, GPU] int64: the damage of one slice on each GPU, LARGEST if the GPU has no room."""
         rows, alike = self._once(rows)
         gpus, memory = self.gpus, self.nodes.memory
         damage = np.full((len(rows), memory.shape[1]), LARGEST)
-        # The first of several equal GPUs stands for all.
+        # The first of several equal GPUs represents all of them.
         gpu_states = np.stack([gpus.units[rows], gpus.is_whole[rows], memory[rows]])
         same = (gpu_states[:, :, :, None] == gpu_states[:, :, None, :]).all(axis=0).argmax(axis=2)
         holds = gpu_states[0] >= units
@@ -259,7 +262,7 @@ class Prices:
         return np.where(holds, np.take_along_axis(damage, same, axis=1), LARGEST)[alike]
 
     def _once(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Return one row of each code, and [row] the index of the row that stands for it."""
+        """Return one row of each code, and for each given row the index of the row that represents it."""
         _, first, alike = np.unique(self.code[rows], return_index=True, return_inverse=True)
         return rows[first], alike
 
@@ -272,8 +275,8 @@ class Prices:
 
 
 def prices_of(view: Columns) -> Prices:
-    """Return the prices of a snapshot with typical requests. This is cheap if most nodes are as in the last
-    one.
+    """Return the prices of a snapshot with typical requests. This is cheap if most nodes are as in the
+    previous snapshot.
     """
     last = _latest[0]
     if last is None or last.view is not view:
@@ -371,9 +374,7 @@ def _gpus_of(view: Columns, kinds: TypicalRequests, rows: Ints, memory: Ints) ->
 
 
 def _usable(kinds: TypicalRequests, have: Ints, room: Ints, cpu: Ints) -> Floats:
-    """Return [node, size]: the GPU-thousandths that the size can use, on GPUs that have
-    what it asks of one.
-    """
+    """Return [node, size]: the GPU-thousandths that the size can use, on GPUs that could serve it."""
     fitting = have // kinds.gpus
     fed = cpu[:, None] / np.maximum(1, kinds.cpu)
     usable: Floats = np.minimum(1, fed / np.maximum(1, fitting)[:, kinds.shape])
@@ -383,5 +384,5 @@ def _usable(kinds: TypicalRequests, have: Ints, room: Ints, cpu: Ints) -> Floats
 
 
 def _enough(kinds: TypicalRequests, units: Ints, whole: Bools) -> Bools:
-    """Return [GPU …, shape] bool: whether a GPU with this much left has what the shape asks of one."""
+    """Return [GPU …, shape] bool: whether a GPU with these free units can serve one GPU of the shape."""
     return np.where(kinds.units > 0, units[..., None] >= kinds.units, whole[..., None])

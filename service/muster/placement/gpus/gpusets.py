@@ -1,9 +1,10 @@
-"""Choose GPUs of a node: the best union for all members of the gang, then its split among the members.
+"""Choose GPUs of a node: the best union for all members of the gang, then the split of the union among the
+members.
 
 The union comes first, so that members talk over NVLink between pods as well as inside one. The best sets of
-every size are tabulated at once, as arrays that many searches share. Sets are compared within groups of one
-mask of free GPUs and one size. Only the best set of each weakest link can matter. So a group is narrowed key
-by key, which avoids sorting 2^n sets, and a handful is left.
+every size are tabulated at once, as arrays that many searches share. Sets are compared within groups: one
+mask of free GPUs and one size. For each value of the weakest link, only the best set can be part of an
+optimal plan. So a group is narrowed key by key to a handful of sets, which avoids sorting 2^n sets.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ SET_VALUES = {"domains": 1, "weakest": -1, "ring": -1, "sockets": 1, "damage": 1
 def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[GpuSet, ...]:
     """Return the sets of `size` free and allowed GPUs that can be in a best plan, largest weakest link first.
 
-    All of them touch as few NVLink domains as possible. The first is the best for the node alone: the largest
-    weakest link, then the largest ring sum, then the least socket distance, then the least damage. Each later
-    set has a weaker link, but is better at the levels after it. It matters when another node has the gang's
-    weakest link. Between equals, the set that leaves the best-linked rest is taken, then the lowest indices.
-    The result is () if too few GPUs are free.
+    All sets touch as few NVLink domains as possible. The first set is the best for the node alone: the
+    largest weakest link, then the largest ring sum, then the least socket distance, then the least damage.
+    Each later set has a weaker link, but is better at a level after it, so it can be best if another node has
+    the gang's weakest link. Between equal sets, the set that leaves the best-linked free GPUs is taken, then
+    the lowest indices. The result is () if too few GPUs are free.
     """
     if free & ~allowed:
         return _row(sets_within(shape, free, free & allowed), size)
@@ -125,10 +126,10 @@ _Split = tuple[int, tuple[int, ...]]
 
 
 def _exactly(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list[int]:
-    """Return the split with the largest weakest link, and with the largest sum among those.
+    """Return the split with the largest weakest link, and among such splits the largest sum.
 
-    One search cannot weigh both: the best split of the rest depends on the weakest link of the parts before
-    it.
+    One search cannot optimise both values: the best split of the remaining GPUs depends on the weakest link
+    of the parts before.
     """
     table = rings(topology)
     for floor in table.levels[::-1].tolist():
@@ -145,7 +146,7 @@ def _largest_sum(
     sizes: tuple[int, ...],
     memo: dict[tuple[int, tuple[int, ...]], _Split | None],
 ) -> _Split | None:
-    """Return the best split into parts whose weakest links are all at least `floor`; None if there is none.
+    """Return the best split into parts whose weakest links are all at least `floor`; None if no split exists.
 
     The lowest GPU is tried in a part of each size, so that each split is tried once.
     """
@@ -197,10 +198,10 @@ TABLED_GPUS = 8
 class Sets:
     """The sets of every size that can be in a best plan, for one shape and one mask of free GPUs.
 
-    Arrays are [size, choice] int64, for sizes from 0 to the node's number of GPUs. `choices` [size] is how
-    many choices of a row are valid; the rest is padding. It is 0 if too few GPUs are free. Order and values
-    are those of `gpusets.best_sets`: `weakest` and `ring` in MB/s, `damage` in GPU-thousandths. The arrays
-    are shared, so they must not be written to.
+    Arrays are [size, choice] int64, for sizes from 0 to the node's number of GPUs. `choices` [size] is the
+    number of valid choices, 0 if too few GPUs are free; the other entries are padding. Order and values are
+    those of `gpusets.best_sets`: `weakest` and `ring` in MB/s, `damage` in GPU-thousandths. The arrays are
+    shared, so they must not be written to.
     """
 
     masks: Values
@@ -223,7 +224,7 @@ def sets_of(shape: Shape, free: int) -> Sets:
 
 @lru_cache(maxsize=1 << 12)
 def sets_within(shape: Shape, free: int, allowed: int) -> Sets:
-    """Return the same for sets inside `allowed`."""
+    """Return `gpusets.best_sets` for every size, for sets inside `allowed`."""
     if shape.topology.gpu_count > MAX_RING_GPUS:
         return _without_links(shape, free, allowed & free)
     masks = _up_to_symmetry(shape, free & allowed)
@@ -233,7 +234,7 @@ def sets_within(shape: Shape, free: int, allowed: int) -> Sets:
 
 @lru_cache(maxsize=256)
 def every_free_mask(shape: Shape) -> tuple[Values, ...]:
-    """Return the fields of Sets with one more axis in front: the mask of free GPUs."""
+    """Return the fields of Sets with a further axis in front: the mask of free GPUs."""
     free, masks = _pairs(shape.topology.gpu_count)
     return _best_sets(shape, 1 << shape.topology.gpu_count, free, free, masks)
 
@@ -269,7 +270,8 @@ def _best_sets(shape: Shape, rows: int, row: Values, free: Values, masks: Values
     inside = ring_table.inside[free & ~masks]
     sockets = socket_distances(topology, masks)
 
-    # Of sets with equal weakest links only the best matters: narrow each such group to it, key by key.
+    # Of sets with equal weakest links only the best one can be in an optimal plan. Narrow each such group to
+    # the best set, key by key.
     finer = group * len(ring_table.levels) + np.searchsorted(ring_table.levels, weakest)
     keys = (-ring, sockets, damage, -inside, masks)
     sets = np.arange(len(masks))
@@ -302,7 +304,7 @@ def that_matter(group: Values, weakest: Values, *keys: Values) -> Values:
 
 
 def links_over(shape: Shape, free: int, masks: Values, present: int) -> tuple[Values, Values, Values, Values]:
-    """Return [way] the weakest link, the ring and the socket distance over these GPUs and those `present`.
+    """Return [way] the weakest link, the ring and the socket distance over these GPUs and the GPUs `present`.
 
     The last array is the sum of the links among the `free` GPUs that stay. Without a link matrix all links
     count as 0.
@@ -325,9 +327,10 @@ def least_of(group: Values, key: Values) -> NDArray[np.bool_]:
 
 
 def _up_to_symmetry(shape: Shape, allowed: int) -> Values:
-    """Return subsets of `allowed`. Of those that differ by a swap of equal GPUs, only the lowest is returned.
+    """Return subsets of `allowed`. Of subsets that differ by a swap of equal GPUs, only the lowest is
+    returned.
 
-    That is 17 sets instead of 65,536 for 16 GPUs behind one NVSwitch.
+    For 16 GPUs behind one NVSwitch, these are 17 sets instead of 65,536.
     """
     masks = np.zeros(1, np.int64)
     for kind in kinds_in(shape, False):
@@ -344,8 +347,8 @@ def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
     """Return GPUs in kinds: swapping two GPUs of a kind changes neither links nor domains nor pools nor
     socket distances.
 
-    If two GPUs are a domain of their own each, they can be swapped with their domains. They cannot if domains
-    are told apart (`fixed_domains`).
+    Two GPUs that each are a domain of their own can be swapped together with their domains, unless the caller
+    distinguishes domains (`fixed_domains`).
     """
     parts: dict[tuple[int, ...], list[int]] = {}
     homes = pcie_homes(shape.topology)

@@ -29,24 +29,26 @@ Values = NDArray[np.int64]
 class Rings:
     """Tables over all subsets of a node's GPUs, indexed by bit mask, each [2^gpu_count] int64.
 
-    `weakest` is the weakest link of the best ring in MB/s: NO_LINK below two GPUs, 0 if a link is unknown.
-    `total` is the sum of that ring's links, and `inside` the sum of all links inside the set, both in MB/s.
-    `levels` are all values of `weakest`, in rising order.
+    All links are in MB/s.
     """
 
     weakest: Values
+    """The weakest link of the best ring: NO_LINK below two GPUs, 0 if a link is unknown."""
     total: Values
+    """The sum of the links of the best ring."""
     inside: Values
+    """The sum of all links inside the set."""
     levels: Values
+    """All values of `weakest`, in rising order."""
 
 
 @lru_cache(maxsize=64)
 def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
     """Return the best ring of every set of GPUs: the largest weakest link, then the largest sum.
 
-    With `weakest_first` false only the sum counts. The method is the dynamic program of Held and Karp. Its
-    states are not subsets but how many GPUs of each kind are taken. GPUs are of one kind if swapping them
-    changes nothing. So 16 GPUs behind one NVSwitch have 17 states instead of 65,536. To put the weakest link
+    With `weakest_first` false only the sum counts. The method is the dynamic program of Held and Karp. A
+    state is not a subset, but the number of taken GPUs of each kind. GPUs are of one kind if swapping them
+    changes no link. So 16 GPUs behind one NVSwitch have 17 states instead of 65,536. To put the weakest link
     first, the program runs over the links of each bandwidth and faster, fastest first, until a ring closes.
 
     Raises:

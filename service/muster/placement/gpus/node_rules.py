@@ -1,7 +1,8 @@
 """Apply the rules about members inside one node: segments, single domains, and limits.
 
 These rules bind how many members lie in each NVLink domain of the node. The node may take a packing only if
-its members can lie in the free GPUs of the domains. It may give them a GPU set only if they can lie in that.
+its members can lie in the free GPUs of the domains. The node may give them a GPU set only if they can lie in
+this set.
 """
 
 from __future__ import annotations
@@ -18,40 +19,41 @@ from muster.placement.cluster.fabric import Shape
 MAX_STEPS = 1 << 12
 """The most steps of the search for a way to lie in the domains of a node.
 
-Only nodes with many GPUs and members of many sizes need more. Then it is not known whether there is a way.
+Only nodes with many GPUs and members of many sizes need more. Then it stays unknown whether a way exists.
 """
 
 Counts = tuple[int, ...]
 Spread = tuple[Counts | tuple[Counts, ...] | None, ...]
 """How the members of each block lie: members by domain, or for each member its GPUs by domain.
 
-None means that the block's members may lie anywhere.
+None: the block's members may lie in any domain.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRule:
-    """What binds a gang's members on one node.
-
-    By block: `gpus` is the number of GPUs of a member. The node takes a multiple of `unit` members, and each
-    NVLink domain a multiple of `domain_unit`; 0 means that domains do not matter. `pinned` is the only domain
-    that the block may use, −1 for any. `one_domain_blocks` are blocks that share one domain.
-
-    `max_members` is how many members the node takes, and `domain_most` how many members with GPUs each domain takes;
-    −1 is no limit. `existing_mask` masks the GPUs of existing members, and `touched` all GPUs of their domains.
-    """
+    """The rule that binds a gang's members on one node. −1 stands for no limit."""
 
     gpus: Counts
+    """By block: the GPUs of a member."""
     unit: Counts
+    """By block: the node takes a multiple of this number of members."""
     domain_unit: Counts
+    """By block: each NVLink domain takes a multiple of this number of members. 0: members may span domains."""
     pinned: Counts
+    """By block: the only NVLink domain that the block may use, −1 for any domain."""
     one_domain_blocks: tuple[Counts, ...] = ()
+    """Blocks whose members all lie in one NVLink domain."""
     max_members: int = -1
+    """The most members on the node."""
     domain_most: Counts = ()
+    """By NVLink domain: the most members with GPUs; () without such limits."""
     existing_mask: int = 0
+    """The mask of the GPUs of existing members."""
     touched: int = 0
+    """The mask of all GPUs of the NVLink domains of existing members."""
     apart: tuple[tuple[Counts, Counts], ...] = ()
-    """(blocks, blocks): members of the first ones stay off a node with members of the second ones."""
+    """(blocks, blocks): members of the first blocks stay off a node with members of the second blocks."""
     limits: tuple[tuple[Counts, int], ...] = ()
     """(blocks, most): the node takes at most this many members of these blocks together."""
 
@@ -72,7 +74,7 @@ class NodeRule:
 
     @property
     def binds(self) -> bool:
-        """Whether the rule says anything."""
+        """Whether the rule limits anything."""
         numbers = max(self.unit) > 1 or self.max_members >= 0 or bool(self.apart or self.limits)
         return numbers or self.binds_domains or bool(self.touched)
 
@@ -114,7 +116,7 @@ def free_by_domain(shape: Shape, free: int) -> Counts:
 def _order(rule: NodeRule, by_domain: Counts) -> list[int]:
     """Return the domains in the order of the search: the fullest first, if the rule treats all alike.
 
-    So nodes and GPU sets that differ in the order of their domains are looked at once.
+    So nodes and GPU sets that differ only in the order of their domains are searched once.
     """
     domains = range(len(by_domain))
     return sorted(domains, key=lambda domain: 0 if rule.tells_domains_apart else -by_domain[domain])
@@ -127,8 +129,8 @@ def searched_domains(rule: NodeRule, shape: Shape, gpus: int) -> Counts:
 
 
 def allowed(rule: NodeRule, packing: Counts, domains: Counts) -> bool:
-    """Return whether the node may take the packing, as far as is known. `domains` are its free GPUs, as
-    `searched_domains` returns them.
+    """Return whether the node may take the packing; false if that stays unknown. `domains` are the free GPUs,
+    as `searched_domains` returns them.
     """
     return rule.admits(packing) and (
         not rule.binds_domains or _searched(rule, packing, domains)[0] is not None
@@ -165,17 +167,19 @@ class _Domain(NamedTuple):
     max_members: int
     """The most further members with GPUs, if the rule limits them; else 0."""
     name: int = -1
-    """Its index if blocks must lie in this domain, else −1."""
+    """The domain's index if blocks must lie in this domain, else −1."""
 
 
 class _State(NamedTuple):
-    """The domains, and for each of the rule's `single` the domain of these blocks, −1 for none yet."""
+    """The domains, and for each of the rule's `one_domain_blocks` the domain of these blocks, −1 if it is
+    still open.
+    """
 
     domains: tuple[_Domain, ...]
     homes: Counts
 
     def swapped(self) -> _State:
-        """Return the state that all states have in common which differ by swapped domains."""
+        """Return one state for all states that differ only by swapped domains."""
         return _State(tuple(sorted(self.domains)), self.homes)
 
 
@@ -183,7 +187,7 @@ class _State(NamedTuple):
 def _searched(rule: NodeRule, packing: Counts, domains: Counts) -> tuple[tuple[Counts, ...] | None, bool]:
     """Return a way to lie for each item, None if no way is found, and whether that is proven.
 
-    The search places item after item. It does not go on from a state that had no way before.
+    The search places item after item. It does not continue from a state that is known to have no way.
     """
     items = _items(rule, packing)
     if sum(map(mul, packing, rule.gpus)) > sum(domains):
@@ -213,9 +217,9 @@ def _searched(rule: NodeRule, packing: Counts, domains: Counts) -> tuple[tuple[C
 
 
 def _items(rule: NodeRule, packing: Counts) -> list[tuple[int, int]]:
-    """Return what is placed: a block, and how many of its members at once.
+    """Return the items to place: a block, and how many of its members are placed at once.
 
-    Members that may span domains are placed one by one, and those that may lie anywhere not at all.
+    Members that may span domains are placed one by one. Members that may lie anywhere are not placed.
     """
     items = list[tuple[int, int]]()
     for block, count in enumerate(packing):
@@ -237,8 +241,8 @@ def _may_span(rule: NodeRule, block: int) -> bool:
 
 
 def _ways(rule: NodeRule, block: int, count: int, state: _State) -> Iterator[tuple[Counts, _State]]:
-    """Yield the ways to place members of a block: by domain the members, or the GPUs of one that may span
-    domains.
+    """Yield the ways to place members of a block: the members by domain, or the GPUs by domain of a member
+    that may span domains.
     """
     domains, gpus, unit = state.domains, rule.gpus[block], max(1, rule.domain_unit[block])
     if _may_span(rule, block):
@@ -269,7 +273,9 @@ def _room(rule: NodeRule, domain: _Domain, unit: int, gpus: int) -> int:
 
 
 def _homes(rule: NodeRule, block: int, state: _State) -> Sequence[int] | None:
-    """Return the domains, one for all members of the block; None if they may lie in several."""
+    """Return the domains that can hold all members of the block; None if the members may lie in several
+    domains.
+    """
     groups = [group for group, blocks in enumerate(rule.one_domain_blocks) if block in blocks]
     fixed = {rule.pinned[block], *(state.homes[group] for group in groups)} - {-1}
     if fixed:
@@ -291,7 +297,7 @@ def _after(rule: NodeRule, state: _State, gpus: Counts, members: Counts) -> _Sta
 
 
 def _at_home(rule: NodeRule, block: int, home: int, state: _State) -> _State:
-    """Return the state after which the blocks that lie with this one must lie in its domain."""
+    """Return the state in which the blocks that lie together with this block are bound to its domain."""
     homes = tuple(
         home if block in blocks else old
         for blocks, old in zip(rule.one_domain_blocks, state.homes, strict=True)
@@ -305,7 +311,7 @@ def _at_home(rule: NodeRule, block: int, home: int, state: _State) -> _State:
 def _compositions(total: int, most: Counts, domains: Sequence[_Domain]) -> Iterator[Counts]:
     """Yield the ways to write `total` as a sum of parts, each at most its entry of `most`, in order.
 
-    Of ways that differ by a swap of equal domains only the first comes.
+    Of ways that differ only by a swap of equal domains, only the first is yielded.
     """
     if not most:
         if total == 0:

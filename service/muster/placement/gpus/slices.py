@@ -25,21 +25,21 @@ Values = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class MemberAsk:
-    """What one member asks for: `gpus` whole GPUs, or `units` of the memory of each of `gpus` GPUs."""
+    """The request of one member: `gpus` whole GPUs, or `units` of the memory of each of `gpus` GPUs."""
 
     gpus: int
     units: int = 0
 
 
 Asks = tuple[MemberAsk, ...]
-"""What a member of each role asks for."""
+"""The request of a member, by role."""
 
 
 @dataclass(frozen=True)
 class NodeGpus:
     """The GPUs of a node for a gang.
 
-    `free` masks the wholly free GPUs, and `memory` is the units left by GPU. Only GPUs in `allowed` may be
+    `free` masks the wholly free GPUs, and `memory` is the free units by GPU. Only GPUs in `allowed` may be
     used.
     """
 
@@ -58,16 +58,16 @@ class NodeGpus:
 
 
 def ask_of(role: Role) -> MemberAsk:
-    """Return what one member of the role asks for."""
+    """Return the request of one member of the role for GPUs."""
     return MemberAsk(role.slice.gpus, role.slice.units) if role.slice else MemberAsk(role.gpus)
 
 
 def slice_room(memory: Values, ask: MemberAsk) -> Values:
     """Return [node] int64: how many members of a role with slices the node takes.
 
-    `memory` [GPU, node] is the units left. n members need n · gpus places, at most n of them on one GPU,
-    because each member needs different GPUs. Each further member adds fewer places. So all numbers up to the
-    largest one fit, and the largest is found bit by bit.
+    `memory` [GPU, node] is the free units. n members need n · gpus places, at most n of them on one GPU,
+    because each member needs different GPUs. Each further member adds fewer places. So each number below the
+    largest fits too, and the largest number is found bit by bit.
     """
     places = memory // max(1, ask.units)
     most = places.sum(axis=0) // max(1, ask.gpus)
@@ -82,7 +82,7 @@ def slice_room(memory: Values, ask: MemberAsk) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU that packings fill: the units left for slices, and whether a member may take it whole."""
+    """One GPU that packings fill: the free units for slices, and whether a member may take the GPU whole."""
 
     units: int
     is_whole: bool
@@ -101,11 +101,11 @@ def every_filling(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
 
 
 def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[Counts], list[int]] | None:
-    """Return one way to place a packing, found without a search; None if it finds no room.
+    """Return a way to place a packing, found without a search; None if first fit finds no room.
 
-    The largest slices come first. Each goes to the GPU with least memory left that is enough, and to a wholly
-    free one only if no other will do. The result is how many slices of each role each GPU takes, and the GPUs
-    taken whole.
+    The largest slices come first. Each slice goes to the GPU with the least free memory that is enough, and
+    to a wholly free GPU only if no used GPU is enough. The result is how many slices of each role each GPU
+    takes, and the GPUs taken whole.
     """
     units_left = [gpu.units for gpu in gpus]
     slices_by_role = [[0] * len(gpus) for _ in asks]
@@ -131,8 +131,8 @@ def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[
 
 UNFILLED = np.int64(1) << 60
 THOUSANDTH = np.int64(1) << 24
-"""One GPU-thousandth of damage in costs. Smaller amounts stand for evenness, which decides only between
-equals.
+"""One GPU-thousandth of damage in costs. Smaller amounts stand for evenness, which decides only between equal
+damages.
 """
 
 
@@ -143,7 +143,7 @@ def least_damage_by_filling(
     of THOUSANDTH.
 
     Each GPU of the set gets at least one slice. The value is UNFILLED if that is impossible. `shared` must be
-    sorted, and with each set it must have the set without its highest GPU.
+    sorted, and closed under removing the highest GPU, because the dynamic program needs these subsets.
     """
     cells = tuple(n + 1 for n in slots)
     least_damage = np.full((len(shared), *cells), UNFILLED, np.int64)
@@ -166,7 +166,7 @@ def least_damage_by_filling(
 def _ways(node: NodeGpus, gpu: int, units: Counts, most: Counts) -> tuple[tuple[Counts, int], ...]:
     """Return the ways to fill the GPU with at least one slice, each with its damage in units of THOUSANDTH.
 
-    On nodes that spread, a small extra cost makes the GPUs fill evenly.
+    On nodes that spread slices, a small extra cost makes the GPUs fill evenly.
     """
     units_left = node.memory[gpu]
     most = tuple(min(n, units_left // of_slice) for n, of_slice in zip(most, units, strict=True))
@@ -192,7 +192,8 @@ def _costed(
 def slices_by_gpu(asks: Asks, packing: Counts, node: NodeGpus, shared: int) -> tuple[Counts, ...]:
     """Return by role how many of its slices each GPU of the node takes.
 
-    The packing fills the shared GPUs with the least damage, as it was priced when they were chosen.
+    The packing fills the shared GPUs with the least damage: the damage that was counted when these GPUs were
+    chosen.
     """
     sliced = [r for r, ask in enumerate(asks) if ask.units and packing[r]]
     units = tuple(asks[r].units for r in sliced)
