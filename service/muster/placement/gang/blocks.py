@@ -1,8 +1,8 @@
 """Cut roles into blocks of members that the planner counts as alike.
 
-A role without segments is one block. Otherwise all its whole segments are one block. A segment that is
-shorter, or that has existing members, is taken apart: its missing members are blocks of their own. These
-blocks lie together, in the part where the existing members are.
+A role without segments is one block. Otherwise all its full segments are one block. A segment that is
+shorter, or that has existing members, is split off: its missing members are blocks of their own. These blocks
+must lie together, in the part of the existing members.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Blocks:
     """The blocks of a request.
 
     `roles` has one role for each block: with the role's name, the block's members, and the segments that
-    still bind them. `together` says which blocks must lie in one part, or where existing members are.
+    still bind them. `together` lists the blocks that must lie in one part.
     """
 
     roles: tuple[Role, ...]
@@ -126,7 +126,7 @@ MAX_TRIES = 64
 
 
 def ways_to_cut(request: Request) -> Iterator[Mapping[str, int]]:
-    """Yield numbers of members by role, such that solving with each of them covers all ways to leave members
+    """Yield member counts by role. Solving the problem for each of them considers every way to leave members
     out.
 
     The last members by rank are left out, so a segment may be shorter, and each number is a problem of its
@@ -156,7 +156,9 @@ def begun(request: Request) -> bool:
 
 
 def fewer_fit(request: Request) -> bool:
-    """Return whether one member can always be left out of those that keep the request's constraints."""
+    """Return whether each plan that keeps the request's constraints still keeps them with one
+    member fewer.
+    """
     return all(constraint.fewer_fit for constraint in (*request.constraints, *request.per_scope))
 
 

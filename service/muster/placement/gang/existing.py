@@ -1,4 +1,4 @@
-"""Describe existing members: where they are, and what the gang already touches because of them."""
+"""Describe existing members: their nodes, and the parts that the gang already touches because of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ExistingMembers:
 
     @cached_property
     def masks(self) -> Mapping[int, int]:
-        """Their GPUs by row, as bit masks."""
+        """The GPUs of the members by row, as bit masks."""
         gpus = {row: [stay.running.gpus for stay in members] for row, members in self.by_row.items()}
         return {row: reduce(or_, masks) for row, masks in gpus.items()}
 
@@ -52,7 +52,7 @@ class ExistingMembers:
         return bool(self.members)
 
     def parts(self, view: Columns, scope: str) -> frozenset[str] | None:
-        """Return the parts of a scope that hold all of them; None if there are no existing members."""
+        """Return the parts of a scope that hold all existing members; None if there are none."""
         return common_parts(view, scope, self.members)
 
     def touching(self, scope: str, *, gpus: bool) -> frozenset[int]:
@@ -68,7 +68,9 @@ class ExistingMembers:
         return frozenset(stay.row for stay in self.members if stay.has_gpus)
 
     def after(self, view: Columns, row: int, rule: NodeRule) -> NodeRule:
-        """Return the rule for further members on the node: `rule`, less what existing members use up."""
+        """Return the rule for new members on the node: the limits of `rule`, minus the part that existing
+        members already use.
+        """
         staying = self.by_row.get(row)
         if staying is None:
             return rule

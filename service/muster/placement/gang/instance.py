@@ -54,23 +54,23 @@ BEYOND = 2 * LARGEST - 1
 class Instance:
     """One gang on one cluster, as arrays.
 
-    `roles` are the gang's roles, cut into blocks if segments ask for it. `admits` [role, row] bool is whether
-    the node admits the role. `room` [role, row] int64 is how many members of the role alone the node has room
-    for, 0 if it does not admit the role. `levels` are the scopes above the node whose touched parts are
-    counted.
+    `roles` are the gang's roles, cut into blocks because of segments. `levels` are the scopes above the node
+    whose touched parts are counted.
     """
 
     columns: Columns
     request: Request
     roles: tuple[Role, ...]
     admits: Bools
+    """[role, row] Whether the node admits the role."""
     room: Ints
+    """[role, row] How many members of the role alone the node holds; 0 if it does not admit the role."""
     levels: tuple[str, ...]
     existing: ExistingMembers
     rules: Rules
     admitted: Mapping[str, Bools]
-    """By role of the request, [row] bool as `admits` of candidates.py returns it: before rules
-    refuse nodes.
+    """By role of the request, [row] bool as `admits` of candidates.py returns it, before constraints exclude
+    nodes.
     """
     penalty: Ints | None = None
     """[role, row] int64: 100 − the score of the node for a member; None if no role has scores."""
@@ -87,15 +87,16 @@ class Instance:
 
     @property
     def costs(self) -> tuple[Cost, ...]:
-        """The levels between nodes and links, in their order, if there are more than the NVLink domains.
+        """The levels between nodes and links, in their order; () if there is only the level of NVLink
+        domains.
 
-        Then `gpus.choices` chooses the GPUs of each node. Most gangs have none: ().
+        With further levels, `gpus.choices` chooses the GPUs of each node.
         """
         return costs_of(self.request.terms, self.sliced)
 
     @property
     def prices(self) -> Prices | None:
-        """The prices of typical requests that damage is counted by; None if damage is F."""
+        """The prices of typical requests, if they price the damage; None if damage is F."""
         return prices_of(self.columns) if is_priced(self.request, self.columns) else None
 
     @property
@@ -105,7 +106,7 @@ class Instance:
 
     @property
     def without_gpus(self) -> WithoutGpus:
-        """Whether new members have no GPUs, and whether any member has."""
+        """Whether new members are without GPUs, and whether other members have GPUs."""
         if all(takes_gpus(role) or not role.members for role in self.roles):
             return WithoutGpus.NO_MEMBER
         return WithoutGpus.SOME_MEMBERS if self.has_gpus else WithoutGpus.ALL_MEMBERS
@@ -139,22 +140,23 @@ class Instance:
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes whose parts tell nodes apart."""
+        """The scopes whose parts make cells: the counted levels, and wide NVLink domains."""
         gpus = any(takes_gpus(role) and role.members for role in self.roles)
         return (*self.levels, WIDE) if gpus and self.columns.wide_domains.names else self.levels
 
     @property
     def plain(self) -> bool:
-        """Whether nothing but the gang's own scopes binds members to each other, or to existing members.
+        """Whether only the gang's own scopes bind members to each other or to existing members.
 
         `rules.caps` may still limit how many members of a role a node takes.
         """
         return not self.rules.model and len(self.rules.node_rules) == 1 and not self.existing
 
     def presolved_for_all_members(self, need: Counts) -> Instance:
-        """Return the instance without parts that are too small for a role whose members must lie in one part.
+        """Presolve: return the instance without parts that are too small for a role whose members must lie in
+        one part.
 
-        No plan that places all these members is lost.
+        Every plan for all these members stays possible.
         """
         if not self.rules.together:
             return self
@@ -168,7 +170,7 @@ class Instance:
         return replace(self, room=room)
 
     def node_rule(self, row: int) -> tuple[NodeRule | None, Shape, int]:
-        """Return what binds members on the node, the node's shape, and the mask of its free GPUs."""
+        """Return the rule that binds members on the node, the node's shape, and the mask of its free GPUs."""
         view = self.columns
         return (
             self.rules.node_rules[self.rules.in_node[row]],
@@ -186,7 +188,7 @@ class Instance:
         return self.request.starts(self.by_role(counts))
 
     def by_role(self, counts: Counts) -> dict[str, int]:
-        """Return the number of members for each role of the request, given the number for each block."""
+        """Return the number of members of each role of the request, from the numbers of its blocks."""
         members = dict.fromkeys((role.name for role in self.request.roles), 0)
         for block, count in zip(self.roles, counts, strict=True):
             members[block.name] += count
@@ -213,7 +215,7 @@ def instance_with(
 ) -> Instance:
     """Return the instance under the assumption that `admitted` nodes, by role name, admit the roles.
 
-    `counts` is how many members of each role there are, the first by rank. None means all.
+    `counts` limits the members of each role to the first ones by rank. None means all members.
     """
     existing = existing_of(view, request)
     present = replace(request, running=tuple(stay.running for stay in existing.members))
@@ -286,7 +288,7 @@ def _room_under(rule: NodeRule, shape: Shape, r: int, room: Ints, free: Ints) ->
 
 
 def amounts_of(resources: Resources, gpus: int = 0) -> dict[str, int]:
-    """Return what a pod asks for by resource, in the units of `Columns.free`, without zeros.
+    """Return the request of a pod by resource, in the units of `Columns.free`, without zeros.
 
     As in kube-scheduler, a resource that the pod does not ask for is not checked.
     """
@@ -296,7 +298,7 @@ def amounts_of(resources: Resources, gpus: int = 0) -> dict[str, int]:
 
 
 def room_of(view: Columns, role: Role) -> Ints:
-    """Return [row] int64: how many members of the role fit into what is free."""
+    """Return [row] int64: how many members of the role fit into the free resources."""
     amounts = amounts_of(role.resources, role.gpus)
     rooms = [np.maximum(0, view.free(name)) // min(amount, BEYOND) for name, amount in amounts.items()]
     if role.slice:
@@ -325,10 +327,10 @@ def fits_at_once(instance: Instance, need: Counts) -> Bools:
 def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupported | None:
     """Return the first rule of the request that is not supported; None if all are.
 
-    `scopes` are preferred ones that are tried for the whole gang.
+    `scopes` are preferred scopes that are tried for the whole gang.
 
-    Of gangs that share GPUs, a rule by NVLink domain is supported if no node that it binds has several such
-    domains. Where GPUs must agree on attributes, their groups stand in the place of NVLink domains.
+    For gangs with slices, rules by NVLink domain are supported only if each affected node has a single NVLink
+    domain. If GPUs must agree on attributes, groups of GPUs that agree take the place of NVLink domains.
     """
     request = instance.request
     if attributes := attributes_of(request.roles):

@@ -1,4 +1,4 @@
-"""Say what members find on a node, and what they leave there: GPUs, best fit, unusable GPUs."""
+"""Compute values of members on a node: the GPUs there, the best fit, and unusable GPUs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NVSWITCH = "nvidia.com/nvswitch.present"
 """The label that is "true" on a node with an NVSwitch."""
 
 NO_SUCH = -2
-"""A code that no node has. The smallest code of nodes is −1, for no label."""
+"""A code that no node has. The smallest code of a node is −1, which means that the node lacks the label."""
 
 
 def _is_true(label: Domains) -> Bools:
@@ -41,14 +41,14 @@ def gpus_on(instance: Instance, row: int) -> NodeGpus:
 
 
 def gpus_of(view: Columns, row: int) -> NodeGpus:
-    """Return the GPUs of a node of the cluster, whatever gang asks."""
+    """Return the GPUs of a node of the cluster."""
     shape = view.shapes[view.shape[row]]
     memory = view.gpu_memory[: len(shape.memory), row]
     return NodeGpus(shape, int(view.free_gpus[row]), tuple(memory.tolist()))
 
 
 def costs_on(instance: Instance, row: int) -> NodeContext:
-    """Return what decides the costs of GPU choices on the node."""
+    """Return the context of the node for the costs of GPU choices."""
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
     return on_row(instance.columns, instance.existing, instance.costs, row, rule)
 
@@ -56,13 +56,15 @@ def costs_on(instance: Instance, row: int) -> NodeContext:
 def on_row(
     view: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: NodeRule | None
 ) -> NodeContext:
-    """Return what decides the costs of GPU choices on a node with these existing members."""
+    """Return the context of a node with these existing members, for the costs of GPU choices."""
     wide, nvswitch = view.topology.in_wide[row], view.label(NVSWITCH)
     return NodeContext(costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), row in existing.with_gpus)
 
 
 def node_kinds(instance: Instance, rows: Ints) -> Ints:
-    """Return [property, node] int64. Nodes with equal columns have equal GPUs and equal costs of choices."""
+    """Return [property, node] int64. Nodes with equal columns have equal GPUs and equal costs
+    of GPU choices.
+    """
     view = instance.columns
     lines: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], instance.rules.in_node[rows]]
     lines += [view.promised[rows], view.topology.in_wide[rows]]
@@ -72,9 +74,11 @@ def node_kinds(instance: Instance, rows: Ints) -> Ints:
 
 
 def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
-    """Return [row, packing] int64: the best fit of these members on these nodes, with preferences below it.
+    """Return [row, packing] int64: the best fit of these members on these nodes, and the score penalty below
+    it.
 
-    One step of the best fit outweighs all scores of the gang. `counts` is [packing, role] int64.
+    One unit of best fit outweighs the sum of all score penalties of the gang. `counts` is [packing, role]
+    int64.
     """
     fit = fit_of(instance.columns, instance.roles, rows, counts)
     if instance.penalty is None:
@@ -83,9 +87,10 @@ def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
 
 
 def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> Ints:
-    """Return [row, packing] int64: what is left free on the node, and what it costs to open the node.
+    """Return [row, packing] int64: the shares of GPUs and cpu that stay free on the node, plus the cost to
+    open the node.
 
-    The shares of GPUs and of cpu that stay free count. Less is better, because it keeps empty nodes empty.
+    Less is better, because empty nodes then stay empty.
 
     `counts` is int64, members of these roles: [packing, role], or [row, packing, role] if each node has its
     own packings.
@@ -98,7 +103,7 @@ def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> In
 
 
 def eighths(free: Ints, total: Ints) -> Ints:
-    """Return the share `free` / `total` in eighths, rounded down; 0 if either is not positive.
+    """Return the share `free` / `total` in eighths, rounded down; 0 if one of the two is not positive.
 
     The steps are coarse on purpose: with finer ones nearly every node would be a class of its own. On a node
     with 8 GPUs a step is one GPU.
@@ -107,7 +112,8 @@ def eighths(free: Ints, total: Ints) -> Ints:
 
 
 def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Return the GPUs of each node [row, 1], and those still free after these members [row, packing].
+    """Return the GPUs of each node [row, 1], and the GPUs that stay free next to these members [row,
+    packing].
 
     Both are in units of memory if members share GPUs and the node serves slices.
     """
@@ -124,18 +130,20 @@ def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) 
 
 
 MIN_STEPS, MAX_STEPS = 16, 64
-"""In how many steps the free nodes of a domain are counted. With more, nearly all nodes of wide domains would
-differ."""
+"""In how many steps the free nodes of a domain are counted. With more steps, nearly all nodes of wide domains
+would differ.
+"""
 
 
 @lru_cache(maxsize=1)
 def opening(view: Columns) -> Ints:
-    """Return [row] int64: what it costs the best fit to open the node, that is to take the first of its GPUs.
+    """Return [row] int64: the cost, in the best fit, to open the node: to take its first GPU.
 
-    The cost is the number of nodes with GPUs in its domain that are wholly free, added over the scopes above
-    the node. The largest domain of a scope counts as 16 nodes at least and as 64 at most. The others are
-    scaled with it, and the number is rounded up. Gangs of whole nodes cannot use a node that is in use,
-    closed to pods, or in no domain. So opening such a node costs nothing.
+    The cost is the number of wholly free GPU nodes in the node's domain, summed over the scopes above the
+    node. So plans prefer domains with few free nodes. The largest domain of a scope counts as at least 16 and
+    at most 64 nodes; the numbers of all domains are scaled by the same factor, and rounded up. Gangs of whole
+    nodes cannot use a node that is in use, closed to pods, or in no domain. So opening such a node costs
+    nothing.
     """
     open_to_pods = np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile]
     has_gpus = view.gpu_total > 0
@@ -154,7 +162,7 @@ def opening(view: Columns) -> Ints:
 
 
 SHARE_SLACK = ONE_GPU // 8
-"""A GPU that lacks this much of its share, or less, is still usable."""
+"""A GPU that lacks at most this much of its share is still usable."""
 MIB = 20
 """Memory is counted in MiB, as a shift of bytes."""
 LARGEST_AMOUNT = 1 << 42
@@ -164,8 +172,8 @@ LARGEST_AMOUNT = 1 << 42
 def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints, beside: Bools) -> Ints:
     """Return [row, packing] int64: the GPUs that these members without GPUs make unusable on these nodes.
 
-    Such members take the cpu and memory next to GPUs. A GPU's share of a resource is what the node has of it
-    over the GPUs of the node. Shares are counted in GPU-thousandths.
+    Such members take cpu and memory that pods with GPUs need. A GPU's share of a resource is the node's
+    amount divided by the node's GPUs. Shares are counted in GPU-thousandths.
 
     `counts` is int64, members of these roles: [packing, role], or [row, packing, role] if each node has its
     own packings. `beside` [row] bool is whether members of the gang with GPUs run on the node.
@@ -203,6 +211,6 @@ def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints
 
 
 def _shares(amount: Ints, scale: tuple[Ints, Ints]) -> Ints:
-    """Return how many GPUs have their share in this amount, in thousandths."""
+    """Return for how many GPUs, in thousandths, this amount is a full share."""
     times, whole = scale
     return np.asarray(np.clip(amount, 0, LARGEST_AMOUNT) * times // whole)

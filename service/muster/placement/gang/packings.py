@@ -27,13 +27,15 @@ from muster.placement.gpus.slices import (
 )
 
 MAX_PACKINGS = 2048
-"""The most packings of a node that are listed. Beyond this only a thinned grid is, and nothing is proven."""
+"""The most packings of a node that are listed. Beyond this number, only a thinned grid is listed, and nothing
+is proven.
+"""
 
 MIN_STEPS = 3
 """The least number of counts of each role on a thinned grid."""
 
 ENOUGH = -1
-"""In the key of a packing: there is enough of the resource, so it rules out no packing."""
+"""In the key of a packing: the node has enough of the resource for all packings."""
 
 UNLIMITED = 1 << 62
 
@@ -42,8 +44,8 @@ UNLIMITED = 1 << 62
 class Packings:
     """All packings of a node except the empty one, its maximal packings, and whether the lists are complete.
 
-    Both are [packing, role] int64. `make_all` returns all packings. They are made only on request, because most
-    nodes are only counted.
+    Both are [packing, role] int64. `make_all` returns all packings; they are listed only on request, because
+    most nodes are only counted.
     """
 
     maximal: Ints
@@ -75,7 +77,8 @@ def _listed(packings: Sequence[Counts], roles: int, *, complete: bool) -> Packin
 def packings_on(
     instance: Instance, rows: Ints, need: Counts, masks: Ints | None = None
 ) -> tuple[Ints, list[Packings]]:
-    """Return the packings of `need` on these nodes: [row] the index into the list, and the list.
+    """Return the packings of up to `need` members on these nodes: [row] the index into the list, and the
+    list.
 
     A node may use the GPUs of its mask in `masks` [row]. None means all of its GPUs.
     """
@@ -127,14 +130,14 @@ def _of_roles(
 
 
 def _demand_by_resource(roles: Sequence[Role]) -> tuple[list[str], Ints]:
-    """Return the resources that these roles ask for besides GPUs, and [role, resource] how much of each."""
+    """Return the resources other than GPUs that these roles ask for, and [role, resource] the amounts."""
     amounts = [amounts_of(role.resources) for role in roles]
     names = sorted(set[str]().union(*amounts))
     return names, np.array([[of_role.get(name, 0) for name in names] for of_role in amounts], np.int64)
 
 
 def _free(instance: Instance, rows: Ints, names: Sequence[str]) -> Ints:
-    """Return [resource, row] int64: what these nodes have free of these resources."""
+    """Return [resource, row] int64: the free amounts of these resources on these nodes."""
     return np.stack([instance.columns.free(name)[rows] for name in names])
 
 
@@ -143,13 +146,15 @@ def _packed(
 ) -> tuple[Ints, list[Packings]] | None:
     """Return the packings of gangs that share GPUs, by one table; None if it is too large.
 
-    `memory` [GPU, row] is what is left of each GPU, and `free` [row] masks the free GPUs. Nodes that differ
-    only in the order of their GPUs, or in amounts that are of no use, are one kind.
+    `memory` [GPU, row] is the free units of each GPU, and `free` [row] masks the free GPUs. Nodes are of one
+    kind if they differ only in the order of their GPUs, or in amounts that no member can use.
     """
     asks = instance.asks
     units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
     names, demand = _demand_by_resource(instance.roles)
-    useful = np.minimum(np.maximum(0, _free(instance, rows, names)), demand.T @ caps)  # more is of no use
+    useful = np.minimum(
+        np.maximum(0, _free(instance, rows, names)), demand.T @ caps
+    )  # members cannot use more
     index, first = distinct(np.concatenate([caps, useful, units * 2 + whole]))
     table = packed(asks, caps[:, first], demand.T, useful[:, first], units[:, first], whole[:, first])
     if table is None:
@@ -161,7 +166,7 @@ def _packed(
 
 
 def _gpu_kinds(asks: Asks, need: Sequence[int], memory: Ints, free: Ints) -> tuple[Ints, Bools]:
-    """Return the useful units left of each GPU, and whether it can be taken whole, both [GPU, row].
+    """Return the useful free units of each GPU, and whether the GPU can be taken whole, both [GPU, row].
 
     The GPUs with most units come first.
     """
@@ -182,8 +187,8 @@ def _by_first_fit(
 ) -> tuple[Ints, list[Packings]]:
     """Return the packings for which first fit finds GPUs.
 
-    `memory` [GPU, row] is what is left of each GPU, and `free` [row] masks the free GPUs. Nodes whose useful
-    GPUs differ only in their order are checked once.
+    `memory` [GPU, row] is the free units of each GPU, and `free` [row] masks the free GPUs. Nodes whose
+    useful GPUs differ only in their order are checked once.
     """
     index_of, lists = mixed
     units, whole = _gpu_kinds(asks, need, memory, free)
@@ -257,9 +262,9 @@ def _of_one_member(caps: Ints, active: list[int]) -> tuple[Ints, list[Packings]]
 
 
 def _binding(caps: Ints, asks: Ints, free: Ints) -> Ints:
-    """Return what is free of each resource, in steps of what can be asked for.
+    """Return the free amount of each resource, in steps of the amounts that members ask for.
 
-    It is ENOUGH if the most members of all roles fit at once.
+    The value is ENOUGH if the most members of all roles fit together.
     """
     steps = np.empty_like(free)
     for i, ask in enumerate(asks.T):
@@ -334,7 +339,7 @@ def _one_more(packing: Counts) -> Iterator[Counts]:
 
 
 def _thinned_packings(asks: tuple[Counts, ...], caps: Counts, free: Counts) -> Iterator[Counts]:
-    """Yield packings on an evenly thinned grid; with too many roles, those of one role each."""
+    """Yield packings on an evenly thinned grid; with too many roles, packings of a single role each."""
     mixed = sum(cap > 0 for cap in caps)
     steps = int(MAX_PACKINGS ** (1 / mixed))
     if steps >= MIN_STEPS:
@@ -350,7 +355,7 @@ def _thinned(cap: int, steps: int) -> Sequence[int]:
 
 
 def _fill_up(asks: tuple[Counts, ...], caps: Counts, free: Counts, packing: Counts) -> Counts:
-    """Return the packing with as many members added as fit, role after role. It is a maximal packing."""
+    """Return a maximal packing: the packing with as many members added as fit, role after role."""
     filled = list(packing)
     free_amounts = [
         f - sum(n * ask[i] for n, ask in zip(packing, asks, strict=True)) for i, f in enumerate(free)
@@ -384,23 +389,23 @@ Small = NDArray[np.int16]
 NO_ROOM = -(1 << 13)
 """Stands for a packing that does not fit.
 
-Adding members to it stays below zero, and a sum of four of it fits in 16 bits.
+The value stays below zero if members are added, and the sum of four such values fits in 16 bits.
 """
 
 AT_ONCE = 1 << 17
-"""Cells of the tables that are filled at once: as many as a core's cache holds."""
+"""How many cells of the tables are filled at once: as many as the cache of a core holds."""
 
 MAX_PACKING_STEPS = 1 << 29
-"""The most steps of filling the tables. If there were more, first fit decides, and nothing is proven."""
+"""The most steps of filling the tables. Beyond this number, first fit decides, and nothing is proven."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
     """A table of packings.
 
-    `most` [count of each role of `axes` …, kind of node] is int16. It is the most members of role `deep` on
-    such a node, next to these counts of the other roles. It is below zero if these counts alone do not fit.
-    `roles` is the number of the gang's roles. If no role can be `deep`, it is this number.
+    `most` [count of each role of `axes` …, kind of node] is int16: the most members of role `deep` on such a
+    node, next to these counts of the other roles. It is below zero if these counts alone do not fit. `roles`
+    is the number of the gang's roles. `deep` equals `roles` if the table has no deep role.
     """
 
     max_deep: Small
@@ -439,13 +444,13 @@ class Packed:
 def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole: Bools) -> Packed | None:
     """Return the table for these kinds of nodes; None if it would be too large.
 
-    A dynamic program goes over the GPUs of the nodes. For each number of members of the other roles it finds
-    the most members of one role, the deep one. This decides all packings, because a packing with fewer
-    members than one that fits also fits.
+    A dynamic program goes over the GPUs of the nodes. For each combination of member counts of the other
+    roles, it finds the most members of one role (the deep role). This gives all packings, because a packing
+    still fits if members are removed.
 
-    `caps` [role, kind] is how many members of each role alone a node takes. `amounts` [resource, role] is
-    what a member asks for of further resources, and `free` [resource, kind] is what a node has. `units` [GPU,
-    kind] is what is left of each GPU's memory, and `whole` [GPU, kind] bool is whether a member may take the
+    `caps` [role, kind] is how many members of each role alone a node takes. `amounts` [resource, role] is a
+    member's request for further resources, and `free` [resource, kind] the free amount on a node. `units`
+    [GPU, kind] is the free memory of each GPU, and `whole` [GPU, kind] bool is whether a member may take the
     GPU whole.
     """
     active = [r for r in range(len(asks)) if caps[r].max(initial=0)]
@@ -471,7 +476,7 @@ def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole
 
 
 def _limited(most: Small, axes: Counts, deep: int, caps: Ints, amounts: Ints, free: Ints) -> None:
-    """Cut the table down, in place, to what the other limits allow."""
+    """Cut the table down, in place, to the other limits."""
     np.minimum(most, caps[deep], out=most, casting="unsafe")
     at: tuple[Ints, ...] = np.indices(most.shape[:-1], sparse=True)
     for r, counts in zip(axes, at, strict=True):
@@ -498,7 +503,8 @@ class _Filling:
         self._sliced = [i for i, r in enumerate(axes) if asks[r].units]
         self._units = tuple(asks[axes[i]].units for i in self._sliced)
         self._whole_gpus = [0 if asks[r].units else asks[r].gpus for r in axes]
-        # Members of several GPUs have one slice on each. So their number bounds their slices on one GPU.
+        # Members of several GPUs have one slice on each of them. So the number of members bounds their slices
+        # on one GPU.
         self._several = [i for i in self._sliced if asks[axes[i]].gpus > 1]
 
     @property

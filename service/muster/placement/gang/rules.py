@@ -1,7 +1,9 @@
-"""Collect what binds the places of members to each other. Each constraint adds to one `Rules` object.
+"""Collect the rules that bind the places of members to each other. Each constraint adds to one `Rules`
+object.
 
-A rule is in the model if the parts of its scope are nodes or wider. If the parts lie inside a node, it is in
-that node's rule (`node_rules`). If existing members decide which part it is, other nodes are refused.
+A rule is in the model if the parts of its scope are nodes or wider. If the parts lie inside a node, the rule
+is part of that node's rule (`node_rules`). If existing members decide the part, all nodes outside it are
+excluded.
 """
 
 from __future__ import annotations
@@ -37,11 +39,13 @@ class Rules:
     excluded: Bools
     """[block, row] bool: nodes that the block must not use."""
     in_node: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    """[row] int64: the index in `node_rules`. The entry None means that nothing is bound there."""
+    """[row] int64: the index in `node_rules`. Entry None of `node_rules` is for nodes without a rule."""
     node_rules: tuple[NodeRule | None, ...] = ()
     cells: dict[str, PartsByRow] = field(default_factory=dict)
     model: list[Callable[[Mapping[str, Ints]], Rule]] = field(default_factory=list)
-    """Functions from parts by name, of rows or of the model's cells, to a rule."""
+    """Functions that make a rule. The argument is the arrays of `cells` by name: by row at first, later by
+    cell of the model.
+    """
     order: list[tuple[str, ...]] = field(default_factory=list)
     """By block: the `cells` along which its members are ordered by rank, widest first."""
     unit: list[int] = field(default_factory=list)
@@ -54,8 +58,8 @@ class Rules:
     caps: Ints | None = None
     """[block, row] int64: the most members of the block that the node holds; None without such limits."""
     apart: list[tuple[Bools, Counts, Counts]] = field(default_factory=list)
-    """([row] bool, blocks, blocks): on these nodes, members of the first blocks stay off members of the
-    others.
+    """([row] bool, blocks, blocks): on these nodes, members of the first blocks and members of the second
+    blocks exclude each other.
     """
     node_most: int = -1
     """The most members of the gang on one node, −1 without such a limit."""
@@ -68,7 +72,7 @@ class Rules:
 
     @classmethod
     def of(cls, view: Columns, blocks: Blocks) -> Rules:
-        """Return rules that bind nothing yet."""
+        """Return an empty set of rules."""
         count = len(blocks.roles)
         refused = np.zeros((count, len(view.names)), bool)
         return cls(view, blocks, refused, unit=[1] * count, domain_unit=[0] * count)
@@ -123,7 +127,9 @@ class Rules:
         return tuple(b for b, role in enumerate(self.blocks.roles) if role.members)
 
     def units_of(self, block: int) -> Counts:
-        """Return for each of `node_rules` its unit of the block: such a node takes a multiple of it."""
+        """Return for each of `node_rules` its unit of the block: a node with this rule takes a multiple of
+        it.
+        """
         return tuple(1 if rule is None else rule.unit_of(block) for rule in self.node_rules)
 
     def cap_role(self, block: int, most: Ints) -> None:
@@ -165,7 +171,7 @@ class Rules:
         return any(role.slice and role.members for role in self.blocks.roles)
 
     def codes(self, scope: str) -> PartsByRow:
-        """Return [row] int64: the domain that a node's members lie in as a whole, −1 for none.
+        """Return [row] int64: the domain that holds the whole node, −1 for none.
 
         For the scope `gpu` the domain is the node itself.
         """

@@ -29,7 +29,7 @@ CONSTRAINTS = tuple(sorted(set(_in_this_folder()), key=lambda constraint: constr
 
 
 def constraints_of(request: Request) -> Iterator[tuple[Constraint, str, str]]:
-    """Yield what a request asks for as (constraint, role, what), in the order of CONSTRAINTS."""
+    """Yield the constraints of a request as (constraint, role, key), in the order of CONSTRAINTS."""
     return (
         (constraint, role, key) for constraint in CONSTRAINTS for role, key in constraint.keys_in(request)
     )

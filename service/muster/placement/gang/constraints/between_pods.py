@@ -1,6 +1,6 @@
 """Translate the constraints between pods that are in the pods' own fields: anti-affinity, affinity, spread.
 
-A constraint whose domains are single nodes is kept without the model, so it costs nothing there.
+A constraint whose domains are single nodes becomes a limit of each node. So it adds nothing to the model.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class AntiAffinityRule(Rule):
 def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
     """Add one anti-affinity constraint of the request to the rules.
 
-    Members are kept off the domains of pods that they must stay apart from, and out of each other's domains.
+    Members stay out of the domains of running pods that repel them, and out of each other's domains.
     """
     domains = rules.view.topology.by_label(rule.topology_key)
     blocks, repelled = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
@@ -90,7 +90,7 @@ def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
 class AffinityRule(Rule):
     """Keep members of `roles` in parts that are `opened` [part] bool, or that a member of `others` opens.
 
-    A member that is in both may open a part only if `opens_first` is true, and then only one part.
+    A member of a role in both may open a part only if `opens_first` is true, and then only one part.
     """
 
     opened: Bools
@@ -234,7 +234,7 @@ class SpreadRule(Rule):
         same = set(self.roles) == set(self.others)
         for part, counts in variables.by_part(self.part, self.roles).items():
             if part not in total:
-                continue  # no pod counts there
+                continue  # no pod counts in this part
             within = total[part] <= least + self.max_skew
             if same and self.running_pods[part] <= self.lowest + self.max_skew:
                 model.add(within).with_name(f"{name}/{part}")
@@ -353,7 +353,8 @@ def _emptiest(pods_there: Ints, need: int) -> tuple[int, int]:
     placed.
     """
     pods_now, ordered = int(pods_there.min()), np.sort(pods_there)
-    # By n: the pods that raise the first n domains to the n-th.
+    # `filled[n]`: how many pods raise the n + 1 emptiest domains to the level of the fullest of them (water
+    # filling).
     filled = np.arange(1, len(ordered) + 1) * ordered - np.cumsum(ordered)
     last = int(np.searchsorted(filled, need, side="right"))
     return pods_now, int(ordered[last - 1] + (need - filled[last - 1]) // last)
@@ -391,7 +392,8 @@ class _BetweenPods(ByName):
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         rule = next(rule for rule in findings.request.constraints if rule.name == key)
-        # Without running pods that the rule avoids or counts, it may hold. Pods that it looks for stay.
+        # "Even in an empty cluster" may be said only of affinity, or of a rule that no running pod affects.
+        # The test for an empty cluster keeps the pods that affinity looks for.
         even_empty = findings.even_empty and (isinstance(rule, Affinity) or not rule.existing)
         numbers = (*findings.fit(), even_empty)
         match rule:

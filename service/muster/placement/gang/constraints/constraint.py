@@ -1,5 +1,5 @@
-"""Define the interface of a constraint: its rules in the model, how it is dropped, its cause, and what would
-help.
+"""Define the interface of a constraint: its rules in the model, the request without it, its cause, and its
+relaxations.
 
 Each constraint is a class of this folder that has all of this. CONSTRAINTS in __init__.py finds them, and the
 planner walks through that list. The verifier checks each constraint again without this code.
@@ -23,7 +23,7 @@ from muster.placement.limits import takes_gpus
 
 @dataclass(frozen=True, slots=True)
 class RefusalFacts(ABC):
-    """What a constraint may ask about a gang that does not fit.
+    """The facts that a constraint may ask about a gang that does not fit.
 
     `even_empty` is whether the gang would not fit even in a cluster without other pods. `running` is the
     number of existing members if the refusal depends on them, else 0.
@@ -51,13 +51,15 @@ class RefusalFacts(ABC):
 
     @abstractmethod
     def wider(self, scope: str) -> tuple[str | None, ...]:
-        """Return the scopes that are wider than this one, the narrowest first. The last is None: no scope."""
+        """Return the scopes that are wider than this scope, the narrowest first. The last entry is None: no
+        scope.
+        """
 
     @abstractmethod
     def is_nowhere(self, scope: str) -> bool:
         """Return whether no node of the cluster carries a label of the scope.
 
-        Then a smaller demand is no advice: a label is missing, or the scope is misspelt.
+        Then asking for fewer members cannot help: no node has the label, or the scope is misspelt.
         """
 
     @abstractmethod
@@ -74,13 +76,16 @@ class RefusalFacts(ABC):
 
     @abstractmethod
     def joining(self, scope: str, *roles: str) -> Iterator[Cause]:
-        """Yield the cause that members of these roles must join their existing members, if so."""
+        """Yield the cause that members of these roles must join existing members, if the refusal depends on
+        them.
+        """
 
     @abstractmethod
     def begun_segment(self, role: Role) -> Iterator[Cause]:
-        """Yield the cause that a segment must be completed where some of its members run, if so.
+        """Yield the cause that a segment must be completed in the part where some of its members run, if that
+        is so.
 
-        It is about the first begun segment whose part lacks room for the missing members.
+        The cause is about the first begun segment whose part lacks room for the missing members.
         """
 
 
@@ -91,13 +96,15 @@ class Constraint(ABC):
     """
 
     order: ClassVar[int]
-    """The place among CONSTRAINTS: what users ask for before what pods and nodes limit. No two are equal."""
+    """The position among CONSTRAINTS: requests of users come before limits of pods and nodes. No two are
+    equal.
+    """
     binds: ClassVar[bool] = True
     """Whether the place of one member limits the places of others. Then members are not moved one by one."""
 
     @abstractmethod
     def keys_in(self, request: Request) -> Iterator[tuple[str, str]]:
-        """Yield the constraints of this kind in the request, as (role, what). Each can be dropped alone."""
+        """Yield the constraints of this kind in the request, as (role, key). Each can be dropped alone."""
 
     @abstractmethod
     def without(self, request: Request, role: str, key: str) -> Request:
@@ -109,14 +116,14 @@ class Constraint(ABC):
 
     @abstractmethod
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
-        """Add what the request asks for to the rules of the gang."""
+        """Add the request's constraints of this kind to the rules of the gang."""
 
     @abstractmethod
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         """Yield the causes of the refusal that this constraint accounts for."""
 
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Relaxation]:
-        """Yield weaker constraints with which the gang fits. Each of them was tried."""
+        """Yield weaker constraints with which the gang fits. Each was tried."""
         yield from ()
 
 

@@ -59,7 +59,9 @@ class _MaxPer(ByScope):
             yield nowhere
 
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[MorePerPart]:
-        """Yield the smallest number that works: the step is doubled, then the interval is halved."""
+        """Yield the smallest number that works. The step is doubled until a number works, then the interval
+        is halved.
+        """
         request, before = findings.request, self.of(findings.request)[key].members
 
         def works(members: int) -> bool:
@@ -110,7 +112,7 @@ def _less(most: int, members: int) -> int:
 def _may_hold_all(rules: Rules, rule: PerScope, blocks: Counts, running: int, packing: Counts) -> Bools:
     """Return [row] bool: whether the node may hold the whole gang.
 
-    Domains inside a node are left to the rule of the node.
+    Domains inside a node are checked by the rule of the node.
     """
     inside = rule.scope == Scope.NVLINK_DOMAIN and not rules.sliced
     spared = ~rules.view.topology.in_wide if inside else np.zeros(len(rules.view.names), bool)

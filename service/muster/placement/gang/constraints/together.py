@@ -1,6 +1,6 @@
 """Keep members together: all of a role, a subgroup or a segment lie in one part of a scope.
 
-Also keep each member that names attributes on GPUs of one group, which agree on them.
+Also keep each member that names attributes on GPUs that agree on these attributes (a group).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ ROLE_SCOPE = _RoleScope()
 def outside_gpus(rules: Rules, block: int, *, several: bool) -> Bools:
     """Return [row] bool: whether no GPU of the node can hold one member of the block, or `several`.
 
-    A GPU holds any number of members that take no GPU. If its index is unknown, a GPU holds no member.
+    A GPU holds any number of members that take no GPU. A GPU with an unknown index holds no member.
     """
     view, gpus = rules.view, rules.blocks.roles[block].gpus
     if gpus > 1 or (gpus and several):
@@ -102,7 +102,7 @@ def outside_domains(rules: Rules, codes: Ints) -> Bools:
 def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
     """Keep these blocks in one part.
 
-    If existing members decide which part that is, all nodes outside it are refused.
+    If existing members decide the part, all nodes outside it are excluded.
     """
     view, scope, blocks = rules.view, together.scope, together.blocks
     staying = [stay for stay in existing.members if stay.running in together.running]
@@ -142,8 +142,8 @@ def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> 
 def _pin(rules: Rules, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
     """Bind these blocks to the NVLink domain of this node that holds the existing members.
 
-    Existing members without GPUs lie in several domains. Then any of these domains will do, and nothing is
-    bound.
+    Existing members without GPUs lie in several domains. Then each of these domains is allowed, and no block
+    is bound.
     """
     topology = rules.view.topology
     if topology.in_wide[row]:
@@ -226,7 +226,7 @@ class _Segments(OfRoles):
         yield from findings.begun_segment(asking)
 
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[SmallerSegments]:
-        """Yield the first of these that works: half of the sizes, a quarter …, no segments.
+        """Yield the first change that works: half of the sizes, a quarter of them, …, no segments.
 
         Nested sizes stay multiples of each other.
         """
@@ -294,7 +294,7 @@ class _Attributes(OfRoles):
                 rules.excluded[block] |= ~has_groups[view.shape]
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[AttributesDiffer]:
-        """Yield that too few GPUs agree."""
+        """Yield the cause that too few GPUs agree."""
         asking = role_of(findings.request, role)
         fit, must_fit = findings.fit()
         nodes, even_empty = findings.agreeing(asking), findings.even_empty
