@@ -4,9 +4,9 @@
 `moves` looks for better places of single running members. Each folder may import the folders after it in this
 list:
 
-- `explain/`: why nothing fits, and which changes would help
+- `explain/`: why no plan exists, and which changes would help
 - `search/`: the best plan
-- `gang/`: the gang on this cluster: its constraints, and what each node can take
+- `gang/`: the gang on this cluster: its constraints, and the packings of each node
 - `model/`: the problem as arrays, bounds, and CP-SAT
 - `gpus/`: the best GPUs inside a node
 - `cluster/`: the snapshot as columns, and which nodes admit which members

@@ -1,8 +1,8 @@
 """Find out where else a gang could have gone, domain by domain, and compare each place with its own.
 
-This is asked for by people and never by a decision. Each domain is decided by `place`, with the gang's
-request restricted to the nodes of the domain. The gang's own place and each other one are counted by the same
-code on the same snapshot. The snapshot is one without the gang.
+Only people ask for alternatives; no decision uses them. `place` decides each domain, with the gang's request
+restricted to the nodes of the domain. The gang's own place and each alternative are counted by the same code,
+on the same snapshot without the gang.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ MAX_ALTERNATIVES = 8
 def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None = None) -> Alternatives:
     """Return the alternatives of the gang's place: at most `MAX_ALTERNATIVES`, the best first.
 
-    `snapshot` is without the gang. The gang's own domain is tried first, and kept if something better has
-    come free there. The best place outside of it is next. Then come the domains with just enough free GPUs,
-    then those with too few.
+    `snapshot` is without the gang. The gang's own domain is tried first, and listed if a better place has
+    become free there. The best place outside of this domain is next. Then come the domains with just enough
+    free GPUs, then the domains with too few.
     """
     limits = limits or Limits()
     view = ClusterView(snapshot, question.request).columns
@@ -136,10 +136,11 @@ class _Places:
         return len(set(self.part.tolist()) - set(self.part[self.open].tolist()) - self.own_parts)
 
     def to_try(self) -> Iterator[int | None]:
-        """Yield the domains in the order in which they are tried; None is all that the gang is not in.
+        """Yield the domains in the order in which they are tried; None stands for all domains that the gang
+        is not in.
 
-        Its own domain comes first: something better may have come free there. A gang in several domains is
-        compared with each of these too.
+        The gang's own domain comes first, because a better place may have become free there. If the gang is
+        in several domains, each of them is tried too.
         """
         several = sorted(self.own_parts)
         if len(several) == 1:
@@ -212,9 +213,9 @@ def _is_proven(decision: Decision) -> bool:
 def _compared(
     domain: str, free: tuple[int, int], proven: bool, own_worths: list[Worth], other_worths: list[Worth]
 ) -> tuple[list[float], Alternative]:
-    """Return an alternative, and what orders it among the others: the costs of its levels.
+    """Return an alternative, and its sort key among alternatives: the costs of its levels.
 
-    `free` is how many GPUs are free in its domain, and on one of the nodes there at most.
+    `free` is the number of free GPUs in its domain, and the largest number on one node there.
     """
     order = [worth.cost for worth in other_worths] or [math.inf]
     fit, size = (int(-levels[0].cost) if levels else 0 for levels in (other_worths, own_worths))

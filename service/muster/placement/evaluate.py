@@ -48,8 +48,8 @@ def objective(
 ) -> tuple[Objective, str | None, str]:
     """Return the plan's values, the narrowest scope that holds all members, and its part ("node a").
 
-    Existing members count for what concerns the gang as a whole: parts, scopes, and the links on nodes with a
-    new member.
+    Existing members count for the values of the whole gang: parts, scopes, and the links on nodes with a new
+    member.
     """
     plan = Plan(request, members, view)
     parts, gpus = plan.parts, plan.parts.masks.any() or any(plan.parts.existing.masks.values())
@@ -63,7 +63,7 @@ def objective(
 
 
 def evaluated(cluster: ClusterView, members: tuple[MemberPlacement, ...]) -> Placed:
-    """Return the plan with its values. Nothing is proven of it."""
+    """Return the plan with its values. The plan is not marked as proven."""
     request, view = cluster.request, cluster.columns
     value, scope, part = objective(request, members, view)
     return Placed(
@@ -79,7 +79,7 @@ def evaluated(cluster: ClusterView, members: tuple[MemberPlacement, ...]) -> Pla
 
 
 def worths(request: Request, members: Sequence[MemberPlacement], view: Columns) -> list[Worth]:
-    """Return what alternatives compare of a plan, the most important level first."""
+    """Return the values of a plan that alternatives compare, the most important level first."""
     plan = Plan(request, members, view)
     return [worth for row in OBJECTIVE for worth in row.compared(plan, row.count(plan))]
 
@@ -124,8 +124,8 @@ class Plan:
 
     @cached_property
     def gpu_sets(self) -> Sequence[tuple[GpuSet, int]]:
-        """The gang's GPUs on nodes with a new member, with the damage of the new ones, and how many nodes are
-        alike in that.
+        """The gang's GPUs on nodes with a new member, with the damage of the new members' GPUs, and the
+        number of nodes with equal values.
         """
         view, parts = self.view, self.parts
         lines = (view.shape[parts.rows], view.free_gpus[parts.rows], parts.masks)
@@ -135,7 +135,7 @@ class Plan:
 
     @cached_property
     def crossings(self) -> tuple[tuple[str, int], ...]:
-        """The scopes whose parts count, widest first, each with the parts touched."""
+        """The scopes whose parts count, widest first, each with the number of touched parts."""
         scopes = self.view.topology.crossed(asks_gpus(self.request))
         return tuple((scope, self.parts.touched(scope)) for scope in scopes)
 
@@ -156,7 +156,7 @@ class Plan:
         return tuple(reached)
 
     def cost_totals(self) -> tuple[tuple[str, int], ...]:
-        """Return what policies and slices ask for, by level, without NVLink domains."""
+        """Return the values of the levels that policies and slices add, without NVLink domains."""
         view, existing, shared = self.view, self.parts.existing, dict[str, int]()
         for member in self.members if self._sliced else ():
             if member.units:
@@ -174,7 +174,7 @@ class Plan:
         return tuple((cost.value, total) for cost, total in totals.items())
 
     def damage(self) -> int:
-        """Return how much more of what is free becomes unusable: priced, or by F."""
+        """Return the damage: how many more of the free GPUs become unusable, at prices or by F."""
         if is_priced(self.request, self.view):
             return _priced(self.request, self.members, self.view)
         shared = self.parts.rows.tolist() if len(self.view.gpu_memory) else ()
@@ -190,7 +190,7 @@ class Plan:
         return int(unusable_gpus(self.view, roles, rows, counts[:, None], beside).sum())
 
     def best_fit(self) -> int:
-        """Return what stays free on the nodes, and what opening them costs."""
+        """Return the best fit: the shares that stay free on the nodes, plus the costs to open the nodes."""
         roles, counts = self.request.roles, self._counts
         # As in the search, a role that does not start has no members, and does not decide the unit.
         roles = tuple(
@@ -278,7 +278,9 @@ class TouchedParts:
 
     @cached_property
     def _touching(self) -> Ints:
-        """The rows of the nodes that count as touched. If the gang has GPUs, these are those with GPUs."""
+        """The rows of the nodes that count as touched. If the gang has GPUs, only nodes with GPUs of the gang
+        count.
+        """
         with_gpus = {*self.existing.with_gpus, *self.rows[self.masks > 0].tolist()}
         return np.array([*(with_gpus or {*self.rows.tolist(), *self.existing.masks})], np.int64)
 

@@ -10,7 +10,7 @@ from muster.domain.request import Request, Role
 from muster.placement.cluster.candidates import Excluded
 
 PHASES = ("scan", "bound", "build", "solve", "sets", "verify", "explain")
-"""What a decision's time is spent on. The rest of it, for example naming members, is in no phase."""
+"""The phases of a decision. Some of its time, for example for naming members, is in no phase."""
 
 
 MOST_ROLES = 64
@@ -39,7 +39,7 @@ class Timings:
 
     clock: Callable[[], float]
     stretches: dict[str, Stretch] = field(default_factory=dict)
-    """Of each phase that occurred, and of each exact method that decided a level."""
+    """The stretch of each phase that occurred, and of each exact method that decided a level."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -59,7 +59,7 @@ class Limits:
 
     `deterministic_time` is CP-SAT's own measure (about a second of a core), over all solves of the decision.
     So the same input gives the same answer. `seconds_left` is an outer guard: it is called before each solve
-    and returns how much wall clock time is left. A decision that it cut short is `truncated`. `excluded` has
+    and returns the remaining wall clock time. A decision that this guard ends is `truncated`. `excluded` has
     the nodes that plugins refuse, by role. `timings` is filled in if given. A gang with more than
     `most_roles` unlike roles is refused before any search.
     """
@@ -72,7 +72,7 @@ class Limits:
 
 
 class Budget:
-    """What is left of the limits while one decision is made."""
+    """The remaining limits while one decision is made."""
 
     def __init__(self, limits: Limits) -> None:
         self._total = self._deterministic = limits.deterministic_time
@@ -104,13 +104,13 @@ class Budget:
 
     @property
     def deterministic_time(self) -> float:
-        """The deterministic time that is left, never negative."""
+        """The remaining deterministic time, never negative."""
         return max(0.0, self._deterministic - self._reserved)
 
     @contextmanager
     def share(self, share: float) -> Iterator[None]:
-        """Let the block use at most this share of the time that there was at first. The rest is for what
-        follows.
+        """Let the block use at most this share of the whole time of the decision. The remaining time is for
+        later blocks.
         """
         before = self._reserved
         self._reserved = max(before, self._deterministic - share * self._total)
@@ -120,19 +120,19 @@ class Budget:
             self._reserved = before
 
     def seconds(self) -> float | None:
-        """Return how much wall clock time is left, None without a guard."""
+        """Return the remaining wall clock time, None without a guard."""
         return None if self._seconds_left is None else max(0.0, self._seconds_left())
 
     @property
     def late(self) -> bool:
-        """Whether no wall clock time is left. If so, the decision is marked as truncated."""
+        """Whether the wall clock time is over. If so, the decision is marked as truncated."""
         late = self.seconds() == 0
         self.truncated |= late
         return late
 
     @property
     def spent(self) -> bool:
-        """Whether no time is left. If it is the wall clock, the decision is marked as truncated."""
+        """Whether no time remains. If the wall clock time is over, the decision is marked as truncated."""
         return self.late or self._deterministic <= self._reserved
 
     def spend(self, deterministic_time: float) -> None:

@@ -76,8 +76,8 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
     """Return the plan with this one member on `node`, on the best GPUs there; None if that breaks a rule.
 
     The GPUs are best together with the gang's others on the node. The plan is verified, but no longer proven
-    optimal. `snapshot` is the cluster without this gang. That no plugin refuses the node is for the caller to
-    know.
+    optimal. `snapshot` is the cluster without this gang. The caller must know that no plugin refuses the
+    node.
     """
     member = next((m for m in plan.members if m.uid == uid), None)
     if member is None or node not in snapshot.nodes:
@@ -131,7 +131,7 @@ def _same_part(view: Columns, request: Request, plan: Placed) -> Bools:
 
 
 def _full(view: Columns, role: Role, plan: Placed) -> list[int]:
-    """Return the rows of nodes that cannot hold another member of the role next to those of the plan."""
+    """Return the rows of nodes that cannot hold another member of the role next to the plan's members."""
     counts = Counter(member.node for member in plan.members if member.role == role.name)
     return [view.row[node] for node, most in role.room.items() if node in view.row and counts[node] >= most]
 

@@ -22,8 +22,8 @@ from muster.placement.search.plan import NodeShare
 
 
 def in_rank_order(role: Role) -> list[Member]:
-    """Return members by rank, those without one last in the natural order of names (worker-2 before
-    worker-10).
+    """Return members by rank. Members without a rank come last, in the natural order of names (worker-2
+    before worker-10).
     """
     ranks = {member.rank for member in role.members}
     if None not in ranks and len(ranks) == len(role.members):  # ranks decide alone
@@ -63,7 +63,7 @@ def _indices(mask: int) -> tuple[int, ...]:
 def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints) -> list[int]:
     """Return the shares in the order of the fabric. `rows` [share] is the node of each.
 
-    Nodes of one part of a segment's scope stay together, then those of one zone, one rack, one NVLink domain.
+    Nodes in one part of a segment's scope come together, then nodes in one zone, one rack, one NVLink domain.
     """
     view = instance.columns
     segments = [instance.rules.cells[name][rows] for name in instance.rules.order[block]]
@@ -74,7 +74,7 @@ def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints)
 
 
 def _masks_once(instance: Instance, shares: Iterable[NodeShare]) -> list[list[list[int]]]:
-    """Return `_masks` of each share. Many nodes of a gang have equal GPUs and members: these count once."""
+    """Return `_masks` of each share. Nodes of a gang with equal GPUs and members are computed once."""
     shape, sliced = instance.columns.shape, instance.sliced
     masks_by_key: dict[tuple[object, ...], list[list[int]]] = {}
     masks_of_shares = []
@@ -91,7 +91,7 @@ def _masks_once(instance: Instance, shares: Iterable[NodeShare]) -> list[list[li
 def _masks(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]]:
     """Return for each block the GPUs of each of its members on the node.
 
-    Members that are bound to an NVLink domain get theirs first, domain by domain, then the others.
+    Members that are bound to an NVLink domain get their GPUs first, domain by domain, then the other members.
     """
     gpus = [role.gpus for role in instance.roles]
     shape = instance.columns.shapes[instance.columns.shape[share.row]]

@@ -1,8 +1,8 @@
 """Find an order of members in which kube-scheduler's in-tree plugins accept each of them.
 
 These plugins see one pod after another. Anti-affinity is symmetric, so the order does not matter to it.
-Affinity needs the matching pod first. It lets a pod that matches itself open a domain only while no matching
-pod runs. A spread constraint counts the pods that are there when a pod comes. If the whole plan keeps the
+Affinity needs the matching pod first. A pod that matches itself may open a domain only while no matching pod
+runs. A spread constraint counts the pods that run when a pod is scheduled. If the whole plan keeps the
 constraint, all members are accepted round by round over the domains.
 """
 
@@ -27,7 +27,7 @@ def scheduling_order(request: Request, plan: Placed, snapshot: Snapshot) -> tupl
     """Return the uids of the placed members in an order in which the in-tree plugins accept each.
 
     `snapshot` is the cluster without the gang. With several constraints there may be no such order, or none
-    is found in MAX_SEARCH_STEPS. Then the members that are left come last, in the order of the plan. Without
+    is found in MAX_SEARCH_STEPS. Then the remaining members come last, in the order of the plan. Without
     constraints the order is that of the request.
     """
     if not request.constraints:
@@ -152,7 +152,7 @@ class _Even:
 
 
 def _by_rounds(members: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
-    """Return the members: first those that others need, then round by round over the domains."""
+    """Return the members: first members that other members need, then round by round over the domains."""
     ranked = []
     first = sorted(members, key=lambda member: min(0, *(plugin.urgency(member) for plugin in plugins)))
     for i, member in enumerate(first):

@@ -1,10 +1,10 @@
 """Decide a gang: (Snapshot, Request, Limits) → Decision, a pure function.
 
-There is one way through. The gang and the cluster are read as an `Instance`. `search.search` chooses how many
-members to place. For these it presolves, and asks the exact methods for every level of the objective: the
-first one that accepts decides it. Then GPUs of equal value are chosen by rails, members get names, and the
-plan its values. `verify` checks the plan
-without any of that code. If nothing fits, the reason is explained.
+Each decision takes the same steps. The gang and the cluster are read as an `Instance`. `search.search`
+chooses how many members to place. For these it presolves, and asks the exact methods for every level of the
+objective: the first method that accepts decides the level. Then GPUs of equal value are chosen by rails, and
+the plan gets named members and its values. `verify` checks the plan with code of its own. If no plan exists,
+the reason is explained.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Limits", "PlacementDefect", "place"]
 
 
 class PlacementDefect(Exception):
-    """Report that a plan breaks a rule. It is a defect of the planner. `violations` are sentences."""
+    """Report that a plan breaks a rule, which is a defect of the planner. `violations` are sentences."""
 
     def __init__(self, violations: tuple[str, ...]) -> None:
         super().__init__("; ".join(violations))

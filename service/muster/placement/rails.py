@@ -1,8 +1,8 @@
 """Choose between equal sets of GPUs, so that a gang on several nodes uses the fewest network rails.
 
-This is the last level. The nodes and the members on each are decided, and each node keeps the value of its
-GPUs at all other levels. A set of rails *holds* the gang if each node has GPUs of that value on these rails
-alone. All sets of rails are tried at once, so the answer is exact and needs no time limit.
+This is the last level. The nodes and their members are decided, and each node keeps the value of its GPUs at
+all other levels. A set of rails *holds* the gang if each node has GPUs of equal value on these rails alone.
+All sets of rails are tried at once, so the answer is exact and needs no time limit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RAIL_SETS = "rail-sets on these nodes"
 """How the level is decided."""
 
 _Kind = tuple[Shape, int, int, NodeContext, bool, bool]
-"""What decides the choices of a node: the arguments of `_choices`."""
+"""The properties of a node that decide its choices: the arguments of `_choices`."""
 
 
 def all_gpus(existing: ExistingMembers, rows: Ints, masks: Ints) -> tuple[Ints, Ints]:
@@ -85,10 +85,11 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
 
 
 def _fewest(fixed_rails: int, rails_by_kind: Sequence[Ints]) -> int:
-    """Return the smallest set of rails that holds the gang, as a bit mask; of several that of lowest rails.
+    """Return the smallest set of rails that holds the gang, as a bit mask; between equal sizes, the set of
+    the lowest rails.
 
-    `fixed_rails` are those of nodes without a choice. `rails_by_kind` [kind][choice] are the rails of each
-    choice.
+    `fixed_rails` are the rails of nodes without a choice. `rails_by_kind` [kind][choice] are the rails of
+    each choice.
     """
     count = max(fixed_rails.bit_length(), *(int(rails.max()).bit_length() for rails in rails_by_kind))
     sets = np.arange(1 << count)
@@ -101,7 +102,7 @@ def _holding(count: int, rails: Ints) -> Bools:
     """Return [set] whether some choice lies on that set of rails alone. Sets are masks of `count` rails."""
     holds = np.zeros(1 << count, bool)
     holds[rails] = True
-    for rail in range(count):  # a set holds what it holds without the rail
+    for rail in range(count):  # adding a rail to a set never loses a choice
         pairs = holds.reshape(-1, 2, 1 << rail)
         pairs[:, 1] |= pairs[:, 0]
     return holds
@@ -121,9 +122,9 @@ def _choices(
 ) -> tuple[Ints, Ints]:
     """Return [choice] sets of GPUs of the same value as `mask`, and the rails of each as bit masks.
 
-    For each set of rails there is one choice: that which leaves the best-linked rest, then that of lowest
-    indices. So choices are ordered. If rules bind members to NVLink domains, each domain gives as many GPUs
-    as in `mask`. A priced damage depends on the number of GPUs alone.
+    For each set of rails there is one choice: the choice that leaves the best-linked free GPUs, then the
+    choice of the lowest indices. So choices are ordered. If rules bind members to NVLink domains, each domain
+    gives as many GPUs as in `mask`. A priced damage depends on the number of GPUs alone.
     """
     every = np.arange(1 << shape.topology.gpu_count)
     masks = every[(every & ~free == 0) & (gpu_counts(every) == mask.bit_count())]

@@ -1,4 +1,4 @@
-"""Decide which nodes admit a role, and name what refused the others.
+"""Decide which nodes admit a role, and say why the other nodes refuse it.
 
 This module models the checks of kube-scheduler's in-tree filters that matter most: readiness, cordons,
 taints, node selectors, required node affinity, and the GPU resource that a node offers. The shim reports
@@ -28,7 +28,7 @@ UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", TaintEffect.NO_SCH
 
 
 def admits(view: Columns, role: Role, excluded: Excluded) -> Bools:
-    """Return [row] bool: whether the node admits `role`, regardless of what is free on it."""
+    """Return [row] bool: whether the node admits `role`, whether it has free resources or not."""
     by_profile = [profile_refusal(profile, role) is None for profile in view.profiles]
     admitted = np.array(by_profile, np.bool_)[view.profile] & selects(view, role)
     for node, plugin in excluded.get(role.name, {}).items():
@@ -71,8 +71,8 @@ def refusal(node: Node, role: Role) -> str | None:
 
 
 def not_offered(node: Node | Profile, role: Role) -> str | None:
-    """Return what the node lacks for the role: the resource of its GPUs or shares, or partitions of as many
-    GPUs as a member has.
+    """Return why the node does not offer GPUs for the role, or None: the GPU resource is missing, or
+    partitions of the member's number of GPUs are missing.
     """
     if role.gpus and role.gpu_resource not in node.gpu_resources:
         return f"no {role.gpu_resource}"
@@ -202,7 +202,7 @@ def _int64(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Common(Mapping[str, str]):
-    """Node → what refuses it in the first of these maps, for the nodes that all of them refuse."""
+    """The nodes that all of these maps refuse: node → its reason in the first map."""
 
     first_map: Mapping[str, str]
     others: tuple[Mapping[str, str], ...]
@@ -220,7 +220,7 @@ class _Common(Mapping[str, str]):
 
 
 def common(refused: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
-    """Return node → what refuses it, for the nodes that all of these maps refuse; at least one is given.
+    """Return the nodes that all of these maps (at least one) refuse: node → its reason in the first map.
 
     The maps are not copied.
     """

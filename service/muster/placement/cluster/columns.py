@@ -37,8 +37,8 @@ from muster.placement.cluster.topology import (
 
 
 class Profile(NamedTuple):
-    """The properties of a node that decide which pods it admits, besides its name and labels, and what a
-    refusal says of it.
+    """The properties of a node, apart from its name and labels, that decide which pods it admits, and that
+    refusals name.
 
     Fields are as in `Node`, but `gpu_memory` is only whether the node serves slices.
     """
@@ -65,7 +65,8 @@ class Order:
     """The nodes of a snapshot, in two orders.
 
     `names` and `states` are by row: in the natural order of the nodes' names. `chunks` are the states in the
-    snapshot's own order, cut into pieces that are compared at once. `rows` is the row of each of these.
+    snapshot's own order, cut into pieces that are compared at once. `rows` are the rows of the states in that
+    order.
     """
 
     names: tuple[str, ...]
@@ -76,21 +77,20 @@ class Order:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changes:
-    """What differs between two views. `order` has the nodes of the later one.
-
-    `rows` are those with another state. Those in `reshaped` have another Node, or another number of GPUs
-    taken with unknown indices. Those in `renewed` have another Node.
-    """
+    """The differences between two views. `order` has the nodes of the later view."""
 
     order: Order
     source: Source
     rows: list[int]
+    """Rows with another state."""
     reshaped: list[int]
+    """Rows with another Node, or with another number of taken GPUs of unknown index."""
     renewed: list[int]
+    """Rows with another Node."""
 
 
 def changes(last: Order, snapshot: Snapshot, size: int) -> Changes:
-    """Return what changed between the previous view and the snapshot. `size` states are compared at once."""
+    """Return the changes from the previous view to the snapshot. `size` states are compared at once."""
     in_order = list(snapshot.nodes.values())
     chunks, positions = _compared(last.chunks, in_order, size)
     source: Source = None
@@ -207,8 +207,8 @@ class Columns:
     totals: Ints
     """Two matrices of int64, with one line for each property, so that a new view copies only once.
 
-    `amounts` [6, row] is what is free; the properties below name its lines. `totals` [7, row] has the same
-    lines for the healthy node without any pod. Its last line is the number of all GPUs.
+    `amounts` [6, row] has the free amounts; the properties below name its lines. `totals` [7, row] has the
+    same lines for the healthy node without any pod. Its last line is the number of all GPUs.
     """
     gpu_memory: Ints
     """[GPU index, row] int64: units of memory that slices can get, as `NodeState.free_memory` says.
@@ -216,7 +216,9 @@ class Columns:
     There is a line for each index that a GPU serving slices has on any node.
     """
     others: dict[str, Ints]
-    """Free amounts of further resources by name, [row] int64: those that `free` was asked for."""
+    """Free amounts of further resources by name, [row] int64. A resource is read when `free` is first called
+    for it.
+    """
     _order: Order
     _readings: dict[tuple[bool, str], Domains]
     """Results of `named` (key True) and `label` (key False). Views share them while all their nodes agree."""
@@ -248,9 +250,11 @@ class Columns:
     """[row] How many more pods the node has room for."""
 
     def free(self, name: str) -> Ints:
-        """Return by row what is free of a resource: one of LINE_OF, or of `Resources.others` in its own unit.
+        """Return [row] the free amount of a resource: a resource of LINE_OF, or of `Resources.others` in its
+        own unit.
 
-        The latter are read when they are first asked for: few gangs ask for more than GPUs, cpu and memory.
+        Amounts of `Resources.others` are read on the first call, because few gangs ask for more than GPUs,
+        cpu and memory.
         """
         line = LINE_OF.get(name)
         column: Ints | None = self.others.get(name) if line is None else self.amounts[line]
@@ -380,9 +384,9 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
 def _reused(
     last: Columns, step: Changes, snapshot: Snapshot, wide: Codes
 ) -> tuple[dict[tuple[bool, str], Domains], dict[str, Domains], dict[str, Place]]:
-    """Return what `last` remembers that holds for the snapshot too: readings, domains and places.
+    """Return the readings, domains and places of `last` that are valid for the snapshot too.
 
-    `wide` [row] is the snapshot's column: it is the same array as that of `last` if nothing changed in it.
+    `wide` [row] is the snapshot's column: the same array as in `last` if no entry changed.
     """
     levels, new_nodes = snapshot.levels, [step.order.states[row].node for row in step.renewed]
     readings, domains, places = last._readings, last._domains, last._places

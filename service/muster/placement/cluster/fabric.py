@@ -23,9 +23,9 @@ class Shape:
     its GPUs in one of `pools`: the NVLink domains if the node has NVLink, else all GPUs of the node. `hidden`
     is how many GPUs that look free are in fact taken, by pods whose GPU indices are unknown.
 
-    `memory` is what each GPU offers in slices, by GPU index, in units (GiB). It is () if the node serves no
-    slices. A node that serves slices has pools only if it serves whole GPUs too. `spread` is true if slices
-    go to the GPU with most memory left.
+    `memory` is the memory that each GPU offers for slices, by GPU index, in units (GiB); () if the node
+    serves no slices. A node that serves slices has pools only if it serves whole GPUs too. `spread` is true
+    if slices go to the GPU with most memory left.
     """
 
     topology: GpuTopology

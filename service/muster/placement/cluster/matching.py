@@ -1,14 +1,14 @@
 """Show a gang the GPUs that its members may have, and the GPUs that agree on attributes its members name.
 
 Selectors in claims may match some GPUs of a node. Tolerations in claims may also allow GPUs whose devices
-have taints. All other GPUs count as unhealthy in the gang's view of the cluster. That is a rule which all
-methods, bounds and explanations have already, so they need no code for it. What members may have is one set
-of GPUs on each node. If roles match different GPUs of a node, none of its GPUs is the gang's. Roles count
-that the node can serve: shares and whole GPUs may be of different nodes.
+have taints. All other GPUs count as unhealthy in the gang's view of the cluster. Methods, bounds and
+explanations handle unhealthy GPUs already, so they need no code for claims. All members may use the same set
+of GPUs on a node. If roles match different GPUs of a node, the gang may use none of its GPUs. Only roles that
+the node can serve count, because shares and whole GPUs may be on different nodes.
 
 The GPUs of a member that names attributes must agree on them (`matchAttribute`): they lie in one group of the
-node. That is the rule for members that may not span NVLink domains. So groups stand in the place of NVLink
-domains, one mechanism serves both, and a gang has one of them.
+node. That is the same rule as for members that may not span NVLink domains. So groups take the place of
+NVLink domains, one mechanism serves both, and a gang has either groups or NVLink domains.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class _MemoizedView(Generic[K]):
-    """The last view that showed a gang other GPUs than there are.
+    """The last view of a cluster with changed GPUs.
 
-    `states` has by node the state, its key, and what they make.
+    `states` maps a node to its state, its key, and the changed state that is made from both.
     """
 
     snapshot: Snapshot | None = None
@@ -50,8 +50,8 @@ def _showing(
 ) -> Columns:
     """Return the columns of the snapshot in which the nodes of `keys` have the states that `make` returns.
 
-    It is cheap if the last keys were the same, and few nodes have changed since. Several threads may call
-    this: the memo has one entry, which is replaced as a whole.
+    The call is cheap if the last keys were the same, and few nodes have changed since. Several threads may
+    call this: the memo has one entry, which is replaced as a whole.
     """
     last = memo[0]
     if last.snapshot is snapshot and last.keys == keys:
@@ -222,7 +222,7 @@ def _mixed(snapshot: Snapshot, role: Role) -> Role:
 
 
 def _only(state: NodeState, mask: int) -> NodeState:
-    """Return the state with these GPUs alone. Those with taints are sound, but serve no slices."""
+    """Return the state with these GPUs alone. GPUs with taints count as healthy, but serve no slices."""
     hidden = ((1 << state.node.topology.gpu_count) - 1) & ~mask
     unhealthy = state.node.unhealthy & ~(state.node.tainted & mask) | hidden
     node = replace(state.node, unhealthy=unhealthy, tainted=0)

@@ -1,7 +1,8 @@
-"""List what a gang assumes about the cluster. Each assumption can be dropped, and the gang be tried again.
+"""List the assumptions under which a gang does not fit: each can be dropped, and the gang tried again without
+it.
 
-If pods need not keep what they have, the same nodes are shown as if these pods took nothing of some
-resources. The gang's existing members stay.
+To drop the assumption that other pods keep their resources, nodes are shown as if these pods used none of
+some resources. The gang's existing members stay.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def resources_of(roles: Iterable[Role]) -> tuple[str, ...]:
 
 
 def free_of(view: Columns, resource: str) -> Ints:
-    """Return [row] int64: what is free of a resource. GPU memory is summed over the node's GPUs."""
+    """Return [row] int64: the free amount of a resource. GPU memory is summed over the node's GPUs."""
     return np.asarray(view.gpu_memory.sum(axis=0)) if resource == GPU_MEMORY else view.free(resource)
 
 
@@ -66,14 +67,14 @@ def in_one_piece(view: Columns, resource: str) -> Ints:
 
 
 def amount_of(role: Role, resource: str) -> int:
-    """Return what one member asks for, in the units of `free_of`."""
+    """Return one member's request for a resource, in the units of `free_of`."""
     if resource == GPU_MEMORY:
         return role.slice.units * role.slice.gpus if role.slice else 0
     return amounts_of(role.resources, role.gpus).get(resource, 0)
 
 
 def taken_of(usage: Usage, resource: str) -> int:
-    """Return what a pod takes, in the units of `free_of`."""
+    """Return the amount of a resource that a pod takes, in the units of `free_of`."""
     gpus = usage.gpus.bit_count() + usage.unindexed_gpus
     if resource == GPU_MEMORY:
         return gpus * usage.units
@@ -82,7 +83,7 @@ def taken_of(usage: Usage, resource: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EmptyStates(Sequence[NodeState]):
-    """The nodes' states with all GPUs free that no existing member has. They are made on request."""
+    """The nodes' states in which only existing members have GPUs. Each state is made on request."""
 
     states: Sequence[NodeState]
     running: Mapping[int, Sequence[Usage]]
@@ -108,7 +109,7 @@ LINES = {GPU: slice(0, 3), CPU: slice(3, 4), MEMORY: slice(4, 5), PODS: slice(5,
 
 
 def emptied(view: Columns, request: Request) -> Columns:
-    """Return the view in which only the gang's existing members take anything.
+    """Return the view in which only the gang's existing members take resources.
 
     Unhealthy GPUs stay unusable.
     """
@@ -134,7 +135,7 @@ def emptied(view: Columns, request: Request) -> Columns:
 
 
 def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns:
-    """Return the view with these resources free as in `empty`, and all else as it is."""
+    """Return the view with these resources free as in `empty`, and all others unchanged."""
     if not resources:
         return view
     free = view.amounts.copy()
@@ -154,7 +155,7 @@ def _all_memory(view: Columns) -> Ints:
 
 
 def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
-    """Return what existing members take, by row."""
+    """Return the usage of existing members, by row."""
     roles = {role.name: role for role in request.roles}
     usages: dict[int, list[Usage]] = {}
     for running in request.running:
@@ -170,7 +171,7 @@ def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
 
 
 def _shapes(view: Columns, states: EmptyStates, unindexed: Ints) -> tuple[Codes, tuple[Shape, ...], Bools]:
-    """Return shapes for nodes whose taken GPUs had unknown indices, which are free now.
+    """Return the shapes of nodes, some of whose GPUs with unknown indices are now free.
 
     The result has the codes by row, the shapes, and whether parts are promised by row. Equal nodes get one
     shape.
@@ -196,11 +197,11 @@ NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 class AssumptionKind(Enum):
-    """Kinds of assumptions besides constraints. The value says what holds until it is dropped."""
+    """Kinds of assumptions other than constraints. The value is the assumption as a sentence."""
 
     ROLE = "the members of a role are needed"
     REFUSED = "nodes refuse a role for one reason"
-    IN_USE = "other pods keep what they have of one resource"
+    IN_USE = "other pods keep one resource"
     RUNNING = "members that run already count for scopes"
     SCOPE = "the gang lies in one part of a scope"
 
@@ -208,7 +209,7 @@ class AssumptionKind(Enum):
 @dataclass(frozen=True, slots=True)
 class Assumption:
     """One assumption. `subject` is the reason of a refusal, the resource that is taken, or the constraint
-    (`asked`).
+    (`keys_in`).
     """
 
     kind: AssumptionKind | Constraint
@@ -224,9 +225,9 @@ class World:
     request: Request
     admitted: Mapping[str, Bools]
     room: Mapping[str, Ints]
-    """Role → [row] int64: how many of its members the node has room for, whether it admits them or not."""
+    """Role → [row] int64: how many members the node has room for, whether it admits the role or not."""
     bare: Instance
-    """An instance without rules: what all instances without rules have in common."""
+    """An instance without rules. All instances without rules are made from it."""
 
     @property
     def instance(self) -> Instance:
@@ -261,11 +262,11 @@ class World:
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The required scope, as a tuple of none or one."""
+        """The required scope as a tuple; () without a required scope."""
         return (self.request.required_scope,) if self.request.required_scope else ()
 
     def within(self, scope: str | None) -> World:
-        """Return the world with another required scope, or none."""
+        """Return the world with another required scope, or without one."""
         return replace(self, request=replace(self.request, required_scope=scope))
 
 
@@ -277,8 +278,8 @@ def binds_members(request: Request) -> bool:
 def _without_role(request: Request, assumption: Assumption) -> Request:
     """Return the request without the members of a role.
 
-    As many fewer members must fit. Constraints that need this role's members are dropped too, so that fewer
-    roles never forbid more.
+    The minimum falls by the number of these members. Constraints that depend on this role are dropped too. So
+    removing a role can only relax the problem (monotone).
     """
     members_dropped = sum(len(role.members) for role in request.roles if role.name == assumption.role)
     roles = tuple(
@@ -291,7 +292,7 @@ def _without_role(request: Request, assumption: Assumption) -> Request:
 
 
 def _without_running(request: Request) -> Request:
-    """Return the request without its existing members, and without the limits that they help to keep."""
+    """Return the request without its existing members, and without the limits that depend on them."""
     roles = {running.role for running in request.running}
     limits = (limit for limit in request.per_scope if not any(map(limit.counts_on, roles)))
     return replace(request, running=(), per_scope=tuple(limits))
@@ -324,7 +325,7 @@ class Assumptions:
         self._worlds: dict[frozenset[Assumption], World] = {}
 
     def excluding(self, roles: Iterable[str], nodes: Mapping[str, str]) -> Assumptions:
-        """Return the assumptions, and that these nodes refuse these roles, each for its reason."""
+        """Return these assumptions, and further ones: these nodes refuse these roles, each for its reason."""
         excluded = {role: {**self._excluded.get(role, {}), **nodes} for role in roles}
         return Assumptions(self._site, {**self._excluded, **excluded})
 
@@ -342,9 +343,9 @@ class Assumptions:
     def groups(self) -> tuple[tuple[Assumption, ...], ...]:
         """All other assumptions, in the order in which they are dropped.
 
-        Refusals are dropped first, then what other pods take, then the gang's own rules. So if there are
-        several explanations, the report has the explanation that waiting does not mend. Refusals of few
-        nodes are dropped before refusals of many nodes.
+        Refusals are dropped first, then the usage of other pods, then the gang's own rules. So of several
+        explanations, the report has one that waiting does not solve. Refusals of few nodes are dropped before
+        refusals of many nodes.
         """
         refusals = sorted(
             (int(rows.sum()), role, reason)
@@ -352,7 +353,7 @@ class Assumptions:
             for reason, rows in by_reason.items()
             if reason not in self._not_offered
         )
-        # Where it is unknown which GPUs are taken, members without GPUs have no domain inside a node either.
+        # On nodes with GPUs of unknown index, members without GPUs have no domain inside the node either.
         always = {GPU} if self.view.unindexed.any() else set[str]()
         taken_by_others = tuple(
             Assumption(AssumptionKind.IN_USE, subject=resource)
@@ -435,14 +436,15 @@ class Assumptions:
 
 
 def resource_missing(role: Role) -> str:
-    """Return the reason that cannot be dropped: nodes do not offer what the role asks for."""
+    """Return the reason that cannot be dropped: nodes do not offer the role's GPU resource."""
     return f"no {role.slice.resource if role.slice else role.gpu_resource}"
 
 
 def refusals_of(view: Columns, role: Role, excluded: Excluded) -> dict[str, Bools]:
-    """Return reason → [row] bool: the nodes that refuse the role for this reason, also if others hold too.
+    """Return reason → [row] bool: the nodes that refuse the role for this reason, even if they have other
+    reasons too.
 
-    The reasons have the words of `candidates`.
+    The reasons are the sentences of `candidates`.
     """
     refusals: dict[str, Bools] = {}
 
@@ -467,9 +469,9 @@ def refusals_of(view: Columns, role: Role, excluded: Excluded) -> dict[str, Bool
 
 
 def _reasons(profile: Profile, role: Role) -> set[str]:
-    """Return what refuses a role on nodes of this profile.
+    """Return the reasons for which nodes of this profile refuse a role.
 
-    Each fact of the profile is tested on a node without other faults.
+    Each fact of the profile is tested alone, on a node that otherwise admits the role.
     """
     resources = frozenset({role.slice.resource} if role.slice else ())
     good = Profile(frozenset({role.gpu_resource}), True, False, (), True, resources)

@@ -1,4 +1,4 @@
-"""Explain why nothing fits: typed causes from an irreducible conflict, and what would help."""
+"""Explain why no plan exists: typed causes from an irreducible conflict, and relaxations."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ from muster.placement.gpus.slices import ask_of, slice_room
 from muster.placement.limits import Budget, Limits
 
 MAX_CONTESTED = 1024
-"""The most contested nodes that are named: who has their GPUs is looked up node by node."""
+"""The most contested nodes that are named, because the holders of their GPUs are looked up node by node."""
 
 
 def explain(instance: Instance, limits: Limits, budget: Budget, proven: bool) -> Unplaceable:
-    """Return the causes that forbid the gang, and what would help. Call this only if no plan was found.
+    """Return the causes that forbid the gang, and relaxations. Call this only if no plan was found.
 
-    Of a gang that needs some of its subgroups, the causes are those of the subgroups with the fewest members.
+    If a gang needs only some of its subgroups, the causes are about the subgroups with the fewest members.
     """
     gang, quorum = instance.request.gang, instance.request.quorum
     if quorum is not None:
@@ -77,7 +77,7 @@ def explain(instance: Instance, limits: Limits, budget: Budget, proven: bool) ->
         fewest = _with_members(instance, members)
         refusal = explain(fewest, limits, budget, proven)
         return replace(refusal, causes=(*refusal.causes, *_subgroups_needed(quorum, fewest.request)))
-    spare = Budget(limits)  # explaining gets as much time as searching had
+    spare = Budget(limits)  # explaining gets the same time as searching
     assumptions = Assumptions(instance, limits.excluded)
     conflict = conflict_of(assumptions, Oracle(spare), proven)
     if conflict is None:
@@ -87,7 +87,7 @@ def explain(instance: Instance, limits: Limits, budget: Budget, proven: bool) ->
 
 
 def _causes(conflict: Conflict) -> Iterator[Cause]:
-    """Yield what is short first, then what makes it short."""
+    """Yield the resource that is short first, then the causes of the shortage."""
     assumptions = conflict.assumptions
     roles = {role.name: role for role in assumptions.roles}
     findings = findings_of(conflict)
@@ -114,7 +114,9 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
 
 
 def _nodes_excluded(conflict: Conflict, role: Role, reason: str) -> NodesExcluded:
-    """Return the nodes that offer what is asked for and have room, but refuse for this reason."""
+    """Return the nodes that offer the role's GPU resource and have room, but refuse the role
+    for this reason.
+    """
     refusals = conflict.assumptions.refused[role.name]
     rows = refusals[reason] & (conflict.world().room[role.name] > 0)
     if resource_missing(role) in refusals:
@@ -149,9 +151,9 @@ def _with_members(instance: Instance, members: Mapping[str, int]) -> Instance:
 
 
 def _members_missing(quorum: Quorum, waiting: Mapping[str, int]) -> Iterator[MembersMissing]:
-    """Yield which members must come: of a running gang, members of the subgroups that have begun.
+    """Yield which members are missing: of a running gang, members of the subgroups that have begun.
 
-    If each subgroup has enough members, the missing members are those that make its replicas whole.
+    If each subgroup has enough members, the missing members are those that complete its replicas.
     """
     lacking = quorum.less(waiting)
     starting = [leaf for leaf, count in lacking.fewest() or () if count]
@@ -181,10 +183,11 @@ def _subgroups_needed(quorum: Quorum, request: Request) -> Iterator[SubgroupsNee
 
 
 def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatching]:
-    """Yield the cause that claims match too few GPUs, if the gang might fit on GPUs that they do not match.
+    """Yield the cause that claims match too few GPUs, if the gang might fit on GPUs that the claims do not
+    match.
 
-    If members take all matching GPUs of a node, the cause says how many nodes have as many. The last number
-    that was tried is the smallest.
+    If members take all matching GPUs of a node, the cause has the number of nodes with this number of
+    matching GPUs. The last number that was tried is the smallest.
     """
     request, masks = cluster.request, cluster.masks
     for role in request.roles:
@@ -200,7 +203,7 @@ def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatchi
     for name, mask in masks.items():
         node = cluster.snapshot.nodes[name].node
         every = (1 << node.topology.gpu_count) - 1
-        if every & ~node.tainted & ~mask:  # else it has more than without the claims: taints are tolerated
+        if every & ~node.tainted & ~mask:  # else the claims only add GPUs, by tolerating taints
             matching[name] = mask.bit_count()
             gpus += node.topology.gpu_count
     if matching:
@@ -219,13 +222,15 @@ RULES: tuple[AssumptionKind | Constraint, ...] = (AssumptionKind.SCOPE, Assumpti
 """The gang's own demands, besides room."""
 
 NEAR = 0.7
-"""Least similarity of a resource that was probably meant: two of one vendor are alike by more than half."""
+"""The least similarity of a resource that was probably meant. The names of two resources of one vendor are
+more than half alike.
+"""
 
 
 def shortage(conflict: Conflict) -> Cause | None:
-    """Return what all nodes together lack for the members.
+    """Return the cause that all nodes together have too little of a resource for the members.
 
-    The result is None if no node admits the members and nothing else needs to be said.
+    The result is None if no node admits the members, because other causes say so.
     """
     world = conflict.world(without=RULES)
     if conflict.nobody_admits and conflict.even_empty and conflict.obstacles_of(AssumptionKind.REFUSED):
@@ -301,8 +306,8 @@ def _running_on(view: Columns, request: Request, rows: Ints, resource: str) -> l
 def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
     """Return the resources that are short.
 
-    If resources are short by themselves, only the shortest is returned, or that which other pods take.
-    Otherwise the result is an irreducible set of resources that are short only together.
+    If a resource alone is too little, only the scarcest such resource is returned; resources that other pods
+    take come first. Otherwise the result is an irreducible set of resources that are short only together.
     """
     resources = [
         resource
@@ -359,9 +364,10 @@ def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
 
 
 def _limit_of_member(view: Columns, role: Role, rows: Ints) -> tuple[str, int, str, int] | None:
-    """Return a resource that is too small on all these nodes, the demand, a node, and what the node has.
+    """Return a resource that is too small on all these nodes, the demand, a node, and the node's amount.
 
-    The node has most of the resource. If each resource alone is enough on some node, the node has most GPUs.
+    The node has the most of the resource. If each resource alone is enough on some node, the node has the
+    most GPUs.
     """
     for resource in resources_of((role,)):
         node, largest = _largest(view, rows, resource)
@@ -389,7 +395,7 @@ def _most_gpus(view: Columns, role: Role) -> Ints:
 
 
 def _share_covered(conflict: Conflict, world: World, rows: Ints, resource: str) -> float:
-    """Return the share of the demand that this resource covers. Below 1 the resource is short by itself.
+    """Return the share of the demand that this resource covers. Below 1 the resource alone is too little.
 
     For one role members are counted node by node, else amounts are summed up.
     """
@@ -408,7 +414,9 @@ def _share_covered(conflict: Conflict, world: World, rows: Ints, resource: str) 
 
 
 def _demand(world: World, resource: str) -> int:
-    """Return how much of the resource the smallest members need, as many as must fit."""
+    """Return how much of the resource the gang needs at least: for the smallest members, as
+    many as must fit.
+    """
     amounts = sorted((amount_of(role, resource), len(role.members)) for role in world.request.roles)
     demand, missing = 0, world.target
     for amount, members in amounts:
@@ -449,7 +457,7 @@ def cause_not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOf
 
 
 def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
-    """Yield for each role the nodes that would hold more members if the nodes offered all GPUs they have."""
+    """Yield for each role the nodes that would hold more members if they offered all their GPUs."""
     view, roles = conflict.assumptions.view, conflict.assumptions.roles
     broken = np.zeros(len(view.names), np.int64)
     for row in np.flatnonzero(view.totals[1] < view.gpu_total).tolist():
@@ -469,7 +477,7 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
 def _broken(node: Node, roles: Sequence[Role]) -> int:
     """Return how many GPUs of a node are broken.
 
-    In the gang's view, GPUs that its claims leave out are unhealthy too. They do not count here.
+    In the gang's view, GPUs that its claims do not match are unhealthy too. Such GPUs do not count here.
     """
     if not node.unhealthy:
         return 0

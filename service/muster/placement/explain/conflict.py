@@ -1,8 +1,7 @@
 """Find an irreducible conflict: assumptions that forbid a gang together.
 
-Irreducible means two things. With only these assumptions, nothing fits. If any assumption is dropped too,
-enough members fit. This holds as far as the budget reached: an assumption stays if no answer was found in
-time.
+Irreducible means two things. Under these assumptions alone, the gang does not fit. If any of them is dropped
+too, the gang fits. If no answer is found in time, the assumption stays in the conflict.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ T = TypeVar("T")
 
 
 class Oracle:
-    """The oracle of all explanations answers how many members fit, and remembers its answers."""
+    """The oracle of all explanations: it answers how many members fit, and remembers its answers."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -37,7 +36,7 @@ class Oracle:
         return False if fit.proven else None
 
     def up_to_target(self, world: World) -> Fit:
-        """Return how many members fit, at most as many as must fit."""
+        """Return how many members fit; counting ends at the number that must fit."""
         return self._fits.get((world, None)) or self._count(world, world.target)
 
     def largest_fit(self, world: World) -> Fit:
@@ -64,7 +63,7 @@ class Oracle:
 class Conflict:
     """The assumptions `obstacles` forbid the gang reduced to `roles` (all of Kind.ROLE).
 
-    None of either can be left out. `oracle` answers further questions.
+    No role and no obstacle can be removed: without it the gang fits. `oracle` answers further questions.
     """
 
     assumptions: Assumptions
@@ -116,7 +115,7 @@ class Conflict:
     ) -> World:
         """Return the cluster for these roles, without the assumptions of some kinds.
 
-        If it does not matter what other pods take, the cluster is empty. With `refusals_of_conflict`, or if
+        If the usage of other pods does not matter, the cluster is empty. With `refusals_of_conflict`, or if
         no node admits some role, only the refusals among the obstacles hold.
         """
         refusals_of_conflict |= self.nobody_admits
@@ -135,7 +134,8 @@ class Conflict:
 def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Conflict | None:
     """Return an irreducible conflict.
 
-    The result is None if neither the search has `proven` that nothing fits, nor the oracle finds so.
+    The result is None if it is not proven that the gang does not fit: neither by the search (`proven`), nor
+    by the oracle.
     """
 
     def forbids(subset: Collection[Assumption]) -> bool:
@@ -151,7 +151,7 @@ def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Confl
 def _roles(
     assumptions: Assumptions, forbids: Callable[[Collection[Assumption]], bool]
 ) -> frozenset[Assumption]:
-    """Return roles that suffice to explain the refusal: a single one if that role alone does not fit."""
+    """Return roles that are enough to explain the refusal: a single role if that role alone does not fit."""
     of_roles = assumptions.of_roles
     all_else = assumptions.all - set(of_roles)
     if len(of_roles) > 1:
@@ -166,10 +166,10 @@ def _roles(
 def irreducible(groups: Iterable[Sequence[T]], forbids: Callable[[frozenset[T]], bool]) -> frozenset[T]:
     """Return an irreducible subset that still forbids, by a deletion filter.
 
-    `forbids(subset)` returns whether these assumptions leave no plan. All of them together forbid, and more
-    never forbid less. Groups and their elements are dropped in the given order if possible, so the preferred
-    ones come last. A group that can be dropped as a whole costs one call. Each element that stays costs the
-    logarithm of its group's size.
+    `forbids(subset)` returns whether these assumptions leave no plan. All assumptions together must forbid,
+    and adding assumptions must never allow more. Groups and their elements are dropped in the given order if
+    possible, so elements that should stay come last. Dropping a whole group costs one call. Each element that
+    must stay costs log2(group size) calls.
     """
     groups = list(groups)
     subset = frozenset(element for group in groups for element in group)
@@ -182,7 +182,7 @@ def irreducible(groups: Iterable[Sequence[T]], forbids: Callable[[frozenset[T]],
             subset -= set(group)
             return
         if len(group) > 1:
-            cut = len(group) - (len(group) + 3) // 4  # the last ones are more likely to stay
+            cut = len(group) - (len(group) + 3) // 4  # the last elements are more likely to stay
             reduce(group[:cut], False)
             reduce(group[cut:], subset.isdisjoint(group[:cut]))
 

@@ -1,6 +1,6 @@
 """Find where members could lie, and where existing members force new members to lie.
 
-The causes about domains, and all constraints, report these facts.
+Causes about domains, and the causes of constraints, report these facts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def findings_of(conflict: Conflict) -> _Findings:
 
 @dataclass(frozen=True, slots=True)
 class _Findings(RefusalFacts):
-    """The findings about one conflict. `RefusalFacts` says what each method returns."""
+    """The findings about one conflict. `RefusalFacts` documents the methods."""
 
     conflict: Conflict
 
@@ -92,7 +92,8 @@ class _Findings(RefusalFacts):
     def domain_too_small(self, scope: str) -> Cause:
         """Return the cause that no part of the gang's required scope holds these roles."""
         cause = self._nearest(self.conflict.world(), scope)
-        # Parts on nodes that refuse the role may come nearer, and say more.
+        # A part whose nodes refuse the role may come closest to holding it. Reporting that part tells the
+        # user more.
         if isinstance(cause, NoSuchDomain):
             return self._nearest(self.conflict.world(refusals_of_conflict=True), scope)
         return cause
@@ -136,7 +137,7 @@ class _Findings(RefusalFacts):
         return tuple(member for member in members if not roles or member.running.role in roles)
 
     def _where_they_run(self, scope: str, members: Sequence[BoundMember]) -> str:
-        """Return the part of a scope that holds all these members; "" if there is none, or none is known."""
+        """Return the part of a scope that holds all these members; "" if no such part is known."""
         return min(common_parts(self.view, scope, members) or ("",))
 
     def joining(self, scope: str, *roles: str) -> Iterator[RunningElsewhere]:
@@ -162,7 +163,7 @@ class _Findings(RefusalFacts):
         yield from (cause for _, cause in segments[:1])
 
     def _room(self, role: Role, scope: str, part: str) -> int:
-        """Return how many members of the role the part has room for, if there were no other members."""
+        """Return how many members of the role the part has room for, without other new members."""
         world = self.conflict.world()
         view, room = world.view, np.where(world.admitted[role.name], world.room[role.name], 0)
         if not part:
@@ -184,7 +185,9 @@ class _Findings(RefusalFacts):
 
 
 def wider_scopes(view: Columns, scope: str) -> tuple[str | None, ...]:
-    """Return the scopes that are wider than this one, the narrowest first. The last is None: no scope."""
+    """Return the scopes that are wider than this scope, the narrowest first. The last entry is None: no
+    scope.
+    """
     every = (*NARROW, *reversed(view.topology.scopes))
     return (*(every[every.index(scope) + 1 :] if scope in every else ()), None)
 
@@ -192,13 +195,15 @@ def wider_scopes(view: Columns, scope: str) -> tuple[str | None, ...]:
 def _promised_rows(view: Columns, scope: str) -> Bools:
     """Return [row] bool: whether parts of a scope inside the node can be kept.
 
-    This needs to know which GPUs are taken.
+    They can only if the indices of taken GPUs are known.
     """
     return view.promised if scope == Scope.NVLINK_DOMAIN else np.asarray(view.unindexed == 0)
 
 
 def _most_free(world: World, scope: str) -> str:
-    """Return the part with most GPUs free, or most cpu, where no part holds a member; "" if there is none."""
+    """Return the part with the most free GPUs, or free cpu, if no part of the scope holds a member; "" if no
+    part exists.
+    """
     view, hosts = world.view, world.admitting
     has_slices = any(role.slice for role in world.request.roles)
     whole = GPU if any(role.gpus for role in world.request.roles) else CPU
@@ -214,7 +219,7 @@ def _most_free(world: World, scope: str) -> str:
 
 
 def _most_free_inside(view: Columns, scope: str, rows: list[int], has_slices: bool) -> str:
-    """Return the part inside a node with most free GPUs, or most free memory.
+    """Return the part inside a node with the most free GPUs, or the most free GPU memory.
 
     Equal nodes are looked at once. The nodes of a wide domain are not added up.
     """

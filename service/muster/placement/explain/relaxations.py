@@ -1,7 +1,8 @@
-"""Find what would help: changes that remove one cause each, tried on the whole gang and the real cluster.
+"""Find relaxations: changes that remove one cause each. Each change is tried on the whole gang and the real
+cluster.
 
-The cheapest come first: what costs nothing, then a little that other pods have, then what the gang must give
-up, and last much that other pods have.
+The cheapest changes come first: changes that cost nothing, then resources that few other pods must release,
+then demands that the gang drops, and last many resources of other pods.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from muster.placement.gpus.slices import MemberAsk, slice_room
 from muster.placement.search.regions import place_in_run
 
 MAX_LISTED = 3
-"""The most relaxations that are reported. The search ends when they are found."""
+"""The most relaxations that are reported. The search ends when this number is found."""
 
 SAY_MIN_MEMBER = frozenset({"annotations", "koordinator", "ack-pod-group"})
 """The dialects in which users say how many members must fit."""
@@ -41,11 +42,11 @@ SELECTORS = ("selector ", "affinity ")
 
 CORDONED = "cordoned"
 TRIED_ALONE = 8
-"""Nodes that are tried one by one, each as if it were the only one to be uncordoned."""
+"""Nodes that are tried one by one: each as the only node to be uncordoned."""
 TRIED_PARTS = 4
-"""Parts of the required scope whose nodes are tried: those where the fewest nodes should be enough."""
+"""Parts of the required scope whose nodes are tried: the parts where the fewest nodes should be enough."""
 MAX_REDUCED = 64
-"""Up to this many nodes, it is tried whether some can be left out."""
+"""Up to this number of nodes, it is tried whether some can stay cordoned."""
 
 Works = Callable[[Sequence[int]], bool]
 """Return whether the gang fits if these rows admit pods again."""
@@ -96,7 +97,9 @@ def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
 
 
 def _admitting(conflict: Conflict) -> Iterator[Relaxation]:
-    """Yield changes of a role with which more nodes admit it. A node's state is not to be tolerated."""
+    """Yield changes of a role with which more nodes admit the role. Taints that report a node's state
+    (not-ready …) are never suggested as a toleration.
+    """
     assumptions = conflict.assumptions
     for obstacle in conflict.obstacles_of(AssumptionKind.REFUSED):
         role, reason = obstacle.role, obstacle.subject
@@ -125,8 +128,8 @@ def _wider(conflict: Conflict, findings: RefusalFacts) -> Iterator[Relaxation]:
 def _fewer_members(conflict: Conflict) -> Iterator[Relaxation]:
     """Yield that fewer members are required, if the user says how many must fit.
 
-    Other dialects count exactly. A gang with existing members has started already. And of several roles,
-    nothing says which one the user can do without.
+    In other dialects, users cannot lower this number. A gang with existing members has started already. With
+    several roles, it is not known which role the user can reduce.
     """
     world, request = conflict.with_all_assumptions, conflict.assumptions.request
     if request.gang.dialect not in SAY_MIN_MEMBER or len(request.roles) > 1 or request.running:
@@ -154,7 +157,7 @@ def _uncordon(conflict: Conflict) -> Uncordon | None:
 
 
 def _with_open(world: World, open_world: World, rows: Sequence[int]) -> World:
-    """Return the world in which these rows admit what they admit in `open_world`."""
+    """Return the world in which these rows admit the roles that they admit in `open_world`."""
     is_open = np.isin(np.arange(len(world.view.names)), rows)
     admitting = {
         name: np.where(is_open, open_world.admitted[name], current_rows)
@@ -164,10 +167,11 @@ def _with_open(world: World, open_world: World, rows: Sequence[int]) -> World:
 
 
 def _fewest(parts: Sequence[Sequence[int]], alike: bool, works: Works) -> Sequence[int]:
-    """Return as few rows as are found in a bounded number of tries. No row of these can be left out.
+    """Return a small set of rows that works, found in a bounded number of tries. No row of the set can be
+    left out.
 
-    `alike` is whether all members are alike and nothing binds them. Then the first rows that work are the
-    fewest.
+    `alike` is whether all members are alike and no rule binds them. Then the shortest prefix of the rows that
+    works has the fewest rows.
     """
     all_rows = [row for part in parts for row in part]
     for row in all_rows[:TRIED_ALONE]:
@@ -196,7 +200,7 @@ def _prefix(rows: Sequence[int], works: Works) -> Sequence[int]:
 def _most_useful_first(world: World, open_world: World) -> list[list[int]]:
     """Return the rows that admit members only if uncordoned, by part of the required scope.
 
-    First comes the part where the fewest rows should be enough, and in each part the row with most room.
+    The part where the fewest rows should be enough comes first, and in each part the row with the most room.
     """
     current_room, opened_room = _room(world), _room(open_world)
     part = world.view.topology.regions(world.request.required_scope)
@@ -223,11 +227,11 @@ def _room(world: World) -> Ints:
 
 
 LITTLE_GPUS = 8
-"""The most GPUs that count as little to set free: one node's."""
+"""The most GPUs that are realistic to free: the GPUs of one node."""
 MAX_NODES = 64
-"""The most nodes on which something may have to become free. On more of them, the advice is useless."""
+"""The most nodes that the advice may name. Advice about more nodes is useless."""
 MAX_MORE_MEMBERS = 16
-"""The most further members that are looked for on one node."""
+"""The most further members that one node is tried with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,13 +273,14 @@ def more_free(conflict: Conflict) -> MoreFree | None:
 
 
 def is_little(release: MoreFree) -> bool:
-    """Return whether someone may well set this free: one node's GPUs, or memory on one node."""
+    """Return whether it is realistic to free this: GPUs or GPU memory of a single node."""
     return len(release.nodes) == 1 if release.resource == GPU_MEMORY else release.amount <= LITTLE_GPUS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """The search for what must become free for one role. `empty` is the cluster without other pods.
+    """The search for the GPUs, or GPU memory, that must become free for one role. `empty` is the cluster
+    without other pods.
 
     The GPUs of a node are pools of units. For slices, each GPU is a pool of memory. For members that take
     GPUs whole, all GPUs together are one pool.
@@ -292,7 +297,7 @@ class _Search:
 
     @property
     def ask(self) -> MemberAsk:
-        """What one member takes: `units` of each of `gpus` pools."""
+        """The request of one member: `units` of each of `gpus` pools."""
         part = self.role.slice
         return MemberAsk(part.gpus, part.units) if part else MemberAsk(1, self.role.gpus)
 
@@ -313,8 +318,8 @@ class _Search:
         """Return [node] the units that must become free so that the node holds `members` [node].
 
         The price is LARGEST if the node never can hold that many. Each member needs places in different
-        pools. The next place in a pool is cheaper by what is left over there. Each later place costs all its
-        units.
+        pools. The next place in a pool is cheaper by the pool's free units that do not fill a place. Each
+        later place costs all its units.
         """
         ask = self.ask
         places = np.minimum(free_now // ask.units, members)
@@ -343,7 +348,7 @@ class _Search:
     def across_nodes(self) -> _Release | None:
         """Return the cheapest units to free, member by member, in the part where that is cheapest.
 
-        On each node the first member costs least, because it uses what is left over there.
+        The first member on a node is the cheapest, because it uses GPUs that are already free.
         """
         world, view, scope, ask = self.world, self.world.view, self.world.request.required_scope, self.ask
         part, room = view.topology.regions(scope), world.room[self.role.name]
@@ -378,7 +383,7 @@ class _Search:
         return _Release({row: self.units(row, int(room[row]) + members) for row, members in release})
 
     def inside_node(self) -> _Release | None:
-        """Return the units to free in the part of a node that lacks least for all members."""
+        """Return the units to free in the part inside a node that lacks the fewest units for all members."""
         world, view = self.world, self.world.view
         usable = world.admitted[self.role.name] & view.promised & ~view.topology.in_wide
         usable &= self.limit >= world.target
@@ -393,7 +398,7 @@ class _Search:
         return _Release({row: self.units(row, world.target, mask)}, mask) if least < LARGEST else None
 
     def with_free(self, view: Columns, release: _Release) -> Columns:
-        """Return the cluster with this free."""
+        """Return the cluster with these units free."""
         if self.role.slice:
             memory = view.gpu_memory.copy()
             for row, units in release.units.items():
@@ -402,7 +407,8 @@ class _Search:
         amounts = view.amounts.copy()
         for row, units in release.units.items():
             free = int(amounts[0, row])
-            # Pods may have more GPUs than are there. They must give these back as well.
+            # Pods may hold more GPUs than the node has (overcommitted records). These GPUs must be released
+            # too.
             gpus = int(units.sum()) + max(0, int(amounts[2, row]) - free.bit_count())
             unknown = min(int(amounts[2, row]), gpus)
             of_pods = bits(int(self.empty.free_gpus[row]) & ~free & release.mask)
@@ -413,10 +419,10 @@ class _Search:
 
 
 def _cheapest(row: Ints, price: Ints, part: Ints, missing: Ints) -> Ints:
-    """Return the nodes of the cheapest offers in the part where these cost least, a node for each member.
+    """Return the nodes of the cheapest offers, in the part where they cost least: one node for each member.
 
-    Offer i is one more member on the node `row[i]` for `price[i]`. A node's cheaper offers come first. The
-    offers make up for what is `missing` [part]. `part` [row] is the part of each row.
+    Offer i is one more member on the node `row[i]` for `price[i]`. A node's cheaper offers come first. Each
+    part needs `missing` [part] offers. `part` [row] is the part of each row.
     """
     order = np.lexsort((row, price, part[row]))
     row, price, part = row[order], price[order], part[row[order]]

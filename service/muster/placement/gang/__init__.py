@@ -1,3 +1,3 @@
-"""Describe one gang on this cluster: blocks of like members, constraints, existing members, and what nodes
-take.
+"""Describe one gang on this cluster: blocks of equal members, constraints, existing members, and packings of
+nodes.
 """

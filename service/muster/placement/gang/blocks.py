@@ -129,10 +129,10 @@ def ways_to_cut(request: Request) -> Iterator[Mapping[str, int]]:
     """Yield member counts by role. Solving the problem for each of them considers every way to leave members
     out.
 
-    The last members by rank are left out, so a segment may be shorter, and each number is a problem of its
-    own. A role with a number of members has whole segments and a shorter one. Solving for that number also
-    covers all plans with fewer whole segments and with a shorter last one. Only a longer last segment needs
-    another try. The largest numbers come first. This holds only if no segment has existing members.
+    The last members by rank are left out, so the last segment may be shorter, and each number is a separate
+    problem. A role with a number of members has full segments and one short segment. Solving for that number
+    also covers all plans with fewer full segments and with a shorter last segment. Only a longer last segment
+    needs another try. The largest numbers come first. This holds only if no segment has existing members.
     """
     names = [role.name for role in request.roles]
     for counts in product(*map(_cuts, request.roles)):
@@ -140,7 +140,9 @@ def ways_to_cut(request: Request) -> Iterator[Mapping[str, int]]:
 
 
 def _cuts(role: Role) -> list[int]:
-    """Return the numbers of members to try: all, and those that end one member before a whole segment."""
+    """Return the numbers of members to try: all members, and the numbers that are one member short of a full
+    segment.
+    """
     count = len(role.members)
     shorter = {(count + 1) // segment.size * segment.size - 1 for segment in role.segments}
     return sorted({count, *(cut for cut in shorter if cut >= 0)}, reverse=True)
@@ -156,9 +158,7 @@ def begun(request: Request) -> bool:
 
 
 def fewer_fit(request: Request) -> bool:
-    """Return whether each plan that keeps the request's constraints still keeps them with one
-    member fewer.
-    """
+    """Return whether in each plan some member can be left out without breaking the request's constraints."""
     return all(constraint.fewer_fit for constraint in (*request.constraints, *request.per_scope))
 
 

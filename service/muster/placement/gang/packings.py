@@ -403,9 +403,9 @@ MAX_PACKING_STEPS = 1 << 29
 class Packed:
     """A table of packings.
 
-    `most` [count of each role of `axes` …, kind of node] is int16: the most members of role `deep` on such a
-    node, next to these counts of the other roles. It is below zero if these counts alone do not fit. `roles`
-    is the number of the gang's roles. `deep` equals `roles` if the table has no deep role.
+    `max_deep` [count of each role of `axes` …, kind of node] is int16: the most members of role `deep` on
+    such a node, next to these counts of the other roles. It is below zero if these counts alone do not fit.
+    `roles` is the number of the gang's roles; `deep` equals `roles` if the table has no deep role.
     """
 
     max_deep: Small

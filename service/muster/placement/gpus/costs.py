@@ -79,7 +79,9 @@ class NodeContext:
     costs: tuple[Cost, ...]
     """The levels before the links, in their order."""
     wide: bool = False
-    """Whether all GPUs of the node lie in one NVLink domain over several nodes. Such domains are counted as parts."""
+    """Whether all GPUs of the node lie in one NVLink domain over several nodes. Such a domain is counted as a
+    part.
+    """
     rule: NodeRule | None = None
     """The rule that binds members on the node."""
     nvswitch: bool = False

@@ -105,7 +105,7 @@ fit would decide nothing.
 """
 
 DIGITS = 6
-"""Decimals to which damage is rounded before rounding to steps, so that the order of a sum does not decide
+"""Damage is first rounded to this number of decimals, then to steps. So the order of a sum does not decide
 how half a step is rounded.
 """
 

@@ -67,9 +67,9 @@ def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[Gp
 
     All sets touch as few NVLink domains as possible. The first set is the best for the node alone: the
     largest weakest link, then the largest ring sum, then the least socket distance, then the least damage.
-    Each later set has a weaker link, but is better at a level after it, so it can be best if another node has
-    the gang's weakest link. Between equal sets, the set that leaves the best-linked free GPUs is taken, then
-    the lowest indices. The result is () if too few GPUs are free.
+    Each later set has a weaker link, but is better at a level after it. Such a set can be best if another
+    node has the gang's weakest link. Between equal sets, the set that leaves the best-linked free GPUs is
+    taken, then the lowest indices. The result is () if too few GPUs are free.
     """
     if free & ~allowed:
         return _row(sets_within(shape, free, free & allowed), size)

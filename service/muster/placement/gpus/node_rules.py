@@ -39,7 +39,7 @@ class NodeRule:
     unit: Counts
     """By block: the node takes a multiple of this number of members."""
     domain_unit: Counts
-    """By block: each NVLink domain takes a multiple of this number of members. 0: members may span domains."""
+    """By block: each NVLink domain takes a multiple of this number. 0: members may span domains."""
     pinned: Counts
     """By block: the only NVLink domain that the block may use, −1 for any domain."""
     one_domain_blocks: tuple[Counts, ...] = ()

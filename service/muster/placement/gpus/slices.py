@@ -103,9 +103,9 @@ def every_filling(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
 def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[Counts], list[int]] | None:
     """Return a way to place a packing, found without a search; None if first fit finds no room.
 
-    The largest slices come first. Each slice goes to the GPU with the least free memory that is enough, and
-    to a wholly free GPU only if no used GPU is enough. The result is how many slices of each role each GPU
-    takes, and the GPUs taken whole.
+    The largest slices come first. Each slice goes to the GPU with the least free memory that is enough. A
+    wholly free GPU is taken only if no used GPU is enough. The result is how many slices of each role each
+    GPU takes, and the GPUs taken whole.
     """
     units_left = [gpu.units for gpu in gpus]
     slices_by_role = [[0] * len(gpus) for _ in asks]

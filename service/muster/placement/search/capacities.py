@@ -287,7 +287,8 @@ class DomainOptions:
     def cheapest(self, cost: Ints, per_node_offset: int, max_total: int) -> Ints | None:
         """Return [domain] the members of each domain in the cheapest plan; None if no plan exists.
 
-        `cost` [domain, amount] includes `per_node_offset` for each node. All nodes of a plan cost at most `max_total`.
+        `cost` [domain, amount] includes `per_node_offset` for each node. The nodes of a plan cost at most
+        `max_total` together.
         """
         if not len(cost) or max_total >= NEVER:
             return None

@@ -534,7 +534,7 @@ def _by_part(
 
     `of_kind` [kind, i] is the members that a node of each kind holds, and `price` [i] the largest value of
     one member. Rules are applied from the narrowest to the widest scope. A rule is left out if it limits more
-    than numbers, or if some part of a narrower scope lies in several parts of its scope.
+    than numbers. It is also left out if a part of a narrower scope lies in several parts of its scope.
     """
     cells, of_class = np.unique(problem.cell, return_inverse=True)
     region, values = problem.parts[REGION][cells], np.zeros((len(cells), len(price)))

@@ -181,8 +181,8 @@ def _nested(domain: Ints, part: Ints) -> bool:
 def regions_of(
     instance: Instance, region: Ints, role: int, need: int, domain_rules: DomainRules
 ) -> EqualRegions | None:
-    """Return the regions that hold the members. They are single zones, or single racks, if a single one is
-    enough.
+    """Return the regions that hold the members. If a single zone, or a single rack, is enough, the regions
+    are single zones, or single racks.
     """
     cap = np.minimum(instance.room[role], need)
     rows = np.flatnonzero((region >= 0) & (cap > 0))
@@ -563,7 +563,7 @@ class DomainTable:
 
     @property
     def total(self) -> Ints:
-        """[domain, amount] The least cost of what the domain may take."""
+        """[domain, amount] The least cost of this amount in the domain."""
         amounts = self.options.capacities.member_counts
         return np.where(amounts % self.unit == 0, self.table.total[:, amounts // self.unit], NEVER)
 

@@ -1,13 +1,13 @@
 """Aggregate roles that ask for multiples of each other, and spread interchangeable roles over few parts.
 
-If each size divides the next larger size, the gang is planned as one role of the smallest size (a unit), and
-the members are assigned to that plan at the end. Members fit on any node whose capacity equals their sum,
-because sizes that divide each other leave no gaps. Wherever the larger members go, the smaller members get
-the same number of units.
+If each size divides the next larger size, the gang is planned as one role of the smallest size (a unit). The
+members are assigned to that plan at the end. Members fit on any node whose capacity equals their sum, because
+sizes that divide each other leave no gaps. Wherever the larger members go, the smaller members get the same
+number of units.
 
-Members with equal requests, and without rules, may change places: no level of the objective changes. Several
-ways to fill the nodes along the fabric, role after role, are tried, and the way with the fewest parts by role
-is taken. Then members are exchanged between nodes as long as the number of parts falls.
+Members with equal requests, and without rules, may change places: no level of the objective changes. A few
+ways to fill the nodes along the fabric, role after role, are tried. The way with the fewest parts by role is
+taken. Then members are exchanged between nodes as long as the number of parts falls.
 """
 
 from __future__ import annotations

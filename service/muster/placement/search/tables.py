@@ -30,10 +30,11 @@ class Table:
     """The cheapest ways to fill each part from its children, child after child."""
 
     cost: Ints
-    """[part, child, members] The cost of the child with these members: 0 for no member, NEVER if impossible."""
+    """[part, child, members] The child's cost with these members: 0 for no member, NEVER if impossible."""
     min_cost: Ints
-    """[child, part, members] The least cost of the members on the children before this one; the last line is for
-    all children."""
+    """[child, part, members] The least cost of the members on the children before this one. The last line is
+    for all children.
+    """
 
     @classmethod
     def of(cls, cost: Ints, low: int, high: int) -> Table:

@@ -60,7 +60,9 @@ def _covered(role: Role, key: str, value: str, effect: str) -> bool:
 
 
 def selected(node: Node, role: Role) -> str:
-    """Return what the node does not meet of the role's node selector and affinity, "" if it meets all."""
+    """Return the part of the role's node selector and affinity that the node does not meet, "" if it meets
+    all of it.
+    """
     for term in role.rules.required:
         if not _holds(term, node):
             return f"selector on {term.key}"
@@ -89,7 +91,7 @@ def _holds(term: SelectorTerm, node: Node) -> bool:
 
 
 def capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
-    """Return a sentence for each resource if the plan takes more of it than is free."""
+    """Return a sentence for each resource if the plan takes more than the free amount."""
     wrong = []
     asks = {role.name: role.resources for role in request.roles}
     totals: dict[tuple[str, ...], Resources] = {}
@@ -135,7 +137,7 @@ def _all_free(spot: Spot, members: Sequence[MemberPlacement]) -> bool:
 
 
 def _gpus(state: NodeState, members: Sequence[MemberPlacement]) -> list[str]:
-    """Return what is wrong with the GPUs of one node.
+    """Return the errors in the GPUs of one node.
 
     Each GPU must go to one member whole, or to several members for which it has the memory.
     """

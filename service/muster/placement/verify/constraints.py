@@ -16,7 +16,7 @@ from muster.placement.verify.parts import Fabric, Spot, Spots, describes, spots_
 
 
 def scopes(fabric: Fabric, request: Request, plan: Placed, everyone: Spots) -> list[str]:
-    """Return what is wrong with the required scope, and with the claimed preferred and narrowest scopes."""
+    """Return the errors in the required scope, and with the claimed preferred and narrowest scopes."""
     wrong, spots = [], everyone.values()
     if request.required_scope is not None and not fabric.common(spots, request.required_scope):
         wrong.append(f"no one {request.required_scope} holds all members, although it is required")
@@ -124,7 +124,9 @@ Members = Sequence[MemberPlacement]
 
 
 def between_pods(snapshot: Snapshot, request: Request, plan: Placed) -> Iterator[str]:
-    """Yield what the plan breaks of the request's constraints and of the room of its roles."""
+    """Yield a sentence for each constraint of the request, and each `room` of a role, that the
+    plan breaks.
+    """
     yield from _room(request, plan.members)
     for rule in request.constraints:
         match rule:

@@ -1,4 +1,4 @@
-"""Count level 2 again: the parts touched, and what policies and slices add on the plan's nodes."""
+"""Count level 2 again: the touched parts, and the costs that policies and slices add on the plan's nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NVSWITCH = "nvidia.com/nvswitch.present"
 def costs(
     fabric: Fabric, request: Request, plan: Placed, groups: Groups, touched: Spots, old: Spots
 ) -> list[str]:
-    """Return what is wrong with the claimed costs. NVLink domains are among the parts crossed."""
+    """Return the errors in the claimed costs. NVLink domains are among the parts crossed."""
     policies = [(term.topology, term.strategy == "spread") for term in request.terms]
     totals: dict[str, int] = {}
     for topology, spread in policies:
@@ -40,7 +40,7 @@ def _running(old: Spots, spot: Spot) -> list[Spot]:
 
 
 def _of_term(fabric: Fabric, topology: str, spread: bool, spot: Spot, old: Sequence[Spot]) -> int:
-    """Count what a policy counts on one node. What running members touch costs nothing."""
+    """Count a policy's cost on one node. Parts that running members touch cost nothing."""
     if topology == "nvswitch":
         has = spot.state.node.labels.get(NVSWITCH) == "true"
         return int(
@@ -73,7 +73,9 @@ def _numa_nodes(state: NodeState) -> Iterable[int]:
 
 
 def _sharing(spot: Spot, members: Sequence[MemberPlacement], old: Sequence[Spot]) -> tuple[int, int]:
-    """Count the GPUs that slices open, and those that they touch; where the node spreads, more is better."""
+    """Count the GPUs that slices open, and the GPUs that they touch. On a node that spreads slices, more is
+    better.
+    """
     shared = 0
     for gpu in {gpu for member in members if member.units for gpu in member.gpus}:
         shared |= 1 << gpu

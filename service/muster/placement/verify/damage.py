@@ -93,7 +93,7 @@ class _FreeAmounts(NamedTuple):
 
 
 def priced_damage(snapshot: Snapshot, request: Request, plan: Placed, groups: Groups) -> list[str]:
-    """Return what is wrong with the claimed damage. A sum halfway between two steps may go to either."""
+    """Return the errors in the claimed damage. A sum halfway between two steps may go to either."""
     prices = _prices(snapshot)
     cpu = {role.name: role.resources.cpu_milli for role in request.roles}
     low = high = 0
@@ -115,9 +115,9 @@ def priced_damage(snapshot: Snapshot, request: Request, plan: Placed, groups: Gr
 
 
 def _prices(snapshot: Snapshot) -> list[float]:
-    """Return what a thousandth of a GPU is worth to each typical request.
+    """Return the price of a GPU-thousandth for each typical request.
 
-    It is worth more if the request comes often, and if few GPUs can serve it.
+    The price is higher if the request comes often, and if few GPUs can serve it.
     """
     states = snapshot.nodes.values()
     left_by_node = [(state, _left_before(state)) for state in states]
@@ -149,8 +149,9 @@ def _usable(kind: TypicalRequest, state: NodeState, room: _FreeAmounts) -> float
 
 
 def _left_before(state: NodeState) -> _FreeAmounts:
-    """Return what is left before the plan. Of GPUs that pods hold without known indices, the last count as
-    taken."""
+    """Return the free amounts before the plan. If pods hold GPUs of unknown index, the last GPUs count as
+    taken.
+    """
     gpus = range(state.node.topology.gpu_count)
     free = [gpu for gpu in gpus if state.free_gpus >> gpu & 1]
     return _FreeAmounts(state.free.cpu_milli, free[: state.free_gpu_count], state.free_memory)
@@ -171,7 +172,7 @@ def _left_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli:
 
 
 def _thousandths(state: NodeState, room: _FreeAmounts) -> list[int]:
-    """Return what is free of each GPU."""
+    """Return the free thousandths of each GPU."""
     every = state.node.gpu_memory or (0,) * state.node.topology.gpu_count
     return [
         _GPU if gpu in room.free_gpus else _GPU * room.units[gpu] // size if room.units and size else 0
@@ -183,7 +184,7 @@ _SLACK, _MIB = 125, 2**20
 
 
 def unusable(request: Request, plan: Placed, groups: Groups, touched: Spots, old: Spots) -> list[str]:
-    """Return what is wrong with the claimed number of GPUs that members without GPUs make unusable."""
+    """Return the errors in the claimed number of GPUs that members without GPUs make unusable."""
     claimed, total = plan.objective.unusable_gpus, 0
     asks = {role.name: role for role in request.roles}
     idle = {name for name, role in asks.items() if not (role.gpus or role.slice)}
@@ -234,8 +235,9 @@ def _unusable_later(state: NodeState, roles: Sequence[Role], takers: Sequence[Ro
 
 
 def _shares(state: NodeState, amounts: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield for cpu and memory how many GPUs have their share in the amount, as what is left and as what is
-    taken: a resource that the node does not state is enough for all, and no member takes any.
+    """Yield, for cpu and memory, the number of GPUs whose share the amount is: once as a free amount, once as
+    a taken amount. A resource that the node does not state is enough for all GPUs, and no member takes any of
+    it.
     """
     gpus = state.node.topology.gpu_count * _GPU
     for amount, total, unit in zip(amounts, _amounts(state.node.allocatable), (1, _MIB), strict=True):
@@ -261,7 +263,7 @@ _FEWEST, _MOST = 16, 64
 
 
 def best_fit(snapshot: Snapshot, request: Request, plan: Placed, groups: Groups) -> list[str]:
-    """Return what is wrong with the claimed best fit."""
+    """Return the errors in the claimed best fit."""
     asks = {role.name: role for role in request.roles}
     in_memory = any(m.role in asks and asks[m.role].slice for members in groups.values() for m in members)
     total, opened = 0, list[NodeState]()
@@ -297,7 +299,7 @@ def _scopes(snapshot: Snapshot) -> list[str]:
 
 
 def _opening(snapshot: Snapshot, scope: str, opened: Sequence[NodeState]) -> int:
-    """Return what it costs to open these nodes, by the domains of one scope that they lie in."""
+    """Return the cost to open these nodes, by their domains of one scope."""
     with_gpus = [state for state in snapshot.nodes.values() if state.node.topology.gpu_count]
     part = Labels(snapshot).parts(scope, [state.node for state in with_gpus])
     nodes = Counter(part[state.node.name] for state in with_gpus)
@@ -320,7 +322,7 @@ def _free(state: NodeState) -> int:
 
 
 def preferences(request: Request, plan: Placed) -> list[str]:
-    """Return what is wrong with the claimed value of the preferences."""
+    """Return the errors in the claimed value of the preferences."""
     scores = {role.name: role.scores for role in request.roles if role.members}
     counted = None
     if any(scores.values()):

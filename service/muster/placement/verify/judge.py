@@ -1,4 +1,4 @@
-"""Collect what each theme finds wrong, in a fixed order."""
+"""Collect the errors that each theme finds, in a fixed order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ decision."""
 
 
 def verify(snapshot: Snapshot, request: Request, plan: Placed) -> tuple[str, ...]:
-    """Return what is wrong with the plan, one sentence each; () if it is valid.
+    """Return the errors in the plan, one sentence each; () if it is valid.
 
     `snapshot` is the cluster without the plan. The plan is not blamed for what existing members break without
     it: roles, segments and parts are checked only if the plan puts a member there.

@@ -22,7 +22,7 @@ _MB_PER_GB = 1000
 
 
 def links(plan: Placed, kinds: Mapping[Kind, int], everyone: Spots) -> list[str]:
-    """Return what is wrong with the claimed links over the gang's GPUs on the nodes that the plan touches."""
+    """Return the errors in the claimed links over the gang's GPUs on the nodes that the plan touches."""
     wrong = []
     unlinked = {kind.topology for kind in kinds if not any(map(any, kind.topology.links))}
     in_doubt = unlinked or any(kind.unindexed_gpus for kind in kinds)

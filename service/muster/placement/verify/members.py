@@ -18,7 +18,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 
 
 def members(request: Request, plan: Placed) -> list[str]:
-    """Return what is wrong with the set of placed members, and with what each member gets."""
+    """Return the errors in the set of placed members, and with what each member gets."""
     wrong = []
     asks = [(role, _gpu_counts(role), role.slice.units if role.slice else 0) for role in request.roles]
     expected = {member.uid: (member.name, *ask) for ask in asks for member in ask[0].members}
@@ -59,7 +59,7 @@ def _gpu_counts(role: Role) -> set[int]:
 
 
 def _subgroups(request: Request, plan: Placed) -> list[str]:
-    """Return what is wrong with the choice of subgroups, if the gang starts with some of them."""
+    """Return the errors in the choice of subgroups, if the gang starts with some of them."""
     if request.quorum is None:
         return []
     started, wrong = _started(request.quorum, Counter(member.role for member in plan.members))
@@ -67,7 +67,7 @@ def _subgroups(request: Request, plan: Placed) -> list[str]:
 
 
 def _started(part: Quorum | Leaf, members_by_role: Mapping[str, int]) -> tuple[bool, list[str]]:
-    """Return whether a subgroup starts with these members by role, and what is wrong below it."""
+    """Return whether a subgroup starts with these members by role, and the errors below it."""
     if isinstance(part, Leaf):
         members = sum(members_by_role.get(role, 0) for role in part.roles)
         in_part = (members + part.begun) % part.unit if members > part.back else 0
@@ -119,8 +119,8 @@ def starts_with(node: Node, gpus: int, role: Role) -> bool:
 
 
 def in_rank_order(members: Sequence[Member]) -> list[Member]:
-    """Return members by rank, those without one last. Between equal ranks the natural
-    order of names decides.
+    """Return members by rank. Members without a rank come last. Between equal ranks the natural order of
+    names decides.
     """
     ranks = Counter(member.rank for member in members)
 
@@ -198,7 +198,7 @@ def _may_have(state: NodeState, role: Role, gpu: int) -> bool:
 
 
 def _with(state: NodeState, allowed: int) -> NodeState:
-    """Return the state with these GPUs alone, those with taints too."""
+    """Return the state with these GPUs alone, including GPUs with taints."""
     sound = ~state.node.unhealthy | state.node.tainted
     bad = ((1 << state.node.topology.gpu_count) - 1) & ~(sound & allowed)
     free = (state.free_gpus | state.tainted) & allowed

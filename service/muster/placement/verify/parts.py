@@ -63,7 +63,7 @@ class Labels:
     def _all_named(
         self, first_names: Iterable[str], around: list[tuple[str, tuple[str, ...]]]
     ) -> Mapping[str, set[Names]]:
-        """Return what all nodes of the cluster say, for each of these names."""
+        """Return the labels of all nodes of the cluster, for each of these names."""
         names_by_first: dict[str, set[Names]] = {name: set() for name in first_names}
         if names_by_first:
             every = [state.node for state in self._snapshot.nodes.values()]
@@ -102,7 +102,7 @@ class Labels:
         return tuple(names)
 
     def _around(self, scope: str) -> list[tuple[str, tuple[str, ...]]]:
-        """Return the scope and those around it, outwards: the levels of the snapshot and of its trees."""
+        """Return the scope and the wider scopes, outwards: the levels of the snapshot and of its trees."""
         places = [i for i, (word, keys) in enumerate(self._order) if scope in (word, *keys)]
         inside = self._order[places[0] :] if places else []
         whole = [level for level in inside[:1] if scope == level[0] or level[1] == (scope,)]
@@ -229,7 +229,8 @@ def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Sp
 
 
 class Kind(NamedTuple):
-    """What decides the values of the gang's GPUs on a node. Many nodes are of one kind, which counts once.
+    """The properties of a node that decide the values of the gang's GPUs there. Nodes of one kind are counted
+    once.
 
     `wide` is whether labels name the node's NVLink domain, and `slices_only` whether it serves no GPU whole.
     `new` masks the GPUs of placed members, and `gpus` those of all members.

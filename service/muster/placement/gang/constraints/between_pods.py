@@ -98,7 +98,7 @@ class AffinityRule(Rule):
 
     @property
     def distinguished_by(self) -> tuple[Ints, ...]:
-        """Return [row] arrays that tell apart nodes for which this rule makes a difference."""
+        """Return [cell] arrays: the rule treats parts with equal arrays alike."""
         return (self.of_part(self.opened.astype(np.int64)),)
 
     def add(self, variables: Variables, name: str) -> None:
@@ -167,23 +167,26 @@ def _add_affinity(rules: Rules, rule: Affinity, name: str) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SpreadRule(Rule):
-    """Limit each part with a member of `roles` to `most` more pods than the emptiest `eligible` part has.
+    """Limit each part with a member of `roles` to at most `max_skew` pods more than the emptiest `eligible`
+    part.
 
-    The pods that count are `running_pods` [part] int64, the matching pods that run, and the members of `others`. A
-    member counts in the part `counts` [row, later cell] int64 of its node; −1 means that it does not count.
-    The number of pods in the emptiest part lies between `lowest` and `highest`.
+    The matching pods that run and the members of `others` count. The number of pods in the emptiest part lies
+    between `lowest` and `highest`.
     """
 
     counts: Ints
+    """[cell] The part in which members on the cell count; −1 if they do not count."""
     running_pods: Ints
+    """[part] The matching pods that run."""
     eligible: Bools
+    """[part]"""
     max_skew: int
     lowest: int
     highest: int
 
     @property
     def distinguished_by(self) -> tuple[Ints, ...]:
-        """Return [cell] arrays that tell apart nodes for which this rule makes a difference."""
+        """Return [cell] arrays: the rule treats parts with equal arrays alike."""
         counts = (self.counts >= 0).astype(np.int64)
         return (self.of_part(self.running_pods), self.of_part(self.eligible.astype(np.int64)), counts)
 
@@ -315,8 +318,7 @@ def _spread_of(
         if not counted:
             return
         if set(bound) == set(counted):
-            room = np.maximum(0, room)
-            _add_fixed_limits(rules, name, counts, room, bound)
+            _add_fixed_limits(rules, name, counts, np.maximum(0, room), bound)
             return
     rules.cells[name], rules.cells[f"{name} counted"] = domains, counts
     skew = partial(
@@ -339,10 +341,9 @@ def _spread_of(
         if few:
             return np.asarray(total <= max_skew)
         smallest = np.partition(np.append(pods_there[eligible], LARGEST), 1)[:2]
-        is_only_emptiest = (pods_there[at] == smallest[0]) & eligible[at]
-        least = np.minimum(
-            np.where(is_only_emptiest, smallest[1], smallest[0]), np.where(eligible[at], total, LARGEST)
-        )
+        is_emptiest = (pods_there[at] == smallest[0]) & eligible[at]
+        least_elsewhere = np.where(is_emptiest, smallest[1], smallest[0])
+        least = np.minimum(least_elsewhere, np.where(eligible[at], total, LARGEST))
         return np.asarray(total - least <= max_skew)
 
     rules.gang_on_node_checks.append(may_hold)
