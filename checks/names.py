@@ -1,11 +1,11 @@
-"""Count the variables and parameters that are called by a pronoun or a participle: such a name says nothing.
+"""Count the names that are a pronoun or a participle: such a name says nothing.
 
     python -m checks.names             the folders of [tool.names] in pyproject.toml
     python -m checks.names --all       a table of every folder with Python code
     python -m checks.names service     where these folders have such names
 
-A folder is listed once it is clean: no name is in `BANNED`, and few are in `VAGUE`. Generated code does not
-count.
+A folder is listed once it is clean: no local name and no parameter is in `BANNED`, and few are in `VAGUE`. No
+field, function or class is in `BARE`, except in the folders of `NOT_YET`. Generated code does not count.
 """
 
 from __future__ import annotations
@@ -30,6 +30,25 @@ PRONOUNS = {
 }
 PARTICIPLES = {"held", "named", "placed", "wanted", "needed", "used", "seen", "lost", "added", "gone"}
 VAGUE = BANNED | PRONOUNS | PARTICIPLES
+BARE = BANNED | {
+    *("those", "here", "there", "on", "at", "then", "held", "joined", "counted"),
+    *("first", "most", "least", "whole", "more", "every", "alone"),
+}
+"""No field, function or class is called by one of these words alone: `first_node` is fine, `first` is not."""
+NOT_YET = (
+    "benchmarks",
+    "e2e",
+    "local_cluster",
+    "scheduler-config",
+    "service/muster/adapters",
+    "service/muster/devices",
+    "service/muster/dialects",
+    "service/muster/domain",
+    "service/muster/gangs",
+    "service/muster/questions.py",
+    "tests",
+)
+"""Folders whose fields, functions and classes are not checked yet. This list may only shrink."""
 MAX_SHARE = 0.015
 """Of the names of a clean folder. A few are right: `seen` may be a set of the values seen before."""
 Name = tuple[int, str]
@@ -42,7 +61,7 @@ class Count:
     names: int = 0
     vague: collections.Counter[str] = field(default_factory=collections.Counter)
     banned: list[str] = field(default_factory=list)
-    """Where a name of `BANNED` is, and the name."""
+    """Where a name of `BANNED` or `BARE` is, and the name."""
 
     @property
     def share(self) -> float:
@@ -57,6 +76,8 @@ class Count:
                 self.vague[name] += 1
             if name in BANNED:
                 self.banned.append(f"{place}:{line}: {name}")
+        if not place.startswith(NOT_YET):
+            self.banned += [f"{place}:{line}: {name}" for line, name in members(text) if name.lower() in BARE]
 
 
 def main(arguments: list[str]) -> int:
@@ -66,9 +87,10 @@ def main(arguments: list[str]) -> int:
         return 0
     if arguments:
         for file in _python_files(arguments):
-            for line, name in assigned((ROOT / file).read_text()):
-                if name in VAGUE:
-                    print(f"{file}:{line}: {name}")
+            text = (ROOT / file).read_text()
+            vague = [(line, name) for line, name in assigned(text) if name in VAGUE]
+            vague += [(line, name) for line, name in members(text) if name.lower() in BARE]
+            print(*(f"{file}:{line}: {name}\n" for line, name in sorted(vague)), sep="", end="")
         return 0
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["names"]
     problems = [line for folder in settings["folders"] for line in not_clean(folder, _count([folder]))]
@@ -95,6 +117,31 @@ def assigned(text: str) -> Iterator[Name]:
                     yield line, name.strip("_")
             case _:
                 pass
+
+
+def members(text: str) -> Iterator[Name]:
+    """Yield the line and the name of each field, function and class, without outer underscores."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.ClassDef(body=body):
+                yield node.lineno, node.name.strip("_")
+                yield from (
+                    (line, name.strip("_"))
+                    for statement in body
+                    if isinstance(statement, ast.AnnAssign | ast.Assign)
+                    for line, name in _targets(statement)
+                )
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield node.lineno, node.name.strip("_")
+            case ast.Attribute(attr=name, value=ast.Name(id="self"), ctx=ast.Store(), lineno=line):
+                yield line, name.strip("_")
+            case _:
+                pass
+
+
+def _targets(statement: ast.AnnAssign | ast.Assign) -> Iterator[Name]:
+    targets = [statement.target] if isinstance(statement, ast.AnnAssign) else statement.targets
+    yield from ((target.lineno, target.id) for target in targets if isinstance(target, ast.Name))
 
 
 def _without_fields(tree: ast.Module) -> Iterator[ast.AST]:

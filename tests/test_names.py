@@ -37,6 +37,21 @@ def test_bound_names(code: str, bound: list[str]) -> None:
     assert sorted(name for _, name in names.assigned(code)) == sorted(bound)
 
 
+@pytest.mark.parametrize(
+    ("code", "bound"),
+    [
+        ("def found(): pass", ["found"]),
+        ("async def _found_(): pass", ["found"]),
+        ("class Found: pass", ["Found"]),
+        ("class A:\n  found: int\n  def kept(self): self._said = 1", ["A", "found", "kept", "said"]),
+        ("class A:\n  found = 1", ["A", "found"]),
+        ("found = 1\na.found = found", []),
+    ],
+)
+def test_fields_functions_and_classes(code: str, bound: list[str]) -> None:
+    assert sorted(name for _, name in names.members(code)) == sorted(bound)
+
+
 def _count(text: str) -> names.Count:
     count = names.Count()
     count.add("a.py", text)
@@ -49,6 +64,16 @@ def test_a_banned_name_makes_a_folder_unclean() -> None:
     assert list(names.not_clean("a", _count(nouns + "seen = 1\n"))) == []
     assert list(names.not_clean("a", _count(nouns + "each = 1\n"))) == [
         "a.py:100: each: a name says what it holds"
+    ]
+
+
+def test_a_bare_word_as_a_function_makes_a_folder_unclean() -> None:
+    assert list(names.not_clean("a", _count("def first_node(): pass\n"))) == []
+    assert list(names.not_clean("a", _count("def _first(): pass\n"))) == [
+        "a.py:1: first: a name says what it holds"
+    ]
+    assert list(names.not_clean("a", _count("class Held: pass\n"))) == [
+        "a.py:1: Held: a name says what it holds"
     ]
 
 

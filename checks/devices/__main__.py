@@ -44,7 +44,9 @@ def main(ask: Smi = smi.run) -> int:
     print(f"never checked by this command: {'; '.join(NEVER)}")
     wrong = [row.what for row in rows if row.ended == DIFFERS]
     if wrong:
-        print(f"differs: {', '.join(wrong)}. nvidia-smi topo -m says:\n{_said(ask)}", file=sys.stderr)
+        print(
+            f"differs: {', '.join(wrong)}. nvidia-smi topo -m says:\n{_topology_text(ask)}", file=sys.stderr
+        )
     return 1 if wrong else 0
 
 
@@ -70,7 +72,7 @@ def _footprint() -> Iterator[Row]:
     yield from footprint.measured("nvml")
 
 
-def _said(ask: Smi) -> str:
+def _topology_text(ask: Smi) -> str:
     try:
         return smi.STYLE.sub("", ask("topo", "-m"))
     except NoGpuError as why:

@@ -47,7 +47,7 @@ async def _rows(source: Source) -> AsyncIterator[Row]:
                 request = await kubelet.registered.get()
                 yield same("plugin registers", request.resource_name, kubelet.resource)
                 plugin = Asking(kubelet.sockets.plugins / request.endpoint)
-                async for row in _asked(plugin, kubelet, api, uuids):
+                async for row in _checked(plugin, kubelet, api, uuids):
                     yield row
                 await plugin.close()
                 await api.until(f"/api/v1/nodes/{NODE}")
@@ -63,7 +63,9 @@ async def _rows(source: Source) -> AsyncIterator[Row]:
     )
 
 
-async def _asked(plugin: Asking, kubelet: FakeKubelet, api: FakeApi, uuids: list[str]) -> AsyncIterator[Row]:
+async def _checked(
+    plugin: Asking, kubelet: FakeKubelet, api: FakeApi, uuids: list[str]
+) -> AsyncIterator[Row]:
     """Ask as a kubelet does: for a pod without a plan, and for one whose plan has all GPUs, backwards."""
     listed = await next_devices(plugin.devices())
     yield same("plugin lists", listed, dict.fromkeys(uuids, "Healthy"), f"{len(uuids)} healthy devices")
