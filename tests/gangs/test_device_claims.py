@@ -11,6 +11,8 @@ import pytest
 
 from muster.domain.allocation import ALLOCATION
 from muster.domain.causes.ill_formed import BadValue
+from muster.domain.causes.not_planned import TookTooLong
+from muster.domain.decision import Unplaceable
 from muster.domain.node import Device, DeviceClaim, Node, Resources, Usage
 from muster.domain.pod import GangClaim
 from muster.domain.policies import DEFAULT_POLICIES
@@ -178,6 +180,18 @@ def test_a_refused_gang_may_use_what_claims_of_its_own_hold_from_then_on() -> No
     assert world.phase() == "unplaceable"
     world.gone("q0")
     assert world.planned()
+
+
+def test_a_claim_does_not_end_the_pause_after_a_decision_that_was_ended() -> None:
+    """Users can change whom a claim is for all the time."""
+    world = World(auto=False).start(served())
+    world.see(pod("p0", of=1, gpus=4))
+    while world.solves:
+        world.solve(Unplaceable(world.solves[0].request.gang, (TookTooLong(10.0),)))
+    for consumers in (("p0",), ("p0", "other"), ("p0",)):
+        world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(3), consumers)))
+    assert world.phase() == "unplaceable"
+    assert not world.solves
 
 
 def test_the_claims_of_a_plan_do_not_disturb_it() -> None:

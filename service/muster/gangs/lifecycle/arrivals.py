@@ -384,14 +384,16 @@ class Pods:
     def claim_seen(self, claim: DeviceClaim) -> tuple[str, ...]:
         """Take in which devices a ResourceClaim holds. Return the nodes on which that changed.
 
-        A refused gang is planned again if these devices are for its pods: they are free for it alone.
+        A refused gang is planned again if these devices are for its pods: they are free for it alone. It is
+        not if it pauses after a decision that was ended: users can change a claim all the time.
         """
         state = self._state
         before = state.ledger.device_claims.consumers_of(claim.uid)
         touched = state.ledger.see_claim(claim)
         self.differences.claims_changed({*before, *claim.consumers})
         for key in self.gangs_of(claim.consumers).values() if touched else ():
-            if state.gangs[key].phase is Phase.UNPLACEABLE:
+            gang = state.gangs[key]
+            if gang.phase is Phase.UNPLACEABLE and not gang.pause_s:
                 state.to_wake[key] = None
         return touched
 
