@@ -153,11 +153,11 @@ def test_gpus_below_one_pcie_root_lie_on_one_rail() -> None:
     devices = [gpu(number) for number in range(4)]
     for number, device in enumerate(devices):
         device["attributes"] |= {"resource.kubernetes.io/pcieRoot": {"string": f"pci0000:{number // 2}"}}
-    rails = read(seen(piece(devices))).topology.rails
+    rails = read(seen(piece(devices))).rails
     assert sorted(rails) == [0, 0, 1, 1]
     assert rails[0] == 0, "numbered by the lowest GPU"
     del devices[0]["attributes"]["resource.kubernetes.io/pcieRoot"]
-    assert read(seen(piece(devices))).topology.rails == ()
+    assert read(seen(piece(devices))).rails == ()
 
 
 def test_partitions_of_nvidias_fabric_manager() -> None:

@@ -44,7 +44,7 @@ def table(*rows: str) -> str:
 @pytest.mark.parametrize("name", sorted(path.stem for path in TOPOLOGIES.glob("*.txt")))
 def test_every_printed_matrix_that_we_have_is_read_as_it_was_printed(name: str) -> None:
     whole = load_topology(name)
-    links, problems = topology((TOPOLOGIES / f"{name}.txt").read_text(), whole.gpu_count, "k")
+    links, _, problems = topology((TOPOLOGIES / f"{name}.txt").read_text(), whole.gpu_count, "k")
     assert problems == ()
     assert kinds_of(links) == {(i, j): whole.links[i][j] for i, j in combinations(range(whole.gpu_count), 2)}
 
@@ -84,7 +84,7 @@ PRINTED = {
 def test_what_tools_print_with_all_that_stands_around_it(
     name: str, gpus: int, kinds: dict[tuple[int, int], str]
 ) -> None:
-    links, problems = topology((HERE / f"{name}.txt").read_text(), gpus, "k")
+    links, _, problems = topology((HERE / f"{name}.txt").read_text(), gpus, "k")
     assert (kinds_of(links), problems) == (kinds, ())
     assert len(kinds) == gpus * (gpus - 1) // 2
 
@@ -100,7 +100,30 @@ RAILS: dict[str, tuple[int, ...]] = {
 @pytest.mark.parametrize("name", RAILS)
 def test_gpus_lie_on_the_rails_of_the_network_cards_next_to_them(name: str) -> None:
     text = next(path for path in EVERY if path.stem == name).read_text()
-    assert topology(text, len(RAILS[name]) or 2, "k")[0].rails == RAILS[name]
+    assert topology(text, len(RAILS[name]) or 2, "k")[1] == RAILS[name]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cards", "rails"),
+    [
+        (2, 2, (0, 1, 2, 3, 4, 5, 6, 7)),  # a DGX A100
+        (2, 4, (0, 1, 2, 3, 4, 5, 6, 7)),
+        (2, 1, (0, 0, 1, 1, 2, 2, 3, 3)),
+        (4, 2, (0, 0, 1, 1, 2, 2, 3, 3)),
+        (4, 1, (0, 0, 0, 0, 1, 1, 1, 1)),
+        (4, 4, (0, 1, 2, 3, 4, 5, 6, 7)),
+    ],
+)
+def test_gpus_below_one_switch_share_its_cards_evenly(gpus: int, cards: int, rails: tuple[int, ...]) -> None:
+    """`gpus` and `cards` are their numbers below each switch. Columns of cards may stand in any order."""
+    columns = [*range(8 // gpus * cards)][::-1]
+    header = [f"GPU{gpu}" for gpu in range(8)] + [f"mlx5_{card}" for card in columns]
+    rows = [
+        [f"GPU{gpu}", *("X" if gpu == peer else "NV12" for peer in range(8))]
+        + ["PXB" if card // cards == gpu // gpus else "SYS" for card in columns]
+        for gpu in range(8)
+    ]
+    assert topology("\n".join(map("\t".join, [header, *rows])), 8, "k")[1] == rails
 
 
 EVERY = sorted([*HERE.glob("*.txt"), *TOPOLOGIES.glob("*.txt")])
@@ -122,7 +145,7 @@ def test_lines_that_a_terminal_has_wrapped_give_no_wrong_link(path: Path, tabs: 
 def test_a_wrapped_table_is_refused_with_what_to_do() -> None:
     lines = (HERE / "nvidia-8x-b200-one-pair-off.txt").read_text().expandtabs().splitlines()
     text = "\n".join(line[at : at + 60] for line in lines for at in range(0, max(1, len(line)), 60))
-    links, problems = topology(text, 8, "k")
+    links, _, problems = topology(text, 8, "k")
     assert not links.known
     assert problems == (
         "k: its rows do not fit its header, as if a terminal had wrapped the lines: write the table into a "
@@ -131,7 +154,7 @@ def test_a_wrapped_table_is_refused_with_what_to_do() -> None:
 
 
 def test_the_first_rows_of_a_matrix_say_what_they_say() -> None:
-    links, problems = topology((HERE / "nvidia-8x-nv18-in-a-comment.txt").read_text(), 8, "k")
+    links, _, problems = topology((HERE / "nvidia-8x-nv18-in-a-comment.txt").read_text(), 8, "k")
     assert set(kinds_of(links).values()) == {"NV18"}
     assert len(kinds_of(links)) == 13
     assert problems == ("k: 15 pairs are missing, GPUs 2 and 3 the first of them: they count as unknown",)
@@ -194,7 +217,7 @@ SLIPS: dict[str, tuple[str, int, dict[tuple[int, int], str], tuple[str, ...]]] =
 def test_a_slip_changes_its_own_pair_and_is_reported(
     text: str, gpus: int, kinds: dict[tuple[int, int], str], problems: tuple[str, ...]
 ) -> None:
-    links, sentences = topology(text, gpus, "k")
+    links, _, sentences = topology(text, gpus, "k")
     assert kinds_of(links) == kinds
     assert sentences == problems
 
@@ -216,7 +239,7 @@ NONE = {
 def test_what_is_no_matrix_is_none(text: str) -> None:
     with pytest.raises(Unreadable):
         read(text)
-    links, (problem,) = topology(text, 3, "k")
+    links, _, (problem,) = topology(text, 3, "k")
     assert links == GpuTopology.unknown(3)
     assert problem.endswith("; the node is used without topology")
     assert len(problem) < 300
@@ -235,7 +258,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_text_is_read_in_bounds(text: str) -> None:
-    links, problems = topology(text, 4, "k")
+    links, _, problems = topology(text, 4, "k")
     assert links.gpu_count == 4
     assert len(problems) <= 4
     assert all(len(problem) < 300 and problem.isprintable() for problem in problems)
@@ -304,7 +327,7 @@ def test_a_matrix_reads_back_as_it_was_written(seed: int) -> None:
     rng, gpus, links = draw(seed)
     for text in written(gpus, links, rng).values():
         spelt = rng.choice((str, str.lower, lambda plain: plain.replace("\n", "\r\n")))(text)
-        read_back, problems = topology(spelt, gpus, "k")
+        read_back, _, problems = topology(spelt, gpus, "k")
         assert (kinds_of(read_back), problems) == (links, ())
 
 
@@ -327,7 +350,7 @@ def test_damage_stays_in_its_own_pairs(seed: int, junk: str) -> None:
     else:
         text = json.dumps([row if i < torn else [] for i, row in enumerate(cells)])
     whole_pairs = {pair: kind for pair, kind in links.items() if pair not in hurt | gone}
-    read_back, problems = topology(text, gpus, "k")
+    read_back, _, problems = topology(text, gpus, "k")
     assert whole_pairs.items() <= kinds_of(read_back).items()
     assert all(kinds_of(read_back).get(pair) in (None, links[pair]) for pair in hurt)
     assert problems or not gone
@@ -343,7 +366,7 @@ def test_any_damage_at_all_is_read_without_an_exception(seed: int) -> None:
             letters[at : at + rng.randint(0, 9)] = rng.choice(
                 ("", "\n", "\t", "GPU1 ", "X", "[", "\x1b[4m", "#")
             )
-        damaged, problems = topology("".join(letters), gpus, "k")
+        damaged, _, problems = topology("".join(letters), gpus, "k")
         assert damaged.gpu_count == gpus
         assert all(len(problem) < 300 for problem in problems)
         is_table("".join(letters))

@@ -152,7 +152,7 @@ def test_allocatable_that_can_not_be(allocatable: dict[str, str], gpus: int, say
 @pytest.mark.parametrize("name", ANNOTATED)
 def test_every_matrix_we_have_is_read_as_it_was_printed(name: str) -> None:
     printed = load_topology(name)
-    links, problems = topology(printed.annotation(), printed.gpu_count, "k")
+    links, _, problems = topology(printed.annotation(), printed.gpu_count, "k")
     assert problems == ()
     assert links.islands == tuple(mask_of(island) for island in printed.islands())
     for i, row in enumerate(printed.links):
@@ -183,7 +183,7 @@ WORDS = {
 
 @pytest.mark.parametrize(("words", "kind"), WORDS.items())
 def test_the_words_count_where_the_abbreviation_is_unknown(words: str, kind: str) -> None:
-    links, problems = topology(as_json({"GPU_N-A_0_1": words}), 2, "k")
+    links, _, problems = topology(as_json({"GPU_N-A_0_1": words}), 2, "k")
     assert problems == ()
     assert links.link(1, 0) == links.link(0, 1)
     assert (link := links.link(0, 1)) is not None
@@ -191,7 +191,7 @@ def test_the_words_count_where_the_abbreviation_is_unknown(words: str, kind: str
 
 
 def test_one_gpu_has_an_empty_matrix() -> None:
-    assert topology("{}", 1, "k") == (GpuTopology.unknown(1), ())
+    assert topology("{}", 1, "k") == (GpuTopology.unknown(1), (), ())
 
 
 H100, A100, V100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB", "Tesla-V100-SXM3-32GB"

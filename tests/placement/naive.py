@@ -539,9 +539,9 @@ def rails(spots: Iterable[Spot], request: Request) -> set[int]:
 
 
 def rails_on(state: NodeState, mask: int) -> frozenset[int]:
-    """The rails of these GPUs: as the node says, else by index on boards of eight."""
-    topology = state.node.topology
-    of_node = topology.rails or (range(8) if topology.gpu_count == 8 else ())
+    """The rails of these GPUs: as the node says, else by index on boards of eight. Larger nodes have none."""
+    gpus = state.node.topology.gpu_count
+    of_node = state.node.rails or (range(gpus) if gpus == 8 else ()) if gpus <= 8 else ()
     return frozenset(rail for gpu, rail in enumerate(of_node) if mask >> gpu & 1)
 
 

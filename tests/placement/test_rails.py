@@ -11,6 +11,7 @@ import pytest
 from muster.domain.decision import Placed
 from muster.domain.snapshot import Snapshot
 from muster.placement import rails
+from muster.placement.cluster.columns import columns
 from muster.placement.place import place
 from tests.placement.drawings import cluster, gang
 from tests.placement.naive_rails import assert_fewest
@@ -124,9 +125,7 @@ def with_rails(snapshot: Snapshot, published: dict[str, tuple[int, ...]]) -> Sna
     """The cluster where these nodes say on which rails their GPUs lie."""
     states = dict(snapshot.nodes)
     for name, of_node in published.items():
-        node = states[name].node
-        topology = replace(node.topology, rails=of_node)
-        states[name] = replace(states[name], node=replace(node, topology=topology))
+        states[name] = replace(states[name], node=replace(states[name].node, rails=of_node))
     return replace(snapshot, nodes=states)
 
 
@@ -149,6 +148,25 @@ def test_rails(
     assert isinstance(decision, Placed)
     assert (decision.objective.rails, by_node(decision), decision.optimal) == (number, gpus, True)
     assert ("rails" in {step.level for step in decision.steps}) == (number is not None)
+
+
+def test_rails_count_on_nodes_of_at_most_eight_gpus() -> None:
+    snapshot = cluster(": a[16] b[16]")
+    decision = place(with_rails(snapshot, dict.fromkeys("ab", (0, 1) * 8)), gang("2 x 4 GPU, max node=1"))
+    assert isinstance(decision, Placed)
+    assert decision.objective.rails is None
+
+
+def test_nodes_with_unlike_rails_are_of_one_shape() -> None:
+    """So that they share all tables."""
+    snapshot = with_rails(cluster(": a[4] b[4] c[8]"), {"a": (3, 2, 1, 0), "b": (0, 1, 1, 2)})
+    view = columns(snapshot)
+    assert len(view.shapes) == 2
+    assert view.rails.T.tolist() == [
+        [8, 4, 2, 1, 0, 0, 0, 0],
+        [1, 2, 2, 4, 0, 0, 0, 0],
+        [1, 2, 4, 8, 16, 32, 64, 128],
+    ]
 
 
 NO_CHOICE = {

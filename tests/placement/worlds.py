@@ -307,7 +307,7 @@ def _on_rails(draw: st.DrawFn, snapshot: Snapshot) -> Snapshot:
         rails = st.permutations(range(topology.gpu_count)).map(tuple)
         rails |= st.tuples(*[st.integers(0, 2)] * topology.gpu_count) | st.just(())
         rails |= st.just(tuple(range(topology.gpu_count)))
-        node = replace(state.node, topology=replace(topology, rails=draw(rails)))
+        node = replace(state.node, rails=draw(rails))
         states[name] = replace(state, node=node)
     return replace(snapshot, nodes=states)
 

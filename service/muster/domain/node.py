@@ -229,6 +229,11 @@ def _consume(amounts_left: list[int], need: Need) -> None:
         amounts_left[counter] -= amount
 
 
+BOARD_GPUS = 8
+"""Boards with this many GPUs are built alike: GPU i is next to network card i, on rail i. Larger nodes have
+no known rails, because the planner looks at all sets of their GPUs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """Facts of one node, from its API object alone.
@@ -255,6 +260,7 @@ class Node:
     `missing_gpus`: how many more it has by its capacity or its labels, and does not offer.
     `offers_parts`: what it offers as GPUs are parts of them, MIG devices or GPUs that several pods share.
     `hands_out`: what decides which of the node's GPUs a container gets.
+    `rails` are the network rails of its GPUs by index, numbered from 0 without gaps; () if not published.
     `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
     GPU_TOPOLOGY): the node is used without it.
     """
@@ -281,7 +287,15 @@ class Node:
     missing_gpus: int = 0
     offers_parts: bool = False
     hands_out: HandsOut = HandsOut.OWN_CHOICE
+    rails: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def rail_by_gpu(self) -> tuple[int, ...]:
+        """The network rail of each GPU: as published, else its index on a board of eight; () if not known."""
+        count = self.topology.gpu_count
+        by_index = tuple(range(BOARD_GPUS)) if count == BOARD_GPUS else ()
+        return self.rails if self.rails and count <= BOARD_GPUS else by_index
 
     @property
     def untainted(self) -> int:

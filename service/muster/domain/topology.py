@@ -47,13 +47,6 @@ FABRIC_KINDS = re.compile(r"NV([1-9]|1[0-8])$|XGMI$")
 """Link kinds that make a fast island: GPUs that these connect, directly or not, share an nvlink-domain."""
 
 
-BOARD_GPUS = 8
-"""Boards with this many GPUs are built alike: GPU i is next to network card i, on rail i."""
-
-MAX_RAIL_GPUS = 16
-"""The most GPUs of a node whose rails count: the planner looks at all sets of them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Link:
     """One link between two GPUs: `kind` as nvidia-smi or rocm-smi abbreviates it, and its modelled GB/s."""
@@ -86,13 +79,11 @@ class GpuTopology:
 
     Invariant: `links[i][j]` is `links[j][i]`; it is None if i == j, and for a link that is not known.
     `groups` are the parts, as bit masks, that members may not span: other ones than the NVLink domains. ()
-    means the NVLink domains. `rails` are the network rails of the GPUs by index, numbered from 0, if they are
-    published.
+    means the NVLink domains.
     """
 
     links: tuple[tuple[Link | None, ...], ...]
     groups: tuple[int, ...] = ()
-    rails: tuple[int, ...] = ()
 
     @classmethod
     def unknown(cls, gpu_count: int) -> GpuTopology:
@@ -124,7 +115,7 @@ class GpuTopology:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.links, self.groups, self.rails))
+        return hash((self.links, self.groups))
 
     def __hash__(self) -> int:
         return self._hash
@@ -150,16 +141,6 @@ class GpuTopology:
             masks.append(island)
             unvisited &= ~island
         return tuple(masks)
-
-    @property
-    def rail_by_gpu(self) -> tuple[int, ...]:
-        """The network rail of each GPU: as published, else its index on a board of eight; () if not known.
-
-        Nodes with more than 16 GPUs have no known rails.
-        """
-        if self.rails and self.gpu_count <= MAX_RAIL_GPUS:
-            return self.rails
-        return tuple(range(BOARD_GPUS)) if self.gpu_count == BOARD_GPUS else ()
 
     @property
     def domains(self) -> tuple[int, ...]:

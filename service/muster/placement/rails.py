@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from muster.domain.topology import bits, mask_of
-from muster.placement.cluster.columns import Bools, Columns, Ints, gpu_counts
+from muster.domain.node import BOARD_GPUS
+from muster.placement.cluster.columns import Columns, Ints, gpu_counts
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.instance import Instance
@@ -27,8 +27,8 @@ from muster.placement.search.plan import NodeShare
 RAIL_SETS = "rail-sets on these nodes"
 """How the level is decided."""
 
-_Kind = tuple[Shape, int, int, NodeContext, bool, bool]
-"""The properties of a node that decide its choices: the arguments of `_choices`."""
+_Kind = tuple[tuple[int, ...], Shape, int, int, NodeContext, bool, bool]
+"""The properties of a node that decide its choices: its rails as bits, and the arguments of `_equal_sets`."""
 
 
 def all_gpus(existing: ExistingMembers, rows: Ints, masks: Ints) -> tuple[Ints, Ints]:
@@ -43,12 +43,14 @@ def all_gpus(existing: ExistingMembers, rows: Ints, masks: Ints) -> tuple[Ints, 
 
 def rails_on(view: Columns, rows: Ints, masks: Ints) -> int:
     """Return the network rails of these GPUs as a bit mask. Rails that are not known are left out."""
-    rails, shape_by_node = 0, view.shape[rows]
-    for shape in set(shape_by_node.tolist()):
-        rail_by_gpu = view.shapes[shape].topology.rail_by_gpu
-        gpus = int(np.bitwise_or.reduce(masks[shape_by_node == shape]))
-        rails |= mask_of([rail_by_gpu[gpu] for gpu in bits(gpus)]) if rail_by_gpu else 0
-    return rails
+    return int(np.bitwise_or.reduce(_rails_of(view.rails[:, rows], masks)))
+
+
+def _rails_of(rails: Ints, masks: Ints) -> Ints:
+    """Return [mask] the rails of the GPUs in each mask as a bit mask. `rails` is [GPU, mask or 1]."""
+    gpus = np.arange(len(rails))[:, None]
+    rails_by_mask: Ints = np.bitwise_or.reduce(rails * (masks >> gpus & 1))
+    return rails_by_mask
 
 
 def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence[NodeShare]:
@@ -62,17 +64,15 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
         return shares
     rows = np.array([share.row for share in shares], np.int64)
     masks = np.array([share.gpus.mask for share in shares], np.int64)
-    has_choice = (masks > 0) & (masks != view.free_gpus[rows])
+    has_choice = (masks > 0) & (masks != view.free_gpus[rows]) & view.rails[:, rows].any(axis=0)
     if not has_choice.any():
         return shares
     fixed_rails = rails_on(view, *all_gpus(existing, rows[~has_choice], masks[~has_choice]))
     rails_before = fixed_rails | rails_on(view, rows[has_choice], masks[has_choice])
     if fixed_rails == rails_before or len(np.unique(all_gpus(existing, rows, masks)[0])) < 2:
         return shares
-    has_rails = np.array([bool(shape.topology.rail_by_gpu) for shape in view.shapes])
-    has_choice &= has_rails[view.shape[rows]]
     kind_by_share = {at: _kind(instance, shares[at]) for at in np.flatnonzero(has_choice).tolist()}
-    choices_by_kind = {kind: _choices(*kind) for kind in set(kind_by_share.values())}
+    choices_by_kind = {kind: _choices(kind) for kind in set(kind_by_share.values())}
     rails = _fewest(fixed_rails, [of_choice for _, of_choice in choices_by_kind.values()])
     if rails.bit_count() == rails_before.bit_count():
         return shares
@@ -91,21 +91,12 @@ def _fewest(fixed_rails: int, rails_by_kind: Sequence[Ints]) -> int:
     `fixed_rails` are the rails of nodes without a choice. `rails_by_kind` [kind][choice] are the rails of
     each choice.
     """
-    count = max(fixed_rails.bit_length(), *(int(rails.max()).bit_length() for rails in rails_by_kind))
-    sets = np.arange(1 << count)
-    holds = np.logical_and.reduce([_holding(count, rails) for rails in rails_by_kind])
-    sets = sets[holds & (sets & fixed_rails == fixed_rails)]
+    sets = np.arange(1 << BOARD_GPUS)
+    holds = sets & fixed_rails == fixed_rails
+    for rails in rails_by_kind:
+        holds &= (rails & ~sets[:, None] == 0).any(axis=1)
+    sets = sets[holds]
     return int(sets[gpu_counts(sets).argmin()])
-
-
-def _holding(count: int, rails: Ints) -> Bools:
-    """Return [set] whether some choice lies on that set of rails alone. Sets are masks of `count` rails."""
-    holds = np.zeros(1 << count, bool)
-    holds[rails] = True
-    for rail in range(count):  # adding a rail to a set never loses a choice
-        pairs = holds.reshape(-1, 2, 1 << rail)
-        pairs[:, 1] |= pairs[:, 0]
-    return holds
 
 
 def _kind(instance: Instance, share: NodeShare) -> _Kind:
@@ -113,18 +104,27 @@ def _kind(instance: Instance, share: NodeShare) -> _Kind:
     wide = bool(instance.columns.topology.in_wide[share.row])
     binds_domains = any(share.spread) or (rule is not None and rule.binds_domains)
     context = NodeContext(instance.costs or (Cost.NVLINK_DOMAINS,), wide, rule)
-    return shape, free, share.gpus.mask, context, binds_domains, instance.prices is not None
+    rails = tuple(instance.columns.rails[:, share.row].tolist())
+    return rails, shape, free, share.gpus.mask, context, binds_domains, instance.prices is not None
+
+
+def _choices(kind: _Kind) -> tuple[Ints, Ints]:
+    """Return [choice] the sets of GPUs that a node of this kind may give, and the rails of each as a bit
+    mask."""
+    rails, *equal_to = kind
+    masks = _equal_sets(*equal_to)
+    return masks, _rails_of(np.array(rails)[:, None], masks)
 
 
 @lru_cache(maxsize=1 << 10)
-def _choices(
+def _equal_sets(
     shape: Shape, free: int, mask: int, context: NodeContext, binds_domains: bool, priced: bool
-) -> tuple[Ints, Ints]:
-    """Return [choice] sets of GPUs of the same value as `mask`, and the rails of each as bit masks.
+) -> Ints:
+    """Return the sets of GPUs of the same value as `mask`. The first ones leave the best-linked free GPUs,
+    then they have the lowest indices.
 
-    For each set of rails there is one choice: the choice that leaves the best-linked free GPUs, then the
-    choice of the lowest indices. So choices are ordered. If rules bind members to NVLink domains, each domain
-    gives as many GPUs as in `mask`. A priced damage depends on the number of GPUs alone.
+    If rules bind members to NVLink domains, each domain gives as many GPUs as in `mask`. A priced damage
+    depends on the number of GPUs alone.
     """
     every = np.arange(1 << shape.topology.gpu_count)
     masks = every[(every & ~free == 0) & (gpu_counts(every) == mask.bit_count())]
@@ -138,9 +138,5 @@ def _choices(
         values += [gpu_counts(masks & domain) for domain in shape.domains]
     index = np.searchsorted(masks, mask)
     equal = np.logical_and.reduce([value == value[index] for value in values])
-    masks = masks[equal][np.argsort(-inside[equal], kind="stable")]
-    rails = np.bitwise_or.reduce(
-        [(masks >> gpu & 1) << rail for gpu, rail in enumerate(shape.topology.rail_by_gpu)]
-    )
-    first = np.sort(np.unique(rails, return_index=True)[1])
-    return masks[first], rails[first]
+    equal_masks: Ints = masks[equal]
+    return equal_masks[np.argsort(-inside[equal], kind="stable")]

@@ -82,7 +82,7 @@ def rails_used(decided: Decided, outcome: Outcome) -> str:
     if outcome.placed is None or outcome.placed.objective.rails is None:
         return ""
     for member in outcome.placed.members:
-        rail_by_gpu = decided.after.nodes[member.node].node.topology.rail_by_gpu
+        rail_by_gpu = decided.after.nodes[member.node].node.rail_by_gpu
         rails_of_nodes.update(rail_by_gpu if member.gpus else ())
         rails_of_gang.update(rail_by_gpu[gpu] for gpu in member.gpus if rail_by_gpu)
     if rails_of_gang == rails_of_nodes:

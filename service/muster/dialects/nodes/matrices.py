@@ -80,12 +80,12 @@ class _Problems:
 class Matrix:
     """Links by pair of GPUs, the smaller index first; None for a pair with an unknown word.
 
-    `cards` has by GPU the name of the nearest network card at its PCIe root, if the matrix has one.
+    `cards` has by GPU the names of the nearest network cards at its PCIe root, in order.
     """
 
     links: Mapping[Pair, Link | None]
     problems: tuple[str, ...] = ()
-    cards: Mapping[int, str] = field(default_factory=dict)
+    cards: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def of_node(self, gpu_count: int) -> tuple[GpuTopology, tuple[str, ...]]:
         """Return the links of a node with that many GPUs, and where the matrix has others than the node."""
@@ -102,29 +102,40 @@ class Matrix:
             tuple(None if i == j else self.links.get((min(i, j), max(i, j))) for j in range(gpu_count))
             for i in range(gpu_count)
         )
-        return GpuTopology(rows, rails=self._rails(gpu_count)), tuple(problems)
+        return GpuTopology(rows), tuple(problems)
 
-    def _rails(self, gpu_count: int) -> tuple[int, ...]:
-        """Return the rail of each GPU: its network card's number among those that GPUs are next to.
+    def rails(self, gpu_count: int) -> tuple[int, ...]:
+        """Return the rail of each GPU: its network card's number among the cards that GPUs use.
 
-        Cards for storage or management do not count. If a GPU has no card, nothing is known.
+        GPUs that are equally near to several cards get them in order, evenly: two GPUs and two cards below
+        one PCIe switch are two rails. If a GPU has no card, nothing is known.
         """
-        cards = [self.cards.get(gpu, "") for gpu in range(gpu_count)]
-        order = sorted(set(cards), key=lambda card: (len(card), card))  # NIC2 before NIC10
-        return () if "" in cards else tuple(order.index(card) for card in cards)
+        cards = [self.cards.get(gpu, ()) for gpu in range(gpu_count)]
+        if () in cards:
+            return ()
+        places = [cards[:gpu].count(near) * len(near) // cards.count(near) for gpu, near in enumerate(cards)]
+        used = [near[place] for near, place in zip(cards, places, strict=True)]
+        order = sorted(set(used), key=_by_number)
+        return tuple(map(order.index, used))
 
 
-def topology(text: str, gpu_count: int, key: str) -> tuple[GpuTopology, tuple[str, ...]]:
-    """Return the topology of a node with `gpu_count` GPUs, and sentences about what can't be read.
+def _by_number(card: str) -> tuple[int, str]:
+    return len(card), card  # NIC2 before NIC10
 
-    It is unknown if the text is no matrix at all. `key` says in the sentences where the text stands.
+
+def topology(text: str, gpu_count: int, key: str) -> tuple[GpuTopology, tuple[int, ...], tuple[str, ...]]:
+    """Return the topology and the rails of a node with `gpu_count` GPUs, and sentences about what can't be
+    read.
+
+    Both are unknown if the text is no matrix at all. `key` says in the sentences where the text stands.
     """
     try:
         matrix = read(text)
     except Unreadable as error:
-        return GpuTopology.unknown(gpu_count), (f"{key}: {error}; the node is used without topology",)
+        return GpuTopology.unknown(gpu_count), (), (f"{key}: {error}; the node is used without topology",)
     node_topology, problems = matrix.of_node(gpu_count)
-    return node_topology, tuple(f"{key}: {problem}" for problem in matrix.problems + problems)
+    sentences = tuple(f"{key}: {problem}" for problem in matrix.problems + problems)
+    return node_topology, matrix.rails(gpu_count), sentences
 
 
 def read(text: str) -> Matrix:
@@ -241,14 +252,15 @@ class _Table:
                 if 0 <= j < MAX_GPUS and i != j and i < MAX_GPUS:
                     yield i, j, word, ""
 
-    def cards(self) -> dict[int, str]:
-        """Return by GPU the name of the nearest network card at its PCIe root."""
-        at = [column for column, name in enumerate(self.names) if _NIC.fullmatch(name)]
+    def cards(self) -> dict[int, tuple[str, ...]]:
+        """Return by GPU the names of the nearest network cards at its PCIe root."""
         nearest = {}
-        for gpu, cells in self.rows:
-            near = [(_SAME_ROOT.index(cells[c]), c) for c in at if c < len(cells) and cells[c] in _SAME_ROOT]
-            if near:
-                nearest[gpu] = self.names[min(near)[1]]
+        for kind in reversed(_SAME_ROOT):  # so that nearer cards replace those farther away
+            for gpu, cells in self.rows:
+                by_card = zip(cells, self.names, strict=False)
+                near = [name for word, name in by_card if word == kind and _NIC.fullmatch(name)]
+                if near:
+                    nearest[gpu] = tuple(sorted(near, key=_by_number))
         return nearest
 
     def take(self, head: int, cells: list[str]) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from fractions import Fraction
 
 import msgspec
@@ -63,7 +62,7 @@ def read(
     devices, tainted = reader.devices(offer, counts, memory)
     counts |= dict.fromkeys(offer.resources, len(devices)) if devices else {}
     gpu_count = reader.gpu_count(counts, memory)
-    topology = reader.topology(gpu_count, amd=set(counts) == {"amd.com/gpu"})
+    topology, rails_of_cards = reader.topology(gpu_count, amd=set(counts) == {"amd.com/gpu"})
     offered = frozenset(counts) - {keys.SHARED_GPUS} | ({GPU_MEM} if memory else set())
     served = _served(reader, offered)
     shared = installed if GPU_MEM in served else 0
@@ -73,7 +72,6 @@ def read(
     broken = reader.unhealthy(gpu_count)
     unhealthy = broken | tainted
     groups = offers.groups(offer, devices) if devices else {}
-    topology = _with_rails(topology, groups.get(_PCIE_ROOT, ()))
     cdi = _cdi_devices(reader, gpu_count, served)
     _note_missing(reader, installed - memory, by_gpu, unhealthy)
     return Node(
@@ -102,20 +100,20 @@ def read(
         missing_gpus=0 if devices or memory else reader.missing_gpus(gpu_count, offer.published),
         offers_parts=bool(_PARTS.search(reader.labels.get(keys.GPU_PRODUCT, ""))),
         hands_out=HandsOut.NRI if cdi else reader.hands_out(served, bool(devices), agent),
+        rails=rails_of_cards or _rails_of_roots(groups.get(_PCIE_ROOT, ()), gpu_count),
         problems=bounds.shown(reader.problems),
     )
 
 
-def _with_rails(topology: GpuTopology, roots: Sequence[int]) -> GpuTopology:
-    """Return the topology with the PCIe roots of a DRA driver, as bit masks, for rails if it has none."""
-    if topology.rails or sum(map(int.bit_count, roots)) != topology.gpu_count:
-        return topology
-    by_gpu = sorted((gpu, rail) for rail, root in enumerate(sorted(roots, key=_lowest)) for gpu in bits(root))
-    return replace(topology, rails=tuple(rail for _, rail in by_gpu))
+def _rails_of_roots(roots: Sequence[int], gpu_count: int) -> tuple[int, ...]:
+    """Return the PCIe root of each GPU, numbered by their lowest GPUs; () if a GPU has none.
 
-
-def _lowest(mask: int) -> int:
-    return mask & -mask
+    `roots` has the GPUs below each root, as bit masks. The network cards below a root are not known.
+    """
+    lowest_by_gpu = {gpu: root & -root for root in roots for gpu in bits(root)}
+    order = sorted({*lowest_by_gpu.values()})
+    numbers = [order.index(lowest_by_gpu[gpu]) for gpu in sorted(lowest_by_gpu)]
+    return tuple(numbers) if len(numbers) == gpu_count else ()
 
 
 def kept(obj: NodeObject) -> NodeObject:
@@ -271,35 +269,36 @@ class _Reader:
             self.problems.append(f"its capacity is {there} GPUs, but allocatable has {gpu_count}")
         return max(0, min(there, MAX_GPUS) - gpu_count)
 
-    def topology(self, gpu_count: int, amd: bool) -> GpuTopology:
-        """Return the links: by the matrix of the device plugin (annotation, then ConfigMap), else by labels.
+    def topology(self, gpu_count: int, amd: bool) -> tuple[GpuTopology, tuple[int, ...]]:
+        """Return the links, and the rails of network cards: by the matrix of the device plugin (annotation,
+        then ConfigMap), else by labels.
 
         A broken matrix is not replaced by labels: it was published, so the node has a device plugin that
         needs repair."""
         published = [fact for fact in self._facts if fact.speaks]
         text = self.annotations.get(keys.MATRIX)
         if text is not None and gpu_count:
-            topology, problems = matrices.topology(text, gpu_count, keys.MATRIX)
+            topology, rails, problems = matrices.topology(text, gpu_count, keys.MATRIX)
             self.problems.extend(problems)
             for fact in published:
                 if fact.matrix is not None and _kinds(fact.matrix.of_node(gpu_count)[0]) != _kinds(topology):
                     self.problems.append(f"{fact.name} has another matrix than {keys.MATRIX}, which is used")
         elif published and gpu_count:
-            topology = self._published(published, gpu_count)
+            topology, rails = self._published(published, gpu_count)
         else:
-            return _of_labels(self, gpu_count, amd)
+            return _of_labels(self, gpu_count, amd), ()
         _note_against(self, topology)
-        return topology
+        return topology, rails
 
-    def _published(self, facts: list[NodeFact], gpu_count: int) -> GpuTopology:
+    def _published(self, facts: list[NodeFact], gpu_count: int) -> tuple[GpuTopology, tuple[int, ...]]:
         first, *more_facts = facts
         if more_facts:
             self.problems.append(f"{more_facts[0].name} speaks of the node too: {first.name} is used")
         if first.matrix is None:
-            return GpuTopology.unknown(gpu_count)
+            return GpuTopology.unknown(gpu_count), ()
         topology, problems = first.matrix.of_node(gpu_count)
         self.problems.extend(f"{first.name}: {problem}" for problem in problems)
-        return topology
+        return topology, first.matrix.rails(gpu_count)
 
     def unhealthy(self, gpu_count: int) -> int:
         """Return the bit mask of GPUs on which nothing may be planned."""

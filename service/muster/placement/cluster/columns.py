@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.levels import Level, part_of
-from muster.domain.node import Node, Taint
+from muster.domain.node import BOARD_GPUS, Node, Taint
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.words import natural
@@ -215,6 +215,8 @@ class Columns:
 
     There is a line for each index that a GPU serving slices has on any node.
     """
+    rails: Ints
+    """[GPU index, row] int64: the network rail of each GPU of a board of eight, as a bit; 0 if not known."""
     others: dict[str, Ints]
     """Free amounts of further resources by name, [row] int64. A resource is read when `free` is first called
     for it.
@@ -345,6 +347,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
 
     new_nodes = [states[row].node for row in step.renewed]
     totals = with_rows(last.totals, source, step.renewed, [_totals(node) for node in new_nodes])
+    rails = with_rows(last.rails, source, step.renewed, [_rail_bits(node) for node in new_nodes])
     admission = [profile_of(node) for node in new_nodes]
     profile, profiles = coded(last.profile, last.profiles, source, step.renewed, admission, None)
 
@@ -373,6 +376,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         amounts=free,
         totals=totals,
         gpu_memory=gpu_memory,
+        rails=rails,
         others={},
         _order=order,
         _readings=readings,
@@ -419,6 +423,11 @@ def free_amounts(state: NodeState) -> tuple[int, ...]:
         _cut(free.memory_bytes),
         _cut(free.pods),
     )
+
+
+def _rail_bits(node: Node) -> tuple[int, ...]:
+    rails = tuple(1 << rail for rail in node.rail_by_gpu)
+    return rails + (0,) * (BOARD_GPUS - len(rails))
 
 
 def _totals(node: Node) -> tuple[int, ...]:
@@ -489,6 +498,7 @@ def _nothing() -> Columns:
         amounts=fixed(np.zeros((6, 0), np.int64)),
         totals=fixed(np.zeros((7, 0), np.int64)),
         gpu_memory=fixed(np.zeros((0, 0), np.int64)),
+        rails=fixed(np.zeros((BOARD_GPUS, 0), np.int64)),
         others={},
         _order=Order((), (), [], []),
         _readings={},

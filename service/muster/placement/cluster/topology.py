@@ -8,7 +8,7 @@ several r1. Labels name the domains above the node. Inside a node, an NVLink dom
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -322,7 +322,7 @@ def place_of(state: NodeState) -> Place:
     if state.unindexed_gpus:
         # It is unknown which GPUs are free, so neither links nor domains smaller than the node can be
         # promised.
-        topology = replace(GpuTopology.unknown(count), rails=topology.rails)
+        topology = GpuTopology.unknown(count)
         if not promised:
             masks = tuple(1 << i for i in range(count))
     if node.gpu_memory and not node.gpu_resources:

@@ -56,5 +56,5 @@ def verify(snapshot: Snapshot, request: Request, plan: Placed) -> tuple[str, ...
         *preferences(request, plan),
         *links(plan, kinds, everyone),
         *sockets(plan, kinds),
-        *rails(request, plan, kinds, [spot for name, spot in everyone.items() if name not in groups]),
+        *rails(request, plan, everyone.values()),
     )

@@ -94,16 +94,12 @@ def sockets(plan: Placed, kinds: Mapping[Kind, int]) -> list[str]:
     return [f"the socket distance is {total}, not {claimed}"] if total != claimed else []
 
 
-def rails(request: Request, plan: Placed, kinds: Mapping[Kind, int], elsewhere: Iterable[Spot]) -> list[str]:
-    """Return whether the claimed number of rails is wrong. `elsewhere` lie on nodes without new members."""
-    gpus = [(kind.topology, kind.gpus, nodes) for kind, nodes in kinds.items() if kind.gpus]
-    gpus += [(spot.state.node.topology, spot.gpus, 1) for spot in elsewhere if spot.gpus]
-    touched = {
-        rail for topology, mask, _ in gpus for gpu, rail in enumerate(topology.rail_by_gpu) if mask >> gpu & 1
-    }
+def rails(request: Request, plan: Placed, spots: Iterable[Spot]) -> list[str]:
+    """Return whether the claimed number of rails is wrong. `spots` are those of the whole gang, by node."""
+    gpus = [(spot.state.node.rail_by_gpu, spot.gpus) for spot in spots if spot.gpus]
+    touched = {rail for rails, mask in set(gpus) for gpu, rail in enumerate(rails) if mask >> gpu & 1}
     shares_gpus = any(role.slice for role in request.roles if role.members)
-    several = sum(nodes for _, _, nodes in gpus) > 1
-    number = len(touched) if touched and several and not shares_gpus else None
+    number = len(touched) if touched and len(gpus) > 1 and not shares_gpus else None
     claimed = plan.objective.rails
     return [f"the GPUs lie on {number} rails, not {claimed}"] if number != claimed else []
 
