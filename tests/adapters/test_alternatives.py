@@ -121,7 +121,7 @@ async def test_those_who_ask_about_one_gang_at_once_get_one_answer(world: World)
 async def test_answers_that_are_kept_are_bounded(world: World) -> None:
     for at in range(2 * module.KEPT):
         await world.why_not(f"g{at}")
-    assert len(world.answerer._kept) == module.KEPT
+    assert len(world.answerer._answers) == module.KEPT
 
 
 async def test_who_has_used_up_its_share_waits_and_others_do_not(world: World) -> None:

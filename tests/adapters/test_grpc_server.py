@@ -390,7 +390,7 @@ async def test_a_shim_that_leaves_closes_its_session(bench: Bench) -> None:
     await stream.read()
     stream.cancel()
     closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), HANG_S)
-    assert closed.cause is Cause.LEFT
+    assert closed.cause is Cause.SHIM_LEFT
 
 
 async def test_a_shim_that_does_not_read_loses_its_session_and_nobody_waits(short_folder: Path) -> None:

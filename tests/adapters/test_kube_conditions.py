@@ -180,7 +180,7 @@ async def test_pods_that_are_gone_before_the_gangs_know_it_are_forgotten(
             desk.writer.see(f"uid-{name}", None)
         desk.show("a", "b", "c")
         await asyncio.wait_for(desk.writer.until_empty(), HANG_S)
-        assert desk.writer.kept == 0
+        assert desk.writer.pod_count == 0
 
 
 async def test_a_pod_that_is_gone_is_no_failure(api: FakeApi, client: KubeClient) -> None:

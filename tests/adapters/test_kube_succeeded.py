@@ -154,6 +154,6 @@ async def test_nothing_is_kept_of_jobs_and_pods_that_are_gone() -> None:
         await bench.job(1, uid=uid)
         await bench.job_gone()
     succeeded = bench.intake.jobs._succeeded
-    assert not any((succeeded._said, succeeded._uids, succeeded._pods.groups, succeeded._gone))
+    assert not any((succeeded._numbers, succeeded._uids, succeeded._pods.groups, succeeded._gone))
     assert not bench.world.coordinator.state.roster._succeeded
     assert not bench.world.coordinator.state.roster._names_of

@@ -81,7 +81,7 @@ class AlternativesAnswerer:
         self._process: PlannerProcess | None = None
         self._one_at_a_time = asyncio.Lock()
         self._shares = {asker: _Share(BURST_S, SHARE, clock) for asker in Asker}
-        self._kept: OrderedDict[str, tuple[float, Alternatives]] = OrderedDict()
+        self._answers: OrderedDict[str, tuple[float, Alternatives]] = OrderedDict()
         self._idle: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="alternatives")
 
@@ -108,7 +108,7 @@ class AlternativesAnswerer:
             process.close()
 
     def _again(self, key: str) -> Alternatives | None:
-        at, answer = self._kept.get(key, (0.0, None))
+        at, answer = self._answers.get(key, (0.0, None))
         return answer if self._clock() < at + KEPT_S else None
 
     async def _answer(self, key: str, share: _Share) -> Alternatives:
@@ -131,10 +131,10 @@ class AlternativesAnswerer:
             await asyncio.wait([answering])
             share.spend(self._clock() - began)
             self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
-        self._kept[key] = (self._clock(), answer)
-        self._kept.move_to_end(key)
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+        self._answers[key] = (self._clock(), answer)
+        self._answers.move_to_end(key)
+        if len(self._answers) > KEPT:
+            self._answers.popitem(last=False)
         return answer
 
     def _wait_for_answer(self, process: PlannerProcess, question: AskAlternatives) -> Alternatives:

@@ -36,7 +36,7 @@ class Server:
         app = web.Application(middlewares=[self._answer])
         app.add_routes([web.get(path, handler) for path, handler in routes.items()])
         self._runner = web.AppRunner(app, access_log=None, **options)
-        self._most, self._send_s, self._makes_way = most, send_s, makes_way
+        self._max_connections, self._send_s, self._makes_way = most, send_s, makes_way
         self._address_file = address_file
         self._listening: asyncio.Server | None = None
         self._busy: set[asyncio.BaseProtocol] = set()
@@ -77,7 +77,7 @@ class Server:
             for connection in server.connections
             if connection.transport is not None and not connection.transport.is_closing()
         ]
-        if len(open_connections) >= self._most:
+        if len(open_connections) >= self._max_connections:
             idle = next(
                 (transport for connection, transport in open_connections if connection not in self._busy),
                 None,

@@ -39,7 +39,7 @@ def address_file(socket: Path) -> Path:
     return socket.with_name(socket.name + ".http")
 
 
-class Kept:
+class CachedAnswer:
     """An answer that many clients may ask for.
 
     The answer is computed `AT_ONCE` times, and then once a second. In between, all clients get the last
@@ -86,10 +86,10 @@ class Web:
         self._explained = explained
         self._with_alternatives = with_alternatives
         self._nodes = nodes
-        self._kept_nodes = Kept(self._made_nodes)
+        self._kept_nodes = CachedAnswer(self._made_nodes)
         formats = (OPEN_METRICS, f"{OPEN_METRICS}; version=1.0.0"), ("", "")
         self._kept_metrics = {
-            of: Kept(functools.partial(self._made_metrics, media_type)) for of, media_type in formats
+            of: CachedAnswer(functools.partial(self._made_metrics, media_type)) for of, media_type in formats
         }
         self._unready = unready
         self._gang_answers = asyncio.Semaphore(GANGS_AT_ONCE)

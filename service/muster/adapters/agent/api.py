@@ -203,16 +203,16 @@ class Outbox:
         self._api = api
         self._instance = instance
         self._queue: asyncio.Queue[_Write] = asyncio.Queue(ROOM)
-        self._said: dict[tuple[str, str], float] = {}
+        self._warned_at: dict[tuple[str, str], float] = {}
 
     def event(self, target: Target, reason: str, message: str) -> None:
         """Queue a Warning on the object, unless the same was said a short while ago."""
         now = time.monotonic()
-        if now - self._said.get((target.uid, message), float("-inf")) < REPEAT_AFTER_S:
+        if now - self._warned_at.get((target.uid, message), float("-inf")) < REPEAT_AFTER_S:
             return
-        self._said[target.uid, message] = now
-        if len(self._said) > REMEMBERED:
-            del self._said[next(iter(self._said))]
+        self._warned_at[target.uid, message] = now
+        if len(self._warned_at) > REMEMBERED:
+            del self._warned_at[next(iter(self._warned_at))]
         log.warning("%s: %s: %s", target, reason, printable(message, MESSAGE_LIMIT))
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         namespace = target.namespace or "default"

@@ -112,7 +112,7 @@ class SecondEndpoint:
         allocator: Allocator,
         on_missing: Callable[[frozenset[str]], None],
     ) -> None:
-        self._first = first
+        self._first_plugin = first
         self._sockets = sockets
         self._allocator = allocator
         self._on_missing = on_missing
@@ -207,7 +207,7 @@ class SecondEndpoint:
 
     async def _ask(self, method: str, request: Any, answer: Any) -> Any:
         try:
-            return await call(self._first, f"/{SERVICE}/{method}", request, answer)
+            return await call(self._first_plugin, f"/{SERVICE}/{method}", request, answer)
         except KubeletError as problem:
             resource = self._allocator.resource
             raise Refused(f"the device plugin of {resource} does not answer: {problem}") from problem

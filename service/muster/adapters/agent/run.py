@@ -106,7 +106,7 @@ class _Peers:
     `settled`, the first plugin may still register, and the kubelet would then ask that plugin."""
 
     kubelet: int
-    first: int
+    first_plugin: int
     settled: bool
 
 
@@ -115,16 +115,16 @@ class Offering:
     """Offers a resource to one kubelet until the kubelet or the first plugin is another one, or it is not
     wanted.
 
-    `backend` answers for the resource on the socket of the name `endpoint`. `first` is the socket of the
-    plugin to which this plugin is a second endpoint, None if there is no other plugin. `ready` hears whether
-    containers get what is planned, and `inexact` hears why they may not. `compare` is called from time to
-    time while the kubelet has the offer.
+    `backend` answers for the resource on the socket of the name `endpoint`. `first_plugin` is the socket of
+    the plugin to which this plugin is a second endpoint, None if there is no other plugin. `ready` hears
+    whether containers get what is planned, and `inexact` hears why they may not. `compare` is called from
+    time to time while the kubelet has the offer.
     """
 
     resource: str
     backend: Backend
     endpoint: str
-    first: Path | None
+    first_plugin: Path | None
     sockets: Sockets
     times: Times
     ready: Callable[[bool], None]
@@ -141,7 +141,7 @@ class Offering:
             Refused: the first plugin does not answer.
         """
         peers, plugin = self._peers(), Plugin(self.sockets.plugins / self.endpoint, self.backend)
-        has_peers = bool(peers.kubelet and peers.first)
+        has_peers = bool(peers.kubelet and peers.first_plugin)
         look_at, compare_at = 0.0, time.monotonic() + self.times.compare_every_s
         try:
             while self._peers() == peers and is_wanted():
@@ -170,7 +170,7 @@ class Offering:
             self.inexact(why)
 
     def _peers(self) -> _Peers:
-        kubelet, first = creation_time(self.sockets.registration), self.first
+        kubelet, first = creation_time(self.sockets.registration), self.first_plugin
         if first is None:
             return _Peers(kubelet, 1, True)
         since = creation_time(first)
@@ -207,7 +207,7 @@ class Agent:
         self._writes = for_writes
         self._outbox = Outbox(for_writes, settings.node)
         self._probe = Probe(settings.probe_port)
-        self._found: Hardware | None = None
+        self._found_hardware: Hardware | None = None
         self._hardware: Hardware | None = None
         """What was found, with the health that the kubelet knows of."""
         self._mode: str | None = None
@@ -297,8 +297,8 @@ class Agent:
 
     def _note(self, hardware: Hardware | None = None, mode: str | None = None) -> None:
         before = (self._hardware, self._mode)
-        self._found = hardware or self._found
-        self._hardware = with_unhealthy(self._missing, self._found) if self._found else None
+        self._found_hardware = hardware or self._found_hardware
+        self._hardware = with_unhealthy(self._missing, self._found_hardware) if self._found_hardware else None
         self._mode = mode if mode is not None else self._mode
         if before == (self._hardware, self._mode):
             return

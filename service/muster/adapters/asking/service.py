@@ -146,7 +146,7 @@ class CurrentNamespace:
 
     def __init__(self, service: Where, by_kubectl: bool) -> None:
         self._where = service
-        self._found = ""
+        self._namespace = ""
         self._process: subprocess.Popen[str] | None = None
         arguments = ("config", "view", "--minify", "-o", "jsonpath={..namespace}")
         if by_kubectl and (command := kubectl(service, *arguments)):
@@ -157,11 +157,11 @@ class CurrentNamespace:
 
     def __call__(self) -> str:
         """Return the namespace. Where kubectl is missing or finds no context, the kubeconfig is read."""
-        if not self._found:
-            self._found = self._output_of_kubectl() or of_kubeconfig(
+        if not self._namespace:
+            self._namespace = self._output_of_kubectl() or of_kubeconfig(
                 self._where.kubeconfig, self._where.context
             )
-        return self._found
+        return self._namespace
 
     def _output_of_kubectl(self) -> str:
         """Return what kubectl says, "" if it says nothing in time."""

@@ -54,7 +54,7 @@ class _Inputs:
     """
 
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
-    makers: list[tuple[Document, Metadata, templates.Made]] = field(default_factory=list)
+    makers: list[tuple[Document, Metadata, templates.ControllerPods]] = field(default_factory=list)
     objects: Objects = field(default_factory=Objects)
     owners: Owners = field(default_factory=Owners)
     members: dict[str, tuple[str, Member]] = field(default_factory=dict)

@@ -76,7 +76,7 @@ class Outcome:
 class ClaimFacts:
     """The ResourceClaims that hold devices, and which GPUs the claims of pods match, by the pod's UID."""
 
-    held: tuple[DeviceClaim, ...] = ()
+    holding_claims: tuple[DeviceClaim, ...] = ()
     answers: Mapping[str, InTreeAnswer] = field(default_factory=dict)
 
 
@@ -128,7 +128,7 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Decided:
     for pod in cluster.pods:
         ledger.see(pod)
         names |= roster.see(pod)
-    for claim in cluster.claims.held:
+    for claim in cluster.claims.holding_claims:
         ledger.see_claim(claim)
     place = _telling_holders(place, ledger, roster)
     before, pending = ledger.snapshot(), _pending(roster, names)
@@ -168,13 +168,13 @@ def _request(group: Group, ledger: Ledger, answers: Mapping[str, InTreeAnswer]) 
 def _telling_holders(place: Place, ledger: Ledger, roster: Roster) -> Place:
     """Return the planner, whose refusals also say who has the GPUs."""
 
-    def told(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
+    def decide_with_holders(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
         decision = place(snapshot, request, timings)
         if isinstance(decision, Unplaceable):
             return with_holders(decision, request.priority, ledger, roster.pods)
         return decision
 
-    return told
+    return decide_with_holders
 
 
 def _must_share(group: Group, request: Request, competitors: Iterable[Group]) -> bool:

@@ -145,7 +145,7 @@ class Devices:
         for rule in objects.of("DeviceTaintRule", DeviceTaintRule):
             self._slices.see_rule(rule.metadata.name, rule)
         self.claims = Claims(self._slices.resource_of, lambda: self._slices.roundings)
-        self._held = list[DeviceClaim]()
+        self._holding_claims = list[DeviceClaim]()
         self._allocated = set[Key]()
         self._specs = dict[Key, ClaimSpec]()
         """What claims ask for, including the claims that are made here from templates."""
@@ -161,7 +161,7 @@ class Devices:
             classes,
             published,
             resource_of,
-            frozenset(device for claim in self._held for device in claim.devices),
+            frozenset(device for claim in self._holding_claims for device in claim.devices),
         )
         self._matching = MatchingDevices(classes, published, resource_of)
         self._missing = Counter[str]()
@@ -173,7 +173,7 @@ class Devices:
         meta, key = claim.metadata, _key(claim.metadata)
         held = held_by(claim)
         if held.devices:
-            self._held.append(held)
+            self._holding_claims.append(held)
         if claim.status.allocation is not None:
             self._allocated.add(key)
         if (meta.annotations or {}).get(EXTENDED) != "true":
@@ -242,7 +242,7 @@ class Devices:
 
         Devices that are allocated to waiting pods are left out: they are freed before the gang is planned.
         """
-        holdings = tuple(claim for claim in self._held if not claim.is_for(waiting))
+        holdings = tuple(claim for claim in self._holding_claims if not claim.is_for(waiting))
         answers = ((uid, self._matching.answer(self._specs_of_pod.get(uid, ()), nodes)) for uid in waiting)
         return ClaimFacts(holdings, {uid: answer for uid, answer in answers if answer is not None})
 

@@ -119,13 +119,13 @@ def about_scopes(
         (f"{pod.namespace}/{pod.claim.name}", scope): effect
         for pod in pods
         if pod.claim is not None and pod.present and not pod.node
-        for scope, effect in _asked(pod.claim.wishes).items()
+        for scope, effect in _optional_scopes(pod.claim.wishes).items()
     }
     effects |= {
         (f"PodGroup {group.namespace}/{group.name}", scope): effect
         for group in groups
         for wishes in (group.wishes, *group.role_wishes.values())
-        for scope, effect in _asked(wishes).items()
+        for scope, effect in _optional_scopes(wishes).items()
     }
     unknown = {scope for _, scope in effects} - {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
     nowhere = {scope for scope in unknown if not any(part_of(node, scope, levels) for node in nodes)}
@@ -138,7 +138,7 @@ def about_scopes(
             yield f"{subject}: no node lies in any {scope}: {effect}{hint}"
 
 
-def _asked(wishes: Wishes) -> Mapping[str, str]:
+def _optional_scopes(wishes: Wishes) -> Mapping[str, str]:
     """Return the scopes that the gang can do without → the effect if no node lies in one."""
     limits = {per_scope.scope: per_scope.nowhere for per_scope in wishes.per_scope}
     preferred = (*wishes.preferred_scopes, *wishes.role_preferred)

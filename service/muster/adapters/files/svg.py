@@ -132,7 +132,7 @@ def _select(racks: dict[_Rack, list[Cell]], holdings: Holdings) -> dict[_Rack, l
     drawn: dict[_Rack, list[Cell]] = {}
     boxes_left = BOXES_DRAWN
     for rack, cells in racks.items():
-        if touched := [cell for cell in cells if cell.first.name in holdings.members][:boxes_left]:
+        if touched := [cell for cell in cells if cell.first_place.name in holdings.members][:boxes_left]:
             drawn[rack] = touched
             boxes_left -= len(touched)
     return drawn
@@ -256,7 +256,7 @@ class Cell:
     holdings: Holdings
 
     @property
-    def first(self) -> Place:
+    def first_place(self) -> Place:
         """The node whose GPUs are drawn."""
         return self.places[0]
 
@@ -269,8 +269,8 @@ class Cell:
     def title(self) -> str:
         """The node's name, or how many nodes with how many GPUs."""
         if not self.folded:
-            return self.first.name
-        count = self.first.state.node.topology.gpu_count
+            return self.first_place.name
+        count = self.first_place.state.node.topology.gpu_count
         return f"{len(self.places)} nodes" + (f" × {count} GPUs" if count else "")
 
     def width(self) -> float:
@@ -309,24 +309,27 @@ class Cell:
             sheet.text(x + PAD, top + number * POD_LINE - 4, cut(line, room / SMALL), "s")
 
     def _rows(self) -> list[_Row]:
-        topology = self.first.state.node.topology
-        return [(row, max(_links_of(topology, island).height for island in row)) for row in _grid(self.first)]
+        topology = self.first_place.state.node.topology
+        return [
+            (row, max(_links_of(topology, island).height for island in row))
+            for row in _grid(self.first_place)
+        ]
 
     def _border(self, sheet: Sheet) -> str:
-        members = self.holdings.members.get(self.first.name, {})
+        members = self.holdings.members.get(self.first_place.name, {})
         if len(members) != 1:
             return 'class="node"'
         return f'class="node" style="stroke:{sheet.colours[next(iter(members))]};stroke-width:2"'
 
     def _subtitle(self, tell_domain: bool) -> str:
-        state, members = self.first.state, self.holdings.members.get(self.first.name, {})
+        state, members = self.first_place.state, self.holdings.members.get(self.first_place.name, {})
         count, times = state.node.topology.gpu_count, len(self.places)
         phrases = [f"{state.free_gpu_count * times} of {count * times} free" if count else "no GPUs"]
         phrases += [f"{self.holdings.letters[key]} × {number * times}" for key, number in members.items()]
-        if tell_domain and self.first.wide:
-            phrases.insert(0, f"domain {self.first.wide}")
+        if tell_domain and self.first_place.wide:
+            phrases.insert(0, f"domain {self.first_place.wide}")
         if self.folded:
-            phrases.append(f"{self.first.name} … {self.places[-1].name}")
+            phrases.append(f"{self.first_place.name} … {self.places[-1].name}")
         return " · ".join(phrases)
 
     def _names(self) -> str:
@@ -344,7 +347,7 @@ class Cell:
     def _pods(self) -> list[str]:
         """Return which pod has which GPUs, one line for each pod."""
         of_pod: dict[str, list[int]] = {}
-        for gpu, (_, pod) in sorted(self.holdings.holders.get(self.first.name, {}).items()):
+        for gpu, (_, pod) in sorted(self.holdings.holders.get(self.first_place.name, {}).items()):
             of_pod.setdefault(pod, []).append(gpu)
         if self.folded:
             return [f"{len(of_pod)} {plural('pod', len(of_pod))} on each node"] if of_pod else []
@@ -353,7 +356,7 @@ class Cell:
         return lines[:PODS_LISTED] + more
 
     def _island(self, sheet: Sheet, gpus: tuple[int, ...], x: float, y: float) -> None:
-        place = self.first
+        place = self.first_place
         links = _links_of(place.state.node.topology, gpus)
         if len(gpus) > 1 and place.state.node.topology.has_fabric:
             width = len(gpus) * (GPU + GAP) - GAP
@@ -372,7 +375,7 @@ class Cell:
         sheet.parts += _draw_links(links, gpus, (x, y + GPU + 5), GPU + GAP, GPU)
 
     def _gpu(self, sheet: Sheet, gpu: int, x: float, y: float) -> None:
-        place = self.first
+        place = self.first_place
         holder = self.holdings.holders.get(place.name, {}).get(gpu)
         if holder is not None:
             key, pod = holder
@@ -405,7 +408,7 @@ def _fold(places: Iterable[Place], holdings: Holdings) -> list[Cell]:
     """
     boxes: dict[object, list[Place]] = {}
     for place in places:
-        boxes.setdefault(_whole(place, holdings) or place.name, []).append(place)
+        boxes.setdefault(_whole_use(place, holdings) or place.name, []).append(place)
     cells: list[Cell] = []
     for alike in boxes.values():
         together = len(alike) >= FOLD_FROM
@@ -414,7 +417,7 @@ def _fold(places: Iterable[Place], holdings: Holdings) -> list[Cell]:
     return cells
 
 
-def _whole(place: Place, holdings: Holdings) -> object:
+def _whole_use(place: Place, holdings: Holdings) -> object:
     """Return the use, shape and members of a node that is used as a whole; None if it is partly used."""
     state, count = place.state, place.state.node.topology.gpu_count
     holders = holdings.holders.get(place.name, {})

@@ -30,7 +30,7 @@ _API_VERSIONS = {"Job": "batch/v1", "StatefulSet": "apps/v1"}
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ControllerPods:
     """A controller's pods, or `why_none`. `ordered` is whether each is created only when the one before it
     runs.
     """
@@ -40,7 +40,7 @@ class Made:
     ordered: bool = False
 
 
-def expand(document: Document) -> Made | None:
+def expand(document: Document) -> ControllerPods | None:
     """Return the pods that an object stands for; None if its kind creates no pods that are read.
 
     Raises:
@@ -53,7 +53,7 @@ def expand(document: Document) -> Made | None:
 # --- the controllers -------------------------------------------------------------------------------
 
 
-def _of_kind(document: Document) -> Made:
+def _of_kind(document: Document) -> ControllerPods:
     """Return the pods of a kind of job, as the table of kinds describes them."""
     obj = shapes.stored(document, CustomObject)
     owner = Owner.of(document.kind, obj)
@@ -64,7 +64,7 @@ def _of_kind(document: Document) -> Made:
             raise document.malformed(f"{cause.field}: expected {cause.expected}{got}")
     templates = [_template(document, role) for role in described.roles]
     if described.idle:
-        return Made(why_none=described.idle)
+        return ControllerPods(why_none=described.idle)
     reference = OwnerReference(
         owner.api_version, obj.metadata.uid, document.kind, owner.name, controller=True
     )
@@ -74,7 +74,7 @@ def _of_kind(document: Document) -> Made:
         for role, template in zip(described.roles, templates, strict=True)
         for number in range(role.count)
     )
-    return Made(tuple(pods), ordered=described.ordered)
+    return ControllerPods(tuple(pods), ordered=described.ordered)
 
 
 def _template(document: Document, role: Role) -> Template:
@@ -113,7 +113,7 @@ def _with_additions(template: Template, new: NewPod) -> Template:
     return msgspec.structs.replace(template, spec=spec)
 
 
-def _replicas(document: Document) -> Made:
+def _replicas(document: Document) -> ControllerPods:
     """Return the pods of a Deployment, ReplicaSet or ReplicationController: equal pods with random names."""
     workload = shapes.stored(document, Workload)
     template, meta = workload.spec.template, workload.metadata
@@ -132,10 +132,10 @@ def _replicas(document: Document) -> Made:
         stem = f"{stem}-{labels[TEMPLATE_HASH]}"
         owner = _reference("apps/v1", "ReplicaSet", meta.namespace, stem)
     names = (f"{stem}-{letters(number)}" for number in range(count))
-    return Made(tuple(_pod(name, template, meta.namespace, owner, labels) for name in names))
+    return ControllerPods(tuple(_pod(name, template, meta.namespace, owner, labels) for name in names))
 
 
-Maker = Callable[[Document], Made]
+Maker = Callable[[Document], ControllerPods]
 
 MAKERS: Mapping[tuple[str, str], Maker] = MappingProxyType(
     {

@@ -52,7 +52,7 @@ class Cause(StrEnum):
     SLOW = "slow"
     """The shim has read nothing for long."""
     SHUTDOWN = "shutdown"
-    LEFT = "left"
+    SHIM_LEFT = "left"
 
 
 class Session:
@@ -201,8 +201,8 @@ class GangServer:
             await self._gangs.opened(session, request.in_flight)
             await self._write_all(session, context)
         finally:
-            session.end(Cause.LEFT)  # unless it has ended already
-            cause = session.cause or Cause.LEFT
+            session.end(Cause.SHIM_LEFT)  # unless it has ended already
+            cause = session.cause or Cause.SHIM_LEFT
             log.info("session ended", session=request.session, epoch=session.epoch, cause=cause.value)
             self._metrics.session_ended(cause.value)
             await self._gangs.closed(session)

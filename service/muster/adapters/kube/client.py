@@ -86,7 +86,7 @@ class KubeClient:
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
         self._kubeconfig = kubeconfig
         self._context = context
-        self._rest: Any = None
+        self._rest_client: Any = None
         self._configuration: Any = None
         self._loaded = 0.0
         self._reloading = asyncio.Lock()
@@ -114,9 +114,9 @@ class KubeClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._rest is not None:
-            await self._rest.close()
-            self._rest = None
+        if self._rest_client is not None:
+            await self._rest_client.close()
+            self._rest_client = None
 
     @property
     def host(self) -> str:
@@ -202,7 +202,7 @@ class KubeClient:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         import aiohttp
 
-        if self._rest is None:
+        if self._rest_client is None:
             raise Unreachable(f"{verb} {subject}: the client is closed")
         total_s = REQUEST_TIMEOUT_S if verb == "GET" else WRITE_TIMEOUT_S
         timeout = aiohttp.ClientTimeout(
@@ -218,7 +218,7 @@ class KubeClient:
             if verb == "PATCH":
                 headers["Content-Type"] = f"application/{patch}-patch+json"
             async with asyncio.timeout(OPEN_TIMEOUT_S if read_deadline_s is not None else None):
-                answer = await self._rest.request(
+                answer = await self._rest_client.request(
                     verb, url, headers=headers, body=body, _request_timeout=timeout
                 )
             self._heard_at = time.monotonic()
@@ -278,7 +278,7 @@ class KubeClient:
     async def _reload(self) -> None:
         """Read tokens and certificates again, for the caller's next try: they expire or are replaced."""
         async with self._reloading:
-            if time.monotonic() - self._loaded < CREDENTIALS_RELOAD_AFTER_S or self._rest is None:
+            if time.monotonic() - self._loaded < CREDENTIALS_RELOAD_AFTER_S or self._rest_client is None:
                 return
             await self._load()
 
@@ -300,7 +300,7 @@ class KubeClient:
         configuration.client_session_kwargs = {"trust_env": False}
         with self._credentials():
             connection = _connection(RESTClientObject, configuration)
-        old, self._rest, self._configuration = self._rest, connection, configuration
+        old, self._rest_client, self._configuration = self._rest_client, connection, configuration
         self._loaded = time.monotonic()
         if old is not None:
             for answer in list(self._answers):

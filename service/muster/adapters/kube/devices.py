@@ -49,7 +49,7 @@ class ServedResources:
         self._pass_on = put
         self._served: dict[str, frozenset[str]] = {}
         """DeviceClass → its extended resources."""
-        self._asked: set[str] = set()
+        self._requested_resources: set[str] = set()
         """Resources that a waiting pod has asked for. Nodes get no others: most classes are for claims
         alone."""
         self._nodes: dict[str, Node] = {}
@@ -69,8 +69,8 @@ class ServedResources:
                 if pod.claim is not None and pod.resources.others and not pod.node:
                     self._pods[pod.uid] = pod
                     message = PodSeen(now, self._asking(pod))
-                    if new := (_others(pod) & self._resources) - self._asked:
-                        self._asked |= new
+                    if new := (_others(pod) & self._resources) - self._requested_resources:
+                        self._requested_resources |= new
                         await self._read_nodes()
             case PodGone(_, uid):
                 self._pods.pop(uid, None)
@@ -89,10 +89,13 @@ class ServedResources:
         for uid, pod in asking_pods.items():
             if self._pods.get(uid) is pod:
                 await self._pass_on(PodSeen(time.monotonic(), self._asking(pod)))
-        before_asked, self._asked = self._asked, self._asked & self._resources
+        before_asked, self._requested_resources = (
+            self._requested_resources,
+            self._requested_resources & self._resources,
+        )
         for pod in asking_pods.values():
-            self._asked |= _others(pod) & self._resources
-        if self._asked != before_asked:
+            self._requested_resources |= _others(pod) & self._resources
+        if self._requested_resources != before_asked:
             await self._read_nodes()
 
     def _resources_of(self, name: str, obj: DeviceClassObject | None) -> frozenset[str]:
@@ -114,7 +117,9 @@ class ServedResources:
     def _offering(self, node: Node) -> Node:
         """Return the node with plenty of what its device plugins do not offer."""
         of_plugins = dict(node.allocatable.others)
-        more = dict.fromkeys(self._asked - {name for name, count in of_plugins.items() if count}, MOST)
+        more = dict.fromkeys(
+            self._requested_resources - {name for name, count in of_plugins.items() if count}, MOST
+        )
         if not more:
             return node
         return replace(
@@ -150,7 +155,7 @@ class DeviceIntake:
         self._served = served
         self._uids = Grouped[str, str]()
         """UIDs of claims by their namespace and name. One may be made again under its name."""
-        self._held: dict[str, DeviceClaim] = {}
+        self._holding_claims: dict[str, DeviceClaim] = {}
         """By the claim's UID."""
 
     async def on_slice(self, name: str, obj: ResourceSlice | None) -> None:
@@ -195,9 +200,9 @@ class DeviceIntake:
         elif (obj.metadata.annotations or {}).get(EXTENDED) != "true":
             await self._asks(uid, named(obj.metadata), obj.spec, unallocated=is_unallocated(obj))
         held = held_by(obj) if obj is not None else DeviceClaim(uid)
-        held_before = self._held.pop(uid, DeviceClaim(uid))
+        held_before = self._holding_claims.pop(uid, DeviceClaim(uid))
         if held.devices:
-            self._held[uid] = held
+            self._holding_claims[uid] = held
         if held != held_before:
             await self._put(DeviceClaimSeen(time.monotonic(), held))
 

@@ -65,27 +65,27 @@ class Succeeded:
 
     def __init__(self, put: Callable[[JobSeen], Awaitable[None]]) -> None:
         self._put = put
-        self._said: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         """Only numbers above 0."""
         self._uids: dict[str, str] = {}
-        """Namespace and name → UID of the Job that exists and is in `_said`."""
+        """Namespace and name → UID of the Job that exists and is in `_numbers`."""
         self._pods = Grouped[str, str]()
         """UIDs of pods of ours, by their Job."""
         self._gone: set[str] = set()
-        """Deleted Jobs in `_said` and `_pods`."""
+        """Deleted Jobs in `_numbers` and `_pods`."""
 
     async def see_job(self, name: str, obj: CustomObject) -> None:
         """Take in a Job's change. `name`: its namespace and name."""
         meta, number = obj.metadata, batch.succeeded(obj)
         if self._uids.get(name) != meta.uid:
             self.forget_job(name)  # the watch may skip a deletion
-        if number == self._said.get(meta.uid, 0):
+        if number == self._numbers.get(meta.uid, 0):
             return
-        self._uids[name], self._said[meta.uid] = meta.uid, number
+        self._uids[name], self._numbers[meta.uid] = meta.uid, number
         if meta.uid in self._pods.groups:
             await self._put(JobSeen(time.monotonic(), meta.uid, number))
         if not number:
-            del self._uids[name], self._said[meta.uid]
+            del self._uids[name], self._numbers[meta.uid]
 
     def forget_job(self, name: str) -> None:
         """Forget a Job without pods of ours, by its namespace and name."""
@@ -93,7 +93,7 @@ class Succeeded:
         if uid in self._pods.groups:
             self._gone.add(uid)
         else:
-            self._said.pop(uid, None)
+            self._numbers.pop(uid, None)
 
     async def see_pod(self, pod: Pod) -> None:
         """Take in a pod of ours."""
@@ -102,18 +102,18 @@ class Succeeded:
             return
         first = by.uid not in self._pods.groups
         self._pods.put(pod.uid, by.uid)
-        if first and by.uid in self._said:
-            await self._put(JobSeen(time.monotonic(), by.uid, self._said[by.uid]))
+        if first and by.uid in self._numbers:
+            await self._put(JobSeen(time.monotonic(), by.uid, self._numbers[by.uid]))
 
     async def forget_pod(self, uid: str) -> None:
         """Forget a pod."""
         job = self._pods.put(uid, None)
         if job is None or job in self._pods.groups:
             return
-        if job in self._said:
+        if job in self._numbers:
             await self._put(JobSeen(time.monotonic(), job, 0))
             if job in self._gone:
-                del self._said[job]
+                del self._numbers[job]
         self._gone.discard(job)
 
 

@@ -40,23 +40,23 @@ class Standing:
     def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool]) -> None:
         self.emit = emit
         self.leads = leads
-        self._held: dict[Hashable, EmitEvent] = {}
+        self._unposted_events: dict[Hashable, EmitEvent] = {}
 
     def say(self, key: Hashable, event: EmitEvent) -> None:
         """Post the event, or keep it as the newest about `key`."""
-        self._held.pop(key, None)
+        self._unposted_events.pop(key, None)
         if self.leads():
             self.emit(event)
         else:
-            self._held[key] = event
+            self._unposted_events[key] = event
 
     def drop(self, key: Hashable) -> None:
         """Note that nothing is to be said about `key` any more."""
-        self._held.pop(key, None)
+        self._unposted_events.pop(key, None)
 
     def post_held(self) -> None:
         """Post what was kept, when this replica begins to lead."""
-        events, self._held = self._held, {}
+        events, self._unposted_events = self._unposted_events, {}
         for event in events.values():
             self.emit(event)
 

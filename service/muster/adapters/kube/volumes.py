@@ -45,7 +45,7 @@ class VolumeIntake:
         """CSI driver → whether its volumes are attached to nodes."""
         self._claims_of = Grouped[str, str]()
         """Claims by the volume that they name."""
-        self._told: set[str] = set()
+        self._reported_claims: set[str] = set()
         """The claims that the gangs know to attach once."""
 
     async def on_claim(self, key: str, obj: PersistentVolumeClaim | None) -> None:
@@ -84,8 +84,8 @@ class VolumeIntake:
     async def _tell(self, keys: Iterable[str]) -> None:
         for key in keys:
             once = self._attaches_once(key)
-            if once != (key in self._told):
-                (self._told.add if once else self._told.discard)(key)
+            if once != (key in self._reported_claims):
+                (self._reported_claims.add if once else self._reported_claims.discard)(key)
                 namespace, _, name = key.partition("/")
                 await self._put(VolumeClaimSeen(time.monotonic(), namespace, name, once))
 

@@ -99,7 +99,7 @@ class Watcher(Generic[T]):
         self._metrics = metrics
         self._settings = settings
         self._backoff = Backoff(self._settings.backoff_first_s, self._settings.backoff_limit_s)
-        self._known: dict[str, str] = {}
+        self._known_versions: dict[str, str] = {}
         """Key → resource version of what the sink believes to exist."""
         self._version = ""
         self._place = 0
@@ -181,7 +181,7 @@ class Watcher(Generic[T]):
         self._place = (self._place + 1) % len(self._resource.paths)
         if self._place:
             return
-        for key in list(self._known):
+        for key in list(self._known_versions):
             await self._gone(key)
         if not self._absent:
             log.info("not there, looked for again", resource=self._resource.plural)
@@ -211,7 +211,7 @@ class Watcher(Generic[T]):
         """Bring the sink to the state of one list. The very first list streams page by page; a later one is
         read to its end first, so that what is gone is said before what replaced it."""
         pages: list[Page[T]] = []
-        later = bool(self._known)
+        later = bool(self._known_versions)
         token = ""
         while True:
             page = await self._page(token)
@@ -223,14 +223,14 @@ class Watcher(Generic[T]):
         if later:
             await self._deliver_deletions(pages)
             if self._place != self._listed:  # the same object, but in another version of its API
-                self._known = dict.fromkeys(self._known, "")
+                self._known_versions = dict.fromkeys(self._known_versions, "")
             for page in pages:
                 await self._deliver(page)
         unreadable = {problem.key for page in pages for problem in page.unreadable}
-        self._left_out.keep(self._resource.plural, unreadable | self._known.keys())
+        self._left_out.keep(self._resource.plural, unreadable | self._known_versions.keys())
         self._version, self._listed = pages[-1].version, self._place
         if self._absent or not self.synced.is_set():
-            log.info("listed", resource=self._resource.plural, objects=len(self._known))
+            log.info("listed", resource=self._resource.plural, objects=len(self._known_versions))
         self._forbidden = 0
         await self._is_absent(False)
         await self._is_silent(False)
@@ -285,7 +285,7 @@ class Watcher(Generic[T]):
             return  # we can't tell which of the known objects these are: better one too many than one too few
         listed = {self._resource.key(item.metadata) for page in pages for item in page.items}
         listed.update(problem.key for problem in unreadable)
-        for key in [key for key in self._known if key not in listed]:
+        for key in [key for key in self._known_versions if key not in listed]:
             await self._gone(key)
 
     # --- watch ---------------------------------------------------------------------------------------
@@ -341,19 +341,19 @@ class Watcher(Generic[T]):
 
     async def _seen(self, item: T) -> None:
         key, version = self._resource.key(item.metadata), item.metadata.resource_version
-        if self._known.get(key) == version:
+        if self._known_versions.get(key) == version:
             return  # listed again, unchanged
         on = (self._resource.kind, self._path, item.metadata)
         with self._left_out.guard(self._resource.plural, key, named(item.metadata), on):
             await self._sink(key, item)
-        self._known[key] = version
+        self._known_versions[key] = version
 
     async def _gone(self, key: str) -> None:
         self._left_out.clear(self._resource.plural, key)
-        if key in self._known:
+        if key in self._known_versions:
             with self._left_out.guard(self._resource.plural, key, key):
                 await self._sink(key, None)
-            del self._known[key]
+            del self._known_versions[key]
 
     def _leave_out(self, problem: Undecodable) -> None:
         """One object of another shape than its kind: what was known of it stays, the rest goes on."""
@@ -420,7 +420,7 @@ class PacedWatcher(Watcher[T]):
             await super()._on_line(line)
             return
         metadata, key = change.metadata, self._resource.key(change.metadata)
-        is_known = key in self._known and self._nodes.get(key) == change.spec.node_name
+        is_known = key in self._known_versions and self._nodes.get(key) == change.spec.node_name
         if is_known and self._rest_s(metadata.namespace) and self._waiting_bytes < MAX_WAITING_BYTES:
             self._forget(key)
             self._waiting[key] = (metadata.namespace, line)

@@ -202,7 +202,7 @@ class ConditionWriter(Outbox[_Pod]):
         self._fails = False
 
     @property
-    def kept(self) -> int:
+    def pod_count(self) -> int:
         """Return of how many pods anything is kept."""
         return len(self._desired.keys() | self._shown.keys() | self._sent.keys() | self._unreviewed)
 
@@ -315,7 +315,7 @@ class _Post:
     name: str
     uid: str
     message: str
-    at: datetime
+    event_time: datetime
     id: str
     """Of the event's own name, the same at each try."""
 
@@ -373,7 +373,7 @@ class EventPoster(Outbox[_Post]):
             self._metrics.event("failed")
 
     def _body(self, post: _Post) -> dict[str, object]:
-        at = _text_of(post.at)
+        at = _text_of(post.event_time)
         return {
             "apiVersion": "v1",
             "kind": "Event",

@@ -77,7 +77,7 @@ class Access:
         self._post = post
         self._clock = clock
         self._key = secrets.token_bytes(32)
-        self._known: dict[Answer, OrderedDict[bytes, float]] = {
+        self._known_tokens: dict[Answer, OrderedDict[bytes, float]] = {
             answer: OrderedDict() for answer in (Answer.ALLOWED, Answer.UNKNOWN, Answer.FORBIDDEN)
         }
         self._new, self._renewed = (
@@ -93,7 +93,7 @@ class Access:
         digest = hashlib.blake2b(token.encode("utf-8", "surrogateescape"), key=self._key).digest()
         if (answer := self._recall(digest)) is not None:
             return answer
-        budget, turns = self._renewed if digest in self._known[Answer.ALLOWED] else self._new
+        budget, turns = self._renewed if digest in self._known_tokens[Answer.ALLOWED] else self._new
         if budget.available < 1:
             return Answer.UNAVAILABLE
         budget.spend()
@@ -106,16 +106,16 @@ class Access:
         return answer
 
     def _recall(self, digest: bytes) -> Answer | None:
-        for answer, expiries in self._known.items():
+        for answer, expiries in self._known_tokens.items():
             until = expiries.get(digest)
             if until is not None and until > self._clock():
                 return answer
         return None
 
     def _remember(self, digest: bytes, answer: Answer) -> None:
-        for expiries in self._known.values():
+        for expiries in self._known_tokens.values():
             expiries.pop(digest, None)
-        of_answer = self._known[answer]
+        of_answer = self._known_tokens[answer]
         of_answer[digest] = self._clock() + (ALLOWED_S if answer is Answer.ALLOWED else REFUSED_S)
         while len(of_answer) > MOST_KNOWN:
             of_answer.popitem(last=False)

@@ -111,7 +111,7 @@ class Board:
         self._seen = _Seen()
         self._fresh = asyncio.Event()
         """Set while what was seen is recent: it is cleared when the cluster is looked at again."""
-        self._told = asyncio.Event()
+        self._news = asyncio.Event()
         self._watching = 0
         self._watched = asyncio.Event()
         self._body: tuple[str, asyncio.Future[bytes]] | None = None
@@ -152,7 +152,7 @@ class Board:
         """Return whether there is a newer generation than `after`, at the latest after `within_s`."""
         if self.log.generation > after:
             return True
-        event = self._told
+        event = self._news
         try:
             await asyncio.wait_for(event.wait(), within_s)
         except TimeoutError:
@@ -271,7 +271,7 @@ class Board:
             self.log.clear()
         else:
             self.log.add(change)
-        event, self._told = self._told, asyncio.Event()
+        event, self._news = self._news, asyncio.Event()
         event.set()
 
     def _state(self) -> dict[str, Any]:

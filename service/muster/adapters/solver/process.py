@@ -373,13 +373,15 @@ class Inside:
         self._interrupted = False
         bounds, began = self._bounds, time.thread_time()
 
-        def left() -> float:
+        def slice_seconds_left() -> float:
             if self._closed or self._interrupted:
                 return 0.0
             return min(seconds_left(), began + bounds.slice_s - time.thread_time())
 
         timings = Timings(time.monotonic)
-        limits = Limits(bounds.deterministic_time, left, solve.excluded, timings, bounds.most_roles)
+        limits = Limits(
+            bounds.deterministic_time, slice_seconds_left, solve.excluded, timings, bounds.most_roles
+        )
         decision: Decision = pkgutil.resolve_name(self._name)(solve.snapshot, solve.request, limits)
         self.processor_s, self.stretches = time.thread_time() - began, timings.stretches
         return decision

@@ -147,7 +147,7 @@ class Attempts:
         self._open: dict[str, _Attempt] = {}
         self._last: dict[str, SpanContext] = {}
         """Gang that waits → its attempt before."""
-        self._known: dict[str, deque[KnownTrace]] = {}
+        self._traces: dict[str, deque[KnownTrace]] = {}
         """Gang → its last traces, oldest first."""
 
     def __len__(self) -> int:
@@ -155,7 +155,7 @@ class Attempts:
 
     def traces(self, gang: str) -> list[KnownTrace]:
         """Return the gang's last traces, the newest first, also after their end."""
-        return list(self._known.get(gang, ()))[::-1]
+        return list(self._traces.get(gang, ()))[::-1]
 
     def trace_id(self, gang: str) -> str:
         """Return the id of the gang's trace, "" if it has none."""
@@ -248,7 +248,7 @@ class Attempts:
         else:
             attempt.trace_id = self._tracing.new_id()
         self._open[move.gang] = attempt
-        traces = self._known.setdefault(move.gang, deque(maxlen=MOST_TRACES))
+        traces = self._traces.setdefault(move.gang, deque(maxlen=MOST_TRACES))
         exported = attempt.root is not None
         traces.append(KnownTrace(attempt.trace_id, attempt.ns(move.at) / 1e9, exported))
         return attempt
@@ -257,9 +257,9 @@ class Attempts:
         self._last.pop(move.gang, None)
         attempt = self._open.pop(move.gang, None)
         if outcome == "gone":
-            self._known.pop(move.gang, None)
+            self._traces.pop(move.gang, None)
         elif attempt is not None:
-            traces = self._known[move.gang]
+            traces = self._traces[move.gang]
             traces[-1] = replace(traces[-1], outcome=outcome)
         if attempt is None or attempt.root is None:
             return

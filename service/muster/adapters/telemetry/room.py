@@ -138,14 +138,14 @@ class LabelValues:
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most = most
+        self._max_values = most
         self._values: set[str] = set()
         self._newcomers = Budget(most, 1 / RENEWAL_S, clock)
 
     def choose(self, counts: Mapping[str, int]) -> Set[str]:
         """Return the values that have series of their own, given how much there is of each."""
         countable = (pair for pair in counts.items() if pair[0] != OTHERS)
-        for value, count in nsmallest(self._most, countable, key=lambda pair: (-pair[1], pair[0])):
+        for value, count in nsmallest(self._max_values, countable, key=lambda pair: (-pair[1], pair[0])):
             if value in self._values:
                 continue
             if self._newcomers.available < 1 or not self._has_place(count, counts):
@@ -167,7 +167,7 @@ class LabelValues:
 
     def _has_place(self, count: int, counts: Mapping[str, int]) -> bool:
         """Return whether a value with this count gets a place; the least of the others makes way."""
-        if len(self._values) < self._most:
+        if len(self._values) < self._max_values:
             return True
         least = min(self._values, key=lambda value: (counts.get(value, 0), value))
         if counts.get(least, 0) >= count:

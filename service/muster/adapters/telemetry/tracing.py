@@ -120,7 +120,7 @@ class AtMost(Sampler):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._budget, self._said = Budget(BURST, RATE, clock), False
+        self._budget, self._has_warned = Budget(BURST, RATE, clock), False
         self._latest: dict[object, float] = {}
         """When a namespace had its last trace, for a pause at least."""
 
@@ -139,9 +139,9 @@ class AtMost(Sampler):
         namespace = (attributes or {}).get(NAMESPACE)
         rests = now - self._latest.get(namespace, now - PAUSE_S) < PAUSE_S
         if traces_left < 1 or (rests and traces_left <= RESERVE):
-            if not self._said:
+            if not self._has_warned:
                 log.warning("gangs come too fast: some have no trace", traces_a_second=RATE)
-            self._said = True
+            self._has_warned = True
             return SamplingResult(Decision.DROP)
         self._budget.spend()
         if len(self._latest) > BURST + RATE:
