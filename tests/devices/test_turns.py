@@ -6,7 +6,7 @@ import pytest
 
 from muster.devices.booking import Ask, Booking, Refused, Waiter
 from muster.devices.inventory import MEMORY, WHOLE, Gpu, Inventory
-from muster.devices.turns import Given, Isolation, Turns
+from muster.devices.turns import ContainerGrant, Isolation, Turns
 
 NODE = Inventory(tuple(Gpu(index, f"GPU-{index}", 16) for index in range(8)))
 ALL = tuple(device.id for device in NODE.devices(WHOLE))
@@ -27,7 +27,7 @@ def ask(
     return turns.prefer([waiter], {waiter.name: with_devices}, NODE, (ALL, must, size))
 
 
-def take(turns: Turns, *devices: str) -> Given | Refused:
+def take(turns: Turns, *devices: str) -> ContainerGrant | Refused:
     try:
         return turns.allocate(NODE, devices, Isolation())
     except Refused as refusal:
@@ -39,14 +39,14 @@ def test_each_container_gets_what_was_answered_for_it() -> None:
     assert ask(turns, waiter, 2) == ("GPU-5", "GPU-2")
     assert turns.pending
     allocation = take(turns, "GPU-2", "GPU-5")
-    assert isinstance(allocation, Given)
+    assert isinstance(allocation, ContainerGrant)
     assert (allocation.booking.container, allocation.grant.env["NVIDIA_VISIBLE_DEVICES"]) == (
         "main",
         "GPU-5,GPU-2",
     )
     assert not turns.pending
     assert ask(turns, waiter, 1, ("main",)) == ("GPU-7",)
-    assert isinstance(take(turns, "GPU-7"), Given)
+    assert isinstance(take(turns, "GPU-7"), ContainerGrant)
 
 
 @pytest.mark.parametrize("devices", [("GPU-0",), ("GPU-5", "GPU-3"), ("GPU-5",), ("GPU-5", "GPU-2", "GPU-1")])
@@ -65,9 +65,9 @@ def test_who_takes_without_asking_gets_nothing() -> None:
 def test_devices_of_an_init_container_are_given_again_without_a_question() -> None:
     turns, waiter = Turns(), pod(whole("init", 5, 2, lends=True), whole("main", 5, 2))
     assert ask(turns, waiter, 2) == ("GPU-5", "GPU-2")
-    assert isinstance(take(turns, "GPU-5", "GPU-2"), Given)
+    assert isinstance(take(turns, "GPU-5", "GPU-2"), ContainerGrant)
     again = take(turns, "GPU-2", "GPU-5")
-    assert isinstance(again, Given)
+    assert isinstance(again, ContainerGrant)
     assert (again.booking.container, again.grant.env["NVIDIA_VISIBLE_DEVICES"]) == ("main", "GPU-5,GPU-2")
 
 
@@ -78,8 +78,8 @@ def test_a_container_may_get_a_part_of_what_an_init_container_had() -> None:
     ask(turns, waiter, 3)
     take(turns, "GPU-5", "GPU-2", "GPU-7")
     main, helper = take(turns, "GPU-7"), take(turns, "GPU-2", "GPU-5")
-    assert isinstance(main, Given)
-    assert isinstance(helper, Given)
+    assert isinstance(main, ContainerGrant)
+    assert isinstance(helper, ContainerGrant)
     assert main.grant.env["NVIDIA_VISIBLE_DEVICES"] == "GPU-7"
     assert helper.grant.env["NVIDIA_VISIBLE_DEVICES"] == "GPU-5,GPU-2"
 
@@ -89,7 +89,7 @@ def test_a_larger_container_keeps_what_the_init_container_had() -> None:
     ask(turns, waiter, 1)
     take(turns, "GPU-5")
     assert ask(turns, waiter, 2, must=("GPU-5",)) == ("GPU-5", "GPU-2")
-    assert isinstance(take(turns, "GPU-2", "GPU-5"), Given)
+    assert isinstance(take(turns, "GPU-2", "GPU-5"), ContainerGrant)
 
 
 @pytest.mark.parametrize("devices", [("GPU-5", "GPU-2"), ("GPU-1",)])
@@ -106,7 +106,7 @@ def test_memory_that_was_lent_must_be_even() -> None:
     waiter, turns = pod(init, shared), Turns()
     units = tuple(device.id for device in NODE.devices(MEMORY))
     devices = turns.prefer([waiter], {waiter.name: ()}, NODE, (units, (), 4))
-    assert isinstance(take(turns, *devices), Given)
+    assert isinstance(take(turns, *devices), ContainerGrant)
     assert isinstance(take(turns, "GPU-3-_-0", "GPU-3-_-1"), Refused)
 
 

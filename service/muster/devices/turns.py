@@ -150,7 +150,7 @@ def _sentence(booking: Booking, text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ContainerGrant:
     """What a container of a pod gets."""
 
     waiter: Waiter
@@ -252,7 +252,9 @@ class Turns:
             self._served.setdefault(turn.waiter.uid, set()).add(turn.container)
         return turn.waiter, turn.allocated
 
-    def allocate(self, inventory: Inventory, devices: Collection[str], isolation: Isolation) -> Given:
+    def allocate(
+        self, inventory: Inventory, devices: Collection[str], isolation: Isolation
+    ) -> ContainerGrant:
         """Return what the container of these devices gets.
 
         Raises:
@@ -270,7 +272,7 @@ class Turns:
         self._served.setdefault(turn.waiter.uid, set()).add(booking.container)
         turn.answered = None
         turn.lent = turn.lent | set(devices) if booking.lends else turn.lent - set(devices)
-        return Given(turn.waiter, booking, grant)
+        return ContainerGrant(turn.waiter, booking, grant)
 
     def _booking(self, turn: _Turn, inventory: Inventory, devices: frozenset[str]) -> Booking:
         """Return the booking of the container whose turn it is.

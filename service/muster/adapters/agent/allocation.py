@@ -13,7 +13,7 @@ from muster.adapters.agent.api import ApiError, ApiServer, Outbox, Target
 from muster.adapters.agent.kubelet import KubeletError, Sockets, devices_of_pods
 from muster.devices.booking import Ask, Booking, Planless, Refused, Waiter, in_order
 from muster.devices.inventory import MEMORY, Inventory, uuid_of
-from muster.devices.turns import VISIBLE, Given, Isolation, Turns
+from muster.devices.turns import VISIBLE, ContainerGrant, Isolation, Turns
 from muster.dialects import quantities
 from muster.dialects.objects import Container, PodObject
 from muster.dialects.pods import pods
@@ -135,7 +135,7 @@ class Allocator:
             except Refused as refusal:
                 raise self.refuse(refusal.waiter, str(refusal)) from refusal
 
-    async def allocate(self, devices: list[str]) -> Given:
+    async def allocate(self, devices: list[str]) -> ContainerGrant:
         """Return the container that gets these devices, with what it gets.
 
         Raises:
