@@ -105,7 +105,7 @@ def test_many_problems_are_counted() -> None:
 
 def test_what_is_kept_of_a_node_is_bounded() -> None:
     texts = {"GPU_TOPOLOGY": "x" * 200_000, "other": "x" * 200_000}
-    small = nodes.kept(node_object(GPU, annotations=texts))
+    small = nodes.trim(node_object(GPU, annotations=texts))
     assert {key: len(text) for key, text in (small.metadata.annotations or {}).items()} == {
         "GPU_TOPOLOGY": MAX_TEXT + 1
     }
@@ -130,7 +130,7 @@ def test_what_is_kept_of_a_config_map_says_the_same(case: str) -> None:
     name, labels, data = MAPS[case]
     meta = Metadata(name, "", "kube-system", "uid", labels=labels, annotations={"a": "x" * 100_000})
     obj = ConfigMapObject(meta, data)
-    small = configmaps.kept(obj)
+    small = configmaps.trim(obj)
     assert small.metadata.annotations is None
     assert all(len(text) <= MAX_TEXT + 1 for text in (small.data or {}).values())
     assert configmaps.node_of(obj) == configmaps.node_of(small) == "n"

@@ -279,4 +279,4 @@ TAKEN = {
 def test_what_an_allocation_takes(case: str) -> None:
     consumed, share_id, amount = TAKEN[case]
     result = {"driver": "d", "consumedCapacity": consumed, **({"shareID": share_id} if share_id else {})}
-    assert shares.taken(msgspec.convert(result, AllocatedDevice)) == amount
+    assert shares.taken_bytes(msgspec.convert(result, AllocatedDevice)) == amount

@@ -73,9 +73,9 @@ class Fields:
 
     def bad(self, field: str, value: object, expected: str) -> None:
         """Say that a field can't be used."""
-        self.said(f"{self._path}{field}", value, expected)
+        self.bad_value(f"{self._path}{field}", value, expected)
 
-    def said(self, name: str, value: object, expected: str) -> None:
+    def bad_value(self, name: str, value: object, expected: str) -> None:
         """Say that something else of the object can't be used: an annotation."""
         if len(self.causes) < MAX_CAUSES:
             self.causes.append(BadValue(self._where, name, _shown(value), expected))
@@ -92,7 +92,7 @@ class Fields:
         """Return the field as it is; None if it is not given."""
         return self._value.get(field)
 
-    def known(self, *fields: str) -> None:
+    def note_unknown(self, *fields: str) -> None:
         """Note a field that is none of these."""
         unknown = sorted(str(field) for field in set(self._value) - set(fields))
         if unknown:

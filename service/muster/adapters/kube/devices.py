@@ -229,6 +229,6 @@ def held_by(claim: ResourceClaim) -> DeviceClaim:
     owners = claim.metadata.owner_references or () if not reserved else ()
     consumers = {consumer.uid for consumer in reserved or () if consumer.resource == "pods"}
     consumers |= {owner.uid for owner in owners if owner.controller and owner.kind == "Pod"}
-    shares_of_devices = tuple(map(shares.taken, results))
+    shares_of_devices = tuple(map(shares.taken_bytes, results))
     shares_taken = shares_of_devices if any(shares_of_devices) else ()
     return DeviceClaim(uid, devices, tuple(sorted(consumers)), shares_taken)

@@ -445,8 +445,8 @@ class Jobs:
     def _warn_of_more(self, key: Key, job: _Job, gang: str) -> None:
         """Post once, on the job, that a gang has more pods than the job makes."""
         of_job, count = self._family(key), len(job.present.keys_of(gang))
-        if of_job is not None and count > of_job.most > 0 and not of_job.group.causes:
-            makes = f"it makes {of_job.most} pods of gang {gang}"
+        if of_job is not None and count > of_job.full_size > 0 and not of_job.group.causes:
+            makes = f"it makes {of_job.full_size} pods of gang {gang}"
             text = f"{makes}, and {count} are there: all are placed if they fit"
             self._post(key[1], job, of_job.group.owner, EventReason.COUNTS_DIFFER, text)
 

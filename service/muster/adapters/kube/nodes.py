@@ -172,13 +172,13 @@ class NodeIntake:
                 self._on_labels()
                 await self._put(NodeGone(time.monotonic(), name))
             return
-        self._objects[name] = nodes.kept(obj)
+        self._objects[name] = nodes.trim(obj)
         await self._read_in_turn(name)
 
     async def on_config_map(self, key: str, obj: ConfigMapObject | None) -> None:
         """Take in what the ConfigMap of this key says of a node from now on: None if it says nothing."""
         node = configmaps.node_of(obj, self._settings) if obj is not None else ""
-        new = _ConfigMap(configmaps.kept(obj), self._settings) if obj is not None and node else None
+        new = _ConfigMap(configmaps.trim(obj), self._settings) if obj is not None and node else None
         before, old = self._maps_of.put(key, node or None) or "", self._maps.pop(key, None)
         if new is not None:
             self._maps[key] = old if old == new and old is not None else new

@@ -112,7 +112,7 @@ class Claims:
     ) -> None:
         self._resource_of = resource_of
         self._roundings = roundings
-        self._asked: dict[str, ClaimAsked] = {}
+        self._claims: dict[str, ClaimAsked] = {}
         self._unallocated: dict[str, bool] = {}
         """Of claims that belong to no single pod, by namespace and name."""
 
@@ -121,15 +121,15 @@ class Claims:
 
         `unallocated`: whether it has no devices yet; None if it belongs to a single pod.
         """
-        before = self._asked.pop(key, None), self._unallocated.pop(key, None)
-        after = _asked(spec) if spec is not None else None
+        before = self._claims.pop(key, None), self._unallocated.pop(key, None)
+        after = _claim_asked(spec) if spec is not None else None
         if after is not None:
-            self._asked[key] = after
+            self._claims[key] = after
             if unallocated is not None and after.requests:
                 self._unallocated[key] = unallocated
         return before != (after, self._unallocated.get(key))
 
-    def asked(self, obj: PodObject) -> DevicesAsked:
+    def devices_asked(self, obj: PodObject) -> DevicesAsked:
         """Return what a pod asks for by its claims."""
         object_name = f"pod/{obj.metadata.namespace}/{obj.metadata.name}"
         pod_claims = [claim for claim in claims_of(obj) if claim.key is not None]
@@ -138,17 +138,19 @@ class Claims:
                 object_name, "resourceClaims", str(len(pod_claims)), f"at most {MAX_CLAIMS} claims"
             )
             return DevicesAsked(causes=(too_many,))
-        if any(claim.key not in self._asked for claim in pod_claims):
+        if any(claim.key not in self._claims for claim in pod_claims):
             return DevicesAsked(complete=False)
         shared = {claim.key or "": claim for claim in pod_claims if claim.shared}
         free = [key for key in sorted(shared) if self._unallocated.get(key)]
         unallocated = tuple(key.partition("/")[2] for key in free)
         # A claim that has its devices already asks for no more. The in-tree plugin says where they are.
         served = {key for key in shared if self._unallocated.get(key) is False}
-        domain = next(filter(None, (self._asked[claim.key or ""].compute_domain for claim in pod_claims)), "")
+        domain = next(
+            filter(None, (self._claims[claim.key or ""].compute_domain for claim in pod_claims)), ""
+        )
         pod_claims = [claim for claim in pod_claims if not claim.shared or claim.key not in served]
         requests: dict[str, list[tuple[int, ...]]] = {}
-        gpu_requests = list[shares.Asked]()
+        gpu_requests = list[shares.GpusAsked]()
         causes = list[BadValue]()
         triples = tuple(self._gpu_requests(pod_claims))
         for claim, request, resource in triples:
@@ -164,7 +166,7 @@ class Claims:
             elif 0 in request.counts and len(triples) > 1:
                 causes.append(BadValue(object_name, f"{field}, {_MODE}", ALL, _ALONE))
             requests.setdefault(resource, []).append(request.counts)
-            gpu_requests.append(shares.Asked(field, resource, request.counts[0], request.capacity))
+            gpu_requests.append(shares.GpusAsked(field, resource, request.counts[0], request.capacity))
         part, wrong = shares.of_pod(object_name, gpu_requests, self._roundings() if gpu_requests else ())
         causes += wrong
         if len(requests) > 1:
@@ -186,7 +188,7 @@ class Claims:
 
     def _gpu_requests(self, pod_claims: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
         for claim in pod_claims:
-            for request in self._asked[claim.key or ""].requests:
+            for request in self._claims[claim.key or ""].requests:
                 if resource := self._resource(request):
                     yield claim, request, resource
 
@@ -200,7 +202,7 @@ class Claims:
         may bind other devices too: in-tree answers say which GPUs have such devices.
         """
         agreed, unplanned = set[str](), dict[NamedClaim, Constraint]()
-        all_asked = [(claim, self._asked[claim.key or ""]) for claim in pod_claims]
+        all_asked = [(claim, self._claims[claim.key or ""]) for claim in pod_claims]
         with_gpus = [
             (claim, claim_asked.constraints, gpus)
             for claim, claim_asked in all_asked
@@ -235,7 +237,7 @@ def _summed(requests: list[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(sum(counts[min(rank, len(counts) - 1)] for counts in requests) for rank in ranks)
 
 
-def _asked(spec: ClaimSpec) -> ClaimAsked:
+def _claim_asked(spec: ClaimSpec) -> ClaimAsked:
     return ClaimAsked(tuple(_requests(spec)), tuple(_constraints(spec)), compute_domains.domain_of(spec))
 
 

@@ -57,9 +57,9 @@ class Offer:
     published: bool = False
 
     @property
-    def whole(self) -> bool:
+    def takes_whole_devices(self) -> bool:
         """Return whether a request without capacity takes whole devices."""
-        return all(gpu.shared is None or gpu.shared.whole for gpu in self.devices)
+        return all(gpu.shared is None or gpu.shared.all_by_default for gpu in self.devices)
 
     @property
     def memory_name(self) -> str:

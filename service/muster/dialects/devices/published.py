@@ -68,19 +68,19 @@ class Slice:
         roundings = frozenset(filter(None, map(shares.rounding_of, devices)))
         if len(roundings) > MAX_ROUNDINGS:
             roundings = frozenset()
-        encoded = _encoder.encode([*map(_kept, devices)])
+        encoded = _encoder.encode([*map(_without_unshared_capacities, devices)])
         return cls(key, pool.generation, count, node, encoded, len(devices), roundings)
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """The slices of a pool that count on a node, by name, or why nothing of the pool is used there. `alone`:
-    slices of other nodes do not matter."""
+    """The slices of a pool that count on a node, by name, or why nothing of the pool is used there.
+    `independent`: slices of other nodes do not matter."""
 
     key: PoolKey
     slices: tuple[Slice, ...] = ()
     problem: str = ""
-    alone: bool = True
+    independent: bool = True
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Pool:
     def gathered(self, key: PoolKey, node: str) -> Gathered:
         """Return what counts of the pool on a node that a slice of it names."""
         gathered = self._gathered(key, node)
-        (self.in_part.discard if gathered.alone else self.in_part.add)(node)
+        (self.in_part.discard if gathered.independent else self.in_part.add)(node)
         return gathered
 
     def _gathered(self, key: PoolKey, node: str) -> Gathered:
@@ -133,15 +133,15 @@ class Pool:
         elif any(pool_slice.node != node and not pool_slice.counters for pool_slice in whole.values()):
             problem = "has slices of several nodes, which is not planned yet"
         else:
-            return Gathered(key, _sorted(whole), alone=False)
-        return Gathered(key, problem=f"pool {key[1]} of {key[0]} {problem}", alone=False)
+            return Gathered(key, _sorted(whole), independent=False)
+        return Gathered(key, problem=f"pool {key[1]} of {key[0]} {problem}", independent=False)
 
 
 def _sorted(slices: dict[str, Slice]) -> tuple[Slice, ...]:
     return tuple(pool_slice for _, pool_slice in sorted(slices.items()))
 
 
-def _kept(device: SliceDevice) -> SliceDevice:
+def _without_unshared_capacities(device: SliceDevice) -> SliceDevice:
     """Return the device without its capacities, if claims share none of them."""
     return device if device.allow_multiple_allocations else msgspec.structs.replace(device, capacity=None)
 
@@ -215,12 +215,12 @@ class Published:
         for by in self.classes:
             problems += [by.problem] if by.problem else []
             planned, left_out = _alike(*_matching(by, devices))
-            problems += [f"{left_out[0]}{_more(left_out)}: it is not planned yet"] if left_out else []
+            problems += [f"{left_out[0]}{_and_more(left_out)}: it is not planned yet"] if left_out else []
             planned, overlap = _apart(planned, counters, self.node)
             problems += overlap
             if planned:
                 offers[by.resource] = tuple(planned)
-        joined = _joined(offers, problems)
+        joined = _join_offers(offers, problems)
         if counters:
             of_gpus = {pool.device.pool_key for pool in joined.devices}
             counters = {key: pool_counters for key, pool_counters in counters.items() if key in of_gpus}
@@ -285,7 +285,7 @@ def _matching(by: Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[li
 def _alike(planned: list[Offered], left_out: list[str]) -> tuple[list[Offered], list[str]]:
     """Leave out devices that claims share, unless claims share all in the same way. Otherwise a request would
     get a whole GPU on some of them."""
-    ways = {gpu.shared and (gpu.shared.name, gpu.shared.whole) for gpu in planned}
+    ways = {gpu.shared and (gpu.shared.name, gpu.shared.all_by_default) for gpu in planned}
     if len(ways) < 2:
         return planned, left_out
     for gpu in planned:
@@ -401,7 +401,7 @@ def _shared(value: V) -> V:
     return value
 
 
-def _joined(offers: dict[str, tuple[Offered, ...]], problems: list[str]) -> Offer:
+def _join_offers(offers: dict[str, tuple[Offered, ...]], problems: list[str]) -> Offer:
     """Return the devices of the first resource, with all resources that have the same devices."""
     if not offers:
         return Offer(problems=tuple(problems))
@@ -434,5 +434,5 @@ def _unsupported(device: SliceDevice) -> str:
     return "has binding conditions" if device.binding_conditions else ""
 
 
-def _more(problems: list[str]) -> str:
+def _and_more(problems: list[str]) -> str:
     return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

@@ -33,10 +33,10 @@ _MEMORY = "memory"
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How a device's policy rounds up what a request asks for, in bytes: to `least` and steps from there, or
-    to one of the values."""
+    """How a device's policy rounds up what a request asks for, in bytes: to `minimum` and steps from there,
+    or to one of the values."""
 
-    least: Fraction = Fraction(0)
+    minimum: Fraction = Fraction(0)
     step: Fraction = Fraction(0)
     values: tuple[Fraction, ...] = ()
 
@@ -47,8 +47,8 @@ class Rounding:
         """
         if self.values:
             return next((value for value in self.values if value >= amount), amount)
-        over = max(Fraction(0), amount - self.least)
-        return self.least + (math.ceil(over / self.step) * self.step if self.step else over)
+        over = max(Fraction(0), amount - self.minimum)
+        return self.minimum + (math.ceil(over / self.step) * self.step if self.step else over)
 
 
 NOT_ROUNDED = Rounding()
@@ -56,12 +56,12 @@ NOT_ROUNDED = Rounding()
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """What claims may share of a device: `units` GiB of the capacity with this name. `whole`: a request that
-    does not name it takes all."""
+    """What claims may share of a device: `units` GiB of the capacity with this name.
+    `all_by_default`: a request that does not name it takes all."""
 
     name: str
     units: int
-    whole: bool
+    all_by_default: bool
 
 
 def of_device(device: SliceDevice) -> SharedMemory | None:
@@ -95,7 +95,7 @@ def resource(name: str, gpu_resource: str) -> str:
     return f"{name} of {gpu_resource}"
 
 
-def taken(result: AllocatedDevice) -> int:
+def taken_bytes(result: AllocatedDevice) -> int:
     """Return the bytes that a claim takes of a device's memory; 0 if it takes all of the device."""
     consumed = result.consumed_capacity or {}
     if result.share_id is None or len(consumed) != 1:
@@ -106,7 +106,7 @@ def taken(result: AllocatedDevice) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GpusAsked:
     """A pod's request for GPUs. `field` names its claim and itself. `count` is 0 for all of a node."""
 
     field: str
@@ -116,7 +116,7 @@ class Asked:
 
 
 def of_pod(
-    object_name: str, requests: Sequence[Asked], roundings: Iterable[tuple[str, Rounding]]
+    object_name: str, requests: Sequence[GpusAsked], roundings: Iterable[tuple[str, Rounding]]
 ) -> tuple[Slice | None, tuple[BadValue, ...]]:
     """Return the memory of shared GPUs that a pod asks for, or why that can't be planned.
 
@@ -141,7 +141,7 @@ def of_pod(
 
 
 def _not_planned(
-    object_name: str, request: Asked, capacities: Mapping[str, Quantity], requests: int
+    object_name: str, request: GpusAsked, capacities: Mapping[str, Quantity], requests: int
 ) -> BadValue | None:
     """Return why a request with capacity can't be planned, whatever it asks for; None if it can."""
     if request.count > MAX_GPUS:

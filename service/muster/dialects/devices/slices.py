@@ -35,7 +35,7 @@ class Slices:
         self._settings = settings
         self._slices: dict[str, Slice] = {}
         self._pools: dict[PoolKey, Pool] = {}
-        self._on: dict[str, Counter[PoolKey]] = {}
+        self._pools_on_node: dict[str, Counter[PoolKey]] = {}
         """Node → pool → number of its slices with devices of the node."""
         self._classes: dict[str, Class] = {}
         self._rules: dict[str, TaintedDevices] = {}
@@ -82,7 +82,7 @@ class Slices:
         else:
             self._classes[name] = gpu_class
         self._published.clear()
-        return set(self._on)
+        return set(self._pools_on_node)
 
     def see_rule(self, name: str, obj: DeviceTaintRule | None) -> set[str]:
         """Take in a DeviceTaintRule, or None if it is gone."""
@@ -97,7 +97,7 @@ class Slices:
             for key, pool in self._pools.items()
             if any(is_of(rule, key) for rule in rules) and self.serves_gpus(key[0])
             for node in pool.slices
-            if node in self._on
+            if node in self._pools_on_node
         }
         for node in touched:
             self._published.pop(node, None)
@@ -122,7 +122,7 @@ class Slices:
     @property
     def drivers(self) -> frozenset[str]:
         """Return the drivers that publish devices of nodes."""
-        return frozenset(driver for of in self._on.values() for driver, _ in of)
+        return frozenset(driver for of in self._pools_on_node.values() for driver, _ in of)
 
     def offer(self, node: str) -> Offer:
         """Return what the node's slices offer as GPUs."""
@@ -130,16 +130,16 @@ class Slices:
 
     def published(self, node: str) -> Published:
         """Return what the node's slices say: the same value until that changes."""
-        if node not in self._on or not self._classes:
+        if node not in self._pools_on_node or not self._classes:
             return Published(node)
         if node not in self._published:
-            there = islice(self._on[node], 2 * MAX_POOLS)  # any number of others may follow
+            there = islice(self._pools_on_node[node], 2 * MAX_POOLS)  # any number of others may follow
             keys = [key for key in there if self.serves_gpus(key[0])]
             read = sorted(keys)[:MAX_POOLS]
             pools = tuple(self._pools[key].gathered(key, node) for key in read)
             classes = filter(None, map(self._class_for, self._settings.gpu_resources))
-            of_others = min(len(self._on[node]), 2 * MAX_POOLS) - len(keys)
-            left_out = len(self._on[node]) - of_others - len(read)
+            of_others = min(len(self._pools_on_node[node]), 2 * MAX_POOLS) - len(keys)
+            left_out = len(self._pools_on_node[node]) - of_others - len(read)
             rules = tuple(self._rules.values())
             self._published[node] = Published(node, pools, tuple(classes), rules, left_out)
         return self._published[node]
@@ -157,12 +157,12 @@ class Slices:
         self._count_roundings(counted, step)
         if counted.counters:
             return
-        on = self._on.setdefault(counted.node, Counter())
+        on = self._pools_on_node.setdefault(counted.node, Counter())
         on[counted.key] += step
         if not on[counted.key]:
             del on[counted.key]
         if not on:
-            del self._on[counted.node]
+            del self._pools_on_node[counted.node]
 
     def _count_roundings(self, counted: Slice, step: int) -> None:
         """Count the roundings of a slice. A node with too many counts as one without."""
@@ -192,7 +192,9 @@ class Slices:
     def _depending_on(self, part: Slice | None) -> set[str]:
         """Return the nodes with devices on which the slice may change what counts of its pool."""
         pool = self._pools.get(part.key) if part is not None else None
-        return pool.depending_on(part) & self._on.keys() if part is not None and pool is not None else set()
+        if part is None or pool is None:
+            return set()
+        return pool.depending_on(part) & self._pools_on_node.keys()
 
 
 def _few(counts: Collection[Key]) -> set[Key]:

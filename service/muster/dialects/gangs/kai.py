@@ -162,7 +162,7 @@ def min_subgroups(spec: Fields, meta: Metadata, jobs: int) -> None:
             f"{jobs}, since all replicated Jobs start together. To start with fewer pods, remove it "
             "here and write it on the template of a replicated Job, where it counts the pods of each Job"
         )
-        spec.said(f"annotation {MIN_MEMBER}", text, expected)
+        spec.bad_value(f"annotation {MIN_MEMBER}", text, expected)
 
 
 def min_member(fields: Fields, annotations: Mapping[str, str] | None, pods: int) -> int | None:
@@ -171,5 +171,7 @@ def min_member(fields: Fields, annotations: Mapping[str, str] | None, pods: int)
     number = positive(text)
     if text is None or (number is not None and number <= pods):
         return number
-    fields.said(f"annotation {MIN_MEMBER}", text, f"a whole number from 1 to {pods}, the pods that there are")
+    fields.bad_value(
+        f"annotation {MIN_MEMBER}", text, f"a whole number from 1 to {pods}, the pods that there are"
+    )
     return None

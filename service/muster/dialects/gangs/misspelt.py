@@ -90,8 +90,8 @@ class _Slip:
 def corrected(object_name: str, meta: Metadata) -> tuple[Metadata, tuple[BadValue, ...]]:
     """Return the metadata as they were probably meant, and a cause for each key that has no effect."""
     slips = [
-        *_found(ANNOTATION, meta.annotations or {}),
-        *_found(LABEL, meta.labels or {}),
+        *_slips(ANNOTATION, meta.annotations or {}),
+        *_slips(LABEL, meta.labels or {}),
     ]
     if not slips:
         return meta, ()
@@ -108,10 +108,10 @@ def corrected(object_name: str, meta: Metadata) -> tuple[Metadata, tuple[BadValu
 def pairs(meta: Metadata) -> Iterator[tuple[str, str]]:
     """Yield each misspelt key of a pod with the key that was meant."""
     for place, values in ((ANNOTATION, meta.annotations), (LABEL, meta.labels)):
-        yield from ((slip.key, slip.right) for slip in _found(place, values or {}) if slip.right)
+        yield from ((slip.key, slip.right) for slip in _slips(place, values or {}) if slip.right)
 
 
-def _found(place: str, values: Mapping[str, str]) -> Iterator[_Slip]:
+def _slips(place: str, values: Mapping[str, str]) -> Iterator[_Slip]:
     place_of = keys()
     for key in sorted(values.keys() & place_of.keys()):
         if place_of[key] not in (place, EITHER) and not (key in own.NODE_KEYS or key in RESERVED_KEYS):

@@ -52,22 +52,22 @@ _MAX_UNKNOWN = 4
 class Words:
     """How one system names a gang on pods, with the same meaning as ours.
 
-    Each of `names` names it. `least` is the number that must start together, or else `or_least`, `size` the
-    expected number. If the pod has no such number, the PodGroup of the dialect `by_object` has it. `last`: it
-    counts only if nothing else names a gang. With an annotation of `unless` the pods need not start together.
-    `more` are keys that ask for what is not read, and what to use in their place.
+    Each of `names` names it. `min_members` is the number that must start together, or else `or_min_members`,
+    `size` the expected number. If the pod has no such number, the PodGroup of the dialect `by_object` has it.
+    `last`: it counts only if nothing else names a gang. With an annotation of `unless` the pods need not
+    start together. `unread_keys` are keys that ask for what is not read, and what to use in their place.
     """
 
     dialect: str
     place: str
     names: tuple[str, ...]
-    least: str = ""
-    or_least: str = ""
+    min_members: str = ""
+    or_min_members: str = ""
     size: str = ""
     by_object: str = ""
     last: bool = False
     unless: Mapping[str, str] = field(default_factory=dict)
-    more: Mapping[str, str] = field(default_factory=dict)
+    unread_keys: Mapping[str, str] = field(default_factory=dict)
 
 
 _KOORDINATOR = "gang.scheduling.koordinator.sh"
@@ -94,19 +94,19 @@ READ = (
         "ack-pod-group",
         LABEL,
         (f"{_OLD_GROUP}/name",),
-        least=f"{_OLD_GROUP}/min-available",
-        or_least=f"{_KOORDINATOR}/min-available",
+        min_members=f"{_OLD_GROUP}/min-available",
+        or_min_members=f"{_KOORDINATOR}/min-available",
         by_object=COSCHEDULING,
     ),
     Words(
         "koordinator",
         ANNOTATION,
         (f"{_KOORDINATOR}/name",),
-        least=f"{_KOORDINATOR}/min-available",
-        or_least=f"{_OLD_GROUP}/min-available",
+        min_members=f"{_KOORDINATOR}/min-available",
+        or_min_members=f"{_OLD_GROUP}/min-available",
         size=f"{_KOORDINATOR}/total-number",
         by_object=COSCHEDULING,
-        more={
+        unread_keys={
             GANG_GROUPS: f"one gang for all: {WAY_OUT}",
             NETWORK_TOPOLOGY: f"the annotation {own.SCOPE} or {own.PREFERRED_SCOPES}",
         },
@@ -115,16 +115,18 @@ READ = (
         "armada",
         ANNOTATION,
         (f"{_ARMADA}/gangId",),
-        least=f"{_ARMADA}/gangCardinality",
+        min_members=f"{_ARMADA}/gangCardinality",
         size=f"{_ARMADA}/gangCardinality",
-        more={f"{_ARMADA}/gangNodeUniformityLabel": f"the annotation {own.SCOPE} with this label"},
+        unread_keys={f"{_ARMADA}/gangNodeUniformityLabel": f"the annotation {own.SCOPE} with this label"},
     ),
-    Words("fluence", LABEL, ("fluence.pod-group",), least="fluence.group-size", size="fluence.group-size"),
+    Words(
+        "fluence", LABEL, ("fluence.pod-group",), min_members="fluence.group-size", size="fluence.group-size"
+    ),
     Words(
         "kueue",
         EITHER,
         (f"{_KUEUE}/pod-group-name",),
-        least=f"{_KUEUE}/pod-group-total-count",
+        min_members=f"{_KUEUE}/pod-group-total-count",
         size=f"{_KUEUE}/pod-group-total-count",
         last=True,
         # Kueue's groups for a StatefulSet or LeaderWorkerSet, whose controllers make pods one after another.
@@ -149,7 +151,7 @@ REFUSED = {
 }
 """Labels or annotations that name a gang in another meaning than ours, each with its system."""
 
-OF_OBJECTS = tuple(key for words in READ if not words.least for key in words.names)
+OF_OBJECTS = tuple(key for words in READ if not words.min_members for key in words.names)
 """Keys that name a PodGroup, which says the rest."""
 GANG_KEYS = (*(key for words in READ for key in words.names), *REFUSED)
 """Labels and annotations that make a pod one of a gang."""
@@ -160,7 +162,9 @@ def places() -> dict[str, str]:
     place_of = {key: words.place for words in READ for key in words.names}
     for words in READ:
         place = ANNOTATION if words.place == EITHER else words.place
-        place_of |= {key: place for key in (words.least, words.size, *words.more, *words.unless) if key}
+        place_of |= {
+            key: place for key in (words.min_members, words.size, *words.unread_keys, *words.unless) if key
+        }
     return {**place_of, **dict.fromkeys((*REFUSED, TASK), EITHER)}
 
 
@@ -208,7 +212,7 @@ def last(object_name: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Re
             is_name = OBJECT_NAME.fullmatch(value) and positive(value) is None
             gang = GangClaim(system, value) if is_name else None
             return Reading(gang, (cause,))
-    numbers = ((words, key) for words in READ for key in (words.least, words.size))
+    numbers = ((words, key) for words in READ for key in (words.min_members, words.size))
     for words, key in numbers:
         if (value := _value(meta, key)) is not None and not _are_apart(meta, words):
             expected = f"a gang beside it: add {' or '.join(words.names)}, or {own.GROUP}"
@@ -285,20 +289,24 @@ def _claim(object_name: str, meta: Metadata, words: Words) -> Reading:
         return Reading()
     more = tuple(
         BadValue(object_name, key, value, f"{instead}, in place of it")
-        for key, instead in words.more.items()
+        for key, instead in words.unread_keys.items()
         if (value := _value(meta, key)) is not None
     )
     by_other_key = (
-        words.or_least and _value(meta, words.least) is None and _value(meta, words.or_least) is not None
+        words.or_min_members
+        and _value(meta, words.min_members) is None
+        and _value(meta, words.or_min_members) is not None
     )
-    count_key = words.or_least if by_other_key else words.least
+    count_key = words.or_min_members if by_other_key else words.min_members
     least, wrong = _number(object_name, meta, count_key)
     size, wrong_size = _number(object_name, meta, words.size)
-    causes = (*wrong, *(wrong_size if words.size != words.least else ()), *more)
+    causes = (*wrong, *(wrong_size if words.size != words.min_members else ()), *more)
     if size is not None and size < (least or 1):
-        causes += (BadValue(object_name, words.size, str(size), f"at least {words.least}, which is {least}"),)
-    if words.least and least is None and not wrong and not words.by_object:
-        causes += (BadValue(object_name, words.least, "", f"how many pods start together: {_COUNT}"),)
+        causes += (
+            BadValue(object_name, words.size, str(size), f"at least {words.min_members}, which is {least}"),
+        )
+    if words.min_members and least is None and not wrong and not words.by_object:
+        causes += (BadValue(object_name, words.min_members, "", f"how many pods start together: {_COUNT}"),)
     by_object = least is None and not wrong and bool(words.by_object)
     counted = (count_key, least, size)
     claims = (_named(object_name, words, key, name, None if by_object else counted) for key, name in names)

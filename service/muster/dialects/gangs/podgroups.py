@@ -159,7 +159,7 @@ def _coscheduling(obj: CustomObject) -> PodGroup:
         spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
     for key in other_systems.MORE_OF_GROUPS:
         if value := (obj.metadata.annotations or {}).get(key):
-            spec.said(f"annotation {key}", value, _NOT_READ)
+            spec.bad_value(f"annotation {key}", value, _NOT_READ)
     return _group(obj, other_systems.COSCHEDULING, min_member, spec, queue=False)
 
 
@@ -187,17 +187,17 @@ def _policy(spec: Fields) -> tuple[str | None, tuple[SelectorTerm, ...]]:
     """Return the required scope and the node terms of `topologyPolicy`, which is ours alone: an unknown
     field in it would have no effect, so it is a cause."""
     policy = spec.part("topologyPolicy")
-    policy.known("scope", "affinity")
+    policy.note_unknown("scope", "affinity")
     scope = policy.matching("scope", LABEL_KEY, A_SCOPE)
     affinity = policy.part("affinity")
-    affinity.known("required")
+    affinity.note_unknown("required")
     items = affinity.listed("required", MAX_TERMS)
     terms = (_term(item) for item in items)
     return scope, tuple(term for term in terms if term is not None)
 
 
 def _term(item: Fields) -> SelectorTerm | None:
-    item.known("key", "operator", "values")
+    item.note_unknown("key", "operator", "values")
     key = item.matching("key", LABEL_KEY, "a label key of nodes", required=True)
     operator = item.text("operator", required=True)
     if operator is not None and operator not in _VALUES_OF:

@@ -251,7 +251,7 @@ class _Reader:
         alone = [group for name, group in self.groups.items() if self.leaves[name] == {leaf} != every]
         scope = self.nesting.narrowest((group.fields, group.constraint.required) for group in alone)
         scopes = self.nesting.narrow_first(chain.from_iterable(group.constraint.preferred for group in alone))
-        preferred = tuple(level for level in scopes if not self._kept(level, (required, scope)))
+        preferred = tuple(level for level in scopes if not self._is_implied(level, (required, scope)))
         return Wishes(leaf, role_scope=scope, role_preferred=preferred)
 
     def _shared(self, every: frozenset[str], required: str | None) -> Iterator[Subgroup]:
@@ -260,7 +260,7 @@ class _Reader:
             scope, leaves = group.constraint.required, self.leaves[name]
             if scope is None or not 1 < len(leaves) < len(every):
                 continue
-            if not self._kept(scope, (required,)):
+            if not self._is_implied(scope, (required,)):
                 yield Subgroup(f"the level of subgroup {name}", scope, leaves)
 
     def _preferences(self, every: frozenset[str], required: str | None) -> Iterator[RolePreference]:
@@ -268,12 +268,12 @@ class _Reader:
         for name, group in self.groups.items():
             leaves, required_levels = self.leaves[name], (required, group.constraint.required)
             scopes = tuple(
-                level for level in group.constraint.preferred if not self._kept(level, required_levels)
+                level for level in group.constraint.preferred if not self._is_implied(level, required_levels)
             )
             if scopes and 1 < len(leaves) < len(every):
                 yield RolePreference(f"subgroup {name}", scopes, leaves)
 
-    def _kept(self, scope: str, required: Sequence[str | None]) -> bool:
+    def _is_implied(self, scope: str, required: Sequence[str | None]) -> bool:
         return any(level is not None and self.nesting.inside(level, scope) for level in required)
 
 
@@ -308,7 +308,7 @@ def _leaves(groups: Mapping[str, _Subgroup]) -> dict[str, frozenset[str]]:
     return {name: frozenset(leaves) for name, leaves in leaves_of.items()}
 
 
-def _least(leaf: _Subgroup) -> int:
+def _min_members(leaf: _Subgroup) -> int:
     least = leaf.fields.natural("minMember")
     return 1 if least is None else least
 
@@ -320,7 +320,7 @@ def _quorum(name: str | None, owner: Fields, groups: Mapping[str, _Subgroup]) ->
         if group.parent != name:
             continue
         below = _quorum(part, group.fields, groups)
-        parts.append(below if below.parts else Leaf(frozenset((part,)), _least(group)))
+        parts.append(below if below.parts else Leaf(frozenset((part,)), _min_members(group)))
     least = owner.natural("minSubGroup")
     if least is not None and not min(1, len(parts)) <= least <= len(parts):
         numbers = f"a number from 1 to {len(parts)}" if parts else "not given"

@@ -37,23 +37,22 @@ _ANNOTATE = "annotate each pod template: "
 class Family:
     """What an object says of its gangs, which differ in their names alone.
 
-    `pods` is the number of pods of all its gangs that come at once. `most` is that of one gang with those
-    that come later. `by_key` means that its pods are a gang with any setting: it has KAI's keys, or the
-    label by which its controller makes a gang. `skipped`
-    means that a key asks for no gang. `with_gpus` means that some of its pods ask for GPUs, and
-    `with_accelerators` that they ask for those or others. `held` means that the shim holds its pods even if
-    they ask for no GPUs.
+    `pods` is the number of pods of all its gangs that come at once. `full_size` is that of one gang with
+    those that come later. `by_key` means that its pods are a gang with any setting: it has KAI's keys, or the
+    label by which its controller makes a gang. `skipped` means that a key asks for no gang. `with_gpus` means
+    that some of its pods ask for GPUs, and `with_accelerators` that they ask for those or others.
+    `shim_holds` means that the shim holds its pods even if they ask for no GPUs.
     `advice` is a sentence about what its pods are if they name no gang, and what would make them one.
     """
 
     group: PodGroup
     pods: int
-    most: int
+    full_size: int
     by_key: bool
     skipped: bool
     with_gpus: bool
     with_accelerators: bool
-    held: bool
+    shim_holds: bool
     advice: str
     partly_later: Mapping[str, int] = field(default_factory=dict)
     """Roles that come in two parts → how many members are in the second part."""
@@ -77,11 +76,11 @@ class Family:
     def is_gang(self, settings: Settings) -> bool:
         """Return whether its pods are a gang, though they name none."""
         as_gang = self.by_key or settings.infers(self.kind) == "on"
-        return as_gang and not self.skipped and (self.with_gpus or self.held)
+        return as_gang and not self.skipped and (self.with_gpus or self.shim_holds)
 
     def is_warned_of(self, settings: Settings) -> bool:
         """Return whether its pods are no gang, but could be one, and the settings ask for a warning."""
-        could = self.with_accelerators and not self.skipped and self.most > 1
+        could = self.with_accelerators and not self.skipped and self.full_size > 1
         return could and settings.infers(self.kind) != "off" and not self.is_gang(settings)
 
     def difference(self, claim: GangClaim) -> str:
@@ -119,7 +118,7 @@ def family(
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
     key_maps = [on_job, *reader.templates.values()]
     roles = [role for role in reader.described.roles if role.count]
-    resources = [_asked(role) for role in roles]
+    resources = [_resources_asked(role) for role in roles]
     with_gpus = any(not names.isdisjoint((*settings.gpu_resources, GPU_MEM)) for names in resources)
     possible = _ways(kind, owner, reader.described, with_gpus)
     by_key = any(map(kai.spoken, key_maps)) or slips.of_kai(on_job)
@@ -127,14 +126,14 @@ def family(
     of_object = Family(
         group,
         pods=reader.described.size * reader.described.copies,
-        most=sum(role.count for role in reader.described.roles),
+        full_size=sum(role.count for role in reader.described.roles),
         by_key=by_key and kind.kind not in BY_REQUEST,
         skipped=kai.skipped(meta),
         with_gpus=with_gpus,
         with_accelerators=with_gpus
         or any(map(accelerators, resources))
         or any(_template(role).part("spec").raw(CLAIMS) for role in roles),
-        held=bool(kind.label),
+        shim_holds=bool(kind.label),
         advice=_advice(reader.described, possible),
         partly_later={r.name: r.later for r in reader.described.roles if 0 < r.later < r.count},
     )
@@ -152,11 +151,13 @@ class _Reader:
     ) -> None:
         self.owner = owner
         self.templates = {role.name: _keys_of_template(role) for role in described.roles}
-        self._whole = [role.name for role in described.roles if role.first and self._in_segments(role)]
+        self._whole_roles = [
+            role.name for role in described.roles if role.min_of_replica and self._in_segments(role)
+        ]
         """Replicated Jobs that could start in part, but for their segments."""
         roles = (
-            replace(role, least=role.count - (role.later % role.count), first=0)
-            if role.name in self._whole
+            replace(role, min_members=role.count - (role.later % role.count), min_of_replica=0)
+            if role.name in self._whole_roles
             else role
             for role in described.roles
         )
@@ -177,7 +178,7 @@ class _Reader:
             owner.kind,
             owner.name,
             uid=owner.meta.uid,
-            min_member=max(1, described.least),
+            min_member=max(1, described.min_members),
             size=described.size,
             wishes=replace(
                 wishes.pop("", Wishes()),
@@ -185,12 +186,12 @@ class _Reader:
                 preferred_scopes=whole.preferred,
             ),
             role_wishes=wishes,
-            role_min={name: 0 if role.follows else role.least for name, role in role_of.items()}
+            role_min={name: 0 if role.follows else role.min_members for name, role in role_of.items()}
             if len(role_of) > 1
             else {},
             role_unit={name: role.hosts for name, role in role_of.items() if role.hosts > 1},
-            role_first={role.name: role.first for role in described.roles if role.first},
-            role_later={name: role.least for name, role in role_of.items() if role.follows},
+            role_first={role.name: role.min_of_replica for role in described.roles if role.min_of_replica},
+            role_later={name: role.min_members for name, role in role_of.items() if role.follows},
             queue=self._queue()[:MAX_QUEUE],
             problems=tuple(self._unheard()),
             causes=tuple(owner.spec.causes),
@@ -230,7 +231,7 @@ class _Reader:
             if size is None or (role.segments_fill and role.count % size):
                 even = f" that divides {role.count}, the pods of the role" if role.segments_fill else ""
                 expected = f"a positive whole number{even}"
-                self.owner.spec.said(f"annotation {kai.SEGMENT_SIZE}", text, expected)
+                self.owner.spec.bad_value(f"annotation {kai.SEGMENT_SIZE}", text, expected)
             else:
                 segments.append(Segment(size, inner))
         if role.unit:
@@ -274,9 +275,10 @@ class _Reader:
     def _misplaced(self) -> Iterator[str]:
         """Yield a sentence for each of KAI's keys that counts elsewhere, or in other kinds alone."""
         roles, key = self.described.roles, kai.MIN_MEMBER
-        if self._whole:
+        if self._whole_roles:
+            names = ", ".join(name[:63] for name in self._whole_roles[:8])
             yield (
-                f"annotation {key} has no effect on {', '.join(name[:63] for name in self._whole[:8])}: "
+                f"annotation {key} has no effect on {names}: "
                 "its Jobs lie by segments, or each in one part, and so all their pods start together"
             )
         for level in (kai.REQUIRED, kai.PREFERRED):
@@ -295,7 +297,7 @@ def _keys_of_template(role: Role) -> Mapping[str, str]:
     return {**kai.labels_of(meta), **kai.annotations_of(meta)}
 
 
-def _asked(role: Role) -> frozenset[str]:
+def _resources_asked(role: Role) -> frozenset[str]:
     """Return the resources that the containers of the template ask for."""
     pod = _template(role).part("spec")
     containers = (*pod.listed("containers", _MAX_CONTAINERS), *pod.listed("initContainers", _MAX_CONTAINERS))
@@ -393,7 +395,7 @@ def _ways(kind: Kind, owner: Owner, described: Described, with_gpus: bool) -> tu
 
 
 def _possible(kind: Kind, name: str, described: Described, template_names: bool) -> Iterator[str]:
-    size, least = described.size, described.least
+    size, least = described.size, described.min_members
     all_together = least == size
     infer = f"set infer_gangs to on for {kind.kind}"
     annotate = f'{_ANNOTATE}{GROUP}: {name}, {MIN_MEMBER}: "{size}"'
@@ -418,7 +420,7 @@ def _possible(kind: Kind, name: str, described: Described, template_names: bool)
 
 def _advice(described: Described, possible: tuple[str, ...]) -> str:
     """Return what the pods of an object are now, and what would make them gangs."""
-    size, least, copies = described.size, described.least, described.copies
+    size, least, copies = described.size, described.min_members, described.copies
     most = sum(role.count for role in described.roles)
     gangs = "one gang" if copies == 1 else f"{copies} gangs"
     some = ""

@@ -75,7 +75,7 @@ class _Copy:
     """One copy of what is read, of at most `MAX_VALUES` values."""
 
     def __init__(self) -> None:
-        self._left = MAX_VALUES
+        self._values_left = MAX_VALUES
         self._compared = misspelt.MAX_COMPARED
 
     def of(self, spec: Any) -> Any:
@@ -101,8 +101,8 @@ class _Copy:
 
     def _value(self, value: Any, levels: int) -> Any:
         """Return the parts of a value that are read; None for what is nested too deeply."""
-        self._left -= 1
-        if self._left < 0:
+        self._values_left -= 1
+        if self._values_left < 0:
             raise _TooManyError
         match value:
             case str():

@@ -66,10 +66,10 @@ def _meant(key: str) -> str | None:
 def note_misspelt(fields: Fields, place: str, texts: Mapping[str, str]) -> None:
     """Note a problem for each misspelt key of KAI, and for each annotation of it among the labels."""
     for key in texts.keys() & _INSTEAD.keys() if place == LABEL else ():
-        fields.said(f"{place} {key}", texts[key], "none: it is an annotation")
+        fields.bad_value(f"{place} {key}", texts[key], "none: it is an annotation")
     for key, right in meant(texts).items():
         if right.startswith(kai.JOB_PREFIX):
-            fields.said(f"{place} {key[:SHOWN]}", texts[key], f"none: did you mean {right}?")
+            fields.bad_value(f"{place} {key[:SHOWN]}", texts[key], f"none: did you mean {right}?")
 
 
 def of_kai(keys: Iterable[str]) -> bool:

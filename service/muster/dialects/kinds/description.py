@@ -38,7 +38,8 @@ class NewPod:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The `count` pods of one gang that are made from one template. `least` of them must start together.
+    """The `count` pods of one gang that are made from one template. `min_members` of them must start
+    together.
 
     `name` is "" if the kind has no types of pods. `template` is the pod template as it is written, at `path`
     of the object. `pod` makes one pod, from the index of the gang and the index in the role.
@@ -50,7 +51,7 @@ class Role:
 
     name: str
     count: int
-    least: int
+    min_members: int
     template: Any
     path: str
     pod: Callable[[int, int], NewPod]
@@ -65,7 +66,7 @@ class Role:
     """Whether each unit, or the whole gang, has a topology domain of its own, which its first pod chooses."""
     unit_label: str = ""
     """The label that numbers the units, if the other pods of each come when its first one has a node."""
-    first: int = 0
+    min_of_replica: int = 0
     """Members of each replica that must start, if it can do without the others."""
     segments_fill: bool = False
     """Whether KAI's segments must fill the role. If they did not, another role's pods would be in them."""
@@ -74,7 +75,7 @@ class Role:
     def follows(self) -> bool:
         """Return whether all pods of the role come later.
 
-        Once one of them is there, `least` of them must start together.
+        Once one of them is there, `min_members` of them must start together.
         """
         return 0 < self.later == self.count
 
@@ -104,9 +105,9 @@ class Described:
         return sum(role.count - role.later for role in self.roles)
 
     @property
-    def least(self) -> int:
+    def min_members(self) -> int:
         """Return how many members of one gang must start together at first."""
-        return sum(role.least for role in self.roles if not role.follows)
+        return sum(role.min_members for role in self.roles if not role.follows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
         later,
         unit=unit,
         keys=keys,
-        first=first if jobs > 1 and first < pods_of_job else 0,
+        min_of_replica=first if jobs > 1 and first < pods_of_job else 0,
         exclusive=exclusive,
         unit_label=JOB_INDEX if exclusive else "",
     )

@@ -102,9 +102,9 @@ def _share(least: int, roles: list[Role]) -> list[Role]:
     """
     shared = []
     for role in roles:
-        mine = role.least if role.follows else min(role.least, least)
+        mine = role.min_members if role.follows else min(role.min_members, least)
         least -= 0 if role.follows else mine
-        shared.append(replace(role, least=mine))
+        shared.append(replace(role, min_members=mine))
     return shared
 
 

@@ -45,13 +45,13 @@ def describe(owner: Owner) -> Described:
             continue
         name = item.text("groupName") or f"worker-group-{number}"
         roles.append(_role(owner, name, item, f"spec.workerGroupSpecs[{number}].template", _workers(item)))
-        if item.raw("minReplicas") == 0 and roles[-1].least:
+        if item.raw("minReplicas") == 0 and roles[-1].min_members:
             as_all.append(_counts_as_all(number, roles[-1]))
     return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")), of_gang=tuple(as_all))
 
 
 def _counts_as_all(number: int, role: Role) -> str:
-    least, name = role.least, role.name[:63]
+    least, name = role.min_members, role.name[:63]
     pods = f"all {least} pods of {name}" if least > 1 else f"the pod of {name}"
     return (
         f"spec.workerGroupSpecs[{number}].minReplicas is 0, which counts as not given, as with KAI: {pods} "

@@ -81,7 +81,7 @@ def node_of(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> str:
     return node if node != meta.name else ""
 
 
-def kept(obj: ConfigMapObject) -> ConfigMapObject:
+def trim(obj: ConfigMapObject) -> ConfigMapObject:
     """Return what is worth keeping of a ConfigMap about a node: it may have a megabyte."""
     data, meta = obj.data or {}, obj.metadata
     texts = {key: data[key][: MAX_TEXT + 1] for key in (DEVICES, LINKS, BANDWIDTH, UNHEALTHY) if key in data}

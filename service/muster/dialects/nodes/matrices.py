@@ -62,17 +62,17 @@ class Unreadable(ValueError):
 class _Problems:
     """Problems by their kind: the first is named, the others are counted."""
 
-    first: dict[str, str] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
 
     def add(self, what: str, then: str) -> None:
-        self.first.setdefault(then, what)
+        self.examples.setdefault(then, what)
         self.count[then] = self.count.get(then, 0) + 1
 
     def sentences(self) -> tuple[str, ...]:
-        return tuple(f"{what}{self._more(then)}: {then}" for then, what in self.first.items())
+        return tuple(f"{what}{self._and_more(then)}: {then}" for then, what in self.examples.items())
 
-    def _more(self, then: str) -> str:
+    def _and_more(self, then: str) -> str:
         return f" (and {more} more)" if (more := self.count[then] - 1) else ""
 
 
@@ -283,7 +283,7 @@ class _Table:
         own_columns = ((self.columns.index(i), cells) for i, cells in self.rows if i in self.columns)
         return not any(at < len(cells) and link_of(cells[at]) is not None for at, cells in own_columns)
 
-    def known(self) -> int:
+    def count_links(self) -> int:
         """Return how many cells are links. rocm-smi prints weights and hops too, which are numbers."""
         return sum(link_of(word) is not None for _, _, word, _ in self.cells())
 
@@ -300,7 +300,7 @@ def _of_tables(text: str, problems: _Problems) -> _Table:
             tables[-1].take(head, cells)
     if not all(table.fits() for table in tables):
         raise Unreadable(_WRAPPED)
-    link_counts = [table.known() for table in tables]
+    link_counts = [table.count_links() for table in tables]
     if not any(link_counts) and any(len(table.columns) > 1 for table in tables):
         raise Unreadable("its tables have no links that are known")
     if sum(map(bool, link_counts)) > 1:

@@ -56,7 +56,7 @@ def read(
     ResourceSlices offer; `agent`: a node agent is ready there."""
     obj, left_out = bounds.bounded(obj, settings)
     reader = _Reader(obj, settings, more, left_out)
-    memory = reader.whole(GPU_MEM)
+    memory = reader.whole_units(GPU_MEM)
     installed = reader.installed(GPU_MEM) if memory else 0
     counts = reader.counts()
     devices, tainted = reader.devices(offer, counts, memory)
@@ -116,7 +116,7 @@ def _rails_of_roots(roots: Sequence[int], gpu_count: int) -> tuple[int, ...]:
     return tuple(numbers) if len(numbers) == gpu_count else ()
 
 
-def kept(obj: NodeObject) -> NodeObject:
+def trim(obj: NodeObject) -> NodeObject:
     """Return what is worth keeping of a node to read it again: its annotations may have a megabyte."""
     read_keys = {keys.MATRIX, keys.MACHINE, keys.MEMORY_BY_GPU, keys.GPU_UUIDS, keys.UNHEALTHY_GPUS}
     annotations = obj.metadata.annotations or {}
@@ -144,9 +144,9 @@ class _Reader:
 
     def counts(self) -> dict[str, int]:
         """Return how many GPUs each resource counts. Two resources name the same GPUs."""
-        count_of = {name: self.whole(name) for name in self.settings.gpu_resources}
+        count_of = {name: self.whole_units(name) for name in self.settings.gpu_resources}
         shared = keys.SHARED_GPUS
-        count_of[shared] = self.installed(shared) if self.whole(shared) else 0
+        count_of[shared] = self.installed(shared) if self.whole_units(shared) else 0
         return {name: count for name, count in count_of.items() if count > 0}
 
     def devices(
@@ -174,7 +174,7 @@ class _Reader:
 
     def whole_ones(self, offer: Offer, served: frozenset[str]) -> frozenset[str]:
         """Return the resources by which pods get whole GPUs of a node whose GPUs claims share."""
-        if offer.whole:
+        if offer.takes_whole_devices:
             return served
         problem = f"a request without capacity takes a part of a GPU's {offer.memory_name} there"
         self.problems.append(f"{problem} (requestPolicy.default): no whole GPUs are planned")
@@ -246,7 +246,7 @@ class _Reader:
     @property
     def _mig_devices(self) -> bool:
         """Return whether GPUs of the node are offered as MIG devices with names of their own."""
-        return any(name.startswith(_MIG_RESOURCE) and self.whole(name) for name in self._allocatable)
+        return any(name.startswith(_MIG_RESOURCE) and self.whole_units(name) for name in self._allocatable)
 
     def _is_nvidias(self, resource: str) -> bool:
         """Return whether a device plugin for NVIDIA's GPUs offers this resource, by any name."""
@@ -321,21 +321,21 @@ class _Reader:
             self.problems.append(f"{key} has {slips[0][:40]!r}{more} in it, {expected}")
         return mask
 
-    def whole(self, resource: str) -> int:
+    def whole_units(self, resource: str) -> int:
         """Return the whole units of the resource: a part of a unit can't be given."""
         return min(quantities.MOST, int(self.quantity(resource)))
 
     def allocatable(self) -> Resources:
         """Return what the node offers besides GPUs."""
         names = sorted(name for name in self._allocatable if self.settings.is_other(name))
-        other_resources = tuple((name, amount) for name in names if (amount := self.whole(name)))
+        other_resources = tuple((name, amount) for name in names if (amount := self.whole_units(name)))
         cpu = quantities.milli(self.quantity("cpu"))
-        return Resources(cpu, self.whole("memory"), self.whole("pods"), other_resources)
+        return Resources(cpu, self.whole_units("memory"), self.whole_units("pods"), other_resources)
 
     def installed(self, resource: str) -> int:
         """Return the same with broken ones: a failed GPU is taken out of allocatable, not out of capacity."""
         value = quantities.parse(self._capacity.get(resource, 0))
-        return max(self.whole(resource), min(quantities.MOST, int(value)) if value else 0)
+        return max(self.whole_units(resource), min(quantities.MOST, int(value)) if value else 0)
 
     def quantity(self, resource: str) -> Fraction:
         text = self._allocatable.get(resource, 0)

@@ -123,10 +123,10 @@ def _fewer_rules(spec: PodSpec) -> PodSpec:
 
 
 class _Cut:
-    """Cuts the fields of one pod. `known` are keys that stay in every map."""
+    """Cuts the fields of one pod. `known_keys` are keys that stay in every map."""
 
     def __init__(self, known_keys: frozenset[str], bound: bool) -> None:
-        self._known = known_keys
+        self._known_keys = known_keys
         self._all = ("containers", "init_containers") if bound else ()
 
     def of(self, struct: S) -> S:
@@ -147,7 +147,7 @@ class _Cut:
                 return self._list(name, value)
             case dict():
                 most = _MOST.get(name, _FEW)
-                return value if len(value) <= most else first_entries(value, most, self._known)
+                return value if len(value) <= most else first_entries(value, most, self._known_keys)
             case msgspec.Struct():
                 return self.of(value)
             case _:

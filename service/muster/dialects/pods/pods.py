@@ -14,7 +14,7 @@ from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import Member
 from muster.dialects.objects import Metadata, PodObject, PodSpec
 from muster.dialects.pods import bounds, peers, requests
-from muster.dialects.pods.requests import MAX_OF_A_POD, Asked
+from muster.dialects.pods.requests import MAX_OF_A_POD, PodAsked
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
@@ -45,7 +45,7 @@ def read(
     """
     meta, spec, status = obj.metadata, obj.spec, obj.status
     annotations, object_name = meta.annotations or {}, f"pod/{meta.namespace}/{meta.name}"
-    devices = claims.asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
+    devices = claims.devices_asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
     gated = bool(spec.scheduling_gates) or not (devices.complete or spec.node_name)
     peer_rules, bad_rules = peers.rules_of(object_name, meta, spec)
     labels, rules, rank = peers.labels_of(meta.labels), peers.node_rules(spec), ranks.rank_of(meta)
@@ -149,7 +149,7 @@ class _Gang:
 
 
 def _gang(
-    object_name: str, obj: PodObject, amounts: Asked, settings: Settings, member: Member | None
+    object_name: str, obj: PodObject, amounts: PodAsked, settings: Settings, member: Member | None
 ) -> _Gang:
     """Return the gang of a pod that is ours, and what is ill-formed in it.
 

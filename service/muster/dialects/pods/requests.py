@@ -57,7 +57,7 @@ _Raw = Mapping[str, Quantity]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PodAsked:
     """What one pod asks for. `gpu_memory` is GiB of shared GPUs in all; `container_memory` is what its
     containers ask of it, by their place in the pod, those that ask for none too, then the sidecars that do.
     `shared_gpus` is a resource of nodes: to ask for it is a slip. `resource_names` is how many there are,
@@ -90,7 +90,7 @@ class _Parts:
     pod: list[tuple[PodSpec, PodStatus]] = field(compare=False)
 
 
-def of_pod(object_name: str, obj: PodObject, settings: Settings) -> Asked:
+def of_pod(object_name: str, obj: PodObject, settings: Settings) -> PodAsked:
     """Return what a pod asks for. Of a bound pod, what its containers hold counts too."""
     amounts = read(object_name, obj.spec, settings, obj.status if obj.spec.node_name else None)
     labels = obj.metadata.labels or {}
@@ -100,8 +100,8 @@ def of_pod(object_name: str, obj: PodObject, settings: Settings) -> Asked:
 
 
 def with_claims(
-    object_name: str, spec: PodSpec, amounts: Asked, devices: DevicesAsked
-) -> tuple[Asked, tuple[BadValue, ...]]:
+    object_name: str, spec: PodSpec, amounts: PodAsked, devices: DevicesAsked
+) -> tuple[PodAsked, tuple[BadValue, ...]]:
     """Return what a pod asks for with the GPUs of its claims, and why these can't be planned."""
     if not (devices.gpus or devices.slice):
         return amounts, devices.causes
@@ -115,7 +115,7 @@ def with_claims(
     return replace(amounts, gpus=gpus, gpu_resource=devices.gpu_resource, container_gpus=()), devices.causes
 
 
-def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> Asked:
+def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> PodAsked:
     """Sum up one pod. `object_name` is the pod, as kind/namespace/name.
 
     `status` is given for a bound pod alone: what its containers hold differs from the spec after a resize.
@@ -124,18 +124,18 @@ def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus 
     parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources)
     encoded = _encoder.encode((*parts, _resize_facts(status)))
     digest = hashlib.blake2b(encoded, digest_size=16, usedforsecurity=False).digest()
-    amounts = _asked(_Parts(digest, [(spec, status)]), settings)
+    amounts = _requests_of(_Parts(digest, [(spec, status)]), settings)
     if not amounts.causes:
         return amounts
     return replace(amounts, causes=tuple(replace(cause, where=object_name) for cause in amounts.causes))
 
 
 @lru_cache(maxsize=1024)
-def _asked(parts: _Parts, settings: Settings) -> Asked:
+def _requests_of(parts: _Parts, settings: Settings) -> PodAsked:
     return _sum(*parts.pod.pop(), settings)
 
 
-def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> Asked:
+def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodAsked:
     reader = _Reader(settings)
     containers = [(c.name, reader.requests(c)) for c in spec.containers or ()]
     inits = [(c.name, reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
@@ -155,7 +155,7 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> Asked:
     shares += [(name, a[memory] // BILLION) for name, a, stays in inits if stays and a.get(memory)]
     other_resources = _others(total, settings)
     few = max(len(containers), len(inits)) <= MAX_CONTAINERS
-    return Asked(
+    return PodAsked(
         resources=Resources(
             min(quantities.MOST_THOUSANDTHS, _rounded(total.get("cpu", 0), BILLION // 1000)),
             _rounded(total.get("memory", 0), BILLION),
@@ -183,7 +183,7 @@ class _Reader:
         """Of all resources in its maps, also where the amount is 0."""
         self._settings = settings
         gpus = dict.fromkeys((*settings.gpu_resources, SHARED_GPUS), "a whole number of GPUs")
-        self._whole = {**gpus, GPU_MEM: 'a whole number of GiB without a unit, as in "3"'}
+        self._whole_numbers = {**gpus, GPU_MEM: 'a whole number of GiB without a unit, as in "3"'}
         """Resource that comes in whole numbers → what is expected of it."""
 
     def requests(self, container: Container) -> Amounts:
@@ -198,7 +198,7 @@ class _Reader:
         amounts: Amounts = {}
         self.names.update(quantity_of)
         for resource, text in quantity_of.items():
-            value, whole = quantities.billionths(text), self._whole.get(resource)
+            value, whole = quantities.billionths(text), self._whole_numbers.get(resource)
             if value is None or value < 0 or (whole and not _is_count(value)):
                 expected = whole or "a quantity that is not negative"
                 self.slips.bad(f"{part}: {resource}", str(text), expected)
@@ -352,7 +352,7 @@ def _running(status: ContainerStatus | None) -> _Raw | None:
     return _allocated(status)
 
 
-def _with_share(object_name: str, labels: Mapping[str, str], total: Asked) -> Asked:
+def _with_share(object_name: str, labels: Mapping[str, str], total: PodAsked) -> PodAsked:
     """Return what a pod asks for with its memory of shared GPUs.
 
     Memory that can't be shared evenly is rounded up. Such a pod is never planned, but it may be bound
