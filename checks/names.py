@@ -40,7 +40,6 @@ NOT_YET = (
     "e2e",
     "local_cluster",
     "scheduler-config",
-    "service/muster/domain",
     "service/muster/gangs",
     "service/muster/questions.py",
     "tests",
@@ -48,6 +47,13 @@ NOT_YET = (
 """Folders whose fields, functions and classes are not checked yet. This list may only shrink."""
 KEYS_OF_JSON = {
     ("service/muster/adapters/page/detail.py", "at"),
+    ("service/muster/domain/alternatives.py", "chosen"),
+    ("service/muster/domain/causes/ill_formed.py", "first"),
+    ("service/muster/domain/causes/not_planned.py", "more"),
+    ("service/muster/domain/causes/not_planned.py", "most"),
+    ("service/muster/domain/causes/out_of_place.py", "best"),
+    ("service/muster/domain/causes/out_of_place.py", "each"),
+    ("service/muster/domain/causes/too_little.py", "there"),
 }
 """Bare names of fields, by file. Users read them as keys of JSON (docs/schemas, the page): they stay."""
 MAX_SHARE = 0.015

@@ -120,7 +120,7 @@ def needed(bench: Bench) -> dict[str, int]:
     """Return role → the members of the gang that it needs."""
     quorum = bench.gang.group.quorum
     assert quorum is not None
-    return {role: leaf.least for leaf in quorum.leaves() for role in leaf.roles}
+    return {role: leaf.min_members for leaf in quorum.leaves() for role in leaf.roles}
 
 
 async def test_a_job_with_kais_key_is_one_gang_with_roles() -> None:

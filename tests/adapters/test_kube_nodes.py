@@ -171,11 +171,11 @@ async def test_a_config_map_is_read_with_its_node_and_once(bench: Bench) -> None
         await bench.intake.on_config_map("kube-system/t", msgspec.convert(item, ConfigMapObject))
         await bench.intake.until_read()
     assert bench.on_loop[-1:] == [False]
-    assert [node.topology.known for node in bench.nodes()] == [False, True]
+    assert [node.topology.is_known for node in bench.nodes()] == [False, True]
     await bench.sees(node_object({GPU: "40"}, labels={"a": "b"}))
     assert len(bench.nodes()) == 3  # at once: nothing is left to decode
     await bench.intake.on_config_map("kube-system/t", None)
-    assert not bench.nodes()[-1].topology.known
+    assert not bench.nodes()[-1].topology.is_known
 
 
 async def test_slices_of_a_node_are_decoded_on_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:

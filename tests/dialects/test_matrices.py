@@ -146,7 +146,7 @@ def test_a_wrapped_table_is_refused_with_what_to_do() -> None:
     lines = (HERE / "nvidia-8x-b200-one-pair-off.txt").read_text().expandtabs().splitlines()
     text = "\n".join(line[at : at + 60] for line in lines for at in range(0, max(1, len(line)), 60))
     links, _, problems = topology(text, 8, "k")
-    assert not links.known
+    assert not links.is_known
     assert problems == (
         "k: its rows do not fit its header, as if a terminal had wrapped the lines: write the table into a "
         "file; the node is used without topology",

@@ -161,7 +161,7 @@ def test_every_matrix_we_have_is_read_as_it_was_printed(name: str) -> None:
 
 def test_a_matrix_that_can_not_be_read_is_reported_and_not_replaced_by_labels() -> None:
     node = read(node_object({"aliyun.com/gpu": 3}, {"nvidia.com/nvswitch.present": "true"}))
-    assert node.topology.known
+    assert node.topology.is_known
     node = read(node_object({"aliyun.com/gpu": 3}, {"nvidia.com/nvswitch.present": "true"}, matrix="{"))
     assert node.topology == GpuTopology.unknown(3)
     assert node.problems[0].startswith("GPU_TOPOLOGY: it is no JSON")

@@ -86,7 +86,7 @@ def _skew(constraint: Spread, domain: str, nodes: Iterable[Node], pending: Pod) 
         if _eligible(constraint, node, pending):
             counts[node.labels[constraint.topology_key]] += constraint.existing.get(node.name, 0)
     least = min(counts.values(), default=0) if len(counts) >= constraint.min_domains else 0
-    return counts[domain] + ("" in constraint.counted) - least
+    return counts[domain] + ("" in constraint.counted_roles) - least
 
 
 def _eligible(constraint: Spread, node: Node, pending: Pod) -> bool:

@@ -358,7 +358,9 @@ def test_roles_with_other_rules_about_nodes_are_spread_apart() -> None:
     members = [member("p", WEB, spread=spread), replace(member("q", WEB, spread=spread), rules=disk)]
     spreads = constraints(members)
     assert [constraint.roles for constraint in spreads] == [frozenset({"role-1"}), frozenset({"role-2"})]
-    assert all(isinstance(constraint, Spread) and len(constraint.counted) == 2 for constraint in spreads)
+    assert all(
+        isinstance(constraint, Spread) and len(constraint.counted_roles) == 2 for constraint in spreads
+    )
 
 
 def test_a_volume_that_attaches_to_one_node_keeps_its_users_together() -> None:

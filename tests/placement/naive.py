@@ -711,7 +711,7 @@ def enough(leaf: Leaf, members: int) -> bool:
     """Whether this number of members is enough for the leaf, in whole replicas with those that have begun."""
     replicas = [n * leaf.unit - leaf.begun for n in range(members + leaf.unit + 1)]
     whole = members <= leaf.back or members in replicas
-    return members >= leaf.least and whole and not 0 <= leaf.most < members
+    return members >= leaf.min_members and whole and not 0 <= leaf.max_members < members
 
 
 def choices(part: Quorum | Leaf) -> Iterator[tuple[Leaf, ...]]:
@@ -719,7 +719,7 @@ def choices(part: Quorum | Leaf) -> Iterator[tuple[Leaf, ...]]:
     if isinstance(part, Leaf):
         yield (part,)
         return
-    for size in range(part.least, (part.least if part.only else len(part.parts)) + 1):
+    for size in range(part.min_parts, (part.min_parts if part.only else len(part.parts)) + 1):
         for chosen in combinations(part.parts, size):
             for below in product(*map(choices, chosen)):
                 yield tuple(leaf for leaves in below for leaf in leaves)
@@ -838,7 +838,7 @@ def unknown_links(
     new = {name for name, mine in gpus.items() if mine}
     for one in request.running:
         gpus.setdefault(one.node, set()).update(bits(one.gpus))
-    blind = (name for name in new if not snapshot.nodes[name].node.topology.known)
+    blind = (name for name in new if not snapshot.nodes[name].node.topology.is_known)
     return tuple(sorted(name for name in blind if len(gpus[name]) > 1))
 
 
@@ -948,7 +948,7 @@ def even(
             and (clean or not rule.honor_taints)
         ):
             eligible.append(name)
-    matching = [at(node) for r, node in pods if r in rule.counted and node in eligible]
+    matching = [at(node) for r, node in pods if r in rule.counted_roles and node in eligible]
     matching += [at(node) for node in eligible for _ in range(rule.existing.get(node, 0))]
     domains = {at(node) for node in eligible}
     least = min(map(matching.count, domains)) if len(domains) >= max(1, rule.min_domains) else 0

@@ -312,7 +312,7 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
         rule
         for rule in request.constraints
         if Assumption(BETWEEN_PODS, subject=rule.name) not in dropped
-        and not (isinstance(rule, Spread) and gone_roles & rule.counted)
+        and not (isinstance(rule, Spread) and gone_roles & rule.counted_roles)
         and not (isinstance(rule, Affinity) and gone_roles & rule.others)
     )
     groups = tuple(

@@ -261,7 +261,7 @@ def test_fewer_members_start_on_one_node_if_a_spread_over_nodes_forbids_more() -
         topology_key="kubernetes.io/hostname",
         max_skew=2,
         roles=frozenset({"w"}),
-        counted=frozenset({"w"}),
+        counted_roles=frozenset({"w"}),
         existing={},
         min_domains=1,
         required_keys=frozenset(),

@@ -69,7 +69,7 @@ def passes(
     role = next(role for role in request.roles if role.name == pod.role)
     counts = counts_of(snapshot, rule, role.name, request, before)
     least = min(counts.values()) if len(counts) >= max(1, rule.min_domains) else 0
-    return counts.get(domain, 0) + (pod.role in rule.counted) - least <= rule.max_skew
+    return counts.get(domain, 0) + (pod.role in rule.counted_roles) - least <= rule.max_skew
 
 
 def counts_of(
@@ -86,7 +86,7 @@ def counts_of(
         if domain is None or rule.required_keys - labels.keys() or refused:
             continue
         if is_selected or not rule.honor_affinity:
-            matching = sum(m.node == node and m.role in rule.counted for m in before)
+            matching = sum(m.node == node and m.role in rule.counted_roles for m in before)
             counts[domain] = counts.get(domain, 0) + rule.existing.get(node, 0) + matching
     return counts
 

@@ -407,7 +407,7 @@ def _with_quorum(draw: st.DrawFn, request: Request) -> Request:
         leaf = Leaf(frozenset({role.name}), draw(st.integers(0, len(role.members) + 1)))
         last = parts[-1] if parts else None
         if isinstance(last, Leaf) and draw(st.integers(0, 4)) == 0:
-            parts[-1] = Leaf(last.roles | leaf.roles, last.least + draw(st.integers(0, 1)))
+            parts[-1] = Leaf(last.roles | leaf.roles, last.min_members + draw(st.integers(0, 1)))
         else:
             parts.append(leaf)
     if len(parts) > 2 and draw(st.booleans()):

@@ -98,7 +98,7 @@ def draw_node(picture: NodePicture) -> Text:
 
 def shape_name(topology: GpuTopology) -> str:
     """Return "cube mesh", "NVSwitch", "NVLink islands of 2" …; "" if the links are unknown."""
-    if topology.gpu_count < 2 or not topology.known:
+    if topology.gpu_count < 2 or not topology.is_known:
         return ""
     if find_cube_mesh(topology):
         return "cube mesh"
@@ -139,7 +139,7 @@ def draw_brackets(picture: NodePicture) -> Text:
         middle = {gpu: place * (box + gap) + box // 2 for place, gpu in enumerate(order)}
         _put_brackets(canvas, picture, levels, middle, below)
     drawn = canvas.text()
-    if not topology.known:
+    if not topology.is_known:
         notes.append("links between the GPUs are not known")
     elif not nests(topology):
         notes.append("a bracket joins GPUs directly or through others: links inside differ")

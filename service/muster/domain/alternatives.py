@@ -9,7 +9,7 @@ from enum import StrEnum
 from muster.domain.decision import MemberPlacement
 from muster.domain.printable import printable
 from muster.domain.request import GangId, Request, Scope
-from muster.domain.words import counted, plural
+from muster.domain.words import counted_noun, plural
 
 NOTE = "Computed against the cluster as it is now, without the gang itself."
 AS_DECIDED = "Computed against the cluster as the gang found it."
@@ -91,7 +91,7 @@ def not_known(why: str) -> Alternatives:
 
 def fewer_fit(fit: int, size: int, free_gpus: int, most_on_a_node: int) -> str:
     """Return that only `fit` of `size` members fit into a domain."""
-    free = f"{counted('GPU', free_gpus)} {'is' if free_gpus == 1 else 'are'} free there"
+    free = f"{counted_noun('GPU', free_gpus)} {'is' if free_gpus == 1 else 'are'} free there"
     if most_on_a_node < free_gpus:
         free += f", at most {most_on_a_node} on one node"
     return f"{f'only {fit}' if fit else 'none'} of {size} members fit; {free}"
@@ -117,4 +117,6 @@ def domains_of(scope: str, names: Sequence[str]) -> str:
     scope = SCOPE_NOUNS.get(scope, scope)
     if len(names) == 1:
         return f"{scope} {names[0]}"
-    return f"{plural(scope, 2)} {names[0]} and {names[1]}" if len(names) == 2 else counted(scope, len(names))
+    if len(names) == 2:
+        return f"{plural(scope, 2)} {names[0]} and {names[1]}"
+    return counted_noun(scope, len(names))

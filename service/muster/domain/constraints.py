@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from muster.domain.reasons import Cause, Relaxation
-from muster.domain.words import counted, of_role, or_wait, plural, plural_verb, so_many_fit
+from muster.domain.words import counted_noun, of_role, or_wait, plural, plural_verb, so_many_fit
 
 NODE = "node"
 """As `topology_key`: each node is a domain of its own (host ports, volumes that attach to one node)."""
@@ -77,8 +77,8 @@ class Spread(CountsOn):
     """Keep the skew of every domain that receives a member of `roles` at most `max_skew`.
 
     The skew of a domain is its number of matching pods less the smallest number in any eligible domain.
-    Matching pods are members of `counted`, and running ones: `existing` counts them by node. A domain is
-    eligible if it has an eligible node. A node is eligible if it carries all `required_keys`. With
+    Matching pods are members of `counted_roles`, and running ones: `existing` counts them by node. A domain
+    is eligible if it has an eligible node. A node is eligible if it carries all `required_keys`. With
     `honor_affinity` it must also satisfy the role's node selector and affinity. With `honor_taints` it must
     have no taint that the role does not tolerate. With fewer eligible domains than `min_domains` the smallest
     number is 0. Nodes without the label `topology_key` are refused. Source: podtopologyspread/filtering.go.
@@ -90,7 +90,7 @@ class Spread(CountsOn):
     topology_key: str
     max_skew: int
     roles: frozenset[str]
-    counted: frozenset[str]
+    counted_roles: frozenset[str]
     existing: Mapping[str, int] = field(default_factory=dict, hash=False)
     min_domains: int = 1
     required_keys: frozenset[str] = frozenset()
@@ -100,7 +100,7 @@ class Spread(CountsOn):
 
     def counts_on(self, role: str) -> bool:
         """Return whether members of the role are counted."""
-        return role in self.counted
+        return role in self.counted_roles
 
 
 Constraint = AntiAffinity | Affinity | Spread
@@ -144,7 +144,7 @@ class AffinityUnsatisfied(Cause):
 
     @property
     def advice(self) -> str:
-        room = f"one {self.topology_key} with room for {counted('member', self.members_needed)}"
+        room = f"one {self.topology_key} with room for {counted_noun('member', self.members_needed)}"
         wait = or_wait(f"more is free in one {self.topology_key} with such a pod", self.even_empty)
         return f"Relax {self.constraint}, or start a pod that it names in {room}{wait}."
 
@@ -218,7 +218,7 @@ class TooFewParts(Cause):
     """Members that run already and count."""
 
     def __str__(self) -> str:
-        most, runs = counted("member", self.members_per_part), plural_verb("run", self.running)
+        most, runs = counted_noun("member", self.members_per_part), plural_verb("run", self.running)
         running = f", {self.running} that {runs} already counted" if self.running else ""
         return f"at most {most} may lie in one {self.scope}{running}{_so(self)}"
 
@@ -238,7 +238,7 @@ class MorePerPart(Relaxation):
     before: int
 
     def __str__(self) -> str:
-        most = counted("member", self.members_per_part)
+        most = counted_noun("member", self.members_per_part)
         return f"up to {most} in one {self.scope} instead of {self.before}"
 
 
@@ -291,12 +291,12 @@ class RoomTooSmall(Cause):
     even_empty: bool = False
 
     def __str__(self) -> str:
-        room = f"{counted('member', self.room)}, of {self.members}{of_role(self.role)}, at most"
+        room = f"{counted_noun('member', self.room)}, of {self.members}{of_role(self.role)}, at most"
         return f"nodes can attach the volumes of {room}{_so(self)}"
 
     @property
     def advice(self) -> str:
-        few = f"Start at most {counted('member', self.room)}{of_role(self.role)}, " if self.room else ""
+        few = f"Start at most {counted_noun('member', self.room)}{of_role(self.role)}, " if self.room else ""
         wait = or_wait("other pods' volumes are detached", self.even_empty)
         give = "give" if few else "Give"
         return f"{few}{give} each pod fewer volumes, or add nodes that can attach them{wait}."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from muster.domain.causes.not_planned import NotDecided, TookTooLong
 from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import GangId
-from muster.domain.words import counted, for_role, listed, number, plural
+from muster.domain.words import counted_noun, for_role, listed, number, plural
 
 _LISTED_NODES = 3
 
@@ -222,7 +222,7 @@ class FewerMembers(Relaxation):
     before: int
 
     def __str__(self) -> str:
-        return f"to start with {counted('member', self.min_member)} instead of {self.before}"
+        return f"to start with {counted_noun('member', self.min_member)} instead of {self.before}"
 
 
 def _more_nodes(count: int) -> str:

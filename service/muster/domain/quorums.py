@@ -1,8 +1,9 @@
 """How many subgroups of a gang must start, in a tree: KAI's minSubGroup.
 
-A subgroup without others below it is a `Leaf`: it starts with at least `least` members, or gets none. Any
-other is a `Quorum`: it starts if at least `least` of its parts start. Nothing below a part that does not
-start gets a member. The whole gang is a quorum too. A gang whose roles have minimums is a quorum of them all.
+A subgroup without others below it is a `Leaf`: it starts with at least `min_members` members, or gets none.
+Any other is a `Quorum`: it starts if at least `min_parts` of its parts start. Nothing below a part that does
+not start gets a member. The whole gang is a quorum too. A gang whose roles have minimums is a quorum of them
+all.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ Chosen = tuple[tuple["Leaf", int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The members of some roles, by name: none of them, or at least `least`.
+    """The members of some roles, by name: none of them, or at least `min_members`.
 
     Every `unit` members are one replica, which is of use only as a whole. `begun` members of a replica are
     there already. The first `back` members come back to replicas that run, and need not wait for others. No
-    more than `most` members can start: the others belong to replicas that lack members; -1 if all can.
+    more than `max_members` members can start: the others belong to replicas that lack members; -1 if all can.
     """
 
     roles: frozenset[str]
-    least: int
+    min_members: int
     unit: int = 1
     begun: int = 0
     back: int = 0
-    most: int = -1
+    max_members: int = -1
 
     def of(self, counts: Counts) -> int:
         """Return how many of these members belong to the leaf."""
@@ -39,7 +40,7 @@ class Leaf:
 
     def limit(self, members: int) -> int:
         """Return how many of this number of waiting members can start at most."""
-        return members if self.most < 0 else min(members, self.most)
+        return members if self.max_members < 0 else min(members, self.max_members)
 
     def in_part(self, members: int) -> int:
         """Return how many of this number of members make no whole replica."""
@@ -47,36 +48,36 @@ class Leaf:
 
     def starts(self, members: int) -> bool:
         """Return whether this number of members is enough, and makes whole replicas."""
-        return self.least <= members == self.limit(members) and not self.in_part(members)
+        return self.min_members <= members == self.limit(members) and not self.in_part(members)
 
     def fewest(self, members: int) -> int:
         """Return the fewest members, at least this number, that are enough and make whole replicas."""
-        members = max(members, self.least)
+        members = max(members, self.min_members)
         return members + -self.in_part(members) % self.unit
 
-    def best(self, members: int) -> int:
+    def most_startable(self, members: int) -> int:
         """Return the most members, at most this number, with which the leaf starts; 0 if there are none."""
         members = self.limit(members)
         whole = members - self.in_part(members)
-        return whole if whole >= max(1, self.least) else 0
+        return whole if whole >= max(1, self.min_members) else 0
 
     def less(self, present: Counts) -> Leaf:
         """Return what still must come when these members are there."""
         members = self.of(present)
         return replace(
             self,
-            least=max(0, self.least - members),
+            min_members=max(0, self.min_members - members),
             begun=(self.begun + members) % self.unit,
             back=max(0, self.back - members),
-            most=max(0, self.most - members) if self.most >= 0 else -1,
+            max_members=max(0, self.max_members - members) if self.max_members >= 0 else -1,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """At least `least` of the parts start. With `only`, exactly `least` parts get members."""
+    """At least `min_parts` of the parts start. With `only`, exactly `min_parts` parts get members."""
 
-    least: int
+    min_parts: int
     parts: tuple[Quorum | Leaf, ...]
     only: bool = False
 
@@ -88,7 +89,7 @@ class Quorum:
     def map_leaves(self, change: Callable[[Leaf], Leaf]) -> Quorum:
         """Return the tree with changed leaves."""
         parts = (change(part) if isinstance(part, Leaf) else part.map_leaves(change) for part in self.parts)
-        return Quorum(self.least, tuple(parts), self.only)
+        return Quorum(self.min_parts, tuple(parts), self.only)
 
     def less(self, present: Counts) -> Quorum:
         """Return what still must come when these members are there."""
@@ -97,12 +98,12 @@ class Quorum:
     def no_more(self) -> Quorum:
         """Return the tree in which nothing starts beyond what must."""
         parts = (part if isinstance(part, Leaf) else part.no_more() for part in self.parts)
-        return Quorum(self.least, tuple(parts), only=True)
+        return Quorum(self.min_parts, tuple(parts), only=True)
 
     @property
     def leaves_no_choice(self) -> bool:
         """Return whether each role must start: the parts are leaves, and all are needed."""
-        return self.least == len(self.parts) and all(isinstance(part, Leaf) for part in self.parts)
+        return self.min_parts == len(self.parts) and all(isinstance(part, Leaf) for part in self.parts)
 
     def starts(self, counts: Counts) -> bool:
         """Return whether the gang starts with exactly these members."""
@@ -123,7 +124,7 @@ Part = Quorum | Leaf
 def _starts(part: Part, counts: Counts) -> bool:
     if isinstance(part, Leaf):
         return part.starts(part.of(counts))
-    return sum(_starts(child, counts) for child in part.parts) >= part.least
+    return sum(_starts(child, counts) for child in part.parts) >= part.min_parts
 
 
 def _is_whole(part: Part, counts: Counts) -> bool:
@@ -131,7 +132,7 @@ def _is_whole(part: Part, counts: Counts) -> bool:
     if isinstance(part, Leaf):
         return True
     begun = [child for child in part.parts if not _is_empty(child, counts)]
-    if part.only and len(begun) > part.least:
+    if part.only and len(begun) > part.min_parts:
         return False
     return all(_starts(child, counts) and _is_whole(child, counts) for child in begun)
 
@@ -149,9 +150,9 @@ def _fewest(part: Part, waiting: Counts | None, at_least_one: bool) -> Chosen | 
         (i, leaves) for i, child in enumerate(part.parts) if (leaves := _fewest(child, waiting, False))
     ]
     options.sort(key=lambda option: members_of(option[1]))
-    if len(options) < part.least:
+    if len(options) < part.min_parts:
         return None
-    first = _join(options[: part.least])
+    first = _join(options[: part.min_parts])
     if not at_least_one or members_of(first):
         return first
     # The others that start need no member, whichever part it is that gets one.
@@ -162,7 +163,7 @@ def _fewest(part: Part, waiting: Counts | None, at_least_one: bool) -> Chosen | 
         return None
     fewest = min(with_one, key=lambda option: members_of(option[1]))
     later = [option for option in options if option[0] != fewest[0]]
-    return _join([*later[: part.least - 1], fewest])
+    return _join([*later[: part.min_parts - 1], fewest])
 
 
 def _join(options: list[tuple[int, Chosen]]) -> Chosen:

@@ -44,14 +44,15 @@ class Budget:
     """How much may be used: `most` at once, and `per_s` more with each second. `clock` as for `Rate`."""
 
     def __init__(self, most: float, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._per_s, self._clock = most, per_s, clock
-        self._available, self._at = most, clock()
+        self._max_amount, self._per_s, self._clock = most, per_s, clock
+        self._available, self._renewed_at = most, clock()
 
     @property
     def available(self) -> float:
         """Return what may be used now."""
         now = self._clock()
-        self._available, self._at = min(self._most, self._available + (now - self._at) * self._per_s), now
+        self._available += (now - self._renewed_at) * self._per_s
+        self._available, self._renewed_at = min(self._max_amount, self._available), now
         return self._available
 
     def spend(self, amount: float = 1.0) -> None:
@@ -61,19 +62,19 @@ class Budget:
 
 @dataclass(slots=True)
 class Backoff:
-    """Delays before another try, in seconds: `first`, doubling up to `limit`, each drawn from its upper half.
+    """Delays before another try, in seconds: `first_delay`, doubling up to `limit`, each from its upper half.
 
     So a thousand clients that lost the same API server do not come back at once, and none comes back
     immediately.
     """
 
-    first: float = 0.25
+    first_delay: float = 0.25
     limit: float = 30.0
     _next: float = field(default=0.0, init=False)
 
     def delay(self) -> float:
         """Return the next delay."""
-        base = self._next or self.first
+        base = self._next or self.first_delay
         self._next = min(base * 2, self.limit)
         return random.uniform(base / 2, base)
 

@@ -178,14 +178,14 @@ class Subrequest:
     """One way to serve the claims of a role's members: `gpus` for each, of those that match.
 
     `matching` is as that of `Role`. `number` is its place among the subrequests that the claims name, from 1.
-    With `every` a member takes all matching GPUs of its node (allocationMode All): nodes with another number
-    of them have none here.
+    With `takes_all` a member takes all matching GPUs of its node (allocationMode All): nodes with another
+    number of them have none here.
     """
 
     matching: Mapping[str, int] = field(hash=False)
     gpus: int
     number: int = field(default=1, compare=False)
-    every: bool = False
+    takes_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Role:
     subrequests: tuple[Subrequest, ...] = ()
     """The subrequests; () if there is no choice. The first one with which the gang fits is planned. Until
     then `gpus` are the fewest of all subrequests."""
-    chosen: Subrequest | None = None
+    chosen_subrequest: Subrequest | None = None
     """The subrequest that was planned."""
 
     def __post_init__(self) -> None:
@@ -303,7 +303,7 @@ class Request:
             lacking = self.min_member - sum(members.values())
             if lacking > 0:
                 more, limit = leaf.fewest(members[leaf] + lacking), leaf.limit(leaf.of(waiting))
-                members[leaf] = more if more <= limit else max(members[leaf], leaf.best(limit))
+                members[leaf] = more if more <= limit else max(members[leaf], leaf.most_startable(limit))
         if quorum.leaves_no_choice and sum(members.values()) < self.min_member:
             return None
         return of_roles(members.items(), waiting)

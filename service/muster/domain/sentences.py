@@ -29,7 +29,7 @@ from muster.domain.words import (
     LISTED,
     WHO_TELLS,
     and_more,
-    counted,
+    counted_noun,
     listed,
     of_role,
     plural,
@@ -75,12 +75,12 @@ def _join(cause: Cause, then: Cause) -> str | None:
         ) if then.scope == scope and part == domain and (fit is None or fit < members_needed):
             if not part:
                 return f"{replace(cause, even_empty=False)}; {then}"
-            runs = f"{counted('member', running)} {plural_verb('run', running)}"
+            runs = f"{counted_noun('member', running)} {plural_verb('run', running)}"
             room = so_many_fit(fit, members_needed) if fit and not even_empty else ""
             return f"{scope} {part}, where {runs}, has no room for {members_needed} more{of_role(role)}{room}"
         case SegmentsTooLarge(), RunningElsewhere(scope, part, running) if part:
             run = plural_verb("run", running)
-            runs = f"{counted('member', running)} of one segment {run} {within(scope, part)}"
+            runs = f"{counted_noun('member', running)} of one segment {run} {within(scope, part)}"
             pronoun = "it" if running == 1 else "them"
             return f"{cause}; {runs}, and the rest must join {pronoun}"
         case TooFewParts(scope), NoSuchDomain(missing) if scope == missing:

@@ -109,7 +109,7 @@ class GpuTopology:
         return len(self.links)
 
     @cached_property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether any link is known."""
         return any(link is not None for row in self.links for link in row)
 

@@ -40,7 +40,7 @@ def for_role(role: str) -> str:
     return f" for role {role}" if role else ""
 
 
-def counted(word: str, count: int) -> str:
+def counted_noun(word: str, count: int) -> str:
     """Return "1 node", "2 nodes"."""
     return f"{count} {plural(word, count)}"
 

@@ -86,7 +86,7 @@ def worths(request: Request, members: Sequence[MemberPlacement], view: Columns) 
 
 def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Columns) -> tuple[str, ...]:
     """Return the nodes of the plan where the gang has several GPUs and no link between GPUs is known."""
-    if all(shape.topology.known for shape in view.shapes):
+    if all(shape.topology.is_known for shape in view.shapes):
         return ()
     there, (rows, masks, _) = existing_of(view, request).masks, used_gpus(view, members)
     return tuple(
@@ -94,7 +94,7 @@ def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Co
             view.names[row]
             for row, mask in zip(rows.tolist(), masks.tolist(), strict=True)
             if mask and (mask | there.get(row, 0)).bit_count() > 1
-            if not view.states[row].node.topology.known
+            if not view.states[row].node.topology.is_known
         )
     )
 

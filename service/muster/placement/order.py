@@ -130,12 +130,12 @@ class _Even:
             return True
         domain = int(self._domains[self._row[member.node]])
         least = 0 if self._few else min(self._levels)
-        counts_itself = member.role in self._rule.counted
+        counts_itself = member.role in self._rule.counted_roles
         return domain >= 0 and self._count.get(domain, 0) + counts_itself - least <= self._rule.max_skew
 
     def add(self, member: MemberPlacement, times: int = 1) -> None:
         row = self._row[member.node]
-        if member.role in self._rule.counted and self._eligible[row]:
+        if member.role in self._rule.counted_roles and self._eligible[row]:
             before = self._count[int(self._domains[row])]
             self._levels[before] -= 1
             if not self._levels[before]:
@@ -146,7 +146,7 @@ class _Even:
     def urgency(self, member: MemberPlacement) -> int:
         """Put members that do not count last, the others by the level to which they raise a domain."""
         row = self._row[member.node]
-        if member.role in self._rule.counted:
+        if member.role in self._rule.counted_roles:
             return self._count[int(self._domains[row])] if self._eligible[row] else 0
         return 1 << 30 if member.role == self._role else 0
 

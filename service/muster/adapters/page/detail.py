@@ -91,7 +91,7 @@ def _node(name: str, places: Sequence[Taken], snapshot: Snapshot) -> dict[str, A
 def _links(topology: GpuTopology, mask: int) -> list[list[str]] | None:
     """Return the kind of the link between each two of these GPUs; None if no link of the node is known."""
     gpus = list(bits(mask))
-    if not topology.known or len(gpus) < 2:
+    if not topology.is_known or len(gpus) < 2:
         return None
     return [
         ["X" if a == b else link.kind if (link := topology.link(a, b)) is not None else "?" for b in gpus]
@@ -101,7 +101,7 @@ def _links(topology: GpuTopology, mask: int) -> list[list[str]] | None:
 
 def _ring(topology: GpuTopology, mask: int) -> dict[str, float] | None:
     """Return the best ring over these GPUs, in modelled GB/s; None if there is none or links are unknown."""
-    if mask.bit_count() < 2 or not topology.known or topology.gpu_count > MAX_RING_GPUS:
+    if mask.bit_count() < 2 or not topology.is_known or topology.gpu_count > MAX_RING_GPUS:
         return None
     table = rings(topology)
     weakest = int(table.weakest[mask])

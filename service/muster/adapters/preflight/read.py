@@ -264,7 +264,7 @@ def _node(obj: NodeObject, offer: Offer, agent: bool) -> NodeFacts:
         name=obj.metadata.name,
         gpus={name: count for name, count in gpus.items() if count},
         labels=dict(node.labels),
-        links_known=node.topology.known,
+        links_known=node.topology.is_known,
         drivers=frozenset(device.driver for device in node.devices if device is not None),
         not_exact=exactness.why_not(node),
     )

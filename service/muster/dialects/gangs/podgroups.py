@@ -122,7 +122,7 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
         role_wishes=tree.role_wishes,
         role_min=tree.role_min,
         quorum=tree.quorum,
-        size=sum(leaf.least for leaf in tree.quorum.leaves()) if tree.quorum is not None else None,
+        size=sum(leaf.min_members for leaf in tree.quorum.leaves()) if tree.quorum is not None else None,
         subgroups=tree.shared,
         role_preferences=tree.preferences,
         required=required,

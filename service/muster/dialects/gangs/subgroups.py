@@ -22,7 +22,7 @@ from muster.domain.levels import Level
 from muster.domain.pod import Wishes
 from muster.domain.quorums import Leaf, Quorum, members_of
 from muster.domain.request import RolePreference, Scope
-from muster.domain.words import counted
+from muster.domain.words import counted_noun
 
 MAX_SUBGROUPS = 256
 MAX_DEPTH = 16
@@ -208,7 +208,9 @@ def read(spec: Fields, levels: tuple[Level, ...], topologies: Topologies | None)
     quorum = _quorum(None, spec, groups)
     tree = _Reader(Nesting.of(levels, topologies), spec, root, groups, _leaves(groups)).tree()
     if _needs_all(quorum):
-        return replace(tree, role_min={role: leaf.least for leaf in quorum.leaves() for role in leaf.roles})
+        return replace(
+            tree, role_min={role: leaf.min_members for leaf in quorum.leaves() for role in leaf.roles}
+        )
     deepest = max(groups, key=lambda name: len(_ancestry(name, groups)))
     if len(_ancestry(deepest, groups)) > MAX_DEPTH:
         expected = f"at most {MAX_DEPTH} subgroups in each other, where minSubGroup is below their number"
@@ -324,7 +326,9 @@ def _quorum(name: str | None, owner: Fields, groups: Mapping[str, _Subgroup]) ->
     least = owner.natural("minSubGroup")
     if least is not None and not min(1, len(parts)) <= least <= len(parts):
         numbers = f"a number from 1 to {len(parts)}" if parts else "not given"
-        owner.bad("minSubGroup", least, f"{numbers}: {counted('subgroup', len(parts))} lie directly below")
+        owner.bad(
+            "minSubGroup", least, f"{numbers}: {counted_noun('subgroup', len(parts))} lie directly below"
+        )
         least = None
     return Quorum(len(parts) if least is None else least, tuple(parts))
 
@@ -332,7 +336,7 @@ def _quorum(name: str | None, owner: Fields, groups: Mapping[str, _Subgroup]) ->
 def _needs_all(part: Quorum | Leaf) -> bool:
     if isinstance(part, Leaf):
         return True
-    return part.least == len(part.parts) and all(map(_needs_all, part.parts))
+    return part.min_parts == len(part.parts) and all(map(_needs_all, part.parts))
 
 
 def _scope(label: str, levels: tuple[Level, ...]) -> str:

@@ -535,7 +535,7 @@ def _of_labels(node: _Reader, gpu_count: int, amd: bool) -> GpuTopology:
 
 def _note_against(node: _Reader, topology: GpuTopology) -> None:
     """Note what the labels say against a matrix that was read."""
-    if not topology.known:
+    if not topology.is_known:
         return
     labels, problems = node.labels, node.problems
     islands = [island.bit_count() for island in topology.islands]

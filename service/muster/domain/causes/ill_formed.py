@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from muster.domain.reasons import Cause
-from muster.domain.words import counted, listed, quoted, such_pods
+from muster.domain.words import counted_noun, listed, quoted, such_pods
 
 _KEPT = 80
 """Characters that are kept of a value that can't be read."""
@@ -72,7 +72,8 @@ class TooManyMembers(IllFormed):
 
     @property
     def advice(self) -> str:
-        return f"Delete {counted('pod', self.live - self.replicas)}, or give each new gang a name of its own."
+        pods = counted_noun("pod", self.live - self.replicas)
+        return f"Delete {pods}, or give each new gang a name of its own."
 
 
 @dataclass(frozen=True, slots=True)

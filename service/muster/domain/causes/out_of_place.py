@@ -12,7 +12,7 @@ from muster.domain.reasons import Cause
 from muster.domain.request import Scope
 from muster.domain.words import (
     WHO_TELLS,
-    counted,
+    counted_noun,
     if_empty,
     of_role,
     or_wait,
@@ -124,7 +124,7 @@ class IndicesUnknown(Cause):
     role: str = ""
 
     def __str__(self) -> str:
-        nodes, whom = counted("node", self.nodes), f" to {the_role(self.role)}" if self.role else ""
+        nodes, whom = counted_noun("node", self.nodes), f" to {the_role(self.role)}" if self.role else ""
         if not self.scope:
             return f"no GPU of {nodes} can be shared: pods there have GPUs and do not say which"
         return f"no one {self.scope} can be promised{whom}: on {nodes}, pods have GPUs and do not say which"
@@ -171,7 +171,7 @@ class RunningElsewhere(Cause):
     running: int
 
     def __str__(self) -> str:
-        runs = f"{counted('member', self.running)} {plural_verb('run', self.running)} already"
+        runs = f"{counted_noun('member', self.running)} {plural_verb('run', self.running)} already"
         pronoun, article = ("it", "any") if self.running == 1 else ("them", "one")
         if self.part:
             return f"{runs} {within(self.scope, self.part)}, and the others must join {pronoun}"
@@ -205,11 +205,11 @@ class NodesExcluded(Cause):
 
     def __str__(self) -> str:
         not_admit = f"{'does' if self.nodes == 1 else 'do'} not admit"
-        return f"{counted('node', self.nodes)} {not_admit} {the_role(self.role)}: {self.by}"
+        return f"{counted_noun('node', self.nodes)} {not_admit} {the_role(self.role)}: {self.by}"
 
     @property
     def advice(self) -> str:
-        nodes, role, by = counted("node", self.nodes), the_role(self.role), self.by
+        nodes, role, by = counted_noun("node", self.nodes), the_role(self.role), self.by
         kind, _, detail = by.partition(" ")
         match kind:
             case "cordoned":
@@ -258,9 +258,11 @@ class GpusNotMatching(Cause):
 
     def __str__(self) -> str:
         if self.each:
-            share = f"{counted('GPU', self.each)} on {counted('node', self.nodes)}"
+            share = f"{counted_noun('GPU', self.each)} on {counted_noun('node', self.nodes)}"
             return f"by allocationMode All each member takes all GPUs that match: {share}"
-        matches = f"on {counted('node', self.nodes)} resourceClaims match {self.matching} of {self.gpus} GPUs"
+        matches = (
+            f"on {counted_noun('node', self.nodes)} resourceClaims match {self.matching} of {self.gpus} GPUs"
+        )
         if not self.differing:
             return matches
         return f"{matches}; on {self.differing} of them roles match different GPUs, which is not planned yet"

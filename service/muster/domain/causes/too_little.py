@@ -12,7 +12,7 @@ from muster.domain.words import (
     GPU_MEMORY,
     amount,
     and_more,
-    counted,
+    counted_noun,
     if_empty,
     listed,
     number,
@@ -84,7 +84,7 @@ class GpusNotOffered(Cause):
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        subject = f"{counted('node', self.nodes)} {plural_verb('offer', self.nodes)}"
+        subject = f"{counted_noun('node', self.nodes)} {plural_verb('offer', self.nodes)}"
         of = f"{self.offered} of {'its' if self.nodes == 1 else 'their'} {self.there} {self.resource}"
         return f"{subject} {of}: {', '.join(self.names)}{and_more(self.nodes)}"
 
@@ -109,10 +109,14 @@ class RoomTaken(Cause):
 
     def __str__(self) -> str:
         listed = (
-            (self.lower_gpus, f"{counted('gang', self.lower_gangs)} of lower priority", self.lower_gangs),
+            (
+                self.lower_gpus,
+                f"{counted_noun('gang', self.lower_gangs)} of lower priority",
+                self.lower_gangs,
+            ),
             (
                 self.other_gpus,
-                counted("other gang" if self.lower_gangs else "gang", self.other_gangs),
+                counted_noun("other gang" if self.lower_gangs else "gang", self.other_gangs),
                 self.other_gangs,
             ),
             (self.pods_gpus, "pods in no gang", 2),
@@ -125,7 +129,7 @@ class RoomTaken(Cause):
     @property
     def advice(self) -> str:
         if self.lower_gpus:
-            gangs = counted("gang", self.lower_gangs)
+            gangs = counted_noun("gang", self.lower_gangs)
             return f"To make room, end some of the {gangs} of lower priority: Muster does not."
         return "Wait until some of them end: no gang of lower priority is there."
 
@@ -227,7 +231,7 @@ class FreeApart(Cause):
         names = {resource for resource, _ in self.resources}
         same = "at once" if GPU_MEMORY in names and len(names) > 1 else "on the same nodes"
         fit = _fit(self)
-        needs = f"{_needs(self)} room for {counted('member', self.members_needed)}"
+        needs = f"{_needs(self)} room for {counted_noun('member', self.members_needed)}"
         return f"{needs}; {amounts} are {state}, but not {same}{fit}{if_empty(self.even_empty and bool(fit))}"
 
     @property
@@ -294,7 +298,7 @@ def _fit(cause: ShortOf) -> str:
 
 
 def _need(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces) -> str:
-    members = f" for {counted('member', cause.members_needed)}" if cause.members_needed > 1 else ""
+    members = f" for {counted_noun('member', cause.members_needed)}" if cause.members_needed > 1 else ""
     return f"{_needs(cause)} {amount(cause.resource, cause.needed)}{members}"
 
 

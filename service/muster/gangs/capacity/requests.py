@@ -94,7 +94,7 @@ def _that_must_come(request: Request, coming: Counts) -> int:
     """Return how many of the members that come later must fit."""
     if request.quorum is None:
         return sum(coming.values())
-    return sum(min(leaf.least, leaf.of(coming)) for leaf in request.quorum.leaves())
+    return sum(min(leaf.min_members, leaf.of(coming)) for leaf in request.quorum.leaves())
 
 
 def answer_now(decision: Decision, request: Request) -> tuple[Decision, Request]:
@@ -209,10 +209,12 @@ def _quorum(
 
     def asked(leaf: Leaf) -> Leaf:
         roles = _names_of(names, leaf.roles)
-        return replicas.asked(leaf, roles.intersection(waiting) or roles, leaf.least + leaf.of(coming))
+        return replicas.asked(leaf, roles.intersection(waiting) or roles, leaf.min_members + leaf.of(coming))
 
     quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(asked)
-    every = quorum.leaves_no_choice and all(leaf.least == 0 and leaf.unit == 1 for leaf in quorum.leaves())
+    every = quorum.leaves_no_choice and all(
+        leaf.min_members == 0 and leaf.unit == 1 for leaf in quorum.leaves()
+    )
     return None if every else quorum
 
 
@@ -396,7 +398,7 @@ class Replicas:
         whole = sum(replica not in running and hosts >= leaf.unit for replica, hosts in waiting.items())
         most = back + whole * leaf.unit
         if len(roles) > 1:
-            return Leaf(roles, least, 1 if back else leaf.unit, most=most)
+            return Leaf(roles, least, 1 if back else leaf.unit, max_members=most)
         return Leaf(roles, least, leaf.unit, -back % leaf.unit, back, most)
 
     def in_turn(self) -> Iterator[Pod]:

@@ -306,8 +306,8 @@ def _devices(state: State, place: MemberPlacement) -> tuple[str, ...]:
 
 def _subrequest(state: State, role: Role, place: MemberPlacement) -> int:
     """Return the number of the subrequest by which a member gets its GPUs, from 1; 0 if it has no choice."""
-    if role.chosen is not None:
-        return role.chosen.number
+    if role.chosen_subrequest is not None:
+        return role.chosen_subrequest.number
     gpus, untainted = mask_of(place.gpus), ~state.ledger.nodes[place.node].tainted
     return next(
         (

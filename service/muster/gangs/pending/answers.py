@@ -38,7 +38,7 @@ def rename_roles(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -
     roles = parts_of(constraint.roles, names)
     if isinstance(constraint, AntiAffinity | Affinity):
         return replace(constraint, roles=roles, others=parts_of(constraint.others, names))
-    return replace(constraint, roles=roles, counted=parts_of(constraint.counted, names))
+    return replace(constraint, roles=roles, counted_roles=parts_of(constraint.counted_roles, names))
 
 
 def parts_of(roles: frozenset[str], names: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
@@ -167,9 +167,9 @@ def _every(
                 by_count.setdefault(len(device_names), {})[name] = mask
     none = dict.fromkeys(nodes, 0)
     if not by_count:
-        yield Subrequest(none, 1, every=True)
+        yield Subrequest(none, 1, takes_all=True)
     for count in sorted(by_count, reverse=True):
-        yield Subrequest(none | by_count[count], count, every=True)
+        yield Subrequest(none | by_count[count], count, takes_all=True)
 
 
 def _masks(by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str, Node]) -> dict[str, int]:

@@ -156,10 +156,12 @@ def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
         if taking not in tried:
             tried.append(taking)
             yield taking
-    if any(sub.gpus != role.gpus or sub.every for role in request.roles for sub in role.subrequests):
+    if any(sub.gpus != role.gpus or sub.takes_all for role in request.roles for sub in role.subrequests):
         return
     mixed = _with(request, [_mixed(snapshot, role) for role in request.roles])
-    if mixed.roles not in [tuple(replace(role, chosen=None) for role in earlier.roles) for earlier in tried]:
+    if mixed.roles not in [
+        tuple(replace(role, chosen_subrequest=None) for role in earlier.roles) for earlier in tried
+    ]:
         yield mixed
 
 
@@ -197,7 +199,7 @@ def _taking(role: Role, subrequest: Sequence[Subrequest]) -> Role:
             match_attributes=agree,
             matching=choice.matching,
             subrequests=(),
-            chosen=choice,
+            chosen_subrequest=choice,
         )
     return role
 

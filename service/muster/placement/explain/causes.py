@@ -157,13 +157,13 @@ def _members_missing(quorum: Quorum, waiting: Mapping[str, int]) -> Iterator[Mem
     """
     lacking = quorum.less(waiting)
     starting = [leaf for leaf, count in lacking.fewest() or () if count]
-    short = starting or [leaf for leaf in lacking.leaves() if leaf.least and leaf.of(waiting)]
+    short = starting or [leaf for leaf in lacking.leaves() if leaf.min_members and leaf.of(waiting)]
     for leaf in short:
         present = leaf.of(waiting)
         yield MembersMissing(present, present + leaf.fewest(1), _names(leaf))
     if not short:
         torn = [leaf for leaf in quorum.leaves() if leaf.of(waiting) and not leaf.starts(leaf.of(waiting))]
-        for leaf in [leaf for leaf in torn if leaf.least] or torn:
+        for leaf in [leaf for leaf in torn if leaf.min_members] or torn:
             present = leaf.of(waiting)
             yield MembersMissing(present, max(present + 1, leaf.fewest(present)), _names(leaf))
 
@@ -179,7 +179,7 @@ def _subgroups_needed(quorum: Quorum, request: Request) -> Iterator[SubgroupsNee
     """
     if not quorum.starts({}) and not quorum.leaves_no_choice:
         roles = tuple(role.name for role in request.roles if role.members)
-        yield SubgroupsNeeded(quorum.least, len(quorum.parts), roles)
+        yield SubgroupsNeeded(quorum.min_parts, len(quorum.parts), roles)
 
 
 def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatching]:
@@ -191,7 +191,7 @@ def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatchi
     """
     request, masks = cluster.request, cluster.masks
     for role in request.roles:
-        if role.chosen is not None and role.chosen.every and role.members:
+        if role.chosen_subrequest is not None and role.chosen_subrequest.takes_all and role.members:
             nodes = sum(map(bool, role.matching.values()))
             gpus = nodes * role.gpus
             yield from [GpusNotMatching(nodes, gpus, gpus, each=role.gpus)] if nodes else ()

@@ -108,7 +108,7 @@ class _Findings(RefusalFacts):
         if part or existing:
             has_links = scope != Scope.NVLINK_DOMAIN or not part or _has_nvlink(world.view, part)
             members = fit.members if fit.proven else None
-            has_matrix = has_links or world.view.states[world.view.row[_node_of(part)]].node.topology.known
+            has_matrix = has_links or world.view.states[world.view.row[_node_of(part)]].node.topology.is_known
             roles = self.conflict.part_of_gang
             numbers = (members, world.target, has_links, self.even_empty)
             return DomainTooSmall(scope, part, *numbers, roles, has_matrix)

@@ -109,7 +109,7 @@ def split(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> tuple[in
     Raises:
         AssertionError: The sizes do not sum up to the union.
     """
-    if topology.gpu_count > MAX_RING_GPUS or not topology.known or max(sizes, default=0) <= 1:
+    if topology.gpu_count > MAX_RING_GPUS or not topology.is_known or max(sizes, default=0) <= 1:
         parts = _in_order(union, sizes)
     elif union.bit_count() <= EXACT_SPLIT_GPUS:
         parts = _exactly(topology, union, tuple(sorted(filter(None, sizes), reverse=True)))

@@ -392,7 +392,7 @@ class QuorumRule:
         if isinstance(part, Leaf):
             roles = [role for role, of in enumerate(self.names) if of in part.roles]
             members = LinearExpr.sum([by_role[role] for role in roles])
-            model.add(members >= part.least * started)
+            model.add(members >= part.min_members * started)
             model.add(members <= part.limit(sum(self.need[role] for role in roles)) * started)
             if part.unit > 1:
                 self._complete_replicas(variables, members, part, name)
@@ -403,9 +403,9 @@ class QuorumRule:
         for inner in parts:
             model.add_implication(inner, started)
         count = LinearExpr.sum(parts)
-        model.add(count >= part.least * started)
+        model.add(count >= part.min_parts * started)
         if part.only:
-            model.add(count <= part.least)
+            model.add(count <= part.min_parts)
         return started
 
     def _complete_replicas(self, variables: Variables, members: LinearExpr, leaf: Leaf, name: str) -> None:

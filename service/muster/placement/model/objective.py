@@ -19,7 +19,7 @@ import numpy as np
 from muster.domain.alternatives import SCOPE_NOUNS, Value
 from muster.domain.decision import Objective
 from muster.domain.request import Scope
-from muster.domain.words import counted
+from muster.domain.words import counted_noun
 from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.links import MB_PER_GB, NO_LINK
 from muster.placement.limits import asks_gpus
@@ -128,7 +128,7 @@ class Worth:
     def instead_of(self, better: Worth) -> str:
         """Return "2 racks instead of 1", "best fit 12 instead of 4"."""
         if self.noun:
-            return f"{counted(self.noun, int(self.cost))} instead of {better.value}"
+            return f"{counted_noun(self.noun, int(self.cost))} instead of {better.value}"
         name, unit = self.level.replace("_", " "), self.unit
         return f"{name} {_in_words(self.value)}{unit} instead of {_in_words(better.value)}{unit}"
 

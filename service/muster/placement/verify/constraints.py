@@ -217,7 +217,7 @@ def _spread(snapshot: Snapshot, request: Request, rule: Spread, members: Members
                 eligible.add(name)
                 counts[domain] = counts.get(domain, 0) + rule.existing.get(name, 0)
         for member in members:
-            if member.role in rule.counted and member.node in eligible:
+            if member.role in rule.counted_roles and member.node in eligible:
                 counts[str(_domain(snapshot.nodes[member.node].node, key))] += 1
         least = 0 if len(counts) < rule.min_domains else min(counts.values(), default=0)
         for domain in sorted(_by_domain(snapshot, key, own_members, rule.roles)):

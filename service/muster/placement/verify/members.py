@@ -72,17 +72,17 @@ def _started(part: Quorum | Leaf, members_by_role: Mapping[str, int]) -> tuple[b
         members = sum(members_by_role.get(role, 0) for role in part.roles)
         in_part = (members + part.begun) % part.unit if members > part.back else 0
         torn = [f"{members} members are not whole replicas of {part.unit}"] if in_part else []
-        if 0 <= part.most < members:
-            torn.append(f"{members} members start, and only {part.most} have all of their replica")
-        return members >= part.least and not torn, torn
+        if 0 <= part.max_members < members:
+            torn.append(f"{members} members start, and only {part.max_members} have all of their replica")
+        return members >= part.min_members and not torn, torn
     below = [(inner, *_started(inner, members_by_role)) for inner in part.parts]
     wrong = [sentence for *_, sentences in below for sentence in sentences]
     starting = [(inner, started) for inner, started, _ in below if members_by_role.keys() & _roles_of(inner)]
     if not all(started for _, started in starting):
         wrong.append("a subgroup that does not start has members")
-    if part.only and len(starting) > part.least:
-        wrong.append(f"{len(starting)} subgroups start, {part.least} are asked for")
-    return sum(started for _, started, _ in below) >= part.least, wrong
+    if part.only and len(starting) > part.min_parts:
+        wrong.append(f"{len(starting)} subgroups start, {part.min_parts} are asked for")
+    return sum(started for _, started, _ in below) >= part.min_parts, wrong
 
 
 def _roles_of(part: Quorum | Leaf) -> frozenset[str]:

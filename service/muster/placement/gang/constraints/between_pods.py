@@ -254,7 +254,7 @@ def _add_spread(rules: Rules, rule: Spread, name: str) -> None:
     or limits for each node keep the skew small.
     """
     domains = rules.view.topology.by_label(rule.topology_key)
-    blocks_bound, counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted)
+    blocks_bound, counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted_roles)
     rules.exclude(blocks_bound, domains < 0)
     alike: dict[object, Counts] = {}
     for block in blocks_bound:
