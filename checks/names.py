@@ -40,7 +40,6 @@ NOT_YET = (
     "e2e",
     "local_cluster",
     "scheduler-config",
-    "service/muster/gangs",
     "service/muster/questions.py",
     "tests",
 )

@@ -46,7 +46,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     own_uids = gang.retained | gang.reserved
     bound = {bound_pod.uid for bound_pod in world.pods.values() if bound_pod.usage is not None}
     usages = [usage for bound_pod in world.pods.values() if (usage := bound_pod.usage) is not None]
-    usages += [usage for uid, usage in state.ledger.held.items() if uid not in own_uids | bound]
+    usages += [usage for uid, usage in state.ledger.reservations.items() if uid not in own_uids | bound]
     request = requests.request(group, state.ledger)
     if state.in_tree.causes(gang, request):
         return False

@@ -36,7 +36,7 @@ def check(coordinator: Coordinator) -> list[str]:
             if uid in owners:
                 broken.append(f"{uid} is held for {owners[uid]} and for {gang.key}")
             owners[uid] = gang.key
-    strays = state.ledger.held.keys() - owners.keys() - state.orphans.keys()
+    strays = state.ledger.reservations.keys() - owners.keys() - state.orphans.keys()
     broken += [f"{uid} is held for no plan" for uid in sorted(strays)]
     ahead = {
         gang.key: len(gang.in_phase.plan.order)
@@ -72,7 +72,7 @@ def _gang(gang: Gang, ledger: Ledger) -> list[str]:
             broken.append(f"{gang.key} is planned, but not complete or ill-formed")
         if not set(plan.order) <= unbound:
             broken.append(f"{gang.key} plans pods that are bound or gone")
-        if not set(plan.order) <= ledger.held.keys():
+        if not set(plan.order) <= ledger.reservations.keys():
             broken.append(f"{gang.key} is planned without all its reservations")
         if len(plan.order) < plan.request.min_member:
             broken.append(f"{gang.key} is planned with {len(plan.order)} of {plan.request.min_member}")
@@ -120,13 +120,13 @@ def _node(ledger: Ledger, name: str, movable: Collection[str]) -> list[str]:
     becomes smaller voids the plans that are still `movable`, but not those that are permitted.
     """
     usages = ledger.on_node(name).values()
-    if not any(usage.pod_uid in ledger.held for usage in usages):
+    if not any(usage.pod_uid in ledger.reservations for usage in usages):
         return []
     whole_gpus, shared, unindexed, free = 0, 0, 0, ledger.nodes[name].allocatable
     memory = dict(enumerate(ledger.nodes[name].gpu_memory))
     broken = []
-    for usage in sorted(usages, key=lambda usage: usage.pod_uid in ledger.held):
-        is_reserved = usage.pod_uid in ledger.held
+    for usage in sorted(usages, key=lambda usage: usage.pod_uid in ledger.reservations):
+        is_reserved = usage.pod_uid in ledger.reservations
         if is_reserved and (twice := usage.gpus & (whole_gpus if usage.units else whole_gpus | shared)):
             broken.append(f"node {name}: GPUs {twice:b} are taken twice, by {usage.pod_uid} last")
         for gpu in bits(usage.gpus if usage.units else 0):

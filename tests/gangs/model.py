@@ -219,7 +219,7 @@ class Cluster(Users):
 
     def _send(self, verdict: PushVerdict, answer: PermitAnswer) -> None:
         self.sent.add(self._ref(verdict))
-        places = self.world.coordinator.state.ledger.held
+        places = self.world.coordinator.state.ledger.reservations
         for member, (_, uid) in enumerate(verdict.members):
             self.flying.append(Flying(verdict, member, places[uid].node, answer.annotations[member]))
 

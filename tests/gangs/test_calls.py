@@ -37,7 +37,7 @@ def test_a_member_that_landed_elsewhere_is_moved_in_place() -> None:
     assert world.reserve(1, on=second_node).claimed
     answer = world.permit()
     assert json.loads(answer.annotations[1][ALLOCATION])["gpus"] == [0]
-    assert world.coordinator.state.ledger.held["p1"].node == second_node
+    assert world.coordinator.state.ledger.reservations["p1"].node == second_node
     assert not world.reserve(1, on="nowhere").claimed
 
 

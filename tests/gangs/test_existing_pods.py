@@ -147,7 +147,7 @@ def _compare(
         )
     }
     for selector in SELECTORS:
-        assert index.counted("m", selector) == Counter(
+        assert index.count_matching("m", selector) == Counter(
             node
             for existing_pod, node in on_nodes
             if existing_pod.namespace == "m"
@@ -199,7 +199,7 @@ def test_what_has_gone_leaves_nothing_behind() -> None:
     index = ledger.existing_pods
     tables = (
         index._in_namespace,
-        index._known,
+        index._pods,
         index._by_labels,
         index._terminating,
         index.repelling,

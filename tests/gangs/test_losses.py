@@ -354,7 +354,7 @@ def test_a_user_who_deletes_members_at_will_has_no_more_than_before(does: list[s
         kept_uids = world.held() & lost_at.keys()
         has = sum(pod.gpus for pod in world.pods.values() if pod.namespace == "ns" and pod.node)
         assert all(world.now - lost_at[uid] <= KEPT_S for uid in kept_uids)
-        keeps = sum(world.coordinator.state.ledger.held[uid].gpus.bit_count() for uid in kept_uids)
+        keeps = sum(world.coordinator.state.ledger.reservations[uid].gpus.bit_count() for uid in kept_uids)
         assert keeps <= min(has, 32 - has)
     world.wait(KEPT_S)
     assert not world.held() & lost_at.keys()

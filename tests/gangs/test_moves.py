@@ -21,7 +21,7 @@ def test_every_phase_is_told_with_its_time_and_link() -> None:
     world.now += 5.0
     second = coordinator.handle(inputs.PodSeen(world.now, pod("p1", of=2, traceparent=PARENT)))
     later = [move for move in second if isinstance(move, Moved)]
-    assert [(move.phase, move.link, move.at) for move in later][-1] == ("planning", PARENT, world.now)
+    assert [(move.phase, move.link, move.moved_at) for move in later][-1] == ("planning", PARENT, world.now)
     assert (later[-1].name, later[-1].namespace) == ("g", "ns")
 
 

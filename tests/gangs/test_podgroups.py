@@ -237,7 +237,7 @@ def test_the_first_member_goes_where_those_that_come_later_fit_too() -> None:
     assert plan is not None
     assert [(member.uid, member.node) for member in plan.placed.members] == [("p0", "b")]
     assert plan.placed.coming == 3
-    assert [usage.node for usage in world.coordinator.state.ledger.held.values()] == ["b"]
+    assert [usage.node for usage in world.coordinator.state.ledger.reservations.values()] == ["b"]
     world.run("train")
     world.see(*(named(f"d{number}", role="decode") for number in range(3)))
     plan = gang(world).plan

@@ -254,7 +254,7 @@ def test_what_died_before_a_new_session_began_had_been_bound_all_the_same() -> N
     assert world.reserve().claimed
     answer = world.permit()
     uids = [uid for _, uid in world.verdict().members]
-    binding = world.coordinator.state.ledger.held[uids[1]]
+    binding = world.coordinator.state.ledger.reservations[uids[1]]
     world.see(bound(world.pods[uids[0]], binding.node, answer.annotations[0]))
     world.gone(uids[0])
     world.connect(in_flight=(binding,))
@@ -283,6 +283,6 @@ def test_a_new_session_gives_a_partially_bound_gang_its_grace_though_its_members
     world.see(*(pod(f"p{i}", of=3) for i in range(3)))
     assert world.reserve().claimed
     world.bind(world.permit(), members=(0,))
-    world.connect(tuple(world.coordinator.state.ledger.held.values()))
+    world.connect(tuple(world.coordinator.state.ledger.reservations.values()))
     assert world.coordinator.summary()[0].bound == 1
     assert check(world.coordinator) == []

@@ -132,7 +132,7 @@ def test_more_that_is_asked_of_a_gang_on_its_way_splits_it_not(partial: Partial)
     assert world.reserve(gang="train").claimed
     answer = world.permit("train")
     pending = dict(world.pods)
-    again(world, 3, tuple(world.coordinator.state.ledger.held.values()))
+    again(world, 3, tuple(world.coordinator.state.ledger.reservations.values()))
     for (_, uid), carried in zip(world.verdict("train").members, answer.annotations, strict=True):
         world.see(bound(pending[uid], "a", carried))
     world.wait(100)

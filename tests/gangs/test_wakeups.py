@@ -26,7 +26,7 @@ def test_a_partially_bound_gang_wakes_up_when_something_frees_beside_the_places_
     homes = partially_bound(world)
     world.wait(2)
     assert world.phase() == "unplaceable"
-    assert {usage.node for usage in world.coordinator.state.ledger.held.values()} == {homes[2]}
+    assert {usage.node for usage in world.coordinator.state.ledger.reservations.values()} == {homes[2]}
     world.gone("f")
     assert world.planned()
     world.run()

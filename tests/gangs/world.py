@@ -286,7 +286,7 @@ class World:
         return [str(verdict.outcome) for verdict in self.verdicts]
 
     def held(self) -> set[str]:
-        return set(self.coordinator.state.ledger.held)
+        return set(self.coordinator.state.ledger.reservations)
 
 
 def bound(pending: Pod, on: str, annotations: dict[str, str]) -> Pod:

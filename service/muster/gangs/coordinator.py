@@ -170,16 +170,16 @@ class Coordinator:
         return tuple(map(self._view, self._gangs(keys)))
 
     def _view(self, gang: Gang) -> GangView:
-        self.state.counted(gang)
+        self.state.fresh_group(gang)
         return view(gang)
 
-    def taken(self, nodes: Sequence[str]) -> list[tuple[places.Taken, ...]]:
+    def gpus_taken(self, nodes: Sequence[str]) -> list[tuple[places.GpusTaken, ...]]:
         """Return what pods take of the GPUs of each of these nodes."""
-        return places.taken(self.state.ledger, nodes, self._pods.gangs_of)
+        return places.gpus_taken(self.state.ledger, nodes, self._pods.gangs_of)
 
     def owners(self, nodes: Sequence[str]) -> list[tuple[places.Owner, ...]]:
         """Return which gangs have the GPUs of each of these nodes."""
-        return [places.owners(usages, self.state.gangs) for usages in self.taken(nodes)]
+        return [places.owners(usages, self.state.gangs) for usages in self.gpus_taken(nodes)]
 
     def details(self, key: str) -> places.GangDetails | None:
         """Return what is known of the gang with this key; None if there is none."""

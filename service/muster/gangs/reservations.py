@@ -76,13 +76,13 @@ def _hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot
     """Return the cluster as other gangs see it: what the gang wants of the reserved nodes looks taken."""
     uid, resources = f"reserved for {reservation.gang}", reservation.resources
     return snapshot.taking(
-        Usage(uid, name, resources.get(name, _NOTHING), gpus=_first(snapshot.nodes[name], gpus))
+        Usage(uid, name, resources.get(name, _NOTHING), gpus=_first_gpus(snapshot.nodes[name], gpus))
         for name, gpus in sorted(reservation.wants.items())
         if name in snapshot.nodes
     )
 
 
-def _first(state: NodeState, gpus: int) -> int:
+def _first_gpus(state: NodeState, gpus: int) -> int:
     """Return the first free GPUs; all that are free if these are not more."""
     return state.free_gpus if state.free_gpu_count <= gpus else mask_of(list(bits(state.free_gpus))[:gpus])
 
@@ -322,7 +322,7 @@ class Retained:
 
     def keep(self, gang: Gang, uids: Iterable[str]) -> None:
         """Retain the reservations of these members for the gang's next plan."""
-        gang.retained |= {uid for uid in uids if uid in self._ledger.held}
+        gang.retained |= {uid for uid in uids if uid in self._ledger.reservations}
         if gang.retained:
             self._holders.add(gang.key)
 
@@ -333,13 +333,14 @@ class Retained:
         soon as a pod is deleted could keep many times that quota.
         """
         bound = [usage for pod in gang.group.bound if (usage := self._ledger.bound.get(pod.uid)) is not None]
-        places = max(1, gang.group.least - len(bound)) - len(gang.reserved)  # 1 if only a role lacks it
+        missing_members = max(1, gang.group.fewest_needed - len(bound))  # 1 if only a role lacks it
+        places = missing_members - len(gang.reserved)
         room, kept_uids = sum(map(_gpus, bound)), set[str]()
         for uid, lost_member in sorted(gang.lost.items()):
             usage = lost_member.usage
             if uid in self._ledger.bound or places <= 0 or _gpus(usage) > room:
                 continue
-            if uid not in self._ledger.held:  # what is held already is still free for the gang
+            if uid not in self._ledger.reservations:  # what is held already is still free for the gang
                 if not self._is_free(usage):
                     continue
                 self._ledger.hold([usage])
@@ -363,7 +364,7 @@ class Retained:
 
     def release_taken(self, node: str) -> None:
         """Release retained capacity on this node that other pods took or the node no longer has."""
-        reserved_uids = self._ledger.on_node(node).keys() & self._ledger.held.keys()
+        reserved_uids = self._ledger.on_node(node).keys() & self._ledger.reservations.keys()
         for key in sorted(
             key for key in self._holders if not self._gangs[key].retained.isdisjoint(reserved_uids)
         ):
@@ -387,7 +388,8 @@ class Retained:
 
     def places(self, gang: Gang) -> list[Usage]:
         """Return the usages that are retained for the gang."""
-        return [self._ledger.held[uid] for uid in sorted(gang.retained) if uid in self._ledger.held]
+        usages = self._ledger.reservations
+        return [usages[uid] for uid in sorted(gang.retained) if uid in usages]
 
 
 def _gpus(usage: Usage) -> int:

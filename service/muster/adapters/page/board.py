@@ -224,7 +224,7 @@ class Board:
                 part = names[start : start + NODES_AT_ONCE]
                 nodes = self._source.gangs.snapshot().nodes
                 for number, (name, takers) in enumerate(
-                    zip(part, self._source.gangs.taken(part), strict=True), start
+                    zip(part, self._source.gangs.gpus_taken(part), strict=True), start
                 ):
                     state, count = nodes.get(name), firsts[number + 1] - firsts[number]
                     now = closed(state)

@@ -17,7 +17,7 @@ from muster.domain.sentences import as_far_as, doubts
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, bits
 from muster.gangs.messages.instructions import Moved
-from muster.gangs.reporting.places import GangDetails, Taken
+from muster.gangs.reporting.places import GangDetails, GpusTaken
 from muster.placement.cluster.fabric import MAX_RING_GPUS
 from muster.placement.gpus.links import MB_PER_GB, rings
 from muster.placement.model.objective import values_of
@@ -58,14 +58,14 @@ def describe(
     }
 
 
-def _by_node(places: Sequence[Taken]) -> Mapping[str, list[Taken]]:
-    places_by_node = defaultdict[str, list[Taken]](list)
+def _by_node(places: Sequence[GpusTaken]) -> Mapping[str, list[GpusTaken]]:
+    places_by_node = defaultdict[str, list[GpusTaken]](list)
     for place in places:
         places_by_node[place.node].append(place)
     return places_by_node
 
 
-def _node(name: str, places: Sequence[Taken], snapshot: Snapshot) -> dict[str, Any]:
+def _node(name: str, places: Sequence[GpusTaken], snapshot: Snapshot) -> dict[str, Any]:
     """Return the gang's GPUs on a node, and how they are joined."""
     state = snapshot.nodes.get(name)
     mask = 0
@@ -108,7 +108,7 @@ def _ring(topology: GpuTopology, mask: int) -> dict[str, float] | None:
     return {"weakest": weakest / MB_PER_GB, "total": int(table.total[mask]) / MB_PER_GB} if weakest else None
 
 
-def _pod(place: Taken) -> dict[str, Any]:
+def _pod(place: GpusTaken) -> dict[str, Any]:
     return {
         "pod": place.pod,
         "node": place.node,
@@ -187,7 +187,7 @@ class History:
         if move.phase == "finished":
             self._steps.pop(move.gang, None)
             return
-        at = self._wall() - (self._clock() - move.at)
+        at = self._wall() - (self._clock() - move.moved_at)
         steps = self._steps.setdefault(move.gang, deque(maxlen=MOST_STEPS))
         steps.append(Step(at, move.phase, move.why))
 

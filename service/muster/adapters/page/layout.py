@@ -15,7 +15,7 @@ from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, bits
 from muster.domain.words import natural
-from muster.gangs.reporting.places import Taken
+from muster.gangs.reporting.places import GpusTaken
 
 MOST_CHARACTERS = 63
 """Of a name that a label gives, as of any label value in Kubernetes."""
@@ -202,7 +202,7 @@ class Numbers:
         yield from self._of.items()
 
 
-def cells_of(state: NodeState, takers: Iterable[Taken], numbers: Numbers) -> list[int]:
+def cells_of(state: NodeState, takers: Iterable[GpusTaken], numbers: Numbers) -> list[int]:
     """Return the number of each GPU of a node."""
     count, unhealthy = state.node.topology.gpu_count, state.node.unhealthy
     cells = [

@@ -186,7 +186,7 @@ class Attempts:
             if move.link != attempt.link and (context := span_context(move.link)).is_valid:
                 attempt.root.add_link(context)
                 attempt.link = move.link
-            attempt.enter(_PARTS.get(move.phase, ""), move.at)
+            attempt.enter(_PARTS.get(move.phase, ""), move.moved_at)
 
     def answered(self, gang: str) -> None:
         """Take in the shim's first call about the gang: it has the verdict."""
@@ -241,7 +241,7 @@ class Attempts:
                 trace.set_span_in_context(trace.INVALID_SPAN),
                 attributes=attributes,
                 links=[Link(last, {"muster.link": "the attempt before"})] if last is not None else (),
-                start_time=attempt.ns(move.at),
+                start_time=attempt.ns(move.moved_at),
             )
             attempt.trace_id = trace.format_trace_id(root.get_span_context().trace_id)
             attempt.root = root if root.is_recording() else None
@@ -250,7 +250,7 @@ class Attempts:
         self._open[move.gang] = attempt
         traces = self._traces.setdefault(move.gang, deque(maxlen=MOST_TRACES))
         exported = attempt.root is not None
-        traces.append(KnownTrace(attempt.trace_id, attempt.ns(move.at) / 1e9, exported))
+        traces.append(KnownTrace(attempt.trace_id, attempt.ns(move.moved_at) / 1e9, exported))
         return attempt
 
     def _end(self, move: Moved, outcome: str) -> None:
@@ -263,14 +263,14 @@ class Attempts:
             traces[-1] = replace(traces[-1], outcome=outcome)
         if attempt is None or attempt.root is None:
             return
-        attempt.leave(move.at)
+        attempt.leave(move.moved_at)
         root = attempt.root
         for part in attempt.parts:
             self._export(attempt, part, root.get_span_context())
         root.set_attributes({"muster.outcome": outcome, "muster.why": move.why})
         if outcome in ("withdrawn", "given up"):
             root.set_status(Status(StatusCode.ERROR, move.why))
-        root.end(attempt.ns(move.at))
+        root.end(attempt.ns(move.moved_at))
         if outcome in ("refused", "withdrawn", "outdated", "ill-formed"):
             self._last[move.gang] = root.get_span_context()
 

@@ -206,9 +206,9 @@ class Phases:
         if (before := self._since.pop(move.gang, None)) is not None:
             phase, since = before
             seconds = self._metrics.phase_seconds.labels(phase)
-            seconds.observe(move.at - since, _exemplar(trace_id))
+            seconds.observe(move.moved_at - since, _exemplar(trace_id))
         if move.phase not in LASTING:
-            self._since[move.gang] = (move.phase, move.at)
+            self._since[move.gang] = (move.phase, move.moved_at)
         if move.phase == "withdrawn":
             self._metrics.withdrawn(move.why)
 

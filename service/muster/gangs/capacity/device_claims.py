@@ -99,7 +99,7 @@ class DeviceClaims:
                 for device, share in claim.parts()
                 if device in number_by_device
             )
-        by_holder = {holder: Held.of(node, parts) for holder, parts in sorted(parts_by_holder.items())}
+        by_holder = {holder: HeldDevices.of(node, parts) for holder, parts in sorted(parts_by_holder.items())}
         all_usages = _with_held(node, usages, by_holder, bound)
         if node.counters and (mask := _without_counters(node, claims.values(), left_out_uids, all_usages)):
             all_usages[_BY_COUNTERS] = Usage(_BY_COUNTERS, node.name, Resources(pods=0), gpus=mask)
@@ -151,19 +151,19 @@ OTHERS = "claims"
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldDevices:
     """What the claims of one holder have of a node.
 
-    `whole`: the bit mask of whole GPUs. `parts`: GPU → bytes of the others. `shares`: how many shares these
-    bytes are.
+    `whole_gpus`: the bit mask of whole GPUs. `parts`: GPU → bytes of the others. `shares`: how many shares
+    these bytes are.
     """
 
-    whole: int
+    whole_gpus: int
     parts: Mapping[int, int]
     shares: int
 
     @classmethod
-    def of(cls, node: Node, pairs: Iterable[tuple[int, int]]) -> Held:
+    def of(cls, node: Node, pairs: Iterable[tuple[int, int]]) -> HeldDevices:
         """Return what is held by GPU and share, 0 for a whole GPU.
 
         What leaves less than a GiB takes the whole GPU. So does any share where the node's GPUs are not
@@ -182,20 +182,20 @@ class Held:
     @property
     def mask(self) -> int:
         """Return the bit mask of all GPUs, whole or in part."""
-        return self.whole | mask_of(tuple(self.parts))
+        return self.whole_gpus | mask_of(tuple(self.parts))
 
     def bytes_on(self, node: Node) -> dict[int, int]:
         """Return GPU → bytes; of a whole GPU all that the node offers in slices."""
         memory = dict(enumerate(node.gpu_memory))
-        whole = {gpu: memory.get(gpu, 0) * GIB for gpu in bits(self.whole)}
+        whole = {gpu: memory.get(gpu, 0) * GIB for gpu in bits(self.whole_gpus)}
         return whole | dict(self.parts)
 
 
-NOTHING = Held(0, {}, 0)
+NOTHING = HeldDevices(0, {}, 0)
 
 
 def _with_held(
-    node: Node, usages: Mapping[str, Usage], held_by_holder: Mapping[str, Held], bound: Collection[str]
+    node: Node, usages: Mapping[str, Usage], held_by_holder: Mapping[str, HeldDevices], bound: Collection[str]
 ) -> dict[str, Usage]:
     """Return the usages of a node by pod, with what claims hold of the node, by holder.
 
@@ -207,9 +207,11 @@ def _with_held(
         if (usage := usages.get(holder)) is not None:
             all_usages[holder], extra = _split_claimed(node, usage, claimed, bound=holder in bound)
             whole |= 0 if all_usages[holder].units else all_usages[holder].gpus
-        if extra.whole:
-            all_usages[f"{holder}'s devices"] = Usage(holder, node.name, Resources(pods=0), gpus=extra.whole)
-        whole |= extra.whole
+        if extra.whole_gpus:
+            all_usages[f"{holder}'s devices"] = Usage(
+                holder, node.name, Resources(pods=0), gpus=extra.whole_gpus
+            )
+        whole |= extra.whole_gpus
         parts.update(extra.parts)
     for gpu, share in parts.items():
         units = min(_units(share), node.gpu_memory[gpu] - _sum_units(all_usages.values(), gpu))
@@ -221,7 +223,9 @@ def _with_held(
     }
 
 
-def _split_claimed(node: Node, usage: Usage, claimed: Held, *, bound: bool) -> tuple[Usage, Held]:
+def _split_claimed(
+    node: Node, usage: Usage, claimed: HeldDevices, *, bound: bool
+) -> tuple[Usage, HeldDevices]:
     """Return what a pod takes by its own claims, and what these claims hold in addition."""
     gpu_count = usage.unindexed_gpus or usage.gpus.bit_count()
     if usage.units:
@@ -230,25 +234,27 @@ def _split_claimed(node: Node, usage: Usage, claimed: Held, *, bound: bool) -> t
         units = [_units(share) for share in claimed.bytes_on(node).values()]
         is_planned = claimed.mask == usage.gpus and max(units, default=0) <= usage.units
         return usage, NOTHING if is_planned else claimed
-    if 0 < gpu_count <= claimed.whole.bit_count():
+    if 0 < gpu_count <= claimed.whole_gpus.bit_count():
         # a plan that is not carried out yet keeps its own GPUs as well
-        gpus = claimed.whole if bound else usage.gpus | claimed.whole
-        return replace(usage, gpus=gpus, unindexed_gpus=0), replace(claimed, whole=0)
-    if bound and not claimed.whole and 0 < gpu_count <= claimed.shares:
+        gpus = claimed.whole_gpus if bound else usage.gpus | claimed.whole_gpus
+        return replace(usage, gpus=gpus, unindexed_gpus=0), replace(claimed, whole_gpus=0)
+    if bound and not claimed.whole_gpus and 0 < gpu_count <= claimed.shares:
         return replace(usage, gpus=0, unindexed_gpus=0), claimed
     return usage, claimed
 
 
-def _split_of_bound(node: Node, usage: Usage, claimed: Held) -> tuple[Usage, Held]:
+def _split_of_bound(node: Node, usage: Usage, claimed: HeldDevices) -> tuple[Usage, HeldDevices]:
     """Return what a bound pod takes of each GPU alike, in whole GiB, and the bytes that it has in addition.
 
     These are rounded up once with all others of the GPU, and not for each pod.
     """
     bytes_by_gpu = claimed.bytes_on(node)
     if not (units := min(bytes_by_gpu.values(), default=0) // GIB):
-        return replace(usage, gpus=claimed.whole, unindexed_gpus=0, units=0), replace(claimed, whole=0)
+        return replace(usage, gpus=claimed.whole_gpus, unindexed_gpus=0, units=0), replace(
+            claimed, whole_gpus=0
+        )
     parts = {gpu: more for gpu, share in bytes_by_gpu.items() if (more := share - units * GIB)}
-    return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), Held(0, parts, len(parts))
+    return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), HeldDevices(0, parts, len(parts))
 
 
 def _sum_units(usages: Iterable[Usage], gpu: int) -> int:

@@ -26,12 +26,12 @@ _SETTLED_AT_ONCE = 256
 
 
 class Ledger:
-    """Usages by pod UID. Outside, `nodes`, `bound`, `held` and `gained` are only read."""
+    """Usages by pod UID. Outside, `nodes`, `bound`, `reservations` and `gained` are only read."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.bound: dict[str, Usage] = {}
-        self.held: dict[str, Usage] = {}
+        self.reservations: dict[str, Usage] = {}
         self.policies = DEFAULT_POLICIES
         self.existing_pods = ExistingPods(self.node_of)
         """The pods of these usages, for constraints between pods."""
@@ -46,7 +46,7 @@ class Ledger:
         self._dirty: set[str] = set()
         self._unsorted = False
         self._snapshot: Snapshot | None = None
-        self._whole: Counter[tuple[str, int]] = Counter()
+        self._whole_gpus: Counter[tuple[str, int]] = Counter()
 
     @property
     def gained(self) -> set[str]:
@@ -114,7 +114,7 @@ class Ledger:
             self.bound.pop(uid, None)
         else:
             self.bound[uid] = usage
-            self.held.pop(uid, None)
+            self.reservations.pop(uid, None)
         return self._reindex(uid, before)
 
     def see_claim(self, claim: DeviceClaim) -> tuple[str, ...]:
@@ -130,19 +130,19 @@ class Ledger:
         for usage in usages:
             if usage.pod_uid not in self.bound:
                 before = self.usage(usage.pod_uid)
-                self.held[usage.pod_uid] = usage
+                self.reservations[usage.pod_uid] = usage
                 self._reindex(usage.pod_uid, before)
 
     def release(self, uids: Iterable[str]) -> None:
         """End reservations, if there are any."""
         for uid in uids:
             before = self.usage(uid)
-            if self.held.pop(uid, None) is not None:
+            if self.reservations.pop(uid, None) is not None:
                 self._reindex(uid, before)
 
     def usage(self, uid: str) -> Usage | None:
         """Return what the pod takes now, bound or reserved; None if nothing."""
-        return self.bound.get(uid) or self.held.get(uid)
+        return self.bound.get(uid) or self.reservations.get(uid)
 
     def node_of(self, uid: str) -> str:
         """Return the node that the pod is on, bound or by a reservation; "" for none."""
@@ -218,7 +218,7 @@ class Ledger:
     def whole_gpus(self) -> Mapping[tuple[str, int], int]:
         """Return (extended resource, free whole GPUs, tainted ones too) → number of nodes that have them."""
         self._settle()
-        return self._whole
+        return self._whole_gpus
 
     def gain(self, nodes: Iterable[str]) -> None:
         """Note that gangs from which these nodes were hidden may use them again."""
@@ -237,7 +237,7 @@ class Ledger:
         for counted_state, nodes in ((before, -1), (state, 1)):
             if counted_state is not None:
                 for resource in counted_state.node.gpu_resources:
-                    self._whole[resource, counted_state.most_gpus] += nodes
+                    self._whole_gpus[resource, counted_state.most_gpus] += nodes
         if state is not None:
             self._states[name] = state
 

@@ -205,7 +205,7 @@ class HintTable:
         helped[[self._slots[hint] for hint in touched]] = True
         if helped.any():
             quotas = self._quotas.values
-            helped[quotas[self._most(ledger) < quotas[:, 3], 0]] = False
+            helped[quotas[self._room_of_quotas(ledger) < quotas[:, 3], 0]] = False
         helped_hints = (self._hints[slot] for slot in np.flatnonzero(helped))
         return {hint for hint in helped_hints if hint is not None}
 
@@ -249,7 +249,7 @@ class HintTable:
         free = state.free
         return (*gpus, *map(_bounded, (free.cpu_milli, free.memory_bytes, free.pods)))
 
-    def _most(self, ledger: Ledger) -> Numbers:
+    def _room_of_quotas(self, ledger: Ledger) -> Numbers:
         """Return how many members of each quota all nodes together could hold at most; shape (quotas,)."""
         quotas = self._quotas.values
         most = np.zeros(len(quotas), dtype=np.int64)

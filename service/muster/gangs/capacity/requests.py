@@ -136,11 +136,13 @@ def least_of(request: Request) -> Request:
     quorum = request.quorum
     if quorum is not None and not quorum.leaves_no_choice:
         counts = of_roles(((leaf, leaf.fewest(0)) for leaf in quorum.leaves()), request.waiting)
-        return replace(request, roles=_first(request, counts), quorum=quorum.no_more())
-    return replace(request, roles=_first(request, counts), min_member=sum(counts.values()), quorum=None)
+        return replace(request, roles=_first_members(request, counts), quorum=quorum.no_more())
+    return replace(
+        request, roles=_first_members(request, counts), min_member=sum(counts.values()), quorum=None
+    )
 
 
-def _first(request: Request, counts: Counts) -> tuple[Role, ...]:
+def _first_members(request: Request, counts: Counts) -> tuple[Role, ...]:
     return tuple(first_by_rank(role, counts[role.name]) for role in request.roles)
 
 
@@ -207,11 +209,13 @@ def _quorum(
     if group.quorum is None:
         return None
 
-    def asked(leaf: Leaf) -> Leaf:
+    def waiting_leaf(leaf: Leaf) -> Leaf:
         roles = _names_of(names, leaf.roles)
-        return replicas.asked(leaf, roles.intersection(waiting) or roles, leaf.min_members + leaf.of(coming))
+        return replicas.waiting_leaf(
+            leaf, roles.intersection(waiting) or roles, leaf.min_members + leaf.of(coming)
+        )
 
-    quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(asked)
+    quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(waiting_leaf)
     every = quorum.leaves_no_choice and all(
         leaf.min_members == 0 and leaf.unit == 1 for leaf in quorum.leaves()
     )
@@ -385,7 +389,7 @@ class Replicas:
         running, waiting = self._hosts(group.bound), self._hosts(group.unbound)
         self._hosts_of = {leaf.roles: (_replicas(running, leaf), _replicas(waiting, leaf)) for leaf in leaves}
 
-    def asked(self, leaf: Leaf, roles: frozenset[str], least: int) -> Leaf:
+    def waiting_leaf(self, leaf: Leaf, roles: frozenset[str], least: int) -> Leaf:
         """Return the leaf for the members that wait. `least` of them must start.
 
         Hosts of a replica that runs may come back one by one. Otherwise replicas start that have all their

@@ -336,7 +336,7 @@ class Pods:
         self.differences = Differences(state.publisher, state.ledger)
         self._names: dict[NameKey, set[str]] = {}
         """Name → keys of the gangs that have it."""
-        self._counted: dict[NameKey, float] = {}
+        self._counted_at: dict[NameKey, float] = {}
         """Name → when its pods were grouped last."""
         self._groups: dict[str, dict[PodGroupKey, PodGroup | None]] = {}
         """Namespace → PodGroups whose last change waits; None if it is gone."""
@@ -470,9 +470,9 @@ class Pods:
                         before,
                     )
             self._names[name] = set(groups)
-            self._counted[name] = self._state.now
+            self._counted_at[name] = self._state.now
             if not groups:
-                del self._names[name], self._counted[name]
+                del self._names[name], self._counted_at[name]
         for key in sorted(set(self.gangs_of(self._state.orphans).values())):
             _take_over_bindings(self._state, self._state.gangs[key])
 
@@ -593,7 +593,7 @@ class Pods:
         if size < MANY:
             group = self._state.fresh(gang)
             return bool(group.bound) and not group.enough_bound
-        return 0 < size - len(gang.group.unbound) < gang.group.least
+        return 0 < size - len(gang.group.unbound) < gang.group.fewest_needed
 
     def _counted_later(self, name: NameKey, owners: set[str]) -> bool:
         """Have the gangs of a name counted later, if they have many pods and were just counted.
@@ -603,7 +603,7 @@ class Pods:
         holds a plan or is partially bound is counted at once.
         """
         size = self._state.roster.size(name)
-        until = self._counted.get(name, -math.inf) + COUNT_EVERY_S * size
+        until = self._counted_at.get(name, -math.inf) + COUNT_EVERY_S * size
         if size < MANY or self._state.now >= until:
             return False
         gangs = self._gangs_of(name)

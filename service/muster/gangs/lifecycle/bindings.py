@@ -83,7 +83,7 @@ def member_bound(state: State, gang: Gang, permitted: Permitted, uid: str) -> No
     gang.stale, gang.landed = True, gang.landed + 1
     if gang.was_complete:
         return
-    if len(gang.group.bound) + gang.landed < gang.group.least:
+    if len(gang.group.bound) + gang.landed < gang.group.fewest_needed:
         reconciliation.start_partial_grace(state, gang)
     else:
         state.fresh(gang)

@@ -89,7 +89,7 @@ class Nodes:
         keys = labels_of_domains(state.ledger.policies)
         # A new node may split domains of other nodes, but joins none.
         if before is not None and _differ(before, after, lambda node: [node.labels.get(key) for key in keys]):
-            self._joined(name)
+            self._plan_refused(name)
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is due; None if it is not."""
@@ -104,7 +104,7 @@ class Nodes:
             del self._later[name]
         for name in [name for name, at in self._rename_due.items() if at <= self._state.now]:
             del self._rename_due[name]
-            self._joined(name)
+            self._plan_refused(name)
 
     def _helps_later(self, name: str) -> bool:
         """Return whether a node has changed so often that it helps refused gangs only later."""
@@ -157,7 +157,7 @@ class Nodes:
         for solving in state.solving.values():
             solving.since.anywhere |= solving.solve.gang in keys
 
-    def _joined(self, name: str) -> None:
+    def _plan_refused(self, name: str) -> None:
         """Plan all refused gangs again: a domain that the node split may be one now.
 
         That helps few gangs, so one node does it once in a while. Its next change counts after that time.
@@ -180,7 +180,7 @@ class Nodes:
     def _planned_on(self, node: str) -> list[Gang]:
         """Return the gangs with a plan on the node that is not permitted yet."""
         ledger = self._state.ledger
-        keys = set(self._gangs_of(ledger.on_node(node).keys() & ledger.held.keys()).values())
+        keys = set(self._gangs_of(ledger.on_node(node).keys() & ledger.reservations.keys()).values())
         gangs = (self._state.gangs[key] for key in sorted(keys))
         return [gang for gang in gangs if isinstance(gang.in_phase, Planned | Reserving)]
 

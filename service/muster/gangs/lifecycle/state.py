@@ -123,11 +123,11 @@ class State:
         If some of its pods belong to another gang by now, return the old group. The timer that is set then
         has all gangs of the name looked at.
         """
-        if self.counted(gang) is None:
+        if self.fresh_group(gang) is None:
             self.timers.start(gang, self.now, Timer.RECOUNT)
         return gang.group
 
-    def counted(self, gang: Gang) -> Group | None:
+    def fresh_group(self, gang: Gang) -> Group | None:
         """Return the gang's group, counted again if it is stale.
 
         Return None if some of its pods belong to another gang by now, or if a gang of its name is not known
@@ -204,7 +204,7 @@ class State:
         is retained or reserved for another gang does not.
         """
         own_uids = gang.retained | gang.reserved
-        if gang.group.least >= gang.group.present:
+        if gang.group.fewest_needed >= gang.group.present:
             # The shim frees what planned members have from an earlier plan. Here no member can be left out.
             claimants = self.ledger.device_claims.consumers
             own_uids |= {pod.uid for pod in gang.group.unbound if pod.uid in claimants}

@@ -272,7 +272,7 @@ class Group:
         return sets[0] if sets and len(sets) == len(self.unbound) else ""
 
     @property
-    def least(self) -> int:
+    def fewest_needed(self) -> int:
         """Return the fewest members that must be bound before enough can be."""
         return max(self.needed, members_of(self.quorum.fewest() or ()) if self.quorum is not None else 0)
 

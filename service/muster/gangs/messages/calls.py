@@ -117,10 +117,10 @@ class BindingFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgreeingGroup:
-    """GPUs of a node with which other devices of the pods must agree, and those last for `most` pods."""
+    """GPUs of a node with which other devices of the pods must agree, and those last for `max_pods` pods."""
 
     devices: frozenset[str]
-    most: int
+    max_pods: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class InTreeAnswer:
 class InTreeReport(Call[None]):
     """Report what in-tree plugins answer: each answer has the indices of its pods in the question's order.
 
-    A long report comes in parts, numbered from 0; `more`: others follow.
+    A long report comes in parts, numbered from 0; `has_more`: others follow.
     """
 
     epoch: int
@@ -169,7 +169,7 @@ class InTreeReport(Call[None]):
     question: int
     answers: tuple[tuple[tuple[int, ...], InTreeAnswer], ...]
     part: int = 0
-    more: bool = False
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)

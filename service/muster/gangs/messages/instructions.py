@@ -149,12 +149,12 @@ class ShowWaiting:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Note that a gang has entered `phase` at the time `at` of the inputs' clock, for traces.
+    """Note that a gang has entered `phase` at the time `moved_at` of the inputs' clock, for traces.
 
     `why` is the trigger. `link`: what its first member with a traceparent says, "" if none does.
     """
 
-    at: float
+    moved_at: float
     gang: str
     name: str
     namespace: str

@@ -79,7 +79,7 @@ class Peers:
             self._repelling = {}
             affordable = self._take_selectors(pods)
         self._concerned = bool(rules or self._repelling) and affordable
-        self._left = MAX_LOOKED_AT
+        self._lookups_left = MAX_LOOKED_AT
         self._matched: dict[Labels, tuple[bool, ...]] = {}
 
     # --- roles --------------------------------------------------------------------------------------
@@ -187,9 +187,9 @@ class Peers:
                 continue
             bearers = frozenset(role for role, pod in roles.items() if term in pod.peers.anti_affinity)
             matched_roles = self._matching(roles, (term,))
-            existing = self._known(self._existing.matching((term,)))
+            existing = self._existing_nodes(self._existing.matching((term,)))
             if matched_roles == bearers:
-                existing |= self._known(repelling.pop(term, frozenset()))
+                existing |= self._existing_nodes(repelling.pop(term, frozenset()))
             if matched_roles or existing:
                 yield AntiAffinity(
                     f"podAntiAffinity {term.words}", term.topology_key, bearers, matched_roles, existing
@@ -207,11 +207,11 @@ class Peers:
         for term, nodes in repelling.items():
             key = term.topology_key
             repelled = self._matching(roles, (term,))
-            if repelled and any(key in self._nodes[node].labels for node in self._known(nodes)):
+            if repelled and any(key in self._nodes[node].labels for node in self._existing_nodes(nodes)):
                 terms_by_reach.setdefault((key, repelled), []).append(term)
         for (key, repelled), terms in terms_by_reach.items():
             words = terms[0].words if len(terms) == 1 else f"{len(terms)} terms by {key}"
-            existing = self._known(frozenset().union(*(repelling[term] for term in terms)))
+            existing = self._existing_nodes(frozenset().union(*(repelling[term] for term in terms)))
             yield AntiAffinity(f"podAntiAffinity of other pods, {words}", key, repelled, existing=existing)
 
     def _affinity(self, roles: _Roles) -> Iterator[Affinity]:
@@ -228,7 +228,7 @@ class Peers:
             if not self._affords(terms):
                 continue
             matched_roles = self._matching(roles, terms)
-            existing = self._known(self._existing.matching(terms))
+            existing = self._existing_nodes(self._existing.matching(terms))
             keys = {term.topology_key for term in terms}
             if not any(keys & self._nodes[node].labels.keys() for node in existing):
                 existing = frozenset()
@@ -257,7 +257,9 @@ class Peers:
                     for role, pod in roles.items()
                     if term.selector and matches(term.selector, dict(pod.labels))
                 )
-                existing = self._existing.counted(self._namespace, term.selector) if term.selector else {}
+                existing = (
+                    self._existing.count_matching(self._namespace, term.selector) if term.selector else {}
+                )
                 yield Spread(
                     f"topologySpreadConstraints {term.words}",
                     term.topology_key,
@@ -284,7 +286,7 @@ class Peers:
             anywhere = HostPort(port.port, port.protocol)
             conflicting = same if port == anywhere else same & {port, anywhere}
             conflicting_roles = frozenset[str]().union(*(bearing[other_port] for other_port in conflicting))
-            existing = self._known(self._existing.with_port(port))
+            existing = self._existing_nodes(self._existing.with_port(port))
             yield AntiAffinity(
                 f"hostPort {port.words}", NODE, frozenset(bearers), conflicting_roles, existing
             )
@@ -295,7 +297,7 @@ class Peers:
             users = frozenset(role for role, pod in roles.items() if claim in pod.peers.volume_claims)
             if users:
                 name = f"persistentVolumeClaim {claim}, which attaches to one node"
-                existing = self._known(self._existing.with_claim(self._namespace, claim))
+                existing = self._existing_nodes(self._existing.with_claim(self._namespace, claim))
                 yield Affinity(name, NODE, users, users, existing)
 
     def _matching(self, roles: _Roles, terms: Collection[PeerTerm]) -> frozenset[str]:
@@ -311,16 +313,16 @@ class Peers:
     def _affords(self, terms: Collection[PeerTerm]) -> bool:
         """Return whether the rest of MAX_LOOKED_AT suffices for these terms, and charge their cost."""
         cost = self._existing.looked_at(terms)
-        if cost > self._left:
+        if cost > self._lookups_left:
             return False
-        self._left -= cost
+        self._lookups_left -= cost
         return True
 
     def _as_peers(self, term: SpreadTerm) -> PeerTerm:
         """Return a term about the pods that a spread constraint counts."""
         return PeerTerm(term.topology_key, term.selector, (self._namespace,))
 
-    def _known(self, nodes: frozenset[str]) -> frozenset[str]:
+    def _existing_nodes(self, nodes: frozenset[str]) -> frozenset[str]:
         """Return those of the nodes that exist."""
         return frozenset(node for node in nodes if node in self._nodes)
 

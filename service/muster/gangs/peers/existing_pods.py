@@ -273,7 +273,7 @@ class ExistingPods:
         self.namespaces: dict[str, Labels] = {}
         """Namespace → its labels, if known."""
         self.changes = Changes()
-        self._known: dict[str, Pod] = {}
+        self._pods: dict[str, Pod] = {}
         self._in_namespace: Counter[str] = Counter()
         """Namespace → known pods."""
         self._by_labels: dict[str, LabelIndex] = {}
@@ -292,8 +292,8 @@ class ExistingPods:
         if pod.finished or not (pod.node or pod.claim is not None):
             self.forget(pod.uid)
             return
-        before, node = self._known.get(pod.uid), self._node_of(pod.uid)
-        self._known[pod.uid] = pod
+        before, node = self._pods.get(pod.uid), self._node_of(pod.uid)
+        self._pods[pod.uid] = pod
         if before is None:
             self._in_namespace[pod.namespace] += 1
         if node and (before is None or _facts(before) != _facts(pod)):
@@ -305,7 +305,7 @@ class ExistingPods:
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or finished."""
-        pod, node = self._known.pop(uid, None), self._node_of(uid)
+        pod, node = self._pods.pop(uid, None), self._node_of(uid)
         if pod is None:
             return
         self._in_namespace[pod.namespace] -= 1
@@ -317,7 +317,7 @@ class ExistingPods:
 
     def move(self, uid: str, before: str, node: str) -> None:
         """Note that a pod is on another node than before; "" for none."""
-        pod = self._known.get(uid)
+        pod = self._pods.get(uid)
         if pod is not None and before != node:
             self.changes.pod(pod)
             for counted_node, pods in ((before, -1), (node, 1)):
@@ -349,7 +349,7 @@ class ExistingPods:
     @contextmanager
     def without(self, uids: Collection[str]) -> Iterator[None]:
         """Answer queries inside the block as if these pods were on no node."""
-        pods = [self._known[uid] for uid in uids if uid in self._known]
+        pods = [self._pods[uid] for uid in uids if uid in self._pods]
         apart = [(pod, node) for pod in pods if (node := self._node_of(pod.uid))]
         for pod, node in apart:
             self._count(pod, node, -1)
@@ -382,7 +382,10 @@ class ExistingPods:
         return frozenset(matching_nodes)
 
     def looked_at(self, terms: Collection[PeerTerm]) -> int:
-        """Return how many label sets `matching` would look at; `counted` too for a term of one namespace."""
+        """Return how many label sets `matching` would look at.
+
+        For a term of one namespace, `count_matching` looks at as many.
+        """
         return sum(index.looked_at([term.selector for term in terms]) for index in self._covered(terms))
 
     def _covered(self, terms: Collection[PeerTerm]) -> Iterator[LabelIndex]:
@@ -394,7 +397,7 @@ class ExistingPods:
             if all(term.covers(namespace, labels) for term in terms):
                 yield self._by_labels[namespace]
 
-    def counted(self, namespace: str, selector: Selector) -> dict[str, int]:
+    def count_matching(self, namespace: str, selector: Selector) -> dict[str, int]:
         """Return node → pods of the namespace that match the selector and do not terminate."""
         pods_by_node: Counter[str] = Counter()
         for index, sign in ((self._by_labels, 1), (self._terminating, -1)):

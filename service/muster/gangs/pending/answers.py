@@ -94,7 +94,9 @@ def subrequests(
         every = bool(role.gpu_counts) and not count
         key = (every, *map(id, by_answer))
         if key not in cache:
-            new_choices = _every(by_answer, nodes) if every else [Subrequest(_masks(by_answer, nodes), 0)]
+            new_choices = (
+                _subrequests_for_all(by_answer, nodes) if every else [Subrequest(_masks(by_answer, nodes), 0)]
+            )
             cache[key] = tuple(new_choices)
         choices += (
             replace(choice, gpus=choice.gpus if every else count, number=rank + 1) for choice in cache[key]
@@ -149,7 +151,7 @@ def too_many(gang: str, lists: int, roles: Iterable[tuple[Role, Iterable[InTreeA
     return None
 
 
-def _every(
+def _subrequests_for_all(
     by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str, Node]
 ) -> Iterator[Subrequest]:
     """Yield a subrequest for each number of matching GPUs. Its members take all of them, on nodes where all
@@ -329,7 +331,7 @@ def _limit_mask(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gp
     """Return the mask without free GPUs beyond those of as many members as each group is enough for."""
     for group in groups:
         free = mask & _mask_on(state.node, group.devices) & (state.free_gpus | state.tainted)
-        for _ in range(free.bit_count() - group.most * gpus):
+        for _ in range(free.bit_count() - group.max_pods * gpus):
             highest = 1 << free.bit_length() - 1
             free, mask = free ^ highest, mask ^ highest
     return mask

@@ -170,7 +170,7 @@ class InTree:
         if report.part != len(record.parts):
             raise StaleError(f"gang {report.gang}: part {report.part} does not follow the one before")
         record.parts.append(report)
-        if report.more:
+        if report.has_more:
             return False
         parts, record.parts = record.parts, []
         answers = {
@@ -220,7 +220,9 @@ class InTree:
         if (cause := too_many(gang.key, record.gpu_lists, roles)) is not None:
             return (cause,)
         asking = (
-            answers for role in request.roles for answers in self._together(role, record, _alone(request))
+            answers
+            for role in request.roles
+            for answers in self._together(role, record, _has_one_role(request))
         )
         if (cause := too_many_nodes(gang.key, asking)) is not None:
             return (cause,)
@@ -248,7 +250,7 @@ class InTree:
         record = self._records.get(gang)
         if record is None or not record.answers:
             return request
-        alone, cache = _alone(request), SubrequestCache()
+        alone, cache = _has_one_role(request), SubrequestCache()
         parts = {role.name: self._parts(role, record, alone, cache) for role in request.roles}
         by_name = name_parts(parts)
         names = {name: tuple(part.name for part in role_parts) for name, role_parts in by_name.items()}
@@ -355,7 +357,7 @@ class InTree:
         return replace(role, subrequests=choices)
 
 
-def _alone(request: Request) -> bool:
+def _has_one_role(request: Request) -> bool:
     return len(request.roles) == 1 and not request.running
 
 

@@ -54,7 +54,7 @@ class PlannerShare:
         """When the current decision is to be ended if others wait; None if it is not."""
         self._namespace = ""
         self._since = 0.0
-        self._rest: dict[str, float] = {}
+        self._rests_until: dict[str, float] = {}
         """Namespace → until when its share is met again."""
         self._no_long_turn: dict[str, float] = {}
         """Namespace → until when it gets no long turn."""
@@ -78,8 +78,8 @@ class PlannerShare:
         took, self.ends_at = max(0.0, now - self._since - waited_s), None
         spent_s = took if processor_s is None or not self._terms.of_processor else processor_s
         if spent_s > self._terms.free_s:
-            begins = max(now, self._rest.get(self._namespace, now))
-            self._rest[self._namespace] = begins + spent_s * (1 / self._terms.share - 1)
+            begins = max(now, self._rests_until.get(self._namespace, now))
+            self._rests_until[self._namespace] = begins + spent_s * (1 / self._terms.share - 1)
         return took
 
     def late(self, now: float) -> bool:
@@ -91,9 +91,9 @@ class PlannerShare:
 
     def resting(self, now: float) -> frozenset[str]:
         """Return the namespaces that are over their share."""
-        self._rest = _after(self._rest, now)
+        self._rests_until = _after(self._rests_until, now)
         self._no_long_turn = _after(self._no_long_turn, now)
-        return frozenset(_after(self._rest, now + self._terms.burst_s))
+        return frozenset(_after(self._rests_until, now + self._terms.burst_s))
 
 
 def _after(until: Mapping[str, float], now: float) -> dict[str, float]:

@@ -54,7 +54,7 @@ class _Order:
         """Add an entry."""
         heapq.heappush(self._heap, entry)
 
-    def first(self, resting: Collection[str], paused: Collection[str]) -> _Entry | None:
+    def first_entry(self, resting: Collection[str], paused: Collection[str]) -> _Entry | None:
         """Return the first entry of a namespace that does not rest; else the first of all; None if empty.
 
         Entries of `paused` namespaces are left out, except for partially bound gangs.
@@ -148,14 +148,14 @@ class Queue:
         least this priority, or one that is `first`. `paused`: namespaces whose gangs are left out,
         except for partially bound ones.
         """
-        entry = self._by_priority.first(resting, paused)
+        entry = self._by_priority.first_entry(resting, paused)
         if only_partial and (entry is None or entry[3]):
             return None
         self._turn += 1
         if entry is None or _below(entry, floor):
             return None
         if self._turn % FAIR_TURN == 0 and not only_partial:
-            fair = self._by_last_turn.first(resting, paused)
+            fair = self._by_last_turn.first_entry(resting, paused)
             entry = entry if fair is None or _below(fair, floor) else fair
         key = entry[5]
         del self._entries[key]

@@ -32,14 +32,14 @@ class Differences:
         """Bound pods whose plan names devices, or whose agent found other GPUs."""
         self._due: dict[str, float] = {}
         """UID → when to tell what its claims hold, in order."""
-        self._told: dict[str, str] = {}
+        self._sentences: dict[str, str] = {}
         """UID → the sentence that holds."""
         self._posted: dict[str, str] = {}
         """UID → the sentence of the last event."""
 
     def __len__(self) -> int:
         """Return the number of the pods that differ."""
-        return len(self._told)
+        return len(self._sentences)
 
     def see(self, pod: Pod) -> None:
         """Take in a pod's new state."""
@@ -75,13 +75,13 @@ class Differences:
 
     def post_all(self) -> None:
         """Post the events that were not posted yet, when this service begins to speak."""
-        for uid in self._told:
+        for uid in self._sentences:
             self._post(uid)
 
     def notes(self) -> list[str]:
         """Return a sentence for each of the first pods, and how many more there are."""
-        pods = sorted((self._pods[uid] for uid in self._told), key=lambda pod: (pod.namespace, pod.name))
-        listed = [f"pod {pod.namespace}/{pod.name}: {self._told[pod.uid]}" for pod in pods[:LISTED]]
+        pods = sorted((self._pods[uid] for uid in self._sentences), key=lambda pod: (pod.namespace, pod.name))
+        listed = [f"pod {pod.namespace}/{pod.name}: {self._sentences[pod.uid]}" for pod in pods[:LISTED]]
         more = len(pods) - len(listed)
         return [*listed, *([f"{more} more pods have other GPUs than planned"] if more else [])]
 
@@ -91,7 +91,7 @@ class Differences:
             self._tell(pod.uid, differing_sentence(pod.planned, pod.allocation or 0))
         elif not (sentence := self._by_claims(pod)):
             self._forget_difference(pod.uid)
-        elif pod.uid in self._told:
+        elif pod.uid in self._sentences:
             self._tell(pod.uid, sentence)
         else:
             self._due.setdefault(pod.uid, self._publisher.now + LASTS_S)
@@ -112,15 +112,15 @@ class Differences:
 
     def _forget_difference(self, uid: str) -> None:
         self._due.pop(uid, None)
-        self._told.pop(uid, None)
+        self._sentences.pop(uid, None)
         self._posted.pop(uid, None)
 
     def _tell(self, uid: str, sentence: str) -> None:
-        self._told[uid] = sentence
+        self._sentences[uid] = sentence
         self._post(uid)
 
     def _post(self, uid: str) -> None:
-        pod, text = self._pods[uid], self._told[uid]
+        pod, text = self._pods[uid], self._sentences[uid]
         if self._publisher.listening() and self._posted.get(uid) != text:
             self._posted[uid] = text
             objects = ((pod.name, uid),)

@@ -18,7 +18,7 @@ from muster.gangs.record.gang import Gang, GangView
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class GpusTaken:
     """What one pod takes of the GPUs of a node.
 
     `gang` is the key of its gang, "" if it is no member of one. `gpus` is the bit mask of its GPUs.
@@ -58,7 +58,7 @@ class GangDetails:
     """What is known of one gang: `places` of the members that have one, and nodes that were refused."""
 
     view: GangView
-    places: tuple[Taken, ...]
+    places: tuple[GpusTaken, ...]
     without_place: int
     refused: tuple[Refused, ...]
 
@@ -73,21 +73,21 @@ class AskAlternatives:
     excluded: Mapping[str, Mapping[str, str]]
 
 
-def taken(
+def gpus_taken(
     ledger: Ledger, nodes: Iterable[str], gangs_of: Callable[[Iterable[str]], Mapping[str, str]]
-) -> list[tuple[Taken, ...]]:
+) -> list[tuple[GpusTaken, ...]]:
     """Return what pods take of the GPUs of each of these nodes. `gangs_of` returns UID → gang."""
     usages = [
         [(uid, usage) for uid, usage in ledger.used_on(node).items() if holds_gpus(usage)] for node in nodes
     ]
     gang_of = gangs_of(uid for pairs in usages for uid, _ in pairs)
     return [
-        tuple(_taken(usage, gang_of.get(uid, ""), "", uid not in ledger.bound) for uid, usage in pairs)
+        tuple(_gpus_taken(usage, gang_of.get(uid, ""), "", uid not in ledger.bound) for uid, usage in pairs)
         for pairs in usages
     ]
 
 
-def owners(usages: Iterable[Taken], gangs: Mapping[str, Gang]) -> tuple[Owner, ...]:
+def owners(usages: Iterable[GpusTaken], gangs: Mapping[str, Gang]) -> tuple[Owner, ...]:
     """Return who has the GPUs of a node, by name. Gangs with slices of one GPU count it each."""
     masks: Counter[tuple[str, str]] = Counter()
     unindexed: Counter[tuple[str, str]] = Counter()
@@ -107,18 +107,18 @@ def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
     return GangDetails(view, places, gang.group.present - len(places), refused)
 
 
-def _places(ledger: Ledger, gang: Gang) -> Iterator[Taken]:
+def _places(ledger: Ledger, gang: Gang) -> Iterator[GpusTaken]:
     usages_by_node: dict[str, Mapping[str, Usage]] = {}
     for pod in sorted(gang.group.members, key=lambda pod: (pod.name, pod.uid)):
         if (usage := ledger.usage(pod.uid)) is not None:
             if usage.node not in usages_by_node:
                 usages_by_node[usage.node] = ledger.used_on(usage.node)
             usage = usages_by_node[usage.node][pod.uid]
-            yield _taken(usage, gang.key, pod.name, pod.uid not in ledger.bound)
+            yield _gpus_taken(usage, gang.key, pod.name, pod.uid not in ledger.bound)
 
 
-def _taken(usage: Usage, gang: str, pod: str, reserved: bool) -> Taken:
-    return Taken(gang, pod, usage.node, usage.gpus, usage.unindexed_gpus, usage.units, reserved)
+def _gpus_taken(usage: Usage, gang: str, pod: str, reserved: bool) -> GpusTaken:
+    return GpusTaken(gang, pod, usage.node, usage.gpus, usage.unindexed_gpus, usage.units, reserved)
 
 
 def _node(item: tuple[tuple[object, str], object]) -> str:

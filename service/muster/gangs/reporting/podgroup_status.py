@@ -42,7 +42,7 @@ class _Written:
     uid: str
     status: PodGroupStatus | None
     shown: PodGroupStatus | None
-    at: float
+    written_at: float
     """When it was written, in seconds of the inputs' clock."""
 
 
@@ -122,11 +122,11 @@ class PodGroupStatuses:
         status = _status_of(group, self._roster.named(name), gangs, last.status)
         if status == last.shown:
             return
-        soon = last.at + self._settings.numbers_s
+        soon = last.written_at + self._settings.numbers_s
         if last.shown is not None and now < soon and replace(status, reason=last.shown.reason) == last.shown:
             self._due[key] = soon
             return
-        last.status, last.shown, last.at = status, status, now
+        last.status, last.shown, last.written_at = status, status, now
         self._publisher.instruct(WriteStatus(group.namespace, group.name, group.uid, status))
 
 
