@@ -172,7 +172,7 @@ def command(asks: Callable[..., None]) -> None:
     options_of_command, shared = parameters(asks)[1:], parameters(Asking)
 
     @functools.wraps(asks)
-    def asked(**options: Any) -> None:
+    def ask(**options: Any) -> None:
         asking = Asking(**{parameter.name: options.pop(parameter.name) for parameter in shared})
         if asking.watch and asking.no_service:
             raise Failed("--watch needs a service: leave out --no-service")
@@ -182,8 +182,8 @@ def command(asks: Callable[..., None]) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             asking.ask_again(functools.partial(asks, asking, **options))
 
-    asked.__signature__ = inspect.Signature([*options_of_command, *shared])  # type: ignore[attr-defined]
-    COMMANDS[asks.__name__] = asked
+    ask.__signature__ = inspect.Signature([*options_of_command, *shared])  # type: ignore[attr-defined]
+    COMMANDS[asks.__name__] = ask
 
 
 Name = Annotated[str, Argument(help="A gang or a pod, as NAME or NAMESPACE/NAME.")]
