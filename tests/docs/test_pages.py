@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.files.manifests import REPOSITORY, decisions, node, write
+from tests.files.manifests import REPOSITORY, Object, decisions, gang, node, write
 
 PAGES = sorted(
     page
@@ -18,6 +18,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"(?m)^#+ (.*)$")
 MANIFEST = re.compile(r"(?ms)^```yaml\n(.*?)^```")
 TUTORIAL = REPOSITORY / "docs/tutorial.md"
+OBJECTIVE = REPOSITORY / "docs/objective.md"
 
 
 def anchors(page: Path) -> set[str]:
@@ -83,3 +84,35 @@ def test_the_kai_job_is_one_gang_in_one_rack(tmp_path: Path) -> None:
     (gang,) = decisions(nodes, str(job))["gangs"]
     assert (gang["status"], gang["scope"]["reached"]) == ("placed", "rack")
     assert len(gang["members"]) == 4
+
+
+def rack_nodes(rack: str) -> list[Object]:
+    """The nodes that the example of objective.md draws in this rack: a circle is a free GPU."""
+    (drawn_rack,) = re.findall(rf"(?m)^rack {rack}: (.*)$", OBJECTIVE.read_text())
+    return [node(name, len(gpus), rack) for name, gpus in re.findall(r"(\w+) (○+)", drawn_rack)]
+
+
+def test_the_example_of_the_objective_has_the_values_of_both_plans(tmp_path: Path) -> None:
+    example = OBJECTIVE.read_text().partition("\n## An example\n")[2].partition("\n## ")[0]
+    columns: list[list[str]] = []
+    for rack in ("r1", "r2"):
+        (placed,) = decisions(write(tmp_path, *rack_nodes(rack), *gang("train", 4, 2)))["gangs"]
+        values = placed["objective"]
+        parts = [crossing["parts"] for crossing in values["crossings"]]
+        rings = [f"{values[key]:.0f}" for key in ("weakest_link_gb_per_s", "ring_gb_per_s")]
+        numbers = (values["members"], *parts, *rings, values["socket_distance"])
+        columns.append([*map(str, numbers), str(values["damage_gpu_thousandths"])])
+    rows = [
+        [cell.strip(" *") for cell in row.strip("|").split("|")]
+        for row in example.splitlines()
+        if row[:1] == "|"
+    ]
+    assert [row[1:] for row in rows[2:]] == [list(row) for row in zip(*columns, strict=True)]
+
+
+def test_the_example_of_the_objective_is_decided_by_damage(tmp_path: Path) -> None:
+    cluster = write(tmp_path, *rack_nodes("r1"), *rack_nodes("r2"), *gang("train", 4, 2))
+    (placed,) = decisions(cluster, "--explain")["gangs"]
+    assert [member["node"] for member in placed["members"]] == ["c", "c", "c", "d"]
+    (other_rack,) = placed["alternatives"]["tried"]
+    assert (other_rack["domain"], other_rack["level"]) == ("rack r1", "damage")
