@@ -5,9 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from muster import cli, questions
+from muster.adapters.kube import decode
+from muster.config import Config
+from muster.dialects.devices import claims
+from muster.dialects.nodes import bounds
+from muster.dialects.pods.bounds import MAX_KEYS
+from muster.domain.allocation import MAX_GPUS
+from muster.domain.causes.ill_formed import BadValue
+from muster.domain.causes.not_planned import TookTooLong, TookTooMuchMemory, TooManyRoles
 from tests.dashboards.panels import dashboards, panels
 
 REPOSITORY = Path(__file__).parents[2]
@@ -53,3 +62,35 @@ def test_each_alert_has_its_part_and_no_other_part_is_there() -> None:
     alerts = [rule["alert"] for group in rules["spec"]["groups"] for rule in group["rules"]]
     sections = re.findall(r"(?m)^### (\w+)\n\n(\S.*)", part("Alerts"))
     assert [name for name, _ in sections] == alerts
+
+
+CONFIG = Config()
+LIMITS = (
+    str(TooManyRoles(70, CONFIG.planner.most_roles)),
+    str(TookTooLong(CONFIG.planner.time_limit_s)),
+    str(TookTooMuchMemory(CONFIG.planner.memory_mib)),
+    str(BadValue("pod/a/b", "number of annotations", f"more than {MAX_KEYS}", f"at most {MAX_KEYS}")),
+    str(
+        BadValue(
+            "pod/a/b", "resourceClaims", f"{claims.MAX_CLAIMS + 1}", f"at most {claims.MAX_CLAIMS} claims"
+        )
+    ),
+    f"spec and status have more than {decode.MAX_FREE_BYTES:,} bytes",
+    f"allocatable has 64 GPUs; {MAX_GPUS} of them are used",
+    f"it has 70 taints; at most {bounds.MAX_TAINTS} are read: only who tolerates all fits",
+    f"{CONFIG.page.clients} browsers are connected already, the most that may be",
+)
+
+
+@pytest.mark.parametrize("sentence", LIMITS)
+def test_a_limit_is_quoted_as_muster_says_it(sentence: str) -> None:
+    quoted = [text for row in rows("Which limit did I hit?") for text in re.findall(r"`([^`]+)`", row[0])]
+    assert any(text in sentence for text in quoted)
+
+
+def test_limits_of_rates_and_plans_are_those_of_the_settings() -> None:
+    text = part("Which limit did I hit?")
+    assert f"{CONFIG.gangs.ahead // 2} members planned" in text
+    assert f"{CONFIG.events.namespace_per_s:g} a second for a namespace" in text
+    for section, setting in re.findall(r"`(planner|gangs|page)\.(\w+)`", text):
+        assert hasattr(getattr(CONFIG, section), setting)
