@@ -59,7 +59,7 @@ BOUNDS = (
     f"{room.MOST_MODELS} models; {RENEWAL}",
     f"{allocation.MAX_GPUS} GPUs, a matrix of {bounds.MAX_TEXT >> 10} KiB",
     f"{bounds.MAX_LABELS:,} labels, {bounds.MAX_TAINTS} taints, "
-    f"{bounds.MAX_RESOURCES} resources, {bounds.MAX_CONFIG_MAPS} ConfigMaps, "
+    f"{bounds.MAX_RESOURCES} resources, {bounds.MAX_CONFIG_MAPS} ConfigMaps",
     f"{published.MAX_POOLS} pools with "
     f"{published.MAX_DEVICES:,} devices; {bounds.MAX_PROBLEMS} problems, "
     f"{published.MAX_ROUNDINGS} ways to round memory up",
