@@ -82,7 +82,7 @@ func attributesOf(claim *resourceapi.ResourceClaim, request string) (attributes 
 	return attributes
 }
 
-// freeFor returns the free devices that a request may get, or more. It returns false if one of them may be allocated
+// freeFor returns a superset of the free devices that a request may get. It returns false if one of them may be allocated
 // several times. If a selector can't be evaluated on a device, the device is among them: the allocator reports the error.
 func (a *Asking) freeFor(ctx context.Context, peers peerDevices, selectors []string, tolerations []resourceapi.DeviceToleration, attributes []resourceapi.FullyQualifiedName) (sets.Set[device], bool) {
 	free := sets.New[device]()

@@ -12,7 +12,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// questionHandle is a handle whose DRA manager is the view.
+// questionHandle is a handle whose DRA manager is the view, so that the in-tree plugin answers from what the view shows.
 type questionHandle struct {
 	fwk.Handle
 	view *questionView

@@ -138,8 +138,8 @@ func (g *Gang) VoidReason() string {
 	return g.voidReason
 }
 
-// Expect stores the answers of a pending verdict, so that other pods do not get its devices. Members stay gated.
-func (g *Gang) Expect(answer *Answer) {
+// StorePending stores the answers of a pending verdict, so that other pods do not get its devices. Members stay gated.
+func (g *Gang) StorePending(answer *Answer) {
 	defer g.lock()()
 	if g.phase == Pending {
 		g.answer = answer

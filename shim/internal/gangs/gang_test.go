@@ -154,7 +154,7 @@ func TestOneFailureBeforeTheCommitEndsAll(t *testing.T) {
 	if g.Fail(0, "n0", neverSent, "", "closed"); len(s.InFlight()) != 0 {
 		t.Errorf("in flight: %v", s.InFlight())
 	}
-	if s.Through("u0") || s.Through("u1") {
+	if s.MayEnterQueue("u0") || s.MayEnterQueue("u1") {
 		t.Error("members of a closed gang go through")
 	}
 }
@@ -203,7 +203,7 @@ func TestPastPermitNothingIsTakenBack(t *testing.T) {
 			if do := end(s); len(do.Closed) != 0 {
 				t.Fatal("closed past Permit")
 			}
-			if s.Through("u2") {
+			if s.MayEnterQueue("u2") {
 				t.Error("a member that was not allowed goes through")
 			}
 			if _, err := g.Arrive(2, ""); !errors.Is(err, ErrClosed) {

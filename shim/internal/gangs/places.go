@@ -47,7 +47,7 @@ func newPlaces() places {
 func (s *Store) Enter(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.through(uid) {
+	if !s.mayEnterQueue(uid) {
 		return false
 	}
 	slot := s.byUID[uid]

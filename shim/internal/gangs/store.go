@@ -132,15 +132,15 @@ func check(v *musterv1.Verdict) error {
 	return nil
 }
 
-// Through returns whether this gang pod may enter the active queue now.
-func (s *Store) Through(uid types.UID) bool {
+// MayEnterQueue returns whether this gang pod may enter the active queue now.
+func (s *Store) MayEnterQueue(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.through(uid)
+	return s.mayEnterQueue(uid)
 }
 
-// through does the same as Through. The caller holds the lock.
-func (s *Store) through(uid types.UID) bool {
+// mayEnterQueue does the same as MayEnterQueue. The caller holds the lock.
+func (s *Store) mayEnterQueue(uid types.UID) bool {
 	slot, ok := s.byUID[uid]
 	if !ok {
 		return false

@@ -86,7 +86,7 @@ func permit(t *testing.T, g *Gang) []types.UID {
 	return release
 }
 
-func TestThrough(t *testing.T) {
+func TestMayEnterQueue(t *testing.T) {
 	const plan, refuse, withdraw = musterv1.Outcome_OUTCOME_PLANNED, musterv1.Outcome_OUTCOME_REFUSED, musterv1.Outcome_OUTCOME_WITHDRAWN
 	type step struct {
 		outcome        musterv1.Outcome
@@ -131,10 +131,10 @@ func TestThrough(t *testing.T) {
 					s.EndSession()
 				}
 			}
-			if got := s.Through("u0"); got != c.want {
-				t.Errorf("Through = %v, want %v", got, c.want)
+			if got := s.MayEnterQueue("u0"); got != c.want {
+				t.Errorf("MayEnterQueue = %v, want %v", got, c.want)
 			}
-			if s.Through("stranger") {
+			if s.MayEnterQueue("stranger") {
 				t.Error("a pod in no verdict went through")
 			}
 		})
@@ -161,8 +161,8 @@ func TestARefusalThatComesAgainWithMoreMembersLetsTheseThrough(t *testing.T) {
 		t.Errorf("to be activated: %v", got)
 	}
 	for uid, want := range map[types.UID]bool{"u0": false, "u1": false, "u2": true, "u3": true} {
-		if got := s.Through(uid); got != want {
-			t.Errorf("Through(%s) = %v", uid, got)
+		if got := s.MayEnterQueue(uid); got != want {
+			t.Errorf("MayEnterQueue(%s) = %v", uid, got)
 		}
 	}
 	if g, _, _ := s.Apply(verdict(refuse, 1, 4, 1)); g != nil {
@@ -217,7 +217,7 @@ func TestRace(t *testing.T) {
 				}
 				s.Begin(uint64(n))
 				g, _, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, uint64(n), 2, 2))
-				s.Through("u0")
+				s.MayEnterQueue("u0")
 				if g == nil || !g.Open(answer(2), time.Time{}) {
 					continue
 				}
@@ -321,7 +321,7 @@ func TestWhatLivePlansHaveForOtherPods(t *testing.T) {
 		}
 	}
 	has("without an answer", "x")
-	g.Expect(a)
+	g.StorePending(a)
 	has("pending", "x", "gpu/a/d0", "gpu/a/d1", "gpu/a/d2")
 	if _, admitted := s.Admit("u0"); admitted {
 		t.Error("a member of a pending verdict is admitted")
@@ -349,7 +349,7 @@ func TestWhatLivePlansHaveForOtherPods(t *testing.T) {
 	has("a later plan", "x", "gpu/a/d3")
 	g.Abort("over")
 	has("closed", "x")
-	g.Expect(a)
+	g.StorePending(a)
 	has("an answer that comes late", "x")
 }
 
@@ -383,7 +383,7 @@ func TestOnlyPlansForTheseDriversAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.Expect(a)
+	g.StorePending(a)
 	for _, c := range []struct {
 		drivers sets.Set[string]
 		want    []string

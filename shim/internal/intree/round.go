@@ -17,7 +17,7 @@ type round struct {
 	causes uint64 // Asker.causes when it began
 }
 
-// answers maps the result of keyOf to the answer.
+// answers holds one packed answer for each key of keyOf: kinds of pods with equal keys share it.
 type answers map[string]*packed
 
 // renew starts a round: it takes a snapshot of the cluster and forgets the answers of the last round.

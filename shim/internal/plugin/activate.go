@@ -44,7 +44,7 @@ func (c *core) follow(session context.Context, g *gangs.Gang) {
 		}
 		return
 	}
-	g.Expect(answer)
+	g.StorePending(answer)
 	if reason := c.volumesFirst(ctx, g, answer); reason != "" {
 		c.carryOut(ctx, g.Stall(reason))
 		return

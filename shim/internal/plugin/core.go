@@ -154,15 +154,15 @@ func (c *core) pod(g *gangs.Gang, i int) *v1.Pod {
 }
 
 // carryOut carries out instructions. The caller holds no lock of the store.
-func (c *core) carryOut(ctx context.Context, do gangs.Instructions) {
-	for _, g := range do.Closed {
+func (c *core) carryOut(ctx context.Context, instructions gangs.Instructions) {
+	for _, g := range instructions.Closed {
 		metrics.Gang("closed")
 		klog.FromContext(ctx).V(2).Info("Gang's verdict is void", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "reason", g.VoidReason())
 		c.unnominate(g)
 		c.release(g)
 		c.retryWaiters(g)
 	}
-	for _, report := range do.Reports {
+	for _, report := range instructions.Reports {
 		select {
 		case c.reports <- report:
 		default:

@@ -117,7 +117,7 @@ func TestRefusedShowsTheReasonOnceAGeneration(t *testing.T) {
 			return strings.HasPrefix(h.condition(name), "0/1 nodes are available: "+reason)
 		})
 	}
-	h.until("seen", func() bool { return !h.plugin.store.Through("uid-m0") })
+	h.until("seen", func() bool { return !h.plugin.store.MayEnterQueue("uid-m0") })
 	reason = "needs 9 GPUs; a later reason"
 	h.service.refuse(reason)
 	h.service.push(verdict(refusedOutcome, 2, "m0", "m1"))

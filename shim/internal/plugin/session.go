@@ -94,12 +94,12 @@ func receive(stream musterv1.GangService_WatchClient) (*musterv1.WatchResponse, 
 // take stores a verdict before it activates any pod, so that no pod misses it.
 func (c *core) take(ctx context.Context, verdict *musterv1.Verdict) {
 	logger := klog.FromContext(ctx)
-	g, do, err := c.store.Apply(verdict)
+	g, instructions, err := c.store.Apply(verdict)
 	if err != nil {
 		logger.Error(err, "Verdict ignored")
 		return
 	}
-	c.carryOut(ctx, do)
+	c.carryOut(ctx, instructions)
 	if verdict.Outcome == musterv1.Outcome_OUTCOME_WITHDRAWN {
 		metrics.Gang("withdrawn")
 	}

@@ -63,7 +63,7 @@ func TestClosedWhileTheLastIsOnItsWayToTheWaitingMap(t *testing.T) {
 				return nil
 			}
 			next(t, "the sibling's failure", failed)
-			h.until("the gang is closed", func() bool { return !h.plugin.store.Through(pod.UID) })
+			h.until("the gang is closed", func() bool { return !h.plugin.store.MayEnterQueue(pod.UID) })
 			return nil
 		},
 		preBind: func(pod *v1.Pod) *fwk.Status {
