@@ -65,7 +65,7 @@ def test_bounds_hold(name: str, data: st.DataObject) -> None:
     upper = by_sums(instance, rows, part, need)
     lower = (
         by_filling(instance, rows, part, need)
-        if instance.plain and not instance.sliced
+        if instance.binds_only_by_scopes and not instance.sliced
         else np.zeros_like(upper)
     )
     for one in range(int(part.max()) + 1):

@@ -225,10 +225,14 @@ _value_of = lru_cache(maxsize=1 << 14)(gpu_set_of)
 """Many nodes of a gang have equal GPUs, so values are cached."""
 
 
-def _worth(shape: Shape, free: int, mask: int, there: int) -> GpuSet:
+def _worth(shape: Shape, free: int, mask: int, existing_mask: int) -> GpuSet:
     """Return the links of all the gang's GPUs on such a node, and the damage of the new ones."""
     own = _value_of(shape, free, mask)
-    return replace(_value_of(shape, free | there, mask | there), damage=own.damage) if there else own
+    return (
+        replace(_value_of(shape, free | existing_mask, mask | existing_mask), damage=own.damage)
+        if existing_mask
+        else own
+    )
 
 
 def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns) -> int:
@@ -238,13 +242,14 @@ def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns)
     for member in members:
         by_node.setdefault(member.node, []).append(member)
     damage = 0
-    for node, here in by_node.items():
+    for node, members_on_node in by_node.items():
         rows = np.array([view.row[node]])
-        total = sum(cpu[member.role] for member in here)
-        if here[0].units:
-            damage += int(prices.of_slice(rows, here[0].units, total)[0, here[0].gpus[0]])
+        total = sum(cpu[member.role] for member in members_on_node)
+        first = members_on_node[0]
+        if first.units:
+            damage += int(prices.of_slice(rows, first.units, total)[0, first.gpus[0]])
         else:
-            gpus = sum(len(member.gpus) for member in here)
+            gpus = sum(len(member.gpus) for member in members_on_node)
             damage += int(prices.of_whole(rows, np.array([gpus]), np.array([total]))[0, 0])
     return damage
 

@@ -23,7 +23,7 @@ from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import fits_at_once, instance_of, room_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.naming import named
-from muster.placement.search.single_node import best_on
+from muster.placement.search.single_node import find_best_node
 from muster.placement.verify import verify
 
 
@@ -90,7 +90,7 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
     if not fits_at_once(instance, instance.need)[rows].any():
         return None
     inside = [scope] if scope in INSIDE else []
-    best_node, _ = best_on(instance, rows, instance.need, inside, Budget(Limits()))
+    best_node, _ = find_best_node(instance, rows, instance.need, inside, Budget(Limits()))
     if best_node is None:
         return None
     (moved,) = named(instance, (best_node.share,))

@@ -51,14 +51,15 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
     if not request.size:
         raise ValueError(f"gang {request.gang} has no members: there is nothing to place")
     limits = limits or Limits()
-    for choice in by_subrequest(snapshot, request):
-        decision = _decided(snapshot, choice, limits)
+    for variant in by_subrequest(snapshot, request):
+        decision = _decide(snapshot, variant, limits)
+        # With `NotPlanned` the planner does not support the gang. Then no further variant is tried.
         if isinstance(decision, Placed) or any(isinstance(cause, NotPlanned) for cause in decision.causes):
             break
     return decision
 
 
-def _decided(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Unplaceable:
+def _decide(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Unplaceable:
     """Read the gang, search for places, name the members, evaluate the plan and verify it.
 
     Raises:
@@ -79,7 +80,9 @@ def _decided(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | U
             refusal = explain(instance, limits, budget, proven=answer.gap is None)
             return replace(refusal, causes=(*refusal.causes, *not_matching(cluster, limits)))
     gap = answer.gap
-    if gap is None and cluster.attributes:  # their groups were counted in place of NVLink domains
+    if gap is None and cluster.attributes:
+        # Groups of GPUs that agree on attributes were counted in place of NVLink domains. So that level is
+        # unproven.
         gap = Gap(NVLINK_DOMAINS.name)
     proven = gap is None and not budget.truncated
     plan = evaluated(cluster, named(instance, on_fewest_rails(instance, answer.shares)))

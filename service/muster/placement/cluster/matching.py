@@ -42,7 +42,7 @@ class _MemoizedView(Generic[K]):
     view: Columns = NO_COLUMNS
 
 
-def _showing(
+def _memoized_columns(
     memo: list[_MemoizedView[K]],
     snapshot: Snapshot,
     keys: Mapping[str, K],
@@ -80,7 +80,7 @@ class ClusterView:
         """The nodes with the GPUs that the gang may have. Most gangs have the view of `columns`."""
         if not self.masks:
             return columns(self.snapshot)
-        return _showing(_latest_matched, self.snapshot, self.masks, _only)
+        return _memoized_columns(_latest_matched, self.snapshot, self.masks, _only)
 
     @cached_property
     def masks(self) -> Mapping[str, int]:
@@ -131,7 +131,7 @@ class ClusterView:
             return self.columns
         snapshot = self.columns.snapshot
         keys = dict.fromkeys(snapshot.nodes, self.attributes[0])
-        return _showing(_latest_grouped, snapshot, keys, _grouped)
+        return _memoized_columns(_latest_grouped, snapshot, keys, _grouped)
 
 
 def attributes_of(roles: Iterable[Role]) -> tuple[tuple[str, ...], ...]:
@@ -143,8 +143,8 @@ def attributes_of(roles: Iterable[Role]) -> tuple[tuple[str, ...], ...]:
 def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
     """Yield the request for each subrequest of its roles, which is taken by all members. The first is best.
 
-    A role with fewer subrequests than others has its last one. If all are for as many GPUs, each node
-    is at last for the first subrequest with enough free GPUs there for a member.
+    A role with fewer subrequests than others has its last one. If all subrequests ask for the same number of
+    GPUs, the last variant lets each node use a subrequest of its own (`_any_subrequest_per_node`).
     """
     most = max(len(role.subrequests) for role in request.roles)
     if not most:
@@ -152,13 +152,15 @@ def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
         return
     tried = list[Request]()
     for rank in range(most):
-        taking = _with(request, [_taking(role, role.subrequests[: rank + 1][-1:]) for role in request.roles])
-        if taking not in tried:
-            tried.append(taking)
-            yield taking
+        variant = _with(
+            request, [_with_subrequest(role, _subrequest_at(role, rank)) for role in request.roles]
+        )
+        if variant not in tried:
+            tried.append(variant)
+            yield variant
     if any(sub.gpus != role.gpus or sub.takes_all for role in request.roles for sub in role.subrequests):
         return
-    mixed = _with(request, [_mixed(snapshot, role) for role in request.roles])
+    mixed = _with(request, [_any_subrequest_per_node(snapshot, role) for role in request.roles])
     if mixed.roles not in [
         tuple(replace(role, chosen_subrequest=None) for role in earlier.roles) for earlier in tried
     ]:
@@ -176,8 +178,8 @@ def request_of_plan(snapshot: Snapshot, request: Request, members: Iterable[Memb
     roles = []
     for role in request.roles:
         places = by_role.get(role.name, ())
-        serving = [sub for sub in role.subrequests if all(serves(sub, *place) for place in places)]
-        roles.append(_taking(role, serving[:1]) if places else role)
+        serving = (sub for sub in role.subrequests if all(serves(sub, *place) for place in places))
+        roles.append(_with_subrequest(role, next(serving, None)) if places else role)
     return _with(request, roles)
 
 
@@ -189,26 +191,34 @@ def serves(subrequest: Subrequest, node: str, gpus: int, untainted: int) -> bool
     return gpus.bit_count() == subrequest.gpus and not gpus & ~subrequest.matching.get(node, untainted)
 
 
-def _taking(role: Role, subrequest: Sequence[Subrequest]) -> Role:
-    """Return the role with this subrequest, if there is one."""
-    for choice in subrequest:
-        agree = role.match_attributes if choice.gpus > 1 else ()
-        return replace(
-            role,
-            gpus=choice.gpus,
-            match_attributes=agree,
-            matching=choice.matching,
-            subrequests=(),
-            chosen_subrequest=choice,
-        )
-    return role
+def _subrequest_at(role: Role, rank: int) -> Subrequest | None:
+    """Return the role's subrequest with this index, or its last one; None if the role has none."""
+    return role.subrequests[min(rank, len(role.subrequests) - 1)] if role.subrequests else None
+
+
+def _with_subrequest(role: Role, subrequest: Subrequest | None) -> Role:
+    """Return the role with this subrequest; the same role for None."""
+    if subrequest is None:
+        return role
+    return replace(
+        role,
+        gpus=subrequest.gpus,
+        match_attributes=role.match_attributes if subrequest.gpus > 1 else (),
+        matching=subrequest.matching,
+        subrequests=(),
+        chosen_subrequest=subrequest,
+    )
 
 
 def _with(request: Request, roles: Sequence[Role]) -> Request:
     return replace(request, roles=tuple(roles))
 
 
-def _mixed(snapshot: Snapshot, role: Role) -> Role:
+def _any_subrequest_per_node(snapshot: Snapshot, role: Role) -> Role:
+    """Return the role with one subrequest for each node: the first for which a member's GPUs are free there.
+
+    A node without such a subrequest is for the first one.
+    """
     if not role.subrequests:
         return role
     matching = {}

@@ -160,7 +160,7 @@ class Topology:
 
     def index_or_own(self, scope: str) -> Ints:
         """Return [row] int64: the index of each node's domain. A node without one is a domain of its own."""
-        return own(self.index(scope))
+        return own_part_if_none(self.index(scope))
 
     def by_label(self, key: str) -> Ints:
         """Return [row] int64: the domain of each node by the topology key of a pod's own constraint.
@@ -218,7 +218,7 @@ class Topology:
         """
         view, wide = self._view, self.index(Scope.NVLINK_DOMAIN)
         alone = np.array([len(shape.domains) == 1 for shape in view.shapes], bool)[view.shape]
-        return np.where(alone & (wide < 0), own(wide), wide)
+        return np.where(alone & (wide < 0), own_part_if_none(wide), wide)
 
     def regions(self, scope: str | None) -> Ints:
         """Return [row] int64: the region in which a gang with this required scope could lie.
@@ -234,7 +234,7 @@ class Topology:
         return self.index_or_own(scope) if scope == Scope.NVLINK_DOMAIN else self.index(scope)
 
 
-def own(index: Ints) -> Ints:
+def own_part_if_none(index: Ints) -> Ints:
     """Return the indices, with a new domain for each node without one."""
     return np.where(index < 0, int(index.max(initial=NONE)) + 1 + np.arange(len(index)), index)
 

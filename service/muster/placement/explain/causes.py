@@ -162,8 +162,10 @@ def _members_missing(quorum: Quorum, waiting: Mapping[str, int]) -> Iterator[Mem
         present = leaf.of(waiting)
         yield MembersMissing(present, present + leaf.fewest(1), _names(leaf))
     if not short:
-        torn = [leaf for leaf in quorum.leaves() if leaf.of(waiting) and not leaf.starts(leaf.of(waiting))]
-        for leaf in [leaf for leaf in torn if leaf.min_members] or torn:
+        begun_incomplete = [
+            leaf for leaf in quorum.leaves() if leaf.of(waiting) and not leaf.starts(leaf.of(waiting))
+        ]
+        for leaf in [leaf for leaf in begun_incomplete if leaf.min_members] or begun_incomplete:
             present = leaf.of(waiting)
             yield MembersMissing(present, max(present + 1, leaf.fewest(present)), _names(leaf))
 
@@ -173,7 +175,7 @@ def _names(leaf: Leaf) -> str:
 
 
 def _subgroups_needed(quorum: Quorum, request: Request) -> Iterator[SubgroupsNeeded]:
-    """Yield the cause that the other causes are about the subgroups of this request.
+    """Say that the other causes concern only these subgroups, the smallest choice with which the gang starts.
 
     There is no such cause if the gang runs already, or if all subgroups must start.
     """
@@ -186,8 +188,8 @@ def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatchi
     """Yield the cause that claims match too few GPUs, if the gang might fit on GPUs that the claims do not
     match.
 
-    If members take all matching GPUs of a node, the cause has the number of nodes with this number of
-    matching GPUs. The last number that was tried is the smallest.
+    For `allocationMode: All`, the cause counts the nodes that have this number of matching GPUs. The last
+    number that was tried is the smallest.
     """
     request, masks = cluster.request, cluster.masks
     for role in request.roles:

@@ -62,7 +62,7 @@ def blocks_of(request: Request, counts: Mapping[str, int] | None = None) -> Bloc
     """
     cut = _Cut()
     for role in request.roles:
-        running = [stay for stay in request.running if stay.role == role.name]
+        running = [bound for bound in request.running if bound.role == role.name]
         first = len(cut.roles)
         count = len(role.members) if counts is None else counts[role.name]
         if not role.segments and count == len(role.members):
@@ -72,7 +72,7 @@ def blocks_of(request: Request, counts: Mapping[str, int] | None = None) -> Bloc
         else:
             members = sorted(role.members, key=rank_key)
             ranked_members = [_Ranked(member, left_out=i >= count) for i, member in enumerate(members)]
-            ranked_members += [_Ranked(stay.member, stay) for stay in running]
+            ranked_members += [_Ranked(bound.member, bound) for bound in running]
             ranked_members.sort(key=lambda entry: rank_key(entry.member))
             list(_divided(cut, role, ranked_members, role.segments))
         if role.required_scope:

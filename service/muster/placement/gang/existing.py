@@ -38,14 +38,14 @@ class ExistingMembers:
     def by_row(self) -> Mapping[int, list[BoundMember]]:
         """The members on each node, by row."""
         by_row = dict[int, list[BoundMember]]()
-        for stay in self.members:
-            by_row.setdefault(stay.row, []).append(stay)
+        for member in self.members:
+            by_row.setdefault(member.row, []).append(member)
         return by_row
 
     @cached_property
     def masks(self) -> Mapping[int, int]:
         """The GPUs of the members by row, as bit masks."""
-        gpus = {row: [stay.running.gpus for stay in members] for row, members in self.by_row.items()}
+        gpus = {row: [member.running.gpus for member in members] for row, members in self.by_row.items()}
         return {row: reduce(or_, masks) for row, masks in gpus.items()}
 
     def __bool__(self) -> bool:
@@ -65,23 +65,28 @@ class ExistingMembers:
     @cached_property
     def with_gpus(self) -> frozenset[int]:
         """The rows of the nodes where members with GPUs are."""
-        return frozenset(stay.row for stay in self.members if stay.has_gpus)
+        return frozenset(member.row for member in self.members if member.has_gpus)
 
     def after(self, view: Columns, row: int, rule: NodeRule) -> NodeRule:
         """Return the rule for new members on the node: the limits of `rule`, minus the part that existing
         members already use.
         """
-        staying = self.by_row.get(row)
-        if staying is None:
+        members_here = self.by_row.get(row)
+        if members_here is None:
             return rule
         domains = view.shapes[view.shape[row]].domains
         touching = [
-            sum(bool(stay.running.gpus & domain) or (stay.unknown and len(domains) == 1) for stay in staying)
+            sum(
+                bool(member.running.gpus & domain) or (member.unknown and len(domains) == 1)
+                for member in members_here
+            )
             for domain in domains
         ]
         return replace(
             rule,
-            max_members=rule.max_members if rule.max_members < 0 else max(0, rule.max_members - len(staying)),
+            max_members=rule.max_members
+            if rule.max_members < 0
+            else max(0, rule.max_members - len(members_here)),
             domain_most=tuple(
                 max(0, most - members_touching)
                 for most, members_touching in zip(rule.domain_most, touching, strict=False)
@@ -105,19 +110,19 @@ def existing_of(view: Columns, request: Request) -> ExistingMembers:
 def common_parts(view: Columns, scope: str, members: Iterable[BoundMember]) -> frozenset[str] | None:
     """Return the parts of a scope that hold all these members; None if there are no members."""
     common: frozenset[str] | None = None
-    for stay in members:
-        inside = frozenset(parts_holding(view, scope, stay))
+    for member in members:
+        inside = frozenset(parts_holding(view, scope, member))
         common = inside if common is None else common & inside
     return common
 
 
-def parts_holding(view: Columns, scope: str, stay: BoundMember) -> list[str]:
+def parts_holding(view: Columns, scope: str, member: BoundMember) -> list[str]:
     """Return the parts of a scope that hold an existing member.
 
     A member whose GPU indices are unknown lies in a domain only if the domain is its whole node.
     """
     topology = view.topology
-    parts = topology.parts(stay.row, scope)
-    if scope in INSIDE and stay.unknown and len(topology.parts(stay.row, Scope.NVLINK_DOMAIN)) != 1:
+    parts = topology.parts(member.row, scope)
+    if scope in INSIDE and member.unknown and len(topology.parts(member.row, Scope.NVLINK_DOMAIN)) != 1:
         return []
-    return [name for name, gpus in parts if stay.running.gpus & ~gpus == 0]
+    return [name for name, gpus in parts if member.running.gpus & ~gpus == 0]

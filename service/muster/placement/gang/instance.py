@@ -145,7 +145,7 @@ class Instance:
         return (*self.levels, WIDE) if gpus and self.columns.wide_domains.names else self.levels
 
     @property
-    def plain(self) -> bool:
+    def binds_only_by_scopes(self) -> bool:
         """Whether only the gang's own scopes bind members to each other or to existing members.
 
         `rules.caps` may still limit how many members of a role a node takes.
@@ -218,7 +218,7 @@ def instance_with(
     `counts` limits the members of each role to the first ones by rank. None means all members.
     """
     existing = existing_of(view, request)
-    present = replace(request, running=tuple(stay.running for stay in existing.members))
+    present = replace(request, running=tuple(member.running for member in existing.members))
     blocks = blocks_of(present, counts)
     rules = rules_of(view, request, blocks, existing)
     penalty = _penalties(view, blocks.roles)
@@ -278,12 +278,15 @@ def _room_under(rule: NodeRule, shape: Shape, r: int, room: Ints, free: Ints) ->
         step = rule.unit_of(r)
         return np.asarray(room // step * step)
     members = np.zeros_like(room)
-    for have, mask in {*zip(room.tolist(), free.tolist(), strict=True)}:
-        alone = [tuple(n if block == r else 0 for block in range(len(rule.gpus))) for n in range(have, 0, -1)]
-        domains = searched_domains(rule, shape, mask)
+    for room_before, free_mask in {*zip(room.tolist(), free.tolist(), strict=True)}:
+        alone = [
+            tuple(n if block == r else 0 for block in range(len(rule.gpus)))
+            for n in range(room_before, 0, -1)
+        ]
+        domains = searched_domains(rule, shape, free_mask)
         may_fit = (p for p in alone if allowed(rule, p, domains) or not decided(rule, p, domains))
         most = next((packing[r] for packing in may_fit), 0)
-        members[(room == have) & (free == mask)] = most
+        members[(room == room_before) & (free == free_mask)] = most
     return members
 
 

@@ -24,6 +24,9 @@ PartsByRow = Ints
 """[row] int64: the part of a scope, −1 for none."""
 
 Counts = tuple[int, ...]
+"""[block] A number of members. `units_of` gives one by node rule."""
+
+BlockIndices = tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -50,14 +53,14 @@ class Rules:
     """By block: the `cells` along which its members are ordered by rank, widest first."""
     unit: list[int] = field(default_factory=list)
     domain_unit: list[int] = field(default_factory=list)
-    one_domain_blocks: list[tuple[int, ...]] = field(default_factory=list)
-    together: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    one_domain_blocks: list[BlockIndices] = field(default_factory=list)
+    together: list[tuple[str, BlockIndices]] = field(default_factory=list)
     """Blocks that lie in one part of these `cells`."""
     pinned: dict[int, dict[int, int]] = field(default_factory=dict)
     """row → block → NVLink domain of the node in which the block must lie."""
     caps: Ints | None = None
     """[block, row] int64: the most members of the block that the node holds; None without such limits."""
-    apart: list[tuple[Bools, Counts, Counts]] = field(default_factory=list)
+    apart: list[tuple[Bools, BlockIndices, BlockIndices]] = field(default_factory=list)
     """([row] bool, blocks, blocks): on these nodes, members of the first blocks and members of the second
     blocks exclude each other.
     """
@@ -65,7 +68,7 @@ class Rules:
     """The most members of the gang on one node, −1 without such a limit."""
     domain_most: int = -1
     """The most members of the gang in one NVLink domain of a node, −1 without such a limit."""
-    limits: list[tuple[Ints, Counts]] = field(default_factory=list)
+    limits: list[tuple[Ints, BlockIndices]] = field(default_factory=list)
     """([row] int64, blocks): the most members of these blocks together that the node holds."""
     gang_on_node_checks: list[Callable[[Counts], Bools]] = field(default_factory=list)
     """Functions from a packing of the whole gang to [row] bool: whether the node may hold it."""
@@ -122,7 +125,7 @@ class Rules:
         )
 
     @property
-    def active(self) -> Counts:
+    def active(self) -> BlockIndices:
         """The blocks that have members."""
         return tuple(b for b, role in enumerate(self.blocks.roles) if role.members)
 
@@ -139,14 +142,14 @@ class Rules:
             self.caps = np.full(shape, LARGEST, np.int64)
         self.caps[block] = np.minimum(self.caps[block], most)
 
-    def cap_together(self, blocks: Counts, most: Ints) -> None:
+    def cap_together(self, blocks: BlockIndices, most: Ints) -> None:
         """Let each node hold at most `most` [row] int64 members of these blocks together."""
         for block in blocks:
             self.cap_role(block, most)
         if len(blocks) > 1:
             self.limits.append((most, blocks))
 
-    def exclude(self, blocks: Counts, rows: Bools) -> None:
+    def exclude(self, blocks: BlockIndices, rows: Bools) -> None:
         """Keep these blocks off the nodes `rows` [row] bool."""
         for block in blocks:
             self.excluded[block] |= rows
@@ -156,7 +159,7 @@ class Rules:
         self.cells[name] = part
         self.model.append(lambda parts: rule(parts[name]))
 
-    def blocks_of(self, roles: Iterable[str]) -> Counts:
+    def blocks_of(self, roles: Iterable[str]) -> BlockIndices:
         """Return the blocks with members of these roles."""
         names = set(roles)
         return tuple(block for block in self.active if self.blocks.roles[block].name in names)

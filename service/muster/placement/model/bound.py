@@ -8,8 +8,9 @@ They are priced with duals x:
            Σ class size · min(0, min over patterns (cost − x·resources))
 
 R is how many parts of the narrowest counted scope the plan may touch. L(x) is a bound for every x, and
-Kelley's cutting planes make it large. Each x also excludes parts and patterns (reduced-cost fixing): if using
-one raises L(x) above UB, no plan of cost UB or less uses it. The bound and the fixing are exact.
+Kelley's cutting planes make it large. Each x also excludes parts and patterns (reduced-cost fixing). UB is
+the largest cost that is still of interest. If use of a part or pattern raises L(x) above UB, no plan of cost
+≤ UB contains it. The bound and the fixing are exact.
 """
 
 from __future__ import annotations

@@ -357,20 +357,21 @@ def _least_costs(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most:
 class QuorumRule:
     """A quorum whose roles are given by index. Several roles can have the same name in `names`.
 
-    `need` is the number of members of each role. `alike[i]` is the role that represents role i in the model,
-    because equal roles are merged. So the model has few packings, even if many subgroups have equal requests.
+    `need` is the number of members of each role. `representatives[i]` is the role that stands for role i in
+    the model, because equal roles are merged. So the model has few packings, even if many subgroups have
+    equal requests.
     """
 
     quorum: Quorum
     names: tuple[str, ...]
     need: tuple[int, ...]
-    alike: tuple[int, ...]
+    representatives: tuple[int, ...]
 
     @property
     def need_in_model(self) -> tuple[int, ...]:
         """Return the number of members of each role in the model, after equal roles are merged."""
         roles = range(len(self.need))
-        return tuple(sum(self.need[i] for i in roles if self.alike[i] == role) for role in roles)
+        return tuple(sum(self.need[i] for i in roles if self.representatives[i] == role) for role in roles)
 
     def add(self, variables: Variables) -> list[IntVar]:
         """Let members be placed only so that the gang starts. Return the number of placed members of each
@@ -380,7 +381,7 @@ class QuorumRule:
         by_role = [model.new_int_var(0, need, f"of/{role}") for role, need in enumerate(self.need)]
         for role, placed_members in enumerate(variables.placed):
             model.add(
-                LinearExpr.sum([by_role[i] for i, of in enumerate(self.alike) if of == role])
+                LinearExpr.sum([by_role[i] for i, of in enumerate(self.representatives) if of == role])
                 == placed_members
             )
         model.add(self._started(variables, by_role, self.quorum, "quorum") == 1)

@@ -23,8 +23,8 @@ GUESSES = (0, 3, 12, 48)
 """Guesses above the bound, in the level's unit. After them comes the largest possible value."""
 
 FEW, MORE = 160, 1.25
-"""A higher guess is skipped to if its core has at most FEW patterns, or at most MORE times the patterns of
-the lower guess.
+"""Go on to the next guess if its core has at most FEW patterns, or at most MORE times the patterns of this
+guess.
 """
 
 

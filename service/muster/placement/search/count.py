@@ -217,7 +217,7 @@ class _FitCounter:
     def _solved(self, region: _RegionBound, quorum: QuorumRule | None) -> tuple[Counts, bool]:
         """Return how many members of each role the region holds, and whether that is proven.
 
-        If the target is all members, the answer is all members or no member.
+        If the target is the whole gang, the result is all members or none.
         """
         problem = region.problem
         assert problem is not None
@@ -299,12 +299,12 @@ def _quorum(instance: Instance) -> QuorumRule | None:
     """
     if instance.request.quorum is None:
         return None
-    alike, first_alike = list(range(len(instance.roles))), dict[object, int]()
-    for r, role in enumerate(instance.roles if instance.plain else ()):
+    representatives, first_by_ask = list(range(len(instance.roles))), dict[object, int]()
+    for r, role in enumerate(instance.roles if instance.binds_only_by_scopes else ()):
         ask = (role.resources, role.gpus, role.gpu_resource, role.slice, instance.room[r].tobytes())
-        alike[r] = first_alike.setdefault(ask, r)
+        representatives[r] = first_by_ask.setdefault(ask, r)
     names = tuple(role.name for role in instance.roles)
-    return QuorumRule(instance.request.quorum, names, instance.need, tuple(alike))
+    return QuorumRule(instance.request.quorum, names, instance.need, tuple(representatives))
 
 
 class _RegionBound(NamedTuple):
@@ -351,7 +351,7 @@ class _RegionBounds:
 
     def with_lower(self) -> _RegionBounds:
         """Return the regions with lower bounds, if no rule binds members to each other."""
-        if not self.instance.plain or self.instance.sliced or self.quorum is not None:
+        if not self.instance.binds_only_by_scopes or self.instance.sliced or self.quorum is not None:
             return self
         return replace(self, lower=by_filling(self.instance, self.rows, self.code, self.need))
 
@@ -418,7 +418,8 @@ class _RegionBounds:
 STEPS = (0.0, 0.5, 0.75, 0.875, 1.0)
 """The discounts that are tried for each role, if there are at most three roles and no rule binds them.
 
-Discounts help if all members of a role are placed anyway, while the others are four or eight times as large.
+A discount for a small role helps if all of the role fits anyway, and other members are four to eight times as
+large.
 """
 
 CORNERS = (0.0, 1.0)
@@ -512,7 +513,7 @@ def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
     is_one_role = len(active) == 1
     upper, exact = np.zeros(int(problem.parts[REGION].max()) + 1), is_one_role
     for r in active.tolist():
-        members, all_rules = _by_part(
+        members, all_rules = _members_by_region(
             problem, counts.max(axis=1)[:, [r]], (r,), np.ones(1), unit if is_one_role else 1
         )
         upper, exact = upper + np.minimum(members[:, 0], need[r]), exact and all_rules
@@ -521,24 +522,25 @@ def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
         worth = np.zeros((len(steps) ** len(active), len(need)))
         worth[:, active] = 1 - np.array(list(product(steps, repeat=len(active))))
         packings: Floats = np.tensordot(counts, worth.T, axes=1).max(axis=1)
-        values, _ = _by_part(problem, packings, tuple(active.tolist()), worth.max(axis=1), 1)
+        values, _ = _members_by_region(problem, packings, tuple(active.tolist()), worth.max(axis=1), 1)
         upper = np.minimum(upper, (values + (need.sum() - worth @ need)).min(axis=1))
     return np.floor(upper + ROUNDING_ERROR).astype(np.int64), exact
 
 
-def _by_part(
-    problem: Problem, of_kind: Floats, roles: tuple[int, ...], price: Floats, unit: int
+def _members_by_region(
+    problem: Problem, members_by_kind: Floats, roles: tuple[int, ...], price: Floats, unit: int
 ) -> tuple[Floats, bool]:
     """Return [part of REGION, i] the members that the nodes of the part hold, and whether all rules were
     applied.
 
-    `of_kind` [kind, i] is the members that a node of each kind holds, and `price` [i] the largest value of
-    one member. Rules are applied from the narrowest to the widest scope. A rule is left out if it limits more
-    than numbers. It is also left out if a part of a narrower scope lies in several parts of its scope.
+    `members_by_kind` [kind, i] is the members that a node of each kind holds, and `price` [i] the largest
+    value of one member. Rules are applied from the narrowest to the widest scope. A rule is skipped if it
+    limits more than member counts. It is also skipped if a part of a narrower scope lies in several parts of
+    its scope.
     """
     cells, of_class = np.unique(problem.cell, return_inverse=True)
     region, values = problem.parts[REGION][cells], np.zeros((len(cells), len(price)))
-    np.add.at(values, of_class, of_kind[problem.kind] * problem.size[:, None])
+    np.add.at(values, of_class, members_by_kind[problem.kind] * problem.size[:, None])
     group = first = np.arange(len(cells))
     binding = [rule for rule in problem.rules if not set(roles).isdisjoint(rule.bound_roles)]
     rules = [rule for rule in binding if rule.in_numbers or rule.in_one_part]

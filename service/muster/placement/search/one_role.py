@@ -10,10 +10,11 @@ domain are a multiple of a step (segments), or at most a number. The phases:
    that no such plan has. In a plan with the fewest nodes, each domain uses the fewest nodes that hold its
    members. So a domain has one variable: its number of members.
 4. `gpu_sets` lists the sets of GPUs that a node may give to 0, 1, 2 … members.
-5. `best_plan` decides the levels below the nodes. All but the weakest link are sums, so they are one number
-   (`tables.one_cost`). A table gives the least cost of m members in each domain, node after node. The same
-   table over domains gives the least cost of all members. The weakest link is not a sum. So thresholds are
-   tried from the fastest link down, and the first threshold with a plan gives the best plan.
+5. `best_plan` decides the levels below the nodes. All levels but the weakest link are sums, so `one_cost`
+   combines them into one weighted number. A table gives the least cost of m members in each domain, node
+   after node. The same table over domains gives the least cost of all members. The weakest link is not a sum.
+   So thresholds are tried from the fastest link down, and the first threshold with a plan gives the best
+   plan.
 
 With slices or a policy, enumerating the GPU sets of a node takes long. So each domain gets a lower bound from
 the same table, and domains are searched in the order of their bounds (`best_by_branch_and_bound`).
@@ -57,6 +58,7 @@ from muster.placement.search.classes import parts_by_row
 from muster.placement.search.plan import (
     Answer,
     Declined,
+    DomainRules,
     EqualRegions,
     Gap,
     Infeasible,
@@ -69,7 +71,7 @@ from muster.placement.search.plan import (
 )
 from muster.placement.search.region_count import MAX_PART_CHOICES
 from muster.placement.search.regions import regions, renumbered
-from muster.placement.search.single_node import IDLE, by_level, lower_bounds
+from muster.placement.search.single_node import BETTER_ELSEWHERE, by_level, lower_bounds
 from muster.placement.search.tables import NEVER, OneCost, Table, one_cost
 
 TOO_LARGE = "the tables are too large"
@@ -88,7 +90,7 @@ class SortedCapacities:
         if len(active) != 1:
             return Declined("several roles")
         if level is UNUSABLE:
-            return Declined(IDLE)
+            return Declined(BETTER_ELSEWHERE)
         (role,) = active
         with budget.phase("scan"):
             domain_rules = domain_rules_of(instance, role, plan.need[role])
@@ -112,31 +114,6 @@ class DomainTables:
         """Decide the parts still to be counted, the nodes, and all levels below."""
         with budget.phase("sets"):
             return over_domains(plan, budget)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DomainRules:
-    """The limits that constraints put on each domain: the number of members is a multiple of `step`."""
-
-    step: int = 1
-    domain: Ints | None = None
-    """[row] The node's domain; None if no rule is about domains."""
-    max_members: Ints | None = None
-    """[row] The most members of the node's domain; None without such a limit."""
-
-    def capacity(self, rows: Ints, cap: Ints, group: Ints) -> Ints:
-        """Return [group] how many members a group of nodes holds. Each group is a union of domains."""
-        if self.domain is None:
-            return np.bincount(group, cap).astype(np.int64)
-        pair, first, index = np.unique(
-            group * (int(self.domain.max(initial=0)) + 1) + self.domain[rows],
-            return_index=True,
-            return_inverse=True,
-        )
-        room = np.bincount(index, cap, len(pair)).astype(np.int64)
-        if self.max_members is not None:
-            room = np.minimum(room, self.max_members[rows[first]])
-        return np.bincount(group[first], room // self.step * self.step).astype(np.int64)
 
 
 def domain_rules_of(instance: Instance, role: int, need: int) -> DomainRules | str:
@@ -181,8 +158,9 @@ def _nested(domain: Ints, part: Ints) -> bool:
 def regions_of(
     instance: Instance, region: Ints, role: int, need: int, domain_rules: DomainRules
 ) -> EqualRegions | None:
-    """Return the regions that hold the members. If a single zone, or a single rack, is enough, the regions
-    are single zones, or single racks.
+    """Return the regions that hold the members; None if no region does.
+
+    If one zone holds the members, the regions become single zones; then the same for racks.
     """
     cap = np.minimum(instance.room[role], need)
     rows = np.flatnonzero((region >= 0) & (cap > 0))
@@ -204,9 +182,10 @@ def _regions_holding(
     """Return the regions whose nodes together hold the members, renumbered from 0."""
     holds = domain_rules.capacity(rows, cap, region) >= need
     if holds.all():
-        return EqualRegions(rows, region, cap, ())
+        return EqualRegions(rows, region, cap, (), domain_rules)
     inside = holds[region]
-    return EqualRegions(rows[inside], (np.cumsum(holds) - 1)[region[inside]], cap[inside], ())
+    region = (np.cumsum(holds) - 1)[region[inside]]
+    return EqualRegions(rows[inside], region, cap[inside], (), domain_rules)
 
 
 def _pairs(region: Ints, part: Ints) -> Ints:
@@ -220,10 +199,9 @@ def _pairs(region: Ints, part: Ints) -> Ints:
     return renumbered(region * (int(part.max(initial=0)) + 1) + part)
 
 
-def regions_of_several_parts(
-    instance: Instance, regions: EqualRegions, need: int, domain_rules: DomainRules
-) -> EqualRegions | Declined:
+def regions_of_several_parts(instance: Instance, regions: EqualRegions, need: int) -> EqualRegions | Declined:
     """Return each choice of the fewest parts of the wider levels as a region of its own."""
+    domain_rules = regions.domain_rules
     for level in regions.uncounted[:-1]:
         rows, region, cap = regions.rows, regions.region, regions.cap
         part = parts_by_row(instance, level, rows)
@@ -242,7 +220,7 @@ def regions_of_several_parts(
         ]
         index = np.concatenate(nodes)
         code = np.repeat(np.arange(len(nodes)), [len(inside) for inside in nodes])
-        regions = EqualRegions(rows[index], code, cap[index], regions.uncounted)
+        regions = replace(regions, rows=rows[index], region=code, cap=cap[index])
     return regions
 
 
@@ -253,17 +231,15 @@ def over_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
     """Decide the parts still to be counted, the nodes, and all levels below."""
     instance, holding, (role,) = plan.instance, plan.state, plan.active
     assert isinstance(holding, EqualRegions)
-    domain_rules = domain_rules_of(instance, role, plan.need[role])
-    assert isinstance(domain_rules, DomainRules), "sorted capacities accept no other rules"
-    if instance.costs and (holding.uncounted or not instance.plain or instance.prices):
+    if instance.costs and (holding.uncounted or not instance.binds_only_by_scopes or instance.prices):
         return Declined("slices or policies, and several domains, rules or priced damage")
-    joint = regions_of_several_parts(instance, holding, plan.need[role], domain_rules)
+    joint = regions_of_several_parts(instance, holding, plan.need[role])
     if isinstance(joint, Declined):
         return joint
     domain = parts_by_row(instance, joint.uncounted[-1], joint.rows) if joint.uncounted else joint.region
-    if takes_gpus(instance.roles[role]) and _wide_tell_apart(instance, joint, domain):
+    if takes_gpus(instance.roles[role]) and _must_count_nvlink_domains(instance, joint, domain):
         return Declined("NVLink domains over several nodes are to be counted")
-    options = _options_at_minimum(list(_domains(joint, domain, plan.need[role], domain_rules)), budget)
+    options = _options_at_minimum(list(_domains(joint, domain, plan.need[role])), budget)
     all_proven, plans = True, list[tuple[Value, tuple[NodeShare, ...]]]()
     for possible in options:
         if plans and budget.late:
@@ -302,10 +278,9 @@ def _options_at_minimum(regions: Sequence[DomainCapacities], budget: Budget) -> 
     )
 
 
-def _domains(
-    regions: EqualRegions, domain: Ints, need: int, domain_rules: DomainRules
-) -> Iterator[DomainCapacities]:
+def _domains(regions: EqualRegions, domain: Ints, need: int) -> Iterator[DomainCapacities]:
     """Yield the domains of each region. If one domain is enough, all of them count as one region."""
+    domain_rules = regions.domain_rules
     max_members = None if domain_rules.max_members is None else domain_rules.max_members[regions.rows]
     for region in range(int(regions.region.max()) + 1 if regions.uncounted else 1):
         indices = (
@@ -322,13 +297,12 @@ def _domains(
         )
 
 
-def _wide_tell_apart(instance: Instance, regions: EqualRegions, domain: Ints) -> bool:
+def _must_count_nvlink_domains(instance: Instance, regions: EqualRegions, domain: Ints) -> bool:
     """Return whether plans with equally many domains can touch different numbers of multi-node NVLink
     domains.
 
-    They cannot if no node is in such an NVLink domain, or if each domain lies in an NVLink domain of its own.
-    If plans touch one domain only, several domains may share an NVLink domain. If the result is false, that
-    level need not be counted.
+    Return False if no node is in a multi-node NVLink domain, or if each domain has its own. If plans touch
+    one domain only, several domains may share an NVLink domain.
     """
     topology, rows = instance.columns.topology, regions.rows
     if not topology.in_wide[rows].any():
@@ -383,10 +357,12 @@ def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets 
     rows, view = options.rows, instance.columns
     counts = packings(instance, role, options)
     sizes = tuple(instance.gpus(counts).tolist())
-    lines = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
-    index, first = distinct(np.stack([line[rows].astype(np.int64) for line in lines]))
+    node_properties = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
+    index, first = distinct(np.stack([values[rows].astype(np.int64) for values in node_properties]))
     tables = list[Ints]()
-    for free, shape, rule, wide in zip(*(line[rows[first]].tolist() for line in lines), strict=True):
+    for free, shape, rule, wide in zip(
+        *(values[rows[first]].tolist() for values in node_properties), strict=True
+    ):
         table = _table(view.shapes[shape], free, instance.rules.node_rules[rule], counts, sizes)
         if table is None:
             return None
@@ -466,14 +442,13 @@ class TablePlan:
         used_nodes = used_nodes[np.argsort(self.options.rows[used_nodes])]
         rows, members = self.options.rows[used_nodes], self.members[used_nodes]
         kinds = np.stack([*node_kinds(instance, rows), self.choice[used_nodes, members], members], axis=1)
-        alike, shares = dict[tuple[int, ...], NodeShare](), list[NodeShare]()
+        share_by_kind, shares = dict[tuple[int, ...], NodeShare](), list[NodeShare]()
         for row, kind in zip(rows.tolist(), map(tuple, kinds.tolist()), strict=True):
-            if kind not in alike:
+            if kind not in share_by_kind:
                 *_, choice, count = kind
                 counts = tuple(count if r == role else 0 for r in range(len(instance.roles)))
-                alike[kind] = share_of(instance, row, counts, choice)
-            like = alike[kind]
-            shares.append(NodeShare(row, like.counts, like.gpus, like.spread, like.shared))
+                share_by_kind[kind] = share_of(instance, row, counts, choice)
+            shares.append(replace(share_by_kind[kind], row=row))
         return tuple(shares)
 
 
@@ -551,7 +526,7 @@ class DomainTable:
 
     @classmethod
     def of(cls, options: DomainOptions, cost: OneCost) -> DomainTable:
-        """Return the table at this cost, which each node has in addition to `cost.node`."""
+        """Return the table for these costs. Each used node costs `per_node_offset` more."""
         valid = cost.cost < NEVER
         unit = int(np.gcd.reduce(np.flatnonzero(valid.any(axis=0)), initial=0)) or 1
         by_place = np.full((len(options.open), options.width, options.max_per_node // unit + 1), NEVER)
@@ -604,8 +579,8 @@ def best_by_branch_and_bound(
 def _bounds(instance: Instance, role: int, options: DomainOptions) -> Iterator[tuple[Value, int]]:
     """Yield for each domain the least cost of the members, all levels together."""
     counts = packings(instance, role, options)
-    lines = lower_bounds(instance, options.rows, tuple(map(tuple, counts.tolist())))
-    bounds_by_level = by_level(instance, lines, best_fit(instance, options.rows, counts))
+    bounds = lower_bounds(instance, options.rows, tuple(map(tuple, counts.tolist())))
+    bounds_by_level = by_level(instance, bounds, best_fit(instance, options.rows, counts))
     link = [*bounds_by_level].index(WEAKEST_LINK)
     fastest = np.zeros(len(options.open), np.int64)
     np.minimum.at(
@@ -654,8 +629,8 @@ def _sets_by_node(
     for i, node in enumerate(by_node):
         begins = np.searchsorted(node.packing, node.packing)
         at = (i, node.packing + int(options.min_members[i]), np.arange(len(node.packing)) - begins)
-        lines = [*node.costs, *(getattr(node, name) for name in CHOICE_VALUES)]
-        for name, of_name in zip(values, lines, strict=True):
+        values_of_node = [*node.costs, *(getattr(node, name) for name in CHOICE_VALUES)]
+        for name, of_name in zip(values, values_of_node, strict=True):
             values[name][at] = of_name
         valid[at] = True
     return node_sets(instance, role, options, values, valid), all(node.complete for node in by_node)

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from muster.domain.decision import Step
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.instance import Counts, Instance
@@ -112,8 +114,33 @@ class Undecided:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DomainRules:
+    """The limits that constraints put on each domain: the number of members is a multiple of `step`."""
+
+    step: int = 1
+    domain: Ints | None = None
+    """[row] The node's domain; None if no rule is about domains."""
+    max_members: Ints | None = None
+    """[row] The most members of the node's domain; None without such a limit."""
+
+    def capacity(self, rows: Ints, cap: Ints, group: Ints) -> Ints:
+        """Return [group] how many members a group of nodes holds. Each group is a union of domains."""
+        if self.domain is None:
+            return np.bincount(group, cap).astype(np.int64)
+        pair, first, index = np.unique(
+            group * (int(self.domain.max(initial=0)) + 1) + self.domain[rows],
+            return_index=True,
+            return_inverse=True,
+        )
+        room = np.bincount(index, cap, len(pair)).astype(np.int64)
+        if self.max_members is not None:
+            room = np.minimum(room, self.max_members[rows[first]])
+        return np.bincount(group[first], room // self.step * self.step).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class EqualRegions:
-    """Regions that are equal at all levels decided so far.
+    """Regions for one role that are equal at all levels decided so far.
 
     `uncounted` are the levels, widest first, that are still to be counted: at such a level, no single part
     holds all members.
@@ -126,6 +153,7 @@ class EqualRegions:
     cap: Ints
     """[node] How many members the node takes."""
     uncounted: tuple[str, ...]
+    domain_rules: DomainRules
 
 
 @dataclass(frozen=True, slots=True, eq=False)

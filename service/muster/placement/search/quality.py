@@ -50,7 +50,7 @@ from muster.placement.search.regions import place_in_run
 LEVEL_SHARE = 1 / 8
 """The largest share of the solver's time for each level below the nodes.
 
-So proving that a plan is best does not delay a good plan for long.
+This leaves time for later levels when a proof takes long.
 """
 
 
@@ -116,13 +116,13 @@ def _prepare(instance: Instance, counted: DecidedLevel, budget: Budget) -> tuple
         problem, complete = fine_problem(instance, counted.problem, budget)
     if not problem.open.any():
         return OpenPatterns(problem, None), complete
-    if len(idle):  # the nodes of a class are alike: either all or none of them are in `idle`
+    if len(idle):  # either all nodes of a class are in `idle`, or none
         is_idle = np.isin(problem.rows[problem.begin], idle)
         touching = (problem.patterns.gpus > 0)[problem.kind] & is_idle[:, None]
         problem, _ = problem.narrowed(problem.open & ~touching)
     # Rules limit more than the number of members. So the solver looks for a solution on the nodes of the
     # coarse solution.
-    if instance.plain:
+    if instance.binds_only_by_scopes:
         use = _as_use(problem, by_row)
     else:
         used_rows = {row for row, _, _ in counted.problem.used_nodes(counted.use)}
@@ -139,8 +139,7 @@ def _prepare(instance: Instance, counted: DecidedLevel, budget: Budget) -> tuple
 
 
 def _idle(counted: DecidedLevel) -> tuple[DecidedLevel, Ints]:
-    """Return the rows that host no member with GPUs in any optimal plan: after counting, no open pattern of
-    them has GPUs.
+    """Find idle rows: after counting, none of their open patterns has GPUs, so no best plan puts GPUs there.
 
     In the returned problem these rows are one cell, which lies in no part. They keep their own cells if rules
     refer to cells, or if a scope is required for all members.

@@ -80,7 +80,7 @@ class RegionCount:
             region = region[rows]
         counting = RegionCounter(instance, plan.need, budget, frozenset(single_part_scopes))
         if len(rows):
-            counting.regions(rows, region, levels, weigh=level is UNUSABLE)
+            counting.count_regions(rows, region, levels, unusable_first=level is UNUSABLE)
         gap = None
         if not counting.proven:
             gap = next(filter(None, (gap for _, _, gap in counting.best_regions)), Gap(NODES.name))
@@ -96,8 +96,8 @@ class RegionCount:
 class RegionCounter:
     """Collect the regions with the smallest value so far. All regions with this value are kept.
 
-    For the levels in `once`, a single part must be enough. `proven` is whether no region was missed: if none
-    was found, no region exists.
+    For each of the `single_part_scopes`, one part must hold the gang. `proven` is whether no region was
+    missed: then, if `best_regions` is empty, no region holds the gang.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class RegionCounter:
             self._gpu_member_need = tuple(n if takes else 0 for n, takes in zip(need, with_gpus, strict=True))
             self._prices = prices(instance, self._gpu_member_need)
 
-    def regions(self, rows: Ints, region: Ints, levels: Sequence[str], *, weigh: bool) -> None:
+    def count_regions(self, rows: Ints, region: Ints, levels: Sequence[str], *, unusable_first: bool) -> None:
         """Count these levels. `region` is the region of each of these rows.
 
-        With `weigh`, the level of GPUs that members make unusable comes first.
+        With `unusable_first`, the GPUs that members make unusable are minimised before parts are counted.
         """
         with self._budget.phase("scan"):
             problem, complete = coarse_problem(
@@ -135,7 +135,7 @@ class RegionCounter:
         self.proven &= complete
         for code in holding.tolist():
             inside, _ = problem.narrowed(problem.open & (part == code)[:, None])
-            if weigh:
+            if unusable_first:
                 self._least_unusable(inside, levels)
             else:
                 self._parts(inside, levels, ())
@@ -147,8 +147,8 @@ class RegionCounter:
         with self._budget.phase("sets"):
             problem, complete = fine_problem(self._instance, problem, self._budget)
         self.proven &= complete
-        once = {scope: 1 for scope in levels if scope in self._single_part_scopes}
-        decided = decide(problem.keeping(**once), UNUSABLE, self._budget)
+        one_part_limits = {scope: 1 for scope in levels if scope in self._single_part_scopes}
+        decided = decide(problem.keeping(**one_part_limits), UNUSABLE, self._budget)
         self.proven &= decided.status is not Status.UNKNOWN and decided.gap is None
         if decided.status is Status.SOLVED:
             problem = replace(decided.problem, at_most={UNUSABLE.name: decided.value})
@@ -159,11 +159,11 @@ class RegionCounter:
             return self._nodes(problem, prefix)
         scope, *narrower = levels
         part = problem.part(scope)
-        count, spared = len(np.unique(part[part != FREE])), bool((part == FREE).any())
+        count, some_need_no_part = len(np.unique(part[part != FREE])), bool((part == FREE).any())
         lower = fewest_parts(problem, part, self._prices, self._need)
         if lower is None or (scope in self._single_part_scopes and lower > 1):
             return Status.INFEASIBLE
-        if count == 1 and lower and not spared:
+        if count == 1 and lower and not some_need_no_part:
             return self._parts(problem, narrower, (*prefix, 1))
         if not narrower:
             return self._narrowest(problem, scope, lower, count, prefix)
@@ -174,8 +174,8 @@ class RegionCounter:
     ) -> Status:
         """Count the parts of a level that is not the narrowest."""
         scope, *narrower = levels
-        spared = bool((problem.part(scope) == FREE).any())
-        while not spared and comb(count, lower) <= MAX_PART_CHOICES:
+        some_need_no_part = bool((problem.part(scope) == FREE).any())
+        while not some_need_no_part and comb(count, lower) <= MAX_PART_CHOICES:
             status = self._each_choice(problem, scope, lower, narrower, prefix)
             if status is not Status.INFEASIBLE or lower == count or scope in self._single_part_scopes:
                 return status
@@ -204,8 +204,8 @@ class RegionCounter:
             if least_parts is not None:
                 choices.append((least_parts, combination, inside))
         outcome = Status.INFEASIBLE
-        for at, (_, _, inside) in enumerate(sorted(choices, key=lambda choice: choice[:2])):
-            if at and self._budget.late:
+        for tries, (_, _, inside) in enumerate(sorted(choices, key=lambda choice: choice[:2])):
+            if tries and self._budget.late:
                 self.proven = False
                 return outcome if outcome is Status.SOLVED else Status.UNKNOWN
             status = self._parts(inside, narrower, (*prefix, parts))
@@ -283,7 +283,7 @@ class RegionCounter:
         instance = self._instance
         if (
             instance.without_gpus is not WithoutGpus.SOME_MEMBERS
-            or not instance.plain
+            or not instance.binds_only_by_scopes
             or self._single_part_scopes
         ):
             return None
@@ -420,13 +420,13 @@ def _capacity_at_price(
     entry is for FREE.
     """
     count = int(part.max(initial=FREE)) + 2
-    of = np.where(part == FREE, count - 1, part)
-    capacities = np.bincount(of, capacity, count).astype(float)
+    bin_of_class = np.where(part == FREE, count - 1, part)
+    capacities = np.bincount(bin_of_class, capacity, count).astype(float)
     priced = {role for role, value in enumerate(price) if value}
     for share in part_shares:
         if priced <= set(share.roles):
             limits = np.append(share.high * max(price), np.inf)
-            code = of * len(limits) + np.where(share.part < 0, len(limits) - 1, share.part)
+            code = bin_of_class * len(limits) + np.where(share.part < 0, len(limits) - 1, share.part)
             of_pair = np.bincount(code, capacity, count * len(limits)).reshape(count, len(limits))
             capacities = np.minimum(capacities, np.minimum(of_pair, limits).sum(axis=1))
     return capacities
@@ -465,7 +465,7 @@ def greedy(problem: Problem, by_price: tuple[RolePrices, ...]) -> Use | None:
     if problem.exact:
         return None  # the solution could place too many members
     if problem.rules:
-        return _shared_out(problem)
+        return _divided_evenly(problem)
     for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
         is_chosen, inside = np.ones(problem.classes, bool), problem
         for name, most in problem.at_most.items():  # widest first
@@ -495,11 +495,11 @@ def with_others(problem: Problem, use: Use) -> Use | None:
     return None if added_use is None else {**use, **added_use}
 
 
-def _shared_out(problem: Problem) -> Use | None:
+def _divided_evenly(problem: Problem) -> Use | None:
     """Return a solution for one role that one rule divides among parts.
 
-    Each part uses its fullest narrower parts. At first it uses only as many as its minimum of members needs;
-    it uses more if the other parts are full.
+    Each part uses its fullest narrower parts. It starts with as many as its minimum of members needs, and
+    adds more when other parts are full.
     """
     active, part_shares = [role for role, need in enumerate(problem.need) if need], list(shares(problem))
     if len(active) != 1 or len(part_shares) != 1 or len(problem.rules) != 1:
@@ -507,7 +507,8 @@ def _shared_out(problem: Problem) -> Use | None:
     (share,), (role,) = part_shares, active
     if share.roles != (role,) or (problem.open.any(axis=1) & (share.part < 0)).any():
         return None
-    if (share.low > share.even).any():  # no whole segments lie between
+    # The even share is below the minimum if no full segment fits between them.
+    if (share.low > share.even).any():
         return None
     scope, _ = counted_scope(problem)
     narrow_part = problem.part(scope or "")

@@ -30,7 +30,7 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
         usable &= part >= 0
         if instance.existing:
             holding = instance.existing.parts(view, scope)
-            touched_parts = [part[stay.row] for stay in instance.existing.members]
+            touched_parts = [part[member.row] for member in instance.existing.members]
             usable &= np.isin(part, touched_parts) if holding else False
         parts.append(part)
     rows = np.flatnonzero(usable)

@@ -47,13 +47,13 @@ class RoleAggregation:
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if the members can be assigned to the best plan of units."""
         with budget.phase("scan"):
-            alike = aggregated_roles(plan.instance, plan.need)
-        if isinstance(alike, Declined):
-            return alike
-        units, gap = self.decide(replace(plan, need=alike.units), incumbent, budget)
+            aggregation = aggregated_roles(plan.instance, plan.need)
+        if isinstance(aggregation, Declined):
+            return aggregation
+        units, gap = self.decide(replace(plan, need=aggregation.units), incumbent, budget)
         if units is None:
             return Declined("no plan of units was found") if gap else Infeasible()
-        shares = alike.assign(plan.instance, units.shares())
+        shares = aggregation.assign(plan.instance, units.shares())
         if not shares:
             return Declined("the members can't be dealt out to the plan of units")
         steps = tuple(replace(step, method=f"{self.name}, {step.method}") for step in units.steps)
@@ -101,7 +101,7 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
     capped = instance.rules.caps is not None or instance.penalty is not None
     if len(active) < 2:
         return Declined("fewer than two roles with GPUs")
-    if not instance.plain or instance.costs or capped:
+    if not instance.binds_only_by_scopes or instance.costs or capped:
         return Declined("rules, policies, slices or preferences")
     unit = min(active, key=lambda role: instance.roles[role].gpus)
     sizes = tuple(_size(instance, role, unit) if role in active else 0 for role in range(len(need)))
@@ -141,13 +141,13 @@ MOST_ORDERS = 6
 MOST_EXCHANGES = 200
 """The most exchanges that are tried."""
 
-SMALL = 64
+MAX_EXCHANGE_CELLS = 64
 """The most nodes × roles of a plan in which members are exchanged. In larger plans that takes longer than
 deciding.
 """
 
-SIZES = (0, -1, 1)
-"""Parts in the order of the fabric, the largest first, and the smallest first."""
+FILL_ORDERS = (0, -1, 1)
+"""Sort signs of parts: 0 for the order of the fabric, −1 for the largest first, 1 for the smallest first."""
 
 RoleParts = tuple[int, ...]
 """Parts touched by each role, summed: of the widest level first, of the nodes last."""
@@ -175,8 +175,8 @@ def _interchangeable_roles(instance: Instance) -> list[list[int]]:
     by_request: dict[object, list[int]] = {}
     for r, role in enumerate(instance.roles):
         if role.members:
-            alike = (role.resources, role.gpus, role.gpu_resource, role.slice, role.match_attributes)
-            by_request.setdefault((*alike, instance.admits[r].tobytes()), []).append(r)
+            ask = (role.resources, role.gpus, role.gpu_resource, role.slice, role.match_attributes)
+            by_request.setdefault((*ask, instance.admits[r].tobytes()), []).append(r)
     return [group for group in by_request.values() if len(group) > 1]
 
 
@@ -190,7 +190,7 @@ def _fewest_parts(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
         value = _touched(filled > 0, parts)
         if value < touched:
             fewest, touched = filled, value
-    tries = MOST_EXCHANGES if counts.size <= SMALL else 0
+    tries = MOST_EXCHANGES if counts.size <= MAX_EXCHANGE_CELLS else 0
     while touched > lower_bounds and tries > 0:
         for exchanged in islice(_exchanges(fewest), tries):
             tries -= 1
@@ -217,7 +217,7 @@ def _exchanges(counts: Ints) -> Iterator[Ints]:
 
 def _fillings(need: Ints, room: Ints, parts: Sequence[Ints], rows: Ints) -> Iterator[Ints]:
     """Yield assignments that fill the nodes one after another, role after role."""
-    for sign in SIZES:
+    for sign in FILL_ORDERS:
         sizes = [np.bincount(part, room)[part] for part in parts]
         keys = [key for size, part in zip(sizes, parts, strict=True) for key in (sign * size, part)]
         order = np.lexsort((rows, sign * room, *keys[::-1]))

@@ -139,7 +139,7 @@ def _with_preference(
 ) -> tuple[Instance, tuple[str, ...]]:
     """Return the instance and the gang's scopes with one more preference of roles."""
     members = {role.name for role in instance.roles if role.members}
-    members |= {stay.running.role for stay in instance.existing.members}
+    members |= {member.running.role for member in instance.existing.members}
     if members <= preference.roles:
         return instance, (*scopes, scope)
     return instance.with_subgroup(Subgroup(preference.name, scope, preference.roles)), scopes
@@ -262,7 +262,7 @@ class _WithFewerMembers:
         """
         names, caps = [role.name for role in self.instance.request.roles], self._caps()
         unplaced = {names[role]: caps[role] for role in order}
-        counts, begun = dict.fromkeys(names, 0), False
+        counts, has_begun = dict.fromkeys(names, 0), False
         for _ in range(MAX_TRIES):
             step = quorum.less(counts).fewest(unplaced, some=True)
             if step is None or self.budget.late:
@@ -273,11 +273,11 @@ class _WithFewerMembers:
                 fits = quorum.starts(larger_counts) and self._attempt(tuple(larger_counts.values()), SUBSETS)
             if fits:
                 unplaced = {name: count - of_step[name] for name, count in unplaced.items()}
-                counts, begun = larger_counts, True
+                counts, has_begun = larger_counts, True
             else:
                 last = [leaf for leaf, count in step if count][-1]
                 unplaced |= dict.fromkeys(last.roles & unplaced.keys(), 0)
-        enough = begun and sum(counts.values()) >= self.instance.request.min_member
+        enough = has_begun and sum(counts.values()) >= self.instance.request.min_member
         return tuple(counts.values()) if enough else None
 
     def _caps(self) -> Counts:

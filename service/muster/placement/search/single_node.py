@@ -52,7 +52,7 @@ from muster.placement.search.plan import (
     sets_on,
 )
 
-IDLE = "members without GPUs may be better off elsewhere"
+BETTER_ELSEWHERE = "members without GPUs may be better off elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class SingleNode:
         inside = {Scope.NODE, Scope.GPU} & {*plan.scopes} or (sum(plan.need) == 1 and not instance.existing)
         apart = (instance.without_gpus is WithoutGpus.SOME_MEMBERS or level is UNUSABLE) and not inside
         if apart and Scope.NVLINK_DOMAIN not in plan.scopes:
-            return Declined(IDLE)
+            return Declined(BETTER_ELSEWHERE)
         nodes = instance.restricted_to(~wide) if apart else instance
         with budget.phase("scan"):
             inside_scopes = [scope for scope in plan.scopes if scope in INSIDE]
             rows = _rows(nodes, plan.scopes, plan.need)
-            best_node, proven = best_on(nodes, rows, plan.need, inside_scopes, budget)
+            best_node, proven = find_best_node(nodes, rows, plan.need, inside_scopes, budget)
         gap = None if proven else Gap(NODES.name)
         if best_node is None:
             return Declined("no node takes all members", gap)
@@ -111,7 +111,7 @@ class BestNode(NamedTuple):
     share: NodeShare
 
 
-def best_on(
+def find_best_node(
     instance: Instance, rows: Ints, need: Counts, inside_scopes: list[str], budget: Budget
 ) -> tuple[BestNode | None, bool]:
     """Return the best of these nodes, and whether it is proven best. The node is None if no node takes all
@@ -129,8 +129,8 @@ def best_on(
         exact[DAMAGE], usable = _priced(instance, instance.prices, rows, need)
     if instance.without_gpus is not WithoutGpus.NO_MEMBER:
         exact[UNUSABLE] = instance.unusable(rows, counts)[:, 0]
-    alike = _alike(instance, rows, [*exact.values()])
-    rows, usable, exact = rows[alike], usable[alike], {level: of[alike] for level, of in exact.items()}
+    first = _first_of_each_kind(instance, rows, [*exact.values()])
+    rows, usable, exact = rows[first], usable[first], {level: of[first] for level, of in exact.items()}
     bounds_by_level = (
         by_level(instance, lower_bounds(instance, rows, (need,))[:, :, 0], exact[BEST_FIT]) | exact
     )
@@ -139,12 +139,12 @@ def best_on(
     by_field = {level.field: of.tolist() for level, of in exact.items()}
     wide = instance.columns.topology.in_wide[rows].tolist()
     bounds = [*zip(*(line.tolist() for line in lines), strict=True)]
-    slow, complete = bool(instance.costs), True
+    is_enumeration_slow, complete = bool(instance.costs), True
     for i in np.lexsort((rows, *lines[::-1])).tolist():
         row = int(rows[i])
         if best_node is not None and (bounds[i], row) > best_node[:2]:
             break  # no other node can be better
-        if slow and budget.spent and (best_node is not None or budget.truncated):
+        if is_enumeration_slow and budget.spent and (best_node is not None or budget.truncated):
             complete = False
             break
         for allowed in parts_inside(instance, row, inside_scopes):
@@ -182,8 +182,8 @@ def _rows(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
 def _priced(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tuple[Ints, Ints]:
     """Return by row the damage at the prices of typical requests, and the mask of the GPUs that may be taken.
 
-    For a single slice the mask is the best GPU: GPUs differ only in whether the slice opens them, and in the
-    damage.
+    For a single slice the mask is the best GPU. A slice sees two differences between GPUs: whether it opens
+    the GPU, and the damage.
     """
     view, counts = instance.columns, np.array([need], np.int64)
     cpu = instance.cpu(counts)
@@ -260,9 +260,10 @@ def by_level(instance: Instance, bounds: Ints, left_over: Ints) -> dict[Level, I
     return dict(zip(quality_levels(instance.costs), (*bounds, left_over), strict=True))
 
 
-def _alike(instance: Instance, rows: Ints, values: Sequence[Ints]) -> Ints:
-    """Return one node for each group of nodes with equal GPUs: the best one, as an index into `rows`. The
-    last value counts first.
+def _first_of_each_kind(instance: Instance, rows: Ints, values: Sequence[Ints]) -> Ints:
+    """Return the best node of each group of nodes with equal GPUs, as an index into `rows`.
+
+    The best node has the smallest `values`. The last value counts first.
     """
     code = node_kinds(instance, rows)
     order = np.lexsort((rows, *values, *code))

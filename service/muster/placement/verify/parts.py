@@ -5,8 +5,8 @@ Labels name the parts. The wider parts around a part tell equal names apart.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,6 +18,9 @@ from muster.domain.topology import GpuTopology
 
 Names = tuple[str, ...]
 """The names that a node gives for a scope and for the wider ones around it, "" if it gives none."""
+
+ScopeKeys = tuple[str, tuple[str, ...]]
+"""A scope and its label keys: any of these labels names the part of a node."""
 
 NVLINK = ("nvlink-domain", ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
 UNIQUE = (
@@ -42,14 +45,14 @@ class Labels:
         cluster. This is looked up where these nodes differ in their labels. With `in_words` it always is, so
         that each text has the names of the wider parts.
         """
-        around = self._around(scope)
+        around = self._enclosing_scopes(scope)
         names_by_node = self._names_by_node(nodes, around)
-        alike, distinct = dict[str, set[Names]](), set(names_by_node.values())
+        by_first_name, distinct = dict[str, set[Names]](), set(names_by_node.values())
         for names in distinct:
-            alike.setdefault(names[0], set()).add(names)
+            by_first_name.setdefault(names[0], set()).add(names)
         unclear = {
             name: several
-            for name, several in alike.items()
+            for name, several in by_first_name.items()
             if name and (in_words or len(several) > 1) and any("" in names for names in several)
         }
         every = self._all_named(unclear, around)
@@ -60,9 +63,7 @@ class Labels:
         texts = {names: _text(words, homes.get(names, names)) for names in distinct}
         return {node: texts[names] for node, names in names_by_node.items()}
 
-    def _all_named(
-        self, first_names: Iterable[str], around: list[tuple[str, tuple[str, ...]]]
-    ) -> Mapping[str, set[Names]]:
+    def _all_named(self, first_names: Iterable[str], around: list[ScopeKeys]) -> Mapping[str, set[Names]]:
         """Return the labels of all nodes of the cluster, for each of these names."""
         names_by_first: dict[str, set[Names]] = {name: set() for name in first_names}
         if names_by_first:
@@ -72,9 +73,7 @@ class Labels:
                     names_by_first[names[0]].add(names)
         return names_by_first
 
-    def _names_by_node(
-        self, nodes: Iterable[Node], around: list[tuple[str, tuple[str, ...]]]
-    ) -> Mapping[str, Names]:
+    def _names_by_node(self, nodes: Iterable[Node], around: list[ScopeKeys]) -> Mapping[str, Names]:
         """Return the names that each node gives. Nodes with equal labels are read once."""
         keys = [key for _, labels in around for key in labels]
         names_by_values: dict[tuple[object, ...], Names] = {}
@@ -87,7 +86,7 @@ class Labels:
             names_by_node[node.name] = names
         return names_by_node
 
-    def _names(self, node: Node, around: list[tuple[str, tuple[str, ...]]]) -> Names:
+    def _names(self, node: Node, around: list[ScopeKeys]) -> Names:
         names, labels = [""] * len(around), node.labels
         for i, (word, keys) in enumerate(around):
             apart = keys == NVLINK[1] and not node.topology.gpu_count
@@ -101,23 +100,32 @@ class Labels:
                 break
         return tuple(names)
 
-    def _around(self, scope: str) -> list[tuple[str, tuple[str, ...]]]:
-        """Return the scope and the wider scopes, outwards: the levels of the snapshot and of its trees."""
-        places = [i for i, (word, keys) in enumerate(self._order) if scope in (word, *keys)]
-        inside = self._order[places[0] :] if places else []
-        whole = [level for level in inside[:1] if scope == level[0] or level[1] == (scope,)]
-        scopes = whole or [(scope, (scope,))]
-        for _, keys in scopes:  # `scopes` grows in this loop
-            wider = [self._order[i - 1] for i, level in enumerate(self._order) if i and keys[0] in level[1]]
-            for tree in self._snapshot.naming.trees:
-                for outer, inner in pairwise(tree):
-                    if inner in keys:
-                        alone = (level for level in self._order if level[1] == (outer,))
-                        wider.append(next(alone, (outer, (outer,))))
-            for level in wider:
-                if level not in scopes and level not in inside:
-                    scopes.append(level)
+    def _enclosing_scopes(self, scope: str) -> list[ScopeKeys]:
+        """Return the scope, and each wider scope in the snapshot's levels and trees, outwards."""
+        positions = [i for i, (name, keys) in enumerate(self._order) if scope in (name, *keys)]
+        not_wider = self._order[positions[0] :] if positions else []
+        scopes: list[ScopeKeys] = [(scope, (scope,))]
+        if not_wider and (scope == not_wider[0][0] or not_wider[0][1] == (scope,)):
+            scopes = not_wider[:1]
+        unvisited = deque(scopes)
+        while unvisited:
+            _, keys = unvisited.popleft()
+            for wider in self._next_wider(keys):
+                if wider not in scopes and wider not in not_wider:
+                    scopes.append(wider)
+                    unvisited.append(wider)
         return scopes
+
+    def _next_wider(self, keys: tuple[str, ...]) -> Iterator[ScopeKeys]:
+        """Yield the scopes one step wider than the scope with these label keys."""
+        for outer_level, (_, inner_keys) in pairwise(self._order):
+            if keys[0] in inner_keys:
+                yield outer_level
+        for tree in self._snapshot.naming.trees:
+            for outer, inner in pairwise(tree):
+                if inner in keys:
+                    same_level = (level for level in self._order if level[1] == (outer,))
+                    yield next(same_level, (outer, (outer,)))
 
 
 def _homes(touched: set[Names], every: set[Names]) -> Mapping[Names, Names]:

@@ -27,7 +27,7 @@ from muster.placement.gang.constraints.constraint import ByName, RefusalFacts
 from muster.placement.gang.constraints.max_per import MaxPerPart
 from muster.placement.gang.constraints.together import RoleScope
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.rules import Counts, PartsByRow, Rules, one_node_each
+from muster.placement.gang.rules import BlockIndices, Counts, PartsByRow, Rules, one_node_each
 from muster.placement.model.build import IntVar, LinearExpr, Variables
 from muster.placement.model.problem import PartShare, Problem, Rule, capacity
 
@@ -256,11 +256,11 @@ def _add_spread(rules: Rules, rule: Spread, name: str) -> None:
     domains = rules.view.topology.by_label(rule.topology_key)
     blocks_bound, counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted_roles)
     rules.exclude(blocks_bound, domains < 0)
-    alike: dict[object, Counts] = {}
+    blocks_by_admission: dict[object, BlockIndices] = {}
     for block in blocks_bound:
         admission = rules.blocks.roles[block].rules if rule.honor_affinity or rule.honor_taints else None
-        alike[admission] = (*alike.get(admission, ()), block)
-    for i, blocks in enumerate(alike.values()):
+        blocks_by_admission[admission] = (*blocks_by_admission.get(admission, ()), block)
+    for i, blocks in enumerate(blocks_by_admission.values()):
         counts = np.where(eligible_to(rules.view, rule, rules.blocks.roles[blocks[0]]), domains, -1)
         _spread_of(rules, rule, f"{name}/{i}", domains, counts, blocks, counted)
 
@@ -293,8 +293,8 @@ def _spread_of(
     name: str,
     domains: PartsByRow,
     counts: PartsByRow,
-    bound: Counts,
-    counted: Counts,
+    bound: BlockIndices,
+    counted: BlockIndices,
 ) -> None:
     """Add the rule for blocks that have the same eligible nodes.
 
@@ -361,7 +361,7 @@ def _emptiest(pods_there: Ints, need: int) -> tuple[int, int]:
     return pods_now, int(ordered[last - 1] + (need - filled[last - 1]) // last)
 
 
-def _add_fixed_limits(rules: Rules, name: str, counts: PartsByRow, room: Ints, blocks: Counts) -> None:
+def _add_fixed_limits(rules: Rules, name: str, counts: PartsByRow, room: Ints, blocks: BlockIndices) -> None:
     """Let each domain hold `room` [domain] int64 members of these blocks."""
     by_row = np.where(counts >= 0, room[np.maximum(counts, 0)], LARGEST)
     if one_node_each(counts):

@@ -15,10 +15,10 @@ from muster.domain.constraints import MaxPer, MorePerPart, PerScope, RoomTooSmal
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import LARGEST, Bools
-from muster.placement.cluster.topology import own
+from muster.placement.cluster.topology import own_part_if_none
 from muster.placement.gang.constraints.constraint import ByScope, OfRoles, RefusalFacts, role_of
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.rules import Counts, Rules
+from muster.placement.gang.rules import BlockIndices, Counts, Rules
 from muster.placement.limits import takes_gpus
 from muster.placement.model.build import LinearExpr, Variables
 from muster.placement.model.problem import Ints, PartShare, Problem, Rule, capacity
@@ -82,8 +82,8 @@ MAX_PER = _MaxPer()
 
 
 def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> None:
-    wide = rule.scope == Scope.NVLINK_DOMAIN
-    if not wide:  # a node cannot hold more than its part
+    by_nvlink_domain = rule.scope == Scope.NVLINK_DOMAIN
+    if not by_nvlink_domain:  # a node cannot hold more than its part
         rules.node_most = _less(rules.node_most, rule.members)
         if rule.scope == Scope.NODE:
             return
@@ -91,16 +91,16 @@ def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> Non
         rules.domain_most = _less(rules.domain_most, rule.members)
     codes = rules.codes(rule.scope)
     roles = rules.blocks.roles
-    blocks = tuple(b for b, role in enumerate(roles) if takes_gpus(role) or not wide)
+    blocks = tuple(b for b, role in enumerate(roles) if takes_gpus(role) or not by_nvlink_domain)
     rules.gang_on_node_checks.append(partial(_may_hold_all, rules, rule, blocks, len(existing.members)))
-    if not wide:
-        codes = own(codes)
+    if not by_nvlink_domain:
+        codes = own_part_if_none(codes)
     elif (codes < 0).all():
         return
     members_there = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
-    for stay in existing.members:
-        if codes[stay.row] >= 0 and (stay.has_gpus or not wide):
-            members_there[codes[stay.row]] += 1
+    for member in existing.members:
+        if codes[member.row] >= 0 and (member.has_gpus or not by_nvlink_domain):
+            members_there[codes[member.row]] += 1
     room: Ints = np.maximum(0, rule.members - members_there)
     rules.add_rule(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, max_members=room))
 
@@ -109,7 +109,7 @@ def _less(most: int, members: int) -> int:
     return members if most < 0 else min(most, members)
 
 
-def _may_hold_all(rules: Rules, rule: PerScope, blocks: Counts, running: int, packing: Counts) -> Bools:
+def _may_hold_all(rules: Rules, rule: PerScope, blocks: BlockIndices, running: int, packing: Counts) -> Bools:
     """Return [row] bool: whether the node may hold the whole gang.
 
     Domains inside a node are checked by the rule of the node.

@@ -18,7 +18,7 @@ from muster.domain.decision import SmallerSegments, WiderScope
 from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import Request, Role, Scope, Segment
 from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.cluster.topology import own
+from muster.placement.cluster.topology import own_part_if_none
 from muster.placement.gang.blocks import Together
 from muster.placement.gang.constraints.constraint import ByName, OfRoles, RefusalFacts, role_of
 from muster.placement.gang.existing import ExistingMembers, common_parts
@@ -105,30 +105,30 @@ def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> 
     If existing members decide the part, all nodes outside it are excluded.
     """
     view, scope, blocks = rules.view, together.scope, together.blocks
-    staying = [stay for stay in existing.members if stay.running in together.running]
-    pinned = common_parts(view, scope, staying)
+    existing_inside = [member for member in existing.members if member.running in together.running]
+    pinned = common_parts(view, scope, existing_inside)
     codes = rules.codes(scope)
     inner = scope == Scope.NVLINK_DOMAIN and not rules.sliced
     if inner:
         small = codes < 0  # not in a wide domain, so its NVLink domains lie inside the node
         refused = outside_domains(rules, codes)
         rules.one_domain_blocks += [blocks] if small.any() else []
-        codes = own(codes)
+        codes = own_part_if_none(codes)
     else:
         refused = codes < 0
     if pinned is not None:
         allowed = np.zeros(len(codes), bool)
         if inner:
-            for row in {stay.row for stay in staying}:
+            for row in {member.row for member in existing_inside}:
                 _pin(rules, row, pinned, blocks)
                 allowed |= codes == codes[row]
         else:
-            allowed = np.isin(codes, [codes[stay.row] for stay in staying])
+            allowed = np.isin(codes, [codes[member.row] for member in existing_inside])
         refused = refused | ~allowed if pinned else np.ones(len(codes), bool)
     rules.exclude(blocks, refused)
     if scope == Scope.GPU:
         for block in blocks:
-            several = any(stay.has_gpus for stay in staying)
+            several = any(member.has_gpus for member in existing_inside)
             rules.excluded[block] |= outside_gpus(rules, block, several=several)
         taking = tuple(block for block in blocks if rules.blocks.roles[block].gpus)
         rules.limits += [(np.ones(len(codes), np.int64), taking)] if taking else []
@@ -228,7 +228,7 @@ class _Segments(OfRoles):
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[SmallerSegments]:
         """Yield the first change that works: half of the sizes, a quarter of them, …, no segments.
 
-        Nested sizes stay multiples of each other.
+        Nested sizes member multiples of each other.
         """
         before = role_of(findings.request, role).segments
         if any(findings.is_nowhere(segment.scope) for segment in before):
