@@ -219,13 +219,13 @@ class Planner(_Section):
     """How long one decision may take."""
 
     slice_s: Seconds = 0.3
-    """Processor time for the first try at a gang. What is not decided by then is decided by a second planner
-    in the background, while others go on."""
+    """Processor time for the first try at a gang. Gangs that need longer go to the background planner, while
+    others go on."""
     deterministic_time: Seconds = 0.5
     """CP-SAT's work on one decision, in its own deterministic measure (about a second each)."""
     time_limit_s: Seconds = 10.0
-    """Wall clock for one decision in the background; cut short it says `truncated`; 0.3 s later it is ended.
-    """
+    """Wall-clock limit of a background decision. At the limit the planner returns what it has, marked
+    `truncated`. 0.3 s later its process is ended."""
     memory_mib: Positive = 1024
     """MiB that one decision may use; the planner's process is ended beyond."""
     most_roles: Positive = 64

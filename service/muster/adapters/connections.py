@@ -69,7 +69,7 @@ class Server:
         await self._runner.cleanup()
 
     def _protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection."""
+        """Accept a connection. At the limit, close an idle one first, or refuse the new one."""
         server = self._runner.server
         assert server is not None
         open_connections = [

@@ -99,7 +99,8 @@ class Fields:
             self.bad(unknown[0][:SHOWN], "", f"none of this name: known are {', '.join(fields)}")
 
     def misspelt(self, *fields: str) -> None:
-        """Note a field whose name is nearly one of these: a slip. Any other may be another scheduler's."""
+        """Note each field that looks like a misspelling of one of these. Any other unknown field may belong
+        to another scheduler."""
         for name in sorted(str(field)[:SHOWN] for field in set(self._value) - set(fields))[:MAX_UNKNOWN]:
             for meant in get_close_matches(name, fields, 1, NEARLY):
                 self.bad(name, "", f"none of this name: {meant} is nearly the same")

@@ -367,7 +367,7 @@ def _index(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
 
 
 def _indices(text: str | None) -> list[int] | None:
-    """GPUs in a list: "0,2,3"."""
+    """Return the GPUs of a text such as "0,2,3"; None if it is no such list."""
     if text is None or len(text) > MAX_BYTES or not re.fullmatch(r"[0-9]{1,3}(, ?[0-9]{1,3})*", text):
         return None
     indices = [int(part) for part in text.split(",")]

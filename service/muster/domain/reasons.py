@@ -105,8 +105,8 @@ def cause_type(kind: type) -> str:
 
 
 def cause_json(cause: Cause) -> dict[str, Any]:
-    """Return a cause with its type and its fields. `unit` is the unit of its numbers of a resource. `units`
-    are the units of its numbers of several resources."""
+    """Return a cause with its type and its fields. `unit` belongs to numbers of one resource, and `units` to
+    numbers of several resources, in their order."""
     body: dict[str, Any] = {"type": cause_type(type(cause))}
     body |= {field.name: _as_list(getattr(cause, field.name)) for field in fields(cause)}
     if "resource" in body:

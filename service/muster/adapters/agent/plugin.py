@@ -47,7 +47,7 @@ class Backend(Protocol):
     `before_start` are for one container."""
 
     async def look(self) -> str:
-        """Return why containers may get other GPUs than planned; "" if they don't."""
+        """Return why planned GPUs are not guaranteed; "" if they are."""
 
     async def options(self) -> api.DevicePluginOptions:
         """Return what the kubelet may ask."""

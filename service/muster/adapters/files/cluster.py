@@ -160,7 +160,7 @@ def _complete(
 ) -> list[Document]:
     """Return the objects, all with names, and the jobs that other jobs make.
 
-    If these can't be made, note a problem and add none.
+    If a job is ill-formed, note the problem and add no jobs that others make.
     """
     objects = list[Document]()
     for document in documents:

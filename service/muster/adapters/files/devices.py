@@ -546,8 +546,8 @@ def _with(resources: Resources, amounts: Mapping[str, int]) -> Resources:
 
 
 def _on_nodes(slices: Sequence[ResourceSlice]) -> Iterator[tuple[str, Device, SliceDevice]]:
-    """Yield the devices of nodes that claims can have, each with its node. Devices that share counters can't
-    be counted."""
+    """Yield (node, id, device) for each device that a claim may allocate. Devices with shared counters are
+    skipped, because they can't be counted."""
     newest: dict[tuple[str, str], int] = {}
     for resource_slice in slices:
         pool = (resource_slice.spec.driver, resource_slice.spec.pool.name)

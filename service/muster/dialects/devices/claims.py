@@ -275,6 +275,7 @@ def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:
 
 
 def _count(request: Request) -> int:
-    """Return how many devices the request may take: any number above one is as good for all of a node."""
+    """Return how many devices the request may take; 2 stands for `All`. The caller asks only whether the
+    number is above one."""
     variants = [request.exactly] if request.exactly is not None else request.first_available or ()
     return max((variant.count if variant.allocation_mode != ALL else 2 for variant in variants), default=1)

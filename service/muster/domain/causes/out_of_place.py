@@ -115,8 +115,8 @@ class NoSuchDomain(Cause):
 
 @dataclass(frozen=True, slots=True)
 class IndicesUnknown(Cause):
-    """No part of the scope, narrower than a node, can be promised: on the nodes that admit the gang, GPUs are
-    taken by pods that do not say which. `role`: "" if the gang or several of its roles ask for the scope.
+    """Pods on the nodes that admit the gang hold GPUs of unknown index, so no part inside a node can be
+    promised. `role`: "" if the gang or several of its roles ask for the scope.
     `scope`: "" if the GPUs of these nodes can't be shared for that reason."""
 
     scope: str
@@ -137,7 +137,7 @@ class IndicesUnknown(Cause):
 @dataclass(frozen=True, slots=True)
 class SegmentsTooLarge(Cause):
     """A role comes in segments, each in one part of a scope: `segments` are (members, scope), widest first.
-    So `members_fit` of the gang fit."""
+    With these segments only `members_fit` members of the gang fit."""
 
     role: str
     segments: tuple[tuple[int, str], ...]

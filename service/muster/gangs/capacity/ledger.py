@@ -311,7 +311,7 @@ def is_equal_for_plans(before: Node, after: Node) -> bool:
 
 
 def is_same_for(request: Request, policies: Policies, before: Node, after: Node | None) -> bool:
-    """Return whether nothing changed that a plan of the request relies on, but for what the node offers."""
+    """Return whether a plan of the request stays valid after this change of the node, resources aside."""
     if after is None:
         return False
     same_otherwise = replace(

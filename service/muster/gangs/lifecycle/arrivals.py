@@ -241,7 +241,10 @@ def _givers(gangs: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
 
 
 def _members_moving(state: State, gang: Gang, change: Change) -> None:
-    """Note that a pod came or went, and that the gang is counted after the others have done so."""
+    """Note that a pod came or went, and count the gang later, when no more pods come or go.
+
+    If a waiting member left, a gang that waits for a planner no longer does so.
+    """
     gang.stale = True
     reconciliation.note_arrival(state, gang)
     if gang.phase is Phase.PLANNING and change.leaves():
@@ -254,7 +257,7 @@ def _members_moving(state: State, gang: Gang, change: Change) -> None:
 
 
 def _count_later(state: State, gang: Gang, until: float) -> None:
-    """Note that the gang's pods changed, and that it is counted at `until`."""
+    """Note that the gang's pods changed, and count it at `until`. Until then it waits for no planner."""
     gang.stale = True
     reconciliation.note_arrival(state, gang)
     if gang.phase is Phase.PLANNING:
@@ -527,9 +530,10 @@ class Pods:
         return [self._state.gangs[key] for key in sorted(self._names.get(name, ()))]
 
     def _coalesced(self, names: set[NameKey], before: Pod | None, pod: Pod | None) -> bool:
-        """Return whether this change of one pod leaves its gang in its phase.
+        """Handle this change of one pod without counting its gang, if possible; return whether that was done.
 
-        The gang need not be counted now then: a gang of thousands is not counted again for each pod.
+        Then the gang is marked as stale, and may be counted later. So a gang of thousands is not counted
+        again for each pod.
         """
         roster = self._state.roster
         owner = next((pod_state.owner for pod_state in (before, pod) if pod_state is not None), "")

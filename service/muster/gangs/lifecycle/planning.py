@@ -233,7 +233,9 @@ def _next_gang(state: State, lane: Lane) -> Gang | None:
 
 
 def _next_to_update(state: State) -> str | None:
-    """Return a refused gang that is planned again only for its numbers, or None."""
+    """Queue the next refused gang that is planned again only for its numbers, and return its key; None
+    without such a gang.
+    """
     while state.queue.to_update:
         gang = state.gangs.get(state.queue.to_update.pop())
         if gang is not None and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
@@ -264,7 +266,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     request = requests.request(gang.group, state.ledger)
     snapshot = state.open_to(gang)
     causes = state.in_tree.causes(gang, request)
-    if not causes:  # else they cost the event loop time for nothing
+    if not causes:  # `refine` is slow: skip it for a gang that is refused anyway
         request = state.in_tree.refine(gang.key, request)
         request = state.in_tree.limited(gang.key, request, snapshot)
     gang.arrived = None
@@ -277,14 +279,15 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
         return False
     tried_request = request
     if not (gang.ask_all or gang.group.enough_bound) and state.queue.any_lacking(request.priority):
-        # The first of two gangs must not take what both need. Its other members have their turn later.
+        # Another gang still lacks required members. So plan only the required members of this gang now, and
+        # its other members later.
         tried_request = requests.least_of(request)
     gang.ask_all = False
     excluded = state.excluded(gang, tried_request.roles, gang.group.unbound)
     floor = None
     if lane is Lane.BACKGROUND and namespace_of(gang.key) not in state.shares[lane].resting(state.now):
-        # The cluster changed while the last plan was computed. So that this does not repeat, gangs of equal
-        # priority wait too.
+        # Gangs of a priority below `floor` wait. If the cluster changed while the last plan was computed,
+        # raise the floor by one: then gangs of equal priority can't overtake this one again.
         overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
         floor = gang.group.priority + overtaken
     solve = Solve(gang.key, gang.generation, tried_request, snapshot, excluded, lane)

@@ -6,7 +6,8 @@ Members may be lost, or bound alone:
 - A partially bound gang gets a grace period. Its bound members are evicted after it.
 - A running gang keeps the place of a lost member for `lost_s`, until a replacement comes: a controller makes
   the new pod some seconds after the old one failed. While replacements wait, the gang comes before others of
-  its priority. Both are for what was lost and no more: a user must gain nothing by deleting a member.
+  its priority. The place and the precedence cover only what was lost: a user must gain nothing by deleting a
+  member.
 """
 
 from __future__ import annotations

@@ -200,8 +200,8 @@ class State:
     def open_to(self, gang: Gang) -> Snapshot:
         """Return the cluster as this gang may use it.
 
-        What the gang holds itself counts as free, also devices that claims of its unbound members hold. What
-        is retained or reserved for another gang does not.
+        What the gang holds itself counts as free. So do devices that claims of its unbound members hold, if
+        the gang can leave out no member. Capacity that is retained or reserved for another gang is not free.
         """
         own_uids = gang.retained | gang.reserved
         if gang.group.fewest_needed >= gang.group.present:

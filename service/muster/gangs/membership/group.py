@@ -1,8 +1,8 @@
 """The pods of one gang that are present, how many it needs, and what its PodGroup adds.
 
 A PodGroup object adds facts about its pods, and members that come later. The first members are planned
-together with placeholders of those. So they do not settle where the others have no room. Placeholders are
-never bound: `capacity.requests` leaves them out of the planner's answer.
+together with placeholders of the later members. So the first members do not settle where the later members
+have no room. Placeholders are never bound: `capacity.requests` leaves them out of the planner's answer.
 """
 
 from __future__ import annotations

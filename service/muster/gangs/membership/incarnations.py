@@ -8,8 +8,8 @@ lost a pod.
 One owner may send several waves of pods one after another: the steps of a workflow, or a Job with more
 completions than parallel pods. Each wave is an incarnation of its own.
 
-Some waiting pods may ask for the same as the running members, and others not. These others are no members
-either: they would hold up the replacements.
+If some waiting pods ask for the same as the running members, the other waiting pods are strangers. Strangers
+are not members: they would hold up the replacements.
 
 If a job says how many pods there are (`GangClaim.job`), all owners are parts of that job, whenever they come.
 """
