@@ -311,7 +311,7 @@ def test_no_further_subrequest_is_tried_if_time_is_up(monkeypatch: pytest.Monkey
         tried.append(request)
         return Unplaceable(request.gang, (NotDecided(truncated=True),))
 
-    monkeypatch.setattr(planner, "_decided", late)
+    monkeypatch.setattr(planner, "_decide", late)
     place(cluster(": a[4]"), choosing("1 x 1 GPU", {}, {"a": 1}))
     assert [role.matching for request in tried for role in request.roles] == [{}]
 

@@ -53,7 +53,7 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
     limits = limits or Limits()
     for variant in by_subrequest(snapshot, request):
         decision = _decide(snapshot, variant, limits)
-        # With `NotPlanned` the planner does not support the gang. Then no further variant is tried.
+        # A `NotPlanned` cause ends the tries: time is up, or the planner does not support the gang.
         if isinstance(decision, Placed) or any(isinstance(cause, NotPlanned) for cause in decision.causes):
             break
     return decision
