@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from e2e.scene import Scene
 from local_cluster.api import ApiError
-from local_cluster.patience import Guard
+from local_cluster.policies import BINDING, POLICIES, POLICY, await_policy
 
 GROUP = "admissionregistration.k8s.io/v1"
-POLICIES = f"/apis/{GROUP}/validatingadmissionpolicies"
-BINDINGS = f"/apis/{GROUP}/validatingadmissionpolicybindings"
-LOOKS_EVERY_S = 0.05
 
 
 @contextlib.contextmanager
@@ -23,7 +19,7 @@ def refused(scene: Scene, pod: str) -> Iterator[None]:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
     policy = {
         "apiVersion": GROUP,
-        "kind": "ValidatingAdmissionPolicy",
+        "kind": POLICY,
         "metadata": {"name": name},
         "spec": {
             "matchConstraints": {"resourceRules": [rule | {"resources": ["pods/binding"]}]},
@@ -32,14 +28,14 @@ def refused(scene: Scene, pod: str) -> Iterator[None]:
     }
     binding = {"policyName": name, "validationActions": ["Deny"]}
     try:
-        client.post(POLICIES, policy)
-        client.post(BINDINGS, policy | {"kind": "ValidatingAdmissionPolicyBinding", "spec": binding})
+        client.post(POLICIES[POLICY], policy)
+        client.post(POLICIES[BINDING], policy | {"kind": BINDING, "spec": binding})
         await_policy(lambda: _refuses(scene, pod), "comes into force")
         yield
     finally:
-        for path in (f"{BINDINGS}/{name}", f"{POLICIES}/{name}"):
-            if client.find(path) is not None:
-                client.delete(path)
+        for path in reversed(POLICIES.values()):
+            if client.find(f"{path}/{name}") is not None:
+                client.delete(f"{path}/{name}")
     await_policy(lambda: not _refuses(scene, pod), "is over")
 
 
@@ -53,12 +49,3 @@ def _refuses(scene: Scene, pod: str) -> bool:
     except ApiError as problem:
         return "ValidatingAdmissionPolicy" in str(problem)
     return False
-
-
-def await_policy(question: Callable[[], bool], effect: str) -> None:
-    """A policy acts a little after it was written, and no watch tells when."""
-    never, guard = threading.Event(), Guard()
-    while not question():
-        if guard.over:
-            raise AssertionError(f"not within {guard.whole_s:.0f} s: the policy {effect}")
-        never.wait(LOOKS_EVERY_S)

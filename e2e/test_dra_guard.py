@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
-from e2e import dra, refusals
+from e2e import dra
 from e2e.arena import Arena
 from e2e.chaos.strangers import SCHEDULER, StockScheduler
 from e2e.scene import Scene
 from local_cluster.api import ApiError, Object
-from local_cluster.stack_config import MANIFESTS
+from local_cluster.policies import POLICIES, POLICY, await_policy
+from local_cluster.stack_config import MANIFESTS, manifests_of
 
 NAME = "muster-dra-guard"
 SAID = f"only Muster allocates devices of {dra.DRIVER} (policy {NAME}), here"
@@ -46,15 +46,14 @@ def _guard(scene: Scene, node: str) -> Iterator[None]:
     """Within, the policy is in force, for the driver of these tests."""
     written = list[str]()
     try:
-        for manifest in yaml.safe_load_all((MANIFESTS / "dra-guard" / "admission.yaml").read_text()):
-            path = refusals.BINDINGS
-            if manifest["kind"] == "ValidatingAdmissionPolicy":
+        for manifest in manifests_of(MANIFESTS / "dra-guard" / "admission.yaml"):
+            path = POLICIES[manifest["kind"]]
+            if manifest["kind"] == POLICY:
                 manifest["spec"]["variables"][0]["expression"] = f"['{dra.DRIVER}']"
-                path = refusals.POLICIES
             scene.client.post(path, manifest)
             written.append(f"{path}/{NAME}")
         _claim(scene)
-        refusals.await_policy(lambda: SAID in _refusal(scene, node, "gpu-0"), "comes into force")
+        await_policy(lambda: SAID in _refusal(scene, node, "gpu-0"), "comes into force")
         yield
     finally:
         for path in reversed(written):

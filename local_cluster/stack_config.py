@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,24 @@ APPLY = "?fieldManager=local-cluster&force=true&fieldValidation=Strict"
 
 def apply_rights(api: Api) -> None:
     """Give the account what scheduler-config/ gives it: rights, no others, and its turn at the API server."""
-    every = (*_manifests(MANIFESTS), *_manifests(MANIFESTS / "jobs"))
-    manifests = [manifest for manifest in every if manifest["kind"] in RIGHTS]
-    manifests.sort(key=lambda manifest: list(RIGHTS).index(manifest["kind"]))
-    for manifest in manifests:
-        meta = manifest["metadata"]
-        path = RIGHTS[manifest["kind"]].format(namespace=meta.get("namespace", ""))
-        api.call("PATCH", f"{path}/{meta['name']}{APPLY}", manifest, "application/apply-patch+yaml")
+    apply_kinds(api, (*_manifests(MANIFESTS), *_manifests(MANIFESTS / "jobs")))
+
+
+def apply_kinds(api: Api, manifests: Sequence[Object], paths: Mapping[str, str] = RIGHTS) -> None:
+    """Create or change the objects of these kinds, kind after kind.
+
+    `paths`: kind → path, in which {namespace} stands for the namespace of the object.
+    """
+    for kind, path in paths.items():
+        for manifest in manifests:
+            if manifest["kind"] == kind:
+                apply(api, path.format(namespace=manifest["metadata"].get("namespace", "")), manifest)
+
+
+def apply(api: Api, path: str, manifest: Object) -> None:
+    """Create or change one object."""
+    path_of_object = f"{path}/{manifest['metadata']['name']}{APPLY}"
+    api.call("PATCH", path_of_object, manifest, "application/apply-patch+yaml")
 
 
 def apply_crds(api: Api) -> None:
@@ -76,8 +87,7 @@ def apply_definitions(api: Api, manifests: Sequence[Object]) -> None:
     guard = Guard()
     definitions = [manifest for manifest in manifests if manifest["kind"] == "CustomResourceDefinition"]
     for manifest in definitions:
-        path = f"{CRDS}/{manifest['metadata']['name']}{APPLY}"
-        api.call("PATCH", path, manifest, "application/apply-patch+yaml")
+        apply(api, CRDS, manifest)
     for manifest in definitions:
         path = f"{CRDS}/{manifest['metadata']['name']}"
         while not _established(api.get(path)):

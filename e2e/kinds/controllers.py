@@ -97,19 +97,10 @@ class Controller:
                 path = hook["clientConfig"]["service"]["path"]
                 url = f"https://{HOST}:{self._port}{path}"
                 hook["clientConfig"] = {"url": url, "caBundle": authority}
-            apply(self._cluster.api, WEBHOOK_PATHS[manifest["kind"]], manifest)
+            stack_config.apply(self._cluster.api, WEBHOOK_PATHS[manifest["kind"]], manifest)
 
 
 def install(api: Api, objects: list[Object]) -> None:
     """Create the rights and CRDs among the objects, and wait until the CRDs are served."""
-    for kind, path in stack_config.RIGHTS.items():
-        for manifest in objects:
-            if manifest["kind"] == kind:
-                apply(api, path.format(namespace=manifest["metadata"].get("namespace", "")), manifest)
+    stack_config.apply_kinds(api, objects)
     stack_config.apply_definitions(api, objects)
-
-
-def apply(api: Api, path: str, body: Object) -> None:
-    """Create or change one object."""
-    path_of_object = f"{path}/{body['metadata']['name']}{stack_config.APPLY}"
-    api.call("PATCH", path_of_object, body, "application/apply-patch+yaml")

@@ -16,6 +16,7 @@ from typing import Any
 from local_cluster import stack_config
 from local_cluster.api import Api, Object
 from local_cluster.places import SOURCE
+from local_cluster.policies import POLICIES
 from local_cluster.real.images import IMAGE
 from local_cluster.real.nodes import GROUP as PLAIN
 from local_cluster.shape import NodeGroup, Resource, Schedule
@@ -31,12 +32,7 @@ NAME = "muster-node-agent"
 LABEL = f"app.kubernetes.io/name={NAME}"
 ENVIRONMENT = {"MUSTER__NODE_AGENTS__NAMESPACE": NAMESPACE}
 """Of a service that believes these agents."""
-PATHS = stack_config.RIGHTS | {
-    "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/"
-    "validatingadmissionpolicybindings",
-    "DaemonSet": "/apis/apps/v1/namespaces/{namespace}/daemonsets",
-}
+PATHS = stack_config.RIGHTS | POLICIES | {"DaemonSet": "/apis/apps/v1/namespaces/{namespace}/daemonsets"}
 LIBRARIES = (Path("/usr"), Path("/lib"), Path("/lib64"), Path("/etc/ld.so.cache"))
 """What a Python of this machine needs besides itself. A node has them all."""
 
@@ -73,9 +69,7 @@ def deploy(
         manifest
         for file in (*(stack_config.MANIFESTS / name for name in BASE), *sorted(MANIFESTS.glob("*.yaml")))
         for manifest in stack_config.manifests_of(file)
-        if manifest["kind"] in PATHS
     ]
-    manifests.sort(key=lambda manifest: list(PATHS).index(manifest["kind"]))
     for manifest in manifests:
         if manifest["kind"] == "DaemonSet":
             spec = manifest["spec"]["template"]["spec"]
@@ -84,11 +78,7 @@ def deploy(
             manifest["spec"]["updateStrategy"] = {"rollingUpdate": {"maxUnavailable": "100%"}}
         if manifest["kind"] == "ValidatingAdmissionPolicy" and manifest["metadata"]["name"] == GUARD:
             manifest["spec"]["variables"][0]["expression"] = f"['system:serviceaccount:{NAMESPACE}:{NAME}']"
-        meta = manifest["metadata"]
-        path = PATHS[manifest["kind"]].format(namespace=meta.get("namespace", ""))
-        api.call(
-            "PATCH", f"{path}/{meta['name']}{stack_config.APPLY}", manifest, "application/apply-patch+yaml"
-        )
+    stack_config.apply_kinds(api, manifests, PATHS)
 
 
 def pods(api: Api) -> dict[str, Object]:
