@@ -79,7 +79,7 @@ class World:
         if self._refusal is None:
             self._refusal = place(solve.snapshot, solve.request, Limits())
         refusal = replace(self._refusal, gang=solve.request.gang)
-        self.send(inputs.Decided(self.now, solve.gang, solve.generation, refusal, ""))
+        self.send(inputs.SolveAnswered(self.now, solve.gang, solve.generation, refusal, ""))
 
 
 def _synced(world: World) -> None:

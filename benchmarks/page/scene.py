@@ -14,7 +14,7 @@ from typing import Any
 from muster.adapters.page.detail import History
 from muster.domain.alternatives import Alternatives, not_known
 from muster.domain.node import Node, Resources
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.snapshot import Snapshot
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
@@ -46,7 +46,11 @@ class Ask:
     def members(self, created: float) -> list[Pod]:
         """Return the pods that are there."""
         claim = GangClaim(
-            "annotations", self.name, self.pods, wishes=Wishes(required_scope=self.scope), size=self.pods
+            "annotations",
+            self.name,
+            self.pods,
+            topology_request=TopologyRequest(required_scope=self.scope),
+            size=self.pods,
         )
         count = self.pods if self.present is None else self.present
         return [
@@ -182,7 +186,7 @@ class Scene:
             match instruction:
                 case Solve(gang, generation, request, snapshot, excluded):
                     decision = place(snapshot, request, Limits(excluded=excluded))
-                    self._send(inputs.Decided(time.monotonic(), gang, generation, decision, ""))
+                    self._send(inputs.SolveAnswered(time.monotonic(), gang, generation, decision, ""))
                 case PushVerdict():
                     self._verdicts[instruction.gang.split("/")[2]] = instruction
                 case Moved():

@@ -276,7 +276,7 @@ class App:
         return f"waiting for the first list of {' and '.join(waiting)}" if waiting else "about to be synced"
 
     async def _nodes(self) -> Nodes:
-        """Return what /nodes says."""
+        """Return the answer of /nodes."""
         snapshot = self.control_loop.gangs.snapshot()
         with_gpus = [name for name, state in snapshot.nodes.items() if state.node.topology.gpu_count]
         owners = await self.control_loop.owners(with_gpus)
@@ -284,7 +284,8 @@ class App:
         return nodes_of(snapshot, product, domains, owners)
 
     async def _show_gangs(self, namespace: str, name: str) -> Status:
-        """Return what /gangs says; with a `name`, of the gangs that have it, or a pod with it."""
+        """Return the answer of /gangs; with a `name`, about the gangs that have this name, or a pod of this
+        name."""
         differences = self.control_loop.gangs.differences()
         nodes = (state.node for state in self.control_loop.gangs.snapshot().nodes.values())
         notes = [*self._unread(), *self._intake.repeated_names, *exactness.notes(nodes), *differences.notes()]
@@ -298,7 +299,7 @@ class App:
         }
 
     async def _explain(self, namespace: str, name: str) -> Explained:
-        """Return what /explain says of the gangs that have this name, or a pod with it."""
+        """Return the answer of /explain about the gangs that have this name, or a pod of this name."""
         explanations: list[dict[str, Any]] = []
         gangs = await self.control_loop.summary(namespace, name) if name else []
         for gang in gangs[:MOST_EXPLAINED]:
@@ -359,7 +360,7 @@ async def _within(seconds: float, part: str, work: Coroutine[Any, Any, object]) 
 
 
 def dialect_settings(config: Config) -> DialectSettings:
-    """Return what the dialects need of the configuration."""
+    """Return the settings of the dialects."""
     return DialectSettings(
         scheduler_names=frozenset(config.scheduler_names),
         gpu_resources=config.gpu_resources,

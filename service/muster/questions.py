@@ -28,7 +28,7 @@ EVERY_S = 2.0
 PATIENCE_S = 600.0
 """How long --watch goes on asking a service that does not answer."""
 CLEAR = "\x1b[H\x1b[2J"
-"""What empties a terminal."""
+"""The sequence that clears a terminal."""
 
 
 class Output(StrEnum):

@@ -356,9 +356,9 @@ async def test_a_topology_that_changes_has_pod_groups_read_again(bench: Bench) -
 
 async def test_the_levels_of_the_policies_give_kais_labels_their_words(bench: Bench) -> None:
     await bench.sees_pod_group(kai_group(requiredTopologyLevel="example.com/rack"))
-    assert bench.last_group().wishes.required_scope == "example.com/rack"
+    assert bench.last_group().topology_request.required_scope == "example.com/rack"
     await bench.sees_config_map(policies(POLICIES))
-    assert bench.last_group().wishes.required_scope == "rack"
+    assert bench.last_group().topology_request.required_scope == "rack"
 
 
 def agent_pod(name: str, node: str, ready: str = "True", **metadata: Any) -> dict[str, Any]:

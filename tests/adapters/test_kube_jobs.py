@@ -717,7 +717,7 @@ async def test_a_job_and_a_pod_that_go_while_many_are_read_again_are_left_out() 
     await bench.job(name="other", uid="k")
     await bench.pods("master-0", "worker-0", "worker-1")
     reading = [
-        asyncio.create_task(bench.intake.jobs.levels_are((), None)),
+        asyncio.create_task(bench.intake.jobs.set_levels((), None)),
         asyncio.create_task(bench.intake.jobs.on_absence("PyTorchJob", absent=True)),
     ]
     await asyncio.sleep(0)

@@ -16,7 +16,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.nodes import ADVANCE_S, CHANGE_S, LARGE, SHARE, NodeIntake
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects.devices.published import Published
+from muster.dialects.devices.published import NodeSlices
 from muster.dialects.nodes import bounds
 from muster.dialects.objects import ConfigMapObject, NodeObject
 from muster.dialects.settings import DEFAULTS
@@ -41,7 +41,7 @@ class Bench:
         self.now = 0.0
         self.on_loop: list[bool] = []
         self.cost = 0.0
-        self.intake = NodeIntake(DEFAULTS, self._put, LeftOut(Metrics()), Published, clock=lambda: self.now)
+        self.intake = NodeIntake(DEFAULTS, self._put, LeftOut(Metrics()), NodeSlices, clock=lambda: self.now)
         self.started, self.may_end = asyncio.Event(), threading.Event()
         self.may_end.set()
         loop, of_loop, read = asyncio.get_running_loop(), threading.get_ident(), node_intake._Facts.read

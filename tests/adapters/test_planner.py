@@ -23,7 +23,7 @@ from muster.domain.decision import Decision, Objective, Placed, Unplaceable
 from muster.domain.reasons import Cause
 from muster.domain.request import GangId, Request
 from muster.domain.snapshot import Snapshot
-from muster.gangs.messages.inputs import Decided, SolveFailed
+from muster.gangs.messages.inputs import SolveAnswered, SolveFailed
 from muster.gangs.messages.instructions import EndSolve, Lane, Moved, Solve
 from muster.placement.limits import Stretch
 
@@ -41,9 +41,9 @@ def asked(gang: str, generation: int = 1) -> Solve:
 class Bench:
     def __init__(self, planner: Planner, metrics: Metrics, attempts: Attempts):
         self.planner, self.metrics, self.attempts = planner, metrics, attempts
-        self.answers: asyncio.Queue[Decided | SolveFailed] = asyncio.Queue()
+        self.answers: asyncio.Queue[SolveAnswered | SolveFailed] = asyncio.Queue()
 
-    async def answer(self) -> Decided | SolveFailed:
+    async def answer(self) -> SolveAnswered | SolveFailed:
         return await asyncio.wait_for(self.answers.get(), HANG_S)
 
 
@@ -81,7 +81,7 @@ async def planning(decide: Callable[[Solve, Callable[[], float]], Decision]) -> 
 async def planning_in(place: Outside) -> AsyncIterator[Bench]:
     metrics, attempts = Metrics(), Attempts(Tracing())
 
-    async def put(answer: Decided | SolveFailed) -> None:
+    async def put(answer: SolveAnswered | SolveFailed) -> None:
         bench.answers.put_nowait(answer)
 
     planner = Planner(place, put, metrics, attempts, 60.0)
@@ -99,7 +99,7 @@ async def test_each_solve_is_answered_in_order_with_its_generation() -> None:
             bench.planner.submit(asked("g", generation))
         answers = [await bench.answer() for _ in range(3)]
     assert [answer.generation for answer in answers] == [1, 2, 3]
-    decided = [answer for answer in answers if isinstance(answer, Decided)]
+    decided = [answer for answer in answers if isinstance(answer, SolveAnswered)]
     assert [answer.decision is PLACED for answer in decided] == [True] * 3
     assert {(answer.waited_s, answer.processor_s) for answer in decided} == {(0.25, 0.125)}
     assert bench.metrics.value("muster_decision_seconds_count", outcome="placed") == 3
@@ -117,7 +117,7 @@ async def test_a_defect_is_answered_and_the_next_gang_is_planned() -> None:
         failed, decided = await bench.answer(), await bench.answer()
     assert isinstance(failed, SolveFailed)
     assert (failed.gang, failed.error) == ("bad", "ZeroDivisionError: oops")
-    assert isinstance(decided, Decided)
+    assert isinstance(decided, SolveAnswered)
     assert bench.metrics.value("muster_planner_failures_total") == 1
 
 
@@ -144,7 +144,7 @@ async def test_a_decision_carries_the_id_of_its_gangs_trace() -> None:
         bench.attempts.moved(Moved(0.0, "g", "g", "default", "planning", "complete"))
         bench.planner.submit(asked("g"))
         decided = await bench.answer()
-    assert isinstance(decided, Decided)
+    assert isinstance(decided, SolveAnswered)
     assert decided.trace_id == bench.attempts.trace_id("g") != ""
 
 

@@ -23,4 +23,9 @@ def test_musters_gang_says_its_full_size() -> None:
     first = sides.muster_gang("g", 3)[0]
     claim = pods.read(msgspec.convert(first, PodObject, strict=False), DEFAULTS).claim
     assert claim is not None
-    assert (claim.name, claim.min_member, claim.size, claim.wishes.required_scope) == ("g", 3, 3, "rack")
+    assert (claim.name, claim.min_member, claim.size, claim.topology_request.required_scope) == (
+        "g",
+        3,
+        3,
+        "rack",
+    )

@@ -62,7 +62,7 @@ def reading(field: str, size: int, **spec: Any) -> Callable[[], object]:
     large = obj(field, size, **spec)
 
     def read() -> object:
-        requests._requests_of.cache_clear()
+        requests._cached_sum.cache_clear()
         pod = pods.read(bounds.bounded(large))
         return Ledger().see(pod)
 

@@ -250,13 +250,13 @@ def test_any_pod_is_read(raw: dict[str, Any]) -> None:
     assert pod.resources.cpu_milli >= 0
     assert pod.rank is None or pod.rank >= 0
     if pod.claim is not None:
-        wishes = pod.claim.wishes
-        sizes = [segment.size for segment in wishes.segments]
+        topology_request = pod.claim.topology_request
+        sizes = [segment.size for segment in topology_request.segments]
         assert len(sizes) <= MAX_LEVELS
         assert all(size > 0 for size in sizes)
         assert not any(wide % narrow for wide, narrow in pairwise(sizes))
-        assert len(wishes.preferred_scopes) <= MAX_LISTED
-        assert all(most.members > 0 for most in wishes.per_scope)
+        assert len(topology_request.preferred_scopes) <= MAX_LISTED
+        assert all(most.members > 0 for most in topology_request.per_scope)
     if pod.slice is not None:
         assert pod.gpus == 0
         assert pod.slice.units > 0

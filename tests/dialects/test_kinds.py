@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.dialects.jobs.families import Family, family
+from muster.dialects.jobs.families import JobGangs, job_gangs
 from muster.dialects.jobs.pruned import pruned
 from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.table import KINDS, member, modes_of
@@ -70,12 +70,12 @@ def read(
     made_by: Metadata | None = None,
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
-) -> Family:
+) -> JobGangs:
     described = KINDS[kind]
     meta = Metadata(name="x", namespace="default", uid="u", labels=labels, annotations=annotations)
     obj = CustomObject(f"{described.group}/{described.versions[0]}", meta, spec)
-    result = family(described, obj, settings, DEFAULT_LEVELS, None, made_by)
-    assert family(described, pruned(described, obj), settings, DEFAULT_LEVELS, None, made_by) == result
+    result = job_gangs(described, obj, settings, DEFAULT_LEVELS, None, made_by)
+    assert job_gangs(described, pruned(described, obj), settings, DEFAULT_LEVELS, None, made_by) == result
     return result
 
 
@@ -216,17 +216,22 @@ LATER: dict[str, tuple[str, Object, Object, dict[str, int]]] = {
 def test_members_that_come_later(name: str) -> None:
     kind, spec, annotations, expected = LATER[name]
     group = read(kind, spec, annotations=annotations).group
-    assert {coming.role: len(coming.ranks) for coming in group.coming} == expected
-    assert all(coming.pod.gpus == 1 for coming in group.coming)
-    assert (group.wishes.required_scope, group.role_wishes.get("a", group.wishes).segments) == (None, ())
+    assert {template.role: len(template.ranks) for template in group.follower_templates} == expected
+    assert all(template.pod.gpus == 1 for template in group.follower_templates)
+    assert (
+        group.topology_request.required_scope,
+        group.role_topology_requests.get("a", group.topology_request).segments,
+    ) == (None, ())
 
 
 def test_units_with_a_domain_of_their_own_have_a_leader_each() -> None:
-    (jobs,) = read("JobSet", {"replicatedJobs": [replicated("a", 2, 3)]}, annotations=ONE_EACH).group.coming
+    (jobs,) = read(
+        "JobSet", {"replicatedJobs": [replicated("a", 2, 3)]}, annotations=ONE_EACH
+    ).group.follower_templates
     assert (jobs.exclusive, jobs.unit, jobs.unit_label) == (True, 3, "jobset.sigs.k8s.io/job-index")
     assert "jobset.sigs.k8s.io/job-index" in jobs.shared_labels
     key = "leaderworkerset.sigs.k8s.io/exclusive-topology"
-    (groups,) = read("LeaderWorkerSet", lws(2), annotations={key: "rack"}).group.coming
+    (groups,) = read("LeaderWorkerSet", lws(2), annotations={key: "rack"}).group.follower_templates
     assert (groups.exclusive, groups.unit_label) == (True, "")
     assert "leaderworkerset.sigs.k8s.io/group-index" in groups.shared_labels
 
@@ -245,23 +250,26 @@ def test_members_that_come_later_and_can_not_be_read_are_left_out(change: Object
         "replicatedJobs": [replicated("a", 1, 2), second],
         "startupPolicy": {"startupPolicyOrder": "InOrder"},
     }
-    assert read("JobSet", spec).group.coming == ()
+    assert read("JobSet", spec).group.follower_templates == ()
 
 
 def test_kai_asks_for_placement_on_the_object_and_on_its_parts() -> None:
     annotations = {**REQUIRED, "kai.scheduler/topology-preferred-placement": "kubernetes.io/hostname"}
     job = read("PyTorchJob", torch(3), annotations=annotations, labels={"kai.scheduler/queue": "team"})
-    assert (job.group.wishes.required_scope, job.group.wishes.preferred_scopes) == ("rack", ("node",))
+    assert (job.group.topology_request.required_scope, job.group.topology_request.preferred_scopes) == (
+        "rack",
+        ("node",),
+    )
     assert (job.group.queue, job.by_key) == ("team", True)
 
     part = replicated("workers", 2, 4)
     part["template"]["metadata"] = {"annotations": REQUIRED}
     parts = read("JobSet", {"replicatedJobs": [part, replicated("driver", 1, 1)]}).group
-    assert parts.role_wishes["workers"].segments == (Segment(4, "rack"),)  # each Job in one rack
-    assert parts.role_wishes["driver"].role_scope is None
+    assert parts.role_topology_requests["workers"].segments == (Segment(4, "rack"),)  # each Job in one rack
+    assert parts.role_topology_requests["driver"].role_scope is None
 
     group = {"replicas": 2, "template": template(1, annotations=REQUIRED)}
-    assert read("RayCluster", ray(**group)).group.role_wishes["gpus"].role_scope == "rack"
+    assert read("RayCluster", ray(**group)).group.role_topology_requests["gpus"].role_scope == "rack"
 
 
 SEGMENTS = {
@@ -273,7 +281,7 @@ SEGMENTS = {
 def test_kai_segments_are_those_of_the_role() -> None:
     worker = template(1, annotations=SEGMENTS)
     group = read("LeaderWorkerSet", lws(7, worker=worker)).group
-    assert group.role_wishes["worker"].segments == (Segment(3, "node"),)
+    assert group.role_topology_requests["worker"].segments == (Segment(3, "node"),)
     assert group.causes == ()
     uneven = read("LeaderWorkerSet", lws(6, worker=worker)).group
     assert [(cause.field, cause.value) for cause in uneven.causes] == [  # type: ignore[attr-defined]
@@ -297,7 +305,7 @@ def test_of_a_very_large_job_nothing_is_kept_but_a_sentence() -> None:
     described = KINDS["PyTorchJob"]
     small = pruned(described, CustomObject("kubeflow.org/v1", Metadata(name="x"), types(10_000)))
     assert small.spec == "an object with more than 8,000 values"
-    group = family(described, small, DEFAULTS, DEFAULT_LEVELS, None).group
+    group = job_gangs(described, small, DEFAULTS, DEFAULT_LEVELS, None).group
     assert BadValue("pytorchjob//x", "spec", small.spec, "an object") in group.causes
 
 
@@ -340,7 +348,7 @@ def test_what_kai_could_not_mean_is_a_cause_that_names_the_key(name: str) -> Non
 def test_a_part_of_a_job_may_prefer_a_level() -> None:
     part = template(1, annotations={"kai.scheduler/topology-preferred-placement": RACK})
     group = read("RayCluster", ray(replicas=1, template=part)).group
-    assert (group.problems, group.role_wishes["gpus"].role_preferred) == ((), ("rack",))
+    assert (group.problems, group.role_topology_requests["gpus"].role_preferred) == ((), ("rack",))
 
 
 def test_keys_without_effect_are_said() -> None:
@@ -488,7 +496,7 @@ def test_kais_key_may_stand_on_a_template_or_on_the_maker() -> None:
     assert (result.by_key, result.group.queue) == (True, "team")
     made_by = Metadata(name="r", labels={"kai.scheduler/queue": "team"}, annotations=REQUIRED)
     child = read("RayCluster", ray(replicas=2), made_by=made_by)
-    assert (child.by_key, child.group.wishes.required_scope) == (True, "rack")
+    assert (child.by_key, child.group.topology_request.required_scope) == (True, "rack")
 
 
 def test_a_statefulset_is_a_gang_on_request_alone() -> None:

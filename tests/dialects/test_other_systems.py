@@ -457,10 +457,10 @@ def test_a_task_of_volcano_is_a_role() -> None:
     annotations = {"scheduling.k8s.io/group-name": "g", "volcano.sh/task-spec": "worker"}
     read_pod = pod(annotations=annotations)
     assert read_pod.claim is not None
-    assert read_pod.claim.wishes.role == "worker"
+    assert read_pod.claim.topology_request.role == "worker"
     read_pod = pod({"volcano.sh/task-spec": "worker"}, {"pod-group-name": "g"})
     assert read_pod.claim is not None
-    assert read_pod.claim.wishes.role == ""  # KAI's subgroups have other names
+    assert read_pod.claim.topology_request.role == ""  # KAI's subgroups have other names
     read_pod = pod({"volcano.sh/task-spec": "worker"}, {**annotations, "gpu.topology/role": "mine"})
     assert read_pod.claim is not None
-    assert (read_pod.claim.wishes.role, read_pod.causes) == ("mine", ())
+    assert (read_pod.claim.topology_request.role, read_pod.causes) == ("mine", ())

@@ -11,7 +11,7 @@ from muster.dialects.gangs.own import KEYS, PREFIX
 from muster.dialects.pods.pods import read
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.constraints import PER_SCOPE
-from muster.domain.pod import GangClaim, Wishes
+from muster.domain.pod import GangClaim, TopologyRequest
 from muster.domain.request import Segment
 from muster.domain.sentences import MAX_CHARACTERS, sentence
 from tests.dialects.objects import pod_object
@@ -28,54 +28,62 @@ def said(**annotations: str) -> dict[str, str]:
     return {PREFIX + key.replace("_", "-"): text for key, text in annotations.items()}
 
 
-WISHES: dict[str, tuple[dict[str, str], Wishes]] = {
-    "a scope": (said(scope="rack"), Wishes(required_scope="rack")),
-    "a label key is a scope": (said(scope="example.com/row"), Wishes(required_scope="example.com/row")),
-    "spaces around it": (said(scope=" rack\n"), Wishes(required_scope="rack")),
+TOPOLOGY_REQUESTS: dict[str, tuple[dict[str, str], TopologyRequest]] = {
+    "a scope": (said(scope="rack"), TopologyRequest(required_scope="rack")),
+    "a label key is a scope": (
+        said(scope="example.com/row"),
+        TopologyRequest(required_scope="example.com/row"),
+    ),
+    "spaces around it": (said(scope=" rack\n"), TopologyRequest(required_scope="rack")),
     "a role and its scope": (
         said(role="prefill", role_scope="nvlink-domain"),
-        Wishes(role="prefill", role_scope="nvlink-domain"),
+        TopologyRequest(role="prefill", role_scope="nvlink-domain"),
     ),
     "preferred scopes of a role": (
         said(role="prefill", role_preferred_scopes="nvlink-domain,rack"),
-        Wishes(role="prefill", role_preferred=("nvlink-domain", "rack")),
+        TopologyRequest(role="prefill", role_preferred=("nvlink-domain", "rack")),
     ),
     "preferred scopes keep their order": (
         said(preferred_scopes="nvlink-domain, node,rack"),
-        Wishes(preferred_scopes=("nvlink-domain", "node", "rack")),
+        TopologyRequest(preferred_scopes=("nvlink-domain", "node", "rack")),
     ),
     "segments": (
         said(segment_size="4", segment_scope="nvlink-domain"),
-        Wishes(segments=(Segment(4, "nvlink-domain"),)),
+        TopologyRequest(segments=(Segment(4, "nvlink-domain"),)),
     ),
     "segments in segments": (
         said(segment_size="16, 4", segment_scope="rack,nvlink-domain"),
-        Wishes(segments=(Segment(16, "rack"), Segment(4, "nvlink-domain"))),
+        TopologyRequest(segments=(Segment(16, "rack"), Segment(4, "nvlink-domain"))),
     ),
     "the same size twice": (
         said(segment_size="4,4", segment_scope="rack,node"),
-        Wishes(segments=(Segment(4, "rack"), Segment(4, "node"))),
+        TopologyRequest(segments=(Segment(4, "rack"), Segment(4, "node"))),
     ),
 }
 """Annotations → request."""
-WISHES |= {
+TOPOLOGY_REQUESTS |= {
     f"{constraint.kind.annotation}: {name}": (
         said(**{constraint.kind.annotation: text}),
-        Wishes(per_scope=numbers),
+        TopologyRequest(per_scope=numbers),
     )
     for constraint in TESTED
     for name, (text, numbers) in constraint.read.items()
 }
 
 
-@pytest.mark.parametrize(("annotations", "wishes"), WISHES.values(), ids=WISHES.keys())
-def test_what_a_pod_wishes(annotations: dict[str, str], wishes: Wishes) -> None:
+@pytest.mark.parametrize(
+    ("annotations", "topology_request"), TOPOLOGY_REQUESTS.values(), ids=TOPOLOGY_REQUESTS.keys()
+)
+def test_what_a_pod_wishes(annotations: dict[str, str], topology_request: TopologyRequest) -> None:
     grouped = read(pod_object(annotations={**annotations, **said(group="g", min_member="4")}))
-    assert (grouped.claim, grouped.causes) == (GangClaim("annotations", "g", 4, wishes=wishes), ())
+    assert (grouped.claim, grouped.causes) == (
+        GangClaim("annotations", "g", 4, topology_request=topology_request),
+        (),
+    )
     lone = read(pod_object(annotations=annotations, limits=GPU))
-    assert lone.claim == GangClaim("gputopology", "p", 1, 1, wishes, lone=True)
+    assert lone.claim == GangClaim("gputopology", "p", 1, 1, topology_request, lone=True)
     ack = read(pod_object(annotations=annotations, labels=ACK))
-    assert ack.claim == GangClaim("ack", "train", 2, 2, wishes)
+    assert ack.claim == GangClaim("ack", "train", 2, 2, topology_request)
     assert ack.causes == lone.causes == ()
 
 

@@ -17,7 +17,7 @@ from muster.dialects.pods import pods
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import RolePreference, SelectorTerm
@@ -188,8 +188,12 @@ def test_what_a_pod_group_says(case: Case) -> None:
     group = read(case.spec, case.api)
     assert group.causes == ()
     assert group.min_member == case.min_member
-    assert group.wishes == Wishes(required_scope=case.scope, preferred_scopes=case.preferred)
-    assert {role: wishes.role_scope for role, wishes in group.role_wishes.items()} == case.roles
+    assert group.topology_request == TopologyRequest(
+        required_scope=case.scope, preferred_scopes=case.preferred
+    )
+    assert {
+        role: topology_request.role_scope for role, topology_request in group.role_topology_requests.items()
+    } == case.roles
     assert set(group.role_min) == set(case.roles)
     assert not case.roles or sum(group.role_min.values()) <= case.min_member
 
@@ -275,7 +279,7 @@ def test_a_label_has_the_word_of_the_level_that_it_alone_gives() -> None:
     spec = {"requiredTopologyLevel": "example.com/block", "preferredTopologyLevel": RACK}
     group = read({"minMember": 1, "topologyConstraint": spec}, levels=levels)
     # A rack may have its name from another label first, so the first label alone is not the level.
-    assert group.wishes == Wishes(required_scope="block", preferred_scopes=(RACK,))
+    assert group.topology_request == TopologyRequest(required_scope="block", preferred_scopes=(RACK,))
 
 
 def test_a_level_must_be_one_of_its_topology() -> None:
@@ -301,7 +305,7 @@ ALIASES = Topology((ZONE, RACK, HOST), {"room": ZONE, "rack": RACK, "host": HOST
 def test_a_level_may_be_named_by_its_alias(level: str, scope: str) -> None:
     spec = {"minMember": 2, "topologyConstraint": {"topology": "dc", "requiredTopologyLevel": level}}
     group = read(spec, podgroups.KAI_API, topologies={"dc": ALIASES})
-    assert (group.causes, group.wishes.required_scope) == ((), scope)
+    assert (group.causes, group.topology_request.required_scope) == ((), scope)
 
 
 def test_an_unknown_level_is_refused_with_the_aliases_beside_the_labels() -> None:
@@ -391,7 +395,7 @@ def test_a_topology_says_which_level_lies_in_which() -> None:
         "subGroups": two_of_three(required=BLOCK),
     }
     group = read(spec, podgroups.KAI_API, topologies={"dc": Topology((BLOCK, RACK))})
-    assert (group.causes, group.wishes.required_scope) == ((), "rack")
+    assert (group.causes, group.topology_request.required_scope) == ((), "rack")
     assert group.subgroups == ()
     group = read(spec, podgroups.KAI_API, topologies={"dc": Topology((RACK, BLOCK))})
     assert group.subgroups == (Subgroup("the level of subgroup up", BLOCK, TWO),)
@@ -453,7 +457,10 @@ def test_a_level_that_some_leaves_prefer(
     subgroups: list[dict[str, Any]], whole: dict[str, str], of_leaves: dict[str, Any], of_several: Any
 ) -> None:
     group = read({"subGroups": subgroups, "topologyConstraint": whole}, podgroups.KAI_API)
-    stated = {leaf: wishes.role_preferred for leaf, wishes in group.role_wishes.items()}
+    stated = {
+        leaf: topology_request.role_preferred
+        for leaf, topology_request in group.role_topology_requests.items()
+    }
     assert ({leaf: scopes for leaf, scopes in stated.items() if scopes}, group.causes) == (of_leaves, ())
     assert group.role_preferences == of_several
 
@@ -492,22 +499,24 @@ def test_the_recipes_annotations() -> None:
         f"{RECIPE}topology-policy": "nvswitch-preference, nvlink-locality",
     }
     claim, pod = claimed(limits=GPU, annotations=annotations)
-    wishes = Wishes(role="prefill", policies=("nvlink-locality", "nvswitch-preference"))
-    assert claim == GangClaim("kai", "llm", wishes=wishes, by_object=True)
+    topology_request = TopologyRequest(role="prefill", policies=("nvlink-locality", "nvswitch-preference"))
+    assert claim == GangClaim("kai", "llm", topology_request=topology_request, by_object=True)
     assert pod.causes == ()
 
 
 def test_a_policy_counts_without_a_group() -> None:
     claim, pod = claimed(limits=GPU, annotations={f"{RECIPE}topology-policy": "nvlink-locality"})
     assert claim is not None
-    assert (claim.lone, claim.wishes.policies, pod.causes) == (True, ("nvlink-locality",), ())
+    assert (claim.lone, claim.topology_request.policies, pod.causes) == (True, ("nvlink-locality",), ())
 
 
 def test_kais_own_keys() -> None:
     claim, pod = claimed(
         annotations={"pod-group-name": "pg-train"}, labels={"kai.scheduler/subgroup-name": "leaf"}
     )
-    assert claim == GangClaim("kai", "pg-train", wishes=Wishes(role="leaf"), by_object=True)
+    assert claim == GangClaim(
+        "kai", "pg-train", topology_request=TopologyRequest(role="leaf"), by_object=True
+    )
     assert pod.causes == ()
 
 
@@ -635,7 +644,7 @@ APIS = st.sampled_from([version for versions in podgroups.APIS for version in ve
 def test_any_pod_group_is_read(spec: Any, status: Any, api: str, topologies: Any) -> None:
     obj = CustomObject(api, custom_object(api, "PodGroup", "g", None).metadata, spec, status)
     group = podgroups.read(obj, topologies=topologies)
-    hash((group.causes, group.wishes, group.required))
+    hash((group.causes, group.topology_request, group.required))
     assert group.causes or (group.min_member or 0) > 0
     assert podgroups.read(obj, topologies=topologies) == group
 

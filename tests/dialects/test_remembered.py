@@ -41,23 +41,23 @@ def spec(containers: int) -> PodSpec:
 
 @pytest.mark.parametrize("containers", [1, 1_000])
 def test_pods_of_any_size_are_summed_up_once_and_little_is_remembered(containers: int) -> None:
-    requests._requests_of.cache_clear()
+    requests._cached_sum.cache_clear()
     for _ in range(2):
         amounts = requests.read("pod/n/p", spec(containers), DEFAULTS)
         assert amounts.gpus == containers
         assert len(amounts.container_gpus) == (containers == 1)
-    assert requests._requests_of.cache_info().misses == 1
+    assert requests._cached_sum.cache_info().misses == 1
 
 
 def test_of_a_pod_that_is_remembered_only_the_sum_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     remembered: list[Any] = []
-    summed = requests._requests_of
+    summed = requests._cached_sum
 
     def noted(parts: Any, settings: Any) -> Any:
         remembered.append(parts)
         return summed(parts, settings)
 
-    monkeypatch.setattr(requests, "_requests_of", noted)
+    monkeypatch.setattr(requests, "_cached_sum", noted)
     requests.read("pod/n/p", spec(1), DEFAULTS)
     assert remembered[0].pod == []
 

@@ -53,10 +53,10 @@ def requires(label: str | None) -> dict[str, Any]:
 
 def allowed(group: PodGroup, first: tuple[str, int], second: tuple[str, int]) -> bool:
     """Whether two pods, each of a leaf and on a node, may lie so: all that is required is of pairs."""
-    scopes = [group.wishes.required_scope]
+    scopes = [group.topology_request.required_scope]
     scopes += [shared.scope for shared in group.subgroups if {first[0], second[0]} <= shared.roles]
     if first[0] == second[0]:
-        scopes.append(group.role_wishes[first[0]].role_scope)
+        scopes.append(group.role_topology_requests[first[0]].role_scope)
     return all(same(LABEL_OF.get(scope, scope), first[1], second[1]) for scope in scopes if scope is not None)
 
 
@@ -90,7 +90,7 @@ def test_what_is_planned_keeps_what_each_subgroup_requires(
             below[above].add(f"s{i}")
             above = parents[above]
         below[None].add(f"s{i}")
-    assert group.role_wishes.keys() == below[None]
+    assert group.role_topology_requests.keys() == below[None]
     for owner, level in ((None, root), *enumerate(level for _, level in tree)):
         apart = [] if level is None else [on for on in PAIRS if not same(level, *on)]
         for (first, second), on in product(product(sorted(below[owner]), repeat=2), apart):
@@ -147,7 +147,7 @@ def test_fields_of_another_scheduler_are_no_slips() -> None:
 def test_a_word_may_be_the_label_of_its_own_level() -> None:
     levels = (Level("rack", ("rack", "topology.kubernetes.io/rack")),)
     group = read({"minMember": 2, **requires("rack")}, levels=levels)
-    assert (group.wishes.required_scope, group.causes) == ("rack", ())
+    assert (group.topology_request.required_scope, group.causes) == ("rack", ())
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,10 @@ def test_the_wider_levels_of_the_topology_follow_the_preferred_one(
 ) -> None:
     """As in KAI: the first that holds all pods, up to the required level."""
     fields = {"topologyConstraint": {"topology": "racks", **constraint}}
-    assert read(fields, TRUE).wishes.preferred_scopes == gangs
+    assert read(fields, TRUE).topology_request.preferred_scopes == gangs
     of_leaf = read({"subGroups": [{"name": "a", "minMember": 1, **fields}, {"name": "b"}]}, TRUE)
     is_required = constraint.get("requiredTopologyLevel") == constraint["preferredTopologyLevel"]
-    assert of_leaf.role_wishes["a"].role_preferred == (() if is_required else gangs)
+    assert of_leaf.role_topology_requests["a"].role_preferred == (() if is_required else gangs)
     leaves = [{"name": "a", "parent": "up"}, {"name": "b", "parent": "up"}, {"name": "c"}]
     of_two = read({"subGroups": [{"name": "up", **fields}, *leaves]}, TRUE)
     assert [preference.scopes for preference in of_two.role_preferences] == ([] if is_required else [gangs])

@@ -102,7 +102,7 @@ def service_says(api: FakeApi) -> dict[str, dict[str, tuple[str, tuple[int, ...]
             if isinstance(decision, Placed):
                 gpus_by_pod[decision.gang.name] = {m.name: (m.node, m.gpus) for m in decision.members}
             todo += coordinator.handle(
-                inputs.Decided(0.0, instruction.gang, instruction.generation, decision, "")
+                inputs.SolveAnswered(0.0, instruction.gang, instruction.generation, decision, "")
             )
     return gpus_by_pod
 

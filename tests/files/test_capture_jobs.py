@@ -89,7 +89,9 @@ def gangs(cluster: Cluster) -> Iterable[object]:
 
 
 def places(cluster: Cluster) -> Iterable[object]:
-    return sorted((p.name, p.claim.name, p.claim.wishes.role, p.rank) for p in cluster.pods if p.claim)
+    return sorted(
+        (p.name, p.claim.name, p.claim.topology_request.role, p.rank) for p in cluster.pods if p.claim
+    )
 
 
 @pytest.mark.parametrize("name", CASES)

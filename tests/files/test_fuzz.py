@@ -18,7 +18,7 @@ from tests.files.manifests import Object, controller, node, place, pod, template
 TERMS = [{"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}]
 AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": TERMS}}}
 
-WISHES = {
+TOPOLOGY_REQUESTS = {
     "group": "w",
     "min-member": "2",
     "role": "r",
@@ -30,8 +30,10 @@ WISHES = {
     "rank": "1",
     **{kind.annotation: "rack=4,node=2" for kind in PER_SCOPE},
 }
-WISHING = template()
-WISHING["metadata"]["annotations"] = {f"gpu.topology/{key}": text for key, text in WISHES.items()}
+WITH_TOPOLOGY = template()
+WITH_TOPOLOGY["metadata"]["annotations"] = {
+    f"gpu.topology/{key}": text for key, text in TOPOLOGY_REQUESTS.items()
+}
 
 VALID: list[Object] = [
     node("a", 8, spec={"taints": [{"key": "k", "effect": "NoSchedule"}], "unschedulable": False}),
@@ -41,7 +43,7 @@ VALID: list[Object] = [
     pod("r", nodeName="a", gpus=2),
     controller("Job", "batch/v1", "j", parallelism=2, completions=2, template=template("h", 2)),
     controller("StatefulSet", "apps/v1", "s", replicas=2, template=template("k", 2)),
-    controller("Job", "batch/v1", "w", parallelism=3, template=WISHING),
+    controller("Job", "batch/v1", "w", parallelism=3, template=WITH_TOPOLOGY),
     controller(
         "PyTorchJob",
         "kubeflow.org/v1",

@@ -185,7 +185,7 @@ def test_a_job_is_one_gang_with_roles_and_ranks(name: str, tmp_path: Path) -> No
     for pod in read(tmp_path, *case.objects).pods:
         assert pod.claim is not None
         rank = pod.rank if pod.rank is not None else 10**12
-        pods_by_gang.setdefault(pod.claim.name, []).append((rank, pod.name, pod.claim.wishes.role))
+        pods_by_gang.setdefault(pod.claim.name, []).append((rank, pod.name, pod.claim.topology_request.role))
     gangs = {gang: [f"{role} {pod}" for _, pod, role in sorted(pods)] for gang, pods in pods_by_gang.items()}
     assert gangs == case.gangs
 

@@ -12,7 +12,7 @@ import yaml
 
 from muster.adapters.files import pictures, report, svg
 from muster.adapters.files.cluster import cluster_of
-from muster.adapters.files.decide import Decided, decide
+from muster.adapters.files.decide import Outcomes, decide
 from muster.adapters.files.sources import read
 from muster.dialects.settings import DEFAULTS
 from muster.domain.decision import MemberPlacement, Objective, Placed
@@ -246,11 +246,11 @@ def test_what_is_decided(case: Case, tmp_path: Path) -> None:
     assert answer["skipped"] == {}
 
 
-def wishing(name: str, **keys: str) -> Object:
+def with_topology(name: str, **keys: str) -> Object:
     """A lone pod with annotations of our own."""
     manifest = pod(name)
-    wishes = {f"gpu.topology/{key.replace('_', '-')}": value for key, value in keys.items()}
-    manifest["metadata"]["annotations"] = wishes
+    topology_request = {f"gpu.topology/{key.replace('_', '-')}": value for key, value in keys.items()}
+    manifest["metadata"]["annotations"] = topology_request
     return manifest
 
 
@@ -279,16 +279,16 @@ NOTES = {
         "muster-system/kai-scheduler-config",
     ),
     "a preferred scope in which no node lies": (
-        [wishing("x", preferred_scopes="nvlink-dmain,rack")],
+        [with_topology("x", preferred_scopes="nvlink-dmain,rack")],
         "default/x: no node lies in any nvlink-dmain: that preference is passed over; did you mean "
         "nvlink-domain?",
     ),
     "a preferred level that no node has": (
-        [wishing("x", preferred_scopes="node,zone")],
+        [with_topology("x", preferred_scopes="node,zone")],
         "default/x: no node lies in any zone: that preference is passed over",
     ),
     "a limit in a scope in which no node lies": (
-        [wishing("x", max_per="example.com/row=1")],
+        [with_topology("x", max_per="example.com/row=1")],
         "default/x: no node lies in any example.com/row: max-per counts each node as one",
     ),
     "a preferred level of a PodGroup": (
@@ -326,8 +326,10 @@ def test_what_is_noted(objects: list[Object], says: str, tmp_path: Path) -> None
 
 
 def test_nothing_is_noted_of_scopes_that_are_there(tmp_path: Path) -> None:
-    wishes = wishing("x", preferred_scopes="gpu,nvlink-domain,node,rack", max_per="node=1,rack=2")
-    assert decisions("-f", write(tmp_path, node("a"), wishes))["notes"] == []
+    topology_request = with_topology(
+        "x", preferred_scopes="gpu,nvlink-domain,node,rack", max_per="node=1,rack=2"
+    )
+    assert decisions("-f", write(tmp_path, node("a"), topology_request))["notes"] == []
 
 
 def test_two_versions_of_one_pod_group_are_one_object(tmp_path: Path) -> None:
@@ -379,7 +381,7 @@ def sharing(name: str, memory: int, **more: Any) -> Object:
 
 
 @pytest.fixture
-def decided() -> Decided:
+def decided() -> Outcomes:
     """Two gangs of one share GPU 0, and GPU 1 has a pod on it already."""
     running = sharing("old", 4, nodeName="a")
     running["metadata"]["annotations"] = {"ALIYUN_COM_GPU_MEM_IDX": "1"}
@@ -398,7 +400,7 @@ def decided() -> Decided:
     return decide(cluster, on_gpu_0, lambda: 0.0)
 
 
-def test_the_json_says_what_a_slice_takes_of_which_gpu(decided: Decided) -> None:
+def test_the_json_says_what_a_slice_takes_of_which_gpu(decided: Outcomes) -> None:
     members = [gang["members"] for gang in report.report(decided, {}, ())["gangs"]]
     assert members == [
         [{"pod": "x", "role": None, "node": "a", "gpus": [0], "gpu_mem": {"0": 3}}],
@@ -406,7 +408,7 @@ def test_the_json_says_what_a_slice_takes_of_which_gpu(decided: Decided) -> None
     ]
 
 
-def test_a_gpu_that_is_shared_is_drawn_so(decided: Decided) -> None:
+def test_a_gpu_that_is_shared_is_drawn_so(decided: Outcomes) -> None:
     holdings = pictures.holdings(decided)
     picture = pictures.picture(decided.after.nodes["a"], holdings)
     assert {gpu: mark.letter for gpu, mark in picture.marks.items()} == {

@@ -172,7 +172,7 @@ def test_every_example_of_these_annotations_is_tried() -> None:
     }
 
 
-def wishing(manifest: Object, **annotations: str) -> Object:
+def with_topology(manifest: Object, **annotations: str) -> Object:
     """With our annotations: `min_member="2"` is gpu.topology/min-member."""
     keys = {f"gpu.topology/{key.replace('_', '-')}": text for key, text in annotations.items()}
     manifest["metadata"].setdefault("annotations", {}).update(keys)
@@ -181,7 +181,7 @@ def wishing(manifest: Object, **annotations: str) -> Object:
 
 def test_templates_carry_annotations_and_the_jobs_index_is_the_rank(tmp_path: Path) -> None:
     """Of elastic gangs the last ranks are left out; by name j-10 would come before j-2."""
-    manifest = wishing(template(), group="g", min_member="2")
+    manifest = with_topology(template(), group="g", min_member="2")
     job = controller("Job", "batch/v1", "j", parallelism=12, completionMode="Indexed", template=manifest)
     (gang_shown,) = decisions(write(tmp_path, node("a", 8), node("b", 3), job))["gangs"]
     assert (gang_shown["dialect"], gang_shown["name"], gang_shown["needed"], gang_shown["present"]) == (
@@ -205,7 +205,7 @@ def test_of_two_elastic_gangs_the_first_leaves_what_the_other_needs(name: str, t
     """On four GPUs; each needs two members."""
     pods, placed_counts = TWO_ELASTIC[name]
     manifests = [
-        wishing(pod(f"{gang}-{i}"), group=gang, min_member="2")
+        with_topology(pod(f"{gang}-{i}"), group=gang, min_member="2")
         for gang, count in pods.items()
         for i in range(count)
     ]
@@ -214,7 +214,9 @@ def test_of_two_elastic_gangs_the_first_leaves_what_the_other_needs(name: str, t
 
 
 def test_what_a_gang_can_do_without_comes_after_what_the_others_need(tmp_path: Path) -> None:
-    manifests = [wishing(pod(f"{gang}-{i}"), group=gang, min_member="1") for gang in "gh" for i in range(3)]
+    manifests = [
+        with_topology(pod(f"{gang}-{i}"), group=gang, min_member="1") for gang in "gh" for i in range(3)
+    ]
     gangs = decisions(write(tmp_path, node("a"), *manifests))["gangs"]
     assert {gang["name"]: len(spots(gang)) for gang in gangs} == {"g": 3, "h": 1}
 
@@ -222,16 +224,16 @@ def test_what_a_gang_can_do_without_comes_after_what_the_others_need(tmp_path: P
 OURS = {"group": "g", "min_member": "2"}
 BESIDE: dict[str, tuple[Object, Object]] = {
     "required": (
-        wishing(pod("g-0", gpus=2, nodeName="a"), **OURS, scope="node"),
-        wishing(pod("g-1", gpus=2), **OURS, scope="node"),
+        with_topology(pod("g-0", gpus=2, nodeName="a"), **OURS, scope="node"),
+        with_topology(pod("g-1", gpus=2), **OURS, scope="node"),
     ),
     "elastic": (
-        wishing(pod("g-0", gpus=2, nodeName="a"), group="g", min_member="1"),
-        wishing(pod("g-1", gpus=2), group="g", min_member="1"),
+        with_topology(pod("g-0", gpus=2, nodeName="a"), group="g", min_member="1"),
+        with_topology(pod("g-1", gpus=2), group="g", min_member="1"),
     ),
     "of an older template": (
-        wishing(pod("g-0", gpus=2, nodeName="a"), group="g", min_member="4", max_per="node=1"),
-        wishing(pod("g-1", gpus=2), **OURS, scope="node"),
+        with_topology(pod("g-0", gpus=2, nodeName="a"), group="g", min_member="4", max_per="node=1"),
+        with_topology(pod("g-1", gpus=2), **OURS, scope="node"),
     ),
     "of ACK": (pod("g-0", "g", 2, gpus=2, nodeName="a"), pod("g-1", "g", 2, gpus=2)),
 }
@@ -241,26 +243,29 @@ BESIDE: dict[str, tuple[Object, Object]] = {
 def test_a_replacement_goes_where_the_others_run(name: str, tmp_path: Path) -> None:
     """b's GPUs are as good, and its two would leave nothing broken behind."""
     ran, new = BESIDE[name]
-    ran = wishing(ran, allocation='{"version":1,"gpus":[0,1]}')
+    ran = with_topology(ran, allocation='{"version":1,"gpus":[0,1]}')
     (gang_shown,) = decisions(write(tmp_path, node("a", 8), node("b", 2), ran, new))["gangs"]
     assert spots(gang_shown)["g-1"].startswith("a:")
 
 
 BAD: dict[str, tuple[list[Object], str]] = {
     "a value that is none": (
-        [wishing(pod("x"), scope="/")],
+        [with_topology(pod("x"), scope="/")],
         f'pod/default/x: gpu.topology/scope is "/", expected {A_SCOPE}',
     ),
     "no count": (
-        [wishing(pod("x"), group="g"), wishing(pod("y"), group="g")],
+        [with_topology(pod("x"), group="g"), with_topology(pod("y"), group="g")],
         'gang/default/g: min-member is "", expected how many',
     ),
     "two scopes": (
-        [wishing(pod(x), group="g", min_member="2", scope=s) for x, s in (("x", "rack"), ("y", "node"))],
+        [
+            with_topology(pod(x), group="g", min_member="2", scope=s)
+            for x, s in (("x", "rack"), ("y", "node"))
+        ],
         'Pods of one gang disagree on scope: "node" (pod y), "rack" (pod x)',
     ),
     "two dialects": (
-        [wishing(pod(x, "g", 2), group="h") for x in ("x", "y")],
+        [with_topology(pod(x, "g", 2), group="h") for x in ("x", "y")],
         "od x is the first) name two different gangs or counts: ack: gang g of 2 and annotations: gang h",
     ),
 }

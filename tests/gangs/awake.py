@@ -48,13 +48,14 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     usages = [usage for bound_pod in world.pods.values() if (usage := bound_pod.usage) is not None]
     usages += [usage for uid, usage in state.ledger.reservations.items() if uid not in own_uids | bound]
     request = requests.request(group, state.ledger)
-    if state.in_tree.causes(gang, request):
+    answers = state.in_tree.answers(key)
+    if answers.causes(key, request):
         return False
-    request = state.in_tree.refine(key, request)
+    request = answers.refine(request)
     policies = state.roster.policies
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
-    snapshot = state.backfill.open_to(gang, snapshot)
-    request = state.in_tree.limited(key, request, snapshot)
+    snapshot = state.backfill.snapshot_for(gang, snapshot)
+    request = answers.limited(request, snapshot)
     limits = Limits(excluded=state.excluded(gang, request.roles, group.unbound))
     instance = instance_of(ClusterView(snapshot, request), limits.excluded)
     if unsupported(instance) is not None:
@@ -68,9 +69,9 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
     state = world.coordinator.state
     if not state.active or state.interrupted or state.catches_up:
         return
-    far_ahead, paused_namespaces = state.far_ahead()
-    if not far_ahead:
-        yield from _idle(state, paused_namespaces)
+    planned_enough, throttled_namespaces = state.throttled()
+    if not planned_enough:
+        yield from _idle(state, throttled_namespaces)
     for name in sorted(state.roster.names):
         gangs = {key: gang for key, gang in state.gangs.items() if gang.name == name}
         soon = state.settings.settle_most_s + CATCHES_UP_S
@@ -90,13 +91,13 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
                 yield f"{gang.key} is {gang.phase}, and nobody counts it though it is complete"
 
 
-def _idle(state: State, paused_namespaces: Collection[str]) -> Iterator[str]:
+def _idle(state: State, throttled_namespaces: Collection[str]) -> Iterator[str]:
     """Say which planner is idle although gangs wait for it."""
     background = state.solving.get(Lane.BACKGROUND)
     floor = -math.inf if background is None or background.floor is None else background.floor
     for lane in Lane:
         waiting = [
-            key for key in state.queue._queues[lane]._entries if namespace_of(key) not in paused_namespaces
+            key for key in state.queue._queues[lane]._entries if namespace_of(key) not in throttled_namespaces
         ]
         if lane is Lane.FOREGROUND:
             waiting = [key for key in waiting if state.gangs[key].group.priority >= floor]
@@ -108,7 +109,7 @@ def _pauses(world: World, gang: Gang) -> bool:
     """Whether it is asked about within the pause after a failed answer, or one that the cluster overtook."""
     settings = world.settings
     most = settings.backoff_max_s if "not decided" in gang.kinds else settings.recheck_s
-    most = settings.pause_max_s if gang.ended else most
+    most = settings.pause_max_s if gang.ended_decisions else most
     return _within(world, gang, Timer.PHASE, most + CATCHES_UP_S)
 
 

@@ -94,7 +94,7 @@ def _goes_on(gang: Gang, waits: bool, is_asked: bool, active: bool) -> list[str]
         broken.append(f"{gang.key} is {phase} and waits for the planner")
     if phase is Phase.PLANNING and not (waits or is_asked or Timer.IN_TREE in gang.timers):
         broken.append(f"{gang.key} is {phase}, and is not queued for the planner")
-    pauses = gang.ended and Timer.PHASE in gang.timers
+    pauses = gang.ended_decisions and Timer.PHASE in gang.timers
     if phase is Phase.UNPLACEABLE and not (waits or pauses):
         broken.append(f"{gang.key} is {phase}, and nothing will move it on")
     if phase in _TIMED and Timer.PHASE not in gang.timers:

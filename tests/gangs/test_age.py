@@ -8,7 +8,7 @@ import pytest
 
 from muster.gangs.membership.incarnations import MAX_GONE
 from muster.gangs.membership.roster import Roster
-from tests.gangs.world import World, foreign, node, pod, wishing
+from tests.gangs.world import World, foreign, node, pod, with_topology
 
 
 def age(world: World, gang: str = "e") -> float:
@@ -20,10 +20,10 @@ def age(world: World, gang: str = "e") -> float:
 def test_a_pod_that_runs_gives_no_age_to_one_that_is_added_later() -> None:
     world = World().start(node("a", 8), node("b", 8))
     world.see(foreign("f", "a", 8), foreign("h", "b", 7))
-    world.see(wishing("e0", of=1, gang="e", created=0.0, owner="j"))
+    world.see(with_topology("e0", of=1, gang="e", created=0.0, owner="j"))
     world.run("e")
     world.see(pod("victim", gang="", gpus=8, created=100.0))
-    world.see(wishing("e1", of=1, gang="e", gpus=8, created=600.0, owner="j"))
+    world.see(with_topology("e1", of=1, gang="e", gpus=8, created=600.0, owner="j"))
     assert (world.phase("victim"), world.phase("e"), age(world)) == ("unplaceable", "unplaceable", 600.0)
     world.gone("f")
     assert world.planned("victim")
@@ -37,25 +37,25 @@ def test_a_pod_that_runs_gives_no_age_to_one_that_is_added_later() -> None:
 def test_the_age_of_an_owners_new_pod(runs: bool, deleted: bool, created: float) -> None:
     world = World().start(node("a", 1))
     if runs:
-        world.see(wishing("e0", of=1, gang="e", created=5.0, owner="j"))
+        world.see(with_topology("e0", of=1, gang="e", created=5.0, owner="j"))
         world.run("e")
         if deleted:
-            world.see(wishing("e1", of=1, gang="e", created=10.0, owner="j", gpus=2))
+            world.see(with_topology("e1", of=1, gang="e", created=10.0, owner="j", gpus=2))
     else:
-        world.see(wishing("e1", of=1, gang="e", created=10.0, owner="j", gpus=2))
-    world.see(wishing("other", of=1, gang="e", created=600.0, owner="j", gated=True))
+        world.see(with_topology("e1", of=1, gang="e", created=10.0, owner="j", gpus=2))
+    world.see(with_topology("other", of=1, gang="e", created=600.0, owner="j", gated=True))
     if deleted:
         world.gone("e1")
-    world.see(wishing("e2", of=1, gang="e", created=700.0, owner="j", gpus=2))
+    world.see(with_topology("e2", of=1, gang="e", created=700.0, owner="j", gpus=2))
     assert age(world) == created
 
 
 def test_a_pod_that_ran_and_finished_gives_no_age_either() -> None:
     world = World().start(node("a", 1))
-    world.see(wishing("e0", of=2, gang="e", created=5.0, owner="j"))
+    world.see(with_topology("e0", of=2, gang="e", created=5.0, owner="j"))
     world.see(replace(world.pods["e0"], node="a"))
     world.see(replace(world.pods["e0"], finished=True))
-    world.see(wishing("e1", of=2, gang="e", created=700.0, owner="j", gpus=2))
+    world.see(with_topology("e1", of=2, gang="e", created=700.0, owner="j", gpus=2))
     assert age(world) == 700.0
 
 

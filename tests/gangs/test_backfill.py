@@ -14,14 +14,14 @@ from muster.domain.decision import Decision, Unplaceable
 from muster.domain.levels import Naming
 from muster.domain.node import Node, Resources
 from muster.domain.peers import HostPort, PeerRules, PeerTerm, SpreadTerm
-from muster.domain.pod import Pod, Wishes
+from muster.domain.pod import Pod, TopologyRequest
 from muster.domain.policies import Policies
 from muster.domain.reasons import Cause
 from muster.domain.request import NodeRules, Segment, SelectorTerm
 from muster.gangs.messages.inputs import PoliciesSeen, SolveFailed
 from muster.gangs.messages.settings import Settings
 from tests.gangs.test_in_tree import but, claiming
-from tests.gangs.world import World, foreign, node, pod, wishing
+from tests.gangs.world import World, foreign, node, pod, with_topology
 
 HAS_APP = SelectorTerm("app", "In", ("h",))
 
@@ -79,9 +79,9 @@ def test_a_partially_bound_gang_may_use_nodes_reserved_for_another() -> None:
     gang = next(iter(world.coordinator.state.gangs.values()))
     foreign_reservation = replace(reservation, gang="another")
     world.coordinator.state.backfill.current = foreign_reservation
-    assert world.coordinator.state.open_to(gang).nodes["a"].free_gpu_count == 0
+    assert world.coordinator.state.snapshot_for(gang).nodes["a"].free_gpu_count == 0
     gang.was_complete, gang.group = False, replace(gang.group, bound=(pod("x", node="c"),))
-    assert world.coordinator.state.open_to(gang).nodes["a"].free_gpu_count == 3
+    assert world.coordinator.state.snapshot_for(gang).nodes["a"].free_gpu_count == 3
 
 
 def racks(**nodes: int) -> list[Node]:
@@ -106,8 +106,10 @@ def test_of_places_that_are_as_good_the_one_is_reserved_where_least_must_come_fr
 ) -> None:
     world = World().start(*racks(**used))
     world.see(*(foreign(f"f{name}", name, gpus) for name, gpus in used.items() if gpus))
-    wishes = Wishes(required_scope=scope)
-    world.see(*(wishing(f"p{i}", wishes, of=least, gpus=size) for i, size in enumerate(sizes)))
+    topology_request = TopologyRequest(required_scope=scope)
+    world.see(
+        *(with_topology(f"p{i}", topology_request, of=least, gpus=size) for i, size in enumerate(sizes))
+    )
     world.wait(600)
     assert reserved_nodes(world) == nodes
 
@@ -121,7 +123,9 @@ def test_racks_of_one_name_in_two_zones_are_two_domains(unique: bool) -> None:
     world = World(Settings(settle_s=0, backfill_share=1.0)).start(*nodes)
     world.send(PoliciesSeen(world.now, Policies(naming=Naming(("rack",) if unique else ()))))
     world.see(foreign("f", "a", 4), foreign("g", "b", 1))
-    world.see(*(wishing(f"p{i}", Wishes(required_scope="rack"), of=2, gpus=4) for i in range(2)))
+    world.see(
+        *(with_topology(f"p{i}", TopologyRequest(required_scope="rack"), of=2, gpus=4) for i in range(2))
+    )
     world.wait(600)
     assert reserved_nodes(world) == ({"a", "b"} if unique else set())
 
@@ -132,7 +136,7 @@ def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
     world.see(pod("p0", gang="", gpus=4))
     world.run("p0")
     world.see(pod("old", gang="", gpus=4))
-    world.see(*(wishing(f"e{i}", of=1, node="a" if i == 0 else "") for i in range(2)))
+    world.see(*(with_topology(f"e{i}", of=1, node="a" if i == 0 else "") for i in range(2)))
     world.wait(700)
     state = world.coordinator.state
     assert state.backfill.current is not None
@@ -200,14 +204,14 @@ def test_it_hides_nothing_from_the_replacement_of_a_running_gangs_member() -> No
 def test_further_members_of_a_running_gang_wait_behind_it() -> None:
     world = World().start(node("a", 8), node("b", 8), node("c", 8))
     world.see(foreign("fa", "a", 6), foreign("fb", "b", 6), foreign("fc", "c", 7))
-    world.see(wishing("e0", of=1, gang="e"))
+    world.see(with_topology("e0", of=1, gang="e"))
     world.run("e")
     world.see(pod("b0", gang="b", gpus=8), pod("b1", gang="b", gpus=8))
     world.wait(600)
     assert owner(world) == "b"
     nodes = {name for name in "abc" if name not in reserved_nodes(world)}
     assert world.pods["e0"].node in nodes or nodes == {"c"}
-    world.see(wishing("e1", of=1, gang="e", gpus=2))
+    world.see(with_topology("e1", of=1, gang="e", gpus=2))
     assert world.phase("e") == "unplaceable"
 
 
@@ -234,11 +238,11 @@ def test_what_pods_without_gpus_take_does_not_come_free(cpu_milli: int, gpus: in
 
 def test_members_of_the_gang_that_run_stay_where_they_are() -> None:
     world = World().start(node("a", 8), node("b", 8))
-    world.see(wishing("e0", of=1, gang="e", gpus=1))
+    world.see(with_topology("e0", of=1, gang="e", gpus=1))
     world.run("e")
     home = world.pods["e0"].node
     free_node = "b" if home == "a" else "a"
-    world.see(foreign("f", free_node, 2), wishing("e1", of=1, gang="e", gpus=8))
+    world.see(foreign("f", free_node, 2), with_topology("e1", of=1, gang="e", gpus=8))
     world.wait(600)
     assert reserved_nodes(world) == {free_node}
 
@@ -248,7 +252,7 @@ def test_a_domain_that_failed_for_a_term_is_not_the_next_choice(scope: str | Non
     """Each rack is a node: a lacks one GPU, b two and c three. No pods end."""
     world = World().start(*racks(a=0, b=0, c=0))
     world.see(foreign("fa", "a", 1), foreign("fb", "b", 2), foreign("fc", "c", 3))
-    world.see(wishing("p", Wishes(required_scope=scope), gpus=4))
+    world.see(with_topology("p", TopologyRequest(required_scope=scope), gpus=4))
     reserved = []
     for _ in range(4):
         world.wait(600)
@@ -348,10 +352,10 @@ NEVER: dict[str, tuple[int, dict[str, Any]]] = {
         10,
         {"gpus": 4, "peers": PeerRules(host_ports=(HostPort(1, "TCP"),))},
     ),
-    "two in one GPU": (2, {"gpus": 1, "wishes": Wishes(required_scope="gpu")}),
-    "a role in one node": (2, {"wishes": Wishes(role="w", role_scope="node")}),
-    "segments in one node": (4, {"wishes": Wishes(segments=(Segment(2, "node"),))}),
-    "three, one in a zone": (3, {"wishes": Wishes(per_scope=(MaxPer("zone", 1),))}),
+    "two in one GPU": (2, {"gpus": 1, "topology_request": TopologyRequest(required_scope="gpu")}),
+    "a role in one node": (2, {"topology_request": TopologyRequest(role="w", role_scope="node")}),
+    "segments in one node": (4, {"topology_request": TopologyRequest(segments=(Segment(2, "node"),))}),
+    "three, one in a zone": (3, {"topology_request": TopologyRequest(per_scope=(MaxPer("zone", 1),))}),
     "a selector of no node": (2, {"rules": NodeRules((SelectorTerm("no", "In", ("such",)),))}),
     "16 GPUs a member": (2, {"gpus": 16}),
     "what no node offers": (2, {"resources": Resources(1_000, 1 << 30, 1, (("rdma/x", 1),))}),
@@ -370,8 +374,8 @@ def test_a_gang_that_fits_on_no_cluster_of_these_nodes_hides_nothing(
     members: int, more: dict[str, Any]
 ) -> None:
     world = two_zones()
-    wishes: dict[str, Any] = {"gpus": 8, "labels": (("app", "h"),)} | more
-    world.see(*(wishing(f"h{i}", of=members, gang="h", **wishes) for i in range(members)))
+    topology_request: dict[str, Any] = {"gpus": 8, "labels": (("app", "h"),)} | more
+    world.see(*(with_topology(f"h{i}", of=members, gang="h", **topology_request) for i in range(members)))
     assert world.phase("h") == "unplaceable"
     world.wait(1300)
     assert owner(world) == ""

@@ -25,7 +25,7 @@ from muster.gangs.messages.calls import (
 )
 from muster.gangs.messages.inputs import NodeSeen
 from muster.gangs.messages.instructions import EventReason, Outcome
-from tests.gangs.world import TRACE_ID, WALL_NS, World, foreign, node, pod, stand, wishing
+from tests.gangs.world import TRACE_ID, WALL_NS, World, foreign, node, pod, stand, with_topology
 
 PAIR = (pod("p0"), pod("p1"))
 
@@ -154,7 +154,7 @@ def test_an_agent_that_goes_before_permit_is_not_counted_on() -> None:
 
 def test_those_that_are_not_placed_are_not_told_that_they_are() -> None:
     world = World().start(node("a", 2))
-    world.see(*(wishing(f"p{i}", of=2) for i in range(8)))
+    world.see(*(with_topology(f"p{i}", of=2) for i in range(8)))
     world.run()
     placed_events = [event for event in world.events if event.reason is EventReason.PLACED]
     assert [event.objects for event in placed_events] == [(("p0", "p0"),)]

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from muster.domain.pod import Wishes
+from muster.domain.pod import TopologyRequest
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.lifecycle import arrivals, recovery
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Outcome
-from tests.gangs.world import World, foreign, node, pod, wishing
+from tests.gangs.world import World, foreign, node, pod, with_topology
 
 GANGS = 6
 
@@ -107,7 +107,7 @@ def test_policies_hold_for_each_gang_before_anything_is_planned() -> None:
     world = World().start(node("a"))
     world.see(foreign("f", "a", gpus=4))
     for number in range(GANGS):
-        world.see(wishing(f"p{number}", Wishes(required_scope="rack"), gang=f"g{number}"))
+        world.see(with_topology(f"p{number}", TopologyRequest(required_scope="rack"), gang=f"g{number}"))
     world.wait(10)
     solves_before = world.asked
     world.send(inputs.PoliciesSeen(world.now, without))
@@ -120,6 +120,6 @@ def test_policies_hold_for_each_gang_before_anything_is_planned() -> None:
     fresh.send(inputs.PoliciesSeen(fresh.now, without))
     fresh.start(node("a"))
     for number in range(GANGS):
-        fresh.see(wishing(f"p{number}", Wishes(required_scope="rack"), gang=f"g{number}"))
+        fresh.see(with_topology(f"p{number}", TopologyRequest(required_scope="rack"), gang=f"g{number}"))
     fresh.wait(10)
     assert phases(world) == phases(fresh)

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.levels import FABRIC
-from muster.domain.pod import Pod, Wishes
+from muster.domain.pod import Pod, TopologyRequest
 from muster.domain.request import RolePreference, Scope
 from muster.gangs.capacity.requests import request
 from tests.gangs.test_requests import FOURS, group_of, ledger_of, on
-from tests.gangs.world import wishing
+from tests.gangs.world import with_topology
 
 
-def channel(uid: str, domain: str, wishes: Wishes | None = None) -> Pod:
+def channel(uid: str, domain: str, topology_request: TopologyRequest | None = None) -> Pod:
     """A pod with a channel of this ComputeDomain."""
-    return replace(wishing(uid, wishes), compute_domain=domain)
+    return replace(with_topology(uid, topology_request), compute_domain=domain)
 
 
 NEAR = (Scope.NVLINK_DOMAIN, FABRIC)
@@ -26,11 +26,11 @@ OF_DOMAINS: dict[str, tuple[list[Pod], list[RolePreference]]] = {
         [RolePreference("the members of the ComputeDomain", NEAR, frozenset({""}))],
     ),
     "a member without a channel": (
-        [channel("p0", "x"), channel("p1", "x"), wishing("p2")],
+        [channel("p0", "x"), channel("p1", "x"), with_topology("p2")],
         [RolePreference("the members of the ComputeDomain", NEAR, frozenset({"role-2"}))],
     ),
     "two roles of one": (
-        [channel("p0", "x", Wishes("a")), channel("p1", "x", Wishes("b"))],
+        [channel("p0", "x", TopologyRequest("a")), channel("p1", "x", TopologyRequest("b"))],
         [RolePreference("the members of the ComputeDomain", NEAR, frozenset({"a", "b"}))],
     ),
     "two, with a lone member": (
@@ -45,10 +45,13 @@ OF_DOMAINS: dict[str, tuple[list[Pod], list[RolePreference]]] = {
         [RolePreference("the members of the ComputeDomain", NEAR, frozenset({""}))],
     ),
     "users' own preference": (
-        [channel(f"p{at}", "x", Wishes("w", role_preferred=("rack",))) for at in range(2)],
+        [channel(f"p{at}", "x", TopologyRequest("w", role_preferred=("rack",))) for at in range(2)],
         [RolePreference("role w", ("rack",), frozenset({"w"}))],
     ),
-    "a scope of the role": ([channel(f"p{at}", "x", Wishes("w", role_scope="rack")) for at in range(2)], []),
+    "a scope of the role": (
+        [channel(f"p{at}", "x", TopologyRequest("w", role_scope="rack")) for at in range(2)],
+        [],
+    ),
     "segments of two": ([channel(f"p{at}", f"x{at // 4}", FOURS) for at in range(8)], []),
     "one member": ([channel("p0", "x")], []),
 }

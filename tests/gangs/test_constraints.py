@@ -11,7 +11,7 @@ import pytest
 from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
 from muster.domain.node import Node
 from muster.domain.peers import HostPort, PeerRules, PeerTerm, Selector, SpreadTerm
-from muster.domain.pod import Pod, Wishes
+from muster.domain.pod import Pod, TopologyRequest
 from muster.domain.request import NodeRules, Request, SelectorTerm
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.queueing_hints import QueueingHint
@@ -20,7 +20,7 @@ from muster.gangs.peers.constraints import MAX_RULES
 from muster.gangs.peers.existing_pods import Changes
 from muster.gangs.pending.watchers import Watchers
 from tests.gangs.test_requests import group_of
-from tests.gangs.world import foreign, node, wishing
+from tests.gangs.world import foreign, node, with_topology
 
 HOST = "kubernetes.io/hostname"
 ZONE = "topology.kubernetes.io/zone"
@@ -36,7 +36,7 @@ def term(name: str, key: str = HOST, *namespaces: str, by: Selector = None) -> P
 
 
 def member(uid: str, labels: dict[str, str] | None = None, role: str = "", **rules: Any) -> Pod:
-    new_pod = wishing(uid, Wishes(role))
+    new_pod = with_topology(uid, TopologyRequest(role))
     return replace(new_pod, labels=tuple(sorted((labels or {}).items())), peers=PeerRules(**rules))
 
 

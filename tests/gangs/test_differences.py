@@ -224,7 +224,7 @@ def test_what_claims_hold_is_shown_and_counts() -> None:
     world = World().start(SERVED)
     world.see(by_plan(0, 1))
     hold(world, (gpu(2), gpu(3)))
-    ((shown,),) = world.coordinator.gpus_taken(["a"])
+    ((shown,),) = world.coordinator.gpus_of_pods(["a"])
     assert shown.gpus == mask_of([2, 3])
     assert world.coordinator.snapshot().nodes["a"].free_gpus == mask_of([0, 1, 4, 5, 6, 7])
     world.send(NodeSeen(world.now, replace(SERVED, unhealthy=mask_of([0]))))

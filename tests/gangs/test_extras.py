@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, foreign, node, pod
 
@@ -21,7 +21,7 @@ def members(
         pod(
             f"{gang}{i}",
             gpus=gpus,
-            claim=GangClaim("annotations", gang, least, wishes=Wishes(role=role)),
+            claim=GangClaim("annotations", gang, least, topology_request=TopologyRequest(role=role)),
             priority=priority,
             created=created,
         )

@@ -8,7 +8,7 @@ import pytest
 
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Resources
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import NodeRules
 from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint
@@ -16,7 +16,7 @@ from muster.gangs.lifecycle.arrivals import COUNT_EVERY_S, MANY
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import Settings
-from tests.gangs.world import World, foreign, node, pod, wishing
+from tests.gangs.world import World, foreign, node, pod, with_topology
 
 
 def let_through(world: World) -> list[int]:
@@ -49,7 +49,7 @@ def counting(world: World, monkeypatch: pytest.MonkeyPatch) -> list[NameKey]:
 
 def test_an_ill_formed_gang_that_arrives_pod_by_pod_is_refused_a_few_times() -> None:
     world = World(Settings()).start(node("a"))
-    stream(world, [wishing(f"p{i}", of=None) for i in range(200)])
+    stream(world, [with_topology(f"p{i}", of=None) for i in range(200)])
     world.wait(3)
     assert world.phase() == "invalid"
     assert len(world.verdicts) <= 4
@@ -59,10 +59,10 @@ def test_an_ill_formed_gang_that_arrives_pod_by_pod_is_refused_a_few_times() -> 
 
 def test_of_a_refused_gang_only_new_members_are_told() -> None:
     world = World().start(node("a", gpus=1))
-    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.see(*(with_topology(f"p{i}", of=2) for i in range(2)))
     assert world.phase() == "unplaceable"
     first = world.verdict()
-    world.see(wishing("p2", of=2))
+    world.see(with_topology("p2", of=2))
     again = world.verdict()
     assert (again.generation, again.reason) == (first.generation, first.reason)
     assert [name for name, _ in again.members] == ["p0", "p1", "p2"]
@@ -78,7 +78,7 @@ def test_thousands_that_come_and_go_are_counted_a_few_times(
 ) -> None:
     world = World(Settings(), auto=False).start(node("a"))
     counted = counting(world, monkeypatch)
-    pods = [wishing(f"p{i}", of=of) for i in range(1000)]
+    pods = [with_topology(f"p{i}", of=of) for i in range(1000)]
     for member in pods:
         world.see(member)
     world.wait(5)
@@ -98,7 +98,7 @@ def test_an_ill_formed_gang_that_arrives_slowly_is_counted_a_few_times(
 ) -> None:
     world = World(Settings()).start(node("a"))
     counted = counting(world, monkeypatch)
-    stream(world, [wishing(f"p{i}", of=None) for i in range(200)], every_s=0.1)
+    stream(world, [with_topology(f"p{i}", of=None) for i in range(200)], every_s=0.1)
     assert len(counted) < 10
 
 
@@ -182,7 +182,7 @@ def test_a_first_run_of_thousands_that_goes_beside_a_second_is_counted_a_few_tim
 
 def test_an_elastic_gang_is_planned_when_its_pods_have_come() -> None:
     world = World(Settings(), auto=False).start(node("a"))
-    stream(world, [wishing(f"p{i}", of=2) for i in range(10)], every_s=0.1)
+    stream(world, [with_topology(f"p{i}", of=2) for i in range(10)], every_s=0.1)
     assert world.solves == []
     world.wait(0.5)
     (solve,) = world.solves
@@ -191,18 +191,18 @@ def test_an_elastic_gang_is_planned_when_its_pods_have_come() -> None:
 
 def test_pods_that_never_end_to_come_are_not_waited_for() -> None:
     world = World(Settings(), auto=False).start(node("a"))
-    stream(world, [wishing(f"p{i}", of=2) for i in range(40)], every_s=0.1)
+    stream(world, [with_topology(f"p{i}", of=2) for i in range(40)], every_s=0.1)
     assert len(world.solves) == 1
     assert 29 <= world.solves[0].request.size <= 31
 
 
 def test_a_gang_that_is_complete_at_last_waits_for_more_from_then_on() -> None:
     world = World(Settings(), auto=False).start(node("a"))
-    stream(world, [wishing(f"p{i}", of=4) for i in range(4)], every_s=1.5)
+    stream(world, [with_topology(f"p{i}", of=4) for i in range(4)], every_s=1.5)
     assert [solve.request.size for solve in world.solves] == [4]  # 0.5 s after the last one
     world = World(Settings(), auto=False).start(node("a"))
-    stream(world, [wishing(f"p{i}", of=4) for i in range(3)], every_s=1.5)
-    stream(world, [wishing(f"p{i}", of=4) for i in range(3, 9)], every_s=0.1)
+    stream(world, [with_topology(f"p{i}", of=4) for i in range(3)], every_s=1.5)
+    stream(world, [with_topology(f"p{i}", of=4) for i in range(3, 9)], every_s=0.1)
     world.wait(0.5)
     assert [solve.request.size for solve in world.solves] == [9]
 
@@ -215,9 +215,9 @@ def test_a_gang_of_a_fixed_number_is_planned_at_once() -> None:
 
 def test_members_that_come_while_the_planner_works_are_part_of_its_next_answer() -> None:
     world = World(Settings(), auto=False).start(node("a", gpus=1))
-    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.see(*(with_topology(f"p{i}", of=2) for i in range(2)))
     world.wait(1)
-    world.see(wishing("p2", of=2))
+    world.see(with_topology("p2", of=2))
     world.solve()
     assert world.verdicts == []
     world.wait(1)
@@ -226,10 +226,10 @@ def test_members_that_come_while_the_planner_works_are_part_of_its_next_answer()
 
 def test_members_that_join_a_running_gang_are_planned_together() -> None:
     world = World(Settings()).start(node("a"))
-    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.see(*(with_topology(f"p{i}", of=2) for i in range(2)))
     world.wait(1)
     world.run()
-    stream(world, [wishing("p2", of=2), wishing("p3", of=2)])
+    stream(world, [with_topology("p2", of=2), with_topology("p3", of=2)])
     world.coordinator.summary()  # looking at it changes nothing
     world.wait(1)
     assert [name for name, _ in world.verdict().members] == ["p2", "p3"]
@@ -259,9 +259,9 @@ def test_new_numbers_are_not_published_before_numbers_s() -> None:
     """A change that may help is looked at at once; its answer is published when `numbers_s` is over."""
     racks = {name: {"topology.kubernetes.io/rack": f"rack-{name}"} for name in "ab"}
     world = World().start(*(node(name, gpus=8, labels=labels) for name, labels in racks.items()))
-    scope = replace(wishing("x").claim.wishes, required_scope="rack")  # type: ignore[union-attr]
+    scope = replace(with_topology("x").claim.topology_request, required_scope="rack")  # type: ignore[union-attr]
     world.see(foreign("fa", "a", 4), foreign("fb", "b", 4))
-    world.see(*(wishing(f"p{i}", scope, of=2, gpus=3) for i in range(2)))
+    world.see(*(with_topology(f"p{i}", scope, of=2, gpus=3) for i in range(2)))
     first = world.verdict()
     world.wait(30)
     world.see(foreign("fb", "b", 3))
@@ -317,8 +317,11 @@ def test_enough_that_lies_in_pieces_asks_nothing() -> None:
 def test_where_members_run_a_new_label_asks_again_however_full_the_node_is() -> None:
     rack = {"topology.kubernetes.io/rack": "r1"}
     world = World().start(node("a", gpus=1), node("b", gpus=1, labels=rack))
-    wish = replace(wishing("x").claim.wishes, required_scope="rack")  # type: ignore[union-attr]
-    world.see(replace(wishing("p0", wish, of=2), node="a", allocation=1), wishing("p1", wish, of=2))
+    topology_request = replace(with_topology("x").claim.topology_request, required_scope="rack")  # type: ignore[union-attr]
+    world.see(
+        replace(with_topology("p0", topology_request, of=2), node="a", allocation=1),
+        with_topology("p1", topology_request, of=2),
+    )
     assert world.phase() == "unplaceable"
     world.send(inputs.NodeSeen(world.now, node("a", gpus=1, labels=rack)))
     assert world.planned()
@@ -327,7 +330,7 @@ def test_where_members_run_a_new_label_asks_again_however_full_the_node_is() -> 
 def test_needs_pass_over_a_gang_only_where_it_can_not_fit() -> None:
     world = World(Settings(), auto=False).start(node("a", gpus=4), node("b", gpus=4))
     ledger = world.coordinator.state.ledger
-    world.see(*(wishing(f"p{i}", of=2, gpus=size) for i, size in enumerate((4, 4, 4, 1))))
+    world.see(*(with_topology(f"p{i}", of=2, gpus=size) for i, size in enumerate((4, 4, 4, 1))))
     world.wait(1)
     hint = QueueingHint.of(world.solves[-1].request)
     assert hint.quotas == (("nvidia.com/gpu", 1, 2), ("nvidia.com/gpu", 4, 1))
@@ -354,10 +357,10 @@ def test_pods_of_thousands_of_roles_are_counted_a_few_times(monkeypatch: pytest.
     """Each pod asks for something else than those before, so none of them can be left uncounted for good."""
     world = World(settings=Settings()).start(node("a"))
     counted = counting(world, monkeypatch)
-    stream(world, [wishing(f"p{i}", Wishes(role=f"r{i}"), of=1000) for i in range(999)])
+    stream(world, [with_topology(f"p{i}", TopologyRequest(role=f"r{i}"), of=1000) for i in range(999)])
     assert world.phase() == "collecting"
     assert len(counted) < 2 * MANY
-    stream(world, [wishing("p999", Wishes(role="r999"), of=1000)])
+    stream(world, [with_topology("p999", TopologyRequest(role="r999"), of=1000)])
     world.wait(2)
     assert world.phase() == "unplaceable"
 
@@ -368,16 +371,16 @@ def test_a_member_of_thousands_that_changes_again_and_again_is_counted_a_few_tim
 ) -> None:
     world = World(settings=Settings()).start(node("a"))
     size = 1000 if at == "unplaceable" else 1001
-    stream(world, [wishing(f"p{i}", of=size) for i in range(1000)])
+    stream(world, [with_topology(f"p{i}", of=size) for i in range(1000)])
     world.wait(5)
     assert world.phase() == at
     counted = counting(world, monkeypatch)
-    stream(world, [wishing("p0", Wishes(role=f"r{i % 7}"), of=size) for i in range(200)])
+    stream(world, [with_topology("p0", TopologyRequest(role=f"r{i % 7}"), of=size) for i in range(200)])
     assert len(counted) <= 10
     world.wait(5)
     assert world.phase() == at
     members = world.coordinator.state.gangs["ns/annotations/g"].group.unbound
-    assert {pod.claim.wishes.role for pod in members if pod.claim} == {"", "r3"}
+    assert {pod.claim.topology_request.role for pod in members if pod.claim} == {"", "r3"}
 
 
 def test_a_pod_group_that_changes_again_and_again_is_taken_in_a_few_times(
@@ -427,7 +430,7 @@ def test_a_job_whose_pods_name_thousands_of_gangs_has_them_counted_a_few_times(
 ) -> None:
     """Each pod that succeeds may be one that any of these gangs needs no more."""
     world = World(settings=Settings()).start(node("a"))
-    stream(world, [wishing(f"p{i}", gang=f"g{i}", of=2, owner="job") for i in range(200)])
+    stream(world, [with_topology(f"p{i}", gang=f"g{i}", of=2, owner="job") for i in range(200)])
     world.wait(10)
     counted = counting(world, monkeypatch)
     for number in range(100):

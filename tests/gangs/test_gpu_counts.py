@@ -10,7 +10,7 @@ import pytest
 
 from muster.domain.allocation import ALLOCATION
 from muster.domain.node import DeviceClaim, Node, Usage
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.topology import mask_of
 from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.messages.inputs import DeviceClaimSeen
@@ -117,7 +117,7 @@ def test_members_that_come_later_are_of_the_role_of_those_that_run() -> None:
 
 def test_members_with_other_counts_disagree() -> None:
     world = World(answers_in_tree=True).start(served())
-    claim = GangClaim("annotations", "g", 2, wishes=Wishes(role="w", role_scope="rack"))
+    claim = GangClaim("annotations", "g", 2, topology_request=TopologyRequest(role="w", role_scope="rack"))
     world.see(asking("p0", 1, 2, claim=claim), asking("p1", 1, 3, claim=claim))
     (view,) = world.coordinator.summary()
     assert "1 or 2 nvidia.com/gpu" in view.reason

@@ -9,11 +9,11 @@ import pytest
 
 from muster.domain.constraints import AntiAffinity
 from muster.domain.peers import PeerRules
-from muster.domain.pod import Pod, Wishes
+from muster.domain.pod import Pod, TopologyRequest
 from muster.domain.request import Member, Request
 from muster.gangs.messages.calls import BindingFate, InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.pending.in_tree import InTree
-from tests.gangs.world import World, node, pod, wishing
+from tests.gangs.world import World, node, pod, with_topology
 
 PLUGIN = "VolumeBinding"
 WHY = "node(s) didn't match PersistentVolume's node affinity"
@@ -195,7 +195,7 @@ def test_no_domain_is_reserved_for_a_gang_that_no_free_gpu_would_help(answer: In
 
 def test_members_without_their_claims_do_not_stop_those_that_are_enough() -> None:
     world = cluster()
-    world.see(*(wishing(f"m{i}", of=2, peers=PeerRules(volume_claims=(f"c{i}",))) for i in range(3)))
+    world.see(*(with_topology(f"m{i}", of=2, peers=PeerRules(volume_claims=(f"c{i}",))) for i in range(3)))
     world.report(but("n03"))  # of the two that were there first
     world.report(but("n03"), InTreeAnswer(missing_claims=("c2",)), of=((0, 1), (2,)))
     assert [name for name, _ in world.verdict().members] == ["m0", "m1"]
@@ -245,7 +245,7 @@ class _Counted(dict[str, str]):
 
 def test_an_answer_of_many_pods_is_compared_once() -> None:
     world = cluster()
-    world.see(*(wishing(f"m{i}", of=64, peers=PeerRules(volume_claims=(f"c{i}",))) for i in range(64)))
+    world.see(*(with_topology(f"m{i}", of=64, peers=PeerRules(volume_claims=(f"c{i}",))) for i in range(64)))
     world.wait(1)
     world.report(but("n03"))
     refused = _Counted(but("n03").refused)
@@ -280,8 +280,11 @@ def test_room_reaches_the_planner() -> None:
 def test_parts_of_a_role_have_names_of_their_own_and_constraints_follow_them() -> None:
     world = cluster()
     world.auto = False
-    wishes = Wishes(role="worker")
-    pods = [wishing(uid, wishes, of=3, peers=PeerRules(volume_claims=(uid,))) for uid in ("a", "b", "c")]
+    topology_request = TopologyRequest(role="worker")
+    pods = [
+        with_topology(uid, topology_request, of=3, peers=PeerRules(volume_claims=(uid,)))
+        for uid in ("a", "b", "c")
+    ]
     world.see(*pods)
     world.report(but("n01"), but("n02"), of=((0, 2), (1,)))
     solve = world.solves[0]
@@ -295,7 +298,7 @@ def test_parts_of_a_role_have_names_of_their_own_and_constraints_follow_them() -
         roles=(replace(solve.request.roles[0], name="worker", members=_members(solve.request)),),
         constraints=(AntiAffinity("x", "rack", frozenset({"worker"}), frozenset({"worker"})),),
     )
-    parts = world.coordinator.state.in_tree.refine(solve.gang, whole)
+    parts = world.coordinator.state.in_tree.answers(solve.gang).refine(whole)
     two_parts = frozenset({"worker-1", "worker-2"})
     assert parts.constraints == (AntiAffinity("x", "rack", two_parts, two_parts),)
 
@@ -385,10 +388,10 @@ def test_a_role_with_a_scope_of_its_own_stays_in_one_part_of_it(volumes: tuple[s
     names = [f"{rack}-{i}" for rack in racks for i in range(2)]
     label = "topology.kubernetes.io/rack"
     world = World(answers_in_tree=True).start(*(node(name, 8, {label: name[:2]}) for name in names))
-    worker = Wishes(role="worker", role_scope="rack")
-    world.see(wishing("m", Wishes(role="master"), of=3))
+    worker = TopologyRequest(role="worker", role_scope="rack")
+    world.see(with_topology("m", TopologyRequest(role="master"), of=3))
     for uid in ("w0", "w1"):
-        world.see(wishing(uid, worker, of=3, peers=PeerRules(volume_claims=(uid,))))
+        world.see(with_topology(uid, worker, of=3, peers=PeerRules(volume_claims=(uid,))))
     answers = (but(*(name for name in names if name[:2] == rack), of=names) for rack in volumes)
     world.report(*answers, of=((0,), (1,)))
     for _ in range(9):

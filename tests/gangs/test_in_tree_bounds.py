@@ -8,15 +8,15 @@ import pytest
 
 from muster.domain.node import Resources
 from muster.domain.peers import PeerRules
-from muster.domain.pod import Wishes
+from muster.domain.pod import TopologyRequest
 from muster.domain.request import Role, Segment
 from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 from muster.gangs.messages.instructions import AskInTree
 from muster.gangs.messages.settings import Settings
 from muster.gangs.pending import answers
 from muster.gangs.pending.answers import SubrequestCache, subrequests
-from muster.gangs.pending.in_tree import InTree
-from tests.gangs.world import World, node, pod, wishing
+from muster.gangs.pending.refinement import GangAnswers
+from tests.gangs.world import World, node, pod, with_topology
 
 BY = "VolumeBinding: node(s) didn't match PersistentVolume's node affinity"
 NAMES = tuple(f"n{i:02}" for i in range(40))
@@ -39,7 +39,9 @@ def test_unlike_roles_that_no_node_admits_share_one_map_of_the_nodes(answer: InT
     """A user may create thousands of roles, and a cluster has thousands of nodes."""
     world = cluster()
     unlike = (Resources(1_000 + i, 1 << 30, 1) for i in range(9))
-    world.see(*(wishing(f"m{i}", peers=CLAIMS, resources=resources) for i, resources in enumerate(unlike)))
+    world.see(
+        *(with_topology(f"m{i}", peers=CLAIMS, resources=resources) for i, resources in enumerate(unlike))
+    )
     world.wait(1)
     world.report(InTreeAnswer(), answer, of=((0,), tuple(range(1, 9))))
     excluded = world.solves[-1].excluded
@@ -50,8 +52,8 @@ def test_unlike_roles_that_no_node_admits_share_one_map_of_the_nodes(answer: InT
 
 def test_a_role_that_stays_whole_leaves_out_what_all_its_answers_refuse() -> None:
     world = cluster()
-    wishes = Wishes(segments=(Segment(1, "rack"),))
-    world.see(*(wishing(f"m{i}", wishes, peers=CLAIMS) for i in range(3)))
+    topology_request = TopologyRequest(segments=(Segment(1, "rack"),))
+    world.see(*(with_topology(f"m{i}", topology_request, peers=CLAIMS) for i in range(3)))
     world.wait(1)
     answers = (but("n01", "n02"), but("n02", "n03"), InTreeAnswer(everywhere=BY))
     world.report(*answers, of=((0,), (1,), (2,)))
@@ -62,7 +64,7 @@ def test_a_role_that_stays_whole_leaves_out_what_all_its_answers_refuse() -> Non
 def test_a_gang_with_too_many_lists_of_matching_gpus_is_refused_and_they_are_not_kept() -> None:
     """Each pod may ask by other selectors, and each subrequest too: all nodes are looked at for each list."""
     world = cluster()
-    world.see(*(wishing(f"m{i}", peers=CLAIMS) for i in range(3)))
+    world.see(*(with_topology(f"m{i}", peers=CLAIMS) for i in range(3)))
     world.wait(1)
     alike = frozenset({"gpu.example.com/gpu-0"})
     answers = [InTreeAnswer(devices=(dict.fromkeys(NAMES, alike),) * lists) for lists in (6, 6, 5)]
@@ -79,7 +81,10 @@ def unlike_roles(world: World, roles: int) -> None:
     """Make a gang whose pods differ in their processors alone."""
     unlike = [Resources(1_000 + i, 1 << 30, 1) for i in range(roles)]
     world.see(
-        *(wishing(f"m{i}", peers=CLAIMS, gpus=1, resources=resources) for i, resources in enumerate(unlike))
+        *(
+            with_topology(f"m{i}", peers=CLAIMS, gpus=1, resources=resources)
+            for i, resources in enumerate(unlike)
+        )
     )
     world.wait(1)
 
@@ -112,7 +117,7 @@ def test_roles_that_take_all_matching_gpus_share_them_too() -> None:
 
 def test_a_gang_that_is_refused_costs_no_look_at_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    monkeypatch.setattr(InTree, "refine", lambda *arguments: looks.append(arguments))
+    monkeypatch.setattr(GangAnswers, "refine", lambda *arguments: looks.append(arguments))
     world = cluster()
     unlike_roles(world, 3)
     world.report(replace(with_cards(), everywhere=BY))
@@ -160,11 +165,11 @@ class Compared(dict[str, str]):
 def test_large_answers_are_not_compared_for_each_role(roles: int) -> None:
     """Four answers, each as two equal objects. Each role has a member for each of these eight."""
     world = cluster()
-    segments = Wishes(segments=(Segment(1, "rack"),))
+    segments = TopologyRequest(segments=(Segment(1, "rack"),))
     unlike = [Resources(1_000 + role, 1 << 30, 1) for role in range(roles) for _ in range(8)]
     world.see(
         *(
-            wishing(f"m{i:03}", segments, peers=CLAIMS, resources=resources)
+            with_topology(f"m{i:03}", segments, peers=CLAIMS, resources=resources)
             for i, resources in enumerate(unlike)
         )
     )

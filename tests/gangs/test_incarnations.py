@@ -14,14 +14,14 @@ from muster.gangs.messages.calls import Filter, Permit, PlanRef, Reserve
 from muster.gangs.messages.settings import Settings
 from muster.placement.limits import Limits
 from muster.placement.place import place
-from tests.gangs.world import World, bound, node, pod, wishing
+from tests.gangs.world import World, bound, node, pod, with_topology
 
 BEGAN = 50.0
 
 
 def first(uid: str, owner: str, of: int = 2, elastic: bool = False) -> Pod:
     """A pod that waits since before any began."""
-    member = wishing(uid, of=of) if elastic else pod(uid, of=of)
+    member = with_topology(uid, of=of) if elastic else pod(uid, of=of)
     return replace(member, owner=owner, created=1.0)
 
 
@@ -345,11 +345,11 @@ def test_what_is_dealt_anew_while_its_gang_is_refused_is_looked_at_after_it() ->
     """A gang of two owners waits for the planner. Its older owner gets enough pods for a gang of its own; the
     planner is asked, and refuses the gang as it was, before it is counted."""
     world = World(Settings(), auto=False).start(node("a", gpus=2))
-    world.see(wishing("e0", of=2, owner="one", created=1.0))
-    world.see(*(wishing(f"e{i}", of=2, owner="two", created=2.0) for i in (1, 2)))
+    world.see(with_topology("e0", of=2, owner="one", created=1.0))
+    world.see(*(with_topology(f"e{i}", of=2, owner="two", created=2.0) for i in (1, 2)))
     world.see(pod("busy", gang=""))
     world.wait(1)
-    world.see(wishing("e3", of=2, owner="one", created=3.0))
+    world.see(with_topology("e3", of=2, owner="one", created=3.0))
     world.solve()
     solve = world.solves[0]
     assert solve.request.gang.name == "g"

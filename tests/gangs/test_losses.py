@@ -22,7 +22,7 @@ from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
 from muster.gangs.pending import scheduling_queue
 from tests.gangs.test_device_claims import devices, served
-from tests.gangs.world import World, foreign, node, pod, wishing
+from tests.gangs.world import World, foreign, node, pod, with_topology
 
 KEPT_S = Settings().lost_s
 
@@ -197,7 +197,9 @@ def test_nothing_is_kept_of_a_member_that_its_gang_does_not_need(loss: str) -> N
     world = World().start(node("a", 2))
     lone = loss == "a gang of one"
     least = 1 if loss == "above the minimum" else 2
-    members = [single("p0", gpus=2)] if lone else [wishing(f"p{i}", of=least, owner="job") for i in range(2)]
+    members = (
+        [single("p0", gpus=2)] if lone else [with_topology(f"p{i}", of=least, owner="job") for i in range(2)]
+    )
     world.see(*members)
     world.run("p0" if lone else "g")
     if least == 1 and not lone:

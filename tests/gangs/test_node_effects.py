@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.node import Node, Taint
-from muster.domain.pod import Wishes
+from muster.domain.pod import TopologyRequest
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 from muster.gangs.lifecycle.node_changes import WAKES
 from muster.gangs.messages import inputs
 from tests.gangs.test_constraints import WEB, member, other, term
-from tests.gangs.world import World, foreign, node, pod, wishing
+from tests.gangs.world import World, foreign, node, pod, with_topology
 
 HARMLESS: dict[str, Callable[[Node, int], Node]] = {
     "a label that no pod names": lambda before, tick: labelled(before, "feature.example.com/tick", str(tick)),
@@ -180,7 +180,12 @@ def test_a_node_that_changes_all_the_time_has_gangs_planned_again_at_its_rate() 
     """Each of the nodes admits the members. Together they are in no rack that holds both."""
     rack = "topology.kubernetes.io/rack"
     world = World().start(*(node(name, 8, labels={rack: name}) for name in "abc"))
-    world.see(*(wishing(f"p{number}", Wishes(required_scope=rack), of=2, gpus=8) for number in range(2)))
+    world.see(
+        *(
+            with_topology(f"p{number}", TopologyRequest(required_scope=rack), of=2, gpus=8)
+            for number in range(2)
+        )
+    )
     assert world.phase() == "unplaceable"
     asked_before = world.asked
     for tick in range(1200):
@@ -212,26 +217,26 @@ def test_a_full_node_that_moves_has_the_gang_of_its_members_planned_again() -> N
     row = "example.com/row"
     nodes = [node(name, 2, labels={row: at}) for name, at in (("a", "1"), ("b", "1"), ("c", "2"))]
     world = World().start(*nodes)
-    wish = Wishes(required_scope=row)
-    world.see(foreign("f", "b", 2), *(wishing(f"p{n}", wish, of=2) for n in range(2)))
+    topology_request = TopologyRequest(required_scope=row)
+    world.see(foreign("f", "b", 2), *(with_topology(f"p{n}", topology_request, of=2) for n in range(2)))
     world.run()
     assert {world.coordinator.state.ledger.bound[f"p{n}"].node for n in range(2)} == {"a"}
-    world.see(wishing("p2", wish, of=2))
+    world.see(with_topology("p2", topology_request, of=2))
     assert world.phase() == "unplaceable"
     change(world, lambda before, tick: labelled(before, row, "2"), 0)
     assert world.phase() == "planned"
 
 
-SCOPED: dict[str, Wishes] = {
-    "a scope": Wishes(required_scope="example.com/row"),
-    "a preferred scope": Wishes(preferred_scopes=("example.com/row",)),
+SCOPED: dict[str, TopologyRequest] = {
+    "a scope": TopologyRequest(required_scope="example.com/row"),
+    "a preferred scope": TopologyRequest(preferred_scopes=("example.com/row",)),
 }
 
 
 @pytest.mark.parametrize("case", SCOPED)
 def test_the_label_of_a_scope_matters(case: str) -> None:
     world = World().start(node("a", labels={"example.com/row": "1"}), node("b", 0))
-    world.see(wishing("p0", SCOPED[case]))
+    world.see(with_topology("p0", SCOPED[case]))
     (gang,) = world.coordinator.state.gangs.values()
     first = gang.plan
     assert first is not None

@@ -10,11 +10,11 @@ import pytest
 
 from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Node, Taint
-from muster.domain.pod import Wishes
+from muster.domain.pod import TopologyRequest
 from muster.domain.request import NodeRules, Toleration
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate, Permit, StaleError
-from tests.gangs.world import World, foreign, node, pod, stand, wishing
+from tests.gangs.world import World, foreign, node, pod, stand, with_topology
 
 UNHEALTHY = 0b0111
 """Whatever the pair took of node a or b is among these; one GPU is left."""
@@ -132,17 +132,17 @@ def test_a_place_retained_for_a_partially_bound_gang_goes_with_its_node(
 def test_of_members_on_a_vanished_node_one_is_replaced_where_there_is_room(scope: str | None) -> None:
     """The others are bound to it until the pods' garbage collector comes; they are near to nothing."""
     world = World().start(node("a"))
-    world.see(*(wishing(f"p{i}", Wishes(required_scope=scope), of=2) for i in range(2)))
+    world.see(*(with_topology(f"p{i}", TopologyRequest(required_scope=scope), of=2) for i in range(2)))
     world.run()
     world.send(inputs.NodeSeen(world.now, node("b")))
     world.send(inputs.NodeGone(world.now, "a"))
     assert world.phase() == "running"
     world.gone("p0")
-    world.see(wishing("p2", Wishes(required_scope=scope), of=2))
+    world.see(with_topology("p2", TopologyRequest(required_scope=scope), of=2))
     assert world.home(0) == "b"
     world.run()
     world.gone("p1")
-    world.see(wishing("p3", Wishes(required_scope=scope), of=2))
+    world.see(with_topology("p3", TopologyRequest(required_scope=scope), of=2))
     assert world.home(0) == "b"
     world.run()
     assert (world.phase(), world.evictions) == ("running", [])
@@ -227,7 +227,9 @@ def test_two_nodes_become_one_rack_as_another_node_goes(split_by: str, change: s
         world.see(foreign("f", "x", 1))
     world.send(inputs.NodeSeen(world.now, racked("r1")))
     world.wait(1 if change == "it changes twice" else 100)
-    world.see(*(wishing(uid, Wishes(required_scope="rack"), of=2, gpus=4) for uid in ("p0", "p1")))
+    world.see(
+        *(with_topology(uid, TopologyRequest(required_scope="rack"), of=2, gpus=4) for uid in ("p0", "p1"))
+    )
     assert world.phase() == "unplaceable"
     world.send(
         inputs.NodeGone(world.now, "x") if change == "it goes" else inputs.NodeSeen(world.now, racked("r9"))

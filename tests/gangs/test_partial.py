@@ -14,7 +14,7 @@ from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.messages.settings import Partial, Settings
 from tests.gangs.invariants import check
-from tests.gangs.world import World, bound, foreign, node, pod, wishing
+from tests.gangs.world import World, bound, foreign, node, pod, with_topology
 
 PAIR = (pod("p0", gpus=2), pod("p1", gpus=2))
 
@@ -175,7 +175,7 @@ def test_members_that_die_while_others_are_on_their_way_do_not_make_it_partially
 
 def test_an_elastic_gang_with_enough_bound_is_not_partially_bound() -> None:
     world = World(Settings()).start(node("a"))
-    world.see(*(wishing(f"p{i}", of=2) for i in range(3)))
+    world.see(*(with_topology(f"p{i}", of=2) for i in range(3)))
     world.wait(1)
     assert world.reserve().claimed
     answer = world.permit()
@@ -190,7 +190,7 @@ def test_an_elastic_gang_with_enough_bound_is_not_partially_bound() -> None:
 
 def test_a_gang_with_enough_bound_stays_complete_when_one_dies_while_others_are_on_their_way() -> None:
     world = World(Settings()).start(node("a"))
-    world.see(*(wishing(f"p{i}", of=2) for i in range(4)))
+    world.see(*(with_topology(f"p{i}", of=2) for i in range(4)))
     world.wait(1)
     assert world.reserve().claimed
     world.bind(world.permit(), [0, 1])
@@ -433,7 +433,7 @@ def test_a_new_session_gives_a_grace_anew_also_where_one_has_begun() -> None:
 
 
 def elastic(uid: str, owner: str = "", **more: Any) -> Pod:
-    return wishing(uid, of=3, owner=owner, created=1.0, **more)
+    return with_topology(uid, of=3, owner=owner, created=1.0, **more)
 
 
 def test_a_gang_that_was_complete_is_not_partially_bound_when_one_of_its_owners_has_gone() -> None:

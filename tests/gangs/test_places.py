@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.instructions import EventReason
-from muster.gangs.reporting.places import GpusTaken, Owner, Refused, owners
+from muster.gangs.reporting.places import Owner, PodGpus, Refused, owners
 from tests.gangs.world import World, foreign, node, pod
 
 
 def test_each_pod_on_a_node_has_its_gang() -> None:
     world = World().start(node("a"))
     world.see(foreign("other", "a"), pod("g-0", gpus=1), pod("g-1", gpus=1))
-    ((*places,),) = world.coordinator.gpus_taken(["a"])
+    ((*places,),) = world.coordinator.gpus_of_pods(["a"])
     key = world.verdict().gang
     assert sorted(
         (place.gang, place.gpus.bit_count(), place.unindexed, place.reserved) for place in places
@@ -24,7 +24,7 @@ def test_each_pod_on_a_node_has_its_gang() -> None:
     ]
     world.see(replace(world.pods["g-0"], node="a", running=True, allocation=1))
     assert world.coordinator.owners(["a"]) == [(Owner("", "", 1), Owner("ns", "g", 2))]
-    ((*places,),) = world.coordinator.gpus_taken(["a"])
+    ((*places,),) = world.coordinator.gpus_of_pods(["a"])
     assert sorted(place.reserved for place in places if place.gang) == [False, True]
 
 
@@ -35,7 +35,7 @@ def test_gangs_of_one_name_keep_their_gpus_apart() -> None:
         *(replace(run_pod, node="a", running=True, allocation=1 << at) for at, run_pod in enumerate(runs))
     )
     world.see(*(pod(f"new-{at}", gpus=1, owner="job-2", created=1e9) for at in range(2)))
-    places = [place for part in world.coordinator.gpus_taken(["a", "b"]) for place in part]
+    places = [place for part in world.coordinator.gpus_of_pods(["a", "b"]) for place in part]
     assert sorted((place.gang, place.reserved) for place in places) == [
         ("ns/ack/g/job-1", False),
         ("ns/ack/g/job-1", False),
@@ -48,7 +48,7 @@ def test_gangs_that_share_a_gpu_count_it_each_and_pods_of_one_gang_once() -> Non
     world = World().start(node("a"))
     world.see(pod("g-0"), pod("g-1"), pod("h-0", gang="h"), pod("h-1", gang="h"))
     of_g, of_h = sorted(world.coordinator.keys())
-    places = [GpusTaken(gang, "", "a", 0b1, 0, 4, False) for gang in (of_g, of_g, of_h)]
+    places = [PodGpus(gang, "", "a", 0b1, 0, 4, False) for gang in (of_g, of_g, of_h)]
     assert owners(places, world.coordinator.state.gangs) == (Owner("ns", "g", 1), Owner("ns", "h", 1))
 
 

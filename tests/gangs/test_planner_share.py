@@ -84,14 +84,14 @@ class Planner:
         else:
             self.slices += 1
         decision = Unplaceable(solve.request.gang, (TookTooLong(took, interrupted),))
-        self._send(inputs.Decided(self.world.now, solve.gang, solve.generation, decision))
+        self._send(inputs.SolveAnswered(self.world.now, solve.gang, solve.generation, decision))
 
     def _place(self, solve: Solve) -> None:
         role = solve.request.roles[0]
         self.waited[role.members[0].name] = self.world.now - solve.request.created
         decision = place(solve.snapshot, solve.request, Limits())
         self.world.now += self._cost_s
-        self._send(inputs.Decided(self.world.now, solve.gang, solve.generation, decision))
+        self._send(inputs.SolveAnswered(self.world.now, solve.gang, solve.generation, decision))
         self._send(inputs.PodGone(self.world.now, role.members[0].uid))
 
 
@@ -194,7 +194,7 @@ def test_no_gang_may_wait_for_both_planners() -> None:
     state = world.coordinator.state
     (waits,) = waiting_or_refused(state.queue)
     for lane in Lane:
-        state.queue.wait(state.gangs[waits], lane, first=False)
+        state.queue.add_waiting(state.gangs[waits], lane, first=False)
     assert check(world.coordinator) == [f"{waits} waits for both planners"]
 
 

@@ -22,7 +22,7 @@ from muster.gangs.record.phases import Phase
 from muster.placement import order
 from muster.placement.limits import Limits
 from muster.placement.place import place
-from tests.gangs.world import World, foreign, node, pod, stand, wishing
+from tests.gangs.world import World, foreign, node, pod, stand, with_topology
 
 PAIR = (pod("p0"), pod("p1"))
 
@@ -127,12 +127,12 @@ def test_a_plugins_refusal_leaves_the_node_out_until_it_changes() -> None:
 
 def test_a_node_stays_left_out_when_the_role_gets_another_name() -> None:
     world = World().start(node("a"), node("b"))
-    world.see(wishing("p0"))
+    world.see(with_topology("p0"))
     refused = world.home(0)
     world.unreserve(0, BindingFate.NEVER_SENT, "VolumeBinding", "no disk")
     world.auto = False
-    world.see(wishing("p1", gpus=2))
-    world.see(wishing("p0", priority=1))
+    world.see(with_topology("p1", gpus=2))
+    world.see(with_topology("p0", priority=1))
     solve = world.solves[-1]
     assert [role.name for role in solve.request.roles] == ["role-1", "role-2"]
     assert solve.excluded == {"role-2": {refused: "VolumeBinding"}}
@@ -372,7 +372,7 @@ def test_what_a_moved_member_leaves_is_looked_at() -> None:
     assert world.home(0, "q") == home
 
 
-def far_ahead() -> World:
+def throttled() -> World:
     """Room for two members of a namespace that are planned and not permitted: g has taken it, h waits."""
     world = World(Settings(settle_s=0, ahead=4)).start(node("a"), node("b"))
     world.see(*PAIR, *(pod(f"h{number}", "h") for number in (0, 1)))
@@ -392,13 +392,13 @@ MAKES_ROOM: dict[str, Callable[[World], object]] = {
 
 @pytest.mark.parametrize("happens", MAKES_ROOM.values(), ids=MAKES_ROOM.keys())
 def test_planning_waits_for_the_shim_and_goes_on_with_it(happens: Callable[[World], object]) -> None:
-    world = far_ahead()
+    world = throttled()
     happens(world)
     assert world.phase("h") == "planned"
 
 
 def test_what_is_more_urgent_and_comes_while_the_shim_is_busy_goes_first() -> None:
-    world = far_ahead()
+    world = throttled()
     world.see(*(pod(f"i{number}", "i", priority=9) for number in (0, 1)))
     world.run()
     assert (world.phase("i"), world.phase("h")) == ("planned", "planning")
@@ -473,7 +473,7 @@ def test_verdict_answers_and_bindings_follow_one_order_of_the_members(
 def test_a_pod_that_came_while_the_planner_was_asked_is_counted_after_a_defect() -> None:
     """With p3, the pods without an owner are enough for a gang of their own."""
     world = World(auto=False).start(node("a"))
-    world.see(*(wishing(f"p{i}", of=3, owner=owner) for i, owner in enumerate(("", "", "run", ""))))
+    world.see(*(with_topology(f"p{i}", of=3, owner=owner) for i, owner in enumerate(("", "", "run", ""))))
     [solve] = world.solves
     world.send(inputs.SolveFailed(world.now, solve.gang, solve.generation, "boom"))
     world.wait(0)

@@ -11,8 +11,8 @@ from muster.domain.causes.too_little import MembersToCome
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
 from muster.domain.pod import GROUP as RANKS
-from muster.domain.pod import GangClaim, Pod, Wishes
-from muster.domain.podgroup import Coming, PodGroup
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
+from muster.domain.podgroup import FollowerTemplate, PodGroup
 from muster.domain.policies import Policies, Policy
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Request, RolePreference, SelectorTerm, Term, TypicalRequest
@@ -27,13 +27,21 @@ from tests.gangs.world import World, foreign, node, pod
 
 RACK = "topology.kubernetes.io/rack"
 
-GROUP = PodGroup("ns", "kai", "train", uid="g", min_member=2, wishes=Wishes(required_scope="node"))
+GROUP = PodGroup(
+    "ns", "kai", "train", uid="g", min_member=2, topology_request=TopologyRequest(required_scope="node")
+)
 
-TREE = replace(GROUP, role_wishes={"w": Wishes(role="w", role_scope="rack"), "m": Wishes(role="m")})
+TREE = replace(
+    GROUP,
+    role_topology_requests={
+        "w": TopologyRequest(role="w", role_scope="rack"),
+        "m": TopologyRequest(role="m"),
+    },
+)
 
 
-def named(uid: str, **wishes: object) -> Pod:
-    claim = GangClaim("kai", "train", wishes=Wishes(**wishes), by_object=True)  # type: ignore[arg-type]
+def named(uid: str, **topology_request: object) -> Pod:
+    claim = GangClaim("kai", "train", topology_request=TopologyRequest(**topology_request), by_object=True)  # type: ignore[arg-type]
     return pod(uid, claim=claim)
 
 
@@ -118,21 +126,26 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("group", "wishes", "against"), SAID.values(), ids=SAID)
+@pytest.mark.parametrize(("group", "topology_request", "against"), SAID.values(), ids=SAID)
 def test_what_a_pod_says_adds_to_its_pod_group_and_contradicts_nothing_in_it(
-    group: PodGroup, wishes: dict[str, str], against: str
+    group: PodGroup, topology_request: dict[str, str], against: str
 ) -> None:
-    pod = completed(named("p0", **wishes), {group.key: group})
+    pod = completed(named("p0", **topology_request), {group.key: group})
     assert [cause.second for cause in pod.causes] == ([against] if against else [])  # type: ignore[attr-defined]
     if not against:
         assert pod.claim is not None
-        assert all(getattr(pod.claim.wishes, key) == value for key, value in wishes.items())
+        assert all(
+            getattr(pod.claim.topology_request, key) == value for key, value in topology_request.items()
+        )
 
 
 def test_a_role_that_is_none_of_the_subgroups_is_refused_and_they_are_named() -> None:
     world = World().start(node("a"))
-    roles = {"prefill": Wishes(role="prefill"), "decode": Wishes(role="decode", role_scope="node")}
-    seen(world, replace(GROUP, role_wishes=roles))
+    roles = {
+        "prefill": TopologyRequest(role="prefill"),
+        "decode": TopologyRequest(role="decode", role_scope="node"),
+    }
+    seen(world, replace(GROUP, role_topology_requests=roles))
     world.see(named("p0", role="prefill"), named("p1", role="decoder"))
     assert gang(world).phase is Phase.INVALID
     assert "a subgroup of PodGroup ns/train: decode, prefill" in gang(world).reason
@@ -147,8 +160,11 @@ def test_a_role_that_is_none_of_the_subgroups_is_refused_and_they_are_named() ->
 SUBGROUPS = replace(
     GROUP,
     min_member=3,
-    wishes=Wishes(),
-    role_wishes={"prefill": Wishes(role="prefill"), "decode": Wishes(role="decode")},
+    topology_request=TopologyRequest(),
+    role_topology_requests={
+        "prefill": TopologyRequest(role="prefill"),
+        "decode": TopologyRequest(role="decode"),
+    },
     role_min={"prefill": 2, "decode": 1},
 )
 
@@ -172,8 +188,11 @@ def test_a_level_that_several_subgroups_share_names_all_roles_that_their_pods_ar
 def test_preferences_of_subgroups_name_all_roles_that_their_pods_are() -> None:
     up = RolePreference("subgroup up", ("zone",), frozenset({"prefill", "decode"}))
     world = World(Settings(settle_s=0), auto=False).start(node("a", 8))
-    wishes = {**SUBGROUPS.role_wishes, "prefill": Wishes(role="prefill", role_preferred=("rack",))}
-    seen(world, replace(SUBGROUPS, role_wishes=wishes, role_preferences=(up,)))
+    topology_request = {
+        **SUBGROUPS.role_topology_requests,
+        "prefill": TopologyRequest(role="prefill", role_preferred=("rack",)),
+    }
+    seen(world, replace(SUBGROUPS, role_topology_requests=topology_request, role_preferences=(up,)))
     world.see(named("p0", role="prefill"), named("d0", role="decode"))
     world.see(replace(named("p1", role="prefill"), gpus=2))
     (solve,) = world.solves
@@ -220,9 +239,12 @@ def waits_for(decode: int, gpus: int, least: int | None = None) -> World:
     `least` of them must start together; None means all.
     """
     sample = replace(named("sample", role="decode"), uid="")
-    coming = Coming(sample, tuple(range(decode)))
+    template = FollowerTemplate(sample, tuple(range(decode)))
     group = replace(
-        LATER, role_later={"decode": least or decode}, coming=(coming,), wishes=Wishes(required_scope="rack")
+        LATER,
+        role_later={"decode": least or decode},
+        follower_templates=(template,),
+        topology_request=TopologyRequest(required_scope="rack"),
     )
     world = World(Settings(settle_s=0))
     world.start(node("a", gpus=1, labels={RACK: "small"}), node("b", gpus=gpus, labels={RACK: "big"}))
@@ -269,11 +291,11 @@ def test_a_plan_of_roles_with_minimums_is_permitted_as_a_whole_while_others_come
     group = replace(
         GROUP,
         min_member=3,
-        wishes=Wishes(),
-        role_wishes={name: Wishes(role=name) for name in "abc"},
+        topology_request=TopologyRequest(),
+        role_topology_requests={name: TopologyRequest(role=name) for name in "abc"},
         role_min={"a": 2, "b": 0, "c": 1},
         role_later={"b": 2},
-        coming=(Coming(sample, (0, 1)),),
+        follower_templates=(FollowerTemplate(sample, (0, 1)),),
     )
     world = World(Settings(settle_s=0)).start(node("n", gpus=1))
     seen(world, group)
@@ -289,17 +311,17 @@ def test_a_mended_template_is_planned_anew() -> None:
     assert gang(world).phase is Phase.UNPLACEABLE
     group = gang(world).group.pod_group
     assert group is not None
-    (coming,) = group.coming
-    smaller = replace(coming, pod=replace(coming.pod, gpus=0))
-    seen(world, replace(group, coming=(smaller,)))
+    (template,) = group.follower_templates
+    smaller = replace(template, pod=replace(template.pod, gpus=0))
+    seen(world, replace(group, follower_templates=(smaller,)))
     assert gang(world).phase is Phase.PLANNED
 
 
 REPLICAS_OF_TWO = replace(
     GROUP,
     min_member=2,
-    wishes=Wishes(),
-    role_wishes={"w": Wishes(role="w")},
+    topology_request=TopologyRequest(),
+    role_topology_requests={"w": TopologyRequest(role="w")},
     role_min={"w": 2},
     role_unit={"w": 2},
 )
@@ -410,8 +432,8 @@ def test_all_of_them_start_at_once_where_they_fit() -> None:
 REPLICAS = replace(
     GROUP,
     min_member=4,
-    wishes=Wishes(),
-    role_wishes={name: Wishes(role=name) for name in "abc"},
+    topology_request=TopologyRequest(),
+    role_topology_requests={name: TopologyRequest(role=name) for name in "abc"},
     quorum=Quorum(2, tuple(Leaf(frozenset({name}), 2) for name in "abc")),
     size=6,
 )
@@ -465,10 +487,10 @@ def test_a_gang_waits_for_the_pods_of_as_many_subgroups_as_are_enough() -> None:
 
 
 def test_a_subgroup_that_is_not_needed_waits_for_what_another_gang_needs() -> None:
-    second_claim = GangClaim("kai", "other", wishes=Wishes(), by_object=True)
+    second_claim = GangClaim("kai", "other", topology_request=TopologyRequest(), by_object=True)
     world = World(Settings(settle_s=0), auto=False).start(node("a", gpus=6))
     seen(world, REPLICAS)
-    seen(world, replace(GROUP, name="other", uid="o", wishes=Wishes()))
+    seen(world, replace(GROUP, name="other", uid="o", topology_request=TopologyRequest()))
     world.see(
         *replica("a"), *replica("b"), *replica("c"), *(pod(f"q{i}", claim=second_claim) for i in range(2))
     )
@@ -546,17 +568,22 @@ def test_the_names_of_roles_are_looked_up_once_and_not_for_each_subgroup(
     """A user may have 256 subgroups and thousands of pods that all differ, each of them a role."""
     calls = []
 
-    def counted(pod: Pod) -> Wishes:
+    def counted(pod: Pod) -> TopologyRequest:
         if sys._getframe(1).f_globals is vars(requests):
             calls.append(pod.uid)
-        return pod.claim.wishes if pod.claim is not None else Wishes()
+        return pod.claim.topology_request if pod.claim is not None else TopologyRequest()
 
     names = [f"s{i}" for i in range(100)]
     quorum = Quorum(50, tuple(Leaf(frozenset({name}), 1) for name in names))
-    role_wishes = {name: Wishes(role=name) for name in names}
+    role_topology_requests = {name: TopologyRequest(role=name) for name in names}
     world = World(Settings(settle_s=0)).start(node("a", gpus=50), node("b", gpus=50))
-    seen(world, replace(REPLICAS, min_member=50, role_wishes=role_wishes, quorum=quorum, size=100))
-    monkeypatch.setattr(Pod, "wishes", property(counted))
+    seen(
+        world,
+        replace(
+            REPLICAS, min_member=50, role_topology_requests=role_topology_requests, quorum=quorum, size=100
+        ),
+    )
+    monkeypatch.setattr(Pod, "topology_request", property(counted))
     world.see(*(pod for name in names for pod in replica(name, count=1)))
     assert gang(world).phase in (Phase.PLANNED, Phase.UNPLACEABLE)
     assert 0 < len(calls) < 50 * len(names)

@@ -9,7 +9,7 @@ import pytest
 
 from muster.domain.constraints import PER_SCOPE, MaxPer
 from muster.domain.node import Resources
-from muster.domain.pod import Pod, Wishes
+from muster.domain.pod import Pod, TopologyRequest
 from muster.domain.request import (
     Member,
     NodeRules,
@@ -23,9 +23,9 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster
-from tests.gangs.world import World, bound, node, pod, wishing
+from tests.gangs.world import World, bound, node, pod, with_topology
 
-FOURS = Wishes(segments=(Segment(4, "node"),))
+FOURS = TopologyRequest(segments=(Segment(4, "node"),))
 
 
 def group_of(*pods: Pod) -> Group:
@@ -50,27 +50,37 @@ def on(name: str, gpus: int | None, member_pod: Pod) -> Pod:
 
 
 ROLES: dict[str, tuple[list[Pod], list[str]]] = {
-    "one that nobody named": ([wishing("p0"), wishing("p1")], [": p0 p1"]),
-    "one that has a name": ([wishing("p0", Wishes(role="w"))], ["w: p0"]),
+    "one that nobody named": ([with_topology("p0"), with_topology("p1")], [": p0 p1"]),
+    "one that has a name": ([with_topology("p0", TopologyRequest(role="w"))], ["w: p0"]),
     "by GPUs, the most first": (
-        [wishing("p0", gpus=1), wishing("p1", gpus=2)],
+        [with_topology("p0", gpus=1), with_topology("p1", gpus=2)],
         ["role-1: p1", "role-2: p0"],
     ),
-    "by what they wish": ([wishing("p0", FOURS), wishing("p1")], ["role-1: p1", "role-2: p0"]),
+    "by their topology requests": (
+        [with_topology("p0", FOURS), with_topology("p1")],
+        ["role-1: p1", "role-2: p0"],
+    ),
     "one name for different requests": (
-        [wishing("p0", Wishes(role="w"), gpus=2), wishing("p1", Wishes(role="w"))],
+        [
+            with_topology("p0", TopologyRequest(role="w"), gpus=2),
+            with_topology("p1", TopologyRequest(role="w")),
+        ],
         ["w-1: p0", "w-2: p1"],
     ),
     "no name that another has": (
-        [wishing("p0"), wishing("p1", gpus=2), wishing("p2", Wishes(role="role-1"))],
+        [
+            with_topology("p0"),
+            with_topology("p1", gpus=2),
+            with_topology("p2", TopologyRequest(role="role-1")),
+        ],
         ["role-2: p1", "role-3: p0", "role-1: p2"],
     ),
     "by rank, then by the numbers in their names": (
-        [wishing("p10"), wishing("p9"), wishing("x", rank=0), wishing("a", rank=1)],
+        [with_topology("p10"), with_topology("p9"), with_topology("x", rank=0), with_topology("a", rank=1)],
         [": x a p9 p10"],
     ),
     "a role keeps its name while another runs": (
-        [on("a", None, wishing("p0", gpus=2)), wishing("p1", gpus=1)],
+        [on("a", None, with_topology("p0", gpus=2)), with_topology("p1", gpus=1)],
         ["role-2: p1"],
     ),
 }
@@ -84,8 +94,10 @@ def test_roles(pods: list[Pod], roles: list[str]) -> None:
 
 
 def test_what_is_wished_is_asked() -> None:
-    wishes = Wishes("w", "zone", ("node", "rack"), "rack", (Segment(4, "node"),), (MaxPer("node", 4),))
-    gang_request = request(group_of(wishing("p0", wishes)), ledger_of())
+    topology_request = TopologyRequest(
+        "w", "zone", ("node", "rack"), "rack", (Segment(4, "node"),), (MaxPer("node", 4),)
+    )
+    gang_request = request(group_of(with_topology("p0", topology_request)), ledger_of())
     assert (gang_request.required_scope, gang_request.preferred_scopes, gang_request.per_scope) == (
         "zone", ("node", "rack"), (MaxPer("node", 4),),
     )  # fmt: skip
@@ -95,14 +107,14 @@ def test_what_is_wished_is_asked() -> None:
 
 def test_bound_members_run_on_the_gpus_that_the_ledger_believes() -> None:
     pods = [
-        on("a", 0b0110, wishing("r0", gpus=2, rank=0)),
-        on("a", 0b0100, wishing("r1", rank=1)),  # a GPU that r0 has
-        on("b", 0b10000, wishing("r2", rank=2)),  # of four
-        on("b", None, wishing("r3", rank=3)),
-        on("gone", 0b0001, wishing("r4", rank=4)),
-        on("a", None, wishing("r5", gpus=0, rank=5)),
-        replace(on("a", 0b1000, wishing("r6")), terminating=True),
-        wishing("p", rank=6),
+        on("a", 0b0110, with_topology("r0", gpus=2, rank=0)),
+        on("a", 0b0100, with_topology("r1", rank=1)),  # a GPU that r0 has
+        on("b", 0b10000, with_topology("r2", rank=2)),  # of four
+        on("b", None, with_topology("r3", rank=3)),
+        on("gone", 0b0001, with_topology("r4", rank=4)),
+        on("a", None, with_topology("r5", gpus=0, rank=5)),
+        replace(on("a", 0b1000, with_topology("r6")), terminating=True),
+        with_topology("p", rank=6),
     ]
     gang_request = request(group_of(*pods), ledger_of(*pods))
     assert [(role.name, len(role.members)) for role in gang_request.roles] == [("role-2", 1)]
@@ -119,52 +131,64 @@ DISK = SelectorTerm("disk", "In", ("ssd",))
 
 
 def in_rack(uid: str, **more: Any) -> Pod:
-    return wishing(uid, Wishes("w", role_scope="rack"), **more)
+    return with_topology(uid, TopologyRequest("w", role_scope="rack"), **more)
 
 
 DISAGREE: dict[str, tuple[list[Pod], str]] = {
     "a scope that one does not have": (
-        [wishing("p0", Wishes(required_scope="rack")), wishing("p1")],
+        [with_topology("p0", TopologyRequest(required_scope="rack")), with_topology("p1")],
         'scope: "" (pod p1), "rack" (pod p0)',
     ),
     "preferred scopes in another order": (
         [
-            wishing("p0", Wishes(preferred_scopes=("node", "rack"))),
-            wishing("p1", Wishes(preferred_scopes=("rack", "node"))),
+            with_topology("p0", TopologyRequest(preferred_scopes=("node", "rack"))),
+            with_topology("p1", TopologyRequest(preferred_scopes=("rack", "node"))),
         ],
         'preferred scopes: "node,rack" (pod p0), "rack,node" (pod p1)',
     ),
-    "counts": ([wishing("p0", of=2), wishing("p1", of=3)], 'min-member: "2" (pod p0), "3" (pod p1)'),
+    "counts": (
+        [with_topology("p0", of=2), with_topology("p1", of=3)],
+        'min-member: "2" (pod p0), "3" (pod p1)',
+    ),
     "a count that one does not have": (
-        [wishing("p0", of=2), wishing("p1", of=None)],
+        [with_topology("p0", of=2), with_topology("p1", of=None)],
         'min-member: "" (pod p1), "2" (pod p0)',
     ),
     **{
         kind.annotation: (
             [
-                wishing("p0", Wishes(per_scope=(kind("node", 1), kind("rack", 2)))),
-                wishing("p1", Wishes(per_scope=(kind("node", 2),))),
+                with_topology("p0", TopologyRequest(per_scope=(kind("node", 1), kind("rack", 2)))),
+                with_topology("p1", TopologyRequest(per_scope=(kind("node", 2),))),
             ],
             f'{kind.annotation}: "node=1,rack=2" (pod p0), "node=2" (pod p1)',
         )
         for kind in PER_SCOPE
     },
     "a role's scope": (
-        [wishing("p0", Wishes("w", role_scope="rack")), wishing("p1", Wishes("w", role_scope="zone"))],
+        [
+            with_topology("p0", TopologyRequest("w", role_scope="rack")),
+            with_topology("p1", TopologyRequest("w", role_scope="zone")),
+        ],
         'role-scope of role w: "rack" (pod p0), "zone" (pod p1)',
     ),
     "a role's preferred scopes": (
-        [wishing("p0", Wishes("w", role_preferred=("rack",))), wishing("p1", Wishes("w"))],
+        [
+            with_topology("p0", TopologyRequest("w", role_preferred=("rack",))),
+            with_topology("p1", TopologyRequest("w")),
+        ],
         'role-preferred-scopes of role w: "" (pod p1), "rack" (pod p0)',
     ),
     "a role's segments": (
-        [wishing("p0", Wishes("w", segments=FOURS.segments)), wishing("p1", Wishes("w"))],
+        [
+            with_topology("p0", TopologyRequest("w", segments=FOURS.segments)),
+            with_topology("p1", TopologyRequest("w")),
+        ],
         'segments of role w: "" (pod p1), "4 in one node" (pod p0)',
     ),
     "what a role with a scope asks for": (
         [
-            wishing("p0", Wishes("w", role_scope="rack"), gpus=2),
-            wishing("p1", Wishes("w", role_scope="rack")),
+            with_topology("p0", TopologyRequest("w", role_scope="rack"), gpus=2),
+            with_topology("p1", TopologyRequest("w", role_scope="rack")),
         ],
         'requests of role w: "1 nvidia.com/gpu, 1 cpu, 1Gi memory" (pod p1), '
         '"2 nvidia.com/gpu, 1 cpu, 1Gi memory" (pod p0)',
@@ -205,22 +229,22 @@ def test_pods_that_disagree(pods: list[Pod], ending: str) -> None:
 
 def test_roles_and_pods_that_nobody_named_may_wish_what_they_like() -> None:
     assert not group_of(
-        wishing("p0", Wishes("x", role_scope="rack")),
-        wishing("p1", Wishes("y", role_scope="zone"), gpus=2),
-        wishing("p2", FOURS),
-        wishing("p3", gpus=2),
+        with_topology("p0", TopologyRequest("x", role_scope="rack")),
+        with_topology("p1", TopologyRequest("y", role_scope="zone"), gpus=2),
+        with_topology("p2", FOURS),
+        with_topology("p3", gpus=2),
     ).causes
 
 
 def test_a_gang_without_a_count_says_what_to_add() -> None:
     world = World().start(node("a"))
-    world.see(wishing("p0", of=None), wishing("p1", of=None))
+    world.see(with_topology("p0", of=None), with_topology("p1", of=None))
     assert world.phase() == "invalid"
     assert world.verdict().reason == (
         'gang/ns/g: min-member is "", expected how many of its members must fit at once: '
         'add the annotation gpu.topology/min-member, as in "4", to each'
     )
-    world.see(wishing("p0", of=2), wishing("p1", of=2))
+    world.see(with_topology("p0", of=2), with_topology("p1", of=2))
     assert world.planned()
 
 
@@ -258,17 +282,17 @@ def test_a_replacement_is_asked_for_beside_those_that_run() -> None:
 def test_what_runs_has_no_say_in_what_replaces_it() -> None:
     """A template that was changed: its pods are replaced one by one, and each has the new one."""
     world = World().start(node("a"), node("b"))
-    old = Wishes("w", preferred_scopes=("node",))
-    new = Wishes("w", required_scope="node", per_scope=(MaxPer("node", 3),))
-    world.see(*(wishing(f"p{i}", old, of=3) for i in range(3)))
+    old = TopologyRequest("w", preferred_scopes=("node",))
+    new = TopologyRequest("w", required_scope="node", per_scope=(MaxPer("node", 3),))
+    world.see(*(with_topology(f"p{i}", old, of=3) for i in range(3)))
     world.run()
     world.gone("p1")
-    world.see(wishing("p8", new, of=2))
+    world.see(with_topology("p8", new, of=2))
     assert world.planned()
     world.run()
     world.auto = False
     world.gone("p2")
-    world.see(wishing("p9", new, of=2))
+    world.see(with_topology("p9", new, of=2))
     gang_request = asked(world)
     assert (gang_request.required_scope, gang_request.preferred_scopes, gang_request.per_scope) == (
         "node",
@@ -296,9 +320,9 @@ def test_a_gang_that_runs_grows_by_what_the_new_pods_say() -> None:
 def test_of_those_that_wait_one_that_agrees_with_those_that_run_is_a_member() -> None:
     """It is not taken for one more like the other, which waits for a gang of its own."""
     world = World().start(node("a"), node("b"))
-    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.see(*(with_topology(f"p{i}", of=2) for i in range(2)))
     world.run()
-    world.see(wishing("p2", of=8), wishing("p3", of=2))
+    world.see(with_topology("p2", of=8), with_topology("p3", of=2))
     assert world.verdict().members == (("p3", "p3"),)
     phases = {(view.present, view.needed): str(view.phase) for view in world.coordinator.summary()}
     assert phases == {(3, 2): "planned", (1, 8): "collecting"}
@@ -306,10 +330,10 @@ def test_of_those_that_wait_one_that_agrees_with_those_that_run_is_a_member() ->
 
 def test_an_elastic_member_is_asked_for_beside_those_that_run() -> None:
     world = World().start(node("a"), node("b"))
-    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.see(*(with_topology(f"p{i}", of=2) for i in range(2)))
     world.run()
     world.auto = False
-    world.see(wishing("p2", of=2), wishing("p3", of=2))
+    world.see(with_topology("p2", of=2), with_topology("p3", of=2))
     world.solve()  # for p2 alone, before p3 came
     world.reserve()
     world.bind(world.permit())
@@ -341,9 +365,9 @@ def test_a_terminating_member_is_no_neighbour() -> None:
 
 def test_a_rank_that_changes_voids_the_plan() -> None:
     world = World().start(node("a"))
-    world.see(wishing("p0", FOURS, of=2), wishing("p1", FOURS, of=2))
+    world.see(with_topology("p0", FOURS, of=2), with_topology("p1", FOURS, of=2))
     assert world.planned()
-    world.see(wishing("p1", FOURS, of=2, rank=7))
+    world.see(with_topology("p1", FOURS, of=2, rank=7))
     assert world.outcomes() == ["planned", "withdrawn", "planned"]
 
 
@@ -358,7 +382,7 @@ def test_a_gang_of_two_roles_is_not_counted_again_for_each_pod(monkeypatch: pyte
         return groups(key)
 
     monkeypatch.setattr(roster, "groups", count)
-    world.see(*(wishing(f"p{i}", Wishes("xy"[i % 2]), of=200) for i in range(200)))
+    world.see(*(with_topology(f"p{i}", TopologyRequest("xy"[i % 2]), of=200) for i in range(200)))
     world.wait(1)
     assert asked(world).size == 200
     assert len(counted) < 10

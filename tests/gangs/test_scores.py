@@ -117,9 +117,9 @@ def test_scores_do_not_tear_apart_a_role_that_must_lie_together(role: Role) -> N
     solve = world.solves[0]
     members = sorted((m for role in solve.request.roles for m in role.members), key=lambda m: m.name)
     whole = replace(role, members=tuple(members))
-    in_tree = world.coordinator.state.in_tree
-    refined = in_tree.refine(solve.gang, replace(solve.request, roles=(whole, replace(whole, name="v"))))
+    answers = world.coordinator.state.in_tree.answers(solve.gang)
+    refined = answers.refine(replace(solve.request, roles=(whole, replace(whole, name="v"))))
     assert [dict(part.scores) for part in refined.roles] == [{"n30": 7}] * 2
     assert [part.members for part in refined.roles] == [whole.members] * 2
-    excluded = in_tree.excluded(solve.gang, refined.roles)
+    excluded = answers.excluded(refined.roles)
     assert set(NAMES) - excluded["w"].keys() == {"n30"}

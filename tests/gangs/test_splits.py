@@ -14,7 +14,7 @@ from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Partial, Settings
 from tests.gangs.test_podgroups import named
-from tests.gangs.world import World, bound, foreign, node, wishing
+from tests.gangs.world import World, bound, foreign, node, with_topology
 
 NEWEST = 50.0
 ALL = Batch(needed=2, left_out=0, newest=NEWEST)
@@ -71,7 +71,7 @@ def test_what_was_split_is_proven_by_what_was_written_on_its_pods(case: Case, pa
 
 
 def member(uid: str, min_member: int, **more: object) -> Pod:
-    return replace(wishing(uid, of=min_member, created=NEWEST), **more)  # type: ignore[arg-type]
+    return replace(with_topology(uid, of=min_member, created=NEWEST), **more)  # type: ignore[arg-type]
 
 
 @POLICIES

@@ -8,14 +8,16 @@ from itertools import pairwise
 import pytest
 
 from muster.domain.causes.ill_formed import BadValue
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup, PodGroupStatus
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EventReason, Instruction, WriteStatus
 from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, foreign, node, pod
 
-GROUP = PodGroup("ns", "kai", "train", uid="g", min_member=2, wishes=Wishes(required_scope="node"))
+GROUP = PodGroup(
+    "ns", "kai", "train", uid="g", min_member=2, topology_request=TopologyRequest(required_scope="node")
+)
 QUIET = Settings(settle_s=0)
 
 

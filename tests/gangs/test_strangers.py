@@ -9,21 +9,21 @@ import pytest
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.pod import Pod
 from muster.gangs.messages.instructions import Outcome
-from tests.gangs.world import World, node, wishing
+from tests.gangs.world import World, node, with_topology
 
 ILL_FORMED = BadValue("pod/ns/stranger", "scope", "rakc", "a scope")
 STRANGERS = {
-    "another min-member": wishing("stranger", of=2),
-    "a larger min-member": wishing("stranger", of=9),
-    "no min-member": wishing("stranger", of=None),
-    "an ill-formed field": wishing("stranger", of=4, causes=(ILL_FORMED,)),
+    "another min-member": with_topology("stranger", of=2),
+    "a larger min-member": with_topology("stranger", of=9),
+    "no min-member": with_topology("stranger", of=None),
+    "an ill-formed field": with_topology("stranger", of=4, causes=(ILL_FORMED,)),
 }
 
 
 def running() -> World:
     """A gang of four on nodes with four GPUs, and four more GPUs that are free."""
     world = World().start(node("a"), node("b"))
-    world.see(*(wishing(f"p{number}", of=4) for number in range(4)))
+    world.see(*(with_topology(f"p{number}", of=4) for number in range(4)))
     world.run()
     return world
 
@@ -45,7 +45,7 @@ def test_a_stranger_holds_up_no_replacement(stranger: Pod, order: tuple[str, ...
             case "stranger":
                 world.see(stranger)
             case "replacement":
-                world.see(wishing("p4", of=4))
+                world.see(with_topology("p4", of=4))
     assert is_planned(world, "p4")
     assert not any("disagree" in view.reason for view in world.coordinator.summary() if view.bound)
 
@@ -53,6 +53,6 @@ def test_a_stranger_holds_up_no_replacement(stranger: Pod, order: tuple[str, ...
 def test_an_update_of_all_members_is_no_stranger() -> None:
     world = running()
     world.gone("p3")
-    world.see(wishing("p4", of=2))
+    world.see(with_topology("p4", of=2))
     assert is_planned(world, "p4")
     assert len(world.coordinator.summary()) == 1

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from muster.domain.node import Resources
-from muster.domain.pod import Wishes
+from muster.domain.pod import TopologyRequest
 from muster.gangs.lifecycle import planning
 from muster.gangs.messages import inputs
 from muster.gangs.record.phases import Phase
-from tests.gangs.world import World, foreign, node, pod, wishing
+from tests.gangs.world import World, foreign, node, pod, with_topology
 
 
 def refused() -> World:
@@ -102,7 +102,12 @@ def test_a_gang_of_one_node_is_planned_again_if_that_node_has_all_its_gpus(
     world = World().start(node("a", 8), node("b", 8))
     world.see(*(foreign(f"f{number}", "a", gpus=2) for number in range(4)))
     world.see(*(foreign(f"g{number}", "b", gpus=2) for number in range(4)))
-    world.see(*(wishing(f"p{number}", Wishes(required_scope=scope), of=2, gpus=3) for number in range(2)))
+    world.see(
+        *(
+            with_topology(f"p{number}", TopologyRequest(required_scope=scope), of=2, gpus=3)
+            for number in range(2)
+        )
+    )
     assert phases(world) == {"unplaceable": 1}
     world.auto = False
     asked_after = []

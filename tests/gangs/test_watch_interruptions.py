@@ -11,7 +11,7 @@ from muster.gangs.lifecycle.recovery import AT_ONCE
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
-from tests.gangs.world import World, bound, node, pod, stand, wishing
+from tests.gangs.world import World, bound, node, pod, stand, with_topology
 
 PAIR = (pod("p0"), pod("p1"))
 
@@ -138,26 +138,26 @@ def test_a_standstill_is_noticed_also_while_a_tick_left_timers_to_the_next() -> 
 
 
 def joins_an_ill_formed_gang(world: World) -> None:
-    world.see(wishing("p0", of=None))
+    world.see(with_topology("p0", of=None))
     world.wait(600)
-    world.see(wishing("p1", of=None))
+    world.see(with_topology("p1", of=None))
 
 
 def leaves_a_gang_that_waits_for_the_planner(world: World) -> None:
     world.auto = False  # it is busy with x
-    world.see(wishing("x", gang="x"))
+    world.see(with_topology("x", gang="x"))
     world.wait(1)
-    world.see(*(wishing(f"p{i}", of=2) for i in range(3)))
+    world.see(*(with_topology(f"p{i}", of=2) for i in range(3)))
     world.wait(600)
     world.gone("p2")
 
 
 def joins_a_gang_that_was_counted_when_the_watch_broke_off(world: World) -> None:
-    world.see(wishing("p0"))
+    world.see(with_topology("p0"))
     silent(world)
     world.wait(600)
     heard(world)
-    world.see(wishing("p1"))
+    world.see(with_topology("p1"))
 
 
 def is_refused_for_an_exclusion_that_has_ended(world: World) -> None:
@@ -192,7 +192,7 @@ def test_timers_are_postponed_by_the_interruption_since_they_were_set(came: floa
     world = World(Settings()).start(node("a"))
     silent(world, "nodes")
     world.wait(came)
-    world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
+    world.see(*(with_topology(f"p{i}", of=2) for i in range(2)))
     world.wait(400 - came)
     heard(world, "nodes")
     world.wait(0.4)

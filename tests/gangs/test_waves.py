@@ -10,19 +10,19 @@ import pytest
 from muster.domain.pod import Pod
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
-from tests.gangs.world import World, foreign, node, pod, wishing
+from tests.gangs.world import World, foreign, node, pod, with_topology
 
 
 def first(uid: str, done: bool | None = True, elastic: bool = False) -> Pod:
     """A pod of the first wave of four: it has succeeded, failed (None) or runs still."""
-    member_pod = wishing(uid, of=4, owner="w") if elastic else pod(uid, of=4, owner="w")
+    member_pod = with_topology(uid, of=4, owner="w") if elastic else pod(uid, of=4, owner="w")
     member_pod = replace(member_pod, created=1.0, started=50.0, node="a")
     return member_pod if done is False else replace(member_pod, finished=True, succeeded=bool(done))
 
 
 def later(uid: str, elastic: bool = False) -> Pod:
     """A pod that was created when the first wave had begun."""
-    member_pod = wishing(uid, of=4, owner="w") if elastic else pod(uid, of=4, owner="w")
+    member_pod = with_topology(uid, of=4, owner="w") if elastic else pod(uid, of=4, owner="w")
     return replace(member_pod, created=100.0 + int(uid[1:]))
 
 

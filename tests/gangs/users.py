@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from muster.domain.levels import Level
 from muster.domain.peers import PeerRules
-from muster.domain.pod import GangClaim, Wishes
+from muster.domain.pod import GangClaim, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
 from muster.domain.request import Term
@@ -28,7 +28,7 @@ from tests.gangs.stage import (
     Flying,
     peer_rules,
 )
-from tests.gangs.world import foreign, node, pod, wishing
+from tests.gangs.world import foreign, node, pod, with_topology
 
 NEAR = Policies(True, (Policy("near", 10, Term("nvlink", "pack")),), (Level("rack", ("rack",)),))
 """Policies that a ConfigMap may hold; the pods of k name `near`."""
@@ -143,9 +143,11 @@ class Users:
         if gang == POD_GROUP:
             new_pod = replace(new_pod, claim=GangClaim("kai", gang, by_object=True))
         elif gang in MOST:
-            new_pod = replace(new_pod, claim=wishing(uid, of=members, gang=gang).claim)
+            new_pod = replace(new_pod, claim=with_topology(uid, of=members, gang=gang).claim)
         elif gang == "k" and new_pod.claim is not None:
-            new_pod = replace(new_pod, claim=replace(new_pod.claim, wishes=Wishes(policies=("near",))))
+            new_pod = replace(
+                new_pod, claim=replace(new_pod.claim, topology_request=TopologyRequest(policies=("near",)))
+            )
         elif gang == "o":
             new_pod = replace(
                 new_pod, owner="workers" if any(p.owner == "master" for p in of_gang) else "master"

@@ -9,7 +9,7 @@ from typing import Any
 from muster.domain import allocation
 from muster.domain.decision import Decision
 from muster.domain.node import Node, Resources, Usage
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.topology import GpuTopology, Link
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
@@ -80,11 +80,16 @@ def pod(uid: str, gang: str = "g", of: int = 2, gpus: int = 1, **more: object) -
     return replace(new_pod, **more)  # type: ignore[arg-type]
 
 
-def wishing(
-    uid: str, wishes: Wishes | None = None, of: int | None = 1, gang: str = "g", gpus: int = 1, **more: Any
+def with_topology(
+    uid: str,
+    topology_request: TopologyRequest | None = None,
+    of: int | None = 1,
+    gang: str = "g",
+    gpus: int = 1,
+    **more: Any,
 ) -> Pod:
     """A pending pod of a gang by our own annotations: at least `of` members must fit."""
-    claim = GangClaim("annotations", gang, of, wishes=wishes or Wishes())
+    claim = GangClaim("annotations", gang, of, topology_request=topology_request or TopologyRequest())
     return pod(uid, gpus=gpus, claim=claim, **more)
 
 
@@ -195,7 +200,7 @@ class World:
         solve = self.solves.pop(at)
         if decision is None:
             decision = place(solve.snapshot, solve.request, Limits(excluded=solve.excluded))
-        self.send(inputs.Decided(self.now, solve.gang, solve.generation, decision, TRACE_ID))
+        self.send(inputs.SolveAnswered(self.now, solve.gang, solve.generation, decision, TRACE_ID))
 
     # --- what the shim does -------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from benchmarks.page.scenes import six
 from local_cluster.patience import HANG_S
 from muster.adapters.page import board as boards
 from muster.adapters.page.board import Board
-from muster.gangs.reporting.places import GpusTaken
+from muster.gangs.reporting.places import PodGpus
 from tests.gangs.world import node
 
 
@@ -41,13 +41,13 @@ async def state_of(board: Board) -> Any:
 
 async def cut_off_in_a_look(board: Board, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask for the state, and go away while nodes are looked at."""
-    began, real_taken = asyncio.Event(), scene.gangs.gpus_taken
+    began, real_taken = asyncio.Event(), scene.gangs.gpus_of_pods
 
-    def noted(nodes: Sequence[str]) -> list[tuple[GpusTaken, ...]]:
+    def noted(nodes: Sequence[str]) -> list[tuple[PodGpus, ...]]:
         began.set()
         return real_taken(nodes)
 
-    monkeypatch.setattr(scene.gangs, "gpus_taken", noted)
+    monkeypatch.setattr(scene.gangs, "gpus_of_pods", noted)
     asking = asyncio.create_task(board.state())
     async with asyncio.timeout(HANG_S):
         await began.wait()
@@ -85,18 +85,18 @@ async def test_a_defect_in_a_look_leaves_the_map_whole(
     for name in ("EVERY_S", "PAUSE_SHARE", "AFTER_DEFECT_S"):
         monkeypatch.setattr(boards, name, 0)
     await state_of(board)
-    real_taken, failed = scene.gangs.gpus_taken, asyncio.Event()
+    real_taken, failed = scene.gangs.gpus_of_pods, asyncio.Event()
 
-    def fails(_: Sequence[str]) -> list[tuple[GpusTaken, ...]]:
+    def fails(_: Sequence[str]) -> list[tuple[PodGpus, ...]]:
         failed.set()
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(scene.gangs, "gpus_taken", fails)
+    monkeypatch.setattr(scene.gangs, "gpus_of_pods", fails)
     scene.change(node("another", 4))
     with capture_logs():
         async with board.watching(), asyncio.timeout(HANG_S):
             await failed.wait()
-        monkeypatch.setattr(scene.gangs, "gpus_taken", real_taken)
+        monkeypatch.setattr(scene.gangs, "gpus_of_pods", real_taken)
     while len((await state_of(board))["cells"]) != 52:
         pass
 

@@ -31,7 +31,7 @@ from muster.domain.words import natural
 from muster.gangs.messages.instructions import Moved
 from muster.gangs.record.gang import GangView
 from muster.gangs.record.phases import Phase
-from muster.gangs.reporting.places import GpusTaken
+from muster.gangs.reporting.places import PodGpus
 from tests.gangs.world import node
 from tests.placement.drawings import cluster, islands
 
@@ -99,11 +99,11 @@ def test_numbers_in_names_count_as_numbers(prefix: str, numbers: list[int], unnu
     ]
 
 
-def taken(gang: str, gpus: int, unindexed: int = 0, units: int = 0, reserved: bool = False) -> GpusTaken:
-    return GpusTaken(gang, "p", "a", gpus, unindexed, units, reserved)
+def taken(gang: str, gpus: int, unindexed: int = 0, units: int = 0, reserved: bool = False) -> PodGpus:
+    return PodGpus(gang, "p", "a", gpus, unindexed, units, reserved)
 
 
-def usage(taken_gpus: GpusTaken) -> Usage:
+def usage(taken_gpus: PodGpus) -> Usage:
     return Usage(taken_gpus.gang, "a", Resources(), taken_gpus.gpus, taken_gpus.unindexed, taken_gpus.units)
 
 
@@ -132,7 +132,7 @@ CELLS = {
 
 
 @pytest.mark.parametrize(("pods", "unhealthy", "expected"), CELLS.values(), ids=CELLS.keys())
-def test_a_cell_says_who_has_the_gpu(pods: list[GpusTaken], unhealthy: int, expected: list[int]) -> None:
+def test_a_cell_says_who_has_the_gpu(pods: list[PodGpus], unhealthy: int, expected: list[int]) -> None:
     facts = replace(node("a", 4), unhealthy=unhealthy, gpu_memory=(16,) * 4)
     state = NodeState.of(facts, map(usage, pods))
     assert cells_of(state, pods, Numbers()) == expected

@@ -318,7 +318,7 @@ async def test_a_defect_of_the_page_does_not_end_the_service(
 async def _goes_on_after_a_defect(scene: Scene, http: aiohttp.ClientSession) -> None:
     async with serving(scene) as (page, _):
         state = await state_of(http, page)
-        real_taken = scene.gangs.gpus_taken
+        real_taken = scene.gangs.gpus_of_pods
         looked = 0
 
         def fails(nodes: Any) -> Any:
@@ -326,10 +326,10 @@ async def _goes_on_after_a_defect(scene: Scene, http: aiohttp.ClientSession) -> 
             looked += 1
             raise RuntimeError("a defect")
 
-        scene.gangs.gpus_taken = fails  # type: ignore[method-assign]
+        scene.gangs.gpus_of_pods = fails  # type: ignore[method-assign]
         async with http.get(page.url + "api/events", headers={"Last-Event-ID": state["id"]}) as stream:
             await until(lambda: looked >= 3)
-            scene.gangs.gpus_taken = real_taken  # type: ignore[method-assign]
+            scene.gangs.gpus_of_pods = real_taken  # type: ignore[method-assign]
             scene.submit(Ask("new", "first", 1, 1))
             assert (await until_cells(stream))[-1][2]["owners"]
 

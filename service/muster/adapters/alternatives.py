@@ -55,7 +55,7 @@ class Asker(Enum):
 
 
 class _Share(Budget):
-    """What one kind of askers may use: seconds of a core that come back slowly, and places to wait in."""
+    """The budget of one kind of clients: seconds of a core that come back slowly, and places to wait in."""
 
     waiting = 0
 

@@ -325,7 +325,7 @@ def _style(picture: NodePicture, a: int, b: int) -> str:
 
 
 def _legend(topology: GpuTopology, mesh: CubeMesh) -> str:
-    """Return what the strokes mean, and which links are not drawn, for all pairs of the node."""
+    """Return the legend of the strokes, and the links that are not drawn, for all pairs of the node."""
     drawn = {frozenset(pair) for quad in (mesh.upper, mesh.lower) for pair in pairwise(quad)}
     drawn |= {frozenset(pair) for pair in zip(mesh.upper, mesh.lower, strict=True)}
     in_rows = (pair for quad in (mesh.upper, mesh.lower) for pair in combinations(quad, 2))

@@ -13,7 +13,7 @@ def short_collections() -> Iterator[None]:
 
     A full collection looks at every object and stops the event loop for 0.1 to 0.35 s with 10,000 gangs.
     Frozen objects are still freed when nothing refers to them. Only a cycle that was frozen is never freed:
-    pods, nodes and gangs have none. What asyncio holds of a connection that is cut has one, of 1 kB.
+    pods, nodes and gangs have none. An asyncio connection that was cut leaves a cycle of 1 kB.
     """
 
     def freeze(phase: str, info: dict[str, int]) -> None:

@@ -1,8 +1,8 @@
-"""Run a planner next to the event loop: one thread turns `Solve` into `Decided`. There is one for each lane.
+"""Run a planner next to the event loop, one for each lane. Its thread turns `Solve` into `SolveAnswered`.
 
-The thread waits for a process of its own (`adapters/solver`), which decides and can be ended. It encodes what
-it sends, and decides itself where no process can be started. For both, the interpreter's switch interval is
-lowered: see `SWITCH_INTERVAL_S`.
+The thread waits for a process of its own (`adapters/solver`), which decides and can be ended. The thread
+encodes the messages, and decides itself if no process can be started. Because of this work the interpreter's
+switch interval is lowered: see `SWITCH_INTERVAL_S`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.causes.not_planned import Ended
 from muster.domain.decision import Decision, Placed
-from muster.gangs.messages.inputs import Decided, SolveFailed
+from muster.gangs.messages.inputs import SolveAnswered, SolveFailed
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 from muster.placement.limits import PHASES
 
 SWITCH_INTERVAL_S = 0.0005
-"""Python's default of 5 ms is what a call of the shim would wait, several times over, for a planner that
-computes; the calls have deadlines of milliseconds. The cost, more switches, is below 1 % of the planner."""
+"""With Python's default of 5 ms, a call of the shim would wait this time, several times over, while a planner
+computes. The calls have deadlines of milliseconds. The cost of more switches is below 1 % of the planner's
+time."""
 
 PASSED_ON = "passed on"
 """Outcome of a gang that the foreground planner did not decide in time: the background planner does."""
@@ -41,7 +42,7 @@ class Planner:
     def __init__(
         self,
         place: Outside,
-        put: Callable[[Decided | SolveFailed], Awaitable[None]],
+        put: Callable[[SolveAnswered | SolveFailed], Awaitable[None]],
         metrics: Metrics,
         attempts: Attempts,
         time_limit_s: float,
@@ -57,7 +58,7 @@ class Planner:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="planner")
 
     def submit(self, solve: Solve) -> None:
-        """Queue it, at the end."""
+        """Queue the instruction."""
         self._waiting.put_nowait((solve, time.monotonic()))
 
     def end(self, instruction: EndSolve) -> None:
@@ -79,7 +80,7 @@ class Planner:
             trace_id = self._attempts.trace_id(solve.gang)
             answer = await loop.run_in_executor(self._thread, self._decide, solve, trace_id)
             self._deciding = None
-            decision = answer.decision if isinstance(answer, Decided) else None
+            decision = answer.decision if isinstance(answer, SolveAnswered) else None
             passed_on = decision is not None and _is_passed_on(solve, decision)
             stretches = self._place.stretches
             if decision is not None and not solve.reserves:
@@ -92,7 +93,7 @@ class Planner:
             await self._put(answer)
 
     async def stop(self, deadline_s: float) -> None:
-        """No more solving; what decides is ended."""
+        """Stop: take no more instructions, and end the decision in progress."""
         self._stopping = True
         self._waiting = asyncio.Queue()
         self._place.close()
@@ -102,8 +103,8 @@ class Planner:
         except TimeoutError:
             log.warning("the planner still solves at exit", waited_s=deadline_s)
 
-    def _decide(self, solve: Solve, trace_id: str) -> Decided | SolveFailed:
-        """In the planner's thread."""
+    def _decide(self, solve: Solve, trace_id: str) -> SolveAnswered | SolveFailed:
+        """Decide, in the planner's thread."""
         began = time.monotonic()
 
         def seconds_left() -> float:
@@ -124,7 +125,7 @@ class Planner:
         event = "decided on a reservation" if solve.reserves else "decided"
         log.info(event, **about, outcome=outcome, lane=solve.lane.value, took_ms=round(took * 1000, 1))
         now, waited_s, processor_s = time.monotonic(), self._place.waited_s, self._place.processor_s
-        return Decided(now, solve.gang, solve.generation, decision, trace_id, waited_s, processor_s)
+        return SolveAnswered(now, solve.gang, solve.generation, decision, trace_id, waited_s, processor_s)
 
     def _count(self, solve: Solve, decision: Decision, took_s: float) -> None:
         outcome = _outcome(solve, decision)

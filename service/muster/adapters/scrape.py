@@ -1,6 +1,6 @@
-"""The gauges that are read when metrics are scraped: what there is now, and since when.
+"""The gauges that are read when metrics are scraped: present counts and ages.
 
-Labels have few values. Those that users or node labels choose are cut (`LabelValues`).
+Labels have few values. Values that users or node labels choose are limited (`LabelValues`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_NAMESPACES = 100
 
 
 class _Read:
-    """What takes long to read: it is read in parts before a scrape, and else during it."""
+    """Figures that take long to read. They are read in parts before a scrape, or else during it."""
 
     def __init__(self, loop: ControlLoop, room: Room) -> None:
         self._loop, self._room = loop, room
@@ -111,7 +111,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
 
 
 def _with_few_names(count_gangs: Callable[[], Tally]) -> Callable[[], Tally]:
-    """Return what counts gangs, with bounds on the names of queues and namespaces."""
+    """Return a function that counts gangs, with few names of queues and namespaces."""
     queues, namespaces = LabelValues(MOST_QUEUES), LabelValues(MOST_NAMESPACES)
 
     def bounded() -> Tally:
@@ -195,7 +195,7 @@ def _show_room(metrics: Metrics, read: _Read) -> None:
 def show_cluster(
     metrics: Metrics, watchers: Mapping[str, Watcher[Any]], intake: Intake, left_out: LeftOut
 ) -> None:
-    """Add the gauges about what the API server says."""
+    """Add the gauges about the API server."""
 
     def silence(now: float) -> Iterable[tuple[str, float]]:
         return [(name, now - watcher.last_heard) for name, watcher in watchers.items()]

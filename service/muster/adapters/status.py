@@ -30,7 +30,7 @@ class Status(TypedDict):
 
 
 class Explained(TypedDict):
-    """What is known of the gangs of one name: how each was decided, its timeline and its traces.
+    """Details of the gangs of one name: how each was decided, its timeline and its traces.
 
     With `alternatives` in the query, the first ones also have `alternatives`: see docs/operations.md.
     """

@@ -1,4 +1,4 @@
-"""What the service shows over HTTP, read-only: /metrics, /healthz, /readyz, /gangs, /explain, /nodes.
+"""The service's read-only HTTP server: /metrics, /healthz, /readyz, /gangs, /explain, /nodes.
 
 By default it uses a free port of the loopback interface. The address is written next to the socket, so that
 `muster status` finds it.
@@ -23,12 +23,15 @@ from muster.domain.rate import Budget
 
 SHUTDOWN_S = 1.0
 MOST_CONNECTIONS = 256
-"""In a cluster every pod may connect: beyond these the oldest connection is cut off, idle ones first."""
+"""Largest number of connections, because every pod may connect. Beyond it the oldest connection is cut off,
+idle ones first."""
 SEND_S = 30.0
 GANGS_AT_ONCE = 2
-"""Answers of /gangs and /explain that are made at a time. Each takes milliseconds of the loop."""
+"""Number of answers of /gangs and /explain that are made at a time. Each takes milliseconds of the event
+loop."""
 AT_ONCE = 4
-"""Answers of /metrics and /nodes that are made without a pause; after them, one a second."""
+"""Number of answers of /metrics and /nodes that are made without a pause. After them, one a second is made.
+"""
 OPEN_METRICS = "application/openmetrics-text"
 
 log = structlog.get_logger(__name__)
@@ -158,7 +161,7 @@ class Web:
 
 
 def _names_in(request: web.Request) -> tuple[str, str]:
-    """Return the namespace and the name that are asked for, "" for all names."""
+    """Return the namespace and the name in the request; "" for all names."""
     return request.query.get("namespace", "default"), request.query.get("name", "")
 
 

@@ -1,4 +1,4 @@
-"""What the plan booked for each container of a pod, and which container the kubelet asks for."""
+"""The GPUs that the plan booked for each container of a pod, and the container for which the kubelet asks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from muster.domain.pod import Pod
 class Booking:
     """The GPUs of one container. `units`: GiB of each that it gets; 0 for whole GPUs.
 
-    `pod_units`: the same for all containers of the pod together. `lends`: an init container that ends, whose
-    devices the kubelet gives to the containers after it.
+    `pod_units`: GiB of each for all containers of the pod together. `lends`: whether it is an init container
+    that ends, whose devices the kubelet gives to the containers after it.
     """
 
     pod: str
@@ -32,7 +32,7 @@ class Booking:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A container that asks for devices of the resource. `lends`: as in Booking."""
+    """A container that requests devices of the resource. `lends`: as in Booking."""
 
     container: str
     count: int
@@ -41,9 +41,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A pod of the node that asks for devices. `asks` and `bookings` are in the order in which the kubelet
-    asks; a pod without a plan has no bookings. `has_plan`: also if the plan can't be true. `admitted`: its
-    status says that the kubelet took it."""
+    """A pod of the node that requests devices.
+
+    `asks` and `bookings` are in the order in which the kubelet asks. A pod without a plan has no bookings.
+    `has_plan` is true even if the plan can't be true. `admitted`: by its status the kubelet has admitted it.
+    """
 
     name: str
     uid: str
@@ -54,7 +56,7 @@ class Waiter:
 
 
 class Refused(Exception):
-    """No devices are given. The kubelet puts the text into the pod's status. `waiter`: the pod, if it is
+    """No devices are given. The kubelet puts the text into the pod's status. `waiter` is the pod, if
     known."""
 
     def __init__(self, text: str, waiter: Waiter | None = None) -> None:
@@ -73,7 +75,7 @@ class Planless(Refused):
 
 
 def bookings_of(pod: Pod, annotations: Mapping[str, str]) -> tuple[Booking, ...]:
-    """Return the bookings of a bound pod, in the order of its containers; none if its annotations name none
+    """Return the bookings of a bound pod, in the order of its containers; () if its annotations have none
     that can be true."""
     gpus = allocation.read_gpus(annotations, pod)
     if gpus is None:
@@ -91,7 +93,7 @@ def in_order(pod: Pod, annotations: Mapping[str, str], asks: Iterable[Ask]) -> t
     """Return a booking for each container that asks, in the kubelet's order; () if a booking can't be told.
 
     The plan has no part for an init container that ends. Such a container gets the first GPUs of the pod,
-    since the kubelet gives these devices again to the containers after it.
+    because the kubelet gives these devices again to the containers after it.
     """
     by_container = {booking.container: booking for booking in bookings_of(pod, annotations)}
     gpus, bookings = allocation.read_gpus(annotations, pod), []

@@ -1,4 +1,4 @@
-"""What a node's GPUs are, and what the node says of itself by that (pure)."""
+"""The facts about a node's GPUs, and the labels and annotations that follow from them (pure)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ DOMAIN, DOMAIN_SIZE, INTERCONNECT, NUMA = (
 )
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 PUBLISHED = "gpu.topology/published"
-"""Annotation: the keys of the node that the agent has written, so that it takes no others away."""
+"""Annotation: the keys of the node that the agent has written, so that it removes no other keys."""
 SWITCHED_FROM = 4
-"""GPUs from which "all pairs have the same NVLinks" can only be a switch (a bridge joins two)."""
+"""Number of GPUs from which on "all pairs have the same NVLinks" can only be a switch (a bridge joins two).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,9 @@ class Hardware:
 def with_lost(before: tuple[str, ...], hardware: Hardware) -> Hardware:
     """Return the hardware with the GPUs that the node had before. Lost GPUs are unhealthy.
 
-    Plans name GPUs by their place: without a lost GPU, all GPUs after it would be taken for their neighbours.
-    `before` has the uuids by index. If a GPU is new, the node was rebuilt, and its GPUs are counted anew.
+    Plans name GPUs by index. If a lost GPU were left out, all GPUs after it would be taken for their
+    neighbours. `before` has the uuids by index. If a GPU is new, the node was rebuilt, and its GPUs are
+    numbered again.
     """
     now = {gpu.uuid: gpu for gpu in hardware.inventory.gpus}
     if not now or len(now) >= len(before) or [uuid for uuid in before if uuid in now] != list(now):
@@ -77,9 +79,9 @@ def with_lost(before: tuple[str, ...], hardware: Hardware) -> Hardware:
 
 
 def renumbered(before: tuple[str, ...], hardware: Hardware) -> str:
-    """Return which GPU has another uuid than before, "" if none has. `before` has the uuids by index.
+    """Return a phrase about a GPU whose uuid changed; "" if none did. `before` has the uuids by index.
 
-    A GPU that is new behind the others renumbers none.
+    A new GPU after the others renumbers none.
     """
     now = {gpu.index: gpu.uuid for gpu in hardware.inventory.gpus}
     for index, uuid in enumerate(before):
@@ -107,8 +109,8 @@ def matrix(links: tuple[tuple[str, ...], ...]) -> str | None:
 
 
 def labels_of(hardware: Hardware, *, shared: bool) -> dict[str, str | None]:
-    """Return the labels of the node; None takes one away. `shared`: it offers memory of its GPUs, so that
-    nothing else tells how many there are."""
+    """Return the labels of the node; None removes a label. `shared`: it offers memory of its GPUs, so that
+    only a label tells their number."""
     islands = _islands(hardware.links)
     size = len(islands[0]) if islands else 0
     in_rows = all(island == tuple(range(k * size, (k + 1) * size)) for k, island in enumerate(islands))
@@ -123,7 +125,7 @@ def labels_of(hardware: Hardware, *, shared: bool) -> dict[str, str | None]:
 
 
 def annotations_of(hardware: Hardware, machine: str, *, shared: bool) -> dict[str, str | None]:
-    """Return the annotations of the node; None takes one away. `machine` is its type, by its cloud."""
+    """Return the annotations of the node; None removes one. `machine` is its type, by its cloud."""
     sick = ",".join(str(gpu.index) for gpu in hardware.inventory.gpus if not gpu.healthy)
     memory = ",".join(str(gpu.memory_gib) for gpu in hardware.inventory.gpus)
     return {
@@ -166,9 +168,9 @@ def _label(text: str) -> str | None:
 def changes(
     hardware: Hardware, node_labels: dict[str, str], node_annotations: dict[str, str], *, shared: bool
 ) -> dict[str, dict[str, str | None]]:
-    """Return what to change in a node's metadata; empty if it says all of it already.
+    """Return the changes of a node's metadata; empty if it is up to date.
 
-    A label that somebody else has set stays. What was published and is true no more is taken away.
+    A label that another client has set stays. Published keys that are no longer true are removed.
     """
     ours = set(node_annotations.get(PUBLISHED, "").split(","))
     labels = labels_of(hardware, shared=shared)

@@ -10,7 +10,8 @@ WHOLE, MEMORY = "aliyun.com/gpu", "aliyun.com/gpu-mem"
 UNIT = "-_-"
 """Between a GPU's uuid and the number of one of its GiB, as the gpushare device plugin writes it."""
 MOST_GIB = 4096
-"""Memory of one GPU that is believed: each GiB is a device, and the kubelet keeps them all."""
+"""Largest memory of one GPU that is believed, because each GiB is a device, and the kubelet keeps all
+devices."""
 
 
 class InventoryError(ValueError):

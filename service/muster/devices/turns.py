@@ -1,12 +1,13 @@
-"""The answers to a kubelet: which devices a container should take, and what it gets with them.
+"""The answers to a kubelet: the devices that a container should take, and the settings that it gets with
+them.
 
-Answers hold to the booking. Where that can't be kept they refuse, since a wrong GPU is worse than a pod that
-fails with a reason. `Turns` has the pod that the kubelet admits now: what it was told to take, until it has
-taken that.
+Answers follow the booking. If the booking can't be kept, they refuse, because a wrong GPU is worse than a pod
+that fails with a reason. `Turns` has the pod that the kubelet admits now, and the devices that the kubelet
+was told to take, until it has taken them.
 
-The kubelet admits pods one by one, and container by container. For each it asks which devices to take, and
-then takes them. Only what was answered is given out. There is one exception: it does not ask again for
-devices that an init container of the same pod has had.
+The kubelet admits pods one by one, and container by container. For each container it asks which devices to
+take, and then takes them. Only devices that were answered are given out. There is one exception: the kubelet
+does not ask again for devices that an init container of the same pod has had.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PRELOAD = "LD_PRELOAD"
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """How memory of shared GPUs is limited. `is_on` is what the node's label says (`cgpu`).
+    """How memory of shared GPUs is limited. `is_on`: by the node's label (`cgpu`) it is limited.
 
     `library` is the path of the isolation library on the node and in containers; "" if none is installed.
     """
@@ -39,7 +40,8 @@ class Isolation:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a container gets: environment, CDI devices, and files of the node at the same path, read-only.
+    """The settings of a container: environment, CDI devices, and files of the node at the same path,
+    read-only.
 
     `notes` are sentences for the pod's events.
     """
@@ -55,17 +57,17 @@ def prefer(
 ) -> tuple[str, ...]:
     """Return the devices that the kubelet should take, all of the booked GPUs.
 
-    A shorter answer would be filled up with devices of other GPUs, so there is none.
+    There is no shorter answer, because the kubelet would add devices of other GPUs.
 
     Raises:
-        Refused: not all of them are free.
+        Refused: not all booked devices are free.
     """
     if size != booking.size:
         raise _refusal(booking, f"the kubelet asks for {size} devices and {booking.size} are planned")
     gpus = _gpus(booking, inventory)
     devices: list[str] = []
     for gpu in gpus:
-        # what the container has already comes first: an init container's devices are used again
+        # devices that the container already has come first: an init container's devices are used again
         free = [device for device in _devices(booking, gpu) if device in available]
         free.sort(key=lambda device: device not in must)
         if len(free) < (booking.units or 1):
@@ -77,10 +79,10 @@ def prefer(
 
 
 def allocate(booking: Booking, inventory: Inventory, devices: Collection[str], isolation: Isolation) -> Grant:
-    """Return what a container gets with these devices.
+    """Return the settings that a container gets with these devices.
 
     Raises:
-        Refused: they are not the booked ones.
+        Refused: the devices are not the booked ones.
     """
     gpus = _gpus(booking, inventory)
     counts = {uuid: len(ids) for uuid, ids in by_gpu(devices).items()}
@@ -98,7 +100,7 @@ def allocate(booking: Booking, inventory: Inventory, devices: Collection[str], i
 def _share(
     booking: Booking, gpus: tuple[Gpu, ...], env: dict[str, str], cdi: tuple[str, ...], isolation: Isolation
 ) -> Grant:
-    """Add what the gpushare device plugin tells a container about its GPU memory, and the limit."""
+    """Add the environment of the gpushare device plugin about GPU memory, and the limit."""
     env |= {
         MEM_GPUS: ",".join(str(gpu.index) for gpu in gpus),
         MEM_OF_POD: str(booking.pod_units * len(gpus)),
@@ -151,7 +153,7 @@ def _sentence(booking: Booking, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ContainerGrant:
-    """What a container of a pod gets."""
+    """The container of a pod that gets devices, with its settings."""
 
     waiter: Waiter
     booking: Booking
@@ -190,7 +192,7 @@ class Turns:
 
     @property
     def pending(self) -> bool:
-        """Return whether the kubelet was told of devices that it has not taken yet."""
+        """Return whether the kubelet was told to take devices that it has not taken yet."""
         turn = self._turn
         return turn.waits if isinstance(turn, _PassedOn) else turn is not None and turn.answered is not None
 
@@ -234,7 +236,8 @@ class Turns:
         turn.container, turn.waits = planless.container, True
 
     def chose(self, devices: Collection[str]) -> None:
-        """Remember what another plugin chose for the pod without a plan; nothing if it did not answer."""
+        """Remember the devices that another plugin chose for the pod without a plan; none if it did not
+        answer."""
         if isinstance(self._turn, _PassedOn):
             self._turn.answered |= frozenset(devices)
             self._turn.waits = bool(devices)
@@ -255,10 +258,10 @@ class Turns:
     def allocate(
         self, inventory: Inventory, devices: Collection[str], isolation: Isolation
     ) -> ContainerGrant:
-        """Return what the container of these devices gets.
+        """Return the container that gets these devices, with its settings.
 
         Raises:
-            Refused: they are not what was answered before.
+            Refused: the devices are not those that were answered before.
         """
         turn = self._turn
         if not isinstance(turn, _Turn):
@@ -277,7 +280,7 @@ class Turns:
     def _booking(self, turn: _Turn, inventory: Inventory, devices: frozenset[str]) -> Booking:
         """Return the booking of the container whose turn it is.
 
-        If the kubelet gives it the GPUs that were lent, the booking has these, in the plan's order.
+        If the kubelet gives it the lent GPUs, the booking has these GPUs, in the plan's order.
         """
         if turn.answered is not None and turn.answered[1] == devices:
             return turn.answered[0]

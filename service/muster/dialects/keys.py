@@ -1,4 +1,4 @@
-"""Labels and annotations of nodes and pods that are read, besides those of gangs and of jobs."""
+"""Labels and annotations of nodes and pods that are read, except for those of gangs and of jobs."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ UNHEALTHY_GPUS = "gpu.topology/unhealthy"
 NODE_AGENT = "gpu.topology/node-agent"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 SECOND_ENDPOINT = "second-endpoint"
-"""Value of the label `NODE_AGENT`: the agent is a second endpoint for what NVIDIA's device plugin offers."""
+"""Value of the label `NODE_AGENT`: the agent is a second endpoint for the GPUs of NVIDIA's device plugin."""

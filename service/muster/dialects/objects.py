@@ -8,12 +8,15 @@ import msgspec
 
 
 class ApiObject(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True, gc=False):
-    """API objects are camelCase; what is not named here is skipped while decoding. The garbage collector does
-    not look at them, as JSON has no cycles: else decoding a large one takes five times as long."""
+    """The base of API objects, whose fields are camelCase. Fields that are not named here are skipped.
+
+    The garbage collector does not look at these objects, because JSON has no cycles. Otherwise decoding a
+    large object would take five times as long.
+    """
 
 
 class Presence(ApiObject, frozen=True):
-    """An object that is there, which is enough to know."""
+    """An object whose existence is the only fact that is read."""
 
 
 class OwnerReference(ApiObject, frozen=True):
@@ -27,7 +30,7 @@ class OwnerReference(ApiObject, frozen=True):
 
 
 class Identity(ApiObject, frozen=True):
-    """The first fields of `Metadata`: they tell which object it is. The others may be large."""
+    """The first fields of `Metadata`, which identify the object. The other fields may be large."""
 
     name: str = ""
     generate_name: str = ""
@@ -110,7 +113,8 @@ class NodeAffinity(ApiObject, frozen=True):
 
 
 class LabelSelector(ApiObject, frozen=True):
-    """As in the API: no object matches nothing, an empty one matches everything."""
+    """A label selector of the API. A missing selector matches no object, and an empty one matches every
+    object."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[NodeSelectorRequirement] | None = None
@@ -232,7 +236,7 @@ class PodSpec(ApiObject, frozen=True):
 
 
 class ContainerStatus(ApiObject, frozen=True):
-    """What a container was given, which an in-place resize may change."""
+    """The resources that a container was given, which an in-place resize may change."""
 
     name: str = ""
     allocated_resources: dict[str, str | int | float] | None = None
@@ -249,7 +253,8 @@ class PodCondition(ApiObject, frozen=True):
 
 
 class PodStatus(ApiObject, frozen=True):
-    """Of the conditions and of the container statuses only what in-place resize needs is read."""
+    """`status` of a pod. Only the parts of conditions and container statuses that in-place resize needs are
+    read."""
 
     phase: str = ""
     start_time: str | None = None
@@ -353,7 +358,7 @@ class NodeCondition(ApiObject, frozen=True):
 
 
 class NodeInfo(ApiObject, frozen=True):
-    """What a kubelet says of itself."""
+    """The facts that a kubelet reports about itself."""
 
     kubelet_version: str = ""
 
@@ -389,8 +394,11 @@ class ConfigMapObject(ApiObject, frozen=True):
 
 
 class CustomObject(ApiObject, frozen=True):
-    """An object of a CRD: a PodGroup, a Topology. Whose schema its `spec` was checked against is not known,
-    so it may be anything. `api_version` is the one it was asked for in."""
+    """An object of a CRD: a PodGroup, a Topology.
+
+    `spec` may be any value, because the schema that it was checked against is not known. `api_version` is the
+    version in which the object was requested.
+    """
 
     api_version: str = ""
     metadata: Metadata = Metadata()

@@ -13,7 +13,7 @@ topologyAwareScheduling:
     - {share: 30, gpus: 1, cpu: 8}
 
 `policies` and `levels` may also be at the top, next to topologyAwareScheduling. Other keys at the top are not
-read. docs/policies.md has every field, and what the planner makes of it.
+read. docs/policies.md has every field, and its effect on the planner.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SECTION = "topologyAwareScheduling"
 
 MAX_CHARACTERS = 64 * 1024
 MAX_PIECES = 4_000
-"""Keys, values, lists and mappings of the whole text, what is not ours too: a thousand take some milliseconds
-to read, and nothing else is done meanwhile."""
+"""Largest number of keys, values, lists and mappings of the whole text, including parts that are not ours. A
+thousand take some milliseconds to read, in which the event loop stands."""
 MAX_DEPTH = 32
 MAX_POLICIES = 32
 MAX_LEVELS = 16
@@ -52,7 +52,7 @@ BUILT_IN = MappingProxyType(
         Scope.NODE.value: ("kubernetes.io/hostname",),
     }
 )
-"""Scopes that keep their meaning → the labels that may be said of them: they change nothing."""
+"""Scopes with a fixed meaning → labels that may be stated for them without effect."""
 
 _ORDER = (*BUILT_IN, *(level.scope for level in reversed(DEFAULT_LEVELS)))
 
@@ -61,15 +61,15 @@ _A_LABEL = "a label key of nodes"
 
 
 def read(text: str) -> tuple[Policies | None, tuple[str, ...]]:
-    """Return the policies; or None, with a sentence for each thing that is not well-formed: then the last
-    good ones stay."""
+    """Return the policies; or None and a sentence for each problem. Then the last good policies stay
+    valid."""
     reader = _Reader()
     policies = reader.policies(text)
     return (None, tuple(reader.problems)) if reader.problems else (policies, ())
 
 
 def not_a_scope_of_labels(scope: object, levels: tuple[Level, ...]) -> str:
-    """Return what is expected instead, if labels name no parts of this scope; "" if they do."""
+    """Return the expected value if labels can't name domains of this scope; "" if they can."""
     words = (Scope.NVLINK_DOMAIN.value, *(level.scope for level in levels))
     if scope in words or (isinstance(scope, str) and "/" in scope and LABEL_KEY.fullmatch(scope)):
         return ""
@@ -77,7 +77,7 @@ def not_a_scope_of_labels(scope: object, levels: tuple[Level, ...]) -> str:
 
 
 class _Reader:
-    """Reads one text, gathering problems. All scalars are text: YAML's guesses (no → false) are not made."""
+    """Reads one text and collects problems. All scalars are text, without YAML's guesses (no → false)."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -137,7 +137,7 @@ class _Reader:
         return tuple(policies.values())
 
     def _levels(self, value: object, preset: object) -> tuple[Level, ...]:
-        """Return the preset's levels (the defaults without one), replaced and extended by those listed."""
+        """Return the preset's levels (or the default levels), replaced and extended by the listed levels."""
         base = PRESETS.get(preset) if isinstance(preset, str) else None
         if base is None and preset != "":
             self._bad(f"{SECTION}.preset", preset, f"one of {', '.join(PRESETS)}")
@@ -156,7 +156,7 @@ class _Reader:
                 listed[name] = Level(name, (label,))
         self._check_order(listed)
         for name in tuple(listed)[: tuple(listed).index(Scope.NODE) if Scope.NODE in listed else 0]:
-            del listed[name]  # narrower than a node: a label of whole nodes can't tell such parts apart
+            del listed[name]  # narrower than a node: a label of a node can't tell such domains apart
         return _merged(
             base or DEFAULT_LEVELS, [level for name, level in listed.items() if name not in BUILT_IN]
         )
@@ -209,7 +209,7 @@ class _Reader:
         return tuple(sorted(set(listed)))
 
     def _quantity(self, value: object) -> Fraction | None:
-        """Return the quantity, None if it is below 0 or none."""
+        """Return the quantity; None if it is negative or no quantity."""
         quantity = parse(value) if isinstance(value, str) else None
         return quantity if quantity is not None and quantity >= 0 else None
 
@@ -223,7 +223,7 @@ class _Reader:
                 return
 
     def _items(self, field: str, value: object, most: int) -> list[tuple[str, object]]:
-        """Return the items of a list, each with the field that it is."""
+        """Return the items of a list, each with its field path."""
         if value == "":
             return []
         if not isinstance(value, list):
@@ -235,7 +235,7 @@ class _Reader:
         return [(f"{field}[{number}]", item) for number, item in enumerate(value)]
 
     def _mapping(self, field: str, value: object, keys: tuple[str, ...] | None = None) -> dict[str, Any]:
-        """Return the mapping; of any keys where none are `known`."""
+        """Return the mapping. Without `keys`, any keys are allowed."""
         if value == "":
             return {}
         if not isinstance(value, dict):
@@ -265,7 +265,7 @@ class _Reader:
         self._problem(field, f"{shown}, expected {expected}")
 
     def _problem(self, field: str, text: str) -> None:
-        """Note a problem. YAML can say half a character (\\ud800), which no event could carry."""
+        """Note a problem. YAML may contain an unpaired surrogate (\\ud800), which no event can carry."""
         if len(self.problems) < MAX_POLICIES:
             self.problems.append(f"{field}: {text}".encode(errors="backslashreplace").decode())
 
@@ -287,7 +287,7 @@ def _merged(base: tuple[Level, ...], listed: list[Level]) -> tuple[Level, ...]:
 
 
 class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
-    """In C where PyYAML has it; without keys given twice (the first would be lost)."""
+    """PyYAML's loader, in C if it has one. Duplicate keys are refused, because the first would be lost."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys: set[str] = set()
@@ -300,11 +300,11 @@ class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[mi
 
 
 def _check_size(text: str) -> None:
-    """Look at the text piece by piece, and no further than is allowed. Aliases are refused: a bomb is made of
-    them.
+    """Count the pieces of the text, up to the limit. Aliases are refused, because they can make a text grow
+    without bound.
 
     Raises:
-        yaml.YAMLError: it is too much, or no YAML.
+        yaml.YAMLError: the text has too many pieces, or is no YAML.
     """
     pieces = depth = 0
     for event in yaml.parse(text, _Loader):

@@ -1,8 +1,8 @@
 """Kubernetes quantities, read exactly: `500m`, `1.5Gi`, `2e3`, `4`.
 
 The grammar is that of k8s.io/apimachinery/pkg/api/resource: a signed decimal number, then a suffix or an
-exponent. Suffixes are binary (Ki … Ei) or decimal (n, u, m, k, M, G, T, P, E). As there, what is larger than
-an int64 holds is capped, and what must be whole is rounded up.
+exponent. Suffixes are binary (Ki … Ei) or decimal (n, u, m, k, M, G, T, P, E). As there, amounts beyond an
+int64 are capped, and amounts that must be whole are rounded up.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from fractions import Fraction
 from functools import lru_cache
 
 Quantity = str | int | float
-"""What msgspec decodes a quantity to: most are strings, but hand-written manifests have plain numbers."""
+"""The decoded form of a quantity: most are strings, but hand-written manifests have plain numbers."""
 
 LARGEST = 2**63 - 1
 MOST = 2**46
-"""Of memory (bytes: 64 TiB) and whatever else is counted, of one pod or node: more than any has, and the
-planner can add up a hundred thousand of them in an int64."""
+"""Largest amount of memory (in bytes: 64 TiB), or of another counted resource, of one pod or node. Real
+amounts are smaller, and the planner can add a hundred thousand such amounts in an int64."""
 MOST_THOUSANDTHS = 2**42
-"""Of cpu, of one pod or node. The planner also multiplies it by thousands of GPUs."""
+"""Largest amount of cpu of one pod or node, in thousandths. The planner also multiplies it by thousands of
+GPUs."""
 BILLION = 10**9
 _MAX_LENGTH = 64
 
@@ -40,7 +41,7 @@ _BILLIONTHS[None] = BILLION
 
 
 def parse(value: Quantity) -> Fraction | None:
-    """Return the value as `billionths` reads it; None for what is no quantity."""
+    """Return the value as `billionths` reads it; None if it is no quantity."""
     amount = billionths(value)
     return Fraction(amount, BILLION) if amount is not None else None
 
@@ -48,7 +49,7 @@ def parse(value: Quantity) -> Fraction | None:
 def billionths(value: Quantity) -> int | None:
     """Return the value in billionths, rounded up as in the API server and capped at an int64's range.
 
-    Return None for what is no quantity.
+    Return None if it is no quantity.
     """
     if isinstance(value, str) and len(value) > _MAX_LENGTH:
         return None  # nor is it remembered: users could fill the memory with such texts

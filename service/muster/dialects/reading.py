@@ -1,6 +1,6 @@
 """Read an untrusted object field by field, and agree on the gang that the keys of several systems name.
 
-What is ill-formed gathers as causes.
+Ill-formed fields are collected as causes.
 """
 
 from __future__ import annotations
@@ -24,32 +24,35 @@ LABEL_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{NAME_PATTER
 A_SCOPE = f"one of {', '.join(scope.value for scope in Scope)}, or a label key of nodes"
 
 LABEL, ANNOTATION, EITHER = "label", "annotation", ""
-"""Where a key of a pod stands."""
+"""The place of a key on a pod."""
 
 SHOWN = 80
 """Characters of a key that a sentence shows."""
 MAX_COUNT = 2**31 - 1
 """Kubernetes' counts are int32."""
 MAX_CAUSES = 8
-"""Of one object: a list of thousands with the same slip in each says it a few times only."""
+"""Largest number of causes of one object. A list may have thousands of items with the same mistake."""
 MAX_UNKNOWN = 16
-"""Fields of unknown names that are compared with those that are known."""
+"""Largest number of unknown fields that are compared with the known fields."""
 NEARLY = 0.8
-"""Similarity of two names (`difflib`) from which one counts as the other misspelt."""
+"""Similarity of two names (`difflib`) from which on a name counts as misspelt."""
 _MAX_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The gang that a pod claims in one dialect (None: it does not speak it, or says no name), and what is
-    ill-formed in that."""
+    """The gang that a pod claims in one dialect, and the causes for ill-formed keys of this dialect.
+
+    The claim is None if the pod has no keys of the dialect, or states no name.
+    """
 
     claim: GangClaim | None = None
     causes: tuple[Cause, ...] = ()
 
 
 class Fields:
-    """The members of one JSON object; all parts of one whole share `causes`. null is a field not given."""
+    """The members of one JSON object. All parts of an API object share `causes`. null counts as a missing
+    field."""
 
     def __init__(self, object_name: str, path: str, value: Mapping[str, Any], causes: list[BadValue]) -> None:
         self.causes = causes
@@ -72,20 +75,20 @@ class Fields:
         return fields.part(path)
 
     def bad(self, field: str, value: object, expected: str) -> None:
-        """Say that a field can't be used."""
+        """Add a cause: a field can't be used."""
         self.bad_value(f"{self._path}{field}", value, expected)
 
     def bad_value(self, name: str, value: object, expected: str) -> None:
-        """Say that something else of the object can't be used: an annotation."""
+        """Add a cause: another part of the object, such as an annotation, can't be used."""
         if len(self.causes) < MAX_CAUSES:
             self.causes.append(BadValue(self._where, name, _shown(value), expected))
 
     def beside(self, path: str, value: Mapping[str, Any]) -> Fields:
-        """Return another part of the same object, whose problems are gathered with these."""
+        """Return another part of the same object, which shares its causes."""
         return Fields(self._where, path, value, self.causes)
 
     def names(self) -> list[str]:
-        """Return the names of the fields that are there, in order."""
+        """Return the names of the present fields, in order."""
         return sorted(str(field) for field, value in self._value.items() if value is not None)
 
     def raw(self, field: str) -> Any:
@@ -93,20 +96,20 @@ class Fields:
         return self._value.get(field)
 
     def note_unknown(self, *fields: str) -> None:
-        """Note a field that is none of these."""
+        """Add a cause for a field that is not listed."""
         unknown = sorted(str(field) for field in set(self._value) - set(fields))
         if unknown:
             self.bad(unknown[0][:SHOWN], "", f"none of this name: known are {', '.join(fields)}")
 
     def misspelt(self, *fields: str) -> None:
-        """Note each field that looks like a misspelling of one of these. Any other unknown field may belong
-        to another scheduler."""
+        """Add a cause for each field that looks like a misspelling of one of these. Any other unknown field
+        may belong to another scheduler."""
         for name in sorted(str(field)[:SHOWN] for field in set(self._value) - set(fields))[:MAX_UNKNOWN]:
             for meant in get_close_matches(name, fields, 1, NEARLY):
                 self.bad(name, "", f"none of this name: {meant} is nearly the same")
 
     def part(self, field: str) -> Fields:
-        """Return the object in a field, an empty one where there is none."""
+        """Return the object in a field; an empty one if the field is missing."""
         value = self._value.get(field)
         if value is not None and not isinstance(value, dict):
             self.bad(field, value, "an object")
@@ -114,7 +117,7 @@ class Fields:
         return Fields(self._where, f"{self._path}{field}.", value or {}, self.causes)
 
     def listed(self, field: str, at_most: int) -> tuple[Fields, ...]:
-        """Return the objects in a list; () where it is none."""
+        """Return the objects in a list; () if the field is no list."""
         value = self._list(field, at_most)
         parts = []
         for number, item in enumerate(value or ()):
@@ -156,7 +159,7 @@ class Fields:
         return text
 
     def number(self, field: str, parse: Callable[[str | None], int | None], expected: str) -> int | None:
-        """Return the number that the field's text is, by `natural` or `positive`."""
+        """Return the field's text as a number, by `natural` or `positive`."""
         text = self.text(field)
         number = parse(text)
         if text is not None and number is None:
@@ -214,7 +217,7 @@ def _shown(value: object) -> str:
 def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
     """Return one reading of a pod: the first claim with the counts of other claims, and all causes.
 
-    Two claims that contradict each other are one more cause.
+    If two claims contradict each other, this is a further cause.
     """
     claim: GangClaim | None = None
     causes: list[Cause] = []
@@ -238,14 +241,14 @@ def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
 
 
 def natural(text: str | None) -> int | None:
-    """Return the integer from 0 that `text` is; None for anything else."""
+    """Return the text as an integer from 0; None for other texts."""
     if text is None or len(text) > _MAX_DIGITS or not (text.isascii() and text.isdigit()):
         return None
     return int(text)
 
 
 def positive(text: str | None) -> int | None:
-    """Return the positive integer that `text` is; None for anything else."""
+    """Return the text as a positive integer; None for other texts."""
     return natural(text) or None
 
 

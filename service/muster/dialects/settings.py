@@ -1,4 +1,4 @@
-"""What the configuration says of a cluster: the schedulers that are ours, the GPU resources, and more."""
+"""The configuration about a cluster: our schedulers, the GPU resources, and more."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ BY_REQUEST = ("StatefulSet",)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the configuration says of a cluster.
-
-    `scheduler_names`: pods of these are planned; of all others only the usage counts.
-    `gpu_resources`: extended resources that count whole GPUs.
-    `node_agents`: the namespace of the node agents, "" if there are none. It is never a default: a user could
-    make a namespace of that name.
-    `policies_…`: where the ConfigMap of the cluster's policies is, and its key.
-    `infer_gangs`: by kind of job, "default" for all that are not named, whether its pods are a gang without
-    saying so. A StatefulSet's are only where it is named.
-    `nri_nodes`: the label, as key=value, of nodes where NVIDIA's NRI plugin gives planned GPUs; "" for none.
-    `unique_names`: scopes whose names are unique in the input of `muster place`, besides the policies' own.
-    """
+    """The configuration about a cluster."""
 
     scheduler_names: frozenset[str] = frozenset({"muster"})
+    """Schedulers whose pods are planned. Of the pods of other schedulers only the usage counts."""
     gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", ALIYUN_GPU, "amd.com/gpu")
+    """Extended resources that count whole GPUs."""
     node_agents: str = ""
+    """Namespace of the node agents; "" without agents.
+
+    It has no default, because a user could make a namespace of that name.
+    """
     system_namespace: str = "kube-system"
     policies_namespace: str = "muster-system"
     policies_name: str = "kai-scheduler-config"
     policies_key: str = "config.yaml"
+    """The key in the ConfigMap `policies_namespace`/`policies_name` that has the cluster's policies."""
     nri_nodes: str = ""
+    """Label, as key=value, of nodes where NVIDIA's NRI plugin gives planned GPUs; "" without such nodes."""
     unique_names: tuple[str, ...] = ()
+    """Scopes whose names are unique in the input of `muster place`, in addition to those of the policies."""
     infer_gangs: tuple[tuple[str, Mode], ...] = ()
+    """(kind of job, whether its pods are a gang although they name none). The kind "default" stands for all
+    kinds that are not listed, except for `BY_REQUEST`."""
 
     def infers(self, kind: str) -> Mode:
-        """Return whether pods of an object of this kind are a gang without saying so."""
+        """Return whether pods of an object of this kind are a gang although they name none."""
         modes = dict(self.infer_gangs)
         return modes.get(kind, "off" if kind in BY_REQUEST else modes.get("default", "warn"))
 
     def is_other(self, resource: str) -> bool:
         """Return whether the resource is counted in `Resources.others`: not cpu, memory, pods or GPUs.
 
-        MIG devices are (nvidia.com/mig-1g.10gb): of each profile a node has a number, as of any resource.
+        MIG devices (nvidia.com/mig-1g.10gb) are counted there: a node has a number of each profile, as of any
+        resource.
         """
         gpus = (*self.gpu_resources, GPU_MEM, SHARED_GPUS)
         return resource not in ("cpu", "memory", "pods", *gpus)

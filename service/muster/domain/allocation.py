@@ -1,4 +1,4 @@
-"""The annotations that a Binding carries, and what can be read back from them after a restart.
+"""The annotations of a Binding: written for a plan, and read again after a restart.
 
 Written for a gang's plan (`gangs`), and read whenever a bound pod is seen (`dialects`): both
 sides stand here so that they cannot drift apart.
@@ -69,7 +69,7 @@ RESERVED_KEYS = (
     MEM_ASSUME_TIME,
     SHARES,
 )
-"""Only the scheduler may write these: an unbound pod that has one is refused."""
+"""Only the scheduler may write these keys: an unbound pod with such a key is refused."""
 
 FOLLOWED_RESOURCE = "aliyun.com/gpu"
 """The device plugin of this resource reads the annotation. Plugins of other resources choose themselves."""
@@ -85,11 +85,13 @@ MAX_GPUS = 62
 
 Nodes have at most 16 GPUs today (HGX-2, p2.16xlarge), or 56 parts that are offered as GPUs."""
 MAX_MEMBERS = 2**31
-"""Of a gang: more are not believed. Annotations of a pod that its user bound may say anything."""
+"""Largest believed number of members of a gang. Annotations of a pod that its user bound may have any value.
+"""
 MAX_NAMED = 16
-"""Nodes that a decision names."""
+"""Largest number of nodes that a decision names."""
 MAX_SECONDS = 2.0**40
-"""Since the epoch; what is later, infinite or no number is not believed."""
+"""Largest believed number of seconds since the epoch. Later or infinite values, and values that are no
+numbers, are not believed."""
 MAX_BYTES = 16 * 1024
 """No annotation longer than this is written or read. A Binding bypasses the API server's validation of
 annotations, and a pod with over 256 KiB of them can't be updated any more: ours together stay far below."""
@@ -126,7 +128,7 @@ def write(
 
 
 def write_decision(plan: Placed, batch: Batch, trace_id: str = "", not_exact: tuple[str, ...] = ()) -> str:
-    """Return what the plan's members carry alike.
+    """Return the annotation that is equal for all members of a plan.
 
     `trace_id`: of the trace that shows the decision, "" for none. `not_exact`: nodes where members may get
     other GPUs than planned; the first of them are named. So are nodes where links or taken GPUs are unknown.
@@ -156,7 +158,7 @@ def timed(values: Mapping[str, str], wall_ns: int) -> dict[str, str]:
 
 
 def read_batch(annotations: Mapping[str, str]) -> Batch | None:
-    """Return the batch that a bound pod was admitted with; None if its annotations don't tell."""
+    """Return the batch with which a bound pod was permitted; None if its annotations have none."""
     value = _object(annotations.get(DECISION))
     members_needed, left_out, newest = (value.get(key) for key in ("needed", "left_out", "newest"))
     if not (_is_count(members_needed) and _is_count(left_out) and isinstance(newest, int | float)):
@@ -169,7 +171,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def on_node(pod: Pod, annotations: Mapping[str, str]) -> Pod:
-    """Return a pod on a node with what its annotations say of its GPUs and of its gang's Bindings."""
+    """Return a pod on a node, with the facts of its annotations about its GPUs and its gang's Bindings."""
     batch = read_batch(annotations) if pod.claim is not None else None
     if not (pod.gpus or pod.slice):
         return replace(pod, batch=batch)
@@ -195,7 +197,7 @@ def read(annotations: Mapping[str, str], pod: Pod) -> int | None:
 def read_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | None:
     """Return a bound pod's GPUs in the plan's order, shared ones too; None when its annotations don't say, or
     can't be true: they must name as many as the pod asks for, and as much memory of each. Ours first, then
-    those of the aliyun schedulers. What a node agent found in the containers outdoes them all.
+    those of the aliyun schedulers. GPUs that a node agent found in the containers count before all of these.
     """
     return reported_gpus(annotations, pod) or planned_gpus(annotations, pod)
 
@@ -247,7 +249,7 @@ def _device(text: object) -> Device | None:
 def container_gpus(pod: Pod, gpus: tuple[int, ...]) -> dict[str, list[int]]:
     """Return the pod's GPUs dealt to its containers, in their order.
 
-    Shared ones each container uses in part.
+    If the GPUs are shared, each container uses a part of each.
     """
     if pod.slice is not None:
         return {name: list(gpus) for name, units in pod.container_gpus if units}
@@ -264,7 +266,8 @@ def is_nri_key(key: str) -> bool:
 
 
 def write_nri(node: Node, pod: Pod, place: MemberPlacement) -> dict[str, str]:
-    """Return what gives each container its planned GPUs; {} if the plugin can't or is not to do it there.
+    """Return the annotations that give each container its planned GPUs; {} if the plugin can't, or must not,
+    do so on the node.
 
     The plugin adds these GPUs to what a device plugin gives. So they are written for aliyun.com/gpu alone,
     where that is a number and no device plugin serves it.
@@ -304,8 +307,8 @@ def _allocation(
 
 
 def _share_keys(pod: Pod, place: MemberPlacement, gpu_memory: tuple[int, ...]) -> dict[str, str]:
-    """Return what the gpushare device plugin and its tools read. The GPUs of one pod may differ in size. The
-    smallest size is written, so that a part never counts as more of a GPU than it is."""
+    """Return the annotations that the gpushare device plugin and its tools read. The GPUs of one pod may
+    differ in size. The smallest size is written, so that a part never counts as more of a GPU than it is."""
     sizes = [gpu_memory[gpu] for gpu in place.gpus if gpu < len(gpu_memory)]
     return {
         MEM_GPUS: _listed(place.gpus),

@@ -1,4 +1,4 @@
-"""Where else a gang could have gone, and the first level at which each of these places is not as good."""
+"""The other places where a gang could have gone, each with the first level at which it is worse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AS_DECIDED = "Computed against the cluster as the gang found it."
 Value = int | float | str | None
 
 SCOPE_NOUNS = {Scope.NVLINK_DOMAIN.value: "NVLink domain"}
-"""What a domain of a scope is called, if it is not the scope's own word."""
+"""The noun for a domain of a scope, if it differs from the scope's own word."""
 
 
 class Than(StrEnum):
@@ -38,17 +38,17 @@ class Question:
 
     @property
     def gang(self) -> GangId:
-        """Return whose alternatives these are."""
+        """Return the gang of the question."""
         return self.request.gang
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The best that was found in one domain. `says` is the comparison in words.
+    """The best place that was found in one domain. `says` is the comparison in words.
 
-    `level` is the first one that differs, "" if none does. `value` and `chosen` are its values there and at
-    the gang's place. `proven`: nothing better exists in the domain. `free_gpus`: GPUs that are free there, on
-    nodes that admit the gang, and `most_on_a_node` on one of these.
+    `level` is the first level that differs; "" if none does. `value` and `chosen` are its values in the
+    domain and at the gang's place. `proven`: no better place exists in the domain. `free_gpus`: free GPUs in
+    the domain on nodes that admit the gang. `most_on_a_node`: most of them on one node.
     """
 
     domain: str
@@ -66,11 +66,12 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """Where else the gang could go than to `domain`, the best first. This is also what is shown.
+    """The places other than `domain` where the gang could go, the best first. They are shown in this form.
 
-    `left_out` counts the other domains of the scope that were not tried. `shut` counts those in which no node
-    admits the gang. `late`: the time was over before all were tried. `others` says these in words. `note`
-    says against which cluster all was computed. `why_not`: why nothing is known, "" if it is.
+    `left_out` is the number of other domains of the scope that were not tried, and `shut` the number in which
+    no node admits the gang. `late`: the time was over before all domains were tried. `others` says these
+    numbers in words. `note` names the state of the cluster for which the places were computed. `why_not`: why
+    no place is known; "" if places are known.
     """
 
     domain: str
@@ -98,7 +99,7 @@ def fewer_fit(fit: int, size: int, free_gpus: int, most_on_a_node: int) -> str:
 
 
 def others_in_words(scope: str, left_out: int, shut: int, late: bool) -> str:
-    """Return how many other domains there are that are not listed, and why; "" if none."""
+    """Return a sentence on the number of domains that are not listed, and why; "" if all are listed."""
     noun = printable(SCOPE_NOUNS.get(scope, scope))
     parts = []
     if left_out:

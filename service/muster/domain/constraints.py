@@ -1,11 +1,10 @@
-"""Constraints on a whole gang, each with its cause and what would help: between pods, and by scope.
+"""Constraints on a whole gang, each with its cause and its relaxation: between pods, and by scope.
 
-Constraints between pods are resolved to roles and nodes: what the pods' own fields say about each other.
-
-The gangs' code resolves label selectors and namespaces against the members and against all other pods of
-the cluster. So the planner sees names of roles, names of nodes, and numbers alone. `name` is the constraint
-as its user wrote it: causes and relaxations show it. `topology_key` is the node label whose values are the
-domains. `NODE` stands for "each node is a domain", whatever its labels.
+Constraints between pods come from the pods' own fields, and are resolved to roles and nodes. The gangs' code
+resolves label selectors and namespaces against the members and against all other pods of the cluster. So the
+planner sees only names of roles, names of nodes, and numbers. `name` is the constraint as its user wrote it:
+causes and relaxations show it. `topology_key` is the node label whose values are the domains. `NODE` stands
+for "each node is a domain", whatever its labels.
 """
 
 from __future__ import annotations
@@ -25,12 +24,10 @@ class CountsOn:
     """Tells whether other members may need members of a role to keep the constraint."""
 
     fewer_fit: ClassVar[bool] = True
-    """Whether one member can always be left out: if some number of members keeps the constraint, so does one
-    less.
-    """
+    """Whether a member can always be left out: if n members keep the constraint, n − 1 members do too."""
 
     def counts_on(self, role: str) -> bool:
-        """Return whether they may. By default they need none."""
+        """Return whether other members may need members of the role. By default they need none."""
         return False
 
 
@@ -38,10 +35,10 @@ class CountsOn:
 class AntiAffinity(CountsOn):
     """Keep members of `roles` out of every domain that holds a member of `others` or a pod on `existing`.
 
-    It is symmetric between members, as in kube-scheduler (interpodaffinity/filtering.go): whichever comes
-    second is refused. Where a role is in both sets, a domain holds one member of it. Nodes without the label
-    `topology_key` are in no domain: the constraint does not concern them.
-    `existing` are nodes that hold running or planned pods which repel `roles`, or are repelled by them.
+    The constraint is symmetric between members, as in kube-scheduler (interpodaffinity/filtering.go): the
+    second of two members is refused. If a role is in both sets, a domain holds one member of it. Nodes
+    without the label `topology_key` are in no domain: the constraint does not concern them. `existing` are
+    nodes that hold running or planned pods which repel `roles`, or are repelled by them.
     """
 
     name: str
@@ -190,9 +187,9 @@ class PerScope(CountsOn):
     members: int
 
     annotation: ClassVar[str]
-    """What users write: <annotation>: rack=2,node=1."""
+    """The annotation in which users write it: rack=2,node=1."""
     nowhere: ClassVar[str]
-    """What becomes of it if no node lies in any part of the scope."""
+    """The effect on it if no node lies in any domain of the scope."""
     not_by: ClassVar[frozenset[str]] = frozenset({"gpu"})
     """Scopes that users may not name. Members with whole GPUs share none, so a number by GPU is useless."""
 

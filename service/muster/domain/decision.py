@@ -1,4 +1,5 @@
-"""What the planner answers: a placement with its proof, or the causes that forbid one and what would help."""
+"""The planner's answer: a placement with its proof, or the causes that forbid a placement, and changes that
+would help."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from muster.domain.pod import Pod
 from muster.domain.words import listed
 
 WHYS = (HandsOut.OWN_CHOICE, HandsOut.READS_ANNOTATIONS, HandsOut.AGENT_AWAY)
-"""What makes a node's GPUs not exact."""
+"""Reasons why a node's GPUs are not exact."""
 _NAMED = 2
 """Nodes that the note names for each reason."""
 _CLAUSES = {
@@ -43,8 +43,7 @@ def not_exact(members: Iterable[tuple[Node, Pod, MemberPlacement]]) -> tuple[str
 
 
 def why_not(node: Node) -> HandsOut | None:
-    """Return what makes the node's GPUs not exact; None if they are, or if no GPUs are planned
-    there.
+    """Return the reason why the node's GPUs are not exact; None if they are, or if no GPUs are planned there.
 
     A node with one GPU leaves no choice.
     """

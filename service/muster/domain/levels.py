@@ -30,7 +30,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What tells equal names apart besides the levels.
+    """Facts, apart from the levels, that tell equal names apart.
 
     `unique`: scopes in which each domain has a name of its own, whatever wider labels say. `trees`: label
     keys of further hierarchies (KAI's Topologies), each widest first.
@@ -147,7 +147,7 @@ def preset_with(scope: str, keys: Collection[str]) -> tuple[str, str]:
 
 
 def scope_meant(scope: str, scopes: Collection[str], keys: Collection[str]) -> str:
-    """Return what was probably meant by a scope in which no node lies, "" if that is not clear.
+    """Return the scope that was probably meant by a scope without nodes; "" if that is not clear.
 
     `keys` are label keys of nodes: one that ends in the scope's word, as example.com/rack, may be the scope.
     """

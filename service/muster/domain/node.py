@@ -1,4 +1,4 @@
-"""A node as the planner sees it: what it offers, what admits a pod, and what is taken."""
+"""A node as the planner sees it: its resources, its rules for pods, and the usage of pods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from muster.domain.topology import GpuTopology
 
 
 class TaintEffect(StrEnum):
-    """What a taint does to pods that do not tolerate it."""
+    """The effect of a taint on pods that do not tolerate it."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -18,13 +18,14 @@ class TaintEffect(StrEnum):
 
 
 class HandsOut(StrEnum):
-    """What decides on a node which GPUs a container gets, and so whether they are the planned ones.
+    """The component that decides on a node which GPUs a container gets, and so whether they are the planned
+    ones.
 
-    `DRA`: a claim names the devices. `AGENT`: the node agent offers the GPUs. `SECOND_ENDPOINT`: it chooses
-    among those of NVIDIA's device plugin. `NRI`: NVIDIA's NRI plugin gives what an annotation names. With
-    these four containers get the planned GPUs.
-    `READS_ANNOTATIONS`: a device plugin that finds a pod's plan by its amount, so that equal pods may swap.
-    `OWN_CHOICE`: a device plugin that knows no plan. `AGENT_AWAY`: a node agent is to decide, and none is
+    `DRA`: a claim names the devices. `AGENT`: the node agent offers the GPUs. `SECOND_ENDPOINT`: the node
+    agent chooses among the GPUs of NVIDIA's device plugin. `NRI`: NVIDIA's NRI plugin gives the GPUs that an
+    annotation names. With these four components containers get the planned GPUs. `READS_ANNOTATIONS`: a
+    device plugin that finds a pod's plan by the requested amount, so that equal pods may swap GPUs.
+    `OWN_CHOICE`: a device plugin that knows no plan. `AGENT_AWAY`: a node agent must decide, and none is
     ready.
     """
 
@@ -63,15 +64,16 @@ _NOT_READY = "/agent-not-ready"
 
 
 def is_state(taint: str) -> bool:
-    """Return whether a taint tells the state of its node: Kubernetes, a cloud, an autoscaler or an agent sets
-    it, and takes it away once the node can be used. To tolerate it does not help."""
+    """Return whether a taint shows the state of its node. Kubernetes, a cloud, an autoscaler or an agent sets
+    such a taint, and removes it once the node can be used. So a toleration does not help."""
     key = taint.partition("=")[0].partition(":")[0]
     return key.startswith(_STATE_PREFIXES) or key.endswith(_NOT_READY) or key in _OTHER_STATES
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the planner counts besides GPUs: cpu in thousandths of a core, memory in bytes, pods.
+    """The resources that the planner counts, apart from GPUs: cpu in thousandths of a core, memory in bytes,
+    pods.
 
     `others` are all further resources that Kubernetes counts (ephemeral-storage, hugepages, extended ones
     such as rdma/hca), as (name, amount) by name, without zeros. Amounts are in the resource's own unit.
@@ -94,7 +96,7 @@ class Resources:
         return self + other.times(-1)
 
     def times(self, count: int) -> Resources:
-        """Return what `count` such pods ask for together."""
+        """Return the sum for `count` such pods."""
         multiplied = tuple((name, amount * count) for name, amount in self.others if count)
         return Resources(self.cpu_milli * count, self.memory_bytes * count, self.pods * count, multiplied)
 
@@ -129,7 +131,7 @@ def total(summands: Iterable[Resources]) -> Resources:
 
 
 GPU_MEM = "aliyun.com/gpu-mem"
-"""The extended resource by which pods ask for memory of shared GPUs, in GiB."""
+"""The extended resource by which pods request memory of shared GPUs, in GiB."""
 
 GIB = 1 << 30
 """Bytes of one unit of a shared GPU's memory."""
@@ -148,7 +150,7 @@ class Device:
 
     @property
     def pool_key(self) -> PoolKey:
-        """Return what identifies its pool in the cluster."""
+        """Return the identity of its pool in the cluster."""
         return self.driver, self.pool
 
     def __str__(self) -> str:
@@ -170,7 +172,7 @@ class DeviceClaim:
     shares: tuple[int, ...] = ()
 
     def parts(self) -> Iterator[tuple[Device, int]]:
-        """Return each device with what is taken of it."""
+        """Yield each device with the bytes that are taken of it."""
         return zip(self.devices, self.shares or (0,) * len(self.devices), strict=True)
 
     def is_for(self, uids: Collection[str]) -> bool:
@@ -179,13 +181,13 @@ class DeviceClaim:
 
 
 Need = tuple[tuple[int, int], ...]
-"""Numbers of counters, and how much of each a device consumes."""
+"""(number of a counter, amount that a device consumes of it) of all its counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCounters:
-    """The counters of a pool. `available` is how much there is of each, in billionths. `needs` names the
-    devices that consume counters.
+    """The counters of a pool. `available` has the amount of each, in billionths. `needs` has the devices that
+    consume counters.
 
     The arithmetic follows the in-tree allocator (k8s.io/dynamic-resource-allocation, checkAvailableCounters).
     All allocated devices of a pool consume its counters, each once. A device can be allocated if it exceeds
@@ -197,9 +199,9 @@ class PoolCounters:
     needs: tuple[tuple[str, Need], ...]
 
     def without_room(self, names: Sequence[str], allocated: Collection[str]) -> set[str]:
-        """Return which of the wanted devices can't be allocated next to the allocated ones.
+        """Return the devices among `names` that can't be allocated in addition to the allocated devices.
 
-        The others can be allocated all together. The first ones of `names` come first.
+        All other devices of `names` can be allocated together. Earlier names have precedence.
         """
         needs = dict(self.needs)
         amounts_left = list(self.available)
@@ -236,59 +238,60 @@ no known rails, because the planner looks at all sets of their GPUs."""
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Facts of one node, from its API object alone.
-
-    `gpu_resources` are the extended resources under which its whole GPUs can be asked for: what its
-    allocatable offers, narrowed by the node's mode (`ack.node.gpu.schedule`). `topology.gpu_count` is the
-    number of GPUs; a node with none is still a place for cpu-only members.
-    `gpu_memory` is what each GPU offers in slices, in GiB, by index; () where the node serves none.
-    `memory_resources` are the names by which slices ask for it (`Slice.resource`). Slices go to the GPU with
-    the least left that is enough, with `spread` to the one with the most.
-    `unhealthy` GPUs (a bit mask) are not planned on.
-    `devices` are the GPUs by index, where a DRA driver serves them and no device plugin. None is a GPU that
-    the driver does not publish now; it is unhealthy as well. `tainted` are the unhealthy GPUs with nothing
-    worse than a taint of their device: members that tolerate it may have them. `attribute_groups` has for
-    each attribute the GPUs that agree on it, as bit masks. A GPU without the attribute is in none of them.
-    Attributes on which no two GPUs agree are left out, but for those of partitions. `partitions` are (GPUs,
-    attribute) where a pod with several GPUs starts only if they are one partition. A claim gets one of this
-    size if it names the attribute; "" if any GPUs of this number are one.
-    `counters` are those of pools whose devices share them: there a GPU may be taken because other devices
-    are, such as its partitions.
-    `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
-    `cdi_devices` are the names of its GPUs in annotations of NVIDIA's NRI plugin, by index; () where none are
-    to be written.
-    `missing_gpus`: how many more it has by its capacity or its labels, and does not offer.
-    `offers_parts`: what it offers as GPUs are parts of them, MIG devices or GPUs that several pods share.
-    `hands_out`: what decides which of the node's GPUs a container gets.
-    `rails` are the network rails of its GPUs by index, numbered from 0 without gaps; () if not published.
-    `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
-    GPU_TOPOLOGY): the node is used without it.
-    """
+    """Facts of one node, from its API object and objects about it."""
 
     name: str
     allocatable: Resources
+    """Resources other than GPUs."""
     topology: GpuTopology
+    """The links of its GPUs, and their number (`gpu_count`). A node without GPUs takes members without GPUs.
+    """
     gpu_resources: frozenset[str] = frozenset()
+    """Extended resources by which pods request its whole GPUs: its allocatable, limited by the node's mode
+    (`ack.node.gpu.schedule`)."""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
     ready: bool = True
     gpu_memory: tuple[int, ...] = ()
+    """GiB that each GPU offers in slices, by index; () if the node serves no slices."""
     memory_resources: frozenset[str] = frozenset({GPU_MEM})
+    """Names by which slices request this memory (`Slice.resource`)."""
     spread: bool = False
+    """Whether a slice goes to the GPU with the most free memory, and not to the one with the least that is
+    enough."""
     unhealthy: int = 0
+    """Bit mask of GPUs on which no pod is planned."""
     tainted: int = 0
+    """Bit mask of unhealthy GPUs with only a taint of their device. Members that tolerate it may have
+    them."""
     devices: tuple[Device | None, ...] = ()
+    """The device of each GPU by index, if only a DRA driver serves the GPUs. None is a GPU that the driver
+    does not publish now; it is also unhealthy."""
     attribute_groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Attribute → bit masks of GPUs that agree on it. GPUs without the attribute are in no mask. If no two
+    GPUs agree, an attribute is left out, unless it is one of partitions."""
     partitions: tuple[tuple[int, str], ...] = ()
+    """(GPUs, attribute) of each partition size, if a pod with several GPUs starts only on one partition. A
+    claim gets a partition of this size if it names the attribute; "" if any GPUs of this number are a
+    partition."""
     counters: Mapping[PoolKey, PoolCounters] = field(default_factory=dict)
+    """Counters of pools whose devices share them: a GPU may be taken because other devices are, such as its
+    partitions."""
     machine: str = ""
+    """Type of the machine ("ecs.sccgn6.24xlarge"). It does not affect plans."""
     cdi_devices: tuple[str, ...] = ()
+    """Names of its GPUs in annotations of NVIDIA's NRI plugin, by index; () if these are not written."""
     missing_gpus: int = 0
+    """Number of GPUs that it has, by capacity or labels, and does not offer."""
     offers_parts: bool = False
+    """Whether its GPUs are parts of GPUs: MIG devices, or GPUs that several pods share."""
     hands_out: HandsOut = HandsOut.OWN_CHOICE
+    """The component that decides which of its GPUs a container gets."""
     rails: tuple[int, ...] = ()
+    """Network rail of each GPU by index, numbered from 0 without gaps; () if not published."""
     problems: tuple[str, ...] = ()
+    """Sentences about facts that could not be read (a broken GPU_TOPOLOGY). The node is used without them."""
 
     @property
     def rail_by_gpu(self) -> tuple[int, ...]:
@@ -306,16 +309,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one pod takes of one node: bound, or held by a live plan.
-
-    `gpus` is the bit mask of its GPUs; `unindexed_gpus` counts GPUs with unknown indices (another
-    scheduler's pod). One of the two is zero. It takes them whole, or `units` of the memory of each where that
-    is not zero.
-    """
+    """The capacity of one node that a pod takes: bound, or held by a live plan."""
 
     pod_uid: str
     node: str
     resources: Resources
     gpus: int = 0
+    """Bit mask of its GPUs; 0 if their indices are unknown."""
     unindexed_gpus: int = 0
+    """Number of its GPUs if their indices are unknown (a pod of another scheduler); else 0."""
     units: int = 0
+    """GiB of memory that it takes of each GPU; 0 if it takes whole GPUs."""

@@ -1,4 +1,4 @@
-"""What a pod asks for about other pods, as its own fields say it, and which labels match a selector.
+"""A pod's rules about other pods, by its own fields, and the match of labels with a selector.
 
 `PeerRules` are facts of one pod. `gangs.constraints` resolves them against the members of a gang and all
 other pods, to the constraints that the planner knows (`domain.constraints`).
@@ -85,7 +85,7 @@ class PeerTerm:
     namespaces: tuple[str, ...] = ()
     namespace_selector: Selector = None
     _hash: int = field(init=False, repr=False, compare=False)
-    """Kept, because terms are keys of many maps and may have hundreds of values."""
+    """The hash is stored, because terms are keys of many maps and may have hundreds of values."""
 
     def __post_init__(self) -> None:
         facts = (self.topology_key, self.selector, self.namespaces, self.namespace_selector)
@@ -95,7 +95,7 @@ class PeerTerm:
         return self._hash
 
     def covers(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Return whether the term speaks of pods in a namespace that has these labels."""
+        """Return whether the term is about pods in a namespace that has these labels."""
         return namespace in self.namespaces or matches(self.namespace_selector, labels)
 
     @property
@@ -139,8 +139,8 @@ class HostPort:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class PeerRules:
-    """All that one pod asks for about other pods. `volume_claims` are names of PersistentVolumeClaims in the
-    pod's namespace, those of its generic ephemeral volumes included."""
+    """All rules of one pod about other pods. `volume_claims` are names of PersistentVolumeClaims in the pod's
+    namespace, including those of its generic ephemeral volumes."""
 
     affinity: tuple[PeerTerm, ...] = ()
     anti_affinity: tuple[PeerTerm, ...] = ()
@@ -150,4 +150,4 @@ class PeerRules:
 
 
 NO_PEER_RULES = PeerRules()
-"""An empty value: all pods that ask for nothing share this object."""
+"""The empty value, which all pods without such rules share."""

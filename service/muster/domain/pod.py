@@ -18,8 +18,8 @@ The rank of a pod in a group is the group's index times this, and its own index.
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """Where one pod wants its gang to be. What is not said is empty.
+class TopologyRequest:
+    """The topology constraints that one pod states for its gang. Constraints that are not stated are empty.
 
     `role_scope`, `role_preferred` and `segments` are for the pod's `role`, the others for the whole gang.
     """
@@ -35,43 +35,44 @@ class Wishes:
     role_preferred: tuple[str, ...] = ()
 
 
-NO_WISHES = Wishes()
+NO_TOPOLOGY_REQUEST = TopologyRequest()
 
 
 @dataclass(frozen=True, slots=True)
 class GangClaim:
-    """What one pod says of the gang it belongs to.
-
-    `min_member` is None when the pod does not say it. `replicas` is the exact number of members where the
-    dialect fixes it (ACK's gpu-topology-replica): more live pods than that are an error. `count_key` is the
-    key that gives these two, for sentences: it does not tell claims apart. `size` is the number
-    of members that are expected: when they are there, the gang waits for no more. `by_object`: a PodGroup of
-    the dialect and name says the rest, and the gang waits until there is one. If a job says it, and no
-    PodGroup, `job` is its kind, namespace and name.
-    """
+    """The gang to which a pod belongs, as the pod states it."""
 
     dialect: str
     name: str
     min_member: int | None = None
+    """Number of members that must fit at once; None if the pod does not state it."""
     replicas: int | None = None
-    wishes: Wishes = field(default_factory=Wishes)
+    """Exact number of members, if the dialect fixes it (ACK's gpu-topology-replica). More present pods are an
+    error."""
+    topology_request: TopologyRequest = field(default_factory=TopologyRequest)
     lone: bool = False
+    """Whether the pod is a gang of one."""
     by_object: bool = False
+    """Whether a PodGroup of this dialect and name has the other facts. Without it the gang waits."""
     size: int | None = None
+    """Expected number of members. When they are there, the gang waits for no more."""
     job: str = ""
+    """Kind, namespace and name of the job that has the other facts, in place of a PodGroup."""
     count_key: str = field(default="", compare=False)
+    """The key that states `min_member` and `replicas`, for sentences. It does not tell claims apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is known of the members that were let go together, written on each."""
+    """The record of the members that were permitted together, written on each of them."""
 
     needed: int
-    """How many members had to be bound for it not to be partially bound; 0 if it was complete before."""
+    """Number of members that had to be bound, so that the gang was not partially bound; 0 if it was complete
+    before."""
     left_out: int
-    """Waiting members that were left out."""
+    """Number of waiting members that were left out."""
     newest: float
-    """When the newest member that was there then was created."""
+    """When the newest member of that time was created, in seconds since the Unix epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +87,7 @@ class Controller:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod. `node` is "" until it is bound. `causes` say what is ill-formed in it; such a pod is never
-    planned. `gpus` counts whole GPUs of `gpu_resource`, summed over its containers; `container_gpus` are the
-    parts, in the order of the containers. `slice`: it asks for memory of shared GPUs instead, and
-    `container_gpus` are the units on each of its GPUs: of all containers by their place in the pod, also of
-    those that take none, then of sidecars.
-
-    `allocation` is the bit mask of its GPUs (shared ones too) on its node where its annotations say which
-    (None: unknown). `planned` is that of its plan, where a node agent found other GPUs in its containers.
-    """
+    """One pod."""
 
     uid: str
     namespace: str
@@ -102,24 +95,29 @@ class Pod:
     scheduler_name: str
     resources: Resources
     gpus: int = 0
+    """Number of whole GPUs of `gpu_resource`, summed over its containers."""
     gpu_counts: tuple[int, ...] = ()
-    """GPUs by each subrequest of its claims, 0 for all that match on its node; () if `gpus` says it. Until it
-    is bound, `gpus` are the fewest of them."""
+    """Number of GPUs by each subrequest of its claims, 0 for all matching GPUs of its node; () if `gpus`
+    states the number. Until the pod is bound, `gpus` is the smallest of them."""
     gpu_resource: str = ""
     slice: Slice | None = None
+    """Memory of shared GPUs that it requests, in place of whole GPUs."""
     container_gpus: tuple[tuple[str, int], ...] = ()
+    """(container, GPUs) in the order of the containers. With a slice: (container, units on each GPU) of all
+    containers by their place in the pod, then of sidecars with units."""
     rules: NodeRules = field(default_factory=NodeRules)
     claim: GangClaim | None = None
     rank: int | None = None
     owner: str = ""
     """UID of its controller; "Deployment/<name>" for a Deployment's, "" for a bare pod."""
     controller: Controller | None = None
-    """What events about its gang are posted on; None for a bare pod."""
+    """The object on which events about its gang are posted; None for a bare pod."""
     priority: int = 0
     created: float = 0.0
     started: float = 0.0
-    """When its kubelet first took it up; 0 before."""
+    """When its kubelet accepted it, in seconds since the Unix epoch; 0 before."""
     node: str = ""
+    """Its node; "" until it is bound."""
     running: bool = False
     finished: bool = False
     succeeded: bool = False
@@ -128,43 +126,46 @@ class Pod:
     gated: bool = False
     """It has schedulingGates of its own, or a ResourceClaim that is not made: not a present member yet."""
     allocation: int | None = None
+    """Bit mask of its GPUs on its node, also shared ones, by its annotations; None if unknown."""
     planned: int | None = None
+    """Bit mask of its planned GPUs, if a node agent found other GPUs in its containers."""
     devices: tuple[Device, ...] = ()
     """The devices of a DRA driver that its plan names."""
     batch: Batch | None = None
     """The batch that it was bound with; None if its annotations don't tell."""
     labels: Labels = ()
     peers: PeerRules = NO_PEER_RULES
-    """What it asks for about other pods."""
+    """Its rules about other pods."""
     traceparent: str = ""
-    """W3C trace context of what made it; "" if its annotations name none."""
+    """W3C trace context of its creator; "" if its annotations have none."""
     preferences: bool = False
     """It prefers some nodes (preferred affinity, ScheduleAnyway): kube-scheduler's scores of nodes count."""
     match_attributes: tuple[str, ...] = ()
-    """Its claims want devices that agree on these attributes, by name."""
+    """Names of attributes on which the devices of its claims must agree."""
     several_claims: bool = False
     """Its GPUs are in several claims."""
     unallocated_claims: tuple[str, ...] = ()
     """Names of its ResourceClaims that other pods may name too, and that have no devices yet."""
     device_claims: bool = False
-    """It has ResourceClaims, or Kubernetes makes one for an extended resource: where these can be met is an
-    in-tree answer."""
+    """It has ResourceClaims, or Kubernetes makes one for an extended resource. In-tree answers tell which
+    nodes can meet them."""
     compute_domain: str = ""
-    """UID of NVIDIA's ComputeDomain, if one of its claims is a channel of one."""
+    """UID of NVIDIA's ComputeDomain, if one of its claims is for a channel."""
     causes: tuple[Cause, ...] = ()
+    """Why it is ill-formed. A pod with causes is never planned."""
 
     @property
-    def wishes(self) -> Wishes:
-        """Return where it wants its gang to be."""
-        return self.claim.wishes if self.claim is not None else NO_WISHES
+    def topology_request(self) -> TopologyRequest:
+        """Return the topology constraints that it states."""
+        return self.claim.topology_request if self.claim is not None else NO_TOPOLOGY_REQUEST
 
     @property
     def fewest_gpus(self) -> int:
-        """Return the fewest GPUs that it asks for, also when it is bound with more."""
+        """Return the fewest GPUs that it requests, even if it is bound with more."""
         return min(count or 1 for count in self.gpu_counts) if self.gpu_counts else self.gpus
 
     def may_take(self, gpus: int) -> bool:
-        """Return whether it asks for as many GPUs, shared ones too."""
+        """Return whether it may have this number of GPUs, shared or whole."""
         if self.slice is not None:
             return gpus == self.slice.gpus
         if self.gpu_counts:
@@ -178,7 +179,8 @@ class Pod:
 
     @property
     def usage(self) -> Usage | None:
-        """What it takes of its node: until it is gone or finished, also while it terminates."""
+        """Return the capacity that it takes of its node, until it is gone or finished. A terminating pod
+        still takes it."""
         if not self.node or self.finished:
             return None
         units = self.slice.units if self.slice else 0

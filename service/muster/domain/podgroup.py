@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster.domain.constraints import Subgroup
-from muster.domain.pod import Controller, Pod, Wishes
+from muster.domain.pod import Controller, Pod, TopologyRequest
 from muster.domain.quorums import Quorum
 from muster.domain.reasons import Cause
 from muster.domain.request import RolePreference, SelectorTerm
@@ -53,77 +53,78 @@ class PodGroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
-    """Members of a role that come when others have a node, and then run together with these.
-
-    `pod` is what each of them is, as its template says. `ranks` are those of all members of the role, also of
-    those that come at once. All members of a unit have the same value of `shared_labels`.
-    """
+class FollowerTemplate:
+    """The template of followers of one role: they come when others have a node, and run together with
+    these."""
 
     pod: Pod
+    """A follower, by the pod template of its job."""
     ranks: tuple[int | None, ...]
+    """Ranks of all members of the role, including members that come at once."""
     shared_labels: frozenset[str] = frozenset()
+    """Labels whose values are equal for all members of a unit."""
     exclusive: bool = False
     """Whether each unit has a topology domain of its own, which its leader chooses."""
     unit: int = 0
+    """Number of consecutive members that are one unit with a leader."""
     unit_label: str = ""
-    """`unit` members in a row are one unit with a leader, and this label numbers the units. "" where the role
-    follows a leader of another role."""
+    """The label that numbers the units; "" if the role follows a leader of another role."""
 
     @property
     def role(self) -> str:
         """Return the name of the role."""
-        return self.pod.wishes.role
+        return self.pod.topology_request.role
 
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """`min_member` members must fit at once. `wishes` are the whole gang's; `role_wishes` those of the
-    members of a role (KAI's subgroups), by its name, and `role_min` how many of it must. `required` are terms
-    that every node must fulfil. `causes` say what is ill-formed: no pod of such a group is planned.
-    `problems` are sentences about constraints that can't be kept: the group is planned without them.
-
-    `api_version` is the API it was read in; `status` what it shows, which changes nothing of the gang."""
+    """The facts of a PodGroup, or of a job whose pods are a gang."""
 
     namespace: str
     dialect: str
     name: str
     uid: str = ""
     min_member: int | None = None
-    wishes: Wishes = field(default_factory=Wishes)
-    role_wishes: Mapping[str, Wishes] = field(default_factory=dict)
+    """Number of members that must fit at once."""
+    topology_request: TopologyRequest = field(default_factory=TopologyRequest)
+    """Constraints of the whole gang."""
+    role_topology_requests: Mapping[str, TopologyRequest] = field(default_factory=dict)
+    """Role (KAI's subgroup) → its own constraints."""
     role_min: Mapping[str, int] = field(default_factory=dict)
+    """Role → number of its members that must fit at once."""
     role_later: Mapping[str, int] = field(default_factory=dict)
-    """Role → members that must start together, of roles that come when others have started.
+    """Role that comes when others have started → number of its members that must start together.
 
-    These roles count once one of their members is there. `role_min` has 0 for them.
+    Such a role counts once a member of it is there. `role_min` has 0 for it.
     """
     role_unit: Mapping[str, int] = field(default_factory=dict)
-    """Role → members that are one replica: they start together, of roles that `role_min` names."""
+    """Role of `role_min` → number of members that are one replica and start together."""
     role_first: Mapping[str, int] = field(default_factory=dict)
-    """Role → how many pods of each of its Jobs come before the other pods of all its Jobs."""
-    coming: tuple[Coming, ...] = ()
-    """Members that come later: the first ones are planned where these fit too."""
+    """Role → number of pods of each of its Jobs that start before the other pods of all its Jobs."""
+    follower_templates: tuple[FollowerTemplate, ...] = ()
+    """Members that come later. The first members are planned where these fit too."""
     subgroups: tuple[Subgroup, ...] = ()
     """Scopes for the members of several roles together."""
     role_preferences: tuple[RolePreference, ...] = ()
     """Preferred scopes for the members of several roles together."""
     quorum: Quorum | None = None
-    """How many subgroups start, if not all must. Then `role_min` is empty."""
+    """The number of subgroups that start, if not all must. Then `role_min` is empty."""
     required: tuple[SelectorTerm, ...] = ()
     queue: str = ""
     causes: tuple[Cause, ...] = ()
     problems: tuple[str, ...] = ()
     api_version: str = OURS
     size: int | None = None
-    """Members that come at once, if that is known: then nothing waits for more."""
+    """Number of members that come at once; None if unknown. When they are there, the gang waits for no more.
+    """
     owner: Controller | None = None
     """The object that it was inferred from, if there is no PodGroup object."""
     status: PodGroupStatus | None = field(default=None, compare=False)
 
     @property
     def key(self) -> PodGroupKey:
-        """Return what identifies the PodGroup; two dialects may use the same name."""
+        """Return the identity of the PodGroup. The dialect is part of it, because two dialects may use the
+        same name."""
         return (self.namespace, self.dialect, self.name)
 
     @property

@@ -11,7 +11,7 @@ from muster.domain.request import Term, TypicalRequest
 
 
 class Topology(StrEnum):
-    """What a policy is about."""
+    """The subject of a policy."""
 
     NVLINK = "nvlink"
     NUMA = "numa"
@@ -19,7 +19,7 @@ class Topology(StrEnum):
 
 
 class Strategy(StrEnum):
-    """What a policy wants of it."""
+    """The goal of a policy for its subject."""
 
     PACK = "pack"
     PREFER = "prefer"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 
 class Rate:
-    """What each owner owes: frequent changes or writes cost their owner alone.
+    """The debt of each owner, so that frequent changes or writes cost only their owner.
 
     An owner, which is a node or a namespace, pays seconds for each reading or write. It may owe `advance_s`,
     and waits if it owes more. `clock` returns monotonic seconds.
@@ -49,7 +49,7 @@ class Budget:
 
     @property
     def available(self) -> float:
-        """Return what may be used now."""
+        """Return the amount that may be used now."""
         now = self._clock()
         self._available += (now - self._renewed_at) * self._per_s
         self._available, self._renewed_at = min(self._max_amount, self._available), now

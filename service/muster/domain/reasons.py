@@ -29,11 +29,11 @@ class Cause(ABC):
     @property
     @abstractmethod
     def advice(self) -> str:
-        """Return what helps against it in general, as a sentence."""
+        """Return the general advice against it, as a sentence."""
 
     @property
     def advice_if_empty(self) -> str:
-        """Return what helps if another cause of the gang holds on empty nodes too."""
+        """Return the advice if another cause of the gang also holds on empty nodes."""
         return self.advice
 
     @property
@@ -47,13 +47,13 @@ class Cause(ABC):
 
 
 class Relaxation(ABC):
-    """What would help a gang that does not fit. Each relaxation was tried before it is told."""
+    """A change that would help a gang that does not fit. Each relaxation was tried before it is reported."""
 
     __slots__ = ()
 
     @abstractmethod
     def __str__(self) -> str:
-        """Return what would help, as a noun phrase: no capital, no full stop."""
+        """Return the change as a noun phrase, without capital and full stop."""
 
 
 def kinds_of(base: type) -> dict[str, type]:

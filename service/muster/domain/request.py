@@ -1,4 +1,4 @@
-"""What a gang asks for, whatever dialect its pods speak."""
+"""The request of a gang, independent of the dialect of its pods."""
 
 from __future__ import annotations
 

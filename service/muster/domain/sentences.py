@@ -44,7 +44,7 @@ _FASTEST_NVLINKS = 18
 
 
 def sentence(decision: Placed | Unplaceable | Invalid | Iterable[Cause]) -> str:
-    """Return what was decided, or what the causes say."""
+    """Return the decision, or the causes, as a sentence."""
     if isinstance(decision, Placed):
         return placed_sentence(decision)
     causes = decision.causes if isinstance(decision, (Unplaceable, Invalid)) else tuple(decision)
@@ -127,14 +127,14 @@ def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Seq
 
 
 def as_far_as(plan: Placed) -> str:
-    """Return what the proof of a plan depends on and is not known everywhere; "" if all is known."""
+    """Return a clause on the unknown facts that a plan's proof depends on; "" if all facts are known."""
     nodes_of = {"links": plan.unknown_links, "taken GPUs": plan.unknown_indices}
     facts = [fact for fact, nodes in nodes_of.items() if nodes]
     return f" as far as {' and '.join(facts)} are known" if facts else ""
 
 
 def doubts(plan: Placed) -> tuple[str, ...]:
-    """Return what is not known about the nodes of a plan, one clause for each kind of doubt."""
+    """Return the unknown facts about the nodes of a plan, one clause for each kind."""
     clauses = (
         (plan.unknown_links, f"no links are known, so the choice of GPUs there is arbitrary: {WHO_TELLS}"),
         (

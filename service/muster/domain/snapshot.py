@@ -1,4 +1,4 @@
-"""What is free, node by node: an immutable view that the planner works on."""
+"""The free capacity of each node: an immutable view on which the planner works."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class NodeState:
 
 
 def _memory_after(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
-    """Return what the usage leaves of each GPU's memory. A slice on an unknown GPU counts on each."""
+    """Return the memory of each GPU that the usage leaves free. A slice on an unknown GPU counts on each
+    GPU."""
     if not memory or not (usage.gpus or usage.units):
         return memory
     return tuple(

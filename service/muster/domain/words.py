@@ -12,7 +12,7 @@ LISTED = 4
 GPU_MEMORY = "GPU memory"
 """In causes, the resource of shared GPUs, in GiB."""
 WHO_TELLS = "the node annotation GPU_TOPOLOGY or the node label gpu.topology/interconnect would tell"
-"""What says how the GPUs of a node are linked, if nothing does: docs/links.md."""
+"""Sources of the links of a node's GPUs, for a sentence about a node without any: docs/links.md."""
 
 
 def in_bytes(resource: str) -> bool:

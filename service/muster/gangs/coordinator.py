@@ -1,7 +1,7 @@
 """The one object that adapters talk to: inputs and the shim's calls in, instructions and answers out.
 
-It is synchronous and not thread-safe: one task owns it. It asks each planner for one Solve at a time. Each
-Solve must be answered with `Decided` or `SolveFailed`.
+The coordinator is synchronous and not thread-safe: one task owns it. It asks each planner for one Solve at a
+time. Each Solve must be answered with `SolveAnswered` or `SolveFailed`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from muster.domain.snapshot import Snapshot
 from muster.gangs.lifecycle import alternatives, bindings, planning
-from muster.gangs.lifecycle.arrivals import Pods
-from muster.gangs.lifecycle.node_changes import Nodes
-from muster.gangs.lifecycle.recovery import Clock, Sessions
+from muster.gangs.lifecycle.arrivals import PodHandler
+from muster.gangs.lifecycle.node_changes import NodeHandler
+from muster.gangs.lifecycle.recovery import Clock, SessionHandler
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import calls, inputs
 from muster.gangs.messages.instructions import Instruction, Lane
@@ -36,9 +36,9 @@ class Coordinator:
 
     def __init__(self, settings: Settings = _DEFAULTS) -> None:
         self.state = State(settings)
-        self._pods = Pods(self.state)
-        self._nodes = Nodes(self.state, self._pods.gangs_of)
-        self._sessions = Sessions(self.state, self._pods, self._nodes)
+        self._pods = PodHandler(self.state)
+        self._nodes = NodeHandler(self.state, self._pods.gangs_of)
+        self._sessions = SessionHandler(self.state, self._pods, self._nodes)
         self._clock = Clock(self.state, self._pods)
         self._statuses = PodGroupStatuses(
             settings, self.state.roster, self._pods.gangs_named, self.state.publisher
@@ -52,8 +52,8 @@ class Coordinator:
         match message:
             case inputs.SolveFailed():
                 planning.solve_failed(self.state, message)
-            case inputs.Decided():
-                planning.decided(self.state, message)
+            case inputs.SolveAnswered():
+                planning.solve_answered(self.state, message)
             case inputs.Synced():
                 self.state.synced = True
                 self._pods.catch_up()
@@ -115,7 +115,7 @@ class Coordinator:
 
     @property
     def catches_up(self) -> bool:
-        """Return whether a change concerns many gangs, and inputs are needed to look at all of them."""
+        """Return whether a change concerns many gangs, and more inputs are needed to update all of them."""
         return self.state.catches_up
 
     def next_deadline(self) -> float | None:
@@ -159,7 +159,7 @@ class Coordinator:
         return Counter({lane.value: self.state.queue.waiting(lane) for lane in Lane})
 
     def snapshot(self) -> Snapshot:
-        """Return the cluster with all that is taken and reserved."""
+        """Return the cluster with all taken and reserved capacity."""
         return self.state.ledger.snapshot()
 
     def summary(self, keys: Iterable[str] | None = None) -> tuple[GangView, ...]:
@@ -173,21 +173,22 @@ class Coordinator:
         self.state.fresh_group(gang)
         return view(gang)
 
-    def gpus_taken(self, nodes: Sequence[str]) -> list[tuple[places.GpusTaken, ...]]:
-        """Return what pods take of the GPUs of each of these nodes."""
-        return places.gpus_taken(self.state.ledger, nodes, self._pods.gangs_of)
+    def gpus_of_pods(self, nodes: Sequence[str]) -> list[tuple[places.PodGpus, ...]]:
+        """Return the GPUs that each pod takes, for each of these nodes."""
+        return places.gpus_of_pods(self.state.ledger, nodes, self._pods.gangs_of)
 
     def owners(self, nodes: Sequence[str]) -> list[tuple[places.Owner, ...]]:
         """Return which gangs have the GPUs of each of these nodes."""
-        return [places.owners(usages, self.state.gangs) for usages in self.gpus_taken(nodes)]
+        return [places.owners(usages, self.state.gangs) for usages in self.gpus_of_pods(nodes)]
 
     def details(self, key: str) -> places.GangDetails | None:
-        """Return what is known of the gang with this key; None if there is none."""
+        """Return the details of the gang with this key; None if there is no such gang."""
         gang = self.state.gangs.get(key)
         return places.details(self.state.ledger, gang, self._view(gang)) if gang is not None else None
 
     def alternatives(self, key: str) -> places.AskAlternatives | str:
-        """Return what to ask a planner about other places of this gang, or why there is nothing to ask."""
+        """Return the question for a planner about other places of this gang, or a sentence that says why
+        there is none."""
         gang = self.state.gangs.get(key)
         return alternatives.ask(self.state, gang) if gang is not None else alternatives.NO_PLACE
 

@@ -1,14 +1,14 @@
 """Capacity that waiting gangs keep: retained capacity, and the backfill reservation.
 
 Partially bound gangs retain capacity for their next plan, and so do running gangs that lost members which
-they need. No other gang is planned on it.
+they need. No other gang is planned on retained capacity.
 
 The backfill reservation keeps smaller gangs from passing the gang that has waited longest for ever. The
-planner says where it would place that gang if all pods that may end had ended. For a limited time, GPUs that
-are free or come free there are reserved for it. A gang that would not fit even then has no reservation. It is
-not known when those pods end, so the reservation is limited. There is one at a time, it ends after a term,
-and the namespaces take turns. It hides nothing from more urgent gangs, and covers at most a share of the
-cluster.
+planner says where it would place that gang if all pods with GPUs had ended. GPUs on these nodes that are
+free, or come free, are reserved for the gang. A gang that would not fit even then has no reservation. It is
+not known when the pods end, so reservations are limited: there is one at a time, a reservation ends after a
+term, and the namespaces take turns. A reservation hides nothing from more urgent gangs, and covers at most a
+share of the cluster.
 """
 
 from __future__ import annotations
@@ -28,28 +28,27 @@ from muster.gangs.capacity.ledger import Ledger, fits
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang
 
-_LOOK_S = 0.5
-"""Pause between two looks for the next gang, in seconds."""
+_REVIEW_EVERY_S = 0.5
+"""Pause between two reviews, in seconds."""
 _DUE = 256
-"""Gangs that one look moves to those whose turn may come, at most."""
+"""Largest number of gangs that one review moves from `_young` to `_due`."""
 _NOTHING = Resources(pods=0)
 _NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillReservation:
-    """Nodes that are reserved for a gang until a time.
-
-    `wants`: node → number of GPUs that the gang would take of it. As many GPUs that are free there, or come
-    free, are for this gang. `resources`: what else it would take. `until`: seconds of the inputs' clock, less
-    the time in which nothing could be seen. `priority` is the gang's.
-    """
+    """Nodes that are reserved for a gang until a time."""
 
     gang: str
     wants: Mapping[str, int] = field(hash=False)
+    """Node → number of GPUs that the gang would take. As many GPUs are reserved there, once they are free."""
     until: float
+    """End of the term: seconds of the inputs' clock, less the time in which the cluster could not be seen."""
     priority: int = 0
+    """The gang's priority."""
     resources: Mapping[str, Resources] = field(default_factory=dict, hash=False)
+    """Node → other resources that the gang would take."""
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -59,8 +58,8 @@ class BackfillReservation:
     def hides_from(self, gang: Gang) -> bool:
         """Return whether the gang must not use these nodes.
 
-        It may if it has a higher priority or precedence. So lost members of a running gang are replaced, and
-        a partially bound gang is completed.
+        A gang with a higher priority or with precedence may use them. So lost members of a running gang are
+        replaced, and a partially bound gang is completed.
         """
         if gang.key == self.gang or gang.group.priority > self.priority:
             return False
@@ -73,7 +72,7 @@ class BackfillReservation:
 
 
 def _hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
-    """Return the cluster as other gangs see it: what the gang wants of the reserved nodes looks taken."""
+    """Return the cluster as other gangs see it: the reserved capacity counts as taken."""
     uid, resources = f"reserved for {reservation.gang}", reservation.resources
     return snapshot.taking(
         Usage(uid, name, resources.get(name, _NOTHING), gpus=_first_gpus(snapshot.nodes[name], gpus))
@@ -83,14 +82,14 @@ def _hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot
 
 
 def _first_gpus(state: NodeState, gpus: int) -> int:
-    """Return the first free GPUs; all that are free if these are not more."""
+    """Return the bit mask of the first `gpus` free GPUs; of all free GPUs if there are no more."""
     return state.free_gpus if state.free_gpu_count <= gpus else mask_of(list(bits(state.free_gpus))[:gpus])
 
 
 def with_scores(request: Request, snapshot: Snapshot) -> Request:
     """Return the request for members that prefer nodes with more free GPUs.
 
-    So of places that are as good the planner takes one where fewer GPUs must still come free.
+    So among equally good places the planner takes one where fewer GPUs must still come free.
     """
     gpus = (
         (name, state.free_gpu_count, state.node.topology.gpu_count) for name, state in snapshot.nodes.items()
@@ -103,12 +102,10 @@ def with_scores(request: Request, snapshot: Snapshot) -> Request:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A refused gang: since when it waits, its namespace and its priority.
-
-    `since`: seconds of the inputs' clock, less the time in which nothing could be seen.
-    """
+    """A refused gang."""
 
     since: float
+    """Begin of its wait, in the seconds of `BackfillReservation.until`."""
     namespace: str
     priority: int
 
@@ -116,8 +113,8 @@ class _Waiting:
 class Backfill:
     """Decide which gang has the reservation, and which is next.
 
-    Of the gangs that have waited `backfill_after_s`, those of the highest priority come first. Among them the
-    namespaces take turns, and within a namespace the longest wait comes first. Each look does a bounded
+    Among the gangs that have waited `backfill_after_s`, the highest priority comes first. At equal priority
+    the namespaces take turns, and within a namespace the longest wait comes first. Each review does a bounded
     amount of work.
     """
 
@@ -127,20 +124,20 @@ class Backfill:
         self._settings = settings
         self._ledger = ledger
         self._unseen = 0.0
-        """Seconds in which nothing could be seen, so far."""
+        """Seconds, so far, in which the cluster could not be seen."""
         self._waiting: dict[str, _Waiting] = {}
         self._young: dict[str, None] = {}
-        """Gangs that have not waited long enough, by the time since which they wait."""
+        """Gangs that have not waited long enough, the longest wait first."""
         self._due: dict[int, dict[str, dict[str, None]]] = {}
         """Priority → namespace → gangs. The namespace whose turn is next comes first."""
         self._failed: dict[str, frozenset[str]] = {}
-        """Gang → nodes that did not come free enough during a term of its own."""
+        """Gang → nodes on which too little came free during the gang's own term."""
         self._turn: str | None = None
         """The gang whose turn it is, while the planner decides where its reservation would lie."""
-        self._look_at: float | None = None
+        self._review_at: float | None = None
 
-    def waits(self, gang: Gang) -> None:
-        """Note that the gang was refused. It waits since the first time."""
+    def add_waiting(self, gang: Gang) -> None:
+        """Add a gang that was refused, if it is not waiting yet."""
         priority, waiting = gang.group.priority, self._waiting.get(gang.key)
         if waiting is None:
             self._waiting[gang.key] = _Waiting(math.inf, gang.name[0], priority)
@@ -150,8 +147,8 @@ class Backfill:
                 self._due_of(priority, waiting.namespace)[gang.key] = None
             waiting.priority = priority
 
-    def leaves(self, gang: Gang) -> None:
-        """Note that the gang no longer waits: it was planned, or it is gone or changed."""
+    def remove(self, gang: Gang) -> None:
+        """Remove a gang that no longer waits: it was planned, or it is gone or changed."""
         if self._waiting.get(gang.key) is None:
             return
         self._young.pop(gang.key, None)
@@ -162,22 +159,23 @@ class Backfill:
             self._turn = None
         if self.current is not None and self.current.gang == gang.key:
             self._end_current()
-            self._look_at = self._now()
+            self._review_at = self._now()
 
-    def open_to(self, gang: Gang, snapshot: Snapshot) -> Snapshot:
-        """Return the cluster as the gang may use it: without what is reserved for another one."""
+    def snapshot_for(self, gang: Gang, snapshot: Snapshot) -> Snapshot:
+        """Return the cluster as the gang may use it. Capacity that is reserved for another gang counts as
+        taken."""
         if self.current is None or not self.current.hides_from(gang):
             return snapshot
         return _hidden_by(self.current, snapshot)
 
     def postpone(self, seconds: float) -> None:
-        """Postpone everything by the seconds in which nothing could be seen."""
+        """Postpone all deadlines by the seconds in which the cluster could not be seen."""
         self._unseen += seconds
 
     def next_at(self) -> float | None:
-        """Return when the next look is due, in seconds of the inputs' clock; None if no gang waits."""
-        if self._look_at is not None:
-            return self._look_at
+        """Return when the next review is due, in seconds of the inputs' clock; None if no gang waits."""
+        if self._review_at is not None:
+            return self._review_at
         if self.current is not None:
             return self.current.until + self._unseen
         oldest = next(iter(self._young), None)
@@ -185,46 +183,47 @@ class Backfill:
             return None
         return self._waiting[oldest].since + self._settings.backfill_after_s + self._unseen
 
-    def look(self) -> str:
-        """End the term that is over, and note which gangs have waited long enough, as far as one look goes.
+    def review(self) -> str:
+        """End a term that is over, and note the next few gangs that have waited long enough.
 
-        Return the key of the gang whose term ended; "" for none.
+        Return the key of the gang whose term ended; "" if no term ended.
         """
-        self._look_at, ended = None, ""
+        self._review_at, ended = None, ""
         if self.current is not None and self.current.until + self._unseen <= self._now():
             ended = self.current.gang
             self._failed[ended] = self._failed.get(ended, frozenset()) | self._lacking(self.current)
             self._wait_anew(ended)
             self._end_current()
         if self._note_due() or (self._due and self.current is None):
-            self._look_at = self._now() + _LOOK_S
+            self._review_at = self._now() + _REVIEW_EVERY_S
         return ended
 
     def next_turn(self) -> str | None:
-        """Return the gang whose turn is next; None if there is none, or another gang has its turn."""
+        """Return the gang whose turn is next; None if no gang is due, or another gang has its turn."""
         if self.current is None and self._turn is None:
             self._turn = self._pop_due()
             return self._turn
         return None
 
     def after_all_ended(self, gang: Gang) -> Snapshot:
-        """Return the cluster as if all pods that may end had ended, but for nodes that failed the gang."""
+        """Return the cluster as if all pods with GPUs had ended, except on nodes of `_failed`."""
         own_uids = {pod.uid for pod in gang.group.bound}
         return self._ledger.after_all_ended(own_uids, self._failed.get(gang.key, frozenset()))
 
-    def has_none(self, key: str) -> None:
-        """Let the gang whose turn it is wait anew: it gets no reservation."""
-        self._failed.pop(key, None)  # from its next turn on each node is tried again
+    def skip_turn(self, key: str) -> None:
+        """End the gang's turn without a reservation, and let the gang wait anew."""
+        self._failed.pop(key, None)  # from the gang's next turn on, all nodes are allowed again
         self._turn = None
         self._wait_anew(key)
 
     def answered(self, key: str, request: Request, decision: Decision | None) -> bool:
-        """Reserve what the planner chose for the gang whose turn it is. Return whether it has a reservation.
+        """Reserve the plan of the gang whose turn it is. Return whether the gang has a reservation now.
 
-        It has none if the planner chose nothing, or more than `backfill_share` of the GPUs on several nodes.
+        It has no reservation if the planner found no place, or more than `backfill_share` of all GPUs on
+        several nodes.
         """
         if self._turn != key:
-            return False  # it no longer waits
+            return False  # the gang no longer waits
         roles = {role.name: role for role in request.roles}
         wants: Counter[str] = Counter()
         resources: dict[str, Resources] = {}
@@ -235,7 +234,7 @@ class Backfill:
         gpus = {name: node.topology.gpu_count for name, node in self._ledger.nodes.items()}
         covered = sum(gpus.get(name, 0) for name in +wants)
         if not covered or (len(+wants) > 1 and covered > self._settings.backfill_share * sum(gpus.values())):
-            self.has_none(key)
+            self.skip_turn(key)
             return False
         self._turn = None
         until = self._now() + self._settings.backfill_s - self._unseen
@@ -243,8 +242,8 @@ class Backfill:
         return True
 
     def _lacking(self, reservation: BackfillReservation) -> frozenset[str]:
-        """Return the nodes on which too little came free. If enough did and the gang still does not fit,
-        return all."""
+        """Return the nodes on which too few GPUs came free. If enough came free and the gang still does not
+        fit, return all nodes of the reservation."""
         free = {
             name: state.free_gpu_count for name in reservation.wants if (state := self._ledger.state(name))
         }
@@ -261,9 +260,9 @@ class Backfill:
         self._young[key] = None
 
     def _note_due(self) -> bool:
-        """Move gangs that have waited long enough to those whose turn may come.
+        """Move gangs that have waited long enough from `_young` to `_due`.
 
-        Return whether more are left.
+        Return whether more of them remain.
         """
         for _ in range(_DUE):
             key = next(iter(self._young), None)
@@ -280,8 +279,8 @@ class Backfill:
         return self._due.setdefault(priority, {}).setdefault(namespace, {})
 
     def _pop_due(self) -> str | None:
-        """Remove the gang whose turn is next and return its key; None if there is none. Its namespace goes to
-        the end."""
+        """Remove the gang whose turn is next and return its key; None if no gang is due. The gang's namespace
+        goes to the end."""
         if not self._due:
             return None
         namespaces = self._due[max(self._due)]
@@ -293,7 +292,7 @@ class Backfill:
         return key
 
     def _drop_due(self, key: str) -> bool:
-        """Remove a gang from those whose turn may come. Return whether it was one."""
+        """Remove a gang from `_due`. Return whether it was there."""
         waiting = self._waiting[key]
         namespaces = self._due.get(waiting.priority, {})
         gangs = namespaces.get(waiting.namespace, {})
@@ -327,10 +326,10 @@ class Retained:
             self._holders.add(gang.key)
 
     def keep_lost(self, gang: Gang) -> None:
-        """Retain what lost members had, if it is still free: as many places as the gang lacks.
+        """Retain the places of lost members that are still free, as many as the gang lacks.
 
-        In all these are no more GPUs than the gang's bound members have. Else a user whose quota is free as
-        soon as a pod is deleted could keep many times that quota.
+        The retained places have no more GPUs together than the gang's bound members. Otherwise a user could
+        retain many times a quota, because the quota is free as soon as a pod is deleted.
         """
         bound = [usage for pod in gang.group.bound if (usage := self._ledger.bound.get(pod.uid)) is not None]
         missing_members = max(1, gang.group.fewest_needed - len(bound))  # 1 if only a role lacks it
@@ -350,7 +349,7 @@ class Retained:
         self.keep(gang, kept_uids)
 
     def _is_free(self, usage: Usage) -> bool:
-        """Return whether the place is free, without a claim of the pod, which may still be there."""
+        """Return whether the place is free. The pod's claim may still exist, and does not count."""
         name, uid = usage.node, usage.pod_uid
         node = self._ledger.states_without((uid,)).get(name) or self._ledger.state(name)
         return node is not None and fits(Snapshot({name: node}), [usage])
@@ -363,7 +362,7 @@ class Retained:
             self._holders.discard(gang.key)
 
     def release_taken(self, node: str) -> None:
-        """Release retained capacity on this node that other pods took or the node no longer has."""
+        """Release retained capacity on this node that other pods took, or that the node no longer has."""
         reserved_uids = self._ledger.on_node(node).keys() & self._ledger.reservations.keys()
         for key in sorted(
             key for key in self._holders if not self._gangs[key].retained.isdisjoint(reserved_uids)
@@ -397,7 +396,8 @@ def _gpus(usage: Usage) -> int:
 
 
 def _sizes(pod: Pod, places: Iterable[_Size]) -> list[_Size]:
-    """Return the sizes of a place for the pod: several, if its claims leave the number of GPUs open."""
+    """Return the sizes of a place for the pod. There are several if its claims leave the number of GPUs
+    open."""
     if pod.slice is not None:
         return [(pod.resources, pod.slice.gpus, pod.slice.units)]
     if not pod.gpu_counts:

@@ -1,4 +1,4 @@
-"""Which planned devices a container of this node gets: from what the kubelet and the API server know."""
+"""Find the planned devices for a container of this node, from the facts of the kubelet and the API server."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ class _List(msgspec.Struct):
 _list = msgspec.json.Decoder(_List)
 
 
-async def waiters(api: ApiServer, node: str, resource: str) -> list[Waiter]:
-    """Return the pods of the node that ask for the resource and have not ended.
+async def waiting_pods(api: ApiServer, node: str, resource: str) -> list[Waiter]:
+    """Return the pods of the node that request the resource and have not ended.
 
     Raises:
-        ApiError: the API server did not tell.
+        ApiError: the API server did not answer.
     """
     query = {"fieldSelector": f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"}
     body = await api.get(f"pods of node {node}", "/api/v1/pods", query)
-    gpu_pods = (_waiter(text, resource) for text in _list.decode(body).items or ())
+    gpu_pods = (_waiting_pod(text, resource) for text in _list.decode(body).items or ())
     return [waiter for waiter in gpu_pods if waiter is not None]
 
 
-def _waiter(text: msgspec.Raw, resource: str) -> Waiter | None:
+def _waiting_pod(text: msgspec.Raw, resource: str) -> Waiter | None:
     try:
         obj = _pod.decode(text)
         asks = tuple(_asks(obj, resource))
     except (msgspec.DecodeError, RecursionError, ValueError):
-        return None  # its devices are refused, since it has no plan that can be read
+        return None  # its devices are refused, because its plan can't be read
     if not asks:
         return None
     name = f"{obj.metadata.namespace}/{obj.metadata.name}"
@@ -61,7 +61,7 @@ def _waiter(text: msgspec.Raw, resource: str) -> Waiter | None:
 
 
 def _bookings(obj: PodObject, name: str, asks: tuple[Ask, ...], resource: str) -> tuple[Booking, ...]:
-    """Return the pod's bookings; none if its facts can't be read, so that other pods get theirs."""
+    """Return the pod's bookings; () if its facts can't be read, so that other pods get their devices."""
     try:
         pod = pods.read(obj)
         return in_order(pod, obj.metadata.annotations or {}, asks) if _is_of(pod, resource) else ()
@@ -90,7 +90,8 @@ def _ask(container: Container, resource: str, *, lends: bool) -> Iterator[Ask]:
 
 @dataclass(slots=True)
 class Facts:
-    """What the node has now: it may change while the agent runs. `cdi`: containerd knows the GPUs by CDI."""
+    """The present facts of the node, which may change while the agent runs. `cdi`: containerd knows the GPUs
+    by CDI."""
 
     inventory: Inventory
     isolation: Isolation
@@ -117,13 +118,13 @@ class Allocator:
         """Return the devices that the container in admission should get.
 
         Raises:
-            Planless: its pod has no plan. That is not told to the user yet.
+            Planless: its pod has no plan. The caller decides whether the user is told.
             Refused: its plan can't be kept.
         """
         async with self._lock:
             try:
                 devices_by_pod = await devices_of_pods(self._sockets, self.resource)
-                pods = await self._waiters()
+                pods = await self._waiting_pods()
             except (KubeletError, ApiError, msgspec.DecodeError) as problem:
                 raise self.refuse(None, f"the plan of its GPUs can't be read: {problem}") from problem
             inventory = self.facts.inventory
@@ -136,10 +137,10 @@ class Allocator:
                 raise self.refuse(refusal.waiter, str(refusal)) from refusal
 
     async def allocate(self, devices: list[str]) -> ContainerGrant:
-        """Return the container that gets these devices, with what it gets.
+        """Return the container that gets these devices, with its answer.
 
         Raises:
-            Refused: they are not what was answered.
+            Refused: the devices are not those that were answered.
         """
         async with self._lock:
             try:
@@ -151,41 +152,43 @@ class Allocator:
             return allocation
 
     def chose(self, devices: Collection[str]) -> None:
-        """Remember what another plugin chose for a pod without a plan; nothing if it did not answer."""
+        """Remember the devices that another plugin chose for a pod without a plan; none if it did not
+        answer."""
         self._turns.chose(devices)
 
     async def may_pass_on(self, devices: list[str]) -> bool:
         """Return whether another plugin may give these devices to the container in admission.
 
-        It may if it chose these devices for a pod without a plan, or if no pod with a plan waits.
+        This holds if that plugin chose these devices for a pod without a plan, or if no pod with a plan
+        waits.
 
         Raises:
             Refused: the API server does not answer.
         """
         async with self._lock:
             if (passed_on := self._turns.take_passed_on(devices)) is not None:
-                self._tell(*passed_on)
+                self._report_unplanned(*passed_on)
                 return True
             try:
-                pods = await self._waiters()
+                pods = await self._waiting_pods()
             except (ApiError, msgspec.DecodeError) as problem:
                 raise self.refuse(None, f"whether its GPUs are planned can't be read: {problem}") from problem
             return not any(waiter.has_plan and not waiter.admitted for waiter in pods)
 
     def refuse(self, waiter: Waiter | None, text: str) -> Refused:
-        """Return the refusal, and tell of it on the pod, or on the node if the pod is not known."""
+        """Return the refusal, and post it as an event on the pod, or on the node if the pod is not known."""
         self._outbox.event(target(waiter) if waiter else Target(self._node, ""), REFUSED, text)
         return Refused(text)
 
-    def _tell(self, waiter: Waiter | None, devices: frozenset[str]) -> None:
-        """Report the GPUs of a pod without a plan at once: others must be planned around them."""
+    def _report_unplanned(self, waiter: Waiter | None, devices: frozenset[str]) -> None:
+        """Report the GPUs of a pod without a plan at once, because other pods must not be planned on them."""
         indices = {self.facts.inventory.place(uuid_of(device)) for device in devices}
         if waiter is not None:
             gpus = {index for index in indices if index is not None}
             self._outbox.annotate(target(waiter), {DEVICES: write_devices(gpus)})
 
-    async def _waiters(self) -> list[Waiter]:
-        return await waiters(self._api, self._node, self.resource)
+    async def _waiting_pods(self) -> list[Waiter]:
+        return await waiting_pods(self._api, self._node, self.resource)
 
     async def compare(self) -> bool:
         """Compare the devices that containers hold with the plans, for pods whose devices changed since the
@@ -199,25 +202,28 @@ class Allocator:
         """
         async with self._lock:
             if self._turns.pending:
-                return False  # a List now could free the devices of the container in admission
+                return (
+                    False  # a List now could make the kubelet free the devices of the container in admission
+                )
             gpus_by_pod = {
                 pod: frozenset(uuid_of(device) for devices in containers.values() for device in devices)
                 for pod, containers in (await devices_of_pods(self._sockets, self.resource)).items()
                 if containers
             }
             new = {pod for pod, gpus in gpus_by_pod.items() if self._compared.get(pod) != gpus}
-            pods = await self._waiters() if new else []
+            pods = await self._waiting_pods() if new else []
             compared = [waiter for waiter in pods if waiter.name in new and waiter.admitted]
             differ = [
-                self._report(waiter, gpus_by_pod[waiter.name]) and waiter.has_plan for waiter in compared
+                self._report_difference(waiter, gpus_by_pod[waiter.name]) and waiter.has_plan
+                for waiter in compared
             ]
-            # in admission, the later containers of a pod have no devices yet
+            # during admission, the later containers of a pod have no devices yet
             coming = {waiter.name for waiter in pods if not waiter.admitted}
             self._compared = {pod: gpus for pod, gpus in gpus_by_pod.items() if pod not in coming}
             return any(differ)
 
-    def _report(self, waiter: Waiter, gpus: frozenset[str]) -> bool:
-        """Report other GPUs than the planned ones: they count from then on. Return whether there are any."""
+    def _report_difference(self, waiter: Waiter, gpus: frozenset[str]) -> bool:
+        """Report other GPUs than the planned ones, which count from then on. Return whether there are any."""
         inventory = self.facts.inventory
         planned = {gpu for booking in waiter.bookings if not booking.lends for gpu in booking.gpus}
         places = {inventory.place(uuid) for uuid in gpus}

@@ -1,4 +1,4 @@
-"""The API server: requests with the account of the pod, by the standard library, and what is written to it.
+"""The API server: requests and queued writes with the pod's account, by the standard library.
 
 The agent makes a few small requests. The client library of the service would take 30 MB for them.
 """
@@ -27,18 +27,19 @@ from muster.domain.rate import Backoff
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 4.0
-"""Of each step of a request. The kubelet waits meanwhile, and admits no other pod."""
+"""Timeout of each step of a request. During it the kubelet waits, and admits no other pod."""
 MOST_BYTES = 192 * 1024 * 1024
-"""Of an answer: 110 pods of one node, each of at most 1.5 MiB. Any user can make pods of that size, and the
-agent must answer for the others. While it is read, an answer is in memory twice."""
+"""Largest number of bytes of an answer: 110 pods of one node, each of at most 1.5 MiB. Any user can make pods
+of that size, and the agent must still answer for other pods. While an answer is read, it is in memory twice.
+"""
 MERGE_PATCH = "application/merge-patch+json"
 ROOM = 500
-"""Writes that may wait."""
+"""Largest number of writes that may wait."""
 TRIES = 8
-"""With the longest delays of the back-off, half a minute."""
+"""Number of tries of a write. With the longest delays of the back-off they take half a minute."""
 LONGEST_DELAY_S = 8.0
 REPEAT_AFTER_S = 300.0
-"""The same sentence on the same object is posted again after so long."""
+"""Seconds after which the same sentence on the same object is posted again."""
 REMEMBERED = 256
 MESSAGE_LIMIT = 1000
 
@@ -60,7 +61,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the API server is, and the files with its CA and with the account's token."""
+    """The address of the API server, and the files with its CA and with the account's token."""
 
     host: str
     port: int
@@ -69,10 +70,10 @@ class Access:
 
     @classmethod
     def of_pod(cls) -> Access:
-        """Return what the kubelet gives to every pod.
+        """Return the access that the kubelet gives to every pod.
 
         Raises:
-            ApiError: this is no pod.
+            ApiError: the process does not run in a pod.
         """
         host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
         if not host or not port.isdigit() or not (ACCOUNT / "token").exists():
@@ -81,7 +82,7 @@ class Access:
 
 
 class ApiServer:
-    """One connection, with one request at a time; what waits for a slow one does not block the event loop."""
+    """One connection, with one request at a time. A slow request does not block the event loop."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -193,10 +194,10 @@ class _Write:
 
 
 class Outbox:
-    """What the agent writes: events, and annotations of pods. It never waits for a write.
+    """The agent's writes: events, and annotations of pods. The agent never waits for a write.
 
-    All of it is bounded, and sent one after another. What is not taken after a few tries is dropped, with a
-    line in the log. `instance` names this agent in events.
+    Their number is limited, and they are sent one after another. A write that fails after a few tries is
+    dropped, with a line in the log. `instance` names this agent in events.
     """
 
     def __init__(self, api: ApiServer, instance: str) -> None:
@@ -206,7 +207,7 @@ class Outbox:
         self._warned_at: dict[tuple[str, str], float] = {}
 
     def event(self, target: Target, reason: str, message: str) -> None:
-        """Queue a Warning on the object, unless the same was said a short while ago."""
+        """Queue a Warning on the object, unless the same Warning was posted a short while ago."""
         now = time.monotonic()
         if now - self._warned_at.get((target.uid, message), float("-inf")) < REPEAT_AFTER_S:
             return
@@ -242,12 +243,12 @@ class Outbox:
         )
 
     def annotate(self, target: Target, annotations: dict[str, str]) -> None:
-        """Queue annotations of a pod, if it is still the same one."""
+        """Queue annotations of a pod. They are written only if it is still the same pod."""
         metadata = {"uid": target.uid, "annotations": annotations}
         self._put(_Write(str(target), self._api.merge_patch, target.path, {"metadata": metadata}))
 
     async def run(self) -> None:
-        """Send what is queued; ends only by cancellation."""
+        """Send queued writes. Ends only by cancellation."""
         while True:
             await self._send(await self._queue.get())
 

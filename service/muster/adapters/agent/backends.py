@@ -1,15 +1,16 @@
-"""What answers the kubelet for a resource: the agent itself, or the plugin of another vendor behind a choice.
+"""Answer the kubelet for a resource: by the agent itself, or by another vendor's device plugin with the agent
+in front of it.
 
 `OwnDevices` offers GPUs, or memory of them, that no other plugin gives out. `SecondEndpoint` is a second
-endpoint for the resource of another device plugin, which stays as it is.
+endpoint for the resource of another device plugin, which is not changed.
 
-The kubelet keeps several endpoints of one resource, and asks the last one that registered. This one passes
-everything on to the other plugin, except for the choice: a container whose pod has a plan gets the planned
-devices or none. The other plugin chooses for pods without a plan, from devices that no plan names while there
-are enough of them.
+The kubelet keeps several endpoints of one resource, and asks the endpoint that registered last. The second
+endpoint passes everything on to the other plugin, except for the choice of devices: a container whose pod has
+a plan gets the planned devices or none. For pods without a plan the other plugin chooses, if possible from
+devices that no plan names.
 
-The other plugin alone lists the devices. NVIDIA's never ends a list that a client has left, and tells each
-change of health to one list only: a second list could swallow it.
+Only the other plugin lists the devices. NVIDIA's plugin keeps a ListAndWatch stream open after its client has
+gone, and sends each change of health to only one stream. So a second stream could swallow changes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 
 class OwnDevices:
-    """Answers for one resource. A pod without a plan gets nothing."""
+    """Answers for one resource. A pod without a plan gets no device."""
 
     def __init__(self, allocator: Allocator, outbox: Outbox) -> None:
         self._allocator = allocator
@@ -44,14 +45,14 @@ class OwnDevices:
         self._changed = asyncio.Event()
 
     def offer(self, devices: tuple[Device, ...]) -> None:
-        """Tell the kubelet of these devices from now on."""
+        """Offer these devices to the kubelet from now on."""
         if devices != self._devices:
             self._devices = devices
             self._changed.set()
             self._changed = asyncio.Event()
 
     async def look(self) -> str:
-        """Return "": a container gets what is planned."""
+        """Return "", because containers get the planned devices."""
         return ""
 
     async def options(self) -> api.DevicePluginOptions:
@@ -59,7 +60,7 @@ class OwnDevices:
         return OPTIONS
 
     async def devices(self) -> AsyncIterator[api.ListAndWatchResponse]:
-        """Return what is offered, and again whenever it changes."""
+        """Yield the offered devices, and again whenever they change."""
         while True:
             changed = self._changed
             devices = [api.Device(id=device.id, health=HEALTH[device.healthy]) for device in self._devices]
@@ -79,10 +80,10 @@ class OwnDevices:
             raise self._allocator.refuse(None, str(without)) from without
 
     async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
-        """Return what the container of these devices gets, and mark its pod.
+        """Return the answer for the container with these devices, and mark its pod.
 
         Raises:
-            Refused: they are not what was answered.
+            Refused: the devices are not those that were answered.
         """
         allocation = await self._allocator.allocate(devices)
         grant, pod = allocation.grant, target(allocation.waiter)
@@ -98,12 +99,12 @@ class OwnDevices:
         )
 
     async def before_start(self, devices: list[str]) -> None:
-        """Do nothing: the kubelet was not told to ask."""
+        """Do nothing, because the options do not ask the kubelet to call this."""
 
 
 class SecondEndpoint:
-    """Answers for the resource of the plugin on the socket `first`. `on_missing` hears which GPUs of the node
-    that plugin does not offer, or calls unhealthy: nothing may be planned on them."""
+    """Answers for the resource of the plugin on the socket `first`. `on_missing` gets the GPUs of the node
+    that this plugin does not offer, or calls unhealthy, so that no pod is planned on them."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class SecondEndpoint:
         if foreign := self._foreign(devices):
             offers = f"the device plugin of {self._allocator.resource} offers {foreign}"
             return f"{offers}, which is no whole GPU of the node: with time slicing or MIG it chooses itself"
-        if devices:  # a kubelet that starts has none yet
+        if devices:  # a kubelet that starts has no devices yet
             gpus = self._allocator.facts.inventory.gpus
             self._on_missing(frozenset(gpu.uuid for gpu in gpus) - set(devices))
         return ""
@@ -143,7 +144,7 @@ class SecondEndpoint:
         return options
 
     async def devices(self) -> AsyncIterator[api.ListAndWatchResponse]:
-        """Return none, and never end."""
+        """Yield no devices, and never end."""
         await asyncio.Event().wait()
         yield api.ListAndWatchResponse()
 
@@ -168,10 +169,10 @@ class SecondEndpoint:
         return devices
 
     async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
-        """Return what the first plugin gives the container of these devices.
+        """Return the first plugin's answer for the container with these devices.
 
         Raises:
-            Refused: they are not the planned ones, or the first plugin does not answer.
+            Refused: the devices are not the planned ones, or the first plugin does not answer.
         """
         if not self._foreign(devices) and not await self._allocator.may_pass_on(devices):
             await self._allocator.allocate(devices)
@@ -180,7 +181,7 @@ class SecondEndpoint:
         return _only(answer.container_responses)
 
     async def before_start(self, devices: list[str]) -> None:
-        """Let the first plugin do it.
+        """Pass the call on to the first plugin.
 
         Raises:
             Refused: it does not answer.
@@ -189,7 +190,7 @@ class SecondEndpoint:
         await self._ask("PreStartContainer", request, api.PreStartContainerResponse)
 
     async def _choose(self, available: list[str], must: list[str], size: int) -> list[str]:
-        """Return the choice of the first plugin. Without one any devices are as good."""
+        """Return the choice of the first plugin. If it makes none, any devices will do."""
         options = await self._options_of_first()
         if not options.get_preferred_allocation_available:
             return [*must, *(device for device in available if device not in must)][:size]
@@ -219,7 +220,7 @@ class SecondEndpoint:
 
 
 def _only(answers: list[T]) -> T:
-    """Return the only answer: the kubelet asks about one container at a time."""
+    """Return the only answer. There is one, because the kubelet asks about one container at a time."""
     if len(answers) != 1:
         raise Refused(f"the first device plugin has {len(answers)} answers for one container")
     return answers[0]

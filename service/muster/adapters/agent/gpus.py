@@ -1,4 +1,4 @@
-"""Where the facts of a node's GPUs come from: a source, and one that reads a file in place of GPUs.
+"""Sources of the facts about a node's GPUs: the driver, or a file in place of GPUs.
 
     nvml                 what NVIDIA's driver says (`nvml`)
     matrix:FILE          what `nvidia-smi topo -m` printed, for machines without GPUs
@@ -32,7 +32,7 @@ _SETTING = re.compile(r"^#\s*([a-z-]+)\s*:\s*(.*?)\s*$", re.MULTILINE)
 
 
 class MatrixFile:
-    """GPUs that a file describes. It is read anew each time, so that a test can change it."""
+    """GPUs that a file describes. The file is read again each time, so that a test can change it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +41,7 @@ class MatrixFile:
         """Return the GPUs of the file.
 
         Raises:
-            InventoryError: they can't be told, or make no sense.
+            InventoryError: the GPUs can't be read, or contradict each other.
         """
         try:
             text = self._path.read_bytes()[:MOST_BYTES].decode()
@@ -94,7 +94,7 @@ def source_of(name: str) -> Source:
     """Return the source of that name.
 
     Raises:
-        InventoryError: there is none, or it can't be used.
+        InventoryError: there is no such source, or it can't be used.
     """
     kind, _, path = name.partition(":")
     if kind == "matrix" and path:

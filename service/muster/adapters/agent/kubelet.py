@@ -1,4 +1,4 @@
-"""The kubelet's sockets: registration of resources, and which devices its pods hold."""
+"""The kubelet's sockets: registration of resources, and the devices that pods hold."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Sockets:
 def creation_time(socket: Path) -> int:
     """Return when a socket was made, in ns; 0 if there is none.
 
-    Inode numbers are used again, times are not.
+    The time identifies the socket, because inode numbers are used again.
     """
     try:
         return socket.stat().st_ctime_ns
@@ -62,7 +62,7 @@ async def register(sockets: Sockets, endpoint: str, resource: str) -> None:
 
 
 async def devices_of_pods(sockets: Sockets, resource: str) -> dict[str, dict[str, list[str]]]:
-    """Return the devices that containers hold, by pod and container. Pods without devices are in it too.
+    """Return pod → container → devices that it holds. Pods without devices are included.
 
     Raises:
         KubeletError: no answer in time.

@@ -18,7 +18,7 @@ from muster.domain.topology import bits
 GIB = 1 << 30
 MOST_LINKS = 18
 NUMA_WORDS = 16
-"""Of 64 bits, a bit for each NUMA node: Linux has at most 1,024."""
+"""Number of words of 64 bits, with a bit for each NUMA node: Linux has at most 1,024."""
 LEVELS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PSB",
     pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
@@ -28,7 +28,7 @@ LEVELS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that a program can cause on a sound GPU: NVIDIA's device plugin leaves them out too."""
+"""XIDs that a program can cause on a healthy GPU. NVIDIA's device plugin ignores them too."""
 
 
 class Nvml:
@@ -38,7 +38,7 @@ class Nvml:
         """Open the driver.
 
         Raises:
-            InventoryError: there is none.
+            InventoryError: there is no driver.
         """
         self._broken: set[str] = set()
         try:
@@ -52,7 +52,7 @@ class Nvml:
         self._fixed: tuple[tuple[str, ...], Hardware] | None = None
 
     def read(self) -> Hardware:
-        """Return the GPUs. Links, memory and names are asked for only when other GPUs are there."""
+        """Return the GPUs. Links, memory and names are read only when the GPUs have changed."""
         try:
             handles = self._by_address()
             uuids = tuple(pynvml.nvmlDeviceGetUUID(handle) for handle in handles)
@@ -79,7 +79,7 @@ class Nvml:
     def _by_address() -> list[Any]:
         handles = []
         for index in range(pynvml.nvmlDeviceGetCount()):
-            # a GPU that is lost has no handle: it is missing, and `with_lost` keeps its place
+            # a lost GPU has no handle: it is missing here, and `with_lost` keeps its place
             with contextlib.suppress(pynvml.NVMLError_GpuIsLost):
                 handles.append(pynvml.nvmlDeviceGetHandleByIndex(index))
         return sorted(handles, key=_address)
@@ -95,7 +95,7 @@ class Nvml:
                     )
 
     def _note_errors(self) -> None:
-        """Take all errors that have come since the last time."""
+        """Take in all errors that have come since the last call."""
         with contextlib.suppress(pynvml.NVMLError_Timeout):
             while True:
                 event = pynvml.nvmlEventSetWait_v2(self._events, 0)
@@ -154,7 +154,8 @@ def _nvlinks(handles: list[Any]) -> dict[tuple[int, int], int]:
 
 
 def _numa(handle: Any) -> int:
-    """Return the NUMA node whose memory is nearest, as nvidia-smi shows it; -1 for none or several.
+    """Return the NUMA node whose memory is nearest, as nvidia-smi shows it; -1 if there is none or several
+    are.
 
     In many virtual machines the kernel knows no NUMA node of a PCI device, while the driver does.
     """

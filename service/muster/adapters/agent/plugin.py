@@ -18,7 +18,7 @@ SERVICE = "v1beta1.DevicePlugin"
 MOST_BYTES = 32 * 1024 * 1024
 STOP_GRACE_S = 2.0
 LEFT_WITHIN_S = 1.0
-"""So long a kubelet may go on asking after its list of devices has ended."""
+"""Seconds for which a kubelet may still ask after its list of devices has ended."""
 
 T = TypeVar("T")
 
@@ -43,14 +43,14 @@ async def listen(address: str, service: str, handlers: dict[str, Any]) -> Any:
 
 
 class Backend(Protocol):
-    """What a plugin offers and answers. All but `devices` may raise Refused. `prefer`, `allocate` and
-    `before_start` are for one container."""
+    """The offers and answers of a plugin. All methods but `devices` may raise Refused. `prefer`, `allocate`
+    and `before_start` are for one container."""
 
     async def look(self) -> str:
         """Return why planned GPUs are not guaranteed; "" if they are."""
 
     async def options(self) -> api.DevicePluginOptions:
-        """Return what the kubelet may ask."""
+        """Return the options: the calls that the kubelet may make."""
 
     def devices(self) -> AsyncIterator[api.ListAndWatchResponse]:
         """Return all devices, and again whenever one changes. The kubelet disconnects at the end."""
@@ -59,10 +59,10 @@ class Backend(Protocol):
         """Return the devices that the kubelet should take: `size` of `available`, and all of `must`."""
 
     async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
-        """Return what the container of these devices gets."""
+        """Return the answer for the container with these devices."""
 
     async def before_start(self, devices: list[str]) -> None:
-        """Do what must be done before the container of these devices starts."""
+        """Prepare the devices before their container starts."""
 
 
 class Plugin:
@@ -85,7 +85,8 @@ class Plugin:
         self._server = await listen(f"unix:{self.socket}", SERVICE, self._handlers())
 
     async def stop(self) -> None:
-        """End the lists of devices, on which the kubelet asks no more; then all calls. Remove the socket."""
+        """End the lists of devices, after which the kubelet asks no more, then all calls. Remove the
+        socket."""
         if self._server is not None:
             self._ending.set()
             try:

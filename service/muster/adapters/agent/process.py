@@ -8,7 +8,7 @@ import logging
 import sys
 from pathlib import Path
 
-# betterproto2 would load it where it is there: 7 MB, for types that the agent has not
+# betterproto2 would load it if it is installed: 7 MB, for types that the agent does not have
 sys.modules["pydantic"] = None  # type: ignore[assignment]
 
 from muster.adapters.agent.api import Access, ApiError, ApiServer
@@ -37,10 +37,10 @@ def main(
 
 
 def give_back() -> None:
-    """Give memory that is free back to the kernel, since the C library would keep it.
+    """Give free memory back to the kernel, because the C library would keep it.
 
-    Where Python has to compile NVIDIA's binding of NVML first, that is 11 MB. Other C libraries than
-    glibc have no such function: there nothing happens.
+    If Python had to compile NVIDIA's binding of NVML first, this is 11 MB. C libraries other than glibc have
+    no such function, and nothing happens with them.
     """
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""The life of a node agent: it offers the node's GPUs to each kubelet, and publishes what they are.
+"""The life of a node agent: it offers the node's GPUs to each kubelet, and publishes facts about them.
 
 `_look` reads the GPUs every few seconds. Their health goes to the kubelet and to the node's object. `_offer`
 serves the resource that the node's labels ask for, to one kubelet after another. `_publish` writes
@@ -39,11 +39,11 @@ from muster.domain.allocation import SECOND_RESOURCE, SEVERAL_ENDPOINTS_SINCE
 from muster.domain.rate import Backoff
 
 RESOURCE_OF_MODE = {"topology": WHOLE, "share": MEMORY, "cgpu": MEMORY, SECOND_ENDPOINT: SECOND_RESOURCE}
-"""By the value of a node's label."""
+"""Value of a node's label → resource that the agent offers."""
 HEALTH_SERVICE = "grpc.health.v1.Health"
 ENDPOINT = "muster-{}.sock"
 UNSUPPORTED = "unsupported"
-"""What a node serves that can't be what its label asks for."""
+"""Stands for a mode that the agent can't offer on its node."""
 FIRST = "nvidia-gpu.sock"
 """The socket of NVIDIA's device plugin for nvidia.com/gpu."""
 BROKEN, LOST, INEXACT = "GpusUnreadable", "GpuVanished", "GpusNotAsPlanned"
@@ -56,8 +56,8 @@ log = logging.getLogger(__name__)
 
 
 class Probe:
-    """Answers the kubelet's gRPC probe on a port of the pod; on none if it is 0. `ready` may change at any
-    time."""
+    """Answers the kubelet's gRPC probe on a port of the pod; not at all if the port is 0. `ready` may change
+    at any time."""
 
     def __init__(self, port: int) -> None:
         self.ready = False
@@ -78,12 +78,13 @@ class Probe:
         self._server = await listen(f"0.0.0.0:{self._port}", HEALTH_SERVICE, {"Check": check})
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop the probe."""
         if self._server is not None:
             await self._server.stop(None)
 
     async def _check(self, request: health.HealthCheckRequest, _: Any) -> health.HealthCheckResponse:
-        """Say SERVING of the process itself, and of the service "ready" once the kubelet took the GPUs."""
+        """Answer SERVING for the process itself, and for the service "ready" once the kubelet has taken the
+        GPUs."""
         serving = self.ready or request.service != "ready"
         status = health.HealthCheckResponseServingStatus
         return health.HealthCheckResponse(status=status.SERVING if serving else status.NOT_SERVING)
@@ -91,8 +92,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How often things are done, in seconds. A plugin registers within `settled_after_s` after it has made
-    its socket."""
+    """Periods in seconds. A plugin registers within `settled_after_s` after it has made its socket."""
 
     kubelet_every_s: float = 0.5
     look_every_s: float = 4.0
@@ -102,8 +102,8 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class _Peers:
-    """When the kubelet and the first plugin made their sockets, 0 for a socket that is missing. Until it is
-    `settled`, the first plugin may still register, and the kubelet would then ask that plugin."""
+    """When the kubelet and the first plugin made their sockets; 0 for a missing socket. Until `settled` is
+    true, the first plugin may still register, and the kubelet would then ask that plugin."""
 
     kubelet: int
     first_plugin: int
@@ -112,13 +112,13 @@ class _Peers:
 
 @dataclass(slots=True)
 class Offering:
-    """Offers a resource to one kubelet until the kubelet or the first plugin is another one, or it is not
-    wanted.
+    """Offers a resource to one kubelet, until the kubelet or the first plugin is replaced, or the resource is
+    not wanted.
 
-    `backend` answers for the resource on the socket of the name `endpoint`. `first_plugin` is the socket of
-    the plugin to which this plugin is a second endpoint, None if there is no other plugin. `ready` hears
-    whether containers get what is planned, and `inexact` hears why they may not. `compare` is called from
-    time to time while the kubelet has the offer.
+    `backend` answers for the resource on the socket with the name `endpoint`. `first_plugin` is the socket of
+    the plugin to which this plugin is a second endpoint; None if there is no other plugin. `ready` is called
+    with whether containers get the planned devices, and `inexact` with the reason why they may not. `compare`
+    is called from time to time while the kubelet has the offer.
     """
 
     resource: str
@@ -133,11 +133,11 @@ class Offering:
     _registered: bool = False
 
     async def run(self, is_wanted: Callable[[], bool]) -> None:
-        """Serve it.
+        """Serve the resource.
 
         Raises:
             OSError: the socket can't be made.
-            KubeletError: the kubelet refused the offer. It may know the socket's name already.
+            KubeletError: the kubelet refused the offer. It may already know the socket's name.
             Refused: the first plugin does not answer.
         """
         peers, plugin = self._peers(), Plugin(self.sockets.plugins / self.endpoint, self.backend)
@@ -174,15 +174,17 @@ class Offering:
         if first is None:
             return _Peers(kubelet, 1, True)
         since = creation_time(first)
-        age_s = time.time() - since / 1e9  # below 0 where the clock was set back
+        age_s = time.time() - since / 1e9  # below 0 if the clock was set back
         return _Peers(kubelet, since, not 0 <= age_s < self.times.settled_after_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What an agent is told. `library`: path of the isolation library on the node, "" for none. `cdi`:
-    containerd knows the GPUs by CDI. `probe_port`: where the kubelet asks whether the agent is ready, 0 for
-    nowhere."""
+    """The settings of an agent.
+
+    `library`: path of the isolation library on the node; "" without it. `cdi`: containerd knows the GPUs by
+    CDI. `probe_port`: port on which the kubelet asks whether the agent is ready; 0 without a probe.
+    """
 
     node: str
     sockets: Sockets
@@ -209,7 +211,7 @@ class Agent:
         self._probe = Probe(settings.probe_port)
         self._found_hardware: Hardware | None = None
         self._hardware: Hardware | None = None
-        """What was found, with the health that the kubelet knows of."""
+        """The GPUs that were found, with the health that the kubelet knows."""
         self._mode: str | None = None
         self._uuids: tuple[str, ...] = ()
         self._read = asyncio.Event()
@@ -217,14 +219,14 @@ class Agent:
         self._own: tuple[OwnDevices, str] | None = None
         self._facts: Facts | None = None
         self._allocators: dict[str, Allocator] = {}
-        """By resource: one outlives its registrations."""
+        """Resource → its allocator, which outlives registrations."""
         self._missing = frozenset[str]()
         """GPUs that the other device plugin does not offer, or calls unhealthy."""
         self._stopping = False
 
     @property
     def ready(self) -> bool:
-        """Return whether the kubelet asks this agent, and containers get what is planned."""
+        """Return whether the kubelet asks this agent, and containers get the planned devices."""
         return self._probe.ready
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -262,7 +264,7 @@ class Agent:
             await asyncio.sleep(self._settings.look_every_s)
 
     def _complete(self, hardware: Hardware) -> Hardware:
-        """Return what was found, with the GPUs that the node had before and has no more."""
+        """Return the GPUs that were found, with the GPUs that the node has lost."""
         before = self._uuids
         if self._hardware is not None:
             before = tuple(gpu.uuid for gpu in self._hardware.inventory.gpus)
@@ -284,12 +286,12 @@ class Agent:
         return complete
 
     def _note_missing(self, gpus: frozenset[str]) -> None:
-        """Take in which GPUs the kubelet may not give out."""
+        """Take in the GPUs that the kubelet may not give out."""
         self._missing = gpus
         self._note()
 
     def _report_broken(self, problem: str) -> None:
-        """Tell of it. What was known before stays: a file that is half written takes no GPU away."""
+        """Report the problem. The last known GPUs stay, so that a half-written file does not remove GPUs."""
         effect = "what was known before is used" if self._hardware else "nothing is offered"
         target = Target(self._settings.node, "")
         text = f"the GPUs of node {self._settings.node} can't be read: {problem}; {effect}"
@@ -307,7 +309,7 @@ class Agent:
         self._changed = asyncio.Event()
 
     def _update(self) -> None:
-        """Tell what is running of what the node has now."""
+        """Pass the node's present GPUs on to the running parts."""
         if self._hardware is None:
             return
         isolation = Isolation(self._mode == "cgpu", self._settings.library)
@@ -355,7 +357,7 @@ class Agent:
     # --- the kubelet ------------------------------------------------------------------------------
 
     async def _offer(self) -> None:
-        """Offer what the node's labels ask for, to one kubelet after another.
+        """Offer the resource that the node's labels select, to one kubelet after another.
 
         A server of gRPC that stops may swallow a cancellation (`asyncio.wait_for` before Python 3.12).
         """
@@ -376,7 +378,8 @@ class Agent:
         return self._mode == mode and not self._stopping
 
     def _mode_of(self, node: NodeObject) -> str:
-        """Return what the node's GPUs serve. Where NVIDIA's plugin offers them, that label comes first."""
+        """Return the mode of the node's GPUs. If NVIDIA's plugin offers them, the label for it comes
+        first."""
         labels, version = node.metadata.labels or {}, node.status.node_info.kubelet_version
         if labels.get(NODE_AGENT) != SECOND_ENDPOINT:
             return labels.get(ACK_NODE_MODE, "")
@@ -398,7 +401,7 @@ class Agent:
         if mode == SECOND_ENDPOINT:
             first: Path | None = sockets.plugins / FIRST
             self._own = None
-            # The kubelet may still know a socket of the same name, and would refuse it.
+            # The kubelet may still know a socket of this name, and would refuse it.
             short += f"-{time.time_ns() // 1_000_000:x}"
             backend: Backend = SecondEndpoint(sockets.plugins / FIRST, sockets, allocator, self._note_missing)
         else:

@@ -1,6 +1,6 @@
 """Decide from the cluster, without a service: the same answers by the same engine, at one moment.
 
-What a service knows of the past is not there: phases, reservations, and what in-tree plugins refused.
+Facts that only a service has are missing: phases, reservations, and refusals of in-tree plugins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from muster.adapters.asking.service import NoAnswer
 from muster.adapters.files import sources
 from muster.adapters.files.capture import text_of
 from muster.adapters.files.cluster import cluster_of
-from muster.adapters.files.decide import Decided, Outcome, Status, decide
+from muster.adapters.files.decide import Outcome, Outcomes, Status, decide
 from muster.adapters.files.run import planner, read_cluster
 from muster.adapters.files.sources import BadInput
 from muster.adapters.kube.client import KubeError
@@ -40,7 +40,7 @@ _PHASES = {Status.WAITING: "collecting", Status.PLACED: "placeable"}
 
 
 def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a service would say at /gangs and at /nodes.
+    """Return the answers of a service at /gangs and at /nodes.
 
     Raises:
         NoAnswer: The cluster can't be read.
@@ -62,7 +62,7 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
 
 
 def owners(pods: Iterable[Pod]) -> dict[str, tuple[Owner, ...]]:
-    """Return node → which gangs have GPUs there, by what the bound pods say."""
+    """Return node → gangs that have GPUs there, by the bound pods."""
     gpus_by_node: dict[str, Counter[tuple[str, str]]] = {}
     for pod in pods:
         if pod.node and pod.gpus and not pod.finished:
@@ -74,7 +74,7 @@ def owners(pods: Iterable[Pod]) -> dict[str, tuple[Owner, ...]]:
     }
 
 
-def gangs_of(decided_gangs: Decided) -> dict[str, Any]:
+def gangs_of(decided_gangs: Outcomes) -> dict[str, Any]:
     """Return pending gangs as a service shows them."""
     return {"ready": True, "notes": [], "gangs": [_gang(outcome) for outcome in decided_gangs.outcomes]}
 

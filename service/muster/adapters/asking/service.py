@@ -32,7 +32,7 @@ the leader is looked up."""
 DEFAULT_NAMESPACE = "default"
 OF_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MISSHAPEN = (TypeError, AttributeError, LookupError, ValueError)
-"""What reading a kubeconfig of another shape raises."""
+"""Exceptions of reading a kubeconfig of another shape."""
 
 
 class NoAnswer(Failed):
@@ -66,7 +66,7 @@ def address_of(socket: Path) -> str:
 
 
 def ask(service: Where, path: str, query: Query = dict) -> Answer:
-    """Return what the service says at this path.
+    """Return the service's answer at this path.
 
     Raises:
         NoAnswer: There is no service, or it may not be asked.
@@ -164,7 +164,7 @@ class CurrentNamespace:
         return self._namespace
 
     def _output_of_kubectl(self) -> str:
-        """Return what kubectl says, "" if it says nothing in time."""
+        """Return kubectl's output; "" if it does not answer in time."""
         if self._process is None:
             return ""
         try:
@@ -201,7 +201,7 @@ def of_kubeconfig(kubeconfig: Path | None, context: str | None) -> str:
 
 
 def _content(path: str) -> dict[str, Any]:
-    """Return what a kubeconfig says. One that can't be read says nothing: the requests report that.
+    """Return the content of a kubeconfig; {} if it can't be read, which the requests report.
 
     krew's archive of the plugin has no yaml. There kubectl alone says the namespace.
     """

@@ -37,7 +37,7 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) 
 
 
 def status(answer: Row, out: TextIO) -> None:
-    """Print what the service notes, then a row for each gang."""
+    """Print the service's notes, then a row for each gang."""
     if not answer["ready"]:
         out.write("The service has not seen the whole cluster yet.\n")
     paragraphs([[f"note: {note}" for note in answer.get("notes", ())]], out)
@@ -48,7 +48,7 @@ def status(answer: Row, out: TextIO) -> None:
 
 
 def why(gangs: Sequence[Row], out: TextIO) -> None:
-    """Print what blocks each of these gangs and what would help."""
+    """Print the causes that block each of these gangs, and changes that would help."""
     paragraphs(map(blocking, gangs), out)
 
 
@@ -62,7 +62,7 @@ def paragraphs(texts: Iterable[Iterable[str]], out: TextIO) -> None:
 
 
 def blocking(gang: Row) -> Iterator[str]:
-    """Yield what blocks a gang and what would help, line by line."""
+    """Yield the causes that block a gang, and changes that would help, line by line."""
     members = f"{gang['present']} of {gang['needed']} members here, {gang['bound']} bound"
     yield f"{gang['namespace']}/{gang['name']} is {gang['phase']}: {members}, {_age(gang['created'])} old"
     causes = gang.get("causes", ())
@@ -109,7 +109,8 @@ def _in_line(gang: Row) -> tuple[bool, float, float]:
 
 
 def _gpus(gang: Row) -> str:
-    """Return how many GPUs a gang has and how many it asks for; "" if an older service does not say."""
+    """Return the number of GPUs that a gang has, and that it requests; "" if an older service does not report
+    them."""
     if "gpus_bound" not in gang:
         return ""
     return f"{gang['gpus_bound']}/{gang['gpus_bound'] + gang['gpus_waiting']}"

@@ -1,4 +1,4 @@
-"""Add to a new pod what the API server and the webhooks of controllers add before they store it.
+"""Add the fields to a new pod that the API server and webhooks of controllers add before it is stored.
 
 These are the admission plugins that kube-apiserver has on by default and that change scheduling: Priority,
 RuntimeClass, LimitRanger, DefaultTolerationSeconds. The webhooks are those of JobSet and LeaderWorkerSet.
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from muster.adapters.files import shapes
 from muster.adapters.files.other_objects import Objects, Readers
-from muster.adapters.files.shapes import PodManifest, Spec
+from muster.adapters.files.shapes import PodManifest, Quantities, Spec
 from muster.adapters.files.sources import Document, shown
 from muster.adapters.kube.decode import Resource, resource
 from muster.dialects import quantities
@@ -40,28 +40,22 @@ _UNREADY = tuple(
     PodToleration(f"node.kubernetes.io/{condition}", "Exists", effect="NoExecute")
     for condition in ("not-ready", "unreachable")
 )
-"""What every pod tolerates for 300 s."""
+"""Taints that every pod tolerates for 300 s."""
 
-Quantities = dict[str, str | int | float]
-
-
-FOR_NEW_PODS: tuple[tuple[str, Resource[Any]], ...] = (
-    (
-        "scheduling.k8s.io/v1",
-        resource("PriorityClass", shapes.PriorityClass, api="apis/scheduling.k8s.io/v1"),
-    ),
-    ("node.k8s.io/v1", resource("RuntimeClass", shapes.RuntimeClass, api="apis/node.k8s.io/v1")),
-    ("v1", resource("LimitRange", shapes.LimitRange)),
+FOR_NEW_PODS: tuple[Resource[Any], ...] = (
+    resource("PriorityClass", shapes.PriorityClass, api="apis/scheduling.k8s.io/v1"),
+    resource("RuntimeClass", shapes.RuntimeClass, api="apis/node.k8s.io/v1"),
+    resource("LimitRange", shapes.LimitRange),
 )
-"""Objects that the API server applies to new pods, each with its API version."""
+"""Objects that the API server applies to new pods."""
 READERS: Readers = {
-    (version.rpartition("/")[0], of_kind.kind): partial(shapes.stored, shape=of_kind.shape)
-    for version, of_kind in FOR_NEW_PODS
+    (of_kind.api_version.rpartition("/")[0], of_kind.kind): partial(shapes.stored, shape=of_kind.shape)
+    for of_kind in FOR_NEW_PODS
 }
 
 
 class Admission:
-    """What changes new pods, and how many pods name an object that is not there."""
+    """The objects that change new pods, and the number of pods that name a missing object."""
 
     def __init__(self, objects: Objects) -> None:
         classes = objects.of("PriorityClass", shapes.PriorityClass)
@@ -71,14 +65,15 @@ class Admission:
         self._runtime_classes = {item.metadata.name: item for item in runtime_classes}
         self._limit_ranges = objects.of("LimitRange", shapes.LimitRange)
         self._unknown = Counter[tuple[str, str]]()
-        """Kind and name of an object that is not in the input → the pods that name it."""
+        """(kind, name) of an object that is not in the input → number of pods that name it."""
         self._exclusive = defaultdict[str, dict[str, None]](dict)
-        """What pods ask for about a domain of their own → the objects that make them."""
+        """Phrase about the domain that a group of pods has for itself → the objects that make such pods."""
 
     def admit(self, document: Document, pod: PodManifest) -> PodManifest:
         """Return the pod as the API server stores it. A pod that has been stored only gets its priority.
 
-        One that has a node, and no creation time, was written by hand: it gets the default tolerations too.
+        A pod with a node and without a creation time was written by hand, so it gets the default tolerations
+        too.
 
         Raises:
             Malformed: The API server refuses the pod.
@@ -87,7 +82,7 @@ class Admission:
         if spec.priority != priority:
             spec = replace(spec, priority=priority)
         if spec.node_name and not pod.metadata.creation_timestamp:
-            spec = _with_default_tolerations(spec)  # as members of its role that wait have them
+            spec = _with_default_tolerations(spec)  # as the waiting members of its role
         if spec.node_name or pod.metadata.creation_timestamp:
             return pod if spec is pod.spec else replace(pod, spec=spec)
         if spec.runtime_class_name:
@@ -103,7 +98,7 @@ class Admission:
         return pod
 
     def notes(self) -> Iterator[str]:
-        """Yield what could not be added, and what is not checked."""
+        """Yield notes about fields that could not be added, and about rules that are not checked."""
         effects = {
             "PriorityClass": "with priority 0",
             "RuntimeClass": "without its node selector, tolerations and overhead",
@@ -188,9 +183,9 @@ def _are_equal(amounts: Quantities, other_amounts: Quantities) -> bool:
 def _with_defaults(
     containers: list[Container] | None, limits: Quantities, requests: Quantities
 ) -> list[Container] | None:
-    """Return containers with these limits and requests, where they give none themselves.
+    """Return the containers with these limits and requests, for resources without own ones.
 
-    A limit counts as a request that is not given before a LimitRange does.
+    A container's own limit stands for a missing request, before the LimitRange's request does.
     """
     return [
         replace(
@@ -252,7 +247,7 @@ def with_affinity(pod: PodManifest) -> PodManifest:
 
 
 def phrases(pod: PodManifest) -> Iterator[str]:
-    """Yield what the pod asks for, as "annotation x: one rack for each group"."""
+    """Yield the pod's rules, as "annotation x: one rack for each group"."""
     for rule, domain, _ in _rules_of(pod):
         yield f"annotation {rule.annotation}: one {domain} for each group alone"
 

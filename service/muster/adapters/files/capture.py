@@ -1,8 +1,8 @@
 """Capture a live cluster as one file, on which `muster place` decides as the service would.
 
-Objects are read as the service reads them, and only what it reads is written. So the file has no environment,
-no images, no secrets, and only ConfigMaps about GPUs or policies. Of the labels and annotations of pods, it
-has the known ones and the labels by which other pods select. Of the jobs, it has those whose pods wait.
+Objects are read as the service reads them, and only the parts that it reads are written. So the file has no
+environment, no images, no secrets, and only ConfigMaps about GPUs or policies. It has the known labels and
+annotations of pods, and the labels by which other pods select. It has only jobs whose pods wait.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Key = tuple[str, str, str]
 
 PAGE_SIZE = 500
 ATTEMPTS = 3
-"""How often a list is begun. The token of its next page may expire in between."""
+"""Largest number of tries of a list, because the token of its next page may expire in between."""
 HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_GONE = 403, 404, 410
 
 KEPT_PREFIXES = (
@@ -76,11 +76,11 @@ KEPT_PREFIXES = (
 )
 """Labels and annotations of pods, and annotations of nodes, that dialects read.
 
-Others may hold anything: kubectl's last-applied-configuration holds the whole manifest.
+Other keys may hold any text: kubectl's last-applied-configuration holds the whole manifest.
 """
 
 APP_KEYS, APP_PREFIX = frozenset({"app", "k8s-app"}), "app.kubernetes.io/"
-"""Labels of pods that most selectors use, also the selectors of manifests that are given next to the
+"""Labels of pods that most selectors use, including selectors of manifests that are given next to the
 capture."""
 
 KEPT_SPEC = frozenset(
@@ -102,7 +102,7 @@ KEPT_SPEC = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The objects of a List, how many nodes and pods are among them, and what could not be read."""
+    """The objects of a List, the number of nodes and pods among them, and the problems of reading."""
 
     items: tuple[dict[str, Any], ...]
     nodes: int
@@ -111,8 +111,8 @@ class Captured:
 
 
 async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured:
-    """Read nodes, pods and what completes them, page by page. What must not be read of the latter is left
-    out.
+    """Read nodes, pods and the objects that complete them, page by page. Completing objects without read
+    access are left out.
 
     Raises:
         KubeError: The API server refuses or does not answer.
@@ -159,14 +159,14 @@ async def _around(lists: _Lists, settings: Settings) -> AsyncIterator[dict[str, 
     for resource in (decode.TOPOLOGIES, *decode.pod_groups()):
         for item in await lists.if_there(resource):
             yield custom_item(resource.kind, item)
-    for api, of_admission in FOR_NEW_PODS:
+    for of_admission in FOR_NEW_PODS:
         for item in await lists.if_there(of_admission):
             meta = Metadata(item.metadata.name, namespace=item.metadata.namespace)
-            yield _item(api, of_admission.kind, item, meta)
+            yield _item(of_admission.api_version, of_admission.kind, item, meta)
 
 
 async def _jobs(lists: _Lists, pods: Iterable[PodObject]) -> AsyncIterator[dict[str, Any]]:
-    """Yield the jobs whose pods wait, and the metadata of what made these jobs.
+    """Yield the jobs whose pods wait, and the metadata of the objects that made these jobs.
 
     A kind is only listed if a pod that waits, or a job of such a pod, names an object of it.
     """
@@ -198,7 +198,7 @@ async def _jobs(lists: _Lists, pods: Iterable[PodObject]) -> AsyncIterator[dict[
 
 
 async def _devices(lists: _Lists) -> AsyncIterator[dict[str, Any]]:
-    """Yield what DRA drivers publish, and the claims to devices."""
+    """Yield the objects that DRA drivers publish, and the claims to devices."""
     resources: tuple[Resource[Any], ...] = (
         decode.RESOURCE_SLICES,
         decode.DEVICE_CLASSES,
@@ -212,14 +212,14 @@ async def _devices(lists: _Lists) -> AsyncIterator[dict[str, Any]]:
 
 
 class _Lists:
-    """Lists objects of a cluster, and collects what could not be read."""
+    """Lists objects of a cluster, and collects problems of reading."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self.problems: list[str] = []
 
     async def named(self, resource: Resource[CustomObject], names: set[Key]) -> list[CustomObject]:
-        """Return the objects of this kind that are named; if none is named, nothing is listed."""
+        """Return the named objects of this kind. If `names` is empty, no list is made."""
         if not any(kind == resource.kind for kind, _, _ in names):
             return []
 
@@ -229,7 +229,8 @@ class _Lists:
         return await self.if_there(resource, is_named)
 
     async def if_there(self, resource: Resource[T], keep: Callable[[T], bool] = lambda _: True) -> list[T]:
-        """Return the objects of a kind, none if the API server does not serve it or refuses to list it."""
+        """Return the objects of a kind; [] if the API server does not serve the kind or refuses to list
+        it."""
         for path in resource.paths:
             try:
                 return await self.list(resource, path, keep)
@@ -245,7 +246,8 @@ class _Lists:
     async def list(
         self, resource: Resource[T], path: str = "", keep: Callable[[T], bool] = lambda _: True
     ) -> list[T]:
-        """Return the items that `keep` holds for. The others are dropped page by page, and take no memory."""
+        """Return the items for which `keep` is true. Other items are dropped page by page, and take no
+        memory."""
         for attempt in range(1, ATTEMPTS + 1):
             items, unreadable, token = list[T](), list[str](), ""
             try:
@@ -311,7 +313,7 @@ def device_item(kind: str, item: DeviceObject) -> dict[str, Any]:
 
 
 def _without_config(spec: ClaimSpec) -> ClaimSpec:
-    """Return the spec without what drivers are told, except the ComputeDomain of a channel."""
+    """Return the spec without parameters for drivers, except the ComputeDomain of a channel."""
     uid = compute_domains.domain_of(spec)
     config = compute_domains.channel(uid).devices.config if uid else None
     return replace(spec, devices=replace(spec.devices, config=config))

@@ -1,8 +1,8 @@
 """Turn documents into the facts of a cluster, as the service would see them after `kubectl apply`.
 
-This module adds what the API server adds: names, namespaces, UIDs, what admission adds to pods, and the
-matchLabelKeys of pod affinity in its selectors. It also checks that names are unique. Pods without a creation
-time count as created after all that have one, in the order of the documents.
+This module makes the additions of the API server: names, namespaces, UIDs, those of admission to pods, and
+the matchLabelKeys of pod affinity in its selectors. It also checks that names are unique. Pods without a
+creation time count as created after all other pods, in the order of the documents.
 """
 
 from __future__ import annotations
@@ -49,19 +49,17 @@ class _OnlyMetadata(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Inputs:
-    """The objects of the documents, before they are one cluster. Pods come with the document that they are
-    from.
-    """
+    """The objects of the documents, before they become one cluster. Each pod comes with its document."""
 
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
     makers: list[tuple[Document, Metadata, templates.ControllerPods]] = field(default_factory=list)
     objects: Objects = field(default_factory=Objects)
     owners: Owners = field(default_factory=Owners)
     members: dict[str, tuple[str, Member]] = field(default_factory=dict)
-    """By UID of a pod: its namespace, and its place in the gang of its owner."""
+    """Pod UID → the pod's namespace, and its place in the gang of its owner."""
     printed: list[Printed] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    """Objects by kind and API group, as "Job.batch.volcano.sh"."""
+    """Kind and API group, as "Job.batch.volcano.sh" → number of objects."""
     made_up: list[str] = field(default_factory=list)
     unfollowed: NotesByObject = field(default_factory=NotesByObject)
     misspelt: NotesByObject = field(default_factory=NotesByObject)
@@ -80,8 +78,8 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     """Return the cluster that these documents describe.
 
     Raises:
-        BadInput: A document does not have the shape of its kind. Or a name is given twice, or there is no
-            node, or an entry of `settings.unique_names` is no scope that node labels name.
+        BadInput: A document does not have the shape of its kind, or a name is given twice. Or there is no
+            node, or an entry of `settings.unique_names` is no scope of node labels.
     """
     inputs = _read_inputs(documents)
     objects, owners = inputs.objects, inputs.owners
@@ -191,7 +189,7 @@ _NO_NODES = (
 
 
 def _read(inputs: _Inputs) -> str:
-    """Return how many objects the input has of each kind. Only used if it has no node."""
+    """Return how many objects the input has of each kind, for the message about an input without nodes."""
     if not inputs.kinds:
         return "the input has no object"
     counts = ", ".join(f"{kind} {count}" for kind, count in sorted(inputs.kinds.items()))
@@ -218,7 +216,7 @@ _READERS = {("", "Node"): shapes.node, **other_objects.READERS, **devices_.READE
 
 
 def _twice(items: Iterable[tuple[Document, Any]]) -> Iterator[Malformed]:
-    """Yield the objects of one name, and pods of one UID."""
+    """Yield a problem for each name that several objects have, and for each UID that several pods have."""
     firsts = dict[tuple[str, str], Document]()
     for document, item in items:
         meta, key = item.metadata, (document.group, document.name)
@@ -239,9 +237,7 @@ _REPEATABLE = frozenset({"ComputeDomain", "LimitRange", "PriorityClass", "Runtim
 
 
 def _expand(inputs: _Inputs) -> list[Malformed]:
-    """Add the pods of controllers that have none yet. A controller that some pod names as
-    its owner has some.
-    """
+    """Add the pods of controllers without pods. A controller has pods if any pod names it as its owner."""
     owners = {
         (item.metadata.namespace or "default", owner.kind, owner.name)
         for item in [pod for _, pod in inputs.pods] + [_OnlyMetadata(meta) for _, meta, _ in inputs.makers]
@@ -339,13 +335,13 @@ def _notes_of_order(inputs: _Inputs, read_pods: Iterable[Pod]) -> list[str]:
 # --- names that are made up ----------------------------------------------------------------------
 
 _MOST_PREFIX = 58
-"""The characters of generateName that the API server uses."""
+"""Number of characters of generateName that the API server uses."""
 
 
 def with_names(documents: Iterable[Document], made_up: list[str]) -> Iterator[Document]:
     """Yield the documents, each with a name. Append the names that are made up to `made_up`.
 
-    The end is made of letters that count up. So the same file gives the same names.
+    The names end with letters that count up, so that the same file gives the same names.
     """
     objects = list(documents)
     keys = {(document.group, *document.key) for document in objects}

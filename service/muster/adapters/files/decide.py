@@ -1,7 +1,7 @@
 """Place gang after gang, by priority and age, on what the ones before have left. There is no I/O here.
 
 The parts are those of the service: its roster groups pods, its ledger counts what is taken, and its requests
-go to `placement.place`. What the service does over time is not here: waiting, retries, Bindings.
+go to `placement.place`. Actions of the service over time are not here: waiting, retries, Bindings.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.calls import InTreeAnswer
-from muster.gangs.pending.in_tree import InTree
+from muster.gangs.pending.refinement import GangAnswers
 from muster.gangs.record.phases import usages
 from muster.gangs.reporting.places import with_holders
 from muster.placement.limits import Timings
@@ -61,12 +61,12 @@ class Outcome:
 
     @property
     def placed(self) -> Placed | None:
-        """The plan; None unless the gang is placed."""
+        """Return the plan; None unless the gang is placed."""
         return self.decision if isinstance(self.decision, Placed) else None
 
     @property
     def message(self) -> str:
-        """The decision as a sentence, as users see it in a cluster."""
+        """Return the decision as a sentence, as users see it in a cluster."""
         if isinstance(self.decision, Placed):
             return placed_sentence(self.decision, self.request)
         return sentence(self.decision if self.decision is not None else self.causes)
@@ -74,7 +74,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """The ResourceClaims that hold devices, and which GPUs the claims of pods match, by the pod's UID."""
+    """The ResourceClaims that hold devices, and pod UID → the GPUs that the pod's claims match."""
 
     holding_claims: tuple[DeviceClaim, ...] = ()
     answers: Mapping[str, InTreeAnswer] = field(default_factory=dict)
@@ -82,9 +82,7 @@ class ClaimFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The facts, and what to tell about the input: `notes` are sentences, and `skipped` counts objects by
-    kind and API group, as "Job.batch.volcano.sh".
-    """
+    """The facts of a cluster, and notes about the input."""
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
@@ -93,14 +91,16 @@ class Cluster:
     namespaces: Mapping[str, Labels] = field(default_factory=dict)
     """The labels of each namespace."""
     notes: tuple[str, ...] = ()
+    """Sentences."""
     skipped: dict[str, int] = field(default_factory=dict)
+    """Kind and API group, as "Job.batch.volcano.sh" → number of objects that are skipped."""
     made_up: tuple[str, ...] = ()
     """The objects with generateName, whose names here are made up."""
     claims: ClaimFacts = field(default_factory=ClaimFacts)
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Outcomes:
     """All pending gangs in the order in which they were decided, and the cluster before and after."""
 
     outcomes: tuple[Outcome, ...]
@@ -109,11 +109,11 @@ class Decided:
 
     @property
     def all_placed(self) -> bool:
-        """Whether every gang is placed; true if there is none."""
+        """Return whether every gang is placed; True if there is no gang."""
         return all(outcome.status is Status.PLACED for outcome in self.outcomes)
 
 
-def decide(cluster: Cluster, place: Place, clock: Clock) -> Decided:
+def decide(cluster: Cluster, place: Place, clock: Clock) -> Outcomes:
     """Place every pending gang. `clock` gives seconds and is used only for timings."""
     ledger, roster = Ledger(), Roster()
     ledger.set_policies(cluster.policies)
@@ -130,14 +130,14 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Decided:
         names |= roster.see(pod)
     for claim in cluster.claims.holding_claims:
         ledger.see_claim(claim)
-    place = _telling_holders(place, ledger, roster)
+    place = _naming_holders(place, ledger, roster)
     before, pending = ledger.snapshot(), _pending(roster, names)
     outcomes, again = dict[str, Outcome](), list[Outcome]()
     for number, group in enumerate(pending):
         request = _request(group, ledger, cluster.claims.answers)
         least_request = requests.least_of(request)
         waiting = chain((least.group for least in again), islice(pending, number + 1, None))
-        if requests.asks_for_less(least_request, request) and _must_share(group, request, waiting):
+        if requests.asks_for_less(least_request, request) and _starts_with_minimum(group, request, waiting):
             least = _outcome(group, least_request, ledger, place, clock)
             if least.placed is not None:
                 again.append(replace(least, request=request))
@@ -151,22 +151,18 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Decided:
         outcome = _outcome(least.group, least.request, ledger, place, clock)
         outcomes[least.group.gang.key] = outcome if outcome.placed is not None else least
         _hold(outcomes[least.group.gang.key], ledger)
-    return Decided(tuple(outcomes[group.gang.key] for group in pending), before, ledger.snapshot())
+    return Outcomes(tuple(outcomes[group.gang.key] for group in pending), before, ledger.snapshot())
 
 
 def _request(group: Group, ledger: Ledger, answers: Mapping[str, InTreeAnswer]) -> Request:
     """Return the request for a gang, with the GPUs that its claims match."""
     request = requests.request(group, ledger)
     matches = {pod.uid: answers[pod.uid] for pod in group.unbound if pod.uid in answers}
-    if not matches:
-        return request
-    in_tree = InTree(ledger.nodes)
-    in_tree.know(request.gang.key, matches)
-    return in_tree.refine(request.gang.key, request)
+    return GangAnswers(ledger.nodes).renewed(matches).refine(request)
 
 
-def _telling_holders(place: Place, ledger: Ledger, roster: Roster) -> Place:
-    """Return the planner, whose refusals also say who has the GPUs."""
+def _naming_holders(place: Place, ledger: Ledger, roster: Roster) -> Place:
+    """Wrap `place` so that refusals also name the gangs that hold the GPUs."""
 
     def decide_with_holders(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
         decision = place(snapshot, request, timings)
@@ -177,11 +173,11 @@ def _telling_holders(place: Place, ledger: Ledger, roster: Roster) -> Place:
     return decide_with_holders
 
 
-def _must_share(group: Group, request: Request, competitors: Iterable[Group]) -> bool:
-    """Return whether the gang first gets only what it needs, and is placed again after the others.
+def _starts_with_minimum(group: Group, request: Request, competitors: Iterable[Group]) -> bool:
+    """Return whether this gang is first placed with its minimum, and extended after the others.
 
-    That is so if it can do with fewer members, and others of its priority need some. Otherwise the first of
-    two gangs would take what both need.
+    This is so if it has optional members, and other gangs of its priority lack required members. Otherwise
+    the first of two gangs would take capacity that both need.
     """
     return not group.enough_bound and any(
         competitor.priority >= request.priority
@@ -213,7 +209,7 @@ def _outcome(group: Group, request: Request, ledger: Ledger, place: Place, clock
         request = requests.without_followers(request)
         return Outcome(group, request, status, causes=group.causes or waits)
     snapshot, timings, began = ledger.snapshot(), Timings(clock), clock()
-    decision, request = requests.answer_now(place(snapshot, request, timings), request)
+    decision, request = requests.without_followers_in_answer(place(snapshot, request, timings), request)
     took = {**timings.seconds, "place": clock() - began}
     if isinstance(decision, Unplaceable):
         return Outcome(group, request, Status.UNPLACEABLE, decision, decision.causes, took)

@@ -1,7 +1,7 @@
-"""Read what DRA drivers publish, and the claims of pods, with the readers of the service.
+"""Read the devices that DRA drivers publish, and the claims of pods, with the readers of the service.
 
-This module adds what Kubernetes adds: the claims that it makes of templates, the template that NVIDIA's
-controller makes for a ComputeDomain, and the DeviceClasses of NVIDIA's chart.
+This module adds the objects that a cluster makes: claims of templates, the template that NVIDIA's controller
+makes for a ComputeDomain, and the DeviceClasses of NVIDIA's chart.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from muster.dialects.devices.objects import (
     SliceDevice,
     SubRequest,
 )
-from muster.dialects.devices.offers import Offer
+from muster.dialects.devices.offers import NodeOffer
 from muster.dialects.devices.selectors import Term, UnreadableSelectorError, Value
 from muster.dialects.devices.slices import Slices
 from muster.dialects.objects import CustomObject, Metadata, PodResourceClaim, PodResourceClaimStatus
@@ -53,8 +53,8 @@ from muster.gangs.messages.calls import InTreeAnswer
 T = TypeVar("T")
 Key = tuple[str, str]
 """Namespace and name."""
-Way = ExactRequest | SubRequest
-"""One way to serve a request."""
+Alternative = ExactRequest | SubRequest
+"""An alternative of a request: a subrequest, or the request itself."""
 Attributes = Mapping[tuple[str, str], Value]
 
 GROUP = "resource.k8s.io"
@@ -76,7 +76,7 @@ OF_NVIDIA: Mapping[str, DeviceClassObject] = {
         CHANNEL_CLASS, compute_domains.DRIVER, f"{_CHANNELS}.type == 'channel' && {_CHANNELS}.id == 0"
     ),
 }
-"""The DeviceClasses that NVIDIA's chart makes, where the input lacks them."""
+"""The DeviceClasses that NVIDIA's chart makes. They are added if the input lacks them."""
 
 _FLAT = (f"{GROUP}/v1beta1", f"{GROUP}/v1alpha3")
 _VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta2", *_FLAT)
@@ -129,7 +129,7 @@ READERS: Readers = {
 
 
 class Devices:
-    """The devices of a cluster, and the claims of its pods, as all documents say together."""
+    """The devices of a cluster, and the claims of its pods, by all documents together."""
 
     def __init__(self, objects: Objects, settings: Settings) -> None:
         self._slices = Slices(settings)
@@ -148,7 +148,7 @@ class Devices:
         self._holding_claims = list[DeviceClaim]()
         self._allocated = set[Key]()
         self._specs = dict[Key, ClaimSpec]()
-        """What claims ask for, including the claims that are made here from templates."""
+        """Specs of claims, including the claims that are made here of templates."""
         for claim in objects.of("ResourceClaim", ResourceClaim):
             self._see(claim)
         self._templates = {
@@ -165,9 +165,9 @@ class Devices:
         )
         self._matching = MatchingDevices(classes, published, resource_of)
         self._missing = Counter[str]()
-        """Claims and templates that are not in the input, with the pods that wait and name them."""
+        """Claim or template that is not in the input → number of waiting pods that name it."""
         self._specs_of_pod = dict[str, tuple[ClaimSpec, ...]]()
-        """By UID of a pod: the claims that are not allocated."""
+        """Pod UID → its claims that are not allocated."""
 
     def _see(self, claim: ResourceClaim) -> None:
         meta, key = claim.metadata, _key(claim.metadata)
@@ -180,8 +180,8 @@ class Devices:
             self._specs[key] = claim.spec
             self.claims.see("/".join(key), claim.spec, unallocated=is_unallocated(claim))
 
-    def offer(self, node: str) -> Offer:
-        """Return what the node's slices offer as GPUs."""
+    def offer(self, node: str) -> NodeOffer:
+        """Return the GPUs that the node's slices offer."""
         return self._slices.offer(node)
 
     def with_claims(self, pod: PodManifest) -> PodManifest:
@@ -196,7 +196,7 @@ class Devices:
             status = status_by_name.get(entry.name)
             name = entry.resource_claim_name or (status.resource_claim_name or "" if status else "")
             if status is not None and not name:
-                entries.append(entry)  # it needs none
+                entries.append(entry)  # the pod needs no claim
                 statuses.append(status)
             elif name := self._claim(pod, entry, name):
                 entries.append(entry)
@@ -212,8 +212,8 @@ class Devices:
         )
 
     def _claim(self, pod: PodManifest, entry: PodResourceClaim, name: str) -> str:
-        """Return the name of the claim for an entry of the pod; "" if it is unknown. Make it of its template,
-        if it is not there."""
+        """Return the name of the claim for an entry of the pod; "" if it is unknown. A missing claim is made
+        of its template."""
         namespace, template = pod.metadata.namespace, entry.resource_claim_template_name
         if (namespace, name) in self._specs:
             return name
@@ -238,16 +238,17 @@ class Devices:
         return tuple(self._counts.with_offers(node, class_names) for node in nodes)
 
     def facts(self, waiting: Sequence[str], nodes: Sequence[Node]) -> ClaimFacts:
-        """Return what claims hold, and which GPUs the claims of these pods match, by the UID of the pod.
+        """Return the devices that claims hold, and pod UID → the GPUs that the claims of these pods match.
 
-        Devices that are allocated to waiting pods are left out: they are freed before the gang is planned.
+        Devices of waiting pods are left out, because they are freed before the gang is planned.
         """
         holdings = tuple(claim for claim in self._holding_claims if not claim.is_for(waiting))
         answers = ((uid, self._matching.answer(self._specs_of_pod.get(uid, ()), nodes)) for uid in waiting)
         return ClaimFacts(holdings, {uid: answer for uid, answer in answers if answer is not None})
 
     def notes(self, waiting: Iterable[str]) -> Iterator[str]:
-        """Yield what is not known of the claims of these pods, by UID, and what is not followed in them."""
+        """Yield notes about unknown claims of these pods (UIDs), and about fields of claims that are not
+        followed."""
         for name, count in sorted(self._missing.items()):
             if count:
                 pods = f"{count} {plural('pod', count)} {'is' if count == 1 else 'are'}"
@@ -272,8 +273,7 @@ class Devices:
 
 
 def _check(document: Document, spec: ClaimSpec, under: str) -> None:
-    """Raise Malformed if a request asks for nothing, because its fields are from another version of the
-    API."""
+    """Raise Malformed if a request is empty, because its fields are from another version of the API."""
     for number, request in enumerate(spec.devices.requests or ()):
         if (request.exactly is None) == (not request.first_available):
             fields = "deviceClassName" if document.value["apiVersion"] in _FLAT else "exactly"
@@ -286,7 +286,8 @@ def _check(document: Document, spec: ClaimSpec, under: str) -> None:
 def as_v1(value: Object) -> Object:
     """Return an object of resource.k8s.io/v1beta1 or v1alpha3 with the fields of v1.
 
-    There a request has its fields in itself, in place of `exactly`, and a device has them in `basic`.
+    In these versions, the fields of `exactly` are in the request itself, and a device has its fields in
+    `basic`.
     """
     if value.get("apiVersion") not in _FLAT or not isinstance(spec := value.get("spec"), dict):
         return value
@@ -327,13 +328,17 @@ def _requests(specs: Iterable[ClaimSpec]) -> Iterator[Request]:
     return (request for spec in specs for request in spec.devices.requests or ())
 
 
-def _ways(request: Request) -> list[Way]:
-    """Return the ways to serve a request: any of them will do."""
+def _alternatives(request: Request) -> list[Alternative]:
+    """Return the alternatives of a request: its subrequests, or the request itself."""
     return [request.exactly] if request.exactly is not None else [*(request.first_available or ())]
 
 
 def _classes(specs: Iterable[ClaimSpec]) -> set[str]:
-    return {way.device_class_name for request in _requests(specs) for way in _ways(request)}
+    return {
+        alternative.device_class_name
+        for request in _requests(specs)
+        for alternative in _alternatives(request)
+    }
 
 
 # --- GPUs that claims match ----------------------------------------------------------------------
@@ -359,7 +364,7 @@ class MatchingDevices:
         self._answers: dict[bytes, InTreeAnswer] = {}
 
     def answer(self, specs: Sequence[ClaimSpec], nodes: Iterable[Node]) -> InTreeAnswer | None:
-        """Return which GPUs of the nodes the claims of a pod match; None if they ask for no GPUs."""
+        """Return the GPUs of the nodes that the claims of a pod match; None if they request no GPUs."""
         requests = list(self._of_gpus(specs))
         if not requests:
             return None
@@ -367,43 +372,51 @@ class MatchingDevices:
         if key not in self._answers:
             nodes_with_devices = [node for node in nodes if node.devices]
             ranks = range(max(map(len, requests)))
-            ways = ([ways_of_request[: rank + 1][-1] for ways_of_request in requests] for rank in ranks)
+            alternatives = (
+                [ways_of_request[: rank + 1][-1] for ways_of_request in requests] for rank in ranks
+            )
             self._answers[key] = InTreeAnswer(
-                devices=tuple(self._matching(exact_ways, nodes_with_devices) for exact_ways in ways)
+                devices=tuple(self._matching(exact_ways, nodes_with_devices) for exact_ways in alternatives)
             )
         return self._answers[key]
 
     def asks(self, specs: Iterable[ClaimSpec]) -> bool:
-        """Return whether some of these claims ask for GPUs."""
+        """Return whether some of these claims request GPUs."""
         return any(self._of_gpus(specs))
 
     def unread(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
-        """Yield what is not followed in requests for GPUs: tolerations, and selectors that can't be read."""
-        for ways in self._of_gpus(specs):
-            for way in ways:
-                if way.tolerations:
-                    yield f"DeviceClass {way.device_class_name}: tolerations in claims for its devices"
+        """Yield notes about the parts of requests for GPUs that are not followed: tolerations, and unreadable
+        selectors."""
+        for alternatives in self._of_gpus(specs):
+            for alternative in alternatives:
+                if alternative.tolerations:
+                    name = alternative.device_class_name
+                    yield f"DeviceClass {name}: tolerations in claims for its devices"
                 try:
-                    read_selectors(way.selectors)
+                    read_selectors(alternative.selectors)
                 except UnreadableSelectorError as error:
                     yield str(error)
 
-    def _of_gpus(self, specs: Iterable[ClaimSpec]) -> Iterator[list[Way]]:
-        """Yield the ways of each request for GPUs."""
+    def _of_gpus(self, specs: Iterable[ClaimSpec]) -> Iterator[list[Alternative]]:
+        """Yield the alternatives of each request for GPUs."""
         for request in _requests(specs):
             watches = request.exactly is not None and request.exactly.admin_access
-            ways = _ways(request)
-            if not watches and any(self._resource_of(way.device_class_name) for way in ways):
-                yield ways
+            alternatives = _alternatives(request)
+            if not watches and any(
+                self._resource_of(alternative.device_class_name) for alternative in alternatives
+            ):
+                yield alternatives
 
-    def _matching(self, ways: Iterable[Way], nodes: Iterable[Node]) -> dict[str, frozenset[str]]:
+    def _matching(
+        self, alternatives: Iterable[Alternative], nodes: Iterable[Node]
+    ) -> dict[str, frozenset[str]]:
         """Return node → the names of its GPUs that all of these match."""
-        terms = [*(term for way in ways for term in self._terms(way))]
+        terms = [*(term for alternative in alternatives for term in self._terms(alternative))]
         return {node.name: frozenset(self._names(node, terms)) for node in nodes}
 
-    def _terms(self, way: Way) -> tuple[Term, ...]:
-        of_class = self._classes.get(way.device_class_name)
-        of_both = (of_class.spec.selectors if of_class is not None else None, way.selectors)
+    def _terms(self, alternative: Alternative) -> tuple[Term, ...]:
+        of_class = self._classes.get(alternative.device_class_name)
+        of_both = (of_class.spec.selectors if of_class is not None else None, alternative.selectors)
         return tuple(term for part in of_both for term in _terms(part) or ())
 
     def _names(self, node: Node, terms: Sequence[Term]) -> Iterator[str]:
@@ -418,7 +431,7 @@ def read_selectors(device_selectors: Iterable[DeviceSelector] | None) -> tuple[T
     """Return the terms of these selectors.
 
     Raises:
-        UnreadableSelectorError: One is of another form.
+        UnreadableSelectorError: A selector has another form.
     """
     return selectors.read(
         selector.cel.expression for selector in device_selectors or () if selector.cel is not None
@@ -426,7 +439,7 @@ def read_selectors(device_selectors: Iterable[DeviceSelector] | None) -> tuple[T
 
 
 def _terms(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Term, ...] | None:
-    """Return the terms of these selectors, None if one can't be read."""
+    """Return the terms of these selectors; None if a selector can't be read."""
     try:
         return read_selectors(device_selectors)
     except UnreadableSelectorError:
@@ -455,7 +468,8 @@ class DeviceCounts:
             for name, device_class in classes.items()
         }
         self._devices: dict[str, list[tuple[str, Device]]] = {}
-        """DeviceClass → its devices that can be counted, each with its node. Unreadable ones are left out."""
+        """DeviceClass → its devices that can be counted, each with its node. Unreadable classes are left out.
+        """
         node_devices = list(_on_nodes(slices))
         for name, device_class in classes.items():
             if not resource_of(name) and (terms := _terms(device_class.spec.selectors)) is not None:
@@ -473,7 +487,8 @@ class DeviceCounts:
         self.assumes_channels = all(
             resource_slice.spec.driver != compute_domains.DRIVER for resource_slice in slices
         )
-        """Whether each node with GPUs counts as having a channel, since the input has no slice of them."""
+        """Whether each node with GPUs counts as having a channel, because the input has no slice with
+        channels."""
 
     def with_offers(self, node: Node, classes: Collection[str]) -> Node:
         """Return the node with its free devices as resources: devices of classes that claims name, and of
@@ -509,7 +524,7 @@ class DeviceCounts:
         return replace(pod, resources=_with(pod.resources, amounts))
 
     def notes(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
-        """Yield what is not followed in these claims."""
+        """Yield notes about fields of these claims that are not followed."""
         yield from sorted({note for request in _requests(specs) if (note := self._note(request))})
 
     def _is_counted(self, request: Request) -> bool:
@@ -520,9 +535,10 @@ class DeviceCounts:
         return bool(self._devices.get(name)) or (self.assumes_channels and name == CHANNEL_CLASS)
 
     def _note(self, request: Request) -> str:
-        """Return why a request for devices that are no GPUs is not followed, or not wholly; "" if it is."""
+        """Return why a request for devices other than GPUs is not followed, or only in part; "" if it is
+        followed."""
         exact = request.exactly
-        names = sorted({way.device_class_name for way in _ways(request)})
+        names = sorted({alternative.device_class_name for alternative in _alternatives(request)})
         if not names or any(map(self._resource_of, names)) or (exact is not None and exact.admin_access):
             return ""
         why = f"DeviceClass {names[0]}: claims for its devices are not followed, since "

@@ -1,4 +1,4 @@
-"""Find in documents, as users write them, misspelt fields, and words and forms that an API server refuses.
+"""Find mistakes in documents of users: misspelt fields, and words and forms that an API server refuses.
 
 kubectl refuses an unknown field, and an API server drops it. Here it has no effect, so a note names it.
 """
@@ -18,16 +18,17 @@ from muster.dialects.objects import NodeSpec
 from muster.domain.words import nearest
 
 _NEAR, _NEAR_IN_JOB, _BEGINNING = 0.85, 0.9, 8
-"""Least similarity of a field that was meant, in pods and around them; fewest letters that begin it."""
+"""Least similarity of a misspelt field to the field that was meant, in pods and around them. Least number of
+letters with which a field must begin to be taken for the field that was meant."""
 _OTHERS = frozenset({"restartPolicyRules"})
-"""Fields of Kubernetes that look like fields that are read here."""
+"""Fields of Kubernetes that resemble fields which are read here."""
 _NOT_KUBERNETES = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"})
 """Maps whose keys are the user's own."""
 _EXCLUSIVE = {
     "JobSet": (jobset.EXCLUSIVE,),
     "LeaderWorkerSet": (leaderworkerset.EXCLUSIVE, leaderworkerset.SUBGROUP_EXCLUSIVE),
 }
-"""Annotations that a controller reads on the objects of a kind, and that would be lost in silence."""
+"""Kind → annotations that a controller reads on its objects. Misspelt ones would be lost silently."""
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _RESTARTS = ("Always", "OnFailure", "Never")
 _WORDS = {
@@ -44,7 +45,7 @@ _WORDS = {
     ("spec", "startupPolicy"): ("LeaderCreated", "LeaderReady"),
     ("spec", "launcherCreationPolicy"): ("AtStartup", "WaitForWorkersReady"),
 }
-"""The object that has a field, or the list of such objects, and the field → the words that it may have."""
+"""(object or list of objects that has a field, field) → the words that the field may have."""
 _KINDS = frozenset(
     {"", "apps", "batch", "jobset.x-k8s.io", "leaderworkerset.x-k8s.io", "kubeflow.org", "ray.io"}
 )
@@ -67,7 +68,7 @@ def misspelt(document: Document) -> Iterator[str]:
 
 
 def _of_keys(meta: Object, annotations: tuple[str, ...]) -> Iterator[str]:
-    """Yield a note for each key that is nearly one of these annotations, and for each annotation that is set
+    """Yield a note for each key that resembles one of these annotations, and for each annotation that is set
     as a label."""
     for field_name in ("annotations", "labels"):
         place = field_name.removesuffix("s")
@@ -100,7 +101,7 @@ def _walk(
         shape, in_pod = Spec, True
         _check_claims(document, value, at)
     _check(document, value, at, under)
-    # Elsewhere in jobs are fields that are like those that are read, as replicatedJob of a coordinator.
+    # Other parts of jobs have fields that resemble fields which are read, as replicatedJob of a coordinator.
     compared = in_pod or shape is not None or under == "spec" or "template" in value
     for name, inner in value.items():
         path = f"{at}.{name}"
@@ -118,7 +119,7 @@ def _walk(
 
 @lru_cache(maxsize=4096)
 def _meant(name: str, shape: type | None, in_pod: bool) -> str:
-    """Return the field that a name nearly is, "" if it is one itself, or like none."""
+    """Return the field that a name resembles; "" if the name is a field itself, or resembles none."""
     names = FIELDS if shape is None and not in_pod else frozenset(_fields(shape))
     if name in names or name in _OTHERS:
         return ""
@@ -148,7 +149,8 @@ def _objects_in(field_type: inspect.Type) -> type | None:
 
 
 def _check(document: Document, value: Object, at: str, under: str) -> None:
-    """Raise Malformed if a field has a word that is none of its own, or values against its operator."""
+    """Raise Malformed if a field has a word that it may not have, or values that its operator does not
+    allow."""
     for name, word in value.items():
         words = _WORDS.get((under, name), ())
         if words and isinstance(word, str) and word and word not in words:

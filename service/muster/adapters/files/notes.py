@@ -1,7 +1,8 @@
-"""Write notes about the input: what was left out or is not followed, and what was probably meant differently.
+"""Write notes about the input: objects that were left out, fields that are not followed, and probable
+mistakes.
 
-A pod or a job without fields that are not followed is decided as on a cluster. With them a cluster may decide
-otherwise, so a note names the field.
+If a pod or job has a field that is not followed, a cluster may decide otherwise. So a note names the field.
+Without such fields the decision is that of a cluster.
 """
 
 from __future__ import annotations
@@ -21,20 +22,20 @@ from muster.dialects.settings import Settings
 from muster.domain.causes.out_of_place import told_by_preset
 from muster.domain.levels import Level, part_of, preset_with, scope_meant
 from muster.domain.node import GPU_MEM, Node, TaintEffect
-from muster.domain.pod import Pod, Wishes
+from muster.domain.pod import Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
 from muster.domain.words import did_you_mean, listed, nearest, plural
 
 _SAME_VENDOR = 0.85
-"""Least similarity of the prefixes of two resources of one vendor, if one is misspelt."""
+"""Similarity of two prefixes from which on one counts as a misspelt form of the other."""
 _NAMED = 3
-"""The most names in one note."""
+"""Largest number of names in one note."""
 
 
 def nothing_pending(settings: Settings) -> str:
-    """Return what to say when no gang was decided, whatever the reason."""
+    """Return the sentence for an input in which no gang was decided."""
     names = " or ".join(sorted(settings.scheduler_names))
     return (
         f"nothing to place: no pod in the input waits for a node, has schedulerName {names}, "
@@ -44,7 +45,7 @@ def nothing_pending(settings: Settings) -> str:
 
 
 def about_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> Iterator[str]:
-    """Yield what is unreadable in nodes, and pods on broken GPUs or on nodes that are missing."""
+    """Yield notes about unreadable facts of nodes, and about pods on broken GPUs or missing nodes."""
     names, preferred = set(), defaultdict[str, list[str]](list)
     for node in nodes:
         names.add(node.name)
@@ -110,22 +111,22 @@ def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[st
 def about_scopes(
     groups: Iterable[PodGroup], pods: Iterable[Pod], nodes: Sequence[Node], levels: tuple[Level, ...]
 ) -> Iterator[str]:
-    """Yield scopes in which no node lies, with the word that was perhaps meant.
+    """Yield a note for each scope in which no node lies, with the word that was perhaps meant.
 
-    The decision itself names a required scope. A preference without a node is ignored, and a limit counts
-    each node as a part.
+    The decision itself names a required scope. A preferred scope without nodes is ignored, and a limit counts
+    each node as a domain.
     """
     effects = {
         (f"{pod.namespace}/{pod.claim.name}", scope): effect
         for pod in pods
         if pod.claim is not None and pod.present and not pod.node
-        for scope, effect in _optional_scopes(pod.claim.wishes).items()
+        for scope, effect in _optional_scopes(pod.claim.topology_request).items()
     }
     effects |= {
         (f"PodGroup {group.namespace}/{group.name}", scope): effect
         for group in groups
-        for wishes in (group.wishes, *group.role_wishes.values())
-        for scope, effect in _optional_scopes(wishes).items()
+        for topology_request in (group.topology_request, *group.role_topology_requests.values())
+        for scope, effect in _optional_scopes(topology_request).items()
     }
     unknown = {scope for _, scope in effects} - {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
     nowhere = {scope for scope in unknown if not any(part_of(node, scope, levels) for node in nodes)}
@@ -138,10 +139,10 @@ def about_scopes(
             yield f"{subject}: no node lies in any {scope}: {effect}{hint}"
 
 
-def _optional_scopes(wishes: Wishes) -> Mapping[str, str]:
-    """Return the scopes that the gang can do without → the effect if no node lies in one."""
-    limits = {per_scope.scope: per_scope.nowhere for per_scope in wishes.per_scope}
-    preferred = (*wishes.preferred_scopes, *wishes.role_preferred)
+def _optional_scopes(topology_request: TopologyRequest) -> Mapping[str, str]:
+    """Return optional scope of the gang → the effect if no node lies in it."""
+    limits = {per_scope.scope: per_scope.nowhere for per_scope in topology_request.per_scope}
+    preferred = (*topology_request.preferred_scopes, *topology_request.role_preferred)
     return limits | dict.fromkeys(preferred, "that preference is passed over")
 
 
@@ -172,7 +173,7 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
 
 
 def _of_vendor(resource: str, resources: Iterable[str]) -> Iterator[str]:
-    """Yield the known resources of the same vendor: another vendor's is never meant."""
+    """Yield the known resources of the same vendor. A resource of another vendor is never meant."""
     vendor = resource.rpartition("/")[0]
     for name in resources:
         prefix = name.rpartition("/")[0]
@@ -201,9 +202,9 @@ _SIDECARS = (
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field of an object: its path, what to write for it, and what it means for the answer.
+    """A field of an object: its path, its name for users, and its effect on the answer.
 
-    With `usual`, these values mean nothing. `kinds` are the kinds of objects; () means any kind.
+    `usual` values have no effect. `kinds` are the kinds of objects; () means any kind.
     """
 
     path: tuple[str, ...]
@@ -317,13 +318,14 @@ _OF_PODS: tuple[tuple[Callable[[PodManifest], str], str], ...] = (
     (_sidecar, "a webhook adds a container, and what that asks for is not known here"),
     (_preferences, "kube-scheduler's plugins score it on a cluster, and may choose other nodes"),
 )
-"""What finds a field of a pod → what it means for the answer."""
+"""Function that finds a field of a pod → the field's effect on the answer."""
 
 
 def unfollowed(document: Document) -> Iterator[str]:
     """Yield a note for each field of a document that is known and not followed.
 
-    In a document that a cluster has stored, they have had their effect. To follow a field, remove its row.
+    In a document that a cluster has stored, these fields have had their effect. When Muster learns to handle
+    a field, delete its row here.
     """
     if not document.metadata.get("creationTimestamp"):
         for row in _OF_OBJECTS:
@@ -341,7 +343,7 @@ def unfollowed_in_pod(pod: PodManifest) -> Iterator[str]:
 
 
 class NotesByObject:
-    """Notes that several objects may have in common."""
+    """Notes, each with the objects that it is about."""
 
     def __init__(self) -> None:
         self._names = defaultdict[str, list[str]](list)

@@ -30,7 +30,8 @@ POD_GROUP_APIS = tuple(version for versions in APIS for version in versions)
 
 
 Readers = Mapping[tuple[str, str], Callable[[Document], Any]]
-"""API group and kind → what reads such a document; it returns None for a version that is not read."""
+"""API group and kind → the reader of such a document. The reader returns None for a version that is not read.
+"""
 
 
 def _custom(document: Document, versions: Collection[str]) -> CustomObject | None:
@@ -59,7 +60,7 @@ class Objects:
         self.documents: list[tuple[Document, Any]] = []
 
     def take(self, document: Document, readers: Readers) -> bool:
-        """Take a document in. Return False if it is of another kind.
+        """Take in a document. Return False if it has another kind.
 
         Raises:
             Malformed: The document does not have the shape of its kind.
@@ -71,14 +72,14 @@ class Objects:
         return item is not None
 
     def of(self, kind: str, shape: type[T]) -> list[T]:
-        """Return the objects of a kind, whose shape it is."""
+        """Return the objects of a kind, which have this shape."""
         return [item for document, item in self.documents if document.kind == kind]
 
 
 def facts_and_policies(
     objects: Objects, settings: Settings, notes: list[str]
 ) -> tuple[Mapping[str, list[NodeFact]], Policies]:
-    """Return what ConfigMaps say: facts about nodes, by the node's name, and the policies in force."""
+    """Return the facts of ConfigMaps: node → facts about it, and the policies in force."""
     facts: dict[str, list[NodeFact]] = {}
     policies_in_force = DEFAULT_POLICIES
     for document, item in objects.documents:

@@ -12,13 +12,13 @@ from muster.adapters.files.templates import RUNTIMES, TRAINER, is_ray_job, is_tr
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs.subgroups import Topologies
 from muster.dialects.jobs import slips
-from muster.dialects.jobs.families import Family, family
+from muster.dialects.jobs.families import JobGangs, job_gangs
 from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.settings import Settings
 from muster.domain.levels import Level
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.words import listed, plural
 from muster.gangs.membership.group import key_of
@@ -30,7 +30,7 @@ class Owners:
 
     objects: dict[Key, CustomObject] = field(default_factory=dict)
     makers: dict[Key, Metadata] = field(default_factory=dict)
-    families: dict[Key, Family] = field(default_factory=dict)
+    job_gangs: dict[Key, JobGangs] = field(default_factory=dict)
     versions: list[str] = field(default_factory=list)
     """Sentences about versions of the API that are not known."""
     runtimes: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Owners:
         """Take in a document. Return True if it makes no pods itself: a RayJob, a TrainJob or a runtime.
 
         Raises:
-            Malformed: it has no name, or not the shape of an object.
+            Malformed: the document has no name, or does not have the shape of an object.
         """
         runtime = document.group == TRAINER and document.kind in RUNTIMES
         if runtime:
@@ -60,7 +60,7 @@ class Owners:
     def read(
         self, settings: Settings, levels: tuple[Level, ...], topologies: Topologies | None
     ) -> Iterator[str]:
-        """Read what the objects say of their gangs. Yield a sentence about each key that has no effect."""
+        """Read the gangs of the objects. Yield a sentence for each ineffective key."""
         yield from self.versions
         if self.runtimes and not any(kind == "TrainJob" for kind, _, _ in self.makers):
             yield f"{listed(self.runtimes)}: no pods are made, since no TrainJob is in the input"
@@ -68,31 +68,31 @@ class Owners:
             kind = KINDS[key.kind]
             owners = (Key(owner, key.namespace, name) for owner, name in _owners(obj.metadata))
             made_by = next(map(self.makers.get, owners), None)
-            self.families[key] = family(kind, obj, settings, levels, topologies, made_by)
-            yield from (f"{_title(key)}: {problem}" for problem in self.families[key].group.problems)
+            self.job_gangs[key] = job_gangs(kind, obj, settings, levels, topologies, made_by)
+            yield from (f"{_title(key)}: {problem}" for problem in self.job_gangs[key].group.problems)
 
     def place_of(self, meta: Metadata, settings: Settings) -> Member | None:
         """Return the place of a pod whose owner's pods are a gang. Return None for any other pod."""
         place = member(meta)
         if place is None:
             return None
-        of_owner = self.families.get(Key(place.kind, meta.namespace or "default", place.owner))
+        of_owner = self.job_gangs.get(Key(place.kind, meta.namespace or "default", place.owner))
         return place if of_owner is not None and of_owner.is_gang(settings) else None
 
     def groups(self, members: Iterable[tuple[str, Member]]) -> tuple[PodGroup, ...]:
         """Return the gangs of these members, each with its namespace.
 
-        Without a controller, the members that come later are there at once.
+        There is no controller here, so followers are present at once.
         """
         present = Counter((place.kind, namespace, place.owner, place.gang) for namespace, place in members)
         return tuple(
-            family.gang_of_all(gang) if count > (family.group.size or 0) else family.gang(gang)
+            gangs.gang_of_all(gang) if count > (gangs.group.size or 0) else gangs.gang(gang)
             for (kind, namespace, owner, gang), count in sorted(present.items())
-            for family in [self.families[Key(kind, namespace, owner)]]
+            for gangs in [self.job_gangs[Key(kind, namespace, owner)]]
         )
 
     def warnings(self, pods: Sequence[tuple[Metadata, Pod]], settings: Settings) -> Iterator[str]:
-        """Yield what would make pods of one job a gang, if they wait and name none."""
+        """Yield a sentence on how waiting pods of a job become a gang, if they name no gang."""
         lone = Counter(
             Key(place.kind, pod.namespace, place.owner)
             for meta, pod in pods
@@ -102,7 +102,7 @@ class Owners:
             and (place := member(meta)) is not None
         )
         for key, count in sorted(lone.items()):
-            of_owner = self.families.get(key)
+            of_owner = self.job_gangs.get(key)
             if of_owner is None and count > 1 and settings.infers(key.kind) != "off":
                 yield (
                     f"{_title(key)} is not in the input, so its {count} pods are placed alone. "
@@ -112,7 +112,8 @@ class Owners:
                 yield f"{_title(key)}: {of_owner.advice}"
 
     def ignored(self, pods: Sequence[tuple[Metadata, Pod]]) -> Iterator[str]:
-        """Yield which keys on waiting pods have no effect: of KAI, or of an unknown system for gangs."""
+        """Yield a sentence for each ineffective key on waiting pods: of KAI, or of an unknown system for
+        gangs."""
         pods_by_sentence = defaultdict[str, list[str]](list)
         for meta, pod in pods:
             for sentence in slips.on_pod(meta, pod):
@@ -121,7 +122,8 @@ class Owners:
             yield f"{plural('Pod', len(names))} {listed(names)}: {sentence}"
 
     def differences(self, pods: Sequence[tuple[Metadata, Pod]], groups: Iterable[PodGroup]) -> Iterator[str]:
-        """Yield where the number that pods or their PodGroup state is not the number of their job's pods.
+        """Yield a sentence if the number that pods or their PodGroup state is not the number of their job's
+        pods.
 
         Gangs of several jobs are left out: they count the pods of all these jobs together.
         """
@@ -133,11 +135,13 @@ class Owners:
                 key = Key(place.kind, pod.namespace, place.owner) if place is not None else None
                 group = key_of(pod)
                 least = pod.claim.min_member or (stated.get(group) if group is not None else None)
-                gangs[pod.namespace, replace(pod.claim, min_member=least, wishes=Wishes())].add(key)
+                gangs[
+                    pod.namespace, replace(pod.claim, min_member=least, topology_request=TopologyRequest())
+                ].add(key)
         sentences = {
             f"{_title(key)}: {difference}"
             for (_, claim), (key, *more_keys) in gangs.items()
-            if key is not None and not more_keys and (of_owner := self.families.get(key)) is not None
+            if key is not None and not more_keys and (of_owner := self.job_gangs.get(key)) is not None
             if (difference := of_owner.difference(claim))
         }
         yield from sorted(sentences)

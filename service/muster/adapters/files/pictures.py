@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.adapters.drawing import Mark, NodePicture, draw_node, draw_strips
-from muster.adapters.files.decide import Decided, Outcome, Status
+from muster.adapters.files.decide import Outcome, Outcomes, Status
 from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState
 from muster.domain.words import listed, natural
@@ -33,11 +33,11 @@ _LETTERS = string.ascii_uppercase + string.ascii_lowercase.replace(TAKEN, "")
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Which gang holds which GPU.
+    """The GPUs that each gang holds.
 
-    `letters` maps the key of each placed gang to its letter. `holders` is node → GPU → (gang key, pod) as
-    placed now; of several pods that share the GPU, the last. `shared` has (node, GPU) if several gangs have
-    the GPU. `members` is node → gang key → how many members of the gang are there, with or without GPUs.
+    `letters`: key of a placed gang → its letter. `holders`: node → GPU → (gang key, pod) as placed now; if
+    several pods share the GPU, the last of them. `shared` has (node, GPU) if several gangs have the GPU.
+    `members`: node → gang key → number of the gang's members there, with or without GPUs.
     """
 
     letters: Mapping[str, str]
@@ -50,8 +50,8 @@ class Holdings:
         return SHARED if (node, gpu) in self.shared else self.letters[self.holders[node][gpu][0]]
 
 
-def holdings(decided: Decided) -> Holdings:
-    """Return who holds which GPU, with a letter for each placed gang."""
+def holdings(decided: Outcomes) -> Holdings:
+    """Return the GPUs that each gang holds, with a letter for each placed gang."""
     letters: dict[str, str] = {}
     holders: dict[str, dict[int, tuple[str, str]]] = {}
     members: dict[str, dict[str, int]] = {}
@@ -71,11 +71,11 @@ def holdings(decided: Decided) -> Holdings:
 
 
 def key_of(outcome: Outcome) -> str:
-    """Return the gang's key, which tells gangs of one name apart."""
+    """Return the gang's key, by which gangs of one name differ."""
     return outcome.group.gang.key
 
 
-def rails_used(decided: Decided, outcome: Outcome) -> str:
+def rails_used(decided: Outcomes, outcome: Outcome) -> str:
     """Return "network rails 1,2" for a gang on several nodes that does not use all rails of its nodes, else
     ""."""
     rails_of_gang, rails_of_nodes = set[int](), set[int]()
@@ -111,7 +111,7 @@ def mark_of(state: NodeState, gpu: int) -> str:
 DRAWN = 6
 """Up to this number of nodes, each is drawn with its links. More nodes are drawn as strips."""
 STRIPS = 64
-"""The most strips. More nodes are counted."""
+"""Largest number of strips. Further nodes are counted."""
 
 _STYLES = {
     Status.PLACED: "bold green",
@@ -121,7 +121,7 @@ _STYLES = {
 }
 
 
-def show(console: Console, decided: Decided, made_up: Sequence[str] = ()) -> None:
+def show(console: Console, decided: Outcomes, made_up: Sequence[str] = ()) -> None:
     """Print all decisions, then the touched nodes. `made_up` are the objects whose names are made up."""
     if not decided.outcomes:
         console.print("No gang is pending: there is nothing to place.")
@@ -136,7 +136,7 @@ def show(console: Console, decided: Decided, made_up: Sequence[str] = ()) -> Non
         console.print(_nodes(decided, held_gpus, nodes), no_wrap=True, overflow="ignore", crop=False)
 
 
-def _gangs(decided: Decided, holdings: Holdings) -> Table:
+def _gangs(decided: Outcomes, holdings: Holdings) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
     table.add_column("GANG", overflow="fold")
@@ -155,21 +155,21 @@ def _gangs(decided: Decided, holdings: Holdings) -> Table:
 
 
 def _pods(outcome: Outcome) -> str:
-    """Return how many pods are placed or bound, and how many are needed; or how many are present, if that is
-    more."""
+    """Return the number of placed and bound pods, and the number of needed pods, or of present pods if that
+    is larger."""
     placed_count = len(outcome.placed.members) if outcome.placed else 0
     bound = len(outcome.group.bound)
     return f"{placed_count + bound}/{max(outcome.group.needed, outcome.group.present)}"
 
 
 def _more_marks(shown: list[NodePicture]) -> str:
-    """Return what other marks mean. They occur only if memory is shared."""
+    """Return the explanation of further marks, which occur only if memory is shared."""
     letters = {mark.letter for picture in shown for mark in picture.marks.values()}
     meanings = {PARTLY: "its memory in part", SHARED: "several of the gangs"}
     return "".join(f"   {letter}: {text}" for letter, text in meanings.items() if letter in letters)
 
 
-def _nodes(decided: Decided, holdings: Holdings, nodes: list[str]) -> RenderableType:
+def _nodes(decided: Outcomes, holdings: Holdings, nodes: list[str]) -> RenderableType:
     shown = [picture(decided.after.nodes[name], holdings) for name in nodes[:STRIPS]]
     legend = Text(f"letters: the gangs above   {TAKEN}: taken before{_more_marks(shown)}", "dim")
     if len(nodes) <= DRAWN:

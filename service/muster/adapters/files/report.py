@@ -1,4 +1,4 @@
-"""The answer of `muster place -o json`, field by field: docs/place.md says what each means.
+"""The answer of `muster place -o json`, field by field. docs/place.md explains each field.
 
 `report` makes it, and docs/schemas/place-v1.json is generated from these types.
 """
@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
 
-from muster.adapters.files.decide import Decided as DecidedGangs
-from muster.adapters.files.decide import Outcome
+from muster.adapters.files.decide import Outcome, Outcomes
 from muster.domain import decision
 from muster.domain.alternatives import Alternatives
 from muster.domain.decision import Decision, Placed, Unplaceable
@@ -145,7 +144,7 @@ class Answer(TypedDict):
 
 
 def as_json(
-    decided: DecidedGangs,
+    decided: Outcomes,
     skipped: Mapping[str, int],
     notes: tuple[str, ...],
     alternatives: Mapping[str, Alternatives] | None = None,
@@ -156,7 +155,7 @@ def as_json(
 
 
 def report(
-    decided: DecidedGangs,
+    decided: Outcomes,
     skipped: Mapping[str, int],
     notes: tuple[str, ...],
     alternatives: Mapping[str, Alternatives] | None = None,

@@ -15,7 +15,7 @@ from typing import BinaryIO, TextIO
 from muster.adapters.files import report, sources, templates
 from muster.adapters.files.capture import Captured, capture, text_of
 from muster.adapters.files.cluster import cluster_of
-from muster.adapters.files.decide import Cluster, Decided, Place, decide
+from muster.adapters.files.decide import Cluster, Outcomes, Place, decide
 from muster.adapters.files.notes import nothing_pending
 from muster.adapters.files.sources import BadInput
 from muster.adapters.kube.client import KubeClient
@@ -32,14 +32,15 @@ from muster.placement.limits import Limits, Timings
 ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT, NOTHING_PENDING, DEFECT = 0, 3, 2, 4, 5
 NOTES_SHOWN = 20
 MOST_WITH_ALTERNATIVES = 16
-"""Gangs of one input for which --explain computes alternatives: the first ones that are placed."""
+"""Number of gangs of one input for which --explain computes alternatives. The first placed gangs are taken.
+"""
 ALTERNATIVES_TIME = 0.1
 """Deterministic time for each alternative."""
 PIPED_WIDTH = 100
-"""The columns of the output if there is no terminal: enough for the drawings."""
+"""Number of columns of the output without a terminal, which is enough for the drawings."""
 
 
-Asked = tuple[Snapshot, Question]
+OpenQuestion = tuple[Snapshot, Question]
 """The cluster as a gang found it, and the gang with its places."""
 
 
@@ -56,14 +57,14 @@ def place_files(
 ) -> int:
     """Decide, print the answer, and return the exit code.
 
-    If the files cannot be used, only what is wrong with them is printed.
+    If the files cannot be used, only their problems are printed.
     """
     try:
         cluster = cluster_of(sources.read(files, stdin), settings)
     except BadInput as problem:
         stderr.writelines(f"{line}\n" for line in problem.lines)
         return BAD_INPUT
-    questions: dict[str, Asked] = {}
+    questions: dict[str, OpenQuestion] = {}
     plan = planner(time_limit_s)
     decided = decide(cluster, _keeping(plan, questions) if explain else plan, time.perf_counter)
     notes = cluster.notes
@@ -92,7 +93,8 @@ def planner(time_limit_s: float | None) -> Place:
     """Return `place` with a wall-clock guard for each gang, if a limit is given. A defect is a cause of its
     gang.
 
-    The solver is imported here, which takes 1.5 s. So neither bad input nor a capture waits for it.
+    The solver is imported here, because this takes 1.5 s, and neither bad input nor a capture must wait for
+    it.
     """
     from muster.placement.place import PlacementDefect, place
 
@@ -109,7 +111,7 @@ def planner(time_limit_s: float | None) -> Place:
     return plan
 
 
-def _keeping(plan: Place, questions: dict[str, Asked]) -> Place:
+def _keeping(plan: Place, questions: dict[str, OpenQuestion]) -> Place:
     """Return the planner. It keeps the questions about the first gangs that it places, by their keys."""
 
     def planned(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
@@ -122,7 +124,7 @@ def _keeping(plan: Place, questions: dict[str, Asked]) -> Place:
     return planned
 
 
-def _alternatives(questions: Mapping[str, Asked]) -> dict[str, Alternatives]:
+def _alternatives(questions: Mapping[str, OpenQuestion]) -> dict[str, Alternatives]:
     """Return where else these gangs could go. Results repeat exactly: no wall clock bounds them."""
     from muster.placement.alternatives import alternatives
 
@@ -134,7 +136,7 @@ def _alternatives(questions: Mapping[str, Asked]) -> dict[str, Alternatives]:
 
 
 def _print(
-    decided: Decided,
+    decided: Outcomes,
     output: str,
     stdout: TextIO,
     cluster: Cluster,

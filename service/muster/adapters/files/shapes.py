@@ -1,7 +1,7 @@
 """Convert documents to typed objects, or name the field that is wrong.
 
 Nodes and pods have the shapes of `dialects.objects`, which the service decodes too. Here they are also
-checked for what the API server would refuse. The other kinds are those that create pods.
+checked for values that the API server would refuse. The other kinds here create pods.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Limit(_Shape, frozen=True):
 
     @property
     def bounds(self) -> bool:
-        """Return whether the API server refuses pods outside it."""
+        """Return whether the API server refuses pods outside the limit."""
         return bool(self.min or self.max or self.max_limit_request_ratio)
 
 
@@ -131,7 +131,7 @@ class LimitRange(_Shape, frozen=True):
     spec: LimitRangeSpec = LimitRangeSpec()
 
     def defaults(self) -> tuple[Quantities, Quantities]:
-        """Return the limits and the requests of containers that give none."""
+        """Return the default limits and requests of containers."""
         limits, requests = Quantities(), Quantities()
         for limit in self.spec.limits or ():
             if limit.type == "Container":
@@ -299,7 +299,7 @@ def check_labels(document: Document, field: str, labels: Mapping[str, str]) -> N
 
 
 def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
-    """Raise Malformed if there is no container, or if a name is not one that the API server accepts."""
+    """Raise Malformed if there is no container, or if the API server does not accept a name."""
     if not spec.containers:
         raise document.malformed(f"{under}.containers: expected at least one container")
     if spec.node_name and not _NAME.fullmatch(spec.node_name):
@@ -342,11 +342,11 @@ def pod(document: Document) -> PodManifest:
 _HUGE_PAGES = "hugepages-"
 _STANDARD = ("cpu", "memory", "ephemeral-storage")
 _OF_PODS = ("cpu", "memory")
-"""Resources that a pod may ask for as a whole, besides huge pages."""
+"""Resources, apart from huge pages, that a pod may request as a whole."""
 
 
 def check_amounts(document: Document, spec: PodSpec, under: str, after: str = "") -> None:
-    """Raise Malformed if an API server refuses what the pod asks for. `after` ends the message.
+    """Raise Malformed if an API server refuses the pod's requests. `after` ends the message.
 
     Raises:
         Malformed: The message names the field.
@@ -359,7 +359,7 @@ def check_amounts(document: Document, spec: PodSpec, under: str, after: str = ""
 
 
 def with_whole_pod(spec: PodSpec) -> ResourceRequirements | None:
-    """Return what a new pod asks for as a whole: its containers' requests, or else the limit of the pod."""
+    """Return the requests of a new pod as a whole: those of its containers, or else the limit of the pod."""
     of_manifest = spec.resources
     if of_manifest is None:
         return None
@@ -371,7 +371,7 @@ def with_whole_pod(spec: PodSpec) -> ResourceRequirements | None:
 
 
 def _check_container(document: Document, container: Container, under: str, after: str) -> None:
-    """Raise Malformed if a request is above its limit, or not equal to it where it must be.
+    """Raise Malformed if a request is above its limit, or differs from a limit that it must equal.
 
     GPUs and all other extended resources, and huge pages, can't be overcommitted, and are whole numbers.
     """
@@ -402,7 +402,7 @@ def _check_container(document: Document, container: Container, under: str, after
 
 
 def _wrong(resource: str, amount: Quantity) -> str:
-    """Return what is wrong with one resource of a container, "" if nothing is."""
+    """Return the problem of one resource of a container; "" if it has none."""
     if "/" not in resource and resource not in _STANDARD and not resource.startswith(_HUGE_PAGES):
         standard = f"{', '.join(_STANDARD)}, huge pages, or a name with a prefix as in nvidia.com/gpu"
         hint = "" if "gpu" in resource else did_you_mean(resource, _STANDARD)
@@ -419,7 +419,8 @@ def _wrong(resource: str, amount: Quantity) -> str:
 
 
 def _check_whole_pod(document: Document, spec: PodSpec, resources: ResourceRequirements, under: str) -> None:
-    """Raise Malformed if a pod as a whole asks for what it can't, or for less than its containers."""
+    """Raise Malformed if a pod as a whole requests another resource than it may, or less than its
+    containers."""
     for field, amounts in (("limits", resources.limits), ("requests", resources.requests)):
         for resource in amounts or ():
             if resource not in _OF_PODS and not resource.startswith(_HUGE_PAGES):
@@ -452,7 +453,7 @@ def _check_whole_pod(document: Document, spec: PodSpec, resources: ResourceRequi
 
 
 def _of_containers(spec: PodSpec) -> dict[str, int]:
-    """Return what the containers ask for together, as kube-scheduler sums it."""
+    """Return the sum of the containers' requests, as kube-scheduler computes it."""
     return requests.sum_of(
         [_requests_of(container) for container in spec.containers or ()],
         [

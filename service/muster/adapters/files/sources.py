@@ -1,7 +1,7 @@
 """Read bytes into documents: files, folders and stdin; YAML of several documents, JSON, lists, matrices.
 
-Sizes are limited before anything is parsed. What YAML would accept without an error is refused: a key given
-twice, or a timestamp instead of text.
+Sizes are limited before a text is parsed. Mistakes that YAML accepts are refused: duplicate keys, and
+timestamps instead of text.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from muster.domain.printable import printable
 MAX_BYTES = 256 * 1024 * 1024
 """The largest size of one file."""
 MAX_OBJECTS = 1_000_000
-"""The most objects of one file. With aliases, a small YAML file can have very many."""
+"""Largest number of objects of one file. With aliases, a small YAML file can have very many."""
 MAX_DEPTH = 8
-"""How deep lists may be nested."""
+"""Largest nesting of lists."""
 MAX_BITS = 1024
-"""The most bits of an integer. A longer hexadecimal one has more digits than Python agrees to print."""
+"""Largest number of bits of an integer. A longer hexadecimal number has more digits than Python prints."""
 MAX_LEVELS = 500
-"""How deep YAML may be nested. Objects of Kubernetes have about ten levels."""
+"""Largest nesting of YAML. Objects of Kubernetes have about ten levels."""
 
 CLUSTER_WIDE = frozenset({
     "ClusterTrainingRuntime", "Namespace", "Node", "PriorityClass", "RuntimeClass", "Topology",
@@ -50,7 +50,8 @@ def part(value: object, *path: str) -> Object:
 
 
 def items(value: object, *path: str) -> list[Object]:
-    """Return the objects of the list at this path. Others are left out: the API server refuses them."""
+    """Return the objects of the list at this path. Other values are left out, because the API server refuses
+    them."""
     inner = field_at(value, *path)
     return [item for item in inner if isinstance(item, dict)] if isinstance(inner, list) else []
 
@@ -63,7 +64,7 @@ def field_at(value: object, *path: str) -> Any:
 
 
 class Key(NamedTuple):
-    """What names an object. The namespace is "" for objects of the whole cluster."""
+    """The identity of an object. The namespace is "" for objects of the whole cluster."""
 
     kind: str
     namespace: str
@@ -159,7 +160,7 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _below(folder: Path) -> str:
-    """Return a hint if manifests lie one folder further down, because those are not read."""
+    """Return a hint if a subfolder has manifests, because subfolders are not read."""
     try:
         folders = sorted({str(file.parent) for file in folder.glob("*/*") if file.suffix in SUFFIXES})
     except OSError:

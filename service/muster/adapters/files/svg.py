@@ -15,7 +15,7 @@ from itertools import combinations, groupby
 from xml.sax.saxutils import escape, quoteattr
 
 from muster.adapters.files import pictures
-from muster.adapters.files.decide import Decided, Outcome
+from muster.adapters.files.decide import Outcome, Outcomes
 from muster.adapters.files.pictures import Holdings, key_of
 from muster.domain.printable import printable
 from muster.domain.topology import GpuTopology, Link, bits
@@ -34,25 +34,25 @@ _RISE = 3.4
 FOLD_FROM = 3
 """From this number of equal whole nodes in a rack, one box stands for all of them."""
 IN_ROW = 8
-"""The most GPUs in one row of a box."""
+"""Largest number of GPUs in one row of a box."""
 GPU, GAP, ISLAND_GAP = 26, 3, 9
 PAD, TITLE = 10, 40
 POD_LINE = 14
 STACK = 6
-"""By how many pixels the boxes behind a folded one are shifted."""
+"""Pixels by which the boxes behind a folded box are shifted."""
 PODS_LISTED = 8
-"""The most pods of a node that are named with their GPUs. The others are counted."""
+"""Largest number of pods of a node that are named with their GPUs. Further pods are counted."""
 
 _Row = tuple[list[tuple[int, ...]], float]
 """Islands of GPUs in one row, and the height of the links below them."""
 BOXES_DRAWN = 48
-"""The limit of boxes. If there are more, only touched ones are drawn, up to this number."""
+"""Largest number of boxes. If there are more, only touched nodes are drawn."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5478f", "#a06a00", "#2a86c7", "#7b4a2d", "#6a3d9a")
-"""From Okabe and Ito: distinct for colour-blind people, and dark enough for white letters."""
+"""Colours of Okabe and Ito: distinct for colour-blind people, and dark enough for white letters."""
 
 _Rack = tuple[str, str]
-"""Zone and rack, "" for none. A rack has a zone if all its nodes name the same zone."""
+"""Zone and rack; "" if a node has none. A rack has a zone if all its nodes name the same zone."""
 
 _STYLE = """text{font:12px ui-sans-serif,system-ui,"DejaVu Sans",sans-serif;fill:#1f2933}
 .h{font-size:16px;font-weight:600}.b{font-weight:600}.s{font-size:11px;fill:#52606d}
@@ -68,13 +68,13 @@ class _Panel:
     """The boxes of one rack that are drawn, `columns` in a row."""
 
     title: str
-    cells: tuple[Cell, ...]
+    boxes: tuple[NodeBox, ...]
     columns: int
     width: float
     height: float
 
 
-def draw(decided: Decided) -> str:
+def draw(decided: Outcomes) -> str:
     """Return the whole picture, at most 1,180 px wide."""
     holdings = pictures.holdings(decided)
     sheet = Sheet({key: COLOURS[i % len(COLOURS)] for i, key in enumerate(holdings.letters)})
@@ -87,7 +87,7 @@ def draw(decided: Decided) -> str:
     everything = {name: view.place(row) for row, name in enumerate(view.names)}
     rack_of = _rack_of(view)
     racks = _select(_racks(everything.values(), rack_of, holdings), holdings)
-    drawn = [place for cells in racks.values() for cell in cells for place in cell.places]
+    drawn = [place for boxes in racks.values() for box in boxes for place in box.places]
     x, y = float(MARGIN), sheet.bottom + 20
     below = y
     for panel in _panels(racks, Counter(rack_of.values())):
@@ -115,7 +115,7 @@ def draw(decided: Decided) -> str:
 
 def _racks(
     everything: Iterable[Place], rack_of: Mapping[str, _Rack], holdings: Holdings
-) -> dict[_Rack, list[Cell]]:
+) -> dict[_Rack, list[NodeBox]]:
     """Return the boxes of each rack, in order."""
 
     def rack(place: Place) -> _Rack:
@@ -125,14 +125,14 @@ def _racks(
     return {key: _fold(places, holdings) for key, places in groupby(in_order, key=rack)}
 
 
-def _select(racks: dict[_Rack, list[Cell]], holdings: Holdings) -> dict[_Rack, list[Cell]]:
-    """Return all boxes if they are few, else the touched ones."""
+def _select(racks: dict[_Rack, list[NodeBox]], holdings: Holdings) -> dict[_Rack, list[NodeBox]]:
+    """Return all boxes if they are few; else the boxes of touched nodes."""
     if sum(map(len, racks.values())) <= BOXES_DRAWN:
         return racks
-    drawn: dict[_Rack, list[Cell]] = {}
+    drawn: dict[_Rack, list[NodeBox]] = {}
     boxes_left = BOXES_DRAWN
-    for rack, cells in racks.items():
-        if touched := [cell for cell in cells if cell.first_place.name in holdings.members][:boxes_left]:
+    for rack, boxes in racks.items():
+        if touched := [box for box in boxes if box.first_place.name in holdings.members][:boxes_left]:
             drawn[rack] = touched
             boxes_left -= len(touched)
     return drawn
@@ -141,7 +141,7 @@ def _select(racks: dict[_Rack, list[Cell]], holdings: Holdings) -> dict[_Rack, l
 # --- above the racks -------------------------------------------------------------------------------
 
 
-def _heading(sheet: Sheet, decided: Decided) -> None:
+def _heading(sheet: Sheet, decided: Outcomes) -> None:
     counts = Counter(outcome.status.value for outcome in decided.outcomes)
     total = len(decided.outcomes)
     counts_by_status = (
@@ -204,13 +204,13 @@ def _rack_of(view: Columns) -> dict[str, _Rack]:
     }
 
 
-def _panels(racks: dict[_Rack, list[Cell]], whole: Mapping[_Rack, int]) -> Iterator[_Panel]:
-    width = max((cell.width() for cells in racks.values() for cell in cells), default=0)
+def _panels(racks: dict[_Rack, list[NodeBox]], whole: Mapping[_Rack, int]) -> Iterator[_Panel]:
+    width = max((box.width() for boxes in racks.values() for box in boxes), default=0)
     most = max(1, int((WIDTH - 2 * MARGIN - 2 * PANEL_PAD + BETWEEN) // (width + BETWEEN)))
-    for (zone, name), cells in racks.items():
-        lines = math.ceil(len(cells) / most)
-        columns = math.ceil(len(cells) / lines)
-        nodes = [place for cell in cells for place in cell.places]
+    for (zone, name), boxes in racks.items():
+        lines = math.ceil(len(boxes) / most)
+        columns = math.ceil(len(boxes) / lines)
+        nodes = [place for box in boxes for place in box.places]
         title = f"rack {name}" if name else "no rack"
         if zone and not name.endswith(f" of zone {zone}"):
             title += f" · zone {zone}"
@@ -219,23 +219,23 @@ def _panels(racks: dict[_Rack, list[Cell]], whole: Mapping[_Rack, int]) -> Itera
         if len(nodes) < whole[zone, name]:
             title += f" · {len(nodes)} of {whole[zone, name]} nodes drawn"
         inside = columns * (width + BETWEEN) - BETWEEN
-        heights = [max(map(Cell.height, cells[i : i + columns])) for i in range(0, len(cells), columns)]
+        heights = [max(map(NodeBox.height, boxes[i : i + columns])) for i in range(0, len(boxes), columns)]
         height = PANEL_TITLE + sum(h + BETWEEN for h in heights) - BETWEEN + PANEL_PAD
-        yield _Panel(title, tuple(cells), columns, inside + 2 * PANEL_PAD, height)
+        yield _Panel(title, tuple(boxes), columns, inside + 2 * PANEL_PAD, height)
 
 
 def _draw_panel(panel: _Panel, x: float, y: float, sheet: Sheet) -> None:
     sheet.rect(x, y, panel.width, panel.height, 'rx="8" class="panel"')
     sheet.text(x + PANEL_PAD, y + 19, cut(panel.title, (panel.width - 2 * PANEL_PAD) / BOLD), "b")
-    tell_domain = not _shared_domain([place for cell in panel.cells for place in cell.places])
+    tell_domain = not _shared_domain([place for box in panel.boxes for place in box.places])
     width = (panel.width - 2 * PANEL_PAD + BETWEEN) / panel.columns - BETWEEN
     top = y + PANEL_TITLE
-    for begin in range(0, len(panel.cells), panel.columns):
-        row = panel.cells[begin : begin + panel.columns]
-        height = max(map(Cell.height, row))
-        for column, cell in enumerate(row):
+    for begin in range(0, len(panel.boxes), panel.columns):
+        row = panel.boxes[begin : begin + panel.columns]
+        height = max(map(NodeBox.height, row))
+        for column, box in enumerate(row):
             box_x = x + PANEL_PAD + column * (width + BETWEEN)
-            cell.draw(sheet, box_x, top, width, height, tell_domain)
+            box.draw(sheet, box_x, top, width, height, tell_domain)
         top += height + BETWEEN
 
 
@@ -249,25 +249,25 @@ def _shared_domain(nodes: Sequence[Place]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One box: a node, or several nodes of a rack that the picture would show alike."""
+class NodeBox:
+    """One box: a node, or several nodes of a rack that look the same in the picture."""
 
     places: tuple[Place, ...]
     holdings: Holdings
 
     @property
     def first_place(self) -> Place:
-        """The node whose GPUs are drawn."""
+        """Return the node whose GPUs are drawn."""
         return self.places[0]
 
     @property
     def folded(self) -> bool:
-        """Whether the box stands for several nodes."""
+        """Return whether the box stands for several nodes."""
         return len(self.places) > 1
 
     @property
     def title(self) -> str:
-        """The node's name, or how many nodes with how many GPUs."""
+        """Return the node's name, or the number of nodes and of their GPUs."""
         if not self.folded:
             return self.first_place.name
         count = self.first_place.state.node.topology.gpu_count
@@ -345,7 +345,7 @@ class Cell:
         )
 
     def _pods(self) -> list[str]:
-        """Return which pod has which GPUs, one line for each pod."""
+        """Return a line for each pod, with its GPUs."""
         of_pod: dict[str, list[int]] = {}
         for gpu, (_, pod) in sorted(self.holdings.holders.get(self.first_place.name, {}).items()):
             of_pod.setdefault(pod, []).append(gpu)
@@ -401,20 +401,20 @@ def _ranges(gpus: list[int]) -> str:
 # --- which nodes share a box, and how its GPUs stand ----------------------------------------------
 
 
-def _fold(places: Iterable[Place], holdings: Holdings) -> list[Cell]:
+def _fold(places: Iterable[Place], holdings: Holdings) -> list[NodeBox]:
     """Return the boxes for the nodes of one rack, in the order of their first nodes.
 
     A partly used node always has its own box, because it matters which of its GPUs are free.
     """
-    boxes: dict[object, list[Place]] = {}
+    places_by_look: dict[object, list[Place]] = {}
     for place in places:
-        boxes.setdefault(_whole_use(place, holdings) or place.name, []).append(place)
-    cells: list[Cell] = []
-    for alike in boxes.values():
+        places_by_look.setdefault(_whole_use(place, holdings) or place.name, []).append(place)
+    boxes: list[NodeBox] = []
+    for alike in places_by_look.values():
         together = len(alike) >= FOLD_FROM
         parts = [tuple(alike)] if together else [(place,) for place in alike]
-        cells += [Cell(part, holdings) for part in parts]
-    return cells
+        boxes += [NodeBox(part, holdings) for part in parts]
+    return boxes
 
 
 def _whole_use(place: Place, holdings: Holdings) -> object:
@@ -465,14 +465,14 @@ class _Links:
 
     @property
     def height(self) -> float:
-        """How many pixels the drawing needs below the GPUs."""
+        """Return the height in pixels that the drawing needs below the GPUs."""
         if not self.kinds:
             return 0.0
         return ARCS if self.pairs else BAR
 
     @property
     def legend(self) -> str:
-        """The kinds with their bandwidths, as "NV2 50 GB/s thick, NV1 25 GB/s thin"."""
+        """Return the kinds with their bandwidths, as "NV2 50 GB/s thick, NV1 25 GB/s thin"."""
         names = [f"{link.kind} {link.gb_per_s:g} GB/s" for link in self.kinds]
         return " thick, ".join(names) + " thin" if len(names) == 2 else ", ".join(names)
 

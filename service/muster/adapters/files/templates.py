@@ -1,9 +1,9 @@
 """Create the pods that controllers would create: Jobs, StatefulSets, Deployments, PyTorchJobs and similar
 ones.
 
-Names are those of the controllers if they are fixed (StatefulSet, indexed Job, kubeflow). If a controller
-ends a name at random, the end here is made of letters that count up. So the same file gives the same names,
-and no end is read as a rank.
+Fixed names are those of the controllers (StatefulSet, indexed Job, kubeflow). If a controller ends a name at
+random, the name here ends with letters that count up. So the same file gives the same names, and no end is
+read as a rank.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from muster.dialects.objects import CustomObject, Metadata, OwnerReference
 from muster.dialects.pods.pods import TEMPLATE_HASH
 
 _API_VERSIONS = {"Job": "batch/v1", "StatefulSet": "apps/v1"}
-"""Of the objects that a controller makes first, and whose pods they are."""
+"""Kind → API version, of objects that a controller makes and that then make the pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerPods:
-    """A controller's pods, or `why_none`. `ordered` is whether each is created only when the one before it
-    runs.
-    """
+    """A controller's pods, or `why_none`. `ordered`: each pod is created only when the pod before it runs."""
 
     pods: tuple[PodManifest, ...] = ()
     why_none: str = ""
@@ -99,7 +97,7 @@ def _reference(api_version: str, kind: str, namespace: str, name: str) -> OwnerR
 
 
 def _with_additions(template: Template, new: NewPod) -> Template:
-    """Return the template with what the controller adds to the spec of this pod."""
+    """Return the template with the controller's additions to the spec of this pod."""
     spec = template.spec
     if not (new.node_selector or new.tolerations or new.containers or new.init_containers):
         return template
@@ -197,7 +195,7 @@ def with_children(documents: Sequence[Document]) -> Iterator[Document]:
     """Yield the documents, and after each RayJob and TrainJob the objects that its controller makes of it.
 
     Raises:
-        Malformed: what would be made of it has not the shape of an object.
+        Malformed: an object that would be made of it does not have the shape of an object.
     """
     parents = {
         (owner.get("kind"), document.key.namespace, owner.get("name"))
@@ -341,7 +339,8 @@ def _merge_items(old: list[Any], new: list[Any]) -> list[Any]:
 
 
 def _job_set(spec: Object, template: Object, policy: Object) -> Object:
-    """Return the spec of a TrainJob's JobSet: its runtime's, with the number of nodes and their resources."""
+    """Return the spec of a TrainJob's JobSet: that of its runtime, with the number of nodes and their
+    resources."""
     trainer, mpi = part(spec, "trainer"), part(policy, "mpi")
     nodes, nodes_by_default = trainer.get("numNodes"), policy.get("numNodes") or 1
     if nodes and mpi.get("runLauncherAsNode") is True:
@@ -368,7 +367,7 @@ def _with_size(job: Object, count: object) -> Object:
 
 
 def _with_resources(job: Object, resources: Object) -> Object:
-    """Return a replicated Job whose container "node" asks for these resources too."""
+    """Return a replicated Job whose container "node" requests these resources too."""
     pod = part(job, "template", "spec", "template", "spec")
     containers = [
         _merge(container, {"resources": resources}) if container.get("name") == _NODE else container

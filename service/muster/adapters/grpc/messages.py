@@ -72,7 +72,7 @@ def _plan(plan: PlanRef | None) -> calls.PlanRef:
 
 
 def _unreserve(request: UnreserveRequest) -> calls.Unreserve:
-    """Return what Unreserve reports. If the fate of a Binding is unknown to us, it may have landed."""
+    """Return the report of Unreserve. A Binding with a fate that we do not know may have succeeded."""
     return calls.Unreserve(
         time.monotonic(),
         _plan(request.plan),
@@ -128,7 +128,7 @@ def parts(response: WatchResponse) -> Iterator[WatchResponse]:
 
 
 def _in_tree_report(report: Any) -> calls.InTreeReport:
-    """Return what the shim reports: `report` is a ReportInTreeRequest of `reflection.message_class`.
+    """Return the shim's report. `report` is a ReportInTreeRequest of `reflection.message_class`.
 
     Raises:
         IndexError: an index points at nothing.

@@ -101,7 +101,7 @@ class Session:
 
 
 class GangCalls(Protocol):
-    """What the server asks of the gangs."""
+    """The calls of the server to the gangs."""
 
     def answer(self, call: calls.Call[calls.Answer]) -> calls.Answer:
         """Answer a call at once.

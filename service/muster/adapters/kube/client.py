@@ -1,8 +1,8 @@
 """A thin client of the API server: GET, POST, PATCH and watch streams of raw JSON.
 
-`kubernetes.aio` brings what is tedious and must be right, kubeconfig and in-cluster credentials and TLS; its
-API classes and models stay out (importing CoreV1Api takes 1 to 3 s). Its errors, aiohttp's and the socket's
-are turned once, here, into `ApiError` and `Unreachable`, which name the verb and the object.
+`kubernetes.aio` reads kubeconfig and in-cluster credentials and sets up TLS. Its API classes and models are
+not used, because importing CoreV1Api takes 1 to 3 s. Errors of the library, of aiohttp and of the socket
+become `ApiError` and `Unreachable` here, which name the verb and the object.
 """
 
 from __future__ import annotations
@@ -29,26 +29,28 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
 WRITE_TIMEOUT_S = 10.0
-"""Of a POST or PATCH: what an admission webhook has by default (`timeoutSeconds`)."""
+"""Timeout of a POST or PATCH: the default of an admission webhook (`timeoutSeconds`)."""
 OPEN_TIMEOUT_S = 30.0
-"""Until a watch stands; a server may let it queue for a while."""
+"""Timeout until a watch is established: a server may let it queue for a while."""
 DEAD_PEER_S = 9
-"""A peer that acknowledges nothing for so long is gone (TCP_USER_TIMEOUT and keep-alive probes). Shorter than
-any time after which the gangs give a place up because no Binding was seen (`session_s`)."""
+"""A peer that acknowledges nothing for this time is gone (TCP_USER_TIMEOUT and keep-alive probes). It is
+shorter than the time after which gangs give a place up because no Binding was seen (`session_s`)."""
 CREDENTIALS_RELOAD_AFTER_S = 10.0
 ERROR_BODY_LIMIT = 4096
 _MISSHAPEN = (TypeError, AttributeError)
-"""What the library raises for a kubeconfig of another shape: [] where a mapping belongs."""
+"""Exceptions of the library for a kubeconfig of another shape, such as [] in place of a mapping."""
 LINE_LIMIT = 64 * 1024 * 1024
-"""Bytes of one watch event. etcd takes 1.5 MiB an object, and JSON can be some 20 times as long."""
+"""Largest number of bytes of one watch event. etcd takes 1.5 MiB per object, and JSON can be some 20 times as
+long."""
 LIVENESS_TRIES = 2
-"""The second is for a service that stood still itself: the answer to the first came, too late to be read."""
+"""The second try is for a service that stood still itself, so that the answer to the first try was read too
+late."""
 
 log = structlog.get_logger(__name__)
 
 
 class KubeError(Exception):
-    """Talking to the API server failed; the text names verb and object."""
+    """A request to the API server failed. The text names verb and object."""
 
 
 class ConfigError(KubeError):
@@ -56,15 +58,16 @@ class ConfigError(KubeError):
 
 
 class Unreachable(KubeError):
-    """No answer, or one that broke off: it may work later."""
+    """There was no answer, or it broke off. A later try may succeed."""
 
 
 class Silent(Unreachable):
-    """A watch that stood said nothing until its deadline. A server with nothing to say does that too."""
+    """An established watch received nothing until its deadline. This also happens if there is nothing to
+    report."""
 
 
 class TooLarge(KubeError):
-    """The answer has more bytes than the caller takes."""
+    """The answer has more bytes than the caller accepts."""
 
 
 class ApiError(KubeError):
@@ -125,11 +128,12 @@ class KubeClient:
 
     @property
     def silent_s(self) -> float:
-        """Since the server last said anything, s."""
+        """Return the seconds since the server last sent anything."""
         return time.monotonic() - self._heard_at
 
     def end_watches(self) -> bool:
-        """Break off the watches that stand, if any do: their readers get Unreachable, between two batches."""
+        """Close all open watches. Their readers get `Unreachable` after the current batch. Return whether
+        there were any."""
         ending = list(self._watches)
         for response in ending:
             response.close()
@@ -176,8 +180,8 @@ class KubeClient:
 
         Raises:
             ApiError: refused (410 among them).
-            Silent: it stood, and said nothing for `read_deadline_s`.
-            Unreachable: it did not stand in time, or broke off.
+            Silent: it was established, and received nothing for `read_deadline_s`.
+            Unreachable: it was not established in time, or broke off.
         """
         async with self._request(
             "GET", subject, path, query=query, read_deadline_s=read_deadline_s
@@ -232,7 +236,7 @@ class KubeClient:
                     yield response
                 finally:
                     self._answers.discard(response)
-        except ConfigError as problem:  # good ones may come: they are read again
+        except ConfigError as problem:  # valid credentials may come: they are read again
             raise Unreachable(f"{name}: {problem}") from problem
         except (aiohttp.ClientError, OSError) as problem:
             if isinstance(problem, aiohttp.ClientSSLError):  # the server has a certificate of a new authority
@@ -246,8 +250,8 @@ class KubeClient:
             raise error(f"{name} at {self.host}: {why}") from problem.with_traceback(None)
 
     async def _lines(self, subject: str, response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
-        """Complete lines, as many as have come. A piece without its newline at the end was cut off: dropped,
-        since the next watch starts before it."""
+        """Yield complete lines, as many as have come. A last piece without a newline is dropped, because the
+        next watch starts before it."""
         tail = b""
         while chunk := await response.content.readany():
             self._heard_at = time.monotonic()
@@ -276,7 +280,8 @@ class KubeClient:
         return ApiError(name, response.status, message or str(response.reason), retry_after)
 
     async def _reload(self) -> None:
-        """Read tokens and certificates again, for the caller's next try: they expire or are replaced."""
+        """Read tokens and certificates again for the caller's next try, because they expire or are
+        replaced."""
         async with self._reloading:
             if time.monotonic() - self._loaded < CREDENTIALS_RELOAD_AFTER_S or self._rest_client is None:
                 return
@@ -309,7 +314,7 @@ class KubeClient:
 
     @contextlib.contextmanager
     def _credentials(self) -> Iterator[None]:
-        """Whatever the library raises for credentials that it can't use, as ConfigError."""
+        """Turn every error of the library about unusable credentials into ConfigError."""
         from kubernetes.aio.config import ConfigException
 
         try:
@@ -327,7 +332,7 @@ class KubeClient:
         """Return the kubeconfig; None for the pod's account.
 
         Raises:
-            ConfigError: no file of the name that was given. The library would complain about its content.
+            ConfigError: the given file does not exist. The library would complain about its content.
         """
         if self._kubeconfig is not None:
             if not any(os.path.exists(part) for part in self._kubeconfig.split(os.pathsep)):
@@ -338,7 +343,7 @@ class KubeClient:
 
 
 def _connection(base: Any, configuration: Any) -> Any:
-    """Return the client library's connection, with sockets that notice a dead peer."""
+    """Return a class of the client library's connection whose sockets notice a dead peer."""
     import aiohttp
 
     class Connection(base):  # type: ignore[misc]
@@ -368,7 +373,7 @@ def _import_kubernetes() -> None:
 
 
 def environments_proxy(url: str) -> str | None:
-    """Return the proxy that HTTPS_PROXY and its like name for this URL.
+    """Return the proxy for this URL by HTTPS_PROXY and similar variables.
 
     aiohttp would read the environment and ~/.netrc for each request: a third of the time of a small request.
     """
@@ -379,13 +384,14 @@ def environments_proxy(url: str) -> str | None:
 class Liveness:
     """Asks the API server for /livez after a silence of `quiet_s`, for an answer within `deadline_s`.
 
-    A server that is frozen behind a live connection looks like one where nothing happens: its kernel
-    acknowledges all, and bookmarks come once a minute at best. Every client may ask
-    (system:public-info-viewer), and no queue of a busy server holds the answer up (the flow schema `probes`
-    is exempt). Without an answer all watches are given up.
+    A frozen server with a live connection looks like an idle server: its kernel acknowledges everything, and
+    bookmarks come once a minute at best. Every client may ask for /livez (system:public-info-viewer), and no
+    queue of a busy server delays the answer (the flow schema `probes` is exempt). Without an answer all
+    watches are closed.
 
-    A frozen server is noticed after 8 s. That is before the gangs give up a place because no Binding was
-    seen (`session_s`): the Binding may lie in the server's socket and land when it wakes.
+    A frozen server is noticed after 8 s. Until `session_s` has passed, gangs keep places of pods whose
+    Binding was not seen. The limit of 8 s is shorter, because the Binding may be in the server's socket and
+    succeed when the server wakes.
     """
 
     def __init__(self, client: KubeClient, quiet_s: float = 2.0, deadline_s: float = 3.0) -> None:
@@ -409,8 +415,8 @@ class Liveness:
                 async with asyncio.timeout(self._deadline_s):
                     await self._client.get("health of the API server", "/livez")
             except ApiError:
-                return True  # it is not well, but it is there
+                return True  # it has problems, but it answers
             except (Unreachable, TimeoutError):
                 continue
             return True
-        return self._client.silent_s < self._quiet_s  # a watch may have said something meanwhile
+        return self._client.silent_s < self._quiet_s  # a watch may have received something meanwhile

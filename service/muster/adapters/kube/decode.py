@@ -1,9 +1,9 @@
 """From the API's bytes to `muster.dialects.objects`: lists, and events of a watch.
 
-Events and lists are read in two steps, the envelope first. The object of a BOOKMARK or an ERROR is not of the
-kind that is watched. An object of a list that can't be read is left out alone. What is nested too deep for
-the decoder, or has broken escapes, is read again after `bound_depth`. A bound pod with fields of another
-shape is read without those fields (`salvage`).
+Events and lists are read in two steps. The envelope comes first, because the object of a BOOKMARK or an ERROR
+does not have the watched kind. Of a list, only unreadable objects are left out. JSON that is nested too
+deeply for the decoder, or has broken escapes, is read again after `bound_depth`. A bound pod with fields of
+another shape is read without these fields (`salvage`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class Named(Protocol):
-    """What all objects have."""
+    """The part that all objects have."""
 
     @property
     def metadata(self) -> Metadata:
@@ -57,20 +57,21 @@ T = TypeVar("T", bound=Named)
 S = TypeVar("S")
 
 LARGE_BYTES = 16 * 1024
-"""Of JSON. In a smaller pod nothing is cut off, since all of it is soon read."""
+"""Number of bytes of JSON up to which no part of a pod is cut off, because a small pod is read quickly."""
 MAX_FREE_BYTES = 256 * 1024
-"""Of JSON, in the `spec` and `status` of a custom object. They are kept, and ten times as large in memory."""
+"""Largest number of bytes of JSON in `spec` and `status` of a custom object. They are kept, and are ten times
+as large in memory."""
 MAX_JOB_BYTES = 2 * 1024 * 1024
-"""The limit of a job, which is kept as JSON: more than the API server stores. The pods of a job wait until
-the job is read."""
+"""Largest number of bytes of a job, which is kept as JSON: more than the API server stores. Pods of a job
+wait until the job is read."""
 
 Unreadable = (msgspec.DecodeError, RecursionError, MemoryError, ValueError, OverflowError)
-"""What reading JSON may raise. UnicodeDecodeError is a ValueError."""
+"""Exceptions of reading JSON. UnicodeDecodeError is a ValueError."""
 
 
 class Undecodable(Exception):
-    """An object that does not have the shape of its kind. `key` identifies it, "" where it can't be read;
-    `metadata` is what can be read of that."""
+    """An object that does not have the shape of its kind. `key` identifies it; "" if the key can't be read.
+    `metadata` has the readable metadata."""
 
     def __init__(self, kind: str, problem: str, metadata: Identity = Identity(), key: str = "") -> None:  # noqa: B008
         super().__init__(f"{kind} {named(metadata) or '(no name)'}: {problem}")
@@ -112,7 +113,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def _read(decoder: msgspec.json.Decoder[S], text: bytes | msgspec.Raw) -> S:
-    """Decode `text`; where that fails, decode what `bound_depth` makes of it.
+    """Decode `text`. If that fails, decode the result of `bound_depth`.
 
     Raises:
         Unreadable: it has another shape.
@@ -127,7 +128,7 @@ def _read(decoder: msgspec.json.Decoder[S], text: bytes | msgspec.Raw) -> S:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[S]):
-    """One page of a list. `token` is "" on the last; `unreadable` names what was left out."""
+    """One page of a list. `token` is "" on the last page. `unreadable` are the objects that were left out."""
 
     items: list[S]
     version: str
@@ -137,7 +138,8 @@ class Page(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """An object as it is now, None if it is gone. A bookmark has the version of the watch, and no name."""
+    """An object in its present state; None if it is gone. A bookmark has the version of the watch, and no
+    name."""
 
     metadata: Identity
     object: T | None = None
@@ -149,26 +151,37 @@ _uid: Callable[[Identity], str] = attrgetter("uid")
 
 @dataclass(eq=False)
 class Resource(Generic[T]):
-    """A kind that is listed and watched, at the first of `paths` that exists; `optional`: all may be missing
-    until the CRD is installed, and `by_right`: the account may lack the right to read it. `select` are
-    selectors of the list and the watch. `plural` names it in logs and metrics. `key` is what identifies an
-    object to the rest of Muster: a pod's UID (a name used again is another pod), a node's name (a node made
-    again is the same place)."""
+    """A kind of objects that is listed and watched."""
 
     kind: str
     plural: str
+    """Its name in logs and metrics."""
     paths: tuple[str, ...]
+    """Paths of its versions in the API. The first that exists is used."""
     shape: type[T]
     key: Callable[[Identity], str]
+    """Returns the identity of an object for the rest of Muster.
+
+    For a pod it is the UID, because a pod of the same name is another pod. For a node it is the name, because
+    a new node of the same name is the same place.
+    """
     select: Mapping[str, str] = field(default_factory=dict)
+    """Selectors of the list and the watch."""
     optional: bool = False
+    """Whether all paths may be missing until the CRD is installed."""
     by_right: bool = False
+    """Whether the account may lack the right to read it."""
 
     def __post_init__(self) -> None:
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(self.shape)
 
+    @property
+    def api_version(self) -> str:
+        """Return the API version of the first path."""
+        return api_version_of(self.paths[0])
+
     def page(self, body: bytes) -> Page[T]:
-        """Read one page of a list; what can't be read as a whole is left out.
+        """Read one page of a list. Objects that can't be read completely are left out.
 
         Raises:
             Undecodable: it is no list at all.
@@ -195,7 +208,7 @@ class Resource(Generic[T]):
         return Page(raw.items or [], raw.metadata.resource_version, raw.metadata.continue_)
 
     def item(self, text: bytes | msgspec.Raw, *, in_part: bool = True) -> T:
-        """Read one object; `in_part`: a bound pod also where some of its fields can't be read.
+        """Read one object. `in_part`: read a bound pod even if some of its fields can't be read.
 
         Raises:
             Undecodable: it has another shape, or is too large.
@@ -237,20 +250,20 @@ class Resource(Generic[T]):
 
 
 def named(metadata: Identity) -> str:
-    """Return "namespace/name", or the name of an object of no namespace."""
+    """Return "namespace/name", or the name of an object without a namespace."""
     return f"{metadata.namespace}/{metadata.name}".strip("/")
 
 
 @dataclass(eq=False)
 class _Pods(Resource[PodObject]):
-    """The pods. Of a large pod no more is kept than is read of it (`dialects.pods.bounds`)."""
+    """The pods. Only the parts that are read are kept of a large pod (`dialects.pods.bounds`)."""
 
     settings: Settings = DEFAULTS
 
     def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> PodObject:
         try:
             pod = super()._item(text, in_part)
-        except Unreadable as problem:  # a bound pod takes its GPUs all the same
+        except Unreadable as problem:  # a bound pod takes its GPUs anyway
             pod, lost_paths = salvage(PodObject, bound_depth(bytes(text)))
             if not (in_part and pod.metadata.uid and pod.spec.node_name):
                 raise
@@ -265,18 +278,24 @@ class _Pods(Resource[PodObject]):
 
 
 class _Custom(Resource[CustomObject]):
-    """Objects in which anything may be, but neither deep nor large."""
+    """Objects with any fields, which must be neither deep nor large."""
 
     def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> CustomObject:
         item = self._decoder.decode(bound_depth(bytes(text)))
         most_bytes = MAX_JOB_BYTES if self.by_right else MAX_FREE_BYTES
         if len(text) > most_bytes and len(_encoder.encode((item.spec, item.status))) > most_bytes:
-            # how many is not said: it is no news when that changes
+            # the exact number is left out, so that a change of it is no new problem
             raise ValueError(f"spec and status have more than {most_bytes:,} bytes")
         return item
 
 
 # --- what is listed and watched: a row for each kind ---------------------------------------------------
+
+
+def api_version_of(path: str) -> str:
+    """Return the API version in a path of the API: "v1" of /api/v1/…, "apps/v1" of /apis/apps/v1/…"""
+    _, root, *parts = path.split("/")
+    return parts[0] if root == "api" else "/".join(parts[:2])
 
 
 def resource(
@@ -309,7 +328,7 @@ RESOURCE_CLAIM_TEMPLATES = resource("ResourceClaimTemplate", ResourceClaimTempla
 
 
 def pods(settings: Settings = DEFAULTS) -> Resource[PodObject]:
-    """Pods of all namespaces and phases: finished ones must be seen as finished."""
+    """Return pods of all namespaces and phases, because finished pods must be seen as finished."""
     return _Pods("Pod", "pods", ("/api/v1/pods",), PodObject, _uid, settings=settings)
 
 
@@ -322,19 +341,20 @@ def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
 
 
 def pod_groups() -> tuple[Resource[CustomObject], ...]:
-    """Watch the PodGroups of each API: of scheduling.run.ai in KAI's version where the CRD is KAI's own."""
+    """Return the PodGroups of each API. Those of scheduling.run.ai are watched in KAI's version if the CRD is
+    KAI's own."""
     return tuple(_custom("PodGroup", "podgroups", versions, _uid) for versions in APIS)
 
 
 def jobs(kind: str) -> Resource[CustomObject]:
-    """Watch the objects of one kind of job, where it is served and the account may read it."""
+    """Return the objects of one kind of job, if it is served and the account may read it."""
     of = KINDS[kind]
     versions = tuple(f"{of.group}/{version}" for version in of.versions)
     return _custom(of.kind, of.plural, versions, named, by_right=True)
 
 
 def makers(kind: str) -> Resource[CustomObject]:
-    """Watch the objects that make jobs: RayJobs and TrainJobs."""
+    """Return the objects that make jobs: RayJobs and TrainJobs."""
     group, versions = MAKERS[kind]
     paths = tuple(f"{group}/{version}" for version in versions)
     return _custom(kind, f"{kind.lower()}s", paths, named, by_right=True)
@@ -354,4 +374,4 @@ def _custom(
 
 
 TOPOLOGIES = _custom("Topology", "topologies", TOPOLOGY_APIS, _name)
-"""KAI's Topology objects, of no namespace."""
+"""KAI's Topology objects, which have no namespace."""

@@ -1,7 +1,7 @@
-"""From what the watches of ResourceSlices, DeviceClasses and ResourceClaims see to nodes and to inputs.
+"""Turn ResourceSlices, DeviceClasses and ResourceClaims from the watches into facts of nodes and into inputs.
 
-Slices and classes are facts of nodes: when what a node offers changes, the node is read again. A claim is an
-input for the gangs, each time when the devices that it holds, or its pods, have changed.
+Slices and classes are facts of nodes: when a node's offer changes, the node is read again. A claim becomes an
+input for the gangs whenever its devices or its pods have changed.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from muster.domain.pod import Pod
 from muster.gangs.messages.inputs import DeviceClaimSeen, Input, NodeGone, NodeSeen, PodGone, PodSeen
 
 OF_CLASS = "deviceclass.resource.kubernetes.io/"
-"""With the name of a DeviceClass after it: the extended resource that Kubernetes gives each class."""
+"""Prefix of the extended resource that Kubernetes gives each DeviceClass. The name of the class follows."""
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
-"""An annotation of claims that Kubernetes makes for extended resources: no pod names them."""
+"""An annotation of claims that Kubernetes makes for extended resources. No pod names such claims."""
 
 
 class ServedResources:
     """Pass inputs on, with the extended resources that DeviceClasses add to nodes and pods.
 
-    A DeviceClass may name such a resource, like `example.com/nic` for network cards, and each class has one
-    by its own name. On a node whose device plugin does not offer it, kube-scheduler allocates devices for it,
-    and in-tree answers say where there are enough. So each node gets plenty of it here, and the shim is asked
-    about pods that ask for it. Classes of GPUs are not meant: their devices are planned.
+    A DeviceClass may name such a resource, like `example.com/nic` for network cards, and each class has a
+    resource by its own name. If a node's device plugin does not offer the resource, kube-scheduler allocates
+    devices for it, and in-tree answers tell which nodes have enough. So each node gets plenty of the resource
+    here, and the shim is asked about pods that request it. Classes of GPUs are left out, because their
+    devices are planned.
     """
 
     def __init__(self, settings: Settings, put: Callable[[Input], Awaitable[None]]) -> None:
@@ -50,11 +51,11 @@ class ServedResources:
         self._served: dict[str, frozenset[str]] = {}
         """DeviceClass → its extended resources."""
         self._requested_resources: set[str] = set()
-        """Resources that a waiting pod has asked for. Nodes get no others: most classes are for claims
-        alone."""
+        """Resources that a waiting pod has requested. Nodes get no others, because most classes are only for
+        claims."""
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
-        """Waiting pods of gangs that ask for other resources than GPUs, cpu and memory, by UID."""
+        """UID → waiting pod of a gang that requests other resources than GPUs, cpu and memory."""
 
     async def put(self, message: Input) -> None:
         """Pass an input on."""
@@ -115,7 +116,7 @@ class ServedResources:
                 await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
     def _offering(self, node: Node) -> Node:
-        """Return the node with plenty of what its device plugins do not offer."""
+        """Return the node with plenty of the resources that its device plugins do not offer."""
         of_plugins = dict(node.allocatable.others)
         more = dict.fromkeys(
             self._requested_resources - {name for name, count in of_plugins.items() if count}, MOST
@@ -127,7 +128,7 @@ class ServedResources:
         )
 
     def _asking(self, pod: Pod) -> Pod:
-        """Return the pod, marked if drivers may have to serve what it asks for."""
+        """Return the pod, marked if drivers may have to serve its requests."""
         return replace(pod, device_claims=True) if _others(pod) & self._resources else pod
 
 
@@ -136,8 +137,9 @@ def _others(pod: Pod) -> set[str]:
 
 
 class DeviceIntake:
-    """`on_…` are the watches' sinks; `put` takes the inputs; `read_again` is told each node whose offer may
-    have changed, and `read_pods_again` each claim that asks for something else (None: any claim may)."""
+    """Takes in objects: `on_…` are the watches' sinks, and `put` takes the inputs. `read_again` is called
+    with each node whose offer may have changed, and `read_pods_again` with each claim whose requests changed
+    (None: any claim's may have)."""
 
     def __init__(
         self,
@@ -154,19 +156,20 @@ class DeviceIntake:
         self._read_pods_again = read_pods_again
         self._served = served
         self._uids = Grouped[str, str]()
-        """UIDs of claims by their namespace and name. One may be made again under its name."""
+        """UIDs of claims by their namespace and name. A claim may be deleted and made again under its name.
+        """
         self._holding_claims: dict[str, DeviceClaim] = {}
-        """By the claim's UID."""
+        """UID of a claim → the devices that it holds."""
 
     async def on_slice(self, name: str, obj: ResourceSlice | None) -> None:
-        """Take in a slice's change. Pods ask for more if its devices round up as no others did."""
+        """Take in a slice's change. Requests of pods grow if its devices have a new rounding."""
         before = self.slices.roundings
         await self._read_all(self.slices.see_slice(name, obj))
         if before != self.slices.roundings:
             await self._read_pods_again(None)
 
     async def on_class(self, name: str, obj: DeviceClassObject | None) -> None:
-        """Take in a DeviceClass's change; any node may offer its devices, and any claim may name it."""
+        """Take in a DeviceClass's change. Any node may offer its devices, and any claim may name it."""
         before = self.slices.resource_of(name), self.slices.roundings
         await self._read_all(self.slices.see_class(name, obj))
         if (self.slices.resource_of(name), self.slices.roundings) != before:
@@ -174,7 +177,7 @@ class DeviceIntake:
         await self._served.see_class(name, obj)
 
     async def on_rule(self, name: str, obj: DeviceTaintRule | None) -> None:
-        """Take in a DeviceTaintRule's change; the devices that it names are healthy or not."""
+        """Take in a DeviceTaintRule's change, which decides whether the devices that it names are healthy."""
         await self._read_all(self.slices.see_rule(name, obj))
 
     async def _read_all(self, nodes: set[str]) -> None:
@@ -185,16 +188,16 @@ class DeviceIntake:
     async def _asks(
         self, uid: str, name: str, spec: ClaimSpec | None, *, unallocated: bool | None = None
     ) -> None:
-        """Take in what a claim asks for: pods that name it ask for that."""
+        """Take in a claim's requests, which count for the pods that name the claim."""
         if spec is not None:
             self._uids.put(uid, name)
         elif not name or name in self._uids.groups:
-            return  # no pod names it, or it has been made again under its name
+            return  # no pod names it, or a new claim has its name
         if self.claims.see(name, spec, unallocated=unallocated):
             await self._read_pods_again(name)
 
     async def on_claim(self, uid: str, obj: ResourceClaim | None) -> None:
-        """Take in a claim's change, and pass it on if it holds other devices, or for other pods."""
+        """Take in a claim's change, and pass it on if its devices or its pods changed."""
         if obj is None:
             await self._asks(uid, self._uids.put(uid, None) or "", None)
         elif (obj.metadata.annotations or {}).get(EXTENDED) != "true":
@@ -208,7 +211,7 @@ class DeviceIntake:
 
 
 def is_unallocated(claim: ResourceClaim) -> bool | None:
-    """Return whether a claim that pods may share has no devices yet; None for the claim of one pod."""
+    """Return whether a claim that pods may share has no devices yet; None if it belongs to one pod."""
     of_a_pod = any(owner.controller for owner in claim.metadata.owner_references or ())
     return None if of_a_pod else claim.status.allocation is None
 
@@ -216,8 +219,8 @@ def is_unallocated(claim: ResourceClaim) -> bool | None:
 def held_by(claim: ResourceClaim) -> DeviceClaim:
     """Return the devices that the claim holds. A claim that only watches devices (adminAccess) holds none.
 
-    Users can write the owner of a claim, and only schedulers write `reservedFor`. So the owner counts only
-    while nothing is in `reservedFor`.
+    Users can write the owner of a claim, but only schedulers write `reservedFor`. So the owner counts only
+    while `reservedFor` is empty.
     """
     uid, allocation = claim.metadata.uid, claim.status.allocation
     all_results = allocation.devices.results or () if allocation is not None else ()

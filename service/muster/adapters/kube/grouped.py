@@ -17,7 +17,7 @@ class Grouped(Generic[K, G]):
         self._keys: dict[G, dict[K, None]] = {}
 
     def put(self, key: K, group: G | None) -> G | None:
-        """Put a key in a group, None for no group. Return the group in which it was."""
+        """Put a key in a group, or in none. Return the group in which it was."""
         before = self._group_of.pop(key, None)
         if before is not None:
             del self._keys[before][key]

@@ -1,11 +1,12 @@
-"""From what the watches see to the gangs' inputs, leaving out what changes nothing.
+"""Turn the objects of the watches into inputs for the gangs. Changes without effect are left out.
 
-A kubelet writes its node's and its pods' status all the time; few of those writes change a fact that matters
-here. What is known of each pod and node is kept, for that comparison and for the shim's in-flight Bindings.
-Reading a pod's facts is dear (some 100 µs), so an object that is as it was is not read again.
+A kubelet writes its node's and its pods' status all the time, but few of these writes change a fact that
+matters here. The facts of each pod and node are kept, for comparison and for the shim's in-flight Bindings.
+Reading a pod's facts is slow (some 100 µs), so an unchanged object is not read again.
 
-Some facts come from two objects: a node's from its ConfigMaps and ResourceSlices too, a PodGroup's from KAI's
-Topologies and the policies' levels. When one of the two changes, the other is read again.
+Some facts come from several objects: a node's also from its ConfigMaps and ResourceSlices, a PodGroup's also
+from KAI's Topologies and the policies' levels. When one of these objects changes, the node or PodGroup is
+read again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from muster.adapters.kube.decode import named
 from muster.adapters.kube.devices import DeviceIntake, ServedResources
 from muster.adapters.kube.grouped import Grouped
 from muster.adapters.kube.jobs import Jobs
-from muster.adapters.kube.leftout import LeftOut, Standing, always
+from muster.adapters.kube.leftout import LeftOut, PendingEvents, always
 from muster.adapters.kube.nodes import NodeIntake
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import policies as policy_dialect
@@ -54,9 +55,9 @@ from muster.gangs.messages.inputs import (
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
 READ_AT_ONCE = 16
-"""How many pods are read at once when what says something about them has changed."""
+"""Number of pods that are read at once when an object with facts about them has changed."""
 REST_SHARE = 4
-"""The pause after them and after each further pod, as a multiple of the time that reading took."""
+"""The pause after these and after each further pod, as a multiple of the time that reading took."""
 _encoder = msgspec.json.Encoder()
 
 log = structlog.get_logger(__name__)
@@ -68,7 +69,7 @@ class ClaimingPods:
     def __init__(self) -> None:
         self._pods: dict[str, PodObject] = {}
         self._by_claim = Grouped[tuple[str, str], str]()
-        """Each pod with a claim that it names, by the namespace and name of the claim."""
+        """(pod, claim) pairs, by the namespace and name of the claim."""
 
     def see(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod; None if it is gone."""
@@ -98,13 +99,13 @@ def _keys(obj: PodObject | None) -> set[str]:
     return {claim.key for claim in claims_of(obj) if claim.key} if obj is not None else set()
 
 
-class ReadAgain:
-    """Reads pods again because an object that says something about them has changed.
+class PodRereads:
+    """Reads pods again because an object with facts about them has changed.
 
-    A claim, a DeviceClass or a job may say something about thousands of pods, and its user may change it all
-    the time. So a few pods are read at once and the others later, with pauses, and the namespaces take turns.
-    `read` reads the pod with this UID as it is now, if it is still there. While the service starts
-    (`starts`), all pods are read at once: it plans nothing before it knows them.
+    A claim, a DeviceClass or a job may have facts about thousands of pods, and its user may change it all the
+    time. So a few pods are read at once and the others later, with pauses, and the namespaces take turns.
+    `read` reads the pod with this UID in its present state, if it still exists. While the service starts
+    (`starts`), all pods are read at once, because no gang is planned before they are known.
     """
 
     def __init__(self, read: Callable[[str], Awaitable[None]]) -> None:
@@ -118,7 +119,7 @@ class ReadAgain:
     async def pods(self, pods: Iterable[tuple[str, str]], at_once: bool = False) -> None:
         """Read these pods again, each given by its namespace and UID: the first ones now, the others later.
 
-        `at_once`: read all now, since they have waited for what says something about them.
+        `at_once`: read all pods now, because they have waited for the changed object.
         """
         affected, began = list(pods), time.monotonic()
         at_once = at_once or self.starts
@@ -152,8 +153,8 @@ class ReadAgain:
 
 
 class Intake:
-    """`on_…` are the watches' sinks; `put` takes the inputs, in order; `emit` posts what is to be said on an
-    object itself, if this replica `leads`."""
+    """Takes in objects: `on_…` are the watches' sinks. `put` takes the inputs, in order. `emit` posts events
+    on objects, if this replica `leads`."""
 
     def __init__(
         self,
@@ -167,18 +168,18 @@ class Intake:
         put = served.put
         self._settings = settings
         self._put = put
-        self._standing = Standing(emit, leads)
+        self._standing = PendingEvents(emit, leads)
         self._left_out = left_out or LeftOut(Metrics())
         self._reading_pod = asyncio.Lock()
-        """No pod is read again as it was while it changes or goes."""
-        self._read_again = ReadAgain(self._read_pod_again)
+        """Held so that no old state of a pod is read again while the pod changes or goes."""
+        self._read_again = PodRereads(self._read_pod_again)
         self.jobs = Jobs(settings, put, self._standing, self._read_again.pods)
         self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods, served)
         slices = self.devices.slices
         self.nodes = NodeIntake(settings, put, self._left_out, slices.published, self._labels_changed)
         self._pods: dict[str, Pod] = {}
         self._pod_digests: dict[str, bytes] = {}
-        """Of the objects that they were read from."""
+        """Pod UID → digest of the object that it was read from."""
         self._claiming = ClaimingPods()
         self._namespaces: dict[str, Labels] = {}
         self._group_objects: dict[str, CustomObject] = {}
@@ -187,28 +188,28 @@ class Intake:
         self._policies: Policies = DEFAULT_POLICIES
         """The policies of the ConfigMap."""
         self._policies_with_trees: Policies = DEFAULT_POLICIES
-        """The same with the trees of the Topologies."""
+        """The same policies, with the trees of the Topologies."""
         self._repeated: tuple[str, ...] | None = None
-        """None if it has to be found again."""
+        """Sentences about repeated names; None if they must be computed again."""
         self._reported: tuple[str, ...] = ()
         self.policies_refused = False
-        """Whether older policies hold, because the ConfigMap can't be read."""
+        """Whether older policies are valid, because the ConfigMap can't be read."""
 
     def post_held(self) -> None:
-        """Post what stands about objects, when this replica begins to lead."""
+        """Post the kept events about objects, when this replica begins to lead."""
         self._standing.post_held()
         self.jobs.post_held()
         self._left_out.post_held()
 
     async def started(self) -> None:
-        """Return when all nodes are read whose turn it is. From then on pods are read again with pauses."""
+        """Return when all nodes that are due have been read. From then on pods are read again with pauses."""
         await self.nodes.until_read()
         self._read_again.starts = False
 
     # --- pods and nodes ------------------------------------------------------------------------------
 
     async def on_pod(self, uid: str, obj: PodObject | None) -> None:
-        """Take in a pod's change, and pass it on if it changes what is read of the pod."""
+        """Take in a pod's change, and pass it on if it changes the pod's facts."""
         async with self._reading_pod:
             await self.nodes.agents.see(uid, obj)
             await (self._on_pod(uid, obj) if obj is not None else self._forget_pod(uid))
@@ -230,7 +231,8 @@ class Intake:
         self._pod_digests[uid] = pod_digest
 
     async def _read_claiming_pods(self, claim: str | None) -> None:
-        """Read the pods again that name this claim (namespace and name), or all that name one."""
+        """Read the pods again that name this claim (namespace and name), or all pods with claims if it is
+        None."""
         await self._read_again.pods(self._claiming.naming(claim))
 
     async def _read_pod_again(self, uid: str) -> None:
@@ -250,7 +252,7 @@ class Intake:
     def _read_pod(self, obj: PodObject, place_in_job: Member | None) -> Pod:
         """Return the pod's facts.
 
-        If no dialect can read a bound pod, return its usage alone: its GPUs are taken all the same.
+        If no dialect can read a bound pod, return only its usage, because its GPUs are taken anyway.
         """
         try:
             in_gang = place_in_job is not None and self.jobs.is_gang(place_in_job, obj.metadata.namespace)
@@ -285,7 +287,8 @@ class Intake:
 
     @property
     def repeated_names(self) -> tuple[str, ...]:
-        """Return a sentence for each scope in which several domains have one name; logged when it is new."""
+        """Return a sentence for each scope in which several domains have one name. New sentences are
+        logged."""
         if self._repeated is None:
             sentences = repeated_names(
                 self.nodes.nodes.values(), self._policies_with_trees.levels, self._policies_with_trees.naming
@@ -298,9 +301,10 @@ class Intake:
         return self._repeated
 
     def in_flight(self, bindings: Iterable[tuple[str, str, dict[str, str]]]) -> tuple[Usage, ...]:
-        """Return what Bindings of unknown fate take: (pod UID, node, annotations) of each.
+        """Return the usages of Bindings of unknown fate, given as (pod UID, node, annotations).
 
-        A pod that is gone can't be bound any more, and one that is bound or finished speaks for itself.
+        Pods that are gone, bound or finished are left out: a pod that is gone can't be bound, and the usage
+        of the others is known.
         """
         usages = []
         for uid, node, carried in bindings:
@@ -327,7 +331,7 @@ class Intake:
             await self._read_policies(obj.metadata, (obj.data or {}).get(settings.policies_key, ""))
 
     async def _read_policies(self, meta: Metadata, text: str) -> None:
-        """Policies that can't be read are refused, and the last good ones stay."""
+        """Read the policies. If they can't be read, they are refused, and the last good policies stay."""
         policies, problems = policy_dialect.read(text)
         self._standing.drop(EventReason.INVALID)
         self.policies_refused = policies is None
@@ -345,7 +349,7 @@ class Intake:
             message = f"topology policies are {effect}: {'; '.join(problems)}"
             config_maps = ((meta.name, meta.uid),)
             event = EmitEvent(meta.namespace, config_maps, EventReason.INVALID, message, "ConfigMap")
-            self._standing.say(EventReason.INVALID, event)
+            self._standing.post(EventReason.INVALID, event)
         if policies is not None:
             await self._policies_are(policies)
 
@@ -379,7 +383,7 @@ class Intake:
         await self._read_group(uid)
 
     async def on_topology(self, name: str, obj: CustomObject | None) -> None:
-        """Take in a KAI Topology's change, and read all PodGroups again: they may name it."""
+        """Take in a KAI Topology's change, and read all PodGroups again, because they may name it."""
         if obj is None:
             self._topologies.pop(name, None)
         else:
@@ -388,7 +392,7 @@ class Intake:
         await self._read_groups()
 
     async def _read_groups(self) -> None:
-        await self.jobs.levels_are(self._policies.levels, self._topologies or None)
+        await self.jobs.set_levels(self._policies.levels, self._topologies or None)
         for uid in list(self._group_objects):
             if (obj := self._group_objects.get(uid)) is not None:  # else it went meanwhile
                 with self._left_out.guard("podgroups", uid, named(obj.metadata)):
@@ -396,7 +400,7 @@ class Intake:
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
     async def _read_group(self, uid: str) -> None:
-        # Where there is no Topology, nothing is said against the names of some.
+        # Without any Topology, names of Topologies in PodGroups are no problem.
         topologies = self._topologies or None
         group = podgroups.read(self._group_objects[uid], self._policies.levels, topologies)
         before = self._groups.get(uid)
@@ -411,8 +415,8 @@ class Intake:
 
 
 def digest(pod: PodObject) -> bytes:
-    """16 bytes for all that is decoded of it but its version and the conditions that say nothing here:
-    annotations alone may have 256 KiB."""
+    """Return 16 bytes for all decoded parts of the pod, because annotations alone may have 256 KiB. The
+    version, and conditions that are not read, are left out."""
     metadata = msgspec.structs.replace(pod.metadata, resource_version="")
     status = msgspec.structs.replace(pod.status, conditions=requests.resize_conditions(pod.status))
     decoded = _encoder.encode((metadata, pod.spec, status))

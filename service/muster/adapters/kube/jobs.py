@@ -1,8 +1,8 @@
 """Read gangs from the jobs of the cluster: take in jobs and pods, and pass on PodGroups and places of pods.
 
 A job is any object of a kind in `dialects.kinds`. The jobs of all namespaces are watched, but few have pods
-of ours. So each job is kept as JSON, and read only when a pod of ours names it. Each gang that has a pod gets
-a PodGroup.
+of ours. So each job is kept as JSON, and read only when a pod of ours names it. Each gang with a pod gets a
+PodGroup.
 
 The last numbers of a deleted job count until its last pod is gone. Its pods stay its members if they lose
 their owner references. A kind that is not served, or that the account may not read, makes no gangs.
@@ -20,12 +20,12 @@ import structlog
 
 from muster.adapters.kube.decode import jobs
 from muster.adapters.kube.grouped import Grouped
-from muster.adapters.kube.leftout import Standing
+from muster.adapters.kube.leftout import PendingEvents
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs import own
 from muster.dialects.gangs.subgroups import Topologies
 from muster.dialects.jobs import slips
-from muster.dialects.jobs.families import Family, family
+from muster.dialects.jobs.families import JobGangs, job_gangs
 from muster.dialects.jobs.pruned import pruned, words
 from muster.dialects.kinds import batch
 from muster.dialects.kinds.description import Member, controller_of
@@ -53,14 +53,13 @@ log = structlog.get_logger(__name__)
 
 
 class Succeeded:
-    """How many pods of each Job have succeeded, by the Job's UID. The gangs learn it of Jobs with pods of
-    ours.
+    """The number of succeeded pods of each Job, by the Job's UID. It is passed on for Jobs with pods of ours.
 
-    A member that has succeeded needs no place again. Its pod may be deleted with its node, and its Job does
-    not make it again. So the gang would wait for it for ever if pods alone were counted.
+    A succeeded member needs no place again. Its pod may be deleted with its node, and its Job does not make
+    the pod again. If only pods were counted, the gang would wait for it for ever.
 
-    What a deleted Job said last counts until its last pod is gone, so that no gang waits for members again.
-    `put` takes inputs in order.
+    The last number of a deleted Job counts until its last pod is gone, so that no gang waits for members
+    again. `put` takes inputs in order.
     """
 
     def __init__(self, put: Callable[[JobSeen], Awaitable[None]]) -> None:
@@ -68,7 +67,7 @@ class Succeeded:
         self._numbers: dict[str, int] = {}
         """Only numbers above 0."""
         self._uids: dict[str, str] = {}
-        """Namespace and name → UID of the Job that exists and is in `_numbers`."""
+        """Namespace and name → UID of the existing Job that is in `_numbers`."""
         self._pods = Grouped[str, str]()
         """UIDs of pods of ours, by their Job."""
         self._gone: set[str] = set()
@@ -120,7 +119,7 @@ class Succeeded:
 class IgnoredKeys:
     """Says once for each gang which keys on its pods have no effect: of KAI, or of unknown systems."""
 
-    def __init__(self, standing: Standing) -> None:
+    def __init__(self, standing: PendingEvents) -> None:
         self._standing = standing
         self._pods = Grouped[str, Hashable]()
 
@@ -136,7 +135,7 @@ class IgnoredKeys:
             if first:
                 pods_of_event = ((pod.name, pod.uid),)
                 event = EmitEvent(pod.namespace, pods_of_event, EventReason.KEY_IGNORED, slip_text)
-                self._standing.say(gang, event)
+                self._standing.post(gang, event)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
@@ -164,23 +163,27 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Job:
-    """One job. `text` is its object as JSON, or None if it was not seen. `family` is None until it is needed.
-
-    `pods` has the UIDs of the pods of our schedulers, by gang. The gang is "" for a pod that is alone or
-    names its gang itself. `present` has, by gang, the UIDs of pods that neither ended nor are being deleted.
-    `waiting` has the pods that are not bound, and all pods until the job is known. They are read again when
-    the job becomes a gang, or stops being a gang. `posted` are the reasons of the events on the job.
-    `unposted` are the reasons of events that wait until this replica leads.
-    """
+    """One job."""
 
     text: bytes | None = None
+    """Its object as JSON; None if it was not seen."""
     is_deleted: bool = False
-    family: Family | None = None
+    gangs: JobGangs | None = None
+    """Read from the object when needed."""
     pods: Grouped[str, str] = field(default_factory=Grouped)
+    """UIDs of the pods of our schedulers, by gang; "" for pods that are alone or name their gang
+    themselves."""
     present: Grouped[str, str] = field(default_factory=Grouped)
+    """UIDs of the pods that neither ended nor are being deleted, by gang."""
     waiting: dict[str, _Waiting] = field(default_factory=dict)
+    """Pods that are not bound, and all pods until the job is known.
+
+    They are read again when the job becomes a gang, or stops being a gang.
+    """
     posted: set[EventReason] = field(default_factory=set)
+    """Reasons of the events that were posted on the job."""
     unposted: set[EventReason] = field(default_factory=set)
+    """Reasons of the events that wait until this replica leads."""
 
 
 class Jobs:
@@ -194,7 +197,7 @@ class Jobs:
         self,
         settings: Settings,
         put: Callable[[Input], Awaitable[None]],
-        standing: Standing,
+        standing: PendingEvents,
         read_again: Callable[[Iterable[tuple[str, str]], bool], Awaitable[None]],
     ) -> None:
         self._settings = settings
@@ -205,11 +208,11 @@ class Jobs:
         self._makers: dict[Key, Metadata] = {}
         self._by_uid: dict[str, Key] = {}
         self._places: dict[str, Member] = {}
-        """By UID, of the same pods. A pod keeps its place if its owner references are removed."""
+        """UID → place, of the same pods. A pod keeps its place if its owner references are removed."""
         self._groups: dict[PodGroupKey, PodGroup] = {}
         self._named = Grouped[str, PodGroupKey]()
-        """UIDs of waiting pods of jobs, by the PodGroup that they name. Its number may differ from a job's.
-        """
+        """UIDs of waiting pods of jobs, by the PodGroup that they name. The PodGroup's number may differ from
+        a job's."""
         self._ignored = IgnoredKeys(standing)
         self._succeeded = Succeeded(put)
         self._absent: set[str] = set()
@@ -256,12 +259,12 @@ class Jobs:
             await self._read_jobs(job for job in neighbours if kind in KINDS[job[0]].made_by)
 
     async def on_absence(self, kind: str, absent: bool) -> None:
-        """Note whether the kind is served to this account. If it is not, its pods are no gangs."""
+        """Note whether the kind is served to this account. If not, pods of this kind are no gangs."""
         (self._absent.add if absent else self._absent.discard)(kind)
         for key in [key for key in self._jobs if key[0] == kind]:
             await self._read_pods(key, True)
 
-    async def levels_are(self, levels: tuple[Level, ...], topologies: Topologies | None) -> None:
+    async def set_levels(self, levels: tuple[Level, ...], topologies: Topologies | None) -> None:
         """Take in the levels of the cluster and KAI's Topologies, with which jobs are read."""
         if (levels, topologies) != (self._levels, self._topologies):
             self._levels, self._topologies = levels, dict(topologies) if topologies else None
@@ -272,8 +275,8 @@ class Jobs:
     def member_of(self, obj: PodObject) -> Member | None:
         """Return the job of a pod of ours, and the pod's place in it.
 
-        A job may be deleted without its pods (`--cascade=orphan`). They lose their owner references then, but
-        not their place: nothing is split on doubt.
+        A job may be deleted without its pods (`--cascade=orphan`). Their owner references are removed then.
+        They keep their place in the job, so that a running gang is not split.
         """
         if obj.spec.scheduler_name not in self._settings.scheduler_names:
             return None
@@ -285,15 +288,15 @@ class Jobs:
     def is_gang(self, place: Member, namespace: str) -> bool:
         """Return whether the pods of a job are a gang.
 
-        They may be if the job was not seen yet: its pods wait for it.
+        If the job was not seen yet, its pods may be a gang, so they wait for the job.
         """
         if place.kind in self._absent:
             return False
-        of_job = self._family((place.kind, namespace, place.owner))
+        of_job = self._job_gangs((place.kind, namespace, place.owner))
         return of_job is None or of_job.is_gang(self._settings)
 
     async def see_pod(self, obj: PodObject, pod: Pod, place: Member | None) -> None:
-        """Take in a pod, what was read of it, and its place in its job, before the gangs get it."""
+        """Take in a pod, as object and as facts, and its place in its job, before the gangs get it."""
         self._ignored.see(obj, pod)
         if place is None or (pod.claim is None and not accelerators.asked_by(pod, self._settings)):
             await self._forget(pod.uid)
@@ -306,7 +309,7 @@ class Jobs:
         self._by_uid[pod.uid], self._places[pod.uid] = key, place
         gang = place.gang if pod.claim is not None and pod.claim.dialect == place.kind else ""
         if job.pods.group_of(pod.uid) != gang:
-            of_job = self._family(key)
+            of_job = self._job_gangs(key)
             if gang and gang not in job.pods.groups and of_job is not None:
                 await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
             await self._leave(job, key, pod.uid)
@@ -318,7 +321,7 @@ class Jobs:
             job.waiting.pop(pod.uid, None)
             return
         job.waiting[pod.uid] = waiting = _Waiting(obj, pod, place, gang)
-        self._speak(key, job, waiting)
+        self._post_job_events(key, job, waiting)
 
     async def forget_pod(self, uid: str) -> None:
         """Forget a pod that is gone."""
@@ -356,29 +359,29 @@ class Jobs:
 
     # --- reading jobs --------------------------------------------------------------------------------
 
-    def _family(self, key: Key) -> Family | None:
-        """Return what a job says of its gangs. Return None if the job was not seen."""
+    def _job_gangs(self, key: Key) -> JobGangs | None:
+        """Return the gangs of a job; None if the job was not seen."""
         job = self._jobs.get(key)
         if job is None or job.text is None:
             return None
-        if job.family is None:
+        if job.gangs is None:
             obj = _decoder.decode(job.text)
             owners = ((owner.kind, owner.name) for owner in obj.metadata.owner_references or ())
             makers = (self._makers.get((kind, key[1], name)) for kind, name in owners)
             made_by = next((meta for meta in makers if meta is not None), None)
             kind = KINDS[key[0]]
-            job.family = family(kind, obj, self._settings, self._levels, self._topologies, made_by)
-            if (group := job.family.group).problems:
+            job.gangs = job_gangs(kind, obj, self._settings, self._levels, self._topologies, made_by)
+            if (group := job.gangs.group).problems:
                 text = "job is planned without what nothing grants"
                 log.warning(text, job=group.title, problems=group.problems)
-        return job.family
+        return job.gangs
 
     async def _read_jobs(self, keys: Iterable[Key]) -> None:
         """Read these jobs again if pods of ours name them, and pass on their PodGroups."""
         for key in list(keys):
             if (job := self._jobs.get(key)) is not None:  # else it went meanwhile
-                before, job.family = job.family, None
-                of_job = self._family(key) if job.pods.groups else None
+                before, job.gangs = job.gangs, None
+                of_job = self._job_gangs(key) if job.pods.groups else None
                 if of_job is not None and of_job != before:
                     for gang in sorted(filter(None, job.pods.groups)):
                         await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
@@ -401,17 +404,17 @@ class Jobs:
             del self._jobs[key]
 
     def post_held(self) -> None:
-        """Post the events that stand about jobs, when this replica begins to lead. The events are made anew,
-        because jobs change."""
+        """Post the kept events about jobs, when this replica begins to lead. They are computed again, because
+        jobs change."""
         for key, job in self._jobs.items():
             reasons, job.unposted = job.unposted, set()
             if EventReason.JOB_GONE in reasons:
                 self._report_gone(key)
             for waiting in job.waiting.values() if reasons else ():
-                self._speak(key, job, waiting)
+                self._post_job_events(key, job, waiting)
 
-    def _speak(self, key: Key, job: _Job, waiting: _Waiting) -> None:
-        """Post once what is to be said about the job of a pod that waits."""
+    def _post_job_events(self, key: Key, job: _Job, waiting: _Waiting) -> None:
+        """Post, once each, the events about the job of a waiting pod."""
         if waiting.place.kind in self._absent:
             self._warn_of_absence(waiting.place, job, waiting.pod)
         elif not waiting.pod.node:
@@ -421,9 +424,9 @@ class Jobs:
     def _warn(self, key: Key, job: _Job, claim: GangClaim | None) -> None:
         """Post once, on the job, that its pods could be a gang, or that their number is not the job's.
 
-        Post once, too, which of its keys have no effect.
+        Also post once the job's ineffective keys.
         """
-        of_job = self._family(key)
+        of_job = self._job_gangs(key)
         if of_job is None:
             return
         if claim is None or claim.lone:
@@ -444,15 +447,15 @@ class Jobs:
 
     def _warn_of_more(self, key: Key, job: _Job, gang: str) -> None:
         """Post once, on the job, that a gang has more pods than the job makes."""
-        of_job, count = self._family(key), len(job.present.keys_of(gang))
+        of_job, count = self._job_gangs(key), len(job.present.keys_of(gang))
         if of_job is not None and count > of_job.full_size > 0 and not of_job.group.causes:
             makes = f"it makes {of_job.full_size} pods of gang {gang}"
             text = f"{makes}, and {count} are there: all are placed if they fit"
             self._post(key[1], job, of_job.group.owner, EventReason.COUNTS_DIFFER, text)
 
     def _report_gone(self, key: Key) -> None:
-        """Post once, on the first pod that waits, that its job was deleted. Nothing else says it."""
-        job, of_job = self._jobs.get(key), self._family(key)
+        """Post once, on the first waiting pod, that its job was deleted. No other component reports it."""
+        job, of_job = self._jobs.get(key), self._job_gangs(key)
         if job is None or not job.is_deleted or of_job is None:
             return
         members = [waiter.obj.metadata for uid, waiter in job.waiting.items() if job.pods.group_of(uid)]
@@ -464,7 +467,8 @@ class Jobs:
             self._post(key[1], job, on, EventReason.JOB_GONE, text)
 
     def _post(self, namespace: str, job: _Job, on: Controller | None, reason: EventReason, text: str) -> None:
-        """Post an event on an object, once for each job. A replica that does not lead notes that it would."""
+        """Post an event on an object, once for each job. A replica that does not lead notes the event's
+        reason."""
         if not text or on is None or reason in job.posted:
             return
         if not self._standing.leads():

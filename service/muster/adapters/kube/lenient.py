@@ -1,9 +1,9 @@
-"""Read what msgspec refuses: JSON of any depth, and objects that do not have the shape of their kind.
+"""Read JSON that msgspec refuses: JSON of any depth, and objects that do not have the shape of their kind.
 
 The API server accepts 10,000 levels of JSON, in custom resources and in managedFields. msgspec gives up near
-1,000, also where it only skips a value. The fields that are read lie at 20 levels at most. So `bound_depth`
-puts 0 in the place of each object and list that lies deeper than MAX_DEPTH. It replaces half an escaped
-UTF-16 pair, and bytes that are no UTF-8, by U+FFFD.
+1,000 levels, even if it only skips a value. The fields that are read are at most 20 levels deep. So
+`bound_depth` replaces each object and list deeper than MAX_DEPTH by 0. It replaces half an escaped UTF-16
+pair, and bytes that are no UTF-8, by U+FFFD.
 
 There is no recursion and no loop over single bytes: numpy counts the brackets. 1.5 MB take some 20 ms.
 """
@@ -27,7 +27,7 @@ Codes = NDArray[np.uint8]
 _QUOTE, _BACKSLASH, _U, _ZERO = b'"\\u0'
 _REPLACEMENT = np.frombuffer(b"fffd", np.uint8)
 _STEPS = np.zeros(256, np.int8)
-"""What a byte outside of strings adds to the depth."""
+"""Change of the depth by a byte outside of strings."""
 _STEPS[list(b"{[")] = 1
 _STEPS[list(b"}]")] = -1
 _FIRST, _LAST = np.zeros(256, bool), np.zeros(256, bool)
@@ -40,10 +40,10 @@ _elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def bound_depth(text: bytes) -> bytes:
-    """Return `text` with 0 in the place of each object and list that lies deeper than `MAX_DEPTH`.
+    """Return `text` with 0 in place of each object and list deeper than `MAX_DEPTH`.
 
     `text` is one JSON value. Broken escapes and bytes that are no UTF-8 are replaced. The result has no other
-    difference. Text that is no JSON stays none, and nothing is raised for it.
+    difference. Text that is no JSON stays so, and raises no exception.
     """
     try:
         text.decode()
@@ -66,7 +66,7 @@ def bound_depth(text: bytes) -> bytes:
 
 
 def _shallow(codes: Codes, steps: NDArray[np.int8], depth: NDArray[np.int32]) -> bytes:
-    """Return the bytes that stay. `steps` and `depth` are what each byte adds to the depth, and the sum."""
+    """Return the bytes that stay. `steps` is each byte's change of the depth, and `depth` their sum."""
     ends = (steps < 0) & (depth == MAX_DEPTH)
     is_dropped = (depth > MAX_DEPTH) | ends
     if not is_dropped.any():
@@ -92,10 +92,11 @@ def _replace_half_pairs(codes: Codes, text: bytes) -> None:
 
 
 def salvage(shape: type[S], text: bytes | msgspec.Raw) -> tuple[S, list[str]]:
-    """Return an object with each field that can be read, and the paths of those that can't.
+    """Return an object with each readable field, and the paths of the unreadable fields.
 
-    A field that can't be read has its default. Objects inside, members of maps and elements of lists are
-    salvaged alike, as far as they are structs. Nothing is raised: of no object at all only defaults are read.
+    An unreadable field has its default. Inner objects, members of maps and elements of lists are salvaged in
+    the same way, if they are structs. No exception is raised: for a text that is no object, all fields have
+    their defaults.
     """
     lost_paths: list[str] = []
     return _struct(shape, text, "", lost_paths), lost_paths
@@ -117,7 +118,7 @@ def _struct(shape: type[S], text: bytes | msgspec.Raw, path: str, lost_paths: li
 
 
 def _value(kind: Any, text: msgspec.Raw, path: str, lost_paths: list[str]) -> Any:
-    """Return the value of this type; UNSET if there is nothing of it in `text`."""
+    """Return the value of this type; UNSET if `text` has no such value."""
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError):
@@ -142,7 +143,7 @@ def _options(kind: Any) -> tuple[Any, ...]:
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], text: bytes | msgspec.Raw) -> Any:
-    """Return what the decoder reads; None if it can't."""
+    """Return the decoded value; None if the decoder fails."""
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""From what the watches see of nodes, and of what others say of them, to the gangs' inputs.
+"""Turn nodes, and objects with facts about them, from the watches into inputs for the gangs.
 
 A node's facts come from its object, its ConfigMaps, its ResourceSlices and its agent. When one of these
-changes, the node is read again. Large nodes are read one at a time on a thread, and each node at a rate
-(`rate`): one that changes all the time delays no other.
+changes, the node is read again. Large nodes are read one at a time on a thread. Each node is read at a
+limited rate (`rate`), so that a node which changes all the time delays no other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 
 from muster.adapters.kube.grouped import Grouped
 from muster.adapters.kube.leftout import LeftOut
-from muster.dialects.devices.published import Published
+from muster.dialects.devices.published import NodeSlices
 from muster.dialects.nodes import bounds, configmaps, nodes
 from muster.dialects.nodes.configmaps import NodeFact, PolicyText
 from muster.dialects.objects import ConfigMapObject, NodeObject, PodObject
@@ -32,21 +32,21 @@ AGENT_NAME = "muster-node-agent"
 LARGE = 16 * 1024
 """Nodes with more to read (`bounds.size`) are read on a thread. A node of 8 GPUs has less than half."""
 SHARE = 20
-"""What a second of reading costs a node, in seconds: it gets a twentieth of a core."""
+"""Seconds that a second of reading costs a node, which therefore gets a twentieth of a core."""
 CHANGE_S = 0.5
-"""What a change costs a node besides: gangs are planned anew for it."""
+"""Seconds that a change costs a node in addition, because gangs are planned again for it."""
 ADVANCE_S = 10.0
-"""How much a node may owe. A node that joins has some ten changes at once."""
+"""Seconds that a node may owe. A node that joins has some ten changes at once."""
 
 log = structlog.get_logger(__name__)
 
 
 class NodeAgents:
-    """On which nodes a node agent is ready, by the pods of its DaemonSet.
+    """The nodes on which a node agent is ready, by the pods of its DaemonSet.
 
-    Only who may create pods in that namespace can make one look ready, and these may do all on the nodes. So
-    the namespace is a setting, which comes with what makes the namespace. `on_change` hears of a node whose
-    agent became ready, or is no more.
+    Only clients that may create pods in that namespace can make an agent look ready, and they have full
+    access to the nodes anyway. So the namespace is a setting, which the agents' installation makes.
+    `on_change` is called with a node whose agent became ready, or stopped being ready.
     """
 
     def __init__(self, settings: Settings, on_change: Callable[[str], Awaitable[None]]) -> None:
@@ -64,7 +64,7 @@ class NodeAgents:
                 await self._on_change(node)
 
     def ready(self, node: str) -> bool:
-        """Return whether an agent is ready there."""
+        """Return whether an agent is ready on the node."""
         return node in self._ready.groups
 
 
@@ -90,24 +90,24 @@ class _ConfigMap:
 
     @cached_property
     def fact(self) -> NodeFact | None:
-        """Return what it says of the node."""
+        """Return its facts about the node."""
         content = configmaps.read(self.obj, self.settings)
         return None if isinstance(content, PolicyText) else content
 
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """All that is read of a node. Nothing of it changes, so any thread may read it."""
+    """All objects that are read for a node. They are immutable, so any thread may read them."""
 
     obj: NodeObject
     maps: tuple[_ConfigMap, ...]
-    published: Published
+    published: NodeSlices
     agent: bool
     settings: Settings
 
     @property
     def size(self) -> int:
-        """Return how much there is to read."""
+        """Return the amount to read."""
         return self.published.to_decode + bounds.size(
             self.obj,
             (config_map.obj for config_map in self.maps if "fact" not in config_map.__dict__),
@@ -115,7 +115,7 @@ class _Facts:
         )
 
     def read(self) -> tuple[Node, float]:
-        """Return the node, and how many seconds of a core that took."""
+        """Return the node, and the seconds of processor time that reading took."""
         began = time.thread_time()
         more = [config_map.fact for config_map in self.maps]
         facts = [fact for fact in more if fact is not None]
@@ -124,15 +124,15 @@ class _Facts:
 
 
 class NodeIntake:
-    """`on_node` is the watch's sink; `put` takes the inputs, in order; `on_labels` hears that labels changed;
-    `published` returns what the ResourceSlices of a node say."""
+    """Takes in nodes: `on_node` is the watch's sink, and `put` takes the inputs, in order. `on_labels` is
+    called when labels changed. `published` returns the ResourceSlices of a node."""
 
     def __init__(
         self,
         settings: Settings,
         put: Callable[[Input], Awaitable[None]],
         left_out: LeftOut,
-        published: Callable[[str], Published],
+        published: Callable[[str], NodeSlices],
         on_labels: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -147,11 +147,11 @@ class NodeIntake:
         self._objects: dict[str, NodeObject] = {}
         self._maps: dict[str, _ConfigMap] = {}
         self._maps_of = Grouped[str, str]()
-        """Their keys, by node."""
+        """Keys of ConfigMaps, by node."""
         self._waiting: set[str] = set()
         """Nodes that are to be read on the thread, or later."""
         self._due: deque[str | asyncio.Future[None]] = deque()
-        """Waiting nodes whose turn it is, and futures that end when the nodes before them are read."""
+        """Waiting nodes that are due, and futures that end when the nodes before them are read."""
         self._being_read = ""
         self._gone_meanwhile = False
         self._reader: asyncio.Task[None] | None = None
@@ -176,7 +176,7 @@ class NodeIntake:
         await self._read_in_turn(name)
 
     async def on_config_map(self, key: str, obj: ConfigMapObject | None) -> None:
-        """Take in what the ConfigMap of this key says of a node from now on: None if it says nothing."""
+        """Take in the new state of the ConfigMap of this key; None if it has no facts about a node."""
         node = configmaps.node_of(obj, self._settings) if obj is not None else ""
         new = _ConfigMap(configmaps.trim(obj), self._settings) if obj is not None and node else None
         before, old = self._maps_of.put(key, node or None) or "", self._maps.pop(key, None)
@@ -187,13 +187,13 @@ class NodeIntake:
                 await self.read_again(name)
 
     async def read_again(self, name: str) -> None:
-        """Read a node again because what others say of it has changed."""
+        """Read a node again because another object with facts about it has changed."""
         if name in self._objects:
             with self._left_out.guard("nodes", name, name):
                 await self._read_in_turn(name)
 
     async def until_read(self) -> None:
-        """Return when all nodes are read whose turn it is now."""
+        """Return when all nodes that are due now have been read."""
         if self._due or self._being_read:
             turn = asyncio.get_running_loop().create_future()
             self._due.append(turn)
@@ -221,7 +221,7 @@ class NodeIntake:
             self._reader = asyncio.create_task(self._read_due(), name="nodes")
 
     async def _read_due(self) -> None:
-        """Read on a thread the nodes whose turn it is, one after another."""
+        """Read on a thread the nodes that are due, one after another."""
         while self._due:
             turn = self._due.popleft()
             if isinstance(turn, asyncio.Future):

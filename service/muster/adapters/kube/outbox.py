@@ -1,17 +1,17 @@
-"""What is to be written to the API server and may wait: a bounded queue for each kind of write.
+"""Writes to the API server that may wait: a bounded queue for each kind of write.
 
-`_put` never waits. Each namespace has a few lines, and all that concerns one object stands in the same line.
-The lines take turns, and `run` sends in a few lanes, of a line one item at a time. So 10,000 items of one
-namespace delay those of others by a few requests, and a slow request delays its own line alone. A namespace
-above its rate waits until it may send again. A namespace has a limit of items that wait. Where the whole
-queue is full, the namespace with most items loses its last one.
+`_put` never waits. Each namespace has a few lines (queues in order), and all writes about one object go
+through the same line. The lines take turns, and `run` sends in a few lanes, one item of a line at a time. So
+10,000 items of one namespace delay those of others by a few requests, and a slow request delays only its own
+line. A namespace above its rate waits until it may send again. A namespace has a limit of items that wait. If
+the whole queue is full, the namespace with the most items loses its last one.
 
-A refusal is of one item, and only that one waits, longer each time, while the others go on. If the API server
-does not answer, the lane waits too, and no item is given up. It may have landed, or land yet: what is sent
-again, or after it, must bear that.
+A refusal concerns one item, and only this item waits, longer each time, while others are sent. If the API
+server does not answer, the lane waits too, and no item is given up. The write may have succeeded, or may
+still succeed. So writes must be safe to repeat and to reorder.
 
-A server that answers others, but not this item, is not away: a webhook may be slow for this object alone.
-Such a try counts as a refusal, so that an item that can never be written is given up at last.
+If the server answers others, but not this item, it is not away: a webhook may be slow for this object alone.
+Such a try counts as a refusal, so that an item that can never be written is given up in the end.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from muster.config import Rates
 from muster.domain.rate import Backoff, Rate
 
 PASSING = frozenset({401, 403, 429, 500, 502, 503, 504})
-"""Refusals that may be none the next time. 401: the client reads its credentials again. 403: an API server
-that has just started does not know all rights yet. 429: a disruption budget, or a busy server."""
+"""Status codes of refusals after which a later try may succeed. 401: the client reads its credentials again.
+403: an API server that has just started does not know all rights yet. 429: a disruption budget, or a busy
+server."""
 
 T = TypeVar("T")
 _LineId = tuple[str, int]
-"""A namespace, and which of its lines."""
+"""A namespace, and the number of its line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often an item is sent, at most, and the waits between in seconds: some 50 s in all."""
+    """The largest number of tries for an item, and the pauses between them in seconds: some 50 s in all."""
 
     tries: int = 12
     first_s: float = 0.25
@@ -60,7 +61,7 @@ class _Waiting(Generic[T]):
 
     @property
     def namespace(self) -> str:
-        """Return the namespace, which has the line."""
+        """Return the namespace of the line."""
         return self.line[0]
 
 
@@ -69,42 +70,43 @@ class Outbox(ABC, Generic[T]):
 
     retry = Retry()
     lanes = 8
-    """Requests that run at the same time. One namespace may have half of them, because its requests may be
-    slow."""
+    """Number of requests that run at the same time. A namespace may have half of them, because its requests
+    may be slow."""
 
     def __init__(self, client: KubeClient, rates: Rates) -> None:
         self._client = client
         self._rates = rates
         self._rate = Rate((rates.burst - 1) / rates.per_s)
-        """Of all."""
+        """The common rate of all namespaces."""
         self._rate_of_namespace = Rate((rates.namespace_burst - 1) / rates.namespace_per_s)
         self._waiting: dict[str, OrderedDict[Hashable, _Waiting[T]]] = {}
-        """By namespace and key: all that waits, also for the next try."""
+        """Namespace → key → waiting item. Items that wait for their next try are included."""
         self._size = 0
         self._lines: dict[_LineId, OrderedDict[Hashable, _Waiting[T]]] = {}
-        """What may be sent now, in order. A line is here while it waits for its turn, and while it has it."""
+        """Line → items that may be sent now, in order. A line is here while it waits for its turn, and during
+        its turn."""
         self._turns = asyncio.Queue[_LineId]()
         self._idle = asyncio.Event()
         self._idle.set()
 
     @abstractmethod
     async def _send(self, item: T) -> None:
-        """Make the request; raises what the client raises."""
+        """Make the request. Raises the exceptions of the client."""
 
     @abstractmethod
     def _after_send(self, item: T, refusal: KubeError | None) -> None:
         """Log and count that the item was sent, or is given up for this reason."""
 
     def _is_due(self, item: T) -> bool:
-        """Whether it is still to be sent, now that its turn has come: else it is left out."""
+        """Return whether the item is still to be sent, when its turn has come. If not, it is left out."""
         return True
 
     def _put(self, namespace: str, key: Hashable, item: T, of: Hashable = None) -> T | None:
         """Queue an item. It replaces a waiting item with the same key.
 
-        `namespace`: whose rate and room it takes, "" for objects of no namespace. `of`: the object that the
-        item is about, if the key does not name the object. Return the item that is dropped for lack of room,
-        this one or another.
+        `namespace`: the namespace whose rate and room it takes; "" for objects of no namespace. `of`: the
+        object that the item is about, if the key does not name the object. Return the item that is dropped
+        for lack of room, which may be this item; None if no item is.
         """
         if (waiting := self._find(namespace, key)) is not None:
             waiting.item = item
@@ -124,13 +126,13 @@ class Outbox(ABC, Generic[T]):
         return last.item if last else None
 
     async def run(self) -> None:
-        """Send what is queued, until cancelled."""
+        """Send queued items, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self.lanes):
                 group.create_task(self._work())
 
     async def until_empty(self) -> None:
-        """Return when nothing waits any more: for a clean shutdown (give it a deadline) and tests."""
+        """Return when no item waits any more: for a clean shutdown (with a deadline) and tests."""
         await self._idle.wait()
 
     async def _work(self) -> None:
@@ -143,10 +145,10 @@ class Outbox(ABC, Generic[T]):
                 continue
             if line:
                 await self._until_allowed(namespace)
-            if line:  # else all of it was dropped meanwhile
+            if line:  # else all its items were dropped meanwhile
                 if await self._next(line[next(iter(line))]):
                     pause.reset()
-                else:  # its line has no other lane meanwhile: a slow namespace has half of the lanes at most
+                else:  # meanwhile its line has no other lane: a slow namespace has half of the lanes at most
                     await asyncio.sleep(pause.delay())
             if line:
                 self._turns.put_nowait(at)
@@ -178,7 +180,7 @@ class Outbox(ABC, Generic[T]):
                 self._after_send(waiting.item, refusal)
             else:
                 self._again(waiting, self._delay(waiting, refusal))
-        except KubeError as silence:  # the watches log that
+        except KubeError as silence:  # the watches log the silence
             answers_others = time.monotonic() - self._client.silent_s > began
             waiting.tries += answers_others
             if waiting.tries >= self.retry.tries:
@@ -217,7 +219,7 @@ class Outbox(ABC, Generic[T]):
             line.pop(waiting.key, None)
 
     def _due(self, waiting: _Waiting[T]) -> None:
-        """Let it stand in its line, unless it was dropped while it waited for its next try."""
+        """Put the item into its line, unless it was dropped while it waited for its next try."""
         if self._find(waiting.namespace, waiting.key) is not waiting:
             return
         if waiting.line not in self._lines:
@@ -226,8 +228,11 @@ class Outbox(ABC, Generic[T]):
         self._lines[waiting.line][waiting.key] = waiting
 
     def _last_of_longest(self, has: int) -> _Waiting[T] | None:
-        """Return the item that gives its place to a namespace with `has` items; None if none has more."""
-        # above the average there is no need to look for the longest: a flood costs nothing more
+        """Return the last item of the namespace with the most items, which is dropped to make room.
+
+        Return None if that namespace has hardly more than `has` items.
+        """
+        # A namespace above the average can't displace others, so a flood does not search for the longest.
         if (has + 1) * len(self._waiting) > self._size:
             return None
         longest = max(self._waiting.values(), key=len)

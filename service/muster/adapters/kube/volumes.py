@@ -1,11 +1,11 @@
-"""From what the watches of claims, volumes, classes and drivers see to the gangs' inputs about claims.
+"""Turn claims, volumes, storage classes and CSI drivers from the watches into inputs about claims.
 
-An input says whether a claim's volume attaches to one node alone, once for each change of that. A claim is
-looked at again when its volume, class or driver changes.
+An input says whether a claim's volume attaches to one node only. It is sent once for each change of this
+fact. A claim is checked again when its volume, class or driver changes.
 
 Pods that share such a claim can run on one node only. kube-scheduler does not check this: the second pod
-would wait for its volume for ever. The access mode alone does not say it, since a volume of a network file
-system is mounted without being attached, whatever its claim says.
+would wait for its volume for ever. The access mode is not enough: a volume of a network file system is
+mounted without being attached, whatever mode its claim has.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolum
 from muster.gangs.messages.inputs import Input, VolumeClaimSeen
 
 ONE_NODE = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
-"""Access modes of one node. A claim with any other mode can be used on several."""
+"""Access modes of one node. A claim with any other mode can be used on several nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What counts of a claim that one node alone may use."""
+    """The facts that are kept of a claim that only one node may use."""
 
     volume: str
     storage_class: str
@@ -38,7 +38,8 @@ class VolumeIntake:
         self._claims: dict[str, Claim] = {}
         """Namespace and name → claims of one node, as they are now."""
         self._attached: dict[str, str | None] = {}
-        """Volume → its CSI driver, "" for another kind that is attached; None for one that never is."""
+        """Volume → its CSI driver; "" for another kind of volume that is attached; None for a volume that
+        never is."""
         self._provisioners: dict[str, str] = {}
         """Storage class → provisioner."""
         self._drivers: dict[str, bool] = {}
@@ -46,10 +47,10 @@ class VolumeIntake:
         self._claims_of = Grouped[str, str]()
         """Claims by the volume that they name."""
         self._reported_claims: set[str] = set()
-        """The claims that the gangs know to attach once."""
+        """The claims whose volumes attach once by the last inputs."""
 
     async def on_claim(self, key: str, obj: PersistentVolumeClaim | None) -> None:
-        """Take in a claim's change, and report whether its volume attaches to one node alone."""
+        """Take in a claim's change, and report whether its volume attaches to one node only."""
         claim = _claim(obj) if obj is not None else None
         self._claims.pop(key, None)
         self._claims_of.put(key, claim.volume or None if claim is not None else None)
@@ -90,10 +91,10 @@ class VolumeIntake:
                 await self._put(VolumeClaimSeen(time.monotonic(), namespace, name, once))
 
     def _attaches_once(self, key: str) -> bool:
-        """Return whether the claim's volume attaches to one node alone.
+        """Return whether the claim's volume attaches to one node only.
 
-        A claim without a volume yet gets one from its storage class's provisioner. A provisioner that is no
-        CSI driver makes volumes of file systems or of a node's own disk.
+        A claim without a volume gets its volume from its storage class's provisioner. A provisioner that is
+        no CSI driver makes volumes of file systems or of a node's own disk.
         """
         claim = self._claims.get(key)
         if claim is None:
@@ -106,7 +107,7 @@ class VolumeIntake:
 
 
 def _claim(claim: PersistentVolumeClaim) -> Claim | None:
-    """Return what counts of a claim; None if several nodes may use it at once."""
+    """Return the facts of a claim; None if several nodes may use it at once."""
     modes = claim.spec.access_modes or ()
     if not modes or not ONE_NODE.issuperset(modes):
         return None
@@ -114,7 +115,8 @@ def _claim(claim: PersistentVolumeClaim) -> Claim | None:
 
 
 def _driver(volume: PersistentVolume) -> str | None:
-    """Return a volume's CSI driver, "" for another kind that is attached, None for one that never is."""
+    """Return a volume's CSI driver; "" for another kind of volume that is attached; None for a volume that
+    never is."""
     spec = volume.spec
     if spec.csi is not None:
         return spec.csi.driver

@@ -1,14 +1,16 @@
-"""List, then watch, for ever: what the cluster holds, as a stream of changes.
+"""List, then watch, for ever: turn the cluster's objects into a stream of changes.
 
-The pieces that a naive watch lacks are why this module exists: bookmarks and a resource version to go on from
-after a cut; a new list after 410, with the deletions that happened meanwhile; a deadline on silence, since a
-dead connection says nothing; back-off with jitter; and a signal that all that existed has been seen.
+This module has the parts that a naive watch lacks. It keeps bookmarks and a resource version, to continue
+after a cut. After 410 it lists again, and reports the deletions that happened meanwhile. It has a deadline on
+silence, because a dead connection reports no error, and a back-off with jitter. And it signals that all
+existing objects have been seen.
 
-Silence is no fault: bookmarks of an idle resource come as often as etcd reports progress, every ten minutes
-by default. So a silent watch is opened again, and only if that fails is the view known to be behind.
+Silence alone is no fault: bookmarks of an idle resource come as often as etcd reports progress, every ten
+minutes by default. So a silent watch is reopened. Only if reopening fails do we know that our view is
+outdated.
 
-No object stops a watch. One that can't be read or handled is left out (`LeftOut`), and what the sink knows of
-it stays. Pages that are too large are asked for again in smaller ones, and read in slices of time.
+No object stops a watch. An object that can't be read or handled is left out (`LeftOut`), and the sink keeps
+its earlier state. Pages that are too large are requested again as smaller pages, and read in slices of time.
 """
 
 from __future__ import annotations
@@ -34,49 +36,52 @@ from muster.domain.rate import Backoff, Rate
 HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_GONE = 403, 404, 410
 FORBIDDEN_TRIES = 3
 CALM_S = 0.5
-"""A watch that was taken up again and has brought nothing for so long has caught up."""
+"""A resumed watch that has received nothing for this time has caught up."""
 SHORT_LIVED_S = 1.0
-"""A watch that ended sooner and brought nothing counts as a failure: no hot loop against a broken server."""
+"""A watch that ended sooner and received nothing counts as a failure, which prevents a hot loop against a
+broken server."""
 PAGE_BYTES = 8 * 1024 * 1024
-"""Of a list, at a time. 500 pods have 3 MB; the API server would also send 500 times 1.5 MB."""
+"""Largest number of bytes of a page of a list. 500 pods have 3 MB, but the API server would also send 500
+times 1.5 MB."""
 SILENT_TIMES = 8
-"""After this number of watches that brought nothing a list is read: a proxy may hold back what they bring."""
+"""After this number of watches that received nothing, a list is read, because a proxy may hold events back.
+"""
 SLICE_S = 0.005
-"""Objects are read for so long before the loop's other tasks get a turn."""
+"""Time for which objects are read before other tasks of the event loop get a turn."""
 THREAD_BYTES = 256 * 1024
-"""What is larger is decoded on a thread."""
+"""Larger texts are decoded on a thread."""
 
 Text = TypeVar("Text", bytes, msgspec.Raw)
 Decoded = TypeVar("Decoded")
 LARGE_BYTES = 64 * 1024
-"""Changes above this are paid for."""
+"""Changes with more bytes than this are charged to their namespace."""
 BYTES_PER_S = 2 * 1024 * 1024
-"""Of large changes of one namespace: this costs 15 to 50 ms in a second."""
+"""Rate of large changes of one namespace. It costs 15 to 50 ms in a second."""
 BURST_BYTES = 32 * 1024 * 1024
-"""What a namespace may change at once."""
+"""Bytes of large changes that a namespace may make at once."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Of changes that wait, in all namespaces. A change beyond that is read at once."""
+"""Largest number of bytes of waiting changes, in all namespaces. A further change is read at once."""
 
 log = structlog.get_logger(__name__)
 
 
 class _Expired(Exception):
-    """The resource version is too old to go on from: list again."""
+    """The resource version is too old to continue from: list again."""
 
 
 Sink = Callable[[str, T | None], Awaitable[None]]
-"""Takes the key of an object (`Resource.key`), and the object as it is now. None: it was deleted, perhaps
-while the watch was down. Changes come in order, and the watch waits for the sink."""
+"""Takes the key of an object (`Resource.key`) and its present state; None if it was deleted, perhaps while
+the watch was interrupted. Changes come in order, and the watch waits for the sink."""
 
 
 class Watcher(Generic[T]):
     """Watches one resource and awaits `sink` for every change, in order. `run` ends only by cancellation.
 
-    What is `optional` and not served counts as seen in full, with no objects, and is looked for again.
-
-    `sink` sets the pace: while it waits, nothing is read, and TCP holds the server back. `on_silence` is told
-    when the view is known to be behind (True: no watch stands) and when it has caught up. `on_absence` is
-    told when the resource is found not to be served to this account (True), and when it is.
+    An `optional` resource that is not served counts as seen, without objects, and is tried again later.
+    `sink` sets the pace: while it waits, nothing is read, and TCP holds the server back. `on_silence(True)`
+    reports that our view is outdated, because no watch is established, and `on_silence(False)` that it has
+    caught up. `on_absence(True)` reports that the resource is not served to this account, and
+    `on_absence(False)` that it is.
     """
 
     def __init__(
@@ -92,7 +97,7 @@ class Watcher(Generic[T]):
     ) -> None:
         self.synced = asyncio.Event()
         self.last_heard = time.monotonic()
-        """When the server last said anything, monotonic seconds."""
+        """When the server last sent anything, in monotonic seconds."""
         self._client = client
         self._resource = resource
         self._sink = sink
@@ -100,12 +105,12 @@ class Watcher(Generic[T]):
         self._settings = settings
         self._backoff = Backoff(self._settings.backoff_first_s, self._settings.backoff_limit_s)
         self._known_versions: dict[str, str] = {}
-        """Key → resource version of what the sink believes to exist."""
+        """Key → resource version of the objects that exist by the sink's knowledge."""
         self._version = ""
         self._place = 0
-        """Which of the resource's paths is watched."""
+        """Index of the resource's path that is watched."""
         self._listed = 0
-        """Which of the resource's paths was listed last."""
+        """Index of the resource's path that was listed last."""
         self._absent = False
         self._left_out = left_out or LeftOut(metrics)
         self._page_size = self._settings.page_size
@@ -113,11 +118,11 @@ class Watcher(Generic[T]):
         self._on_absence = on_absence
         self._silent, self._silences = False, 0
         self._forbidden = 0
-        """How often in a row the list was forbidden."""
+        """Number of consecutive lists that were forbidden."""
 
     @property
     def not_allowed(self) -> bool:
-        """Return whether the account may not read the resource, so that it counts as not there."""
+        """Return whether the account may not read the resource. Then it counts as not served."""
         return self._absent and self._forbidden >= FORBIDDEN_TRIES
 
     async def run(self) -> None:
@@ -162,9 +167,9 @@ class Watcher(Generic[T]):
             await asyncio.sleep(min(delay, self._settings.backoff_limit_s))
 
     def _is_not_served(self, status: int) -> bool:
-        """Return whether the refusal says that there is nothing to watch.
+        """Return whether the refusal means that the resource is not served.
 
-        An API server that has just started may forbid for a moment what it grants.
+        An API server that has just started may forbid a granted request for a moment.
         """
         if status == HTTP_FORBIDDEN and self._resource.by_right:
             self._forbidden += 1
@@ -175,7 +180,8 @@ class Watcher(Generic[T]):
         return True
 
     async def _look_elsewhere(self) -> None:
-        """Nothing is served at this path: go on with the next one, or wait until the CRD is installed."""
+        """Continue with the next path, because this path is not served, or wait until the CRD is
+        installed."""
         self._version = ""
         self._heard()
         self._place = (self._place + 1) % len(self._resource.paths)
@@ -200,7 +206,7 @@ class Watcher(Generic[T]):
             self._silent = silent
 
     async def _caught_up(self, after_s: float = 0.0) -> None:
-        """Note that the watch works: what was missed comes at once, or nothing was."""
+        """Note that the watch works. Missed changes, if there are any, come at once."""
         await asyncio.sleep(after_s)
         await self._is_silent(False)
         self._backoff.reset()
@@ -208,8 +214,8 @@ class Watcher(Generic[T]):
     # --- list ----------------------------------------------------------------------------------------
 
     async def _list(self) -> None:
-        """Bring the sink to the state of one list. The very first list streams page by page; a later one is
-        read to its end first, so that what is gone is said before what replaced it."""
+        """Bring the sink to the state of one list. The first list is delivered page by page. A later list is
+        read to its end first, so that deletions are reported before the objects that replaced them."""
         pages: list[Page[T]] = []
         later = bool(self._known_versions)
         token = ""
@@ -252,7 +258,7 @@ class Watcher(Generic[T]):
         return Page(items, raw.version, raw.token, tuple(unreadable))
 
     async def _raw_page(self, token: str) -> Page[msgspec.Raw]:
-        """Return the next page, of fewer objects if they are large."""
+        """Return the next page. It has fewer objects if they are large."""
         while True:
             query = {**self._resource.select, "limit": str(self._page_size)}
             query |= {"continue": token} if token else {}
@@ -268,7 +274,8 @@ class Watcher(Generic[T]):
             return await self._decoded(self._resource.raw_page, body)
 
     async def _decoded(self, decode: Callable[[Text], Decoded], text: Text) -> Decoded:
-        """Decode on a thread what is large: it may be deep, too, which takes tens of milliseconds."""
+        """Decode the text; a large one on a thread, because it may also be deep, which takes tens of
+        milliseconds."""
         return await asyncio.to_thread(decode, text) if len(text) > THREAD_BYTES else decode(text)
 
     async def _deliver(self, page: Page[T]) -> None:
@@ -282,7 +289,7 @@ class Watcher(Generic[T]):
     async def _deliver_deletions(self, pages: list[Page[T]]) -> None:
         unreadable = [problem for page in pages for problem in page.unreadable]
         if any(not problem.key for problem in unreadable):
-            return  # we can't tell which of the known objects these are: better one too many than one too few
+            return  # unreadable objects have no key here: rather keep a deleted one than drop one
         listed = {self._resource.key(item.metadata) for page in pages for item in page.items}
         listed.update(problem.key for problem in unreadable)
         for key in [key for key in self._known_versions if key not in listed]:
@@ -324,7 +331,7 @@ class Watcher(Generic[T]):
             event = await self._decoded(self._resource.event, line)
         except Undecodable as problem:
             if not problem.key:
-                raise  # it is unknown which change was missed: list again
+                raise  # the missed change is unknown: list again
             self._leave_out(problem)
             return
         if isinstance(event, Status):
@@ -390,17 +397,17 @@ class PacedWatcher(Watcher[T]):
 
     To change a label of a pod of 1.5 MiB costs its user a small request, and the service 10 to 40 ms. One of
     256 KiB costs 4 ms. So a namespace pays for the bytes of large objects. Above its rate the last change of
-    each object waits, and those between are never decoded. What is new, gone or bound now is read at once:
-    GPUs may be taken.
+    each object waits, and those between are never decoded. New, deleted and newly bound objects are read at
+    once: GPUs may be taken.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._waiting: dict[str, tuple[str, bytes]] = {}
-        """Key → namespace and last line of a change that waits, the first to come first."""
+        """Key → namespace and last line of a waiting change, the oldest first."""
         self._waiting_bytes = 0
         self._rate = Rate(BURST_BYTES / BYTES_PER_S)
-        """By namespace."""
+        """The rate of large changes of each namespace."""
         self._nodes: dict[str, str] = {}
         """Key → node of each large object, as it was read last."""
         self._turn = asyncio.Lock()
@@ -445,12 +452,12 @@ class PacedWatcher(Watcher[T]):
             await super()._gone(key)
 
     def _forget(self, key: str) -> None:
-        """Drop a change that waits: there is a later one."""
+        """Drop a waiting change, because a later one has come."""
         _, line = self._waiting.pop(key, ("", b""))
         self._waiting_bytes -= len(line)
 
     async def _read_later(self) -> None:
-        """Read what waits as each namespace has paid."""
+        """Read waiting changes as fast as the rate of each namespace allows."""
         while self._waiting:
             key = min(self._waiting, key=lambda key: self._rest_s(self._waiting[key][0]))
             namespace, line = self._waiting[key]
@@ -481,7 +488,7 @@ class PacedWatcher(Watcher[T]):
 
 
 def _large_change(line: bytes) -> _Object | None:
-    """Return what tells a changed object and its node; None for all other lines."""
+    """Return the identity of a changed object and its node; None for other lines."""
     try:
         change = _change.decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):

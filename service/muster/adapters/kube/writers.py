@@ -1,7 +1,6 @@
-"""What is written to the API server: events, evictions, statuses of PodGroups, and conditions of pods that
-wait.
+"""The writes to the API server: events, evictions, statuses of PodGroups, and conditions of waiting pods.
 
-Each has an outbox of its own, which keeps, bounds and repeats what is to be written. No caller waits.
+Each kind of write has an outbox, which queues, limits and repeats the writes. No caller waits.
 """
 
 from __future__ import annotations
@@ -26,24 +25,26 @@ from muster.domain.printable import printable
 from muster.gangs.messages.instructions import EmitEvent, EventReason, Evict, ShowWaiting, WriteStatus
 
 MOST_EVICTIONS = 20_000
-"""The most pods that may wait, of all namespaces. A pod above it is dropped; the gangs ask for it again."""
+"""Largest number of waiting pods, of all namespaces. Further pods are dropped, and the gangs request their
+eviction again."""
 NOT_THERE = (404, 409)
-"""The pod is gone, or another one bears its name."""
+"""Status codes: the pod is gone, or another pod has its name."""
 
 MOST_STATUSES = 10_000
-"""Objects whose status may wait, and whose conditions are remembered: more PodGroups than a cluster has."""
+"""Largest number of objects whose status may wait, and whose conditions are remembered: more PodGroups than a
+cluster has."""
 TEXT_LIMIT = 1024
 """Characters of one text in a status."""
 CONDITION = "gpu.topology/WaitingForMembers"
 COMPLETE = ("GangComplete", "The gang waits for no member.")
-"""Reason and message once it is over."""
+"""Reason and message once the gang is complete."""
 Said = tuple[str, str]
 """Reason and message."""
 COMPONENT = "muster"
 MESSAGE_LIMIT = 1024
 """Bytes that the API server takes in `message`; our sentences put the cause first."""
 CONFLICT = 409
-"""There is an event of this name: a try whose answer did not come had landed."""
+"""Status code: an event of this name exists, because an earlier try without an answer succeeded."""
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,198}[a-z0-9])?")
 NORMAL = frozenset({EventReason.WAITING, EventReason.PLACED})
 
@@ -61,10 +62,10 @@ class _Pod:
 class Evictor(Outbox[_Pod]):
     """Evicts the bound members of gangs that are given up, through the API that honours disruption budgets.
 
-    An eviction that is refused for long is given up. The gangs ask for it again as long as the pod is there.
+    An eviction that is refused for long is given up. The gangs request it again as long as the pod exists.
     The UID is a precondition, so a later pod of the same name is left alone. Before each eviction the evictor
-    asks `evicts` whether it is still wanted, by UID: the gang may have become complete while the pod waited.
-    An eviction without an answer is sent once more. For a pod that terminates already this changes nothing.
+    calls `evicts` with the UID: the gang may have become complete while the pod waited. An eviction without
+    an answer is sent again. For a pod that already terminates, this changes nothing.
     """
 
     def __init__(self, client: KubeClient, metrics: Metrics, evicts: Callable[[str], bool]) -> None:
@@ -73,7 +74,7 @@ class Evictor(Outbox[_Pod]):
         self._metrics = metrics
 
     def evict(self, instruction: Evict) -> None:
-        """Queue the pods that do not wait already. Never waits."""
+        """Queue the pods that are not queued yet. Never waits."""
         for name, uid in instruction.pods:
             pod = _Pod(instruction.namespace, name, uid, instruction.why)
             if self._put(instruction.namespace, uid, pod) is not None:
@@ -109,24 +110,24 @@ class Evictor(Outbox[_Pod]):
 class StatusWriter(Outbox[WriteStatus]):
     """Writes the status of PodGroup objects, by merge patch of the status subresource.
 
-    What came while the API server did not answer replaces what waited. So an outage costs one write for each
-    object, and not one for each change. A patch without an answer may land after the next one: the watch
-    shows it then, and the gangs ask for the status again. Only PodGroups of our own API are written: gangs
-    ask for no others.
+    A new status replaces the waiting status of its object. So an outage of the API server costs one write for
+    each object, and not one for each change. A patch without an answer may succeed after the next one. Then
+    the watch shows the old status, and the gangs request the status again. Only PodGroups of our own API are
+    written, because gangs request no others.
     """
 
     retry = Retry(tries=100, limit_s=30.0)
-    """Some 40 minutes: what an object shows is asked for again only when it changes."""
+    """Some 40 minutes of tries, because a status is requested again only when the object changes."""
 
     def __init__(self, client: KubeClient, metrics: Metrics) -> None:
         super().__init__(client, Rates.unlimited(MOST_STATUSES))
         self._metrics = metrics
         self._since: OrderedDict[str, dict[str, tuple[bool, str]]] = OrderedDict()
-        """By object: condition → (status, since when)."""
+        """Object → condition → (status, since when)."""
 
     def write(self, instruction: WriteStatus) -> None:
-        """Remember what the object is to show. Never waits."""
-        # by name, not UID: what was to be said of an object that is made anew is never said of it
+        """Queue the status of an object. Never waits."""
+        # keyed by name, not UID: the status of a deleted object is replaced by that of its successor
         if self._put(instruction.namespace, instruction.name, instruction) is not None:
             self._metrics.status("dropped")
 
@@ -135,12 +136,12 @@ class StatusWriter(Outbox[WriteStatus]):
         await self._client.patch(f"status of podgroup {item.namespace}/{item.name}", path, self._body(item))
 
     def _after_send(self, item: WriteStatus, refusal: KubeError | None) -> None:
-        if refusal is not None:  # gone, or of a CRD that is not ours
+        if refusal is not None:  # the object is gone, or its CRD is not ours
             log.warning("status not written", podgroup=f"{item.namespace}/{item.name}", error=str(refusal))
         self._metrics.status("written" if refusal is None else "failed")
 
     def _body(self, instruction: WriteStatus) -> dict[str, object]:
-        """Return the status as a patch, in which null takes away what is empty."""
+        """Return the status as a patch, in which null removes empty fields."""
         status = instruction.status
         return {
             "status": {
@@ -158,7 +159,7 @@ class StatusWriter(Outbox[WriteStatus]):
         }
 
     def _condition(self, uid: str, condition: Condition) -> dict[str, object]:
-        """With the time since when it is so, as far as this process knows."""
+        """Return the condition with the time of its last transition, as far as this process knows."""
         states = self._since.setdefault(uid, {})
         self._since.move_to_end(uid)
         if len(self._since) > MOST_STATUSES:
@@ -179,12 +180,12 @@ class StatusWriter(Outbox[WriteStatus]):
 class ConditionWriter(Outbox[_Pod]):
     """Writes the condition `gpu.topology/WaitingForMembers` of pods whose gang is incomplete.
 
-    The gangs say what each pod is to show, and the watch says what it shows. What differs is written. So a
-    write that was lost, dropped or overtaken by another is repeated. What a bound pod shows is taken back,
-    also if another service wrote it. Only the service that `leads` writes.
+    The gangs state the condition that each pod must have, and the watch shows the condition that it has.
+    Differences are written, so a write that was lost, dropped or overtaken is repeated. The condition of a
+    bound pod is taken back, also if another service wrote it. Only the service that `leads` writes.
 
-    The pod's other conditions belong to others: a strategic merge patch leaves them alone. The UID in the
-    patch keeps a later pod of the same name from being told.
+    Other conditions of the pod belong to other writers, and a strategic merge patch does not change them. The
+    UID in the patch protects a later pod of the same name.
     """
 
     def __init__(self, client: KubeClient, metrics: Metrics, leads: Callable[[], bool], rates: Rates) -> None:
@@ -192,22 +193,23 @@ class ConditionWriter(Outbox[_Pod]):
         self._metrics = metrics
         self._leads = leads
         self._desired: dict[str, tuple[_Pod, Said | None]] = {}
-        """By UID: what pods are to show. None: nothing any more, which is forgotten once it is so."""
+        """UID → the pod and its desired condition. None: no condition; the entry is dropped once the pod has
+        none."""
         self._shown: dict[str, Said] = {}
-        """By UID: what pods show."""
+        """UID → the condition that the pod shows."""
         self._sent: dict[str, Said | None] = {}
-        """By UID: what the write under way says."""
+        """UID → the condition in the write under way."""
         self._unreviewed: set[str] = set()
-        """UIDs of pods that may show what is over, seen while another service was the leader."""
+        """UIDs of pods that were seen while another service led, and may show an old condition."""
         self._fails = False
 
     @property
     def pod_count(self) -> int:
-        """Return of how many pods anything is kept."""
+        """Return the number of pods about which facts are kept."""
         return len(self._desired.keys() | self._shown.keys() | self._sent.keys() | self._unreviewed)
 
     def show(self, instruction: ShowWaiting) -> None:
-        """Take in what pods are to show. Never waits."""
+        """Take in the desired condition of pods. Never waits."""
         self._catch_up()
         text = (
             (instruction.reason, printable(instruction.message, TEXT_LIMIT)) if instruction.reason else None
@@ -221,7 +223,7 @@ class ConditionWriter(Outbox[_Pod]):
                 self._review(uid)
 
     def see(self, uid: str, obj: PodObject | None) -> None:
-        """Take in what a pod shows; None if it is gone. Never waits."""
+        """Take in the condition that a pod shows; None if the pod is gone. Never waits."""
         if obj is None:
             self._desired.pop(uid, None)
             self._shown.pop(uid, None)
@@ -248,7 +250,7 @@ class ConditionWriter(Outbox[_Pod]):
                 self._review(uid)
 
     def _review(self, uid: str) -> None:
-        """Queue the pod if it is to show something else than it shows."""
+        """Queue the pod if its condition differs from the desired one."""
         if uid not in self._desired:
             return
         pod, desired = self._desired[uid]
@@ -259,7 +261,7 @@ class ConditionWriter(Outbox[_Pod]):
             self._unreviewed.add(uid)
         elif (dropped := self._put(pod.namespace, uid, pod)) is not None:
             if dropped.uid not in self._shown:
-                self._desired.pop(dropped.uid, None)  # it may be gone, which nothing would say again
+                self._desired.pop(dropped.uid, None)  # the pod may be gone, which would not be reported again
             self._metrics.condition("dropped")
 
     def _is_due(self, item: _Pod) -> bool:
@@ -284,7 +286,7 @@ class ConditionWriter(Outbox[_Pod]):
             self._review(item.uid)
         elif isinstance(refusal, ApiError) and refusal.status in NOT_THERE:
             self._metrics.condition("gone")
-            # The gangs may have named the pod after the watch said that it is gone.
+            # The gangs may have named the pod after the watch reported its deletion.
             self._desired.pop(item.uid, None)
         else:
             self._metrics.condition("failed")
@@ -317,15 +319,14 @@ class _Post:
     message: str
     event_time: datetime
     id: str
-    """Of the event's own name, the same at each try."""
+    """Part of the event's name, the same at each try."""
 
 
 class EventPoster(Outbox[_Post]):
-    """Posts Kubernetes events: what users see in `kubectl describe`. `instance` names this process in them.
+    """Posts Kubernetes events, which users see in `kubectl describe`. `instance` names this process in them.
 
-    An event that does not fit into the queue is dropped and counted: an event is a courtesy, the pods'
-    condition and /gangs carry the same sentence. core/v1 is used because `kubectl describe` and every
-    collector read it.
+    An event that does not fit into the queue is dropped and counted, because the pods' condition and /gangs
+    have the same sentence. core/v1 is used because `kubectl describe` and every collector read it.
     """
 
     def __init__(self, client: KubeClient, metrics: Metrics, instance: str, settings: Events) -> None:
@@ -345,11 +346,12 @@ class EventPoster(Outbox[_Post]):
             if self._is_repeated(uid, instruction.reason, message):
                 self._metrics.event("repeated")
             elif (dropped := self._put(namespace, post.id, post, of=uid)) is not None:
-                self._last.pop(dropped.uid, None)  # it was not said
+                self._last.pop(dropped.uid, None)  # it was not posted
                 self._metrics.event("dropped")
 
     def _is_repeated(self, uid: str, reason: EventReason, message: str) -> bool:
-        """Whether the object's last event said the same not long ago: a retry, and no change of state."""
+        """Return whether the object's last event was the same, not long ago: a retry, and no change of
+        state."""
         now, last = time.monotonic(), self._last.pop(uid, None)
         same = last is not None and last[:2] == (reason, message)
         if same and last is not None and now - last[2] < self._settings.repeat_after_s:
@@ -398,7 +400,8 @@ class EventPoster(Outbox[_Post]):
 
 
 def _event_name(post: _Post) -> str:
-    """Return the event's own name. A controller may be called what no object can be called."""
+    """Return the event's name. It can't always contain the controller's name, which may be invalid for an
+    event."""
     is_object_name = _OBJECT_NAME.fullmatch(post.name[:200])
     return f"{post.name[:200] if is_object_name else COMPONENT}.{post.id}"
 
@@ -408,7 +411,7 @@ def _text_of(at: datetime) -> str:
 
 
 def _shorten(message: str) -> str:
-    """At most MESSAGE_LIMIT bytes of UTF-8."""
+    """Return the message, cut to MESSAGE_LIMIT bytes of UTF-8."""
     encoded = message.encode()
     if len(encoded) <= MESSAGE_LIMIT:
         return message

@@ -1,8 +1,8 @@
-"""Who may see the page, where tokens are needed: the API server says whose a token is and what they may.
+"""Access to the page by token. The API server tells the user of a token, and the user's rights.
 
-Everything fails closed. What the API server says counts for a short time, so that it is asked seldom. How
-often it is asked is bounded: requests of the scheduler must not wait for the page. Tokens that were allowed
-before have a bound of their own, so a flood of unknown tokens cuts no user off.
+Everything fails closed. An answer of the API server is valid for a short time, so that it is asked rarely.
+The number of questions is limited, because requests of the scheduler must not wait for the page. Tokens that
+were allowed before have a limit of their own, so a flood of unknown tokens cuts no user off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BURST = 20.0
 
 
 class Answer(Enum):
-    """What is said of a token."""
+    """The answer about a token."""
 
     ALLOWED = 200
     UNKNOWN = 401
@@ -54,7 +54,7 @@ class _User(msgspec.Struct, rename={"user": "username"}):
 
 
 class _Status(msgspec.Struct):
-    """What a TokenReview or a SubjectAccessReview says."""
+    """The status of a TokenReview or a SubjectAccessReview."""
 
     authenticated: bool = False
     user: _User = msgspec.field(default_factory=_User)
@@ -85,7 +85,7 @@ class Access:
         )
 
     async def check(self, authorization: str) -> Answer:
-        """Return what is said of the token in an Authorization header."""
+        """Return the answer about the token in an Authorization header."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:

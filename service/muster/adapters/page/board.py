@@ -1,7 +1,8 @@
-"""What all browsers see: looked at in small parts while one is connected, and told as changes.
+"""The state that all browsers see. It is read in small parts while a browser is connected, and sent as
+changes.
 
-Nothing is looked at while no browser is connected. A look takes as many short turns of the loop as it needs.
-The pause after it is at least PAUSE_SHARE times as long as what it took.
+The cluster is not read while no browser is connected. A look takes as many short turns of the event loop as
+it needs. The pause after it is at least PAUSE_SHARE times as long as the look.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class Board:
         return await asyncio.shield(self._body[1])  # others wait for it too
 
     async def detail(self, key: str) -> bytes | None:
-        """Return what is known of one gang as JSON; None if there is none."""
+        """Return the details of one gang as JSON; None if there is no such gang."""
         details = self._source.gangs.details(key)
         if details is None:
             return None
@@ -224,7 +225,7 @@ class Board:
                 part = names[start : start + NODES_AT_ONCE]
                 nodes = self._source.gangs.snapshot().nodes
                 for number, (name, takers) in enumerate(
-                    zip(part, self._source.gangs.gpus_taken(part), strict=True), start
+                    zip(part, self._source.gangs.gpus_of_pods(part), strict=True), start
                 ):
                     state, count = nodes.get(name), firsts[number + 1] - firsts[number]
                     now = closed(state)
@@ -288,7 +289,7 @@ class Board:
 
 
 def _change(old: _Seen, new: _Seen, cells: list[tuple[int, int]]) -> dict[str, Any]:
-    """Return what has changed, under the same layout: `cells`, and all else."""
+    """Return the changes under the same layout: `cells`, and all others."""
     shut = sorted(old.closed.items() ^ new.closed.items())
     owners = new.owners.items() - old.owners.items()
     parts = {

@@ -1,4 +1,4 @@
-"""What the page says of one gang: its place with links and bandwidth, what was refused, its timeline."""
+"""The page's details of one gang: its place with links and bandwidth, refused nodes, and its timeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from muster.domain.sentences import as_far_as, doubts
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, bits
 from muster.gangs.messages.instructions import Moved
-from muster.gangs.reporting.places import GangDetails, GpusTaken
+from muster.gangs.reporting.places import GangDetails, PodGpus
 from muster.placement.cluster.fabric import MAX_RING_GPUS
 from muster.placement.gpus.links import MB_PER_GB, rings
 from muster.placement.model.objective import values_of
@@ -30,7 +30,7 @@ MOST_REFUSED = 64
 def describe(
     details: GangDetails, snapshot: Snapshot, steps: Sequence[Step], known_since: float
 ) -> dict[str, Any]:
-    """Return what the browser shows of a gang.
+    """Return the details of a gang that the browser shows.
 
     It may take long, where the rings of a kind of node are computed for the first time.
     """
@@ -58,14 +58,14 @@ def describe(
     }
 
 
-def _by_node(places: Sequence[GpusTaken]) -> Mapping[str, list[GpusTaken]]:
-    places_by_node = defaultdict[str, list[GpusTaken]](list)
+def _by_node(places: Sequence[PodGpus]) -> Mapping[str, list[PodGpus]]:
+    places_by_node = defaultdict[str, list[PodGpus]](list)
     for place in places:
         places_by_node[place.node].append(place)
     return places_by_node
 
 
-def _node(name: str, places: Sequence[GpusTaken], snapshot: Snapshot) -> dict[str, Any]:
+def _node(name: str, places: Sequence[PodGpus], snapshot: Snapshot) -> dict[str, Any]:
     """Return the gang's GPUs on a node, and how they are joined."""
     state = snapshot.nodes.get(name)
     mask = 0
@@ -108,7 +108,7 @@ def _ring(topology: GpuTopology, mask: int) -> dict[str, float] | None:
     return {"weakest": weakest / MB_PER_GB, "total": int(table.total[mask]) / MB_PER_GB} if weakest else None
 
 
-def _pod(place: GpusTaken) -> dict[str, Any]:
+def _pod(place: PodGpus) -> dict[str, Any]:
     return {
         "pod": place.pod,
         "node": place.node,

@@ -15,7 +15,7 @@ from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, bits
 from muster.domain.words import natural
-from muster.gangs.reporting.places import GpusTaken
+from muster.gangs.reporting.places import PodGpus
 
 MOST_CHARACTERS = 63
 """Of a name that a label gives, as of any label value in Kubernetes."""
@@ -66,7 +66,7 @@ class Layout:
         return tuple(firsts)
 
     def shown(self) -> dict[str, Any]:
-        """Return what the browser draws. Texts that many nodes share stand there once."""
+        """Return the layout that the browser draws. Texts that many nodes share are in it once."""
         models: dict[str, int] = {}
         islands: dict[str, int] = {}
         domains: dict[str, int] = {"": 0}
@@ -202,7 +202,7 @@ class Numbers:
         yield from self._of.items()
 
 
-def cells_of(state: NodeState, takers: Iterable[GpusTaken], numbers: Numbers) -> list[int]:
+def cells_of(state: NodeState, takers: Iterable[PodGpus], numbers: Numbers) -> list[int]:
     """Return the number of each GPU of a node."""
     count, unhealthy = state.node.topology.gpu_count, state.node.unhealthy
     cells = [

@@ -1,4 +1,4 @@
-"""What is known of a cluster before it is judged."""
+"""The facts about a cluster, before the checks."""
 
 from __future__ import annotations
 

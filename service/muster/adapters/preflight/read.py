@@ -34,7 +34,7 @@ from muster.adapters.preflight.facts import (
     Right,
     rights,
 )
-from muster.dialects.devices.offers import Offer
+from muster.dialects.devices.offers import NodeOffer
 from muster.dialects.devices.slices import Slices
 from muster.dialects.nodes import nodes as node_dialect
 from muster.dialects.objects import NodeObject, PodObject
@@ -204,7 +204,7 @@ class Reader:
         return bool(answer["status"].get("allowed"))
 
     async def _devices(self, served: dict[str, frozenset[str]]) -> Slices:
-        """Return what DRA drivers publish."""
+        """Return the objects that DRA drivers publish."""
         slices = Slices(DEFAULTS)
         if "resourceslices" in served.get("resource.k8s.io/v1", frozenset()):
             for resource_slice in await self._pages(decode.RESOURCE_SLICES):
@@ -250,7 +250,7 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def _node(obj: NodeObject, offer: Offer, agent: bool) -> NodeFacts:
+def _node(obj: NodeObject, offer: NodeOffer, agent: bool) -> NodeFacts:
     node = node_dialect.read(obj, offer=offer, agent=agent)
     offered = obj.status.allocatable or {}
     gpus = {

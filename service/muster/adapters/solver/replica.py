@@ -46,7 +46,7 @@ class Changed(NamedTuple):
 
 
 Facts = tuple[tuple[Level, ...], tuple[TypicalRequest, ...], Naming]
-"""What a snapshot says besides its nodes, as its constructor takes it."""
+"""The facts of a snapshot other than its nodes, as its constructor takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Difference:
 
 
 class Sent:
-    """What one process has been sent, on the service's side."""
+    """The state that one process has been sent, on the service's side."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -77,7 +77,8 @@ class Sent:
         """Of these topologies."""
 
     def difference(self, snapshot: Snapshot) -> Difference:
-        """Return what the process must get for this snapshot. From now on the snapshot counts as sent."""
+        """Return the update that the process needs for this snapshot. From now on the snapshot counts as
+        sent."""
         names, states = list(snapshot.nodes), list(snapshot.nodes.values())
         facts = _facts(snapshot)
         new_facts = None if facts == self._facts else facts

@@ -1,4 +1,4 @@
-"""What the service and the planner's process say to each other: pickles in frames, on one stream socket.
+"""The messages between the service and the planner's process: pickles in frames, on one stream socket.
 
 Both ends are the same program, so pickle is safe here. Dataclasses with slots pickle slowly by default: some
 microseconds each, in Python. So each class of the domain is reduced to its constructor and its fields.

@@ -1,4 +1,4 @@
-"""What Muster says about itself: logs, traces, metrics.
+"""Muster's own telemetry: logs, traces, metrics.
 
 Each module of this folder stands alone; none of them decides anything.
 """

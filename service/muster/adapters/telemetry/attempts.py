@@ -89,7 +89,8 @@ class _Attempt:
     trace_id: str
     root: Span | None
     offset_ns: int
-    """What makes a time of the inputs' clock one since the epoch. It is read once: clocks may be set."""
+    """Offset from the inputs' clock to nanoseconds since the epoch. It is read once, because clocks may be
+    set."""
     link: str = ""
     part: _Part | None = None
     parts: list[_Part] = field(default_factory=list)
@@ -168,7 +169,7 @@ class Attempts:
         return attempt.trace_id if attempt is not None and attempt.root is not None else ""
 
     def traceparent(self, gang: str) -> str:
-        """Return what the verdict carries, "" if no spans are exported."""
+        """Return the traceparent of the verdict; "" if no spans are exported."""
         attempt = self._open.get(gang)
         if attempt is None or attempt.root is None:
             return ""
@@ -283,7 +284,7 @@ class Attempts:
 
 
 def _attributes_of(solve: Solve) -> Attributes:
-    """Return what the planner was asked."""
+    """Return the planner's question, as attributes."""
     request = solve.request
     return {
         "muster.generation": solve.generation,
@@ -314,7 +315,7 @@ def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list
 
 
 def describe(decision: Decision | None) -> Attributes:
-    """Return what a decision says, as attributes."""
+    """Return a decision, as attributes."""
     if decision is None:
         return {"muster.outcome": "failed"}
     if not isinstance(decision, Placed):

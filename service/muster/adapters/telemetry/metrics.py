@@ -16,7 +16,7 @@ from muster.gangs.record.phases import Phase
 R = TypeVar("R")
 
 LASTING = (Phase.RUNNING, Phase.FINISHED)
-"""Phases in which a gang waits for nothing: how long it is in them is no figure of the scheduler."""
+"""Phases in which a gang waits for nothing. Their length says nothing about the scheduler."""
 _MILLISECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _UP_TO_HOURS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 14400.0)
@@ -33,19 +33,20 @@ class ReadAtScrape(Generic[R]):
 
 
 class Metrics:
-    """All metrics of the service. What is named like an event counts it; dashboards see the names."""
+    """All metrics of the service. A method with the name of an event counts it. Dashboards use the metrics'
+    names."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.before_scrape: Callable[[], Awaitable[None]] = _nothing
-        """Reads what takes long, before the event loop is held for a scrape."""
+        """Reads slow figures before the event loop is held for a scrape."""
         self._add_planner()
         self._add_gangs()
         self._add_shim()
         self._add_api_server()
 
     def _add_planner(self) -> None:
-        """Add what is told of decisions."""
+        """Add the metrics of decisions."""
         self.decision_seconds = self._histogram(
             "muster_decision_seconds", "Time that the planner took for one decision.", "outcome"
         )
@@ -69,7 +70,7 @@ class Metrics:
         self.planner_failed = self._count("muster_planner_failures", "Defects: place() raised.")
 
     def _add_gangs(self) -> None:
-        """Add what is told of the life of gangs."""
+        """Add the metrics of the life of gangs."""
         self.phase_seconds = self._histogram(
             "muster_gang_phase_seconds",
             "Time that a gang was in a phase, when it left it.",
@@ -82,7 +83,7 @@ class Metrics:
         )
 
     def _add_shim(self) -> None:
-        """Add what is told of sessions with the shim."""
+        """Add the metrics of sessions with the shim."""
         self._delivered = self._count("muster_verdicts", "Verdicts pushed to the shim.", "outcome")
         self._undelivered = self._count(
             "muster_verdicts_undelivered", "Verdicts while no shim was connected."
@@ -95,7 +96,7 @@ class Metrics:
         )
 
     def _add_api_server(self) -> None:
-        """Add what is told of reading from the API server and of writing to it."""
+        """Add the metrics of reads from the API server and of writes to it."""
         self.watch_restarted = self._count(
             "muster_watch_restarts", "Watches that broke and were begun again.", "resource", "reason"
         )
@@ -160,7 +161,7 @@ class Metrics:
         return encode(self.registry), content_type
 
     def _count(self, name: str, text: str, *labels: str) -> Callable[..., None]:
-        """Add a counter. Return what adds 1 to it, given the values of its labels."""
+        """Add a counter. Return a function that adds 1 to it, given the values of its labels."""
         counter = Counter(name, text, labels, registry=self.registry)
         return lambda *values: (counter.labels(*values) if values else counter).inc()
 

@@ -30,7 +30,7 @@ Values = list[tuple[tuple[str, ...], float]]
 
 @dataclass(slots=True)
 class Figures:
-    """What the gauges show.
+    """The figures of the gauges.
 
     `largest`: (scope, model) → most free GPUs in one domain. `free`: (scope, size) → free GPUs in domains
     with `size` free GPUs, up to the next power of two. `fragmented`: model → the share of its free GPUs that

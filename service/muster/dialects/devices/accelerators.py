@@ -1,7 +1,7 @@
 """Tell accelerators from other extended resources by their names: TPUs, NPUs, MIG devices and their like.
 
-New ones come every year, so the rule names what is none. It serves warnings alone: which resources are
-planned as GPUs is in the settings.
+New accelerators come every year, so the rule lists resources that are no accelerators. It is used for
+warnings only: the settings say which resources are planned as GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ CLAIMS = "resourceClaims"
 
 
 def is_accelerator(resource: str) -> bool:
-    """Return whether a resource is probably an accelerator: an extended one that is not known as another."""
+    """Return whether a resource is probably an accelerator: an extended resource that is not known to be
+    another device."""
     domain, slash, name = resource.lower().partition("/")
     if not slash or domain.endswith("kubernetes.io") or _NONE.search(domain):
         return False
@@ -40,7 +41,8 @@ def accelerators(resources: Iterable[str]) -> list[str]:
 
 
 def asked_by(pod: Pod, settings: Settings) -> list[str]:
-    """Return the accelerators that a pod of ours asks for, besides GPUs. Claims count as one."""
+    """Return the accelerators, other than GPUs, that a pod of ours requests. Claims count as one
+    accelerator."""
     ours = pod.scheduler_name in settings.scheduler_names
     by_claims = [CLAIMS] if pod.device_claims else []
     return [*accelerators(name for name, _ in pod.resources.others), *by_claims] if ours else []

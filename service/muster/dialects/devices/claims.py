@@ -1,11 +1,11 @@
-"""ResourceClaims → the GPUs that a pod asks for by them.
+"""Compute the GPUs that a pod requests by ResourceClaims.
 
-A request is one for GPUs if its DeviceClass has one of the GPU resources as its extended resource. It counts
-as if the pod asked for that resource, and its GPUs are planned. Which nodes have such devices is an in-tree
-answer. All other requests are left to kube-scheduler's own plugin, and so is `adminAccess`, which takes no
+A request is for GPUs if its DeviceClass has one of the GPU resources as its extended resource. It counts as
+if the pod requested that resource, and its GPUs are planned. In-tree answers tell which nodes have such
+devices. All other requests are left to kube-scheduler's own plugin, and so is `adminAccess`, which takes no
 device.
 
-Claims are read, and not their templates: a template may change after the claim was made of it.
+Claims are read, and not their templates, because a template may change after a claim was made of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from muster.dialects.devices import compute_domains, shares
-from muster.dialects.devices.objects import CapacityAsked, ClaimSpec, ExactRequest, Request, SubRequest
+from muster.dialects.devices.objects import CapacityRequirements, ClaimSpec, ExactRequest, Request, SubRequest
 from muster.dialects.devices.shares import Rounding
 from muster.dialects.objects import PodObject
 from muster.domain.causes.ill_formed import BadValue
@@ -22,9 +22,9 @@ from muster.domain.request import Slice
 from muster.domain.topology import mask_of
 
 MAX_CLAIMS = 32
-"""Claims of one pod."""
+"""Largest number of claims of one pod."""
 MAX_CAUSES = 8
-"""Causes that are kept of one pod's claims. 32 claims with 32 requests each could have a thousand."""
+"""Largest number of causes for one pod's claims. 32 claims with 32 requests each could have a thousand."""
 _NOT_PLANNED = "none in a request for GPUs: this is not planned yet"
 _ALONE = "ExactCount next to other requests for GPUs in the pod: All is planned if it is the only one"
 _ALIKE = "subrequests for GPUs of one resource: others are not planned yet"
@@ -38,72 +38,78 @@ _SHARED = (
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A constraint that binds several devices. `field` is that of the API. `requests` is the bit mask of the
-    claim's requests that it binds, by their order."""
+    """A constraint that binds several devices."""
 
     field: str
+    """The field of the API that states it."""
     attribute: str
     requests: int
+    """Bit mask of the claim's requests that it binds, by their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A request of a claim. `classes` are those whose devices it takes, one for each subrequest, and `counts`
-    how many: 0 for all of a node. `unplanned` is the first field that can't be planned if these are GPUs,
-    with its value."""
+    """A request of a claim."""
 
     name: str
     classes: tuple[str, ...]
+    """DeviceClass of each subrequest."""
     counts: tuple[int, ...] = (1,)
+    """Number of devices of each subrequest; 0 for all devices of a node."""
     unplanned: tuple[str, str] | None = None
-    capacity: CapacityAsked | None = None
-    """What it asks of each device, if it has no subrequests."""
+    """The first field, with its value, that can't be planned if the devices are GPUs."""
+    capacity: CapacityRequirements | None = None
+    """Capacity that it requests of each device, if it has no subrequests."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimAsked:
-    """What a claim asks for, and what binds its devices to each other."""
+class ClaimRequests:
+    """The requests of a claim, and the constraints that bind their devices to each other."""
 
     requests: tuple[DeviceRequest, ...]
     constraints: tuple[Constraint, ...]
     compute_domain: str = ""
-    """UID of its ComputeDomain, if it is a channel of one."""
+    """UID of its ComputeDomain, if the claim is for a channel; else ""."""
 
 
 @dataclass(frozen=True, slots=True)
-class DevicesAsked:
-    """What a pod asks for by its claims. Not `complete`: one of them is not made yet. Its GPUs must agree on
-    `match_attributes`. `gpu_counts` are as those of `Pod`, and `gpus` are the fewest of them. If it asks for
-    a `slice` of shared GPUs, it asks for no whole ones."""
+class DeviceDemand:
+    """The GPUs that a pod requests by its claims."""
 
     complete: bool = True
+    """False while one of the claims does not exist yet."""
     gpus: int = 0
+    """Fewest GPUs."""
     gpu_counts: tuple[int, ...] = ()
+    """As `Pod.gpu_counts`."""
     gpu_resource: str = ""
     causes: tuple[BadValue, ...] = ()
     match_attributes: tuple[str, ...] = ()
+    """Attributes on which the pod's GPUs must agree."""
     unallocated: tuple[str, ...] = ()
     """Names of claims that other pods may name too, and that are not allocated."""
     slice: Slice | None = None
+    """Shared GPUs. A pod with a slice requests no whole GPUs."""
     several_claims: bool = False
     """Whether its GPUs are in several claims."""
     compute_domain: str = ""
-    """As `ClaimAsked.compute_domain`: of the first claim that is a channel."""
+    """As `ClaimRequests.compute_domain`, of the first claim for a channel."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedClaim:
-    """A claim that a pod names. `key` is its namespace and name; "" until it is made, None if none is needed.
-    Other pods may name a `shared` one too."""
+    """A claim that a pod names."""
 
     name: str
     key: str | None
+    """Namespace and name of the claim; "" until it is made, None if the pod needs none."""
     shared: bool
+    """Whether other pods may name it too."""
 
 
 class Claims:
-    """What the claims of a cluster ask for. `resource_of` returns the GPU resource of a DeviceClass, or ""
-    for none. `roundings` returns how the cluster's devices round up capacity, by its name."""
+    """The requests of the cluster's claims. `resource_of` returns the GPU resource of a DeviceClass; "" if it
+    has none. `roundings` returns (name of the capacity, rounding) of the cluster's devices."""
 
     def __init__(
         self,
@@ -112,45 +118,46 @@ class Claims:
     ) -> None:
         self._resource_of = resource_of
         self._roundings = roundings
-        self._claims: dict[str, ClaimAsked] = {}
+        self._requests: dict[str, ClaimRequests] = {}
         self._unallocated: dict[str, bool] = {}
-        """Of claims that belong to no single pod, by namespace and name."""
+        """Namespace and name → whether the claim has no devices yet, for claims that belong to no single pod.
+        """
 
     def see(self, key: str, spec: ClaimSpec | None, *, unallocated: bool | None = None) -> bool:
-        """Take in a claim by its namespace and name, None if it is gone. Return whether that is news.
+        """Take in a claim by its namespace and name; None if it is gone. Return whether it changed.
 
         `unallocated`: whether it has no devices yet; None if it belongs to a single pod.
         """
-        before = self._claims.pop(key, None), self._unallocated.pop(key, None)
-        after = _claim_asked(spec) if spec is not None else None
+        before = self._requests.pop(key, None), self._unallocated.pop(key, None)
+        after = _read_claim(spec) if spec is not None else None
         if after is not None:
-            self._claims[key] = after
+            self._requests[key] = after
             if unallocated is not None and after.requests:
                 self._unallocated[key] = unallocated
         return before != (after, self._unallocated.get(key))
 
-    def devices_asked(self, obj: PodObject) -> DevicesAsked:
-        """Return what a pod asks for by its claims."""
+    def demand(self, obj: PodObject) -> DeviceDemand:
+        """Return the GPUs that a pod requests by its claims."""
         object_name = f"pod/{obj.metadata.namespace}/{obj.metadata.name}"
         pod_claims = [claim for claim in claims_of(obj) if claim.key is not None]
         if len(pod_claims) > MAX_CLAIMS:
             too_many = BadValue(
                 object_name, "resourceClaims", str(len(pod_claims)), f"at most {MAX_CLAIMS} claims"
             )
-            return DevicesAsked(causes=(too_many,))
-        if any(claim.key not in self._claims for claim in pod_claims):
-            return DevicesAsked(complete=False)
+            return DeviceDemand(causes=(too_many,))
+        if any(claim.key not in self._requests for claim in pod_claims):
+            return DeviceDemand(complete=False)
         shared = {claim.key or "": claim for claim in pod_claims if claim.shared}
         free = [key for key in sorted(shared) if self._unallocated.get(key)]
         unallocated = tuple(key.partition("/")[2] for key in free)
-        # A claim that has its devices already asks for no more. The in-tree plugin says where they are.
+        # A claim that has its devices requests no more devices. The in-tree plugin tells where they are.
         served = {key for key in shared if self._unallocated.get(key) is False}
         domain = next(
-            filter(None, (self._claims[claim.key or ""].compute_domain for claim in pod_claims)), ""
+            filter(None, (self._requests[claim.key or ""].compute_domain for claim in pod_claims)), ""
         )
         pod_claims = [claim for claim in pod_claims if not claim.shared or claim.key not in served]
         requests: dict[str, list[tuple[int, ...]]] = {}
-        gpu_requests = list[shares.GpusAsked]()
+        gpu_requests = list[shares.GpuRequest]()
         causes = list[BadValue]()
         triples = tuple(self._gpu_requests(pod_claims))
         for claim, request, resource in triples:
@@ -166,7 +173,7 @@ class Claims:
             elif 0 in request.counts and len(triples) > 1:
                 causes.append(BadValue(object_name, f"{field}, {_MODE}", ALL, _ALONE))
             requests.setdefault(resource, []).append(request.counts)
-            gpu_requests.append(shares.GpusAsked(field, resource, request.counts[0], request.capacity))
+            gpu_requests.append(shares.GpuRequest(field, resource, request.counts[0], request.capacity))
         part, wrong = shares.of_pod(object_name, gpu_requests, self._roundings() if gpu_requests else ())
         causes += wrong
         if len(requests) > 1:
@@ -184,11 +191,11 @@ class Claims:
         agreed = agreed if part is not None or max(counts, default=0) > 1 or 0 in counts else ()
         first = tuple(causes[:MAX_CAUSES])
         several = len({claim.name for claim, *_ in triples}) > 1
-        return DevicesAsked(True, fewest, differ, resource, first, agreed, unallocated, part, several, domain)
+        return DeviceDemand(True, fewest, differ, resource, first, agreed, unallocated, part, several, domain)
 
     def _gpu_requests(self, pod_claims: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
         for claim in pod_claims:
-            for request in self._claims[claim.key or ""].requests:
+            for request in self._requests[claim.key or ""].requests:
                 if resource := self._resource(request):
                     yield claim, request, resource
 
@@ -198,18 +205,20 @@ class Claims:
     def _agreed(self, pod_claims: list[NamedClaim]) -> tuple[tuple[str, ...], dict[NamedClaim, Constraint]]:
         """Return the attributes on which all GPUs of the pod must agree.
 
-        Also return the first constraint of each claim that binds GPUs in another way. One that binds all GPUs
-        may bind other devices too: in-tree answers say which GPUs have such devices.
+        Also return the first constraint of each claim that binds GPUs in another way. A constraint on all
+        GPUs may bind other devices too: in-tree answers tell which GPUs have such devices.
         """
         agreed, unplanned = set[str](), dict[NamedClaim, Constraint]()
-        all_asked = [(claim, self._claims[claim.key or ""]) for claim in pod_claims]
+        all_asked = [(claim, self._requests[claim.key or ""]) for claim in pod_claims]
         with_gpus = [
-            (claim, claim_asked.constraints, gpus)
-            for claim, claim_asked in all_asked
-            if (gpus := self._gpus(claim_asked))
+            (claim, claim_requests.constraints, gpus)
+            for claim, claim_requests in all_asked
+            if (gpus := self._gpus(claim_requests))
         ]
         for claim, constraints, gpus in with_gpus:
-            for constraint in (claim_asked for claim_asked in constraints if claim_asked.requests & gpus):
+            for constraint in (
+                claim_requests for claim_requests in constraints if claim_requests.requests & gpus
+            ):
                 of_all = constraint.requests & gpus == gpus and len(with_gpus) == 1
                 if constraint.field == _MATCH and of_all:
                     agreed.add(constraint.attribute)
@@ -217,7 +226,7 @@ class Claims:
                     unplanned.setdefault(claim, constraint)
         return tuple(sorted(agreed)), unplanned
 
-    def _gpus(self, claim_requests: ClaimAsked) -> int:
+    def _gpus(self, claim_requests: ClaimRequests) -> int:
         """Return the bit mask of the requests for GPUs."""
         return mask_of([at for at, request in enumerate(claim_requests.requests) if self._resource(request)])
 
@@ -232,13 +241,14 @@ def claims_of(obj: PodObject) -> Iterator[NamedClaim]:
 
 
 def _summed(requests: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return how many GPUs the requests ask for together, by subrequest. One with fewer has its last one."""
+    """Return the sum of the requests' GPUs, by subrequest. For a request with fewer subrequests, its last one
+    counts."""
     ranks = range(max(map(len, requests), default=0))
     return tuple(sum(counts[min(rank, len(counts) - 1)] for counts in requests) for rank in ranks)
 
 
-def _claim_asked(spec: ClaimSpec) -> ClaimAsked:
-    return ClaimAsked(tuple(_requests(spec)), tuple(_constraints(spec)), compute_domains.domain_of(spec))
+def _read_claim(spec: ClaimSpec) -> ClaimRequests:
+    return ClaimRequests(tuple(_requests(spec)), tuple(_constraints(spec)), compute_domains.domain_of(spec))
 
 
 def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:
@@ -261,7 +271,8 @@ def _unplanned(exact: SubRequest) -> tuple[str, str] | None:
 
 
 def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:
-    """Return the constraints that bind several devices. One may name a subrequest of a request alone."""
+    """Yield the constraints that bind several devices. A constraint may name a single subrequest of a
+    request."""
     requests = spec.devices.requests or ()
     for constraint in spec.devices.constraints or ():
         alone = next((name for name in constraint.requests or () if "/" in name), "")

@@ -1,9 +1,9 @@
-"""NVIDIA's ComputeDomains: pods whose claims are channels of one of them share GPU memory over NVLink.
+"""NVIDIA's ComputeDomains: pods with claims for channels of one ComputeDomain share GPU memory over NVLink.
 
-The driver's controller makes a ResourceClaimTemplate for each ComputeDomain. Its claims ask for one channel,
-and their config names the ComputeDomain by its UID. A node has one channel, so each of its pods is on a node
-of its own. The driver starts one IMEX domain in each NVLink clique: memory is shared inside a clique alone.
-(kubernetes-sigs/dra-driver-nvidia-gpu, templates/compute-domain-workload-claim-template.tmpl.yaml.)
+The driver's controller makes a ResourceClaimTemplate for each ComputeDomain. Its claims request one channel,
+and their config names the ComputeDomain by its UID. A node has one channel, so each pod with a channel is on
+a node of its own. The driver starts one IMEX domain in each NVLink clique, so memory is shared only inside a
+clique. (kubernetes-sigs/dra-driver-nvidia-gpu, templates/compute-domain-workload-claim-template.tmpl.yaml.)
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CHANNEL_CLASS = "compute-domain-default-channel.nvidia.com"
 CHANNEL_KIND = "ComputeDomainChannelConfig"
 API_GROUP = "resource.nvidia.com"
 MAX_UID = 64
-"""Characters of a UID: more is none."""
+"""Largest number of characters of a UID. A longer text is no UID."""
 
 
 def domain_of(spec: ClaimSpec) -> str:
-    """Return the UID of the claim's ComputeDomain; "" if the claim is no channel of one."""
+    """Return the UID of the claim's ComputeDomain; "" if the claim is not for a channel."""
     for config in spec.devices.config or ():
         opaque = config.opaque
         if opaque is None or opaque.driver != DRIVER or not isinstance(opaque.parameters, dict):
@@ -42,7 +42,7 @@ def domain_of(spec: ClaimSpec) -> str:
 
 
 def channel(uid: str) -> ClaimSpec:
-    """Return what claims of a ComputeDomain's template ask for, as the driver's controller makes it."""
+    """Return the claim spec in a ComputeDomain's template, as the driver's controller makes it."""
     parameters = {"kind": CHANNEL_KIND, "domainID": uid}
     return ClaimSpec(
         ClaimDevices(
@@ -53,7 +53,7 @@ def channel(uid: str) -> ClaimSpec:
 
 
 def with_fabric(labels: Mapping[str, str], clique: str) -> dict[str, str]:
-    """Return the labels of a node with the one that names the NVLink fabric around its clique.
+    """Return the labels of a node, with an additional label that names the NVLink fabric around its clique.
 
     `clique` is the label of the clique, whose value is `<UUID of the fabric>.<number>`. One rack of an NVL72
     is one fabric.

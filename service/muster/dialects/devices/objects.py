@@ -11,7 +11,7 @@ from muster.dialects.quantities import Quantity
 
 
 class Attribute(ApiObject, frozen=True):
-    """A value of a device's attribute: one of these is set."""
+    """A value of a device's attribute. One of the fields is set."""
 
     string: str | None = None
     int_: int | None = msgspec.field(name="int", default=None)
@@ -20,7 +20,7 @@ class Attribute(ApiObject, frozen=True):
 
 
 class CounterValue(ApiObject, frozen=True):
-    """How much there is of a counter, or how much of it a device consumes."""
+    """The amount of a counter that exists, or that a device consumes."""
 
     value: str = ""
 
@@ -33,7 +33,7 @@ class CounterSet(ApiObject, frozen=True):
 
 
 class CounterUse(ApiObject, frozen=True):
-    """What a device consumes of one counter set while it is allocated."""
+    """The counters of one set that a device consumes while it is allocated."""
 
     counter_set: str = ""
     counters: dict[str, CounterValue] | None = None
@@ -55,7 +55,7 @@ class ValidRange(ApiObject, frozen=True):
 
 
 class RequestPolicy(ApiObject, frozen=True):
-    """What claims take of a capacity, by what they ask for."""
+    """The rule by which a claim's request for a capacity becomes the consumed amount."""
 
     default: Quantity | None = None
     valid_values: list[Quantity] | None = None
@@ -63,7 +63,7 @@ class RequestPolicy(ApiObject, frozen=True):
 
 
 class DeviceCapacity(ApiObject, frozen=True):
-    """How much of something a device has."""
+    """The amount of a capacity that a device has."""
 
     value: Quantity = 0
     request_policy: RequestPolicy | None = None
@@ -133,7 +133,7 @@ class DeviceClassObject(ApiObject, frozen=True):
 
 
 class TaintedDevices(ApiObject, frozen=True):
-    """Which devices a rule taints: those that agree with all that is said."""
+    """The devices that a rule taints: devices that match all fields which are set."""
 
     driver: str | None = None
     pool: str | None = None
@@ -191,8 +191,8 @@ class ResourceClaimStatus(ApiObject, frozen=True):
     reserved_for: list[Consumer] | None = None
 
 
-class CapacityAsked(ApiObject, frozen=True):
-    """How much of its capacities a device must have. Of one that claims share, each takes that much."""
+class CapacityRequirements(ApiObject, frozen=True):
+    """The capacity that a device must have. If claims share the device, each claim consumes that much."""
 
     requests: dict[str, Quantity] | None = None
 
@@ -205,7 +205,7 @@ class SubRequest(ApiObject, frozen=True):
     tolerations: list[Presence] | None = None
     allocation_mode: str = "ExactCount"
     count: int = 1
-    capacity: CapacityAsked | None = None
+    capacity: CapacityRequirements | None = None
 
 
 class ExactRequest(SubRequest, frozen=True):
@@ -215,7 +215,7 @@ class ExactRequest(SubRequest, frozen=True):
 
 
 class Request(ApiObject, frozen=True):
-    """An entry of a claim's requests: one of the two is set."""
+    """An entry of a claim's requests. One of `exactly` and `first_available` is set."""
 
     name: str = ""
     exactly: ExactRequest | None = None
@@ -223,7 +223,7 @@ class Request(ApiObject, frozen=True):
 
 
 class DeviceConstraint(ApiObject, frozen=True):
-    """What devices of these requests must have in common, or not; of all requests, if none is named."""
+    """An attribute on which the devices of these requests must agree, or differ. No requests means all."""
 
     requests: list[str] | None = None
     match_attribute: str | None = None
@@ -231,7 +231,7 @@ class DeviceConstraint(ApiObject, frozen=True):
 
 
 class OpaqueConfig(ApiObject, frozen=True):
-    """What a driver is told about the devices of a claim. The parameters are an object of the driver."""
+    """Parameters for a driver, about the devices of a claim. They are an object of the driver's API."""
 
     driver: str = ""
     parameters: Any = None
@@ -272,7 +272,7 @@ class ClaimTemplateSpec(ApiObject, frozen=True):
 
 
 class ResourceClaimTemplate(ApiObject, frozen=True):
-    """What Kubernetes makes the claims of pods from."""
+    """The template from which Kubernetes makes the claims of pods."""
 
     metadata: Metadata = Metadata()
     spec: ClaimTemplateSpec = ClaimTemplateSpec()

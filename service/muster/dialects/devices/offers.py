@@ -1,8 +1,8 @@
-"""What the ResourceSlices of one node offer as GPUs: which number each has, and which of them agree on what.
+"""The GPUs that the ResourceSlices of one node offer: their numbers, and the attributes on which they agree.
 
-GPUs have the numbers that the node's matrix has. They are matched by uuid: `gpu.topology/gpu-uuids` of the
-node lists them in the matrix's order, with commas. Without it their `index` attribute counts. Else they are
-numbered by PCI address, as `nvidia-smi topo -m` does, else by name.
+GPUs have the numbers of the node's matrix. The annotation `gpu.topology/gpu-uuids` of the node lists their
+uuids in the matrix's order, with commas. Without the annotation, their `index` attribute is the number.
+Without this attribute, they are numbered by PCI address, as `nvidia-smi topo -m` does, or by name.
 """
 
 from __future__ import annotations
@@ -20,41 +20,46 @@ from muster.domain.topology import mask_of
 from muster.domain.words import natural
 
 PARTITION = re.compile(r"gpu\.nvidia\.com/partition([0-9]{1,3})")
-"""What NVIDIA's driver publishes with its gate FabricManagerPartitioning."""
+"""The attributes that NVIDIA's driver publishes with its gate FabricManagerPartitioning."""
 KINDS_OF_NODES = 256
-"""For how many of them what their devices agree on is kept. One of 128 GPUs may have 100 KiB, and a node may
-publish something else all the time."""
+"""Number of different nodes for which agreeing attributes are kept. A node of 128 GPUs may have 100 KiB of
+them, and may publish new ones all the time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
-    """A device that can be planned as a GPU, with what tells its number. `index` is -1 if it is not said.
-    `shared` is what several claims may share of it."""
+class OfferedGpu:
+    """A device that can be planned as a GPU, with the facts that determine its number."""
 
     device: Device
     tainted: bool
     index: int
+    """Its `index` attribute; -1 if it has none."""
     uuid: str
     address: str
+    """Its PCI address."""
     shared: SharedMemory | None = None
+    """The memory that several claims may share; None if it is given whole."""
 
 
 Column = tuple[str, tuple[int, ...]]
-"""The name of an attribute, and a number for each device. Devices of one number agree; −1 is for none."""
+"""The name of an attribute, and a number for each device. Devices with equal numbers agree; −1 means that the
+device does not have the attribute."""
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """The devices that pods get on one node for these GPU resources. `agreed` has the attributes on which
-    some of these agree, `counters` those of the pools whose devices share counters. `published`: a driver
-    that may serve GPUs has ResourceSlices there, though these devices may be none."""
+class NodeOffer:
+    """The GPUs that one node offers."""
 
     resources: frozenset[str] = frozenset()
-    devices: tuple[Offered, ...] = ()
+    """The GPU resources for which pods get these devices."""
+    devices: tuple[OfferedGpu, ...] = ()
     problems: tuple[str, ...] = ()
     agreed: tuple[Column, ...] = ()
+    """The attributes on which some of the devices agree."""
     counters: Mapping[PoolKey, PoolCounters] = field(default_factory=dict)
+    """The counters of pools whose devices share them."""
     published: bool = False
+    """Whether a driver that may serve GPUs publishes ResourceSlices for the node, even if without GPUs."""
 
     @property
     def takes_whole_devices(self) -> bool:
@@ -74,19 +79,21 @@ class Offer:
         return frozenset(shares.resource(name, gpu_resource) for gpu_resource in self.resources if name)
 
     def memory(self, devices: tuple[Device | None, ...]) -> tuple[int, ...]:
-        """Return the GiB that claims may share of each GPU, () if they share none.
+        """Return the GiB that claims may share of each GPU; () if they share no GPU.
 
-        `devices` are as `numbered` says.
+        `devices` are as `numbered` returns them.
         """
         units = {gpu.device: gpu.shared.units for gpu in self.devices if gpu.shared is not None}
         return tuple(units.get(gpu, 0) if gpu else 0 for gpu in devices) if units else ()
 
 
-def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | None, ...], int, list[str]]:
-    """Return the node's GPUs by number, the bit mask of those that are unhealthy, and problems.
+def numbered(
+    offer: NodeOffer, uuids: str | None, key: str
+) -> tuple[tuple[Device | None, ...], int, list[str]]:
+    """Return the node's GPUs by number, the bit mask of unhealthy GPUs, and problems.
 
-    `uuids` is what the node's annotation `key` says. GPUs are tainted, or missing among the numbers, if they
-    are unhealthy.
+    `uuids` is the value of the node's annotation `key`. A GPU is unhealthy if it is tainted, or if a number
+    has no GPU.
     """
     order, problems = _uuids(uuids, key)
     by_uuid = {device.uuid: device for device in offer.devices if device.uuid}
@@ -106,8 +113,8 @@ def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | 
 def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[int, str], ...]:
     """Return the sizes of the partitions in which NVIDIA's driver starts pods (`Node.partitions`).
 
-    A claim can ask for one by `matchAttribute`. A resource can't: its pod would hang on its node. `groups`
-    are those of the function `groups`, and `gpus` is how many the node has.
+    A claim can ask for a partition by `matchAttribute`. A resource can't: its pod would hang on its node.
+    `groups` is the result of the function `groups`, and `gpus` the node's number of GPUs.
     """
     name_by_size = {}
     for name, masks in groups.items():
@@ -118,15 +125,15 @@ def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[
     return tuple(sorted(name_by_size.items()))
 
 
-def groups(offer: Offer, devices: tuple[Device | None, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the node's GPUs that agree on each attribute, as bit masks. `devices` are as `numbered` says."""
+def groups(offer: NodeOffer, devices: tuple[Device | None, ...]) -> dict[str, tuple[int, ...]]:
+    """Return attribute → bit masks of GPUs that agree on it. `devices` are as `numbered` returns them."""
     numbers = {device: number for number, device in enumerate(devices) if device is not None}
     return _groups(offer.agreed, tuple(numbers.get(gpu.device, -1) for gpu in offer.devices))
 
 
 @lru_cache(maxsize=KINDS_OF_NODES)
 def _groups(agreed: tuple[Column, ...], numbers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the same. Nodes of a cluster are much alike, so most of them share one result."""
+    """Return the same. It is cached, because most nodes of a cluster have the same result."""
     masks_by_name = {}
     for name, column in agreed:
         masks: dict[int, int] = {}
@@ -137,7 +144,7 @@ def _groups(agreed: tuple[Column, ...], numbers: tuple[int, ...]) -> dict[str, t
     return masks_by_name
 
 
-def _by_attributes(devices: tuple[Offered, ...]) -> list[Offered | None]:
+def _by_attributes(devices: tuple[OfferedGpu, ...]) -> list[OfferedGpu | None]:
     indices = {gpu.index: gpu for gpu in devices}
     if len(indices) == len(devices) and all(0 <= index < MAX_GPUS for index in indices):
         return [indices.get(index) for index in range(max(indices, default=-1) + 1)]

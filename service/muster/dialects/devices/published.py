@@ -1,6 +1,6 @@
-"""What DRA drivers publish on one node → the GPUs that they offer there.
+"""Compute the GPUs that a node offers, from its ResourceSlices.
 
-This takes long where a node publishes much. So it is asked of an immutable value, which any thread may read.
+This is slow for nodes with many devices. So `NodeSlices` is an immutable value that any thread may read.
 """
 
 from __future__ import annotations
@@ -23,40 +23,46 @@ from muster.dialects.devices.objects import (
     SliceSpec,
     TaintedDevices,
 )
-from muster.dialects.devices.offers import KINDS_OF_NODES, PARTITION, Column, Offer, Offered
+from muster.dialects.devices.offers import KINDS_OF_NODES, PARTITION, Column, NodeOffer, OfferedGpu
 from muster.dialects.devices.selectors import Term
 from muster.dialects.devices.shares import Rounding
 from muster.domain.node import Device, Need, PoolCounters, PoolKey
 
 MAX_DEVICES = 1024
-"""Devices of ResourceSlices. The driver with most has some 40 for each GPU: the GPU and its partitions."""
+"""Largest number of devices in a node's ResourceSlices. Drivers publish up to some 40 for each GPU: the GPU
+and its partitions."""
 MAX_POOLS = 64
-"""Pools of ResourceSlices with devices of the node. Drivers publish one."""
+"""Largest number of pools with devices of the node. Drivers publish one."""
 MAX_ROUNDINGS = 16
-"""Of the memory of a node's devices. Those of one driver are alike. A node with more counts as without."""
+"""Largest number of different roundings of the memory of a node's devices. A driver has few. A node with more
+counts as a node without roundings."""
 
 _encoder = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A ResourceSlice. Its devices stay encoded: decoded ones of 5,000 nodes would take 100 MB. One with
-    counters has no devices. `node` is "" if it names none. `count` is how many slices the pool has."""
+    """A ResourceSlice, with devices or with counters."""
 
     key: PoolKey
     generation: int
     count: int
+    """Number of slices of the pool."""
     node: str
+    """The node that it names; "" if it names no node."""
     devices: bytes
+    """Its devices as JSON: decoded devices of 5,000 nodes would take 100 MB."""
     size: int = 0
-    """Its number of devices."""
+    """Number of its devices."""
     roundings: frozenset[tuple[str, Rounding]] = frozenset()
-    """Of the memory that claims share of its devices, by the capacity's name."""
+    """(name of the capacity, rounding) of the memory that claims share of its devices."""
     counters: bytes = b""
+    """Its counter sets as JSON."""
 
     @classmethod
     def of(cls, spec: SliceSpec) -> Slice | None:
-        """Return the slice; None for one with devices of no single node: no driver of GPUs publishes such."""
+        """Return the slice; None if its devices belong to no single node, because no driver of GPUs publishes
+        such slices."""
         pool, node = spec.pool, spec.node_name or ""
         key, count = (spec.driver, pool.name), pool.resource_slice_count
         if spec.shared_counters:
@@ -73,28 +79,30 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """The slices of a pool that count on a node, by name, or why nothing of the pool is used there.
-    `independent`: slices of other nodes do not matter."""
+class PoolOnNode:
+    """The slices of a pool that count on a node, sorted by name."""
 
     key: PoolKey
     slices: tuple[Slice, ...] = ()
     problem: str = ""
-    independent: bool = True
+    """Why no device of the pool is used on the node; "" if they are used."""
+    self_contained: bool = True
+    """Whether slices of other nodes do not matter."""
 
 
 @dataclass(slots=True)
-class Pool:
-    """All slices of a pool, by the node that they name and by name, gathered as by the in-tree allocator.
+class PoolIndex:
+    """All slices of a pool, selected for a node as the in-tree allocator does.
 
-    A pool counts on a node with the newest slices that name the node, or no node. They are enough if they are
-    all slices of the pool. Only if not, slices of other nodes are looked at: whether they make the pool
-    whole, or are newer. So no node can take a whole pool from another node by slices that name it. On the
-    nodes `in_part` slices of other nodes matter.
+    On a node, the newest slices of the pool count that name this node, or no node. If they are all slices of
+    the pool, slices of other nodes do not matter. Otherwise slices of other nodes may complete the pool, or
+    be newer. So no node can take a complete pool from another node by slices that name the pool.
     """
 
     slices: dict[str, dict[str, Slice]] = field(default_factory=dict)
+    """Node → name → slice. The node is "" for slices that name no node."""
     in_part: set[str] = field(default_factory=set)
+    """Nodes whose own slices are not the complete pool, so that slices of other nodes matter."""
 
     def add(self, name: str, new_slice: Slice) -> None:
         """Take in a slice."""
@@ -110,19 +118,19 @@ class Pool:
         """Return the nodes on which the pool may change with this slice."""
         return {changed.node} | self.in_part if changed.node else set(self.slices) - {""}
 
-    def gathered(self, key: PoolKey, node: str) -> Gathered:
-        """Return what counts of the pool on a node that a slice of it names."""
+    def gathered(self, key: PoolKey, node: str) -> PoolOnNode:
+        """Return the slices that count on a node which a slice of the pool names."""
         gathered = self._gathered(key, node)
-        (self.in_part.discard if gathered.independent else self.in_part.add)(node)
+        (self.in_part.discard if gathered.self_contained else self.in_part.add)(node)
         return gathered
 
-    def _gathered(self, key: PoolKey, node: str) -> Gathered:
+    def _gathered(self, key: PoolKey, node: str) -> PoolOnNode:
         of_node = [entry for name in (node, "") for entry in self.slices.get(name, {}).items()]
         newest = max(pool_slice.generation for _, pool_slice in of_node)
         current = {name: pool_slice for name, pool_slice in of_node if pool_slice.generation == newest}
         count = current[min(current)].count
         if len(current) == count:
-            return Gathered(key, _sorted(current))
+            return PoolOnNode(key, _sorted(current))
         everywhere = [entry for slices in self.slices.values() for entry in slices.items()]
         last = max(pool_slice.generation for _, pool_slice in everywhere)
         whole = {name: pool_slice for name, pool_slice in everywhere if pool_slice.generation == newest}
@@ -133,8 +141,8 @@ class Pool:
         elif any(pool_slice.node != node and not pool_slice.counters for pool_slice in whole.values()):
             problem = "has slices of several nodes, which is not planned yet"
         else:
-            return Gathered(key, _sorted(whole), independent=False)
-        return Gathered(key, problem=f"pool {key[1]} of {key[0]} {problem}", independent=False)
+            return PoolOnNode(key, _sorted(whole), self_contained=False)
+        return PoolOnNode(key, problem=f"pool {key[1]} of {key[0]} {problem}", self_contained=False)
 
 
 def _sorted(slices: dict[str, Slice]) -> tuple[Slice, ...]:
@@ -151,9 +159,9 @@ _PCI = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr")
 _devices = msgspec.json.Decoder(list[SliceDevice])
 _counters = msgspec.json.Decoder(list[CounterSet])
 _LONGEST = 64
-"""Characters of an amount. A quantity of the API server is shorter."""
+"""Largest number of characters of an amount that are read. A quantity of the API server is shorter."""
 _SHOWN = 4
-"""How many devices a sentence names."""
+"""Number of devices that a sentence names."""
 
 
 V = TypeVar("V")
@@ -171,8 +179,8 @@ class Class:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pool:
-    """What can be used of a pool on a node, and why nothing can; "" if it can."""
+class _ReadPool:
+    """The usable devices of a pool on a node, or the `problem` for which no device is usable."""
 
     problem: str
     devices: list[SliceDevice] = field(default_factory=list)
@@ -180,26 +188,29 @@ class _Pool:
 
 
 @dataclass(frozen=True)
-class Published:
-    """What counts of the slices of a node: `pools` of drivers that may serve GPUs, in order, `classes` by
-    resource, and `rules` with what DeviceTaintRules keep pods away from. `left_out` are further pools."""
+class NodeSlices:
+    """The slices that count on a node, with the classes and rules that apply to their devices."""
 
     node: str
-    pools: tuple[Gathered, ...] = ()
+    pools: tuple[PoolOnNode, ...] = ()
+    """Pools of drivers that may serve GPUs, sorted."""
     classes: tuple[Class, ...] = ()
+    """The class of each GPU resource, in the order of the resources."""
     rules: tuple[TaintedDevices, ...] = ()
+    """Devices that DeviceTaintRules keep pods away from."""
     left_out: int = 0
+    """Number of further pools, which are not read."""
 
     @property
     def to_decode(self) -> int:
-        """Return how many bytes `offer` has still to decode."""
+        """Return how many bytes `offer` must still decode."""
         if "offer" in self.__dict__:
             return 0
         return sum(len(part.devices) + len(part.counters) for pool in self.pools for part in pool.slices)
 
     @cached_property
-    def offer(self) -> Offer:
-        """Return what the node's slices offer as GPUs."""
+    def offer(self) -> NodeOffer:
+        """Return the GPUs that the node's slices offer."""
         problems, devices = list[str](), list[tuple[PoolKey, SliceDevice]]()
         counters = dict[PoolKey, PoolCounters]()
         if self.left_out:
@@ -211,24 +222,24 @@ class Published:
             devices += [(pool.key, device) for device in self._tainted(pool.key, usable.devices)]
             if usable.counters is not None:
                 counters[pool.key] = usable.counters
-        offers = dict[str, tuple[Offered, ...]]()
+        offers = dict[str, tuple[OfferedGpu, ...]]()
         for by in self.classes:
             problems += [by.problem] if by.problem else []
-            planned, left_out = _alike(*_matching(by, devices))
+            planned, left_out = _drop_unlike_shared(*_matching(by, devices))
             problems += [f"{left_out[0]}{_and_more(left_out)}: it is not planned yet"] if left_out else []
-            planned, overlap = _apart(planned, counters, self.node)
+            planned, overlap = _without_overlapping(planned, counters, self.node)
             problems += overlap
             if planned:
                 offers[by.resource] = tuple(planned)
-        joined = _join_offers(offers, problems)
+        joined = _merged_offer(offers, problems)
         if counters:
             of_gpus = {pool.device.pool_key for pool in joined.devices}
             counters = {key: pool_counters for key, pool_counters in counters.items() if key in of_gpus}
         agreed = _agreed(joined.devices, devices)
         return replace(joined, agreed=agreed, counters=counters, published=bool(self.pools))
 
-    def _bounded(self, problems: list[str]) -> Iterator[Gathered]:
-        """Yield the pools that are read: those with which the node has no more than MAX_DEVICES."""
+    def _bounded(self, problems: list[str]) -> Iterator[PoolOnNode]:
+        """Yield pools as long as the node has no more than MAX_DEVICES devices with them."""
         there = 0
         for gathered in self.pools:
             size = sum(of.size for of in gathered.slices)
@@ -254,25 +265,26 @@ def is_of(rule: TaintedDevices, pool: PoolKey) -> bool:
     return rule.driver in (None, pool[0]) and rule.pool in (None, pool[1])
 
 
-def _read(gathered: Gathered) -> _Pool:
-    """Return what can be used of a pool."""
+def _read(gathered: PoolOnNode) -> _ReadPool:
+    """Return the usable devices of a pool."""
     if gathered.problem:
-        return _Pool(gathered.problem)
+        return _ReadPool(gathered.problem)
     pool_name = f"pool {gathered.key[1]} of {gathered.key[0]}"
     devices = [device for part in gathered.slices if part.devices for device in _devices.decode(part.devices)]
     names = {device.name for device in devices}
     if len(names) != len(devices):
-        return _Pool(f"{pool_name} names a device twice: nothing of it is used")
+        return _ReadPool(f"{pool_name} names a device twice: nothing of it is used")
     sets = [group for part in gathered.slices if part.counters for group in _counters.decode(part.counters)]
     try:
-        return _Pool("", devices, counters_of(sets, devices))
+        return _ReadPool("", devices, counters_of(sets, devices))
     except _BadCountersError as error:
-        return _Pool(f"{pool_name}: {error}: nothing of it is used")
+        return _ReadPool(f"{pool_name}: {error}: nothing of it is used")
 
 
-def _matching(by: Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[list[Offered], list[str]]:
-    """Return the devices of a class that can be planned, and sentences about those that can't be yet."""
-    planned, left_out = list[Offered](), list[str]()
+def _matching(by: Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[list[OfferedGpu], list[str]]:
+    """Return the devices of a class that can be planned, and a sentence about each device that can't be
+    yet."""
+    planned, left_out = list[OfferedGpu](), list[str]()
     for (driver, pool), device in devices if not by.problem else ():
         if selectors.satisfied(by.terms, driver, selectors.attributes(driver, device)):
             if why := _unsupported(device):
@@ -282,9 +294,11 @@ def _matching(by: Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[li
     return planned, left_out
 
 
-def _alike(planned: list[Offered], left_out: list[str]) -> tuple[list[Offered], list[str]]:
-    """Leave out devices that claims share, unless claims share all in the same way. Otherwise a request would
-    get a whole GPU on some of them."""
+def _drop_unlike_shared(planned: list[OfferedGpu], left_out: list[str]) -> tuple[list[OfferedGpu], list[str]]:
+    """Leave out devices that claims share, unless claims share all GPUs in the same way.
+
+    Otherwise the allocator could give a request a whole GPU where a share was planned.
+    """
     ways = {gpu.shared and (gpu.shared.name, gpu.shared.all_by_default) for gpu in planned}
     if len(ways) < 2:
         return planned, left_out
@@ -295,9 +309,13 @@ def _alike(planned: list[Offered], left_out: list[str]) -> tuple[list[Offered], 
     return [gpu for gpu in planned if gpu.shared is None], left_out
 
 
-def _agreed(planned: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[Column, ...]:
-    """Return the attributes on which some of the chosen devices agree, and all that tell partitions. The
-    allocator compares values of one type. It knows an attribute without a domain by that of its driver."""
+def _agreed(
+    planned: tuple[OfferedGpu, ...], devices: list[tuple[PoolKey, SliceDevice]]
+) -> tuple[Column, ...]:
+    """Return the attributes on which some of the planned devices agree, and all attributes of partitions.
+
+    The allocator compares values of one type. The domain of an attribute without one is that of its driver.
+    """
     attributes_of = {(*key, device.name): device.attributes or {} for key, device in devices}
     values: dict[str, dict[int, Hashable]] = {}
     for at, gpu in enumerate(planned):
@@ -317,14 +335,14 @@ def _agreed(planned: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevi
 
 
 class _BadCountersError(ValueError):
-    """Says why the in-tree allocator would use nothing of a pool."""
+    """Its text says why the in-tree allocator would use no device of a pool."""
 
 
 def counters_of(sets: list[CounterSet], devices: list[SliceDevice]) -> PoolCounters | None:
-    """Return what devices of a pool consume; None if none of them consumes counters.
+    """Return the counters that devices of a pool consume; None if no device consumes counters.
 
-    Counter sets stand in slices of their own, often of no single node. The in-tree allocator uses nothing of
-    a pool whose devices consume counters that are not there.
+    Counter sets are in slices of their own, which often belong to no single node. If devices consume counters
+    that do not exist, the in-tree allocator uses no device of the pool.
 
     Raises:
         _BadCountersError: The counters are not those that the devices name.
@@ -354,12 +372,12 @@ def counters_of(sets: list[CounterSet], devices: list[SliceDevice]) -> PoolCount
     return counters
 
 
-def _apart(
-    offered: list[Offered], counters: dict[PoolKey, PoolCounters], node: str
-) -> tuple[list[Offered], list[str]]:
-    """Return the devices without those that overlap, and a sentence for each pool that has such.
+def _without_overlapping(
+    offered: list[OfferedGpu], counters: dict[PoolKey, PoolCounters], node: str
+) -> tuple[list[OfferedGpu], list[str]]:
+    """Return the devices without overlapping ones, and a sentence for each pool with overlapping devices.
 
-    Devices overlap if there is not enough of a counter for all of them, as of a GPU and its partitions.
+    Devices overlap if a counter does not suffice for all of them, such as a GPU and its partitions.
     """
     problems = list[str]()
     for key, of_pool in counters.items():
@@ -397,28 +415,28 @@ def _amount(value: CounterValue) -> int:
 
 @lru_cache(maxsize=KINDS_OF_NODES)
 def _shared(value: V) -> V:
-    """Return the first of all equal values, since thousands of nodes have equal ones."""
+    """Return the first of all equal values, because thousands of nodes have equal values."""
     return value
 
 
-def _join_offers(offers: dict[str, tuple[Offered, ...]], problems: list[str]) -> Offer:
-    """Return the devices of the first resource, with all resources that have the same devices."""
+def _merged_offer(offers: dict[str, tuple[OfferedGpu, ...]], problems: list[str]) -> NodeOffer:
+    """Return an offer of the first resource's devices, by all resources that have the same devices."""
     if not offers:
-        return Offer(problems=tuple(problems))
+        return NodeOffer(problems=tuple(problems))
     first, devices = next(iter(offers.items()))
     same = frozenset(name for name, other_devices in offers.items() if other_devices == devices)
     if other_devices := sorted(offers.keys() - same):
         problems.append(
             f"{first} and {other_devices[0]} are different devices of the node: {first} alone is planned"
         )
-    return Offer(same, devices, tuple(problems))
+    return NodeOffer(same, devices, tuple(problems))
 
 
-def _offered(driver: str, pool: str, device: SliceDevice) -> Offered:
+def _offered(driver: str, pool: str, device: SliceDevice) -> OfferedGpu:
     attributes = selectors.attributes(driver, device)
     index = attributes.get((driver, "index"))
     addresses = (selectors.text(attributes.get(selectors.qualified(driver, name))) for name in _PCI)
-    return Offered(
+    return OfferedGpu(
         Device(driver, pool, device.name),
         any(map(selectors.keeps_away, device.taints or ())),
         index if type(index) is int else -1,

@@ -2,10 +2,10 @@
 
     device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'
 
-These are comparisons of the driver and of attributes with constants, joined by `&&`. Any other expression is
-said to be unreadable, and no device counts for its class. kube-scheduler's own allocator evaluates the whole
-of CEL in the end: a mistake here costs a plan, and gives nothing out wrongly. The
-attributes that are compared, and what a device's taints do, are here too.
+They compare the driver and attributes with constants, joined by `&&`. Any other expression is reported as
+unreadable, and its class has no devices here. In the end kube-scheduler's own allocator evaluates all of CEL.
+So a mistake here costs a plan, and no device is allocated wrongly. This module also reads attributes and
+taints of devices.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from muster.dialects.devices.objects import DeviceTaint, SliceDevice
 Value = str | int | bool
 
 MAX_CHARACTERS = 10 * 1024
-"""Of an expression; the API server allows as much."""
+"""Largest number of characters of an expression, as in the API server."""
 KEEPS_AWAY = ("NoSchedule", "NoExecute")
 OWNED = "muster.dev/owned"
-"""The key of a taint that keeps other schedulers away: planned devices are shown without it."""
+"""The key of a taint that keeps other schedulers away. The shim shows planned devices without this taint."""
 
 _TEXT = r"""'[^'\\]*'|"[^"\\]*\""""
 _TERM = re.compile(
@@ -91,7 +91,7 @@ def keeps_away(taint: DeviceTaint) -> bool:
 
 
 def text(value: Value | None) -> str:
-    """Return the value of an attribute that is a text; "" for any other."""
+    """Return the value of an attribute if it is a text; else ""."""
     return value if isinstance(value, str) else ""
 
 
@@ -105,6 +105,6 @@ def attributes(driver: str, device: SliceDevice) -> dict[tuple[str, str], Value]
 
 
 def qualified(driver: str, name: str) -> tuple[str, str]:
-    """Return an attribute's domain and name; the driver is the domain of a name without one."""
+    """Return an attribute's domain and name. The driver is the domain of a name without a domain."""
     domain, slash, short_name = name.partition("/")
     return (domain, short_name) if slash else (driver, name)

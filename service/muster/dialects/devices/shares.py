@@ -1,8 +1,9 @@
 """Capacity of devices that several claims share (DRAConsumableCapacity) → memory of shared GPUs, in GiB.
 
-A device that may be allocated several times is a shared GPU if memory is its only capacity: of every capacity
-that a request does not name, the allocator takes the default, or all of it. What is asked for is rounded up
-as the device's `requestPolicy` says, and then to whole GiB, as all memory of shared GPUs is planned.
+A device that may be allocated several times is a shared GPU if memory is its only capacity. A request would
+also consume each other capacity that it does not name: the default of the capacity's policy, or all of it.
+Requested memory is rounded up as the device's `requestPolicy` says. Then it is rounded up to whole GiB, the
+unit in which memory of shared GPUs is planned.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from fractions import Fraction
 from muster.dialects import quantities
 from muster.dialects.devices.objects import (
     AllocatedDevice,
-    CapacityAsked,
+    CapacityRequirements,
     DeviceCapacity,
     SliceDevice,
     ValidRange,
@@ -27,23 +28,25 @@ from muster.domain.node import GIB
 from muster.domain.request import Slice
 
 MOST_UNITS = 1 << 20
-"""GiB of one GPU. More is no memory of a GPU but a slip."""
+"""Largest number of GiB of one GPU. A larger number is a mistake."""
 _MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How a device's policy rounds up what a request asks for, in bytes: to `minimum` and steps from there,
-    or to one of the values."""
+    """How a device's policy rounds up a requested amount, in bytes."""
 
     minimum: Fraction = Fraction(0)
     step: Fraction = Fraction(0)
+    """Amounts are rounded up to `minimum` plus a multiple of the step; 0 allows any amount from `minimum` on.
+    """
     values: tuple[Fraction, ...] = ()
+    """Amounts are rounded up to one of these values, if there are any."""
 
     def __call__(self, amount: Fraction) -> Fraction:
-        """Return how much of the capacity a claim takes that asks for `amount`.
+        """Return the amount that a claim consumes if it requests `amount`.
 
-        The in-tree plugin decides whether it may.
+        The in-tree plugin decides whether the claim may consume it.
         """
         if self.values:
             return next((value for value in self.values if value >= amount), amount)
@@ -56,16 +59,18 @@ NOT_ROUNDED = Rounding()
 
 @dataclass(frozen=True, slots=True)
 class SharedMemory:
-    """What claims may share of a device: `units` GiB of the capacity with this name.
-    `all_by_default`: a request that does not name it takes all."""
+    """The memory of a device that claims may share."""
 
     name: str
+    """Name of the capacity."""
     units: int
+    """GiB of the capacity."""
     all_by_default: bool
+    """Whether a request that does not name the capacity takes all of it."""
 
 
 def of_device(device: SliceDevice) -> SharedMemory | None:
-    """Return what claims may share of a device; None if that is not memory alone."""
+    """Return the memory that claims may share of a device; None if it has other capacities."""
     (name, capacity), *more = (device.capacity or {"": DeviceCapacity()}).items()
     value = quantities.parse(capacity.value)
     if more or not _is_memory(name) or value is None or value < GIB:
@@ -76,7 +81,7 @@ def of_device(device: SliceDevice) -> SharedMemory | None:
 
 
 def rounding_of(device: SliceDevice) -> tuple[str, Rounding] | None:
-    """Return how the memory that claims share of a device is rounded, with its name; None if none is."""
+    """Return (name of the capacity, rounding) of the memory that claims share; None if they share none."""
     if not device.allow_multiple_allocations or (shared := of_device(device)) is None:
         return None
     policy = (device.capacity or {})[shared.name].request_policy
@@ -91,12 +96,12 @@ def rounding_of(device: SliceDevice) -> tuple[str, Rounding] | None:
 
 
 def resource(name: str, gpu_resource: str) -> str:
-    """Return how slices of this capacity are called (`Slice.resource`)."""
+    """Return the name of the resource for slices of this capacity (`Slice.resource`)."""
     return f"{name} of {gpu_resource}"
 
 
 def taken_bytes(result: AllocatedDevice) -> int:
-    """Return the bytes that a claim takes of a device's memory; 0 if it takes all of the device."""
+    """Return the bytes that a claim takes of a device's memory; 0 if it takes the whole device."""
     consumed = result.consumed_capacity or {}
     if result.share_id is None or len(consumed) != 1:
         return 0
@@ -106,24 +111,27 @@ def taken_bytes(result: AllocatedDevice) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class GpusAsked:
-    """A pod's request for GPUs. `field` names its claim and itself. `count` is 0 for all of a node."""
+class GpuRequest:
+    """A pod's request for GPUs."""
 
     field: str
+    """Name of the claim and of the request, for sentences."""
     resource: str
     count: int
-    capacity: CapacityAsked | None
+    """Number of GPUs; 0 for all GPUs of a node."""
+    capacity: CapacityRequirements | None
 
 
 def of_pod(
-    object_name: str, requests: Sequence[GpusAsked], roundings: Iterable[tuple[str, Rounding]]
+    object_name: str, requests: Sequence[GpuRequest], roundings: Iterable[tuple[str, Rounding]]
 ) -> tuple[Slice | None, tuple[BadValue, ...]]:
-    """Return the memory of shared GPUs that a pod asks for, or why that can't be planned.
+    """Return the memory of shared GPUs that a pod requests, or the causes for which it can't be planned.
 
-    The allocator gives a request different devices. Two requests may get one device, so there may be one.
+    The allocator gives a request different devices, but two requests may get the same device. So only one
+    request is allowed.
 
-    `roundings` are those of all devices, by name of their capacity. The largest result counts, so that no
-    device has less than what is taken of it.
+    `roundings` are (name of the capacity, rounding) of all devices. The largest result counts, so that the
+    plan never takes less than the allocator.
     """
     first = next((request for request in requests if request.capacity and request.capacity.requests), None)
     if first is None:
@@ -141,9 +149,10 @@ def of_pod(
 
 
 def _not_planned(
-    object_name: str, request: GpusAsked, capacities: Mapping[str, Quantity], requests: int
+    object_name: str, request: GpuRequest, capacities: Mapping[str, Quantity], requests: int
 ) -> BadValue | None:
-    """Return why a request with capacity can't be planned, whatever it asks for; None if it can."""
+    """Return the cause for which a request with capacity can't be planned, whatever its amount; None if it
+    can."""
     if request.count > MAX_GPUS:
         return BadValue(
             object_name, f"{request.field}, count", str(request.count), f"GPUs of one node: 1 to {MAX_GPUS}"

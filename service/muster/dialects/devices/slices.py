@@ -1,7 +1,7 @@
 """ResourceSlices and DeviceClasses → the GPUs that a DRA driver serves on each node.
 
 Devices of a DeviceClass are GPUs if its extended resource is one of the GPU resources of the settings. The
-newest class of a resource counts, as for kube-scheduler. Slices count as `pools` says.
+newest class of a resource counts, as for kube-scheduler. `PoolIndex` selects the slices that count.
 """
 
 from __future__ import annotations
@@ -18,8 +18,16 @@ from muster.dialects.devices.objects import (
     ResourceSlice,
     TaintedDevices,
 )
-from muster.dialects.devices.offers import Offer
-from muster.dialects.devices.published import MAX_POOLS, MAX_ROUNDINGS, Class, Pool, Published, Slice, is_of
+from muster.dialects.devices.offers import NodeOffer
+from muster.dialects.devices.published import (
+    MAX_POOLS,
+    MAX_ROUNDINGS,
+    Class,
+    NodeSlices,
+    PoolIndex,
+    Slice,
+    is_of,
+)
 from muster.dialects.devices.selectors import UnreadableSelectorError
 from muster.dialects.devices.shares import Rounding
 from muster.dialects.settings import Settings
@@ -29,23 +37,25 @@ Key = TypeVar("Key")
 
 
 class Slices:
-    """What DRA drivers publish in a cluster. `see_…` return the nodes whose offer may have changed."""
+    """The ResourceSlices, DeviceClasses and DeviceTaintRules of a cluster. `see_…` return the nodes whose
+    offer may have changed."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._slices: dict[str, Slice] = {}
-        self._pools: dict[PoolKey, Pool] = {}
+        self._pools: dict[PoolKey, PoolIndex] = {}
         self._pools_on_node: dict[str, Counter[PoolKey]] = {}
         """Node → pool → number of its slices with devices of the node."""
         self._classes: dict[str, Class] = {}
         self._rules: dict[str, TaintedDevices] = {}
-        """What DeviceTaintRules keep pods away from."""
+        """DeviceTaintRule → the devices that it keeps pods away from."""
         self._rounded: dict[str, Counter[tuple[str, tuple[str, Rounding]]]] = {}
         """Node → driver and rounding → number of its slices."""
         self._roundings: dict[str, dict[tuple[str, Rounding], set[str]]] = {}
-        """Driver → rounding → nodes, of nodes that have few."""
-        self._published: dict[str, Published] = {}
-        """By node, since the last change: a kubelet writes its node's status all the time."""
+        """Driver → rounding → nodes. Nodes with too many roundings are left out."""
+        self._published: dict[str, NodeSlices] = {}
+        """Node → its slices since their last change. Kept because a kubelet writes its node's status all the
+        time."""
 
     def see_slice(self, name: str, obj: ResourceSlice | None) -> set[str]:
         """Take in a slice, or None if it is gone."""
@@ -63,7 +73,7 @@ class Slices:
         if after is not None:
             self._slices[name] = after
             self._count(after, 1)
-            self._pools.setdefault(after.key, Pool()).add(name, after)
+            self._pools.setdefault(after.key, PoolIndex()).add(name, after)
         touched |= self._depending_on(after)
         for node in touched:
             self._published.pop(node, None)
@@ -110,9 +120,10 @@ class Slices:
 
     @property
     def roundings(self) -> Collection[tuple[str, Rounding]]:
-        """Return how memory that claims share is rounded up on some GPU, by the capacity's name.
+        """Return (name of the capacity, rounding) of the memory that claims share of some GPU.
 
-        Where several nodes have one, what one node alone says does not count: all pods would ask for it.
+        If several nodes publish a rounding, roundings of the same capacity that only one node publishes do
+        not count. Otherwise one node could change the requests of all pods.
         """
         served = [ways for driver, ways in self._roundings.items() if self.serves_gpus(driver)]
         several = {way for ways in served for way, nodes in ways.items() if len(nodes) > 1}
@@ -124,16 +135,16 @@ class Slices:
         """Return the drivers that publish devices of nodes."""
         return frozenset(driver for of in self._pools_on_node.values() for driver, _ in of)
 
-    def offer(self, node: str) -> Offer:
-        """Return what the node's slices offer as GPUs."""
+    def offer(self, node: str) -> NodeOffer:
+        """Return the GPUs that the node's slices offer."""
         return self.published(node).offer
 
-    def published(self, node: str) -> Published:
-        """Return what the node's slices say: the same value until that changes."""
+    def published(self, node: str) -> NodeSlices:
+        """Return the node's slices: the same value until they change."""
         if node not in self._pools_on_node or not self._classes:
-            return Published(node)
+            return NodeSlices(node)
         if node not in self._published:
-            there = islice(self._pools_on_node[node], 2 * MAX_POOLS)  # any number of others may follow
+            there = islice(self._pools_on_node[node], 2 * MAX_POOLS)  # further pools may be any number
             keys = [key for key in there if self.serves_gpus(key[0])]
             read = sorted(keys)[:MAX_POOLS]
             pools = tuple(self._pools[key].gathered(key, node) for key in read)
@@ -141,11 +152,12 @@ class Slices:
             of_others = min(len(self._pools_on_node[node]), 2 * MAX_POOLS) - len(keys)
             left_out = len(self._pools_on_node[node]) - of_others - len(read)
             rules = tuple(self._rules.values())
-            self._published[node] = Published(node, pools, tuple(classes), rules, left_out)
+            self._published[node] = NodeSlices(node, pools, tuple(classes), rules, left_out)
         return self._published[node]
 
     def serves_gpus(self, driver: str) -> bool:
-        """Return whether some class may have devices of this driver: another one may serve network cards."""
+        """Return whether some class may have devices of this driver. Other drivers may serve network
+        cards."""
         terms_by_class = (item.terms for item in self._classes.values())
         return any(
             all(term.value == driver for term in terms if term.attribute == ("", ""))
@@ -153,7 +165,7 @@ class Slices:
         )
 
     def _count(self, counted: Slice, step: int) -> None:
-        """Count a slice's node and roundings, or no longer (`step` −1)."""
+        """Count a slice's node and roundings. `step` is 1 to add the slice, and −1 to remove it."""
         self._count_roundings(counted, step)
         if counted.counters:
             return
@@ -165,7 +177,7 @@ class Slices:
             del self._pools_on_node[counted.node]
 
     def _count_roundings(self, counted: Slice, step: int) -> None:
-        """Count the roundings of a slice. A node with too many counts as one without."""
+        """Count the roundings of a slice. A node with too many roundings counts as a node without."""
         if not counted.roundings:
             return
         counts = self._rounded.setdefault(counted.node, Counter())
@@ -185,12 +197,12 @@ class Slices:
                 del self._roundings[driver][rounding]
 
     def _class_for(self, resource: str) -> Class | None:
-        """Return the class of an extended resource: the newest, and of equally new ones the first by name."""
+        """Return the newest class of an extended resource; the first by name if several are equally new."""
         names = sorted(item.name for item in self._classes.values() if item.resource == resource)
         return max((self._classes[name] for name in names), key=lambda item: item.created, default=None)
 
     def _depending_on(self, part: Slice | None) -> set[str]:
-        """Return the nodes with devices on which the slice may change what counts of its pool."""
+        """Return the nodes with devices on which the slice may change which slices of its pool count."""
         pool = self._pools.get(part.key) if part is not None else None
         if part is None or pool is None:
             return set()
@@ -212,7 +224,7 @@ def _class(obj: DeviceClassObject) -> Class:
 
 
 def _keeps_away_from(rule: DeviceTaintRule | None) -> TaintedDevices | None:
-    """Return which devices a rule keeps pods away from. Without a selector it taints none."""
+    """Return the devices that a rule keeps pods away from. A rule without a selector taints no device."""
     if rule is None or not selectors.keeps_away(rule.spec.taint):
         return None
     return rule.spec.device_selector

@@ -4,9 +4,8 @@ scheduling.run.ai/pod-group: <PodGroup, in the pod's namespace>    pod-group-nam
 scheduling.run.ai/topology-role: prefill        label kai.scheduler/subgroup-name: <the same, KAI's subgroup>
 scheduling.run.ai/topology-policy: nvlink-locality,numa-locality
 
-How many members the gang has and where it wants to be is said by the PodGroup (`podgroups`). Role and
-policies count on a GPU pod without a group too. Other keys under scheduling.run.ai/ may be KAI's own and are
-not read.
+The PodGroup states the number of members and the topology constraints (`podgroups`). Role and policies also
+count on a GPU pod without a group. Other keys under scheduling.run.ai/ may be KAI's own and are not read.
 
 On jobs and on their templates KAI's keys are read as its podgrouper does:
 
@@ -45,8 +44,8 @@ GROUP = f"{PREFIX}pod-group"
 POLICY = f"{PREFIX}topology-policy"
 ROLE = f"{PREFIX}topology-role"
 KAI_GROUP = "pod-group-name"
-"""KAI's podgrouper writes this one on the pods that it groups (PodGroupAnnotationForPod, pkg/common/constants
-of NVIDIA/KAI-Scheduler)."""
+"""KAI's podgrouper writes this annotation on the pods that it groups (PodGroupAnnotationForPod,
+pkg/common/constants of NVIDIA/KAI-Scheduler)."""
 SUBGROUP = "kai.scheduler/subgroup-name"
 
 JOB_PREFIX = "kai.scheduler/"
@@ -64,7 +63,7 @@ COUNTED = ("Job", "JobSet")
 """Kinds whose batch-min-member is read."""
 SKIP = f"{JOB_PREFIX}skip-podgrouper"
 FRACTIONS = ("gpu-fraction", "gpu-memory")
-"""KAI's way to ask for a part of a GPU. It is not read."""
+"""KAI's keys for a part of a GPU. They are not read."""
 
 GANG_KEYS = (GROUP, KAI_GROUP)
 """Annotations that make a pod one of a gang."""
@@ -74,8 +73,10 @@ MAX_POLICIES = 8
 
 @dataclass(frozen=True, slots=True)
 class KaiKeys:
-    """What a pod says besides its gang: `policies` sorted, since their weights order them. `causes` say what
-    is ill-formed."""
+    """The facts that a pod states besides its gang.
+
+    `policies` are sorted, because their weights determine their order. `causes`: why keys are ill-formed.
+    """
 
     role: str = ""
     policies: tuple[str, ...] = ()
@@ -112,7 +113,7 @@ def read(object_name: str, meta: Metadata) -> KaiKeys:
 def spoken(keys: Mapping[str, str]) -> bool:
     """Return whether some of these labels or annotations are for KAI's podgrouper.
 
-    The key for a pod's subgroup is not: it is used with a PodGroup that a user wrote.
+    The key for a pod's subgroup does not count, because it is used with a PodGroup that a user wrote.
     """
     return any(key.startswith(JOB_PREFIX) and key not in (SUBGROUP, SKIP) for key in keys)
 
@@ -130,7 +131,7 @@ def unread_fractions(keys: Iterable[str]) -> Iterator[str]:
 
 
 def skipped(meta: Metadata) -> bool:
-    """Return whether a key asks that no gang is read from the object."""
+    """Return whether a key says that the object's pods are no gang."""
     keys = {**(meta.annotations or {}), **(meta.labels or {})}
     return keys.get(SKIP) == "true"
 
@@ -166,7 +167,7 @@ def min_subgroups(spec: Fields, meta: Metadata, jobs: int) -> None:
 
 
 def min_member(fields: Fields, annotations: Mapping[str, str] | None, pods: int) -> int | None:
-    """Return the batch-min-member in these annotations. Return None without a number that can be used."""
+    """Return the batch-min-member in these annotations; None if there is no usable number."""
     text = (annotations or {}).get(MIN_MEMBER)
     number = positive(text)
     if text is None or (number is not None and number <= pods):

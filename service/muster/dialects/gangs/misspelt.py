@@ -1,9 +1,10 @@
-"""Keys of pods that have no effect: misspelt ones, and labels and annotations that are in the other's place.
+"""Ineffective keys of pods: misspelt keys, labels among the annotations, and annotations among the labels.
 
-Such a pod is refused, and the cause names the key that was probably meant. It is grouped as if that key stood
-there. So the pods of one template are one gang with one message, and no other member starts without them.
+Such a pod is refused, and the cause names the key that was probably meant. The pod is grouped as if it had
+the correct key. So all pods of a template are in one gang with one message, and the gang cannot start without
+them.
 
-A key of another system may be like one of ours. So a key is compared with the keys of its own prefix alone,
+A key of another system may resemble one of our keys. So a key is compared only with keys of its own prefix,
 and KAI's keys are listed here, whether Muster reads them or not. Keys with a prefix of `other_systems` are
 not compared at all.
 """
@@ -36,12 +37,12 @@ KAI_KEYS = tuple(
         "numa-placement-predicted", "numa-placement-observed",
     )
 )  # fmt: skip
-"""Keys of KAI on pods and on their owners, besides those that `kai` reads (pkg/common/constants and
+"""Keys of KAI on pods and on their owners that `kai` does not read (pkg/common/constants and
 pkg/podgrouper/podgrouper/plugins/constants of NVIDIA/KAI-Scheduler)."""
 NEAR_NAME, NEAR_PREFIX, NEAR_KEY = 0.8, 0.9, 0.9
 """Least similarity (`words.nearest`) of names under one prefix, of prefixes, and of keys without a prefix."""
 MAX_COMPARED = 64
-"""Keys of one pod that are compared, of labels and of annotations: a pod may carry thousands."""
+"""Largest number of labels, and of annotations, of one pod that are compared: a pod may carry thousands."""
 
 _OF_OBJECTS = frozenset({*kai.GANG_KEYS, *other_systems.OF_OBJECTS})
 _NAMED = 3
@@ -62,7 +63,7 @@ def keys() -> Mapping[str, str]:
 
 @lru_cache(maxsize=4096)
 def meant(key: str) -> str:
-    """Return the key that this one nearly is; "" for a key that is known, or that is like none."""
+    """Return the known key that this key resembles; "" if the key is known itself, or resembles none."""
     prefix, _, name = key.rpartition("/")
     if key in keys() or prefix in other_systems.PREFIXES or len(key) > own.MAX_CHARACTERS:
         return ""
@@ -78,20 +79,21 @@ def meant(key: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slip:
-    """A key without effect. `right`: the key that was meant, "" if unknown."""
+class _IneffectiveKey:
+    """An ineffective key."""
 
     place: str
     key: str
     value: str
     right: str
+    """The key that was probably meant; "" if unknown."""
 
 
 def corrected(object_name: str, meta: Metadata) -> tuple[Metadata, tuple[BadValue, ...]]:
-    """Return the metadata as they were probably meant, and a cause for each key that has no effect."""
+    """Return the metadata with the keys that were probably meant, and a cause for each ineffective key."""
     slips = [
-        *_slips(ANNOTATION, meta.annotations or {}),
-        *_slips(LABEL, meta.labels or {}),
+        *_ineffective_keys(ANNOTATION, meta.annotations or {}),
+        *_ineffective_keys(LABEL, meta.labels or {}),
     ]
     if not slips:
         return meta, ()
@@ -108,22 +110,22 @@ def corrected(object_name: str, meta: Metadata) -> tuple[Metadata, tuple[BadValu
 def pairs(meta: Metadata) -> Iterator[tuple[str, str]]:
     """Yield each misspelt key of a pod with the key that was meant."""
     for place, values in ((ANNOTATION, meta.annotations), (LABEL, meta.labels)):
-        yield from ((slip.key, slip.right) for slip in _slips(place, values or {}) if slip.right)
+        yield from ((slip.key, slip.right) for slip in _ineffective_keys(place, values or {}) if slip.right)
 
 
-def _slips(place: str, values: Mapping[str, str]) -> Iterator[_Slip]:
+def _ineffective_keys(place: str, values: Mapping[str, str]) -> Iterator[_IneffectiveKey]:
     place_of = keys()
     for key in sorted(values.keys() & place_of.keys()):
         if place_of[key] not in (place, EITHER) and not (key in own.NODE_KEYS or key in RESERVED_KEYS):
-            yield _Slip(place, key, values[key], key)
+            yield _IneffectiveKey(place, key, values[key], key)
     unknown = sorted(values.keys() - place_of.keys(), key=lambda key: (not key.startswith(own.PREFIX), key))
     for key in islice(unknown, MAX_COMPARED):
         right = meant(key)
         if right or key.startswith(own.PREFIX):
-            yield _Slip(place, key, values[key], right)
+            yield _IneffectiveKey(place, key, values[key], right)
 
 
-def _cause(object_name: str, slip: _Slip, place: str) -> BadValue:
+def _cause(object_name: str, slip: _IneffectiveKey, place: str) -> BadValue:
     a_place = "an annotation" if place == ANNOTATION else "a label"
     if slip.key == slip.right:
         return BadValue(object_name, f"{slip.place} {slip.key}", slip.value, f"none: it is {a_place}")
@@ -133,8 +135,8 @@ def _cause(object_name: str, slip: _Slip, place: str) -> BadValue:
     return BadValue(object_name, _field(slip), slip.value, expected)
 
 
-def _unknown(object_name: str, slips: list[_Slip]) -> Iterator[BadValue]:
-    """Yield one cause for all keys of our own prefix that are like none."""
+def _unknown(object_name: str, slips: list[_IneffectiveKey]) -> Iterator[BadValue]:
+    """Yield one cause for all keys of our own prefix that resemble no known key."""
     if not slips:
         return
     first, *more_slips = slips
@@ -144,5 +146,5 @@ def _unknown(object_name: str, slips: list[_Slip]) -> Iterator[BadValue]:
     yield BadValue(object_name, _field(first), first.value, expected)
 
 
-def _field(slip: _Slip) -> str:
+def _field(slip: _IneffectiveKey) -> str:
     return f"{'label ' if slip.place == LABEL else ''}{slip.key[:SHOWN]}"

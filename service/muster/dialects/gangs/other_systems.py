@@ -1,14 +1,15 @@
-"""The words of other systems for a gang, in one table: those that say the same as ours, and the others.
+"""The keys by which other systems name a gang, in one table: keys with the same meaning as ours, and other
+keys.
 
-The first are read. A pod with words of the second kind is refused if nothing else names its gang: it would
-start alone. The refusal names the system, and the keys to use.
+Keys of the first kind are read. A pod with a key of the second kind would start without its gang. So it is
+refused, unless another key names its gang. The refusal names the system, and the keys to use.
 
 The keys are those of kubernetes-sigs/scheduler-plugins (pkg/coscheduling), koordinator-sh/koordinator
 (apis/extension/coscheduling.go, also ACK's labels), volcano-sh/apis (scheduling/v1beta1/labels.go),
 kubernetes-sigs/kueue (pkg/controller/jobs/pod/constants), armadaproject/armada (docs/scheduling.md),
 flux-framework/flux-k8s, apache/yunikorn-k8shim (pkg/common/constants), ai-dynamo/grove (operator/api/common),
-kubewharf/godel-scheduler (pkg/util/constants.go). Those of HiveD, Sakkara, KubeShare and batch-scheduler are
-from their documents.
+kubewharf/godel-scheduler (pkg/util/constants.go). The keys of HiveD, Sakkara, KubeShare and batch-scheduler
+are from their documents.
 """
 
 from __future__ import annotations
@@ -45,29 +46,32 @@ WAY_OUT = f"the annotations {own.GROUP} and {own.MIN_MEMBER}"
 _COUNT = 'a positive whole number: "1", "2", …'
 _ALL_REPLICAS = 'the number of all replicas, masters and workers together: "1", "2", …'
 _MAX_UNKNOWN = 4
-"""Keys of unknown systems that are told of one pod."""
+"""Largest number of keys of unknown systems that are reported for one pod."""
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """How one system names a gang on pods, with the same meaning as ours.
-
-    Each of `names` names it. `min_members` is the number that must start together, or else `or_min_members`,
-    `size` the expected number. If the pod has no such number, the PodGroup of the dialect `by_object` has it.
-    `last`: it counts only if nothing else names a gang. With an annotation of `unless` the pods need not
-    start together. `unread_keys` are keys that ask for what is not read, and what to use in their place.
-    """
+class ForeignGangKeys:
+    """The keys of one other system for a gang, with the same meaning as ours."""
 
     dialect: str
     place: str
-    names: tuple[str, ...]
-    min_members: str = ""
-    or_min_members: str = ""
-    size: str = ""
+    """Whether the keys are labels or annotations."""
+    name_keys: tuple[str, ...]
+    """Keys of the gang's name. All that a pod has must agree."""
+    min_key: str = ""
+    """Key of the number of pods that must start together."""
+    alt_min_key: str = ""
+    """Key that is read if the pod has no `min_key`."""
+    size_key: str = ""
+    """Key of the expected number of pods."""
     by_object: str = ""
-    last: bool = False
-    unless: Mapping[str, str] = field(default_factory=dict)
-    unread_keys: Mapping[str, str] = field(default_factory=dict)
+    """Dialect of the PodGroup that has the number if the pod has none; "" if there is no such PodGroup."""
+    fallback_only: bool = False
+    """Whether the keys count only if no other key names a gang."""
+    not_gang_if: Mapping[str, str] = field(default_factory=dict)
+    """Annotation → value ("" for any). A pod with one of them need not start together with its group."""
+    unsupported: Mapping[str, str] = field(default_factory=dict)
+    """Key that is not supported → what to use in its place."""
 
 
 _KOORDINATOR = "gang.scheduling.koordinator.sh"
@@ -83,54 +87,56 @@ _HIVED, _KUBESHARE = "hivedscheduler.microsoft.com/pod-scheduling-spec", "shared
 _NO_GROUP = re.compile(r"affinityGroup[\"']?[ \t]*:[ \t]*(?:null|~)[ \t]*(?:[,}#\r\n]|$)", re.IGNORECASE)
 """How HiveD's annotation, in YAML or JSON, says that a pod has no group."""
 READ = (
-    Words(COSCHEDULING, LABEL, ("scheduling.x-k8s.io/pod-group", _OLD_GROUP), by_object=COSCHEDULING),
-    Words(
+    ForeignGangKeys(
+        COSCHEDULING, LABEL, ("scheduling.x-k8s.io/pod-group", _OLD_GROUP), by_object=COSCHEDULING
+    ),
+    ForeignGangKeys(
         VOLCANO,
         ANNOTATION,
         _OF_VOLCANO,
         by_object=VOLCANO,
     ),
-    Words(
+    ForeignGangKeys(
         "ack-pod-group",
         LABEL,
         (f"{_OLD_GROUP}/name",),
-        min_members=f"{_OLD_GROUP}/min-available",
-        or_min_members=f"{_KOORDINATOR}/min-available",
+        min_key=f"{_OLD_GROUP}/min-available",
+        alt_min_key=f"{_KOORDINATOR}/min-available",
         by_object=COSCHEDULING,
     ),
-    Words(
+    ForeignGangKeys(
         "koordinator",
         ANNOTATION,
         (f"{_KOORDINATOR}/name",),
-        min_members=f"{_KOORDINATOR}/min-available",
-        or_min_members=f"{_OLD_GROUP}/min-available",
-        size=f"{_KOORDINATOR}/total-number",
+        min_key=f"{_KOORDINATOR}/min-available",
+        alt_min_key=f"{_OLD_GROUP}/min-available",
+        size_key=f"{_KOORDINATOR}/total-number",
         by_object=COSCHEDULING,
-        unread_keys={
+        unsupported={
             GANG_GROUPS: f"one gang for all: {WAY_OUT}",
             NETWORK_TOPOLOGY: f"the annotation {own.SCOPE} or {own.PREFERRED_SCOPES}",
         },
     ),
-    Words(
+    ForeignGangKeys(
         "armada",
         ANNOTATION,
         (f"{_ARMADA}/gangId",),
-        min_members=f"{_ARMADA}/gangCardinality",
-        size=f"{_ARMADA}/gangCardinality",
-        unread_keys={f"{_ARMADA}/gangNodeUniformityLabel": f"the annotation {own.SCOPE} with this label"},
+        min_key=f"{_ARMADA}/gangCardinality",
+        size_key=f"{_ARMADA}/gangCardinality",
+        unsupported={f"{_ARMADA}/gangNodeUniformityLabel": f"the annotation {own.SCOPE} with this label"},
     ),
-    Words(
-        "fluence", LABEL, ("fluence.pod-group",), min_members="fluence.group-size", size="fluence.group-size"
+    ForeignGangKeys(
+        "fluence", LABEL, ("fluence.pod-group",), min_key="fluence.group-size", size_key="fluence.group-size"
     ),
-    Words(
+    ForeignGangKeys(
         "kueue",
         EITHER,
         (f"{_KUEUE}/pod-group-name",),
-        min_members=f"{_KUEUE}/pod-group-total-count",
-        size=f"{_KUEUE}/pod-group-total-count",
-        last=True,
+        min_key=f"{_KUEUE}/pod-group-total-count",
+        size_key=f"{_KUEUE}/pod-group-total-count",
+        fallback_only=True,
         # Kueue's groups for a StatefulSet or LeaderWorkerSet, whose controllers make pods one after another.
-        unless={
+        not_gang_if={
             f"{_KUEUE}/pod-group-serving": "true",
             f"{_KUEUE}/pod-group-fast-admission": "true",
             f"{_KUEUE}/pod-suspending-parent": "",
@@ -151,19 +157,21 @@ REFUSED = {
 }
 """Labels or annotations that name a gang in another meaning than ours, each with its system."""
 
-OF_OBJECTS = tuple(key for words in READ if not words.min_members for key in words.names)
+OF_OBJECTS = tuple(key for gang_keys in READ if not gang_keys.min_key for key in gang_keys.name_keys)
 """Keys that name a PodGroup, which says the rest."""
-GANG_KEYS = (*(key for words in READ for key in words.names), *REFUSED)
+GANG_KEYS = (*(key for gang_keys in READ for key in gang_keys.name_keys), *REFUSED)
 """Labels and annotations that make a pod one of a gang."""
 
 
 def places() -> dict[str, str]:
     """Return each key that is read → whether it is a label or an annotation."""
-    place_of = {key: words.place for words in READ for key in words.names}
-    for words in READ:
-        place = ANNOTATION if words.place == EITHER else words.place
+    place_of = {key: gang_keys.place for gang_keys in READ for key in gang_keys.name_keys}
+    for gang_keys in READ:
+        place = ANNOTATION if gang_keys.place == EITHER else gang_keys.place
         place_of |= {
-            key: place for key in (words.min_members, words.size, *words.unread_keys, *words.unless) if key
+            key: place
+            for key in (gang_keys.min_key, gang_keys.size_key, *gang_keys.unsupported, *gang_keys.not_gang_if)
+            if key
         }
     return {**place_of, **dict.fromkeys((*REFUSED, TASK), EITHER)}
 
@@ -174,7 +182,9 @@ PREFIXES = frozenset(key.rpartition("/")[0] for key in places() if "/" in key) -
 
 def claim(object_name: str, meta: Metadata) -> Reading:
     """Return the gang that the pod `object_name` names in the words of other systems."""
-    return agreed(meta.name, (_claim(object_name, meta, words) for words in READ if not words.last))
+    return agreed(
+        meta.name, (_claim(object_name, meta, gang_keys) for gang_keys in READ if not gang_keys.fallback_only)
+    )
 
 
 def ack(object_name: str, meta: Metadata) -> Reading:
@@ -202,7 +212,9 @@ def ack(object_name: str, meta: Metadata) -> Reading:
 def last(object_name: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
     """Return the gang of a pod that nothing else names: one that is read, or one that is refused.
     `with_gpus`: the pod asks for GPUs, or shares of some."""
-    reading = agreed(meta.name, (_claim(object_name, meta, words) for words in READ if words.last))
+    reading = agreed(
+        meta.name, (_claim(object_name, meta, gang_keys) for gang_keys in READ if gang_keys.fallback_only)
+    )
     if reading.claim is not None or reading.causes or spec.node_name:
         return reading
     for key, system in REFUSED.items():
@@ -212,10 +224,10 @@ def last(object_name: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Re
             is_name = OBJECT_NAME.fullmatch(value) and positive(value) is None
             gang = GangClaim(system, value) if is_name else None
             return Reading(gang, (cause,))
-    numbers = ((words, key) for words in READ for key in (words.min_members, words.size))
-    for words, key in numbers:
-        if (value := _value(meta, key)) is not None and not _are_apart(meta, words):
-            expected = f"a gang beside it: add {' or '.join(words.names)}, or {own.GROUP}"
+    numbers = ((gang_keys, key) for gang_keys in READ for key in (gang_keys.min_key, gang_keys.size_key))
+    for gang_keys, key in numbers:
+        if (value := _value(meta, key)) is not None and not _is_no_gang(meta, gang_keys):
+            expected = f"a gang beside it: add {' or '.join(gang_keys.name_keys)}, or {own.GROUP}"
             return Reading(causes=(BadValue(object_name, key, value, expected),))
     return Reading()
 
@@ -276,45 +288,55 @@ def _value(meta: Metadata, key: str, place: str = EITHER) -> str | None:
     return labels if labels is not None or place == LABEL else (meta.annotations or {}).get(key)
 
 
-def _are_apart(meta: Metadata, words: Words) -> bool:
+def _is_no_gang(meta: Metadata, gang_keys: ForeignGangKeys) -> bool:
     """Return whether the pods of a group need not start together."""
     annotations = meta.annotations or {}
-    return any(key in annotations and value in ("", annotations[key]) for key, value in words.unless.items())
+    return any(
+        key in annotations and value in ("", annotations[key]) for key, value in gang_keys.not_gang_if.items()
+    )
 
 
-def _claim(object_name: str, meta: Metadata, words: Words) -> Reading:
-    values = ((key, _value(meta, key, words.place)) for key in words.names)
+def _claim(object_name: str, meta: Metadata, gang_keys: ForeignGangKeys) -> Reading:
+    values = ((key, _value(meta, key, gang_keys.place)) for key in gang_keys.name_keys)
     names = [(key, name) for key, name in values if name is not None]
-    if not names or _are_apart(meta, words):
+    if not names or _is_no_gang(meta, gang_keys):
         return Reading()
     more = tuple(
         BadValue(object_name, key, value, f"{instead}, in place of it")
-        for key, instead in words.unread_keys.items()
+        for key, instead in gang_keys.unsupported.items()
         if (value := _value(meta, key)) is not None
     )
     by_other_key = (
-        words.or_min_members
-        and _value(meta, words.min_members) is None
-        and _value(meta, words.or_min_members) is not None
+        gang_keys.alt_min_key
+        and _value(meta, gang_keys.min_key) is None
+        and _value(meta, gang_keys.alt_min_key) is not None
     )
-    count_key = words.or_min_members if by_other_key else words.min_members
+    count_key = gang_keys.alt_min_key if by_other_key else gang_keys.min_key
     least, wrong = _number(object_name, meta, count_key)
-    size, wrong_size = _number(object_name, meta, words.size)
-    causes = (*wrong, *(wrong_size if words.size != words.min_members else ()), *more)
+    size, wrong_size = _number(object_name, meta, gang_keys.size_key)
+    causes = (*wrong, *(wrong_size if gang_keys.size_key != gang_keys.min_key else ()), *more)
     if size is not None and size < (least or 1):
         causes += (
-            BadValue(object_name, words.size, str(size), f"at least {words.min_members}, which is {least}"),
+            BadValue(
+                object_name, gang_keys.size_key, str(size), f"at least {gang_keys.min_key}, which is {least}"
+            ),
         )
-    if words.min_members and least is None and not wrong and not words.by_object:
-        causes += (BadValue(object_name, words.min_members, "", f"how many pods start together: {_COUNT}"),)
-    by_object = least is None and not wrong and bool(words.by_object)
+    if gang_keys.min_key and least is None and not wrong and not gang_keys.by_object:
+        causes += (BadValue(object_name, gang_keys.min_key, "", f"how many pods start together: {_COUNT}"),)
+    by_object = least is None and not wrong and bool(gang_keys.by_object)
     counted = (count_key, least, size)
-    claims = (_named(object_name, words, key, name, None if by_object else counted) for key, name in names)
+    claims = (
+        _named(object_name, gang_keys, key, name, None if by_object else counted) for key, name in names
+    )
     return agreed(meta.name, (*claims, Reading(causes=causes)))
 
 
 def _named(
-    object_name: str, words: Words, key: str, name: str, counted: tuple[str, int | None, int | None] | None
+    object_name: str,
+    gang_keys: ForeignGangKeys,
+    key: str,
+    name: str,
+    counted: tuple[str, int | None, int | None] | None,
 ) -> Reading:
     """Return the gang `name`. `counted` has the key of its number, the number and its size. None means that
     a PodGroup has them."""
@@ -323,9 +345,9 @@ def _named(
         what = "a PodGroup in the pod's namespace" if by_object else "a gang"
         return Reading(causes=(BadValue(object_name, key, name, f"the name of {what}: {AN_OBJECT_NAME}"),))
     if counted is None:
-        return Reading(GangClaim(words.by_object, name, by_object=True))
+        return Reading(GangClaim(gang_keys.by_object, name, by_object=True))
     count_key, least, size = counted
-    return Reading(GangClaim(words.dialect, name, least, size=size, count_key=count_key))
+    return Reading(GangClaim(gang_keys.dialect, name, least, size=size, count_key=count_key))
 
 
 def _number(object_name: str, meta: Metadata, key: str) -> tuple[int | None, tuple[BadValue, ...]]:

@@ -1,4 +1,4 @@
-"""The dialect of our own annotations: all that the planner can be asked for, without any CRD.
+"""The dialect of our own annotations: all requests to the planner, without any CRD.
 
 gpu.topology/group: <the gang's name, within its namespace>     gpu.topology/min-member: "4"   size: "4"
 gpu.topology/role: worker           role-scope: rack            rank: "0"
@@ -6,8 +6,8 @@ gpu.topology/scope: rack            preferred-scopes: nvlink-domain,node
 gpu.topology/segment-size: "16,4"   segment-scope: rack,nvlink-domain
 gpu.topology/max-per: rack=8,node=1
 
-They make a gang of their own, or add to the gang that a pod names in another dialect, also to a gang of one.
-Any other key is an error (`misspelt`): it would have no effect.
+They make a gang, or add to the gang that a pod names in another dialect, or to a gang of one. Any other key
+is an error (`misspelt`), because it would have no effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from muster.dialects.reading import (
 )
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.constraints import PER_SCOPE, PerScope
-from muster.domain.pod import GangClaim, Wishes
+from muster.domain.pod import GangClaim, TopologyRequest
 from muster.domain.request import Scope, Segment
 
 NAME = "annotations"
@@ -52,51 +52,56 @@ KEYS = (
 )  # fmt: skip
 
 NODE_KEYS = frozenset(f"{PREFIX}{key}" for key in ("nvlink-domain", "nvlink-domain-size", "interconnect"))
-"""Labels of nodes: on a pod they have no effect."""
+"""Labels of nodes. They have no effect on a pod."""
 
 MAX_CHARACTERS = 1_024
 MAX_LISTED = 8
-"""Scopes in one value: each preferred one may cost the planner a search of its own."""
+"""Largest number of scopes in one value, because each preferred scope may cost the planner a search."""
 MAX_LEVELS = 3
-"""Of segments: rack, nvlink-domain and node are as deep as fabrics are nested."""
+"""Largest number of levels of segments. Fabrics are nested three deep: rack, nvlink-domain and node."""
 
 _WORDS = ", ".join(scope.value for scope in Scope)
 _SCOPES = f"scopes, each once, at most {MAX_LISTED}: {_WORDS}, or label keys of nodes"
-# Members of a segment have GPUs of their own: several never lie on one.
+# Members of a segment have GPUs of their own, so a segment never lies on one GPU.
 _NOT_BY = frozenset({Scope.GPU.value})
 
 
 @dataclass(frozen=True, slots=True)
 class OwnKeys:
-    """What a pod's own annotations say. `group`, `min_member` and `size` are None if they are not given or
-    can't be read; `gang_causes` say what is ill-formed in these three, `causes` in the others."""
+    """The values of a pod's own annotations.
+
+    `group`, `min_member` and `size` are None if they are not given or can't be read. `gang_causes` are about
+    these three, `causes` about the other annotations.
+    """
 
     group: str | None = None
     min_member: int | None = None
     size: int | None = None
-    wishes: Wishes = field(default_factory=Wishes)
+    topology_request: TopologyRequest = field(default_factory=TopologyRequest)
     rank: int | None = None
     gang_causes: tuple[BadValue, ...] = ()
     causes: tuple[BadValue, ...] = ()
 
 
 def read(object_name: str, meta: Metadata) -> OwnKeys:
-    """Return what the pod `object_name` (kind/namespace/name) says."""
+    """Return the values of the annotations of the pod `object_name` (kind/namespace/name)."""
     annotations = meta.annotations or {}
-    gang, wishes = _Keys.of_keys(object_name, annotations), _Keys.of_keys(object_name, annotations)
+    gang, topology_request = _Keys.of_keys(object_name, annotations), _Keys.of_keys(object_name, annotations)
     group = gang.matching(GROUP, NAME_PATTERN, A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
     size = gang.number(SIZE, positive, 'a positive whole number: "1", "2", …')
     if size is not None and size < (min_member or 1):
         gang.bad(SIZE, str(size), f"at least {MIN_MEMBER}, which is {min_member}")
-    constraints = wishes.wishes()
-    rank = wishes.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
-    return OwnKeys(group, min_member, size, constraints, rank, tuple(gang.causes), tuple(wishes.causes))
+    constraints = topology_request.topology_request()
+    rank = topology_request.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
+    return OwnKeys(
+        group, min_member, size, constraints, rank, tuple(gang.causes), tuple(topology_request.causes)
+    )
 
 
 def claim(object_name: str, keys: OwnKeys, other_gang: GangClaim | None) -> Reading:
-    """Return the gang that the annotations name; `other_gang` is what the pod claims in another dialect. A
-    min-member or a size alone belongs to that."""
+    """Return the gang that the annotations name. `other_gang` is the pod's gang in another dialect. A
+    min-member or a size without a group belongs to that gang."""
     if keys.group is not None:
         gang = GangClaim(NAME, keys.group, keys.min_member, size=keys.size, count_key=MIN_MEMBER)
         return Reading(gang, keys.gang_causes)
@@ -120,8 +125,8 @@ class _Keys(Fields):
             return None
         return text.strip() if text is not None else None
 
-    def wishes(self) -> Wishes:
-        return Wishes(
+    def topology_request(self) -> TopologyRequest:
+        return TopologyRequest(
             role=self.matching(ROLE, NAME_PATTERN, A_NAME) or "",
             required_scope=self.matching(SCOPE, LABEL_KEY, A_SCOPE),
             preferred_scopes=self.names_in(PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),
@@ -174,7 +179,7 @@ class _Keys(Fields):
         if not len(members_by_scope) == len(pairs) <= MAX_LISTED:
             self.bad(key, text, f"as in rack=2,node=1, each scope once: {_parts(kind.not_by)}")
             return ()
-        # In a fixed order: the pods of a gang may list them differently.
+        # In a fixed order, because the pods of a gang may list them differently.
         return tuple(kind(scope, members_by_scope[scope]) for scope in sorted(members_by_scope))
 
 

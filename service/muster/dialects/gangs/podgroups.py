@@ -1,4 +1,5 @@
-"""PodGroup objects of five APIs → facts. Never an exception: what is ill-formed becomes the group's cause.
+"""PodGroup objects of five APIs → facts. There are no exceptions: an ill-formed field becomes a cause of the
+group.
 
     scheduling.run.ai/v2             minMember, queue, topologyPolicy {scope, affinity.required[]}
     scheduling.run.ai/v2alpha2       KAI's: minMember, queue, topologyConstraint, subGroups[] (`subgroups`)
@@ -6,10 +7,10 @@
     scheduling.sigs.k8s.io/v1alpha1  the same before it was renamed, as Koordinator and ACK have it
     scheduling.volcano.sh/v1beta1    Volcano's: minMember, minTaskMember, queue
 
-The first two are versions of one CRD, and neither prunes the other's fields: an object may have the fields of
-both, and both are read. What is misspelt comes here too. Not read: priorityClassName (the pods' own
-priority counts), minResources (the pods' requests are planned) and scheduleTimeoutSeconds (a gang that waits
-holds nothing).
+The first two are versions of one CRD, and neither prunes the other's fields. An object may have the fields of
+both, so both are read, and misspelt fields are seen. Three fields are not read: priorityClassName (the pods'
+own priority counts), minResources (the pods' requests are planned) and scheduleTimeoutSeconds (a gang that
+waits holds no capacity).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from muster.dialects.gangs.subgroups import Topologies, Topology
 from muster.dialects.objects import CustomObject
 from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN, Fields
 from muster.domain.levels import DEFAULT_LEVELS, Level
-from muster.domain.pod import Wishes
+from muster.domain.pod import TopologyRequest
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
 from muster.domain.request import SelectorTerm
 
@@ -33,12 +34,12 @@ COSCHEDULING_API = "scheduling.x-k8s.io/v1alpha1"
 OLD_COSCHEDULING_API = "scheduling.sigs.k8s.io/v1alpha1"
 VOLCANO_API = "scheduling.volcano.sh/v1beta1"
 APIS = ((OURS, KAI_API), (COSCHEDULING_API,), (OLD_COSCHEDULING_API,), (VOLCANO_API,))
-"""The APIs of PodGroups that are read. Those that stand together are versions of one CRD."""
+"""The APIs of PodGroups that are read, each with the other versions of the same CRD."""
 TOPOLOGY_APIS = ("kai.scheduler/v1alpha1",)
 
 MAX_TERMS = 32
 MAX_TREES = 32
-"""Topologies whose levels tell domains of one name apart."""
+"""Largest number of Topologies whose levels tell domains of one name apart."""
 MAX_VALUES = 64
 MAX_QUEUE = 253
 MAX_TASKS = 64
@@ -74,9 +75,10 @@ def read(
 
 
 def read_topology(obj: CustomObject) -> Topology:
-    """Return the levels of a Topology, widest first. What is no label is left out.
+    """Return the levels of a Topology, widest first. Levels without a valid label are left out.
 
-    Of two levels with one alias the first has it, and a node label of the Topology is no alias.
+    If two levels have the same alias, the first level gets it. An alias that equals a node label of the
+    Topology is ignored.
     """
     levels = Fields.of(f"topology/{obj.metadata.name}", "spec", obj.spec).listed("levels", MAX_TERMS)
     labels = [level.matching("nodeLabel", LABEL_KEY, "a label key of nodes") for level in levels]
@@ -112,14 +114,16 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
     elif tree.min_member:
         min_member = max(min_member or 0, tree.min_member)
     elif min_member is None and not spec.causes:
-        if obj.api_version == OURS and not tree.role_wishes:
+        if obj.api_version == OURS and not tree.role_topology_requests:
             spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
         else:
             min_member = 1  # as KAI takes it (pkg/scheduler/api/podgroup_info)
     return replace(
         _group(obj, kai.NAME, min_member, spec),
-        wishes=Wishes(required_scope=next(iter(sorted(scopes)), None), preferred_scopes=tree.preferred),
-        role_wishes=tree.role_wishes,
+        topology_request=TopologyRequest(
+            required_scope=next(iter(sorted(scopes)), None), preferred_scopes=tree.preferred
+        ),
+        role_topology_requests=tree.role_topology_requests,
         role_min=tree.role_min,
         quorum=tree.quorum,
         size=sum(leaf.min_members for leaf in tree.quorum.leaves()) if tree.quorum is not None else None,
@@ -137,7 +141,7 @@ def _spec(obj: CustomObject) -> Fields:
 def _group(
     obj: CustomObject, dialect: str, min_member: int | None, spec: Fields, queue: bool = True
 ) -> PodGroup:
-    """Return what PodGroups of all APIs have. Those of coscheduling have no queue."""
+    """Return the facts that PodGroups of all APIs have. `queue`: the API has a queue."""
     name = spec.matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") if queue else None
     meta = obj.metadata
     return PodGroup(
@@ -184,8 +188,8 @@ def _volcano(obj: CustomObject) -> PodGroup:
 
 
 def _policy(spec: Fields) -> tuple[str | None, tuple[SelectorTerm, ...]]:
-    """Return the required scope and the node terms of `topologyPolicy`, which is ours alone: an unknown
-    field in it would have no effect, so it is a cause."""
+    """Return the required scope and the node terms of `topologyPolicy`. Only our API has this field, so an
+    unknown field in it is a cause: it would have no effect."""
     policy = spec.part("topologyPolicy")
     policy.note_unknown("scope", "affinity")
     scope = policy.matching("scope", LABEL_KEY, A_SCOPE)
@@ -223,7 +227,7 @@ def _fit(operator: str, values: tuple[str, ...]) -> bool:
 
 
 def _status(value: object) -> PodGroupStatus | None:
-    """Return the status as we wrote it before; None if we wrote none."""
+    """Return the status as we wrote it before; None if it was not written by us."""
     try:
         return msgspec.convert(value, PodGroupStatus)
     except msgspec.ValidationError:

@@ -1,7 +1,8 @@
-"""A pod's place among its like, by which controllers number their pods: only the order is meant.
+"""A pod's rank among the pods of its gang, by the number that its controller gave it. Only the order of ranks
+matters.
 
-If a controller makes groups of pods (LeaderWorkerSet, JobSet, replica types of a PyTorchJob), one group comes
-after another. So a segment holds members of one group as far as it can.
+If a controller makes groups of pods (LeaderWorkerSet, JobSet, replica types of a PyTorchJob), the groups come
+one after another. So a segment holds members of one group as far as possible.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ RAY_REPLICA = "ray.io/worker-group-replica-index"
 RAY_HOST = "ray.io/replica-host-index"
 
 ORDERS = (
-    # Before the ordinal: leaders are one StatefulSet, and the workers of each group another.
+    # Before the ordinal, because leaders and the workers of each group are different StatefulSets.
     (GROUP_INDEX, WORKER_INDEX),
     (JOB_GLOBAL_INDEX, COMPLETION_INDEX),
     ("", COMPLETION_INDEX),
@@ -31,7 +32,8 @@ ORDERS = (
     (RAY_REPLICA, RAY_HOST),
     ("", POD_INDEX),
 )
-"""Annotations or labels of a pod's group and of its place in it; the first pair that speaks wins.
+"""Annotations or labels with the number of a pod's group, and with its number in the group. The first pair
+that can be read counts.
 
 They are in the reference pages of labels of Kubernetes, LeaderWorkerSet, JobSet and the training operator,
 and in KubeRay's constants."""
@@ -39,13 +41,14 @@ KEYS = tuple(dict.fromkeys(key for pair in ORDERS for key in pair if key))
 _KNOWN = frozenset(KEYS)
 
 REPLICA_TYPES = ("launcher", "master", "chief", "ps", "evaluator", "worker")
-"""Kubeflow's, in the order in which KAI numbers them (docs/developer/designs/segmented-subgroups of
-NVIDIA/KAI-Scheduler, "Workload to Index Computation")."""
+"""Kubeflow's replica types, in the order in which KAI numbers them
+(docs/developer/designs/segmented-subgroups of NVIDIA/KAI-Scheduler, "Workload to Index Computation")."""
 
 
 def rank_of(meta: Metadata) -> int | None:
-    """Return what the pod's controller numbered it, else the number at the end of its name, unless the name
-    ends at random; None for neither. The first that can be read counts.
+    """Return the number that the pod's controller gave it, else the number at the end of its name.
+
+    Return None if there is neither. A name that ends at random has no number.
     """
     labels, annotations = meta.labels or {}, meta.annotations or {}
     if not (_KNOWN.isdisjoint(labels) and _KNOWN.isdisjoint(annotations)):

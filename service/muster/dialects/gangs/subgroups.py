@@ -1,13 +1,14 @@
 """KAI's subgroups: roles of a PodGroup with counts and topology constraints of their own, in a tree.
 
-Pods name a leaf, by the label kai.scheduler/subgroup-name. What a subgroup requires holds for all its leaves
-together. Of one leaf it is that role's scope, of all of them the gang's, and of some of them a `Subgroup` of
-the request. Of several levels for one leaf, or for all of them, the narrowest counts. A preferred level
-is likewise that role's, the gang's, or a `RolePreference`. It is left out if a required level keeps it. If no
-part of it holds the pods, the next wider level of the Topology is preferred, as in KAI.
+Pods name a leaf, by the label kai.scheduler/subgroup-name. A required level of a subgroup holds for all its
+leaves together. If the subgroup has one leaf, it is the scope of that role. If it has all leaves, it is the
+scope of the gang, and otherwise a `Subgroup` of the request. If several required levels apply to one leaf, or
+to all leaves, the narrowest one counts. A preferred level is likewise that of a role, of the gang, or a
+`RolePreference`. It is left out if a required level implies it. If no domain of the level holds the pods, the
+next wider level of the Topology is preferred, as in KAI.
 
-The fields are those of NVIDIA/KAI-Scheduler, pkg/apis/scheduling/v2alpha2/podgroup_types.go, and what
-they mean is in its docs/developer/designs/hierarchical-podgroup.
+The fields are those of NVIDIA/KAI-Scheduler, pkg/apis/scheduling/v2alpha2/podgroup_types.go. Their meaning is
+in its docs/developer/designs/hierarchical-podgroup.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from itertools import chain, dropwhile, takewhile
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, OBJECT_NAME, Fields
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
-from muster.domain.pod import Wishes
+from muster.domain.pod import TopologyRequest
 from muster.domain.quorums import Leaf, Quorum, members_of
 from muster.domain.request import RolePreference, Scope
 from muster.domain.words import counted_noun
 
 MAX_SUBGROUPS = 256
 MAX_DEPTH = 16
-"""Of a tree in which not all subgroups must start: what reads it calls itself once for each level."""
+"""Largest depth of a tree in which not all subgroups must start, because its readers recurse once for each
+level."""
 HOSTNAME = "kubernetes.io/hostname"
 _WORDS = frozenset(scope.value for scope in Scope)
 _CONSTRAINT = ("topology", "requiredTopologyLevel", "preferredTopologyLevel")
@@ -41,7 +43,8 @@ class Topology:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def label(self, level: str) -> str | None:
-        """Return the node label of a level, which its alias may name. Return None if there is none."""
+        """Return the node label of a level, given by label or alias. Return None if there is no such
+        level."""
         return level if level in self.labels else self.aliases.get(level)
 
     def __str__(self) -> str:
@@ -56,11 +59,11 @@ Topologies = Mapping[str, Topology]
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A `topologyConstraint`, as scopes. `preferred` is the level that is named, then the wider levels of the
-    Topology, up to the required one."""
+    """A `topologyConstraint`, as scopes."""
 
     required: str | None = None
     preferred: tuple[str, ...] = ()
+    """The preferred level, then the wider levels of the Topology up to the required one."""
 
     @classmethod
     def read(cls, owner: Fields, levels: tuple[Level, ...], topologies: Topologies | None) -> Constraint:
@@ -77,8 +80,8 @@ class Constraint:
         levels: tuple[Level, ...],
         topologies: Topologies | None,
     ) -> Constraint:
-        """Return the constraint in these fields: `keys` name the Topology, the required level and the
-        preferred one."""
+        """Return the constraint in these fields. `keys` name the Topology, the required level and the
+        preferred level."""
         of_topology, required, preferred = keys
         name = fields.matching(of_topology, OBJECT_NAME, "the name of a Topology")
         topology = None if topologies is None or name is None else topologies.get(name)
@@ -112,36 +115,39 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What a PodGroup and its subgroups say: scopes of the whole gang, the preferred ones from the narrowest;
-    constraints and `role_min` of each leaf."""
+    """The constraints and minimums of a PodGroup and its subgroups."""
 
     required: str | None = None
+    """Required scope of the whole gang."""
     preferred: tuple[str, ...] = ()
-    role_wishes: Mapping[str, Wishes] = field(default_factory=dict)
+    """Preferred scopes of the whole gang, the narrowest first."""
+    role_topology_requests: Mapping[str, TopologyRequest] = field(default_factory=dict)
+    """Leaf → its own constraints."""
     role_min: Mapping[str, int] = field(default_factory=dict)
+    """Leaf → number of members that must start."""
     shared: tuple[Subgroup, ...] = ()
-    """Levels for some leaves together."""
+    """Required levels for some leaves together."""
     preferences: tuple[RolePreference, ...] = ()
     """Preferred levels for some leaves together."""
     quorum: Quorum | None = None
-    """How many subgroups start, if not all must. Then `role_min` is empty."""
+    """The number of subgroups that start, if not all must. Then `role_min` is empty."""
 
     @property
     def min_member(self) -> int:
-        """Return how many members of all leaves must start together, 0 if there are no leaves."""
+        """Return how many members of all leaves must start together; 0 without leaves."""
         leaves = self.quorum.fewest() if self.quorum is not None else None
         return sum(self.role_min.values()) if leaves is None else members_of(leaves)
 
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """`orders` of scopes, widest first: parts of one lie in parts of those before it."""
+    """Orders of scopes, widest first: each domain of a scope lies in a domain of each scope before it."""
 
     orders: tuple[tuple[str, ...], ...]
 
     @classmethod
     def of(cls, levels: tuple[Level, ...], topologies: Topologies | None) -> Nesting:
-        """Return the levels of the cluster, and those of each of KAI's Topologies."""
+        """Return the levels of the cluster, and the levels of each of KAI's Topologies."""
         scopes = (
             tuple(_scope(label, levels) for label in topology.labels if not _is_another(label, levels))
             for topology in (topologies or {}).values()
@@ -149,9 +155,9 @@ class Nesting:
         return cls((tuple(level.scope for level in levels), *scopes))
 
     def inside(self, narrow: str, wide: str) -> bool:
-        """Return whether each part of one scope lies in one part of the other, or both are the same.
+        """Return whether each domain of `narrow` lies in one domain of `wide`, or both are the same scope.
 
-        If two orders contradict each other, the answer is False. A node lies in one part of each level, and
+        If two orders contradict each other, the answer is False. A node lies in one domain of each level, and
         no level lies inside a node, whatever an order says.
         """
         if narrow == wide:
@@ -162,8 +168,8 @@ class Nesting:
         return bool(shared_orders) and all(order.index(wide) < order.index(narrow) for order in shared_orders)
 
     def narrowest(self, scope_of_field: Iterable[tuple[Fields, str | None]]) -> str | None:
-        """Return the scope that keeps all of these, each with the fields that say it; one that is neither
-        inside nor around those before it is refused."""
+        """Return the narrowest scope, which implies the others. Each scope comes with the fields that state
+        it. A scope that neither contains nor lies in the narrowest before it is an error."""
         narrowest: str | None = None
         for fields, scope in scope_of_field:
             if scope is None:
@@ -175,7 +181,7 @@ class Nesting:
         return narrowest
 
     def narrow_first(self, scopes: Iterable[str]) -> tuple[str, ...]:
-        """Each scope once, before those that it lies in."""
+        """Return each scope once, narrower scopes before the scopes that contain them."""
         ordered: list[str] = []
         for scope in scopes:
             if scope not in ordered:
@@ -221,7 +227,7 @@ def read(spec: Fields, levels: tuple[Level, ...], topologies: Topologies | None)
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """`leaves` are those at or below each subgroup."""
+    """Reads the tree. `leaves`: subgroup → the leaves at or below it."""
 
     nesting: Nesting
     spec: Fields
@@ -240,24 +246,27 @@ class _Reader:
             preferred=self.nesting.narrow_first(
                 chain(self.root.preferred, *(group.constraint.preferred for group in whole))
             ),
-            role_wishes={leaf: self._wishes(leaf, every, required) for leaf in sorted(every)},
+            role_topology_requests={
+                leaf: self._topology_request(leaf, every, required) for leaf in sorted(every)
+            },
             shared=tuple(self._shared(every, required)),
             preferences=tuple(self._preferences(every, required)),
         )
 
-    def _wishes(self, leaf: str, every: frozenset[str], required: str | None) -> Wishes:
-        """Return what the subgroups with this leaf alone ask for its pods.
+    def _topology_request(self, leaf: str, every: frozenset[str], required: str | None) -> TopologyRequest:
+        """Return the constraints of the subgroups that have only this leaf.
 
-        If there is no other leaf, they ask for the whole gang, and nothing is left for the role.
+        If there is no other leaf, their constraints are those of the whole gang, and the role has none of its
+        own.
         """
         alone = [group for name, group in self.groups.items() if self.leaves[name] == {leaf} != every]
         scope = self.nesting.narrowest((group.fields, group.constraint.required) for group in alone)
         scopes = self.nesting.narrow_first(chain.from_iterable(group.constraint.preferred for group in alone))
         preferred = tuple(level for level in scopes if not self._is_implied(level, (required, scope)))
-        return Wishes(leaf, role_scope=scope, role_preferred=preferred)
+        return TopologyRequest(leaf, role_scope=scope, role_preferred=preferred)
 
     def _shared(self, every: frozenset[str], required: str | None) -> Iterator[Subgroup]:
-        """Yield the levels for some leaves together, except where the gang's own keeps them."""
+        """Yield the required levels for some leaves together, unless the gang's own level implies them."""
         for name, group in self.groups.items():
             scope, leaves = group.constraint.required, self.leaves[name]
             if scope is None or not 1 < len(leaves) < len(every):
@@ -266,7 +275,7 @@ class _Reader:
                 yield Subgroup(f"the level of subgroup {name}", scope, leaves)
 
     def _preferences(self, every: frozenset[str], required: str | None) -> Iterator[RolePreference]:
-        """Yield the preferred levels for some leaves together, except where a required level keeps them."""
+        """Yield the preferred levels for some leaves together, unless a required level implies them."""
         for name, group in self.groups.items():
             leaves, required_levels = self.leaves[name], (required, group.constraint.required)
             scopes = tuple(
@@ -280,7 +289,7 @@ class _Reader:
 
 
 def _is_tree(groups: Mapping[str, _Subgroup]) -> bool:
-    """Return whether every parent is there and none is its own ancestor. If not, note a problem."""
+    """Return whether every parent exists and no subgroup is its own ancestor. If not, note a problem."""
     for name, group in groups.items():
         if group.parent is not None and group.parent not in groups:
             group.fields.bad("parent", group.parent, "the name of another subgroup")
@@ -292,7 +301,8 @@ def _is_tree(groups: Mapping[str, _Subgroup]) -> bool:
 
 
 def _ancestry(name: str, groups: Mapping[str, _Subgroup]) -> list[str]:
-    """Return the subgroup, its parent, that one's parent …; longer than `groups` where they go round."""
+    """Return the subgroup and its ancestors. The list is longer than `groups` if the parents form a
+    circle."""
     line = [name]
     while (parent := groups[line[-1]].parent) in groups and len(line) <= len(groups):
         assert parent is not None
@@ -316,7 +326,8 @@ def _min_members(leaf: _Subgroup) -> int:
 
 
 def _quorum(name: str | None, owner: Fields, groups: Mapping[str, _Subgroup]) -> Quorum:
-    """Return the tree below a subgroup, None for the whole: how many of its parts start, all by default."""
+    """Return the quorum below a subgroup, or of the whole tree if `name` is None. By default all parts must
+    start."""
     parts: list[Quorum | Leaf] = []
     for part, group in groups.items():
         if group.parent != name:
@@ -340,13 +351,13 @@ def _needs_all(part: Quorum | Leaf) -> bool:
 
 
 def _scope(label: str, levels: tuple[Level, ...]) -> str:
-    """Return the word for the scope that this label alone gives, else the label itself."""
+    """Return the word for the scope that is given by this label only; else the label itself."""
     if label == HOSTNAME:
         return Scope.NODE.value
     return next((level.scope for level in levels if level.labels == (label,)), label)
 
 
 def _is_another(label: str, levels: tuple[Level, ...]) -> bool:
-    """Return whether a label is spelt as the word for a scope that is given by something else."""
+    """Return whether a label is spelt like the word for a scope that other labels or facts give."""
     of_word = [level.labels for level in levels if level.scope == label]
     return not any(label in labels for labels in of_word) and (bool(of_word) or label in _WORDS)

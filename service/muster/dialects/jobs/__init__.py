@@ -1,1 +1,1 @@
-"""What a job says of the gangs of its pods: `families` turns its description (`kinds`) into a PodGroup."""
+"""The gangs of a job's pods: `families` turns a job's description (`kinds`) into a PodGroup."""

@@ -20,42 +20,43 @@ from muster.dialects.reading import Fields, positive
 from muster.dialects.settings import BY_REQUEST, Settings
 from muster.domain.levels import Level
 from muster.domain.node import GPU_MEM
-from muster.domain.pod import Controller, GangClaim, Wishes
-from muster.domain.podgroup import Coming, PodGroup
+from muster.domain.pod import Controller, GangClaim, TopologyRequest
+from muster.domain.podgroup import FollowerTemplate, PodGroup
 from muster.domain.request import Segment
 
 _PLACEMENT = (kai.TOPOLOGY, kai.REQUIRED, kai.PREFERRED)
 _SEGMENTS = (kai.TOPOLOGY, kai.SEGMENT_REQUIRED, kai.SEGMENT_PREFERRED)
 _PREEMPTIBILITIES = ("preemptible", "non-preemptible")
 _MAX_CONTAINERS = 64
-_MAX_COMING = 256
-"""The most members of a gang for which room is looked for before they are there."""
+_MAX_FOLLOWERS = 256
+"""Largest number of followers of a gang for which room is planned."""
 _ANNOTATE = "annotate each pod template: "
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """What an object says of its gangs, which differ in their names alone.
-
-    `pods` is the number of pods of all its gangs that come at once. `full_size` is that of one gang with
-    those that come later. `by_key` means that its pods are a gang with any setting: it has KAI's keys, or the
-    label by which its controller makes a gang. `skipped` means that a key asks for no gang. `with_gpus` means
-    that some of its pods ask for GPUs, and `with_accelerators` that they ask for those or others.
-    `shim_holds` means that the shim holds its pods even if they ask for no GPUs.
-    `advice` is a sentence about what its pods are if they name no gang, and what would make them one.
-    """
+class JobGangs:
+    """The gangs of a job. They differ only in their names."""
 
     group: PodGroup
     pods: int
+    """Number of pods of all its gangs that come at once."""
     full_size: int
+    """Number of pods of one gang, including followers."""
     by_key: bool
+    """Whether its pods are a gang with any setting: it has KAI's keys, or its controller's label for
+    gangs."""
     skipped: bool
+    """Whether a key says that its pods are no gang."""
     with_gpus: bool
+    """Whether some of its pods request GPUs."""
     with_accelerators: bool
+    """Whether some of its pods request GPUs or other accelerators."""
     shim_holds: bool
+    """Whether the shim holds its pods even if they request no GPUs."""
     advice: str
+    """A sentence on its pods if they name no gang, and on how they become a gang."""
     partly_later: Mapping[str, int] = field(default_factory=dict)
-    """Roles that come in two parts → how many members are in the second part."""
+    """Role that comes in two parts → number of members in the second part."""
 
     @property
     def kind(self) -> str:
@@ -67,14 +68,14 @@ class Family:
         return replace(self.group, name=name)
 
     def gang_of_all(self, name: str) -> PodGroup:
-        """Return the gang of this name as it is once the members that come later are there too."""
+        """Return the gang of this name as it is once its followers are there too."""
         group, more = self.gang(name), sum(self.partly_later.values())
         role_min = {role: least + self.partly_later.get(role, 0) for role, least in group.role_min.items()}
         least, size = (group.min_member or 0) + more, (group.size or 0) + more
         return replace(group, min_member=least, size=size, role_min=role_min)
 
     def is_gang(self, settings: Settings) -> bool:
-        """Return whether its pods are a gang, though they name none."""
+        """Return whether its pods are a gang although they name no gang."""
         as_gang = self.by_key or settings.infers(self.kind) == "on"
         return as_gang and not self.skipped and (self.with_gpus or self.shim_holds)
 
@@ -102,28 +103,29 @@ class Family:
         return f"it makes {self.pods} pods at once, and {statement}: {stated}. That counts: {effect}"
 
 
-def family(
+def job_gangs(
     kind: Kind,
     obj: CustomObject,
     settings: Settings,
     levels: tuple[Level, ...],
     topologies: Topologies | None,
     made_by: Metadata | None = None,
-) -> Family:
-    """Return what an object says of its gangs. `made_by` made it, and gives the keys that it lacks."""
+) -> JobGangs:
+    """Return the gangs of a job. `made_by` is the object that made the job, and gives the keys that the job
+    lacks."""
     meta = _with_keys_of(obj.metadata, made_by)
     owner = Owner.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
     reader = _Reader(owner, kind.describe(owner), levels, topologies)
-    group = replace(reader.group(), coming=tuple(_coming(owner, reader.described, settings)))
+    group = replace(reader.group(), follower_templates=tuple(_followers(owner, reader.described, settings)))
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
     key_maps = [on_job, *reader.templates.values()]
     roles = [role for role in reader.described.roles if role.count]
-    resources = [_resources_asked(role) for role in roles]
+    resources = [_requested_resources(role) for role in roles]
     with_gpus = any(not names.isdisjoint((*settings.gpu_resources, GPU_MEM)) for names in resources)
-    possible = _ways(kind, owner, reader.described, with_gpus)
+    possible = _instructions(kind, owner, reader.described, with_gpus)
     by_key = any(map(kai.spoken, key_maps)) or slips.of_kai(on_job)
     by_key = by_key or on_job.get(kind.asks, "false") != "false"
-    of_object = Family(
+    of_object = JobGangs(
         group,
         pods=reader.described.size * reader.described.copies,
         full_size=sum(role.count for role in reader.described.roles),
@@ -144,7 +146,7 @@ def family(
 
 
 class _Reader:
-    """Reads one object. `owner.spec` gathers its problems."""
+    """Reads one object. `owner.spec` collects its problems."""
 
     def __init__(
         self, owner: Owner, described: Described, levels: tuple[Level, ...], topologies: Topologies | None
@@ -154,7 +156,7 @@ class _Reader:
         self._whole_roles = [
             role.name for role in described.roles if role.min_of_replica and self._in_segments(role)
         ]
-        """Replicated Jobs that could start in part, but for their segments."""
+        """Replicated Jobs that could start in part if they had no segments."""
         roles = (
             replace(role, min_members=role.count - (role.later % role.count), min_of_replica=0)
             if role.name in self._whole_roles
@@ -172,7 +174,7 @@ class _Reader:
         self._note_misspelt()
         whole = self._constraint(self._annotations, _PLACEMENT)
         role_of = {role.name: role for role in described.roles if role.name}
-        wishes = {role.name: self._wishes(role) for role in described.roles}
+        topology_request = {role.name: self._topology_request(role) for role in described.roles}
         return PodGroup(
             owner.meta.namespace,
             owner.kind,
@@ -180,12 +182,12 @@ class _Reader:
             uid=owner.meta.uid,
             min_member=max(1, described.min_members),
             size=described.size,
-            wishes=replace(
-                wishes.pop("", Wishes()),
+            topology_request=replace(
+                topology_request.pop("", TopologyRequest()),
                 required_scope=whole.required,
                 preferred_scopes=whole.preferred,
             ),
-            role_wishes=wishes,
+            role_topology_requests=topology_request,
             role_min={name: 0 if role.follows else role.min_members for name, role in role_of.items()}
             if len(role_of) > 1
             else {},
@@ -193,7 +195,7 @@ class _Reader:
             role_first={role.name: role.min_of_replica for role in described.roles if role.min_of_replica},
             role_later={name: role.min_members for name, role in role_of.items() if role.follows},
             queue=self._queue()[:MAX_QUEUE],
-            problems=tuple(self._unheard()),
+            problems=tuple(self._ineffective_keys()),
             causes=tuple(owner.spec.causes),
             api_version=owner.api_version,
             owner=Controller(owner.api_version, owner.kind, owner.name, owner.meta.uid),
@@ -204,19 +206,19 @@ class _Reader:
         slips.note_misspelt(spec, "annotation", self._annotations)
         slips.note_misspelt(spec, "label", self._labels)
         for role in self.described.roles:
-            of_pods = self.templates[role.name]  # the pods say these themselves
+            of_pods = self.templates[role.name]  # the pods themselves report these
             slips.note_misspelt(spec, "annotation", {k: v for k, v in role.keys.items() if k not in of_pods})
 
     def _in_segments(self, role: Role) -> bool:
-        """Return whether the order of the members says which of them lie together."""
+        """Return whether the order of the members decides which members lie together."""
         of_pods = self.templates[role.name]
         by_pods = kai.SEGMENT_SIZE in of_pods or SEGMENT_SIZE in of_pods
         return by_pods or kai.REQUIRED in role.keys or bool(role.exclusive)
 
-    def _wishes(self, role: Role) -> Wishes:
+    def _topology_request(self, role: Role) -> TopologyRequest:
         """Return the constraints of one role.
 
-        The keys on its part of the object give its scope, those on its pod template give the segments.
+        The keys on its part of the object give its scope, and the keys on its pod template its segments.
         """
         placement = self._constraint(role.keys, _PLACEMENT)
         scope, preferred = placement.required, placement.preferred
@@ -235,8 +237,10 @@ class _Reader:
             else:
                 segments.append(Segment(size, inner))
         if role.unit:
-            return Wishes(role.name, segments=tuple(segments))
-        return Wishes(role.name, role_scope=scope, role_preferred=preferred, segments=tuple(segments))
+            return TopologyRequest(role.name, segments=tuple(segments))
+        return TopologyRequest(
+            role.name, role_scope=scope, role_preferred=preferred, segments=tuple(segments)
+        )
 
     def _constraint(self, annotations: Mapping[str, str], keys: tuple[str, str, str]) -> Constraint:
         fields = self.owner.spec.beside("annotation ", annotations)
@@ -246,8 +250,8 @@ class _Reader:
         key_maps = [self._labels, *self.templates.values()]
         return next((queue for keys in key_maps if (queue := keys.get(kai.QUEUE))), "")
 
-    def _unheard(self) -> Iterator[str]:
-        """Yield a sentence for each of KAI's keys that has no effect here, and for our keys on the job."""
+    def _ineffective_keys(self) -> Iterator[str]:
+        """Yield a sentence for each ineffective key of KAI, and for our keys on the job."""
         if priority := self._labels.get(kai.PRIORITY):
             yield (
                 f"label {kai.PRIORITY}: {priority[:63]} is not applied: the pods have the priority of "
@@ -269,11 +273,11 @@ class _Reader:
                 f"annotation {kai.SEGMENT_PREFERRED} has no effect: "
                 f"write {kai.SEGMENT_REQUIRED}, which every segment keeps"
             )
-        yield from self._misplaced()
-        yield from slips.unheard((*self._annotations, *self._labels))
+        yield from self._misplaced_keys()
+        yield from slips.own_keys_on_job((*self._annotations, *self._labels))
 
-    def _misplaced(self) -> Iterator[str]:
-        """Yield a sentence for each of KAI's keys that counts elsewhere, or in other kinds alone."""
+    def _misplaced_keys(self) -> Iterator[str]:
+        """Yield a sentence for each key of KAI that counts in another place, or only in other kinds."""
         roles, key = self.described.roles, kai.MIN_MEMBER
         if self._whole_roles:
             names = ", ".join(name[:63] for name in self._whole_roles[:8])
@@ -297,8 +301,8 @@ def _keys_of_template(role: Role) -> Mapping[str, str]:
     return {**kai.labels_of(meta), **kai.annotations_of(meta)}
 
 
-def _resources_asked(role: Role) -> frozenset[str]:
-    """Return the resources that the containers of the template ask for."""
+def _requested_resources(role: Role) -> frozenset[str]:
+    """Return the resources that the containers of the template request."""
     pod = _template(role).part("spec")
     containers = (*pod.listed("containers", _MAX_CONTAINERS), *pod.listed("initContainers", _MAX_CONTAINERS))
     resources = [container.part("resources") for container in containers]
@@ -308,7 +312,7 @@ def _resources_asked(role: Role) -> frozenset[str]:
 
 
 def _template(role: Role) -> Fields:
-    """Return a role's pod template. Problems in it are not gathered: its pods will show them."""
+    """Return a role's pod template. Its problems are not collected, because its pods will show them."""
     return Fields.of("", "template", role.template if isinstance(role.template, dict) else None)
 
 
@@ -327,22 +331,22 @@ class _Template(msgspec.Struct):
     spec: PodSpec = PodSpec()
 
 
-def _coming(owner: Owner, described: Described, settings: Settings) -> Iterator[Coming]:
-    """Yield the roles whose pods come later, and run with the others."""
+def _followers(owner: Owner, described: Described, settings: Settings) -> Iterator[FollowerTemplate]:
+    """Yield the followers of each role whose pods come later and run together with the others."""
     later = [role for role in described.roles if role.later and role.beside]
-    for role in later if sum(role.later for role in later) <= _MAX_COMING else ():
-        yield from _coming_of(owner, role, settings)
+    for role in later if sum(role.later for role in later) <= _MAX_FOLLOWERS else ():
+        yield from _followers_of(owner, role, settings)
 
 
-def _coming_of(owner: Owner, role: Role, settings: Settings) -> Iterator[Coming]:
-    """Yield the role; nothing if its template can't be read, or leaves open what its pods ask for.
+def _followers_of(owner: Owner, role: Role, settings: Settings) -> Iterator[FollowerTemplate]:
+    """Yield the role's followers; nothing if the template can't be read, or does not fix the pods' requests.
 
-    What the service keeps of a template is read: resources, and which nodes admit its pods.
+    Only the parts that the service keeps of a template are read: resources, and rules for nodes.
     """
     try:
         template = msgspec.convert(role.template, _Template).spec
     except msgspec.ValidationError:
-        return  # its pods will say what is wrong
+        return  # its pods will show the problem
     if template.resource_claims or template.scheduler_name not in settings.scheduler_names:
         return
     affinity = template.affinity
@@ -371,30 +375,33 @@ def _coming_of(owner: Owner, role: Role, settings: Settings) -> Iterator[Coming]
             for new in new_pods
         )
         unit = role.unit or role.count
-        yield Coming(pod, ranks_of_all, frozenset(shared), role.exclusive, unit, role.unit_label)
+        yield FollowerTemplate(pod, ranks_of_all, frozenset(shared), role.exclusive, unit, role.unit_label)
 
 
 # --- what would make the pods a gang --------------------------------------------------------------
 
 
-def _ways(kind: Kind, owner: Owner, described: Described, with_gpus: bool) -> tuple[str, ...]:
-    """Return each way to make the pods of an object the gangs that it describes.
+def _instructions(kind: Kind, owner: Owner, described: Described, with_gpus: bool) -> tuple[str, ...]:
+    """Return instructions for the user. Each makes the pods of an object exactly the gangs that the object
+    describes.
 
-    A way that makes another gang is left out. A pod template can't name the gang if its object has several
-    gangs, or if other objects of its maker have the same template. Nor can it if some pods come later: those
-    of another controller would be the next gang of that name. Pods that ask for no GPUs (but for TPUs) and
-    have no label of their controller are only held if they name the gang themselves.
+    A pod template can't name the gang in three cases: its object has several gangs, other objects of its
+    maker have the same template, or some pods come later. Later pods of another controller would be the next
+    gang of that name. Pods that request no GPUs (but TPUs) and have no label of their controller are held
+    only if they name the gang themselves.
     """
     made_by_another = any(reference.controller for reference in owner.meta.owner_references or ())
     some_later = any(role.later for role in described.roles)
     template_names = not (described.numbered or made_by_another or some_later)
-    possible = tuple(_possible(kind, owner.name, described, template_names))
+    possible = tuple(_possible_instructions(kind, owner.name, described, template_names))
     if with_gpus or kind.label:
         return possible
-    return tuple(way for way in possible if way.startswith(_ANNOTATE))
+    return tuple(instruction for instruction in possible if instruction.startswith(_ANNOTATE))
 
 
-def _possible(kind: Kind, name: str, described: Described, template_names: bool) -> Iterator[str]:
+def _possible_instructions(
+    kind: Kind, name: str, described: Described, template_names: bool
+) -> Iterator[str]:
     size, least = described.size, described.min_members
     all_together = least == size
     infer = f"set infer_gangs to on for {kind.kind}"
@@ -419,7 +426,8 @@ def _possible(kind: Kind, name: str, described: Described, template_names: bool)
 
 
 def _advice(described: Described, possible: tuple[str, ...]) -> str:
-    """Return what the pods of an object are now, and what would make them gangs."""
+    """Return a sentence on the pods of an object as they are now, and the instructions that make them
+    gangs."""
     size, least, copies = described.size, described.min_members, described.copies
     most = sum(role.count for role in described.roles)
     gangs = "one gang" if copies == 1 else f"{copies} gangs"
@@ -427,7 +435,7 @@ def _advice(described: Described, possible: tuple[str, ...]) -> str:
     if size < most:
         some = f", of which {size} {'comes' if size == 1 else 'come'} first"
     elif len(described.roles) > 1 and least < size:
-        # Of pods that are all alike, each way makes a gang whose members all start together.
+        # If all pods are alike, each instruction makes a gang whose members all start together.
         some = f", of which {least} must start together"
     how = f". To make them {gangs} of {most}{some}, {'; or '.join(possible)}" if possible else ""
     return f"its {most * copies} pods name no gang: each is placed alone, and the job may start in part{how}"

@@ -1,8 +1,8 @@
-"""Keep only those parts of a job that its description reads.
+"""Keep only the parts of a job that its description reads.
 
 The service keeps the jobs of all namespaces in memory, and any user may create large ones. `muster capture`
 writes jobs to a file that must hold no secrets. Both keep the known fields, KAI's labels and annotations, and
-slips in these keys.
+misspelt forms of these keys.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from muster.dialects.objects import CustomObject
 from muster.dialects.pods import bounds
 
 MAX_LEVELS = 24
-"""The levels of a job's spec that are kept. A JobSet needs twelve."""
+"""Largest number of levels of a job's spec that are kept. A JobSet needs twelve."""
 MAX_VALUES = 8_000
-"""The values of a job's spec that are kept: 64 roles with 60 values each need 4,000. To copy 8,000
-takes 8 to 15 ms, in which the service does nothing else."""
+"""Largest number of values of a job's spec that are kept: 64 roles with 60 values each need 4,000. To copy
+8,000 takes 8 to 15 ms, in which the event loop stands."""
 MAX_CHARACTERS = 1024
-"""Longer strings are cut. No value that can be used is so long."""
+"""Longer strings are cut. Every usable value is shorter."""
 
 KEYS = frozenset(key for kind in KINDS.values() for key in kind.keys)
-"""Labels and annotations that descriptions read, besides KAI's."""
+"""Labels and annotations, other than KAI's, that descriptions read."""
 FIELDS = frozenset({
     "affinity", "containers", "effect", "initContainers", "key", "matchExpressions", "matchFields",
     "metadata", "name", "nodeAffinity", "nodeSelectorTerms", "operator", "replicas",
@@ -47,8 +47,9 @@ WORDS = frozenset({"labels", "annotations"})
 def pruned(kind: Kind, obj: CustomObject) -> CustomObject:
     """Return the parts of a job that are read, without its status.
 
-    A Job or StatefulSet of a list has no API version of its own, so it is added. A spec with too many values
-    is replaced by a sentence that says so. The job's description then names it, since it expects an object.
+    A Job or StatefulSet of a list has no API version of its own, so the version is added. A spec with too
+    many values is replaced by a sentence that says so. The job's description then reports this sentence,
+    because it expects an object.
     """
     meta = obj.metadata
     pruned_meta = msgspec.structs.replace(
@@ -60,7 +61,7 @@ def pruned(kind: Kind, obj: CustomObject) -> CustomObject:
 
 
 def words(texts: dict[str, str] | None) -> dict[str, str] | None:
-    """Return the labels or annotations that are read. Of more than `MAX_VALUES`, none is read."""
+    """Return the labels or annotations that are read; none if there are more than `MAX_VALUES`."""
     try:
         return _Copy().words(texts or {}) or None
     except _TooManyError:
@@ -72,21 +73,21 @@ class _TooManyError(Exception):
 
 
 class _Copy:
-    """One copy of what is read, of at most `MAX_VALUES` values."""
+    """One copy of the parts that are read, of at most `MAX_VALUES` values."""
 
     def __init__(self) -> None:
         self._values_left = MAX_VALUES
         self._compared = misspelt.MAX_COMPARED
 
     def of(self, spec: Any) -> Any:
-        """Return what is read of a spec, or a sentence if it is too much."""
+        """Return the parts of a spec that are read, or a sentence if they have too many values."""
         try:
             return self._value(spec, MAX_LEVELS)
         except _TooManyError:
             return f"an object with more than {MAX_VALUES:,} values"
 
     def words(self, texts: dict[str, Any]) -> dict[str, Any]:
-        """Return the labels or annotations that are read, and those that are slips."""
+        """Return the labels or annotations that are read, and misspelt ones."""
         if len(texts) > bounds.MAX_KEYS:
             known_keys = {*misspelt.keys(), *KEYS, kai.PRIORITY, *kai.FRACTIONS}
             texts = bounds.first_entries(texts, bounds.MAX_KEYS, known_keys)
@@ -100,7 +101,7 @@ class _Copy:
         }
 
     def _value(self, value: Any, levels: int) -> Any:
-        """Return the parts of a value that are read; None for what is nested too deeply."""
+        """Return the parts of a value that are read; None for values that are nested too deeply."""
         self._values_left -= 1
         if self._values_left < 0:
             raise _TooManyError
@@ -115,7 +116,7 @@ class _Copy:
                 return value
 
     def _members(self, value: dict[str, Any], names: frozenset[str] | None, levels: int) -> dict[str, Any]:
-        """Return the members of an object with these names; without `names`, those with any name."""
+        """Return the members of an object with these names; without `names`, all members."""
         members = dict[str, Any]()
         for key, member in value.items():
             if key in WORDS and isinstance(member, dict):

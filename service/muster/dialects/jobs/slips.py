@@ -1,10 +1,10 @@
-"""Find keys that have no effect where they are.
+"""Find ineffective keys on jobs and pods.
 
-On jobs they are misspelt keys of KAI, and our annotations. On pods they are KAI's annotations, if the gang is
-not read from a job, and keys of unknown systems for gangs. HAMi's choice and shares of a GPU are such too.
-
-A misspelt key of KAI would lose a constraint silently, so it is a cause. Our annotations count on the pod
-template alone. Misspelt keys on a pod template are found on its pods (`misspelt`).
+Ineffective on jobs are misspelt keys of KAI, and our annotations. Ineffective on pods are KAI's annotations,
+if the gang is not read from a job, and keys of unknown systems for gangs. HAMi's keys for the choice and the
+shares of a GPU have no effect either. A misspelt key of KAI would lose a constraint silently, so it is a
+cause. Our annotations count only on the pod template. Misspelt keys on a pod template are found on its pods
+(`misspelt`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INSTEAD = {
     kai.SEGMENT_REQUIRED: own.SEGMENT_SCOPE,
     kai.MIN_MEMBER: own.MIN_MEMBER,
 }
-"""KAI's annotations that count in a job alone → ours of the same meaning."""
+"""KAI's annotations that count only in a job → our annotation of the same meaning."""
 
 
 _HAMI = "nvidia.com/"
@@ -39,13 +39,13 @@ _OF_HAMI = {
 }
 """HAMi's annotations that choose GPUs (pkg/device/nvidia of Project-HAMi/HAMi) → what to do instead."""
 _SHARES_OF_HAMI = (f"{_HAMI}gpumem", f"{_HAMI}gpumem-percentage", f"{_HAMI}gpucores")
-"""Resources that no node offers: HAMi's scheduler counts them."""
+"""Resources that no node offers, because HAMi's scheduler counts them."""
 
 
 def meant(keys: Iterable[str], most: int = misspelt.MAX_COMPARED) -> Mapping[str, str]:
-    """Return each of these keys that has no effect on a job → the key that was meant, "" if unknown.
+    """Return ineffective key on a job → the key that was probably meant, "" if unknown.
 
-    At most `most` keys are compared, those of our own prefix first.
+    At most `most` keys are compared, keys with our own prefix first.
     """
     known_keys = misspelt.keys()
     unknown = (key for key in keys if key.startswith(own.PREFIX) or key not in known_keys)
@@ -64,7 +64,7 @@ def _meant(key: str) -> str | None:
 
 
 def note_misspelt(fields: Fields, place: str, texts: Mapping[str, str]) -> None:
-    """Note a problem for each misspelt key of KAI, and for each annotation of it among the labels."""
+    """Note a problem for each misspelt key of KAI, and for each of KAI's annotations among the labels."""
     for key in texts.keys() & _INSTEAD.keys() if place == LABEL else ():
         fields.bad_value(f"{place} {key}", texts[key], "none: it is an annotation")
     for key, right in meant(texts).items():
@@ -77,8 +77,8 @@ def of_kai(keys: Iterable[str]) -> bool:
     return any(right.startswith(kai.JOB_PREFIX) for right in meant(keys).values())
 
 
-def unheard(keys: Iterable[str]) -> Iterator[str]:
-    """Yield a sentence for each of our annotations that stands on a job."""
+def own_keys_on_job(keys: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence for each of our annotations on a job."""
     for key, right in meant(keys).items():
         if key == right:
             yield f"{key} has no effect on the job: it belongs on the pod template"
@@ -89,10 +89,10 @@ def unheard(keys: Iterable[str]) -> Iterator[str]:
 
 
 def on_pod(meta: Metadata, pod: Pod) -> Iterator[str]:
-    """Yield a sentence for each key without effect on a pod of ours that waits.
+    """Yield a sentence for each ineffective key on a waiting pod of ours.
 
-    KAI's annotations are such keys if the gang is read neither from a job nor from a PodGroup. If the pod is
-    in no gang, so are keys that look like those of an unknown system.
+    KAI's annotations are ineffective if the gang is read neither from a job nor from a PodGroup. If the pod
+    is in no gang, so are keys that resemble those of an unknown system.
     """
     if pod.claim is None or pod.claim.by_object or pod.node or pod.finished:
         return

@@ -34,8 +34,9 @@ def at_once(spec: Fields) -> tuple[int, bool]:
 def job(owner: Owner) -> Described:
     """Describe a Job.
 
-    All its pods must start together if they all run at once, and if they are numbered or ask for a topology.
-    Any other Job starts with the pods that fit, as with KAI. KAI's batch-min-member sets another number.
+    All its pods must start together if they all run at once, and if they are numbered or have a topology
+    constraint. Any other Job starts with the pods that fit, as with KAI. KAI's batch-min-member sets another
+    number.
     """
     spec = owner.spec
     count, all_there = at_once(spec)
@@ -61,7 +62,7 @@ def job(owner: Owner) -> Described:
 def succeeded(obj: CustomObject) -> int:
     """Return how many pods of a Job have succeeded, if all its pods run at once; else 0.
 
-    Such a Job makes none of them again, even if they are deleted: its controller counts them in the status.
+    Such a Job makes no succeeded pod again, even if it is deleted: its controller counts them in the status.
     Other Jobs send their pods in waves, and the status does not say which wave a pod belonged to.
     """
     owner = Owner.of("Job", obj)
@@ -70,8 +71,8 @@ def succeeded(obj: CustomObject) -> int:
 
 
 def stateful_set(owner: Owner) -> Described:
-    """Describe a StatefulSet. With the policy OrderedReady, its controller makes each pod when the last one
-    runs."""
+    """Describe a StatefulSet. With the policy OrderedReady, its controller makes each pod when the previous
+    pod runs."""
     spec = owner.spec
     replicas = spec.natural("replicas")
     count = bounded(spec, "replicas", 1 if replicas is None else replicas)

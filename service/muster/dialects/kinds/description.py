@@ -10,9 +10,9 @@ from muster.dialects.objects import Container, CustomObject, Metadata, PodTolera
 from muster.dialects.reading import Fields
 
 MAX_PODS = 200_000
-"""The most pods of one object. The largest cluster that Kubernetes supports has 150,000."""
+"""Largest number of pods of one object. The largest cluster that Kubernetes supports has 150,000."""
 MAX_ROLES = 64
-"""The most roles of one gang that are read. The planner takes no more."""
+"""Largest number of roles of one gang, as in the planner."""
 
 _LETTERS = "bcdfghjklmnpqrstvwxz"
 """The letters among the characters of random names (k8s.io/apimachinery/pkg/util/rand)."""
@@ -20,7 +20,7 @@ _LETTERS = "bcdfghjklmnpqrstvwxz"
 
 @dataclass(frozen=True, slots=True)
 class NewPod:
-    """What a controller adds to the template for one of its pods.
+    """The additions of a controller to the template, for one of its pods.
 
     `controller` is the kind and name of the object that the pod's ownerReference names. None means the
     described object itself. `containers` and `init_containers` come after those of the template.
@@ -38,15 +38,14 @@ class NewPod:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The `count` pods of one gang that are made from one template. `min_members` of them must start
+    """The `count` pods of one gang that are made of one template. `min_members` of them must start
     together.
 
     `name` is "" if the kind has no types of pods. `template` is the pod template as it is written, at `path`
-    of the object. `pod` makes one pod, from the index of the gang and the index in the role.
-    The controller makes `later` of these pods when others have a node. So no pod of another role waits for
-    them.
-    `unit` members in a row are one replica, and 0 means all members. `keys` are KAI's topology keys, which
-    hold for each replica.
+    of the object. `pod` makes one pod, from the index of the gang and the index in the role. The controller
+    makes `later` of these pods when others have a node, so no pod of another role waits for them. `unit`
+    members in a row are one replica, and 0 means all members. `keys` are KAI's topology keys, which hold for
+    each replica.
     """
 
     name: str
@@ -59,23 +58,23 @@ class Role:
     unit: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
     beside: bool = True
-    """Whether the pods that come later run together with those before them, and not after them."""
+    """Whether the later pods run together with the first ones, and not after them."""
     hosts: int = 1
-    """Members of one replica: it is of use only when all of them are there."""
+    """Members of one replica. A replica is usable only when all its members are there."""
     exclusive: bool = False
     """Whether each unit, or the whole gang, has a topology domain of its own, which its first pod chooses."""
     unit_label: str = ""
-    """The label that numbers the units, if the other pods of each come when its first one has a node."""
+    """The label that numbers the units, if the other pods of a unit come when its first pod has a node."""
     min_of_replica: int = 0
-    """Members of each replica that must start, if it can do without the others."""
+    """Members of each replica that must start, if the others are optional."""
     segments_fill: bool = False
-    """Whether KAI's segments must fill the role. If they did not, another role's pods would be in them."""
+    """Whether KAI's segments must fill the role. Otherwise segments would have pods of another role."""
 
     @property
     def follows(self) -> bool:
         """Return whether all pods of the role come later.
 
-        Once one of them is there, `min_members` of them must start together.
+        Once a pod of the role is there, `min_members` of them must start together.
         """
         return 0 < self.later == self.count
 
@@ -85,10 +84,9 @@ class Described:
     """The gangs of an object: there are `copies`, and all have the same roles.
 
     `idle` is the reason why the object has no pods now. `ordered` means that its controller makes each pod
-    when the last one runs. `numbered` means that its gangs have numbers, so no pod template can name them.
-    `change` is what makes its pods start all together, as "set spec.completionMode to Indexed".
-    `of_gang` are sentences about fields that mean something else than users may expect, if its pods are a
-    gang.
+    when the previous pod runs. `numbered` means that its gangs have numbers, so no pod template can name
+    them. `change` is an instruction that makes all its pods start together, as "set spec.completionMode to
+    Indexed". `of_gang` are sentences about fields whose meaning may surprise users if the pods are a gang.
     """
 
     roles: tuple[Role, ...] = ()
@@ -112,7 +110,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An object of one of the kinds, as its controller reads it. `spec` gathers what is ill-formed."""
+    """An object of one of the kinds, as its controller reads it. `spec` collects ill-formed fields."""
 
     kind: str
     api_version: str
@@ -136,7 +134,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """The place of a pod, read from what its controller wrote on it.
+    """The place of a pod in its job, read from the labels and annotations of its controller.
 
     The pod belongs to the object of `kind` with the name `owner`, to a gang of that object, and to a role.
     """
@@ -151,14 +149,13 @@ class Member:
 class Kind:
     """One kind of job.
 
-    `describe` reads an object. `member` returns the place of a pod of this kind, from its metadata alone.
-    `made_by` are the kinds whose objects make objects of this kind. KAI's keys are read there too.
-    All its pods have `label`, and the shim holds pods with it. So pods that ask for no GPU wait for their
-    gang too. `label` is "" for kinds whose pods have one template.
-    `asks` is a label of the object by which its controller makes a gang with another scheduler.
-    `fields` are the fields that `describe` reads, besides those of pod templates. `maps` are those whose
-    members may have any name, and `keys` the labels and annotations. What no kind reads is dropped when a job
-    arrives.
+    `describe` reads an object. `member` returns the place of a pod of this kind, from its metadata only.
+    `made_by` are the kinds whose objects make objects of this kind. KAI's keys are read there too. All its
+    pods have `label`, and the shim holds pods with this label. So pods that request no GPU wait for their
+    gang too. `label` is "" for kinds whose pods have one template. `asks` is a label of the object by which
+    its controller makes a gang with another scheduler. `fields` are the fields, other than those of pod
+    templates, that `describe` reads. `maps` are fields whose members may have any name, and `keys` the labels
+    and annotations. Fields that no kind reads are dropped when a job arrives.
     """
 
     group: str
@@ -176,7 +173,7 @@ class Kind:
 
 
 def container(name: str, cpu: str, memory: str) -> Container:
-    """Return a container that a controller adds to its pods, with what it requests."""
+    """Return a container that a controller adds to its pods, with its requests."""
     return Container(name, ResourceRequirements(requests={"cpu": cpu, "memory": memory}))
 
 
@@ -204,7 +201,7 @@ def over(status: Fields, ends: Sequence[str]) -> bool:
 
 
 def why_idle(owner: Owner, suspended: object) -> str:
-    """Return why an object makes no pods now, or "" if it makes some."""
+    """Return why an object makes no pods now; "" if it makes pods."""
     if suspended is True:
         return "it is suspended"
     return "it has finished" if over(owner.status, ("Complete", "Completed", "Failed", "Succeeded")) else ""

@@ -39,12 +39,12 @@ _TAINT = PodToleration("alpha.jobset.sigs.k8s.io/no-schedule", "Exists", effect=
 def describe(owner: Owner) -> Described:
     """Describe a JobSet. Each replicated Job is a role, and all pods of all roles must start together.
 
-    The pods of a replicated Job that starts after another one (`startupPolicy`, `dependsOn`) come later. If
-    each Job has a topology domain of its own, its other pods come when its first one has a node.
+    If a replicated Job starts after another (`startupPolicy`, `dependsOn`), its pods come later. If each Job
+    has a topology domain of its own, its other pods come when its first pod has a node.
     """
     spec, roles, before = owner.spec, list[Role](), 0
     ending = set[str]()
-    """Replicated Jobs that start when others have completed, or with such a one."""
+    """Replicated Jobs that start when other Jobs have completed, or that start with such a Job."""
     in_order = spec.part("startupPolicy").text("startupPolicyOrder") == "InOrder"
     for number, item in enumerate(spec.listed("replicatedJobs", MAX_ROLES)):
         replicas = item.natural("replicas")
@@ -100,7 +100,7 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
 def _placement(owner: Owner, of_job: Mapping[str, str]) -> Mapping[str, str]:
     """Return the annotations about a domain for each Job that the pods of a replicated Job get.
 
-    They may stand on the JobSet or on the Job's template.
+    The annotations may be on the JobSet or on the Job's template.
     """
     of_set = owner.meta.annotations or {}
     annotations = {**(of_set if EXCLUSIVE in of_set else {}), **of_job}

@@ -62,7 +62,8 @@ the job has one.
 
 
 def describe(owner: Owner) -> Described:
-    """Describe a job. All pods of all replica types must start together, unless it sets a smaller number."""
+    """Describe a job. All pods of all replica types must start together, unless the job sets a smaller
+    number."""
     field = REPLICA_SPECS[owner.kind]
     types = owner.spec.part(field)
     if not types.names():
@@ -98,7 +99,7 @@ def _role(owner: Owner, types: Fields, field: str, name: str) -> Role:
 def _share(least: int, roles: list[Role]) -> list[Role]:
     """Share the number that must start among the roles, in their order.
 
-    The workers come last, so fewer of them must start. A launcher that comes later has no share.
+    The workers come last, so they may have the smallest share. A launcher that comes later has no share.
     """
     shared = []
     for role in roles:
@@ -133,7 +134,8 @@ def _pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
 
 
 def _mpi_pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
-    """Return what makes a pod of mpi-operator, which makes the workers itself and a Job for the launcher."""
+    """Return a function that makes a pod of mpi-operator. The operator makes the workers itself, and a Job
+    for the launcher."""
     padded = 1 if owner.spec.raw("runLauncherAsWorker") is True else 0
 
     def pod(_: int, number: int) -> NewPod:

@@ -33,7 +33,7 @@ def describe(owner: Owner) -> Described:
     """Describe the groups.
 
     With the startup policy LeaderReady, the workers are made when the leader runs. If each group has a
-    topology domain of its own, they are made when the leader has a node.
+    topology domain of its own, the workers are made when the leader has a node.
     """
     spec = owner.spec
     replicas, template = spec.natural("replicas"), spec.part("leaderWorkerTemplate")
@@ -72,7 +72,8 @@ def describe(owner: Owner) -> Described:
 
 
 def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
-    """Return what makes a pod. One StatefulSet has all leaders, and one for each group has its workers."""
+    """Return a function that makes a pod. One StatefulSet has all leaders, and each group has a StatefulSet
+    for its workers."""
     annotations = owner.meta.annotations or {}
     exclusive = {key: annotations[key] for key in (EXCLUSIVE, SUBGROUP_EXCLUSIVE) if annotations.get(key)}
     subgroup_of = _subgroups(owner, size)
@@ -97,7 +98,7 @@ def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
 
 
 def _subgroups(owner: Owner, size: int) -> Callable[[int], int | None]:
-    """Return what gives the subgroup of a pod by its index in the group, or None if it is in no subgroup.
+    """Return a function: index of a pod in the group → its subgroup, or None if it is in no subgroup.
 
     (kubernetes-sigs/lws, pkg/webhooks/pod_webhook.go.)
     """

@@ -84,7 +84,7 @@ def _role(owner: Owner, name: str, group: Fields, path: str, counts: tuple[int, 
 
 
 def _pod(owner: Owner, group: str, hosts: int, of_group: Fields) -> Callable[[int, int], NewPod]:
-    """Return what makes a pod. `of_group` are the group's own labels.
+    """Return a function that makes a pod. `of_group` are the group's own labels.
 
     (ray-project/kuberay, ray-operator/controllers/ray/common/pod.go.)
     """

@@ -24,7 +24,8 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         )
     }
 )
-"""The kinds by name. The first kind that knows a pod has it: a pod of a JobSet is one of a Job too."""
+"""The kinds by name. A pod belongs to the first kind that knows it, because a pod of a JobSet is also a pod
+of a Job."""
 
 
 MAKERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
@@ -42,7 +43,7 @@ MEMBER_KEYS = (
     kubeflow.OPERATOR,
     ray.RAY_GROUP,
 )
-"""Labels by which a pod's place in its job is read, besides those of its rank (`ranks.KEYS`)."""
+"""Labels by which a pod's place in its job is read. The labels of its rank are in `ranks.KEYS`."""
 
 
 def member(meta: Metadata) -> Member | None:

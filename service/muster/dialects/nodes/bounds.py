@@ -1,6 +1,6 @@
-"""How much of one node is read: a node's account may write what it likes into its own objects.
+"""Limits on the reading of one node, because a node's account may write any text into its own objects.
 
-What is above a bound is left out, and a sentence in `Node.problems` says so.
+Values beyond a limit are left out, and a sentence in `Node.problems` says so.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ MAX_TEXT = 32 * 1024
 """Characters of a text about GPUs in an annotation or a ConfigMap. A matrix of 64 GPUs has some 20,000."""
 MAX_PROBLEMS = 16
 MAX_CHARACTERS = 400
-"""Of one problem."""
+"""Largest number of characters of one problem."""
 TOO_MANY_TAINTS = "muster.dev/too-many-taints"
-"""A taint in the place of those that are not read: who tolerates all taints tolerates this one too."""
+"""A taint in place of the taints that are not read. A pod that tolerates all taints tolerates this taint too.
+"""
 
 _ENTRY = 16
-"""What a label, taint or resource counts in `size`."""
+"""The characters that a label, taint or resource counts in `size`."""
 
 
 def bounded(obj: NodeObject, settings: Settings) -> tuple[NodeObject, list[str]]:
-    """Return the node with no more than is read of it, and sentences about what is left out."""
+    """Return the node with only the parts that are read, and sentences about the other parts."""
     meta, spec, status, problems = obj.metadata, obj.spec, obj.status, list[str]()
     if (count := len(meta.labels or ())) > MAX_LABELS:
         meta = msgspec.structs.replace(meta, labels=dict(sorted((meta.labels or {}).items())[:MAX_LABELS]))
@@ -52,7 +53,7 @@ def bounded(obj: NodeObject, settings: Settings) -> tuple[NodeObject, list[str]]
 
 
 def shown(problems: Iterable[str]) -> tuple[str, ...]:
-    """Return the first of these problems, each once, and how many more there are."""
+    """Return the first of these problems, each once, and the number of further ones."""
     different = list(dict.fromkeys(problems))
     first = [problem[:MAX_CHARACTERS] for problem in different[:MAX_PROBLEMS]]
     more = len(different) - len(first)
@@ -60,7 +61,7 @@ def shown(problems: Iterable[str]) -> tuple[str, ...]:
 
 
 def size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -> int:
-    """Return how much there is to read of a node: characters about its GPUs, or what takes as long."""
+    """Return the amount to read of a node: characters about its GPUs, or parts that take as long."""
     annotations, status = obj.metadata.annotations or {}, obj.status
     texts = chain(annotations.values(), *((part.data or {}).values() for part in maps))
     counts = (status.allocatable, obj.metadata.labels, obj.spec.taints, status.conditions)
@@ -75,6 +76,6 @@ def size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -
 
 
 def _number(amounts: Mapping[str, Quantity], name: str) -> int:
-    """Return the GPUs of this name; MAX_GPUS for what is no plain number."""
+    """Return the number of GPUs of this resource; MAX_GPUS if it is no plain number."""
     text = str(amounts.get(name, 0))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else MAX_GPUS

@@ -9,8 +9,8 @@ kube-system/unhealthy-gpu-<node>:                    what gpushare's device plug
 muster-system/kai-scheduler-config:                  the cluster's policies, see `policies`
     config.yaml: …
 
-All values are text, most of it JSON. What can't be read becomes a sentence among the `problems` of the node,
-which is used without it; never an exception.
+All values are text, most of it JSON. A value that can't be read becomes a sentence among the `problems` of
+the node, which is used without this value. It is never an exception.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class NodeFact:
-    """What a device plugin publishes about one node's GPUs. `speaks`: it has a matrix; `matrix` is None if
-    that can't be read. Nothing may be planned on the GPUs of the bit mask `unhealthy`. `name` is the
-    ConfigMap's, for sentences."""
+    """The facts that a device plugin publishes about one node's GPUs.
+
+    `speaks`: it has a matrix. `matrix` is None if the matrix can't be read. No pod may be planned on GPUs of
+    the bit mask `unhealthy`. `name` is the name of the ConfigMap, for sentences.
+    """
 
     node: str
     name: str
@@ -54,13 +56,13 @@ class NodeFact:
 
 @dataclass(frozen=True, slots=True)
 class PolicyText:
-    """The cluster's policies, as they are written; "" where the key is missing."""
+    """The cluster's policies as text; "" if the key is missing."""
 
     text: str
 
 
 def read(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> NodeFact | PolicyText | None:
-    """Return what the ConfigMap publishes; None if it is of another kind."""
+    """Return the facts that the ConfigMap publishes; None if it is another ConfigMap."""
     meta, data = obj.metadata, obj.data or {}
     if (meta.namespace, meta.name) == (settings.policies_namespace, settings.policies_name):
         return PolicyText(data.get(settings.policies_key, ""))
@@ -82,7 +84,7 @@ def node_of(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> str:
 
 
 def trim(obj: ConfigMapObject) -> ConfigMapObject:
-    """Return what is worth keeping of a ConfigMap about a node: it may have a megabyte."""
+    """Return the parts of a ConfigMap about a node that are read, because it may have a megabyte."""
     data, meta = obj.data or {}, obj.metadata
     texts = {key: data[key][: MAX_TEXT + 1] for key in (DEVICES, LINKS, BANDWIDTH, UNHEALTHY) if key in data}
     identity = Metadata(meta.name, "", meta.namespace, meta.uid, labels=meta.labels)
@@ -131,13 +133,13 @@ def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeFact:
 
 
 class _Unreadable(ValueError):
-    """Its text says what is wrong with a value."""
+    """Its text says why a value can't be read."""
 
 
 def _devices(data: Mapping[str, str]) -> tuple[int, str]:
-    """Return the bit mask of the GPUs that are not healthy, and a sentence about entries that can't be read.
+    """Return the bit mask of unhealthy GPUs, and a sentence about entries that can't be read.
 
-    An entry that can't be read changes no other GPU. A GPU that is reported broken is not planned on.
+    An entry that can't be read changes no other GPU. No pod is planned on a GPU that is reported broken.
     """
     if DEVICES not in data:
         return 0, ""
@@ -156,12 +158,12 @@ def _devices(data: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _measured(matrix: Matrix, data: Mapping[str, str]) -> tuple[Matrix, str]:
-    """Return the links with bandwidths that were measured: the slower of both ways, in whole GB/s.
+    """Return the links with measured bandwidths: that of the slower direction, in whole GB/s.
 
     Also return a sentence about pairs without two bandwidths.
 
-    So the noise of a measurement does not make every node a kind of its own. A pair without two bandwidths
-    keeps the modelled one.
+    Bandwidths are rounded so that measurement noise does not make every node different. A pair without two
+    bandwidths keeps the modelled bandwidth.
     """
     rows = _json(data[BANDWIDTH])
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):

@@ -1,4 +1,4 @@
-"""The links of a node's GPUs, in any of the forms in which people have them.
+"""Read the links of a node's GPUs, in any of the common forms.
 
     {"GPU_NV1_0_1": "Single NVLink", …}      pairs, as the gputopology device plugin writes them
     [["X", "NV2"], ["NV2", "X"]]             rows, as newer ACK device plugins write them
@@ -22,7 +22,7 @@ from muster.domain.allocation import MAX_GPUS
 from muster.domain.topology import LINK_GB_PER_S, LINK_WORDS, GpuTopology, Link
 
 MAX_COLUMNS = 4 * MAX_GPUS
-"""Of a line in a table: GPUs come first, network cards and affinities after them."""
+"""Largest number of columns of a table. GPUs come first, then network cards and affinities."""
 
 _SHOWN = 40
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
@@ -44,14 +44,14 @@ _KIND_OF = {
     **{words.lower(): kind for kind, words in LINK_WORDS.items()},
     "soc": "SYS",
 }
-"""How a link is written, in lower case → its kind. Old drivers print SOC for SYS."""
+"""The word for a link, in lower case → its kind. Old drivers print SOC for SYS."""
 _LINKS = {word: Link.of_kind(kind) for word, kind in _KIND_OF.items()}
 _LONGEST = 80
-"""Of a link's word, in characters. None of them is half as long."""
+"""Largest number of characters of a link's word. Real words have less than half."""
 
 Pair = tuple[int, int]
 LinkEntry = tuple[int, int, str, str]
-"""GPU, GPU, the word for their link, and the words next to that ("" where there are none)."""
+"""GPU, GPU, the word for their link, and the words next to it ("" without such words)."""
 
 
 class Unreadable(ValueError):
@@ -60,7 +60,7 @@ class Unreadable(ValueError):
 
 @dataclass(slots=True)
 class _Problems:
-    """Problems by their kind: the first is named, the others are counted."""
+    """Problems by their kind. The first of a kind is named, and the others are counted."""
 
     examples: dict[str, str] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
@@ -88,7 +88,8 @@ class Matrix:
     cards: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     def of_node(self, gpu_count: int) -> tuple[GpuTopology, tuple[str, ...]]:
-        """Return the links of a node with that many GPUs, and where the matrix has others than the node."""
+        """Return the links of a node with `gpu_count` GPUs, and sentences about GPUs that only the matrix or
+        the node has."""
         problems = list[str]()
         missing = [pair for pair in combinations(range(gpu_count), 2) if pair not in self.links]
         if missing:
@@ -127,7 +128,7 @@ def topology(text: str, gpu_count: int, key: str) -> tuple[GpuTopology, tuple[in
     """Return the topology and the rails of a node with `gpu_count` GPUs, and sentences about what can't be
     read.
 
-    Both are unknown if the text is no matrix at all. `key` says in the sentences where the text stands.
+    Both are unknown if the text is no matrix at all. `key` names the place of the text, for the sentences.
     """
     try:
         matrix = read(text)
@@ -139,10 +140,10 @@ def topology(text: str, gpu_count: int, key: str) -> tuple[GpuTopology, tuple[in
 
 
 def read(text: str) -> Matrix:
-    """Return what the text says of each pair.
+    """Return the link of each pair of GPUs by the text.
 
     Raises:
-        Unreadable: it is in none of the three forms, or far too long.
+        Unreadable: the text has none of the three forms, or is far too long.
     """
     if len(text) > MAX_TEXT:
         raise Unreadable(f"it has more than {MAX_TEXT:,} characters")
@@ -180,7 +181,7 @@ def _strength(link: Link | None) -> tuple[float, str]:
 
 
 def link_of(text: str) -> Link | None:
-    """Return the link of an abbreviation ("NV2", "nv2") or of words ("Two NVLinks"); None for others."""
+    """Return the link of an abbreviation ("NV2", "nv2") or of words ("Two NVLinks"); None for other texts."""
     return _LINKS.get(" ".join(text.lower().split())) if len(text) <= _LONGEST else None
 
 
@@ -194,7 +195,7 @@ _WRAPPED = (
 
 
 class _Members(list[tuple[str, object]]):
-    """A JSON object as the list of its members: a dict would hide a key that is given twice."""
+    """A JSON object as the list of its members. A dict would hide duplicate keys."""
 
 
 def _of_json(text: str, problems: _Problems) -> Iterator[LinkEntry]:
@@ -235,7 +236,7 @@ def _of_rows(rows: list[list[object]], problems: _Problems) -> Iterator[LinkEntr
 
 @dataclass(slots=True)
 class _Table:
-    """One table: the GPU of each column (-1 for a network card's), and the lines of its rows by GPU.
+    """One table: the GPU of each column (-1 for a network card), and the lines of its rows by GPU.
 
     `names` are the names of all columns.
     """
@@ -244,7 +245,7 @@ class _Table:
     names: list[str] = field(default_factory=list)
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
     cut: bool = False
-    """Whether the last row may go on in the line after it."""
+    """Whether the last row may continue in the next line."""
 
     def cells(self) -> Iterator[LinkEntry]:
         for i, cells in self.rows:
@@ -264,11 +265,11 @@ class _Table:
         return nearest
 
     def take(self, head: int, cells: list[str]) -> None:
-        """Take in a line after the header. `head` is the GPU that begins it, -1 if none does.
+        """Take in a line after the header. `head` is the GPU at its beginning; -1 if there is none.
 
         Raises:
-            Unreadable: A line before it was wrapped. The header goes on if columns are named before the first
-                row. A row goes on if it has nothing after its links, and no row comes next.
+            Unreadable: an earlier line was wrapped. The header continues if columns are named before the
+                first row. A row continues if it has nothing after its links, and no row comes next.
         """
         names = 0 if _has_links(cells) else sum(_COLUMN.fullmatch(cell) is not None for cell in cells)
         if (self.cut and head >= 0) or (len(self.columns) > 1 and not self.rows and names > 1):
@@ -279,12 +280,13 @@ class _Table:
             self.cut = len(self.rows[-1][1]) <= len(self.columns)
 
     def fits(self) -> bool:
-        """Return whether no row has a link in the column of its own GPU, where an X belongs."""
+        """Return whether no row has a link in the column of its own GPU, which must have an X."""
         own_columns = ((self.columns.index(i), cells) for i, cells in self.rows if i in self.columns)
         return not any(at < len(cells) and link_of(cells[at]) is not None for at, cells in own_columns)
 
     def count_links(self) -> int:
-        """Return how many cells are links. rocm-smi prints weights and hops too, which are numbers."""
+        """Return the number of cells that are links. rocm-smi also prints weights and hops, which are
+        numbers."""
         return sum(link_of(word) is not None for _, _, word, _ in self.cells())
 
 
@@ -309,9 +311,10 @@ def _of_tables(text: str, problems: _Problems) -> _Table:
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the GPU that begins each line (-1 if none does), and its words. `#` may stand before them.
+    """Yield the GPU at the beginning of each line (-1 if there is none), and the line's words. A `#` before
+    them is skipped.
 
-    GPUs that a line names by their addresses alone have numbers in this order.
+    GPUs that a line names by address get numbers in the order of their lines.
     """
     by_address = dict[str, str]()
     for line in _STYLE.sub("", text).splitlines():
@@ -335,9 +338,9 @@ def _has_links(cells: list[str]) -> bool:
 
 
 def _is_header(cells: list[str]) -> bool:
-    """Return whether a line names columns. It has names of GPUs and no link, and a row has its X at least.
+    """Return whether a line is a header: it names GPUs and has no link. A row has at least its X.
 
-    If it names one GPU alone, the word Affinity tells it from other text.
+    A header with only one GPU is recognized by the word Affinity.
     """
     gpus = sum(_gpu(cell) >= 0 for cell in cells)
     return not _has_links(cells) and (gpus > 1 or (gpus == 1 and "AFFINITY" in map(str.upper, cells)))

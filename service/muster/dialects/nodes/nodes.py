@@ -1,4 +1,5 @@
-"""A Node object → facts. Never an exception: what can't be read becomes a sentence in `Node.problems`.
+"""A Node object → facts. There are no exceptions: a value that can't be read becomes a sentence in
+`Node.problems`.
 
 These labels and annotations say which GPUs a node serves:
 
@@ -21,7 +22,7 @@ import msgspec
 
 from muster.dialects import keys, quantities
 from muster.dialects.devices import compute_domains, offers
-from muster.dialects.devices.offers import Offer
+from muster.dialects.devices.offers import NodeOffer
 from muster.dialects.nodes import bounds, matrices
 from muster.dialects.nodes.configmaps import NodeFact
 from muster.dialects.objects import NodeObject
@@ -31,15 +32,15 @@ from muster.domain.allocation import CDI_KIND, FOLLOWED_RESOURCE, MAX_BYTES, MAX
 from muster.domain.node import GPU_MEM, Device, HandsOut, Node, Resources, Taint
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
 
-NO_OFFER = Offer()
+NO_OFFER = NodeOffer()
 _PARTS = re.compile("-MIG-|-SHARED$")
-"""In the product's name where the device plugin offers MIG devices as GPUs, or each GPU several times."""
+"""Part of the product's name if the device plugin offers MIG devices as GPUs, or each GPU several times."""
 _PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 _MIG_RESOURCE = "nvidia.com/mig-"
 SHARING = ("share", "cgpu")
-"""Without isolation of memory, and with it: the planner makes no difference."""
+"""Modes without and with isolation of memory. The planner treats them alike."""
 OFFERED = (keys.ACK_TOPOLOGY, *SHARING)
-"""With these a node agent offers the GPUs itself."""
+"""Modes in which a node agent offers the GPUs itself."""
 BINPACK, SPREAD = "binpack", "spread"
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
@@ -48,12 +49,12 @@ def read(
     obj: NodeObject,
     settings: Settings = DEFAULTS,
     more: Iterable[NodeFact] = (),
-    offer: Offer = NO_OFFER,
+    offer: NodeOffer = NO_OFFER,
     *,
     agent: bool = False,
 ) -> Node:
-    """Return the facts of one node. `more` is what ConfigMaps say of it, in any order; `offer` what its
-    ResourceSlices offer; `agent`: a node agent is ready there."""
+    """Return the facts of one node. `more`: facts from ConfigMaps, in any order. `offer`: the GPUs that its
+    ResourceSlices offer. `agent`: a node agent is ready there."""
     obj, left_out = bounds.bounded(obj, settings)
     reader = _Reader(obj, settings, more, left_out)
     memory = reader.whole_units(GPU_MEM)
@@ -82,7 +83,7 @@ def read(
         labels=compute_domains.with_fabric(reader.labels, keys.CLIQUE),
         taints=tuple(Taint(taint.key, taint.value, taint.effect) for taint in obj.spec.taints or ()),
         unschedulable=obj.spec.unschedulable,
-        # Without the condition (a node just made) the taints decide, as they do for kube-scheduler.
+        # Without the condition (on a new node) the taints decide, as in kube-scheduler.
         ready=all(cond.status == "True" for cond in obj.status.conditions or () if cond.type == "Ready"),
         gpu_memory=by_gpu,
         memory_resources=offer.memory_resources if devices else frozenset({GPU_MEM}),
@@ -117,7 +118,8 @@ def _rails_of_roots(roots: Sequence[int], gpu_count: int) -> tuple[int, ...]:
 
 
 def trim(obj: NodeObject) -> NodeObject:
-    """Return what is worth keeping of a node to read it again: its annotations may have a megabyte."""
+    """Return the parts of a node that are needed to read it again, because its annotations may have a
+    megabyte."""
     read_keys = {keys.MATRIX, keys.MACHINE, keys.MEMORY_BY_GPU, keys.GPU_UUIDS, keys.UNHEALTHY_GPUS}
     annotations = obj.metadata.annotations or {}
     texts = {key: text[: bounds.MAX_TEXT + 1] for key, text in annotations.items() if key in read_keys}
@@ -125,7 +127,7 @@ def trim(obj: NodeObject) -> NodeObject:
 
 
 class _Reader:
-    """Reads one node. What can't be read gathers in `problems`."""
+    """Reads one node. Values that can't be read are reported in `problems`."""
 
     def __init__(
         self, obj: NodeObject, settings: Settings, more: Iterable[NodeFact], problems: list[str]
@@ -138,7 +140,8 @@ class _Reader:
 
     @property
     def machine(self) -> str:
-        """Return the name of the machine: by the device plugin, else by the cloud, "" if it is no name."""
+        """Return the name of the machine, by the device plugin or else by the cloud; "" if it is no valid
+        name."""
         machine_name = self.annotations.get(keys.MACHINE) or self.labels.get(keys.INSTANCE_TYPE)
         return machine_name if machine_name and NAME_PATTERN.fullmatch(machine_name) else ""
 
@@ -150,11 +153,12 @@ class _Reader:
         return {name: count for name, count in count_of.items() if count > 0}
 
     def devices(
-        self, offer: Offer, counts: Mapping[str, int], memory: int
+        self, offer: NodeOffer, counts: Mapping[str, int], memory: int
     ) -> tuple[tuple[Device | None, ...], int]:
-        """Return the GPUs that a DRA driver serves, and the bit mask of those that are tainted or not there.
+        """Return the GPUs that a DRA driver serves, and the bit mask of tainted and missing GPUs.
 
-        If a device plugin serves GPUs too, there are none: the two do not know of each other's pods.
+        If a device plugin serves GPUs too, no GPU of the driver counts, because the two do not know each
+        other's pods.
         """
         self.problems.extend(offer.problems)
         if not offer.devices:
@@ -172,8 +176,8 @@ class _Reader:
         self.problems.extend(problems)
         return devices, tainted
 
-    def whole_ones(self, offer: Offer, served: frozenset[str]) -> frozenset[str]:
-        """Return the resources by which pods get whole GPUs of a node whose GPUs claims share."""
+    def whole_ones(self, offer: NodeOffer, served: frozenset[str]) -> frozenset[str]:
+        """Return the resources for which pods get whole GPUs, on a node whose GPUs claims share."""
         if offer.takes_whole_devices:
             return served
         problem = f"a request without capacity takes a part of a GPU's {offer.memory_name} there"
@@ -181,10 +185,11 @@ class _Reader:
         return served - offer.resources
 
     def hands_out(self, served: frozenset[str], devices: bool, agent: bool) -> HandsOut:
-        """Return what decides which GPUs a container gets. `served`: the resources of GPUs; `devices`: a DRA
-        driver serves them; `agent`: a node agent is ready.
+        """Return the component that decides which GPUs a container gets. `served`: the resources of GPUs;
+        `devices`: a DRA driver serves them; `agent`: a node agent is ready.
 
-        An agent that offers GPUs itself has listed them. Without the list another device plugin serves them.
+        An agent that offers GPUs itself publishes a list of them. Without the list another device plugin
+        serves them.
         """
         second = self._asks_for_second_endpoint(agent)
         if devices:
@@ -212,9 +217,9 @@ class _Reader:
         return label == keys.SECOND_ENDPOINT
 
     def gpu_count(self, counts: Mapping[str, int], memory: int) -> int:
-        """Return the node's GPUs; by label where its allocatable has `memory` of them alone.
+        """Return the number of the node's GPUs, by label if its allocatable has only their `memory`.
 
-        Allocatable counts healthy GPUs alone. Where a node agent lists all of them, its list counts.
+        Allocatable counts only healthy GPUs. If a node agent lists all GPUs, its list counts.
         """
         listed = self.annotations.get(keys.GPU_UUIDS, "")[:MAX_BYTES]
         gpus = min(listed.count(",") + 1, MAX_GPUS) if listed else 0
@@ -237,7 +242,7 @@ class _Reader:
         return min(count, MAX_GPUS)
 
     def _offers_none(self, label: str) -> bool:
-        """Return whether a device plugin that has served the GPUs of the label serves none now."""
+        """Return whether a device plugin that served the GPUs of the label serves no GPU now."""
         plugin_there = any(
             self.installed(name) or name in self._allocatable for name in self.settings.gpu_resources
         )
@@ -245,7 +250,7 @@ class _Reader:
 
     @property
     def _mig_devices(self) -> bool:
-        """Return whether GPUs of the node are offered as MIG devices with names of their own."""
+        """Return whether GPUs of the node are offered as MIG devices by resources of their own."""
         return any(name.startswith(_MIG_RESOURCE) and self.whole_units(name) for name in self._allocatable)
 
     def _is_nvidias(self, resource: str) -> bool:
@@ -253,8 +258,8 @@ class _Reader:
         return resource.startswith("nvidia.com/") or resource in self.settings.gpu_resources
 
     def missing_gpus(self, gpu_count: int, published: bool) -> int:
-        """Return how many more GPUs the node has by its capacity, or by label, than it offers. `published`: a
-        DRA driver may serve them, in whole or as parts."""
+        """Return how many more GPUs the node has, by capacity or label, than it offers. `published`: a DRA
+        driver may serve them, as whole GPUs or as parts."""
         if keys.SHARED_GPUS in self._allocatable or self._mig_devices:
             return 0
         there = max((self.installed(name) for name in self.settings.gpu_resources), default=0)
@@ -273,8 +278,8 @@ class _Reader:
         """Return the links, and the rails of network cards: by the matrix of the device plugin (annotation,
         then ConfigMap), else by labels.
 
-        A broken matrix is not replaced by labels: it was published, so the node has a device plugin that
-        needs repair."""
+        Labels do not replace a broken matrix, because it shows that the node has a device plugin which needs
+        repair."""
         published = [fact for fact in self._facts if fact.speaks]
         text = self.annotations.get(keys.MATRIX)
         if text is not None and gpu_count:
@@ -301,7 +306,7 @@ class _Reader:
         return topology, first.matrix.rails(gpu_count)
 
     def unhealthy(self, gpu_count: int) -> int:
-        """Return the bit mask of GPUs on which nothing may be planned."""
+        """Return the bit mask of GPUs on which no pod may be planned."""
         mask, gpus_there = self._published_unhealthy(gpu_count), (1 << gpu_count) - 1
         for fact in self._facts if gpu_count else ():
             self.problems.extend(fact.problems)
@@ -312,7 +317,7 @@ class _Reader:
         return mask
 
     def _published_unhealthy(self, gpu_count: int) -> int:
-        """Return what the node agent says of them."""
+        """Return the bit mask of unhealthy GPUs that the node agent publishes."""
         key = keys.UNHEALTHY_GPUS
         mask, slips = mask_of_list(self.annotations.get(key, "")[:MAX_BYTES] if gpu_count else "", gpu_count)
         if slips:
@@ -322,18 +327,19 @@ class _Reader:
         return mask
 
     def whole_units(self, resource: str) -> int:
-        """Return the whole units of the resource: a part of a unit can't be given."""
+        """Return the number of whole units of the resource, because a part of a unit can't be given."""
         return min(quantities.MOST, int(self.quantity(resource)))
 
     def allocatable(self) -> Resources:
-        """Return what the node offers besides GPUs."""
+        """Return the allocatable resources other than GPUs."""
         names = sorted(name for name in self._allocatable if self.settings.is_other(name))
         other_resources = tuple((name, amount) for name in names if (amount := self.whole_units(name)))
         cpu = quantities.milli(self.quantity("cpu"))
         return Resources(cpu, self.whole_units("memory"), self.whole_units("pods"), other_resources)
 
     def installed(self, resource: str) -> int:
-        """Return the same with broken ones: a failed GPU is taken out of allocatable, not out of capacity."""
+        """Return the number of units with broken ones. A failed GPU is taken out of allocatable, and stays in
+        capacity."""
         value = quantities.parse(self._capacity.get(resource, 0))
         return max(self.whole_units(resource), min(quantities.MOST, int(value)) if value else 0)
 
@@ -352,9 +358,9 @@ def _kinds(topology: GpuTopology) -> list[list[str]]:
 
 
 def _served(node: _Reader, offered: frozenset[str]) -> frozenset[str]:
-    """Return which of the GPU resources in a node's allocatable may be planned there.
+    """Return the GPU resources of a node's allocatable that may be planned there.
 
-    A mode serves one kind alone. Without the label, or with an unknown mode, all of them are served.
+    A mode serves one kind of GPU resource. Without the label, or with an unknown mode, all are served.
     """
     key = keys.ACK_NODE_MODE
     mode = node.labels.get(key)
@@ -375,7 +381,7 @@ def _served(node: _Reader, offered: frozenset[str]) -> frozenset[str]:
 
 
 def _memory_by_gpu(node: _Reader, gpu_mem: int, gpu_count: int) -> tuple[int, ...]:
-    """Return the GiB of each GPU of a node with `gpu_mem` in all, () if that is nothing."""
+    """Return the GiB of each GPU of a node with `gpu_mem` GiB in all; () if that is 0."""
     if not gpu_mem:
         return ()
     if not gpu_count:
@@ -479,38 +485,41 @@ in the README of NVIDIA/open-gpu-kernel-modules (595.45.04), with the hyphens of
 cards have other names (H100-PCIe, H100-NVL, H200-NVL). So have MIG devices and GPUs that several pods share:
 it appends -MIG-… and -SHARED (internal/lm/resource.go of NVIDIA/k8s-device-plugin)."""
 ALWAYS_LINKED = ("SXM", "GB200", "GB300")
-"""Parts of the names of other boards whose GPUs are always joined with NVLink, in whatever shape."""
+"""Parts of the names of other boards whose GPUs are always joined with NVLink, in any shape."""
 LINKED_PRODUCTS = frozenset({*SWITCHED_PRODUCTS, "H20", "H20-3e", "H800", "H100-64GB-HBM2", "H100-96GB-HBM3"})
-"""Products of boards alone, whose names do not say so: their cards have -PCIe or -NVL."""
+"""Products that are always boards, though their names do not say so. Cards have -PCIe or -NVL in their names.
+"""
 NEVER_LINKED = frozenset(
     {"Tesla-T4", "T4", "A2", "A10", "A10G", "A16", "L2", "L4", "L20", "L40", "L40S", "L40G"}
 )
 """Products that have no connector for NVLink, by their datasheets; without "NVIDIA-"."""
 SWITCHED_BOARD = 8
-"""GPUs of these boards. Fewer may be on a board without a switch, or a part of one in a virtual machine."""
+"""Number of GPUs on these boards. Fewer GPUs may be on a board without a switch, or be a part of a board in a
+virtual machine."""
 
 FEWEST_BEHIND_A_SWITCH = 6
-"""The links of the oldest generation that has NVSwitch, for GPUs with an unknown model."""
+"""Number of links of the oldest generation with NVSwitch, for GPUs of an unknown model."""
 LARGEST_WITHOUT_SWITCH = 4
-"""GPUs that are joined all to all without a switch, at most: HGX A100 and H100 boards of four."""
+"""Largest number of GPUs that are joined all to all without a switch, as on HGX A100 and H100 boards of four.
+"""
 
 
 _NO_NVLINK = "the matrix has no NVLink and is used; nvidia-smi topo -mp leaves NVLink out, and topo -m has it"
 
 NVSWITCH, NVLINK, XGMI, PCIE = "nvswitch", "nvlink", "xgmi", "pcie"
 INTERCONNECTS = (NVSWITCH, NVLINK, XGMI, PCIE)
-"""What joins the GPUs of a node, all of them where no label says more: through switches, directly with NVLink
-or xGMI, or nothing but PCIe."""
+"""The connection of a node's GPUs (of all of them, if no label says more): through switches, directly with
+NVLink or xGMI, or only by PCIe."""
 
 
 def _of_labels(node: _Reader, gpu_count: int, amd: bool) -> GpuTopology:
-    """Return the topology that the labels tell of, unknown if they tell nothing.
+    """Return the topology by the labels; unknown if they state none.
 
-    First that speaks wins: `gpu.topology/nvlink-domain`, `nvidia.com/gpu.clique` (both: all GPUs of the node
-    are in one domain), the matrix (not here), `gpu.topology/nvlink-domain-size`,
-    `nvidia.com/nvswitch.present`, `gpu.topology/interconnect`, `nvidia.com/gpu.product`. What a label says
-    against the one that won is a problem of the node. `topology.kubernetes.io/numa-node` puts all GPUs of the
-    node into one NUMA node.
+    The first that is set counts: `gpu.topology/nvlink-domain`, `nvidia.com/gpu.clique` (both: all GPUs of the
+    node are in one domain), the matrix (not here), `gpu.topology/nvlink-domain-size`,
+    `nvidia.com/nvswitch.present`, `gpu.topology/interconnect`, `nvidia.com/gpu.product`. A label that
+    contradicts it is a problem of the node. `topology.kubernetes.io/numa-node` puts all GPUs of the node into
+    one NUMA node.
     """
     labels = node.labels
     joined_by = _interconnect(node) or _by_product(node, gpu_count)
@@ -518,7 +527,7 @@ def _of_labels(node: _Reader, gpu_count: int, amd: bool) -> GpuTopology:
     if (joined_by == PCIE and size not in (None, 1)) or (joined_by == NVSWITCH and not switched):
         contradiction = f"{keys.INTERCONNECT} is {joined_by}, but other labels say otherwise"
         node.problems.append(f"{contradiction}: they are used")
-    # Between islands nothing is known but that; the slowest kind promises nothing.
+    # Nothing else is known about links between islands, so the slowest kind is assumed.
     between = Link.of_kind("NODE" if labels.get(keys.NUMA_NODE) else "SYS")
     if size is None and between.kind == "SYS" and joined_by == PCIE:
         between = Link.of_kind("PCIE")
@@ -534,7 +543,7 @@ def _of_labels(node: _Reader, gpu_count: int, amd: bool) -> GpuTopology:
 
 
 def _note_against(node: _Reader, topology: GpuTopology) -> None:
-    """Note what the labels say against a matrix that was read."""
+    """Note a problem for each label that contradicts the matrix."""
     if not topology.is_known:
         return
     labels, problems = node.labels, node.problems
@@ -559,7 +568,8 @@ def _note_against(node: _Reader, topology: GpuTopology) -> None:
 
 
 def _against_product(node: _Reader, has_fabric: bool, kinds: Set[str]) -> Iterator[str]:
-    """Yield what the name of the GPUs, or their NVLink generation, says against a matrix with these links."""
+    """Yield the contradictions between a matrix with these links and the GPUs' product name or NVLink
+    generation."""
     product = node.labels.get(keys.GPU_PRODUCT, "")
     name, label = product.removeprefix("NVIDIA-"), node.labels.get(keys.NVLINK_VERSION)
     if not has_fabric:
@@ -579,7 +589,7 @@ def _against_product(node: _Reader, has_fabric: bool, kinds: Set[str]) -> Iterat
 
 
 def _interconnect(node: _Reader) -> str:
-    """Return the word for what joins the GPUs, "" if no word can be read."""
+    """Return the word for the connection of the GPUs; "" if no label has one."""
     word = node.labels.get(keys.INTERCONNECT, "")
     if not word or word.lower() in INTERCONNECTS:
         return word.lower()
@@ -589,7 +599,7 @@ def _interconnect(node: _Reader) -> str:
 
 
 def _by_product(node: _Reader, gpu_count: int) -> str:
-    """Return NVSWITCH if the product implies it and no other label speaks of NVLink; else ""."""
+    """Return NVSWITCH if the product implies it and no other label is about NVLink; else ""."""
     product = node.labels.get(keys.GPU_PRODUCT, "").removeprefix("NVIDIA-")
     board = positive(node.labels.get(keys.GPU_COUNT)) or gpu_count
     implied = product in SWITCHED_PRODUCTS and board == SWITCHED_BOARD and gpu_count <= board
@@ -603,7 +613,7 @@ def _by_product(node: _Reader, gpu_count: int) -> str:
 
 
 def _islands(node: _Reader, gpu_count: int, joined_by: str) -> tuple[int | None, bool]:
-    """Return the GPUs of one island, None if unknown, and whether a switch joins them."""
+    """Return the number of GPUs of one island (None if unknown), and whether a switch joins them."""
     labels = node.labels
     present = labels.get(keys.NVSWITCH_PRESENT)
     switched = present == "true" if present is not None else joined_by == NVSWITCH

@@ -1,8 +1,8 @@
-"""How much is read of one pod: the one place that cuts off the rest, and says so.
+"""Limits on the reading of one pod. This is the only place that cuts parts off, and reports that.
 
 The API server takes pods of 3 MiB as JSON, and any user may make one and change it all the time. So a large
 pod is cut before anything is computed from it. Each field keeps one entry more than is read, so that its
-reader sees that there are too many. Of a bound pod all containers stay, since their GPUs are taken.
+reader sees that there are too many. A bound pod keeps all containers, because their GPUs are taken.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ from muster.domain.node import GPU_MEM
 MIRROR = "kubernetes.io/config.mirror"
 """The annotation of a pod that a kubelet made to show a static pod."""
 MAX_KEYS = 512
-"""Labels of one pod, and annotations. Of more, those that Muster knows and the first others are read."""
+"""Largest number of labels, and of annotations, of one pod. Of more, the known keys and the first others are
+read."""
 MAX_VOLUMES = 1024
 """Volumes of one pod that name a claim."""
 MAX_CHARACTERS = 253
-"""Of each text of an owner reference. The API server does not check them; what is longer is no owner."""
+"""Largest number of characters of each text in an owner reference. The API server does not check them; a
+reference with a longer text counts as none."""
 _FEW = 64
-"""Entries of a field that needs no bound of its own."""
+"""Largest number of entries of a field that has no limit of its own."""
 
 _MOST: Mapping[str, int] = {
     **dict.fromkeys(("labels", "annotations"), MAX_KEYS),
@@ -59,7 +61,7 @@ _MOST: Mapping[str, int] = {
     "ports": peers.MAX_HOST_PORTS,
     "volumes": MAX_VOLUMES,
 }
-"""Field of a pod, at any depth → how many entries are read. Of other fields `_FEW` are."""
+"""Field of a pod, at any depth → number of entries that are read. Of other fields `_FEW` are read."""
 _FIRST: Mapping[str, Callable[[Any], bool]] = {
     "owner_references": lambda owner: bool(owner.controller),
     "ports": lambda port: port.host_port > 0,
@@ -67,7 +69,7 @@ _FIRST: Mapping[str, Callable[[Any], bool]] = {
     "volumes": peers.has_claim,
     "conditions": lambda condition: condition.type in (RESIZE_PENDING, "Ready"),
 }
-"""Field → which of its entries come first."""
+"""Field → the entries that come first."""
 
 _TOO_MANY = NodeSelector(
     [NodeSelectorTerm([NodeSelectorRequirement("", "In", [""] * (peers.MAX_NODE_NAMES + 1))])]
@@ -78,8 +80,10 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def bounded(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
-    """Return the pod with little more in each field than is read. What is kept of labels, annotations and
-    resources are those that Muster knows, and the first others. To do it twice changes nothing."""
+    """Return the pod with little more in each field than is read. A second call changes nothing.
+
+    Of labels, annotations and resources, the known keys and the first others are kept.
+    """
     spec = _fewer_rules(obj.spec)
     counted = ("cpu", "memory", "ephemeral-storage", *settings.gpu_resources)
     known_keys = {*misspelt.keys(), MIRROR, *counted, GPU_MEM, SHARED_GPUS}
@@ -88,8 +92,11 @@ def bounded(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
 
 
 def exceeded(object_name: str, obj: PodObject, resource_names: int) -> Iterator[BadValue]:
-    """Yield a cause for each field of a pod that has more than is read. `object_name` is the pod, as
-    kind/namespace/name, and `resource_names` is the number of its resources besides CPU, memory and GPUs."""
+    """Yield a cause for each field of a pod that has more than is read.
+
+    `object_name` is the pod, as kind/namespace/name. `resource_names` is the number of its resources, without
+    CPU, memory and GPUs.
+    """
     meta, spec = obj.metadata, obj.spec
     counts = (
         ("labels", len(meta.labels or ()), MAX_KEYS),
@@ -105,7 +112,7 @@ def exceeded(object_name: str, obj: PodObject, resource_names: int) -> Iterator[
 
 
 def first_entries(entries: Mapping[str, Any], most: int, known_keys: Set[str]) -> dict[str, Any]:
-    """Return the entries with known keys, and the first others, one more than `most`."""
+    """Return the entries with known keys, then the first others, `most` + 1 at most."""
     other_keys = (key for key in entries if key not in known_keys)
     return {key: entries[key] for key in (*(entries.keys() & known_keys), *islice(other_keys, most + 1))}
 
@@ -123,14 +130,15 @@ def _fewer_rules(spec: PodSpec) -> PodSpec:
 
 
 class _Cut:
-    """Cuts the fields of one pod. `known_keys` are keys that stay in every map."""
+    """Cuts the fields of one pod. `known_keys` stay in every map."""
 
     def __init__(self, known_keys: frozenset[str], bound: bool) -> None:
         self._known_keys = known_keys
         self._all = ("containers", "init_containers") if bound else ()
 
     def of(self, struct: S) -> S:
-        """Return the object with less in its fields, or itself if it has no more than is read."""
+        """Return the object with fewer entries in its fields; the same object if it has no more than is
+        read."""
         if isinstance(struct, NodeAffinity):
             return replace(struct, preferred=(struct.preferred or [])[:1])
         changes = {}

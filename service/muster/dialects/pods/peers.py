@@ -1,10 +1,11 @@
-"""What a pod's fields say about nodes and about other pods.
+"""Read a pod's rules about nodes and about other pods.
 
 About nodes: node selector, required node affinity and tolerations. About other pods: affinity, anti-affinity,
 spread, host ports and volume claims.
 
-Only what is required is read: preferences never refuse a node. What the API server would refuse becomes a
-cause. What is valid and too large to be planned is left out: the in-tree plugins still judge it.
+Only required rules are read, because preferences never refuse a node. A value that the API server would
+refuse becomes a cause. A rule that is valid and too large to be planned is left out, and the in-tree plugins
+still check it.
 """
 
 from __future__ import annotations
@@ -44,26 +45,28 @@ from muster.domain.peers import (
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
 MAX_TERMS = 16
-"""Of one kind, of one pod. A pod with more keeps none of that kind: the in-tree plugins judge them."""
+"""Largest number of terms of one kind in one pod. If a pod has more, none of that kind is kept: the in-tree
+plugins check them."""
 MAX_REQUIREMENTS = 32
-"""Of one selector."""
+"""Largest number of requirements of one selector."""
 MAX_VALUES = 256
-"""Of one selector, in all its requirements, and of the namespaces of one term."""
+"""Largest number of values in all requirements of one selector, and of namespaces of one term."""
 MAX_LABELS = 256
-"""Of one pod. Labels beyond it are left out, last keys first."""
+"""Largest number of labels of one pod. The last keys are left out."""
 MAX_HOST_PORTS = 64
 MAX_CLAIMS = 256
-"""Of one pod, volumes of its own included. A pod with more is refused: pods that share a volume of one node
-would be planned apart."""
+"""Largest number of claims of one pod, including its own volumes. A pod with more is refused: pods that share
+a volume of one node could be planned on different nodes."""
 MAX_SIZE = 1024
-"""Names and values in all rules of one pod. A pod with more keeps no rule about other pods: the in-tree
-plugins judge them."""
+"""Largest number of names and values in all rules of one pod. If a pod has more, no rule about other pods is
+kept: the in-tree plugins check them."""
 MAX_REMEMBERED = 64
-"""Labels of a pod. Of pods with more only a few are remembered."""
+"""Number of labels of a pod up to which its labels are cached well. Of pods with more labels only a few are
+cached."""
 
 NODE_FIELD = "names and values in nodeSelector, nodeAffinity and tolerations"
 MAX_NODE_NAMES = 1024
-"""Names and values in the rules for nodes of one pod. If a pod with more waits, it is refused."""
+"""Largest number of names and values in a pod's rules for nodes. A waiting pod with more is refused."""
 
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 V = TypeVar("V")
@@ -72,7 +75,7 @@ _Read = TypeVar("_Read")
 
 
 class Shared(Generic[V]):
-    """One object for equal values: the thousands of pods of a template have the same rules.
+    """Keep one object for equal values, because the thousands of pods of a template have the same rules.
 
     A value is forgotten with its last holder.
     """
@@ -81,7 +84,7 @@ class Shared(Generic[V]):
         self._values: WeakKeyDictionary[V, ref[V]] = WeakKeyDictionary()
 
     def of(self, value: V) -> V:
-        """Return the object that stands for all values equal to this one."""
+        """Return the object that stands for all values equal to `value`."""
         reference = self._values.get(value)
         shared = reference() if reference is not None else None
         if shared is None:
@@ -94,18 +97,19 @@ class Shared(Generic[V]):
 
 
 _live_node_rules = Shared[NodeRules]()
-"""The rules of pods that are there."""
+"""The rules of existing pods."""
 
 
 def node_rules(spec: PodSpec) -> NodeRules:
-    """Return the rules. Equal rules of pods that are there are one object."""
+    """Return the rules. Equal rules of existing pods are one object."""
     if node_rules_size(spec) > MAX_NODE_NAMES:
         return NodeRules()
     return _live_node_rules.of(_rules(spec))
 
 
 def node_rules_size(spec: PodSpec) -> int:
-    """Return how many names and values the rules have; of more than are read, some number above that."""
+    """Return the number of names and values in the rules. Beyond the limit, any number above the limit is
+    returned."""
     count = len(spec.node_selector or ()) + len(spec.tolerations or ())
     for term in _node_terms(spec):
         count += 1
@@ -131,7 +135,7 @@ def _rules(spec: PodSpec) -> NodeRules:
         tuple(SelectorTerm(rule.key, rule.operator, tuple(rule.values or ())) for rule in _requirements(term))
         for term in _node_terms(spec)
     ]
-    # In the API a term without requirements matches no node. It can't be dropped where it is the only one.
+    # In the API a term without requirements matches no node. It can't be dropped if it is the only term.
     matching = tuple(requirements for requirements in any_of if requirements)
     if any_of and not matching:
         matching = ((SelectorTerm("metadata.name", "In", ()),),)
@@ -146,7 +150,7 @@ def _requirements(term: NodeSelectorTerm) -> Iterator[NodeSelectorRequirement]:
 
 
 def labels_of(labels: Mapping[str, str] | None) -> Labels:
-    """Return labels sorted by key. Equal ones that come soon after each other share one object."""
+    """Return labels sorted by key. Equal labels that come soon after each other share one object."""
     if not labels:
         return ()
     pairs = tuple((key, labels[key]) for key in sorted(labels)[:MAX_LABELS])
@@ -169,7 +173,7 @@ def _shared_pair(pair: tuple[str, str]) -> tuple[str, str]:
 
 
 def rules_of(object_name: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[BadValue, ...]]:
-    """Return what a pod asks for about other pods, and what of it is ill-formed.
+    """Return a pod's rules about other pods, and a cause for each ill-formed rule.
 
     `object_name` is the pod, as kind/namespace/name.
     """
@@ -199,11 +203,11 @@ def rules_of(object_name: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules
 
 
 _live = Shared[PeerRules]()
-"""The rules of pods that are there."""
+"""The rules of existing pods."""
 
 
 def _size(rules: PeerRules) -> int:
-    """Return how many names and values there are in the rules: some hundred bytes each at most."""
+    """Return the number of names and values in the rules. Each has some hundred bytes at most."""
     terms = (*rules.affinity, *rules.anti_affinity)
     selectors = (
         *(term.namespace_selector for term in terms),
@@ -219,7 +223,7 @@ def _size(rules: PeerRules) -> int:
 
 
 class _TooLarge(Exception):
-    """A selector is valid, and larger than what is planned."""
+    """A selector is valid, but too large to be planned."""
 
 
 class _Broken(Exception):
@@ -227,7 +231,7 @@ class _Broken(Exception):
 
 
 class _Reader:
-    """Reads the terms of one pod. What is ill-formed gathers in `causes`."""
+    """Reads the terms of one pod. Ill-formed terms are reported in `causes`."""
 
     def __init__(self, object_name: str, meta: Metadata) -> None:
         self.causes: list[BadValue] = []
@@ -238,8 +242,8 @@ class _Reader:
     def peers(self, kind: str, affinity: PodAffinity | None) -> tuple[PeerTerm, ...]:
         """Return the required terms of pod affinity or anti-affinity.
 
-        All terms of affinity hold together, and each term of anti-affinity on its own. So without a term
-        that is too large the others are still right.
+        A pod must meet all terms of affinity, and each term of anti-affinity holds on its own. So the other
+        terms stay right if a term is too large and left out.
         """
         return self._all(kind, (affinity.required or ()) if affinity is not None else (), self._peer)
 
@@ -321,7 +325,7 @@ def as_stored(affinity: Affinity | None, labels: Mapping[str, str]) -> Affinity 
 
 
 def selector_keys(spec: PodSpec) -> tuple[set[str], set[str]]:
-    """Return the keys of the labels of pods, and of namespaces, that a pod's fields about others speak of."""
+    """Return the keys of labels of pods, and of namespaces, that a pod's rules about other pods use."""
     of_pods, of_namespaces = set[str](), set[str]()
     affinity = spec.affinity
     affinities = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
@@ -372,8 +376,8 @@ def _selector(field: str, selector: LabelSelector | None) -> Selector:
     """Return the requirements, in a fixed order.
 
     Raises:
-        _TooLarge: there are too many of them.
-        _Broken: one is ill-formed.
+        _TooLarge: there are too many requirements.
+        _Broken: a requirement is ill-formed.
     """
     if selector is None:
         return None
@@ -412,7 +416,7 @@ def _ports(container: Container, host_network: bool) -> Iterator[HostPort]:
 
 
 def has_claim(volume: Volume) -> bool:
-    """Return whether a volume names a claim, or has one of its own."""
+    """Return whether a volume names a claim, or has its own claim."""
     return volume.persistent_volume_claim is not None or volume.ephemeral is not None
 
 

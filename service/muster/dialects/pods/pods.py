@@ -1,4 +1,4 @@
-"""A Pod object → facts. Never an exception: what is ill-formed becomes a cause on the pod."""
+"""A Pod object → facts. There are no exceptions: an ill-formed value becomes a cause on the pod."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from muster.dialects.devices.claims import Claims, DevicesAsked
+from muster.dialects.devices.claims import Claims, DeviceDemand
 from muster.dialects.gangs import kai, misspelt, other_systems, own, ranks
 from muster.dialects.keys import ACK_NAME, ACK_REPLICAS
 from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import Member
 from muster.dialects.objects import Metadata, PodObject, PodSpec
 from muster.dialects.pods import bounds, peers, requests
-from muster.dialects.pods.requests import MAX_OF_A_POD, PodAsked
+from muster.dialects.pods.requests import MAX_OF_A_POD, PodRequests
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
 from muster.domain.causes.ill_formed import DialectsDisagree, ForgedAllocation
-from muster.domain.pod import Controller, GangClaim, Pod, Wishes
+from muster.domain.pod import Controller, GangClaim, Pod, TopologyRequest
 from muster.domain.reasons import Cause
 
 LONE = "gputopology"
@@ -27,11 +27,13 @@ LONE = "gputopology"
 TEMPLATE_HASH = "pod-template-hash"
 """The label by which a Deployment tells the pods of its ReplicaSets apart."""
 TRACEPARENTS = ("tracing.k8s.io/traceparent", "traceparent")
-"""Annotations that name the trace of what made a pod: the key that KEP-5915 proposes, and the plain one."""
+"""Annotations with the trace context of a pod's creator: the key that KEP-5915 proposes, and the plain key.
+"""
 TRACEPARENT = r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"
 GANG_DIALECTS = (kai.claim, other_systems.claim, other_systems.ack)
-"""Each reads (where, metadata) → Reading. A pod may speak several that agree, and those with a
-PodGroup come first: it is asked for by the dialect of the first. `own` comes on top of each."""
+"""Functions (object name, metadata) → Reading. A pod may use several dialects that agree. Dialects with a
+PodGroup come first, because the dialect of the first claim finds the PodGroup. `own` is read in addition to
+each."""
 
 
 def read(
@@ -39,13 +41,13 @@ def read(
 ) -> Pod:
     """Return the facts of one pod.
 
-    `member` is its place by its owner, if its owner's pods are a gang: it counts for a pod that names no gang
-    itself. `claims` are those of the cluster, if they are known. Of pods of other schedulers, and of static
-    pods, only the usage counts: no claim, no causes.
+    `member` is the pod's place in its job, if the job's pods are a gang. It counts if the pod names no gang
+    itself. `claims` are the claims of the cluster, if known. Pods of other schedulers, and static pods, have
+    only a usage, and no claim or causes.
     """
     meta, spec, status = obj.metadata, obj.spec, obj.status
     annotations, object_name = meta.annotations or {}, f"pod/{meta.namespace}/{meta.name}"
-    devices = claims.devices_asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
+    devices = claims.demand(obj) if claims is not None and spec.resource_claims else DeviceDemand()
     gated = bool(spec.scheduling_gates) or not (devices.complete or spec.node_name)
     peer_rules, bad_rules = peers.rules_of(object_name, meta, spec)
     labels, rules, rank = peers.labels_of(meta.labels), peers.node_rules(spec), ranks.rank_of(meta)
@@ -53,7 +55,7 @@ def read(
     gang = _gang(object_name, obj, amounts, settings, member)
     causes, ours = gang.causes, gang.claim is not None
     if not ours:
-        devices = DevicesAsked()
+        devices = DeviceDemand()
     amounts, bad_claims = requests.with_claims(object_name, spec, amounts, devices)
     if ours and not spec.node_name:
         causes += (*bounds.exceeded(object_name, obj, amounts.resource_names), *bad_claims, *bad_rules)
@@ -97,28 +99,28 @@ def read(
 
 
 def _traceparent(annotations: Mapping[str, str]) -> str:
-    """Return the trace context of what made the pod, "" if there is none or it is malformed."""
+    """Return the trace context of the pod's creator; "" if it is missing or malformed."""
     values = (annotations.get(key, "") for key in TRACEPARENTS)
     return next((value for value in values if re.fullmatch(TRACEPARENT, value)), "")
 
 
 def _owner(meta: Metadata) -> str:
-    """Return a pod's controller, or its Deployment: the next ReplicaSet goes on with the same gang."""
+    """Return a pod's controller, or its Deployment, because the next ReplicaSet continues the same gang."""
     if deployment := deployment_of(meta):
         return f"Deployment/{deployment}"
     return next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
 
 
 def _is_of_kubelet(obj: PodObject) -> bool:
-    """Return whether a kubelet made the pod, for a static pod: no scheduler places it. It may be in any
-    namespace and name any gang, and the API server demands its owner and its annotation."""
+    """Return whether a kubelet made the pod for a static pod, so that no scheduler places it. Such a pod may
+    be in any namespace and name any gang. The API server demands its owner and its annotation."""
     owners = obj.metadata.owner_references or ()
     of_node = any(owner.controller and owner.kind == "Node" for owner in owners)
     return bool(obj.spec.node_name) and of_node and bounds.MIRROR in (obj.metadata.annotations or {})
 
 
 def _controller(meta: Metadata) -> Controller | None:
-    """Return the controller itself; for a Deployment's pod its ReplicaSet."""
+    """Return the pod's direct controller. For a Deployment's pod this is the ReplicaSet."""
     for owner in meta.owner_references or ():
         if owner.controller:
             return Controller(owner.api_version, owner.kind, owner.name, owner.uid)
@@ -126,10 +128,10 @@ def _controller(meta: Metadata) -> Controller | None:
 
 
 def deployment_of(meta: Metadata) -> str:
-    """Return the name of the Deployment that made a pod's ReplicaSet, "" if none did.
+    """Return the name of the Deployment that made a pod's ReplicaSet; "" if no Deployment did.
 
-    The ReplicaSet's name is that and the hash of the template (kubernetes pkg/controller/deployment/sync.go,
-    getNewReplicaSet).
+    The ReplicaSet's name is the Deployment's name and the hash of the template (kubernetes
+    pkg/controller/deployment/sync.go, getNewReplicaSet).
     """
     template = (meta.labels or {}).get(TEMPLATE_HASH)
     for owner in meta.owner_references or ():
@@ -141,7 +143,7 @@ def deployment_of(meta: Metadata) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Gang:
-    """What a pod says of its gang. `claim` is None if Muster does not place it."""
+    """A pod's facts about its gang. `claim` is None if Muster does not place the pod."""
 
     claim: GangClaim | None = None
     rank: int | None = None
@@ -149,13 +151,13 @@ class _Gang:
 
 
 def _gang(
-    object_name: str, obj: PodObject, amounts: PodAsked, settings: Settings, member: Member | None
+    object_name: str, obj: PodObject, amounts: PodRequests, settings: Settings, member: Member | None
 ) -> _Gang:
-    """Return the gang of a pod that is ours, and what is ill-formed in it.
+    """Return the gang of a pod of ours, and a cause for each ill-formed key.
 
-    A pod that the shim does not hold, with neither gang nor GPUs of ours, has no claim: the in-tree plugins
-    place it. One that it holds is a gang of one at least, so that a slip in the gang's key is said. A bound
-    pod is a fact, so nothing is ill-formed in it any more.
+    A pod with neither a gang nor GPUs of ours, which the shim does not hold, has no claim: the in-tree
+    plugins place it. A pod that the shim holds is at least a gang of one, so that a mistake in the gang's key
+    is reported. A bound pod has no causes, because it runs whatever its keys are.
     """
     spec = obj.spec
     if spec.scheduler_name not in settings.scheduler_names or _is_of_kubelet(obj):
@@ -176,18 +178,20 @@ def _gang(
     if not (with_gpus or member is not None or amounts.causes or speaks):
         return _Gang()
     grouped = tuple(other_systems.of_spec(object_name, spec))
-    wishes, bad_wishes = _wishes(object_name, meta, own_keys)
-    if member is not None and not wishes.role:
-        wishes = replace(wishes, role=member.role)
+    topology_request, topology_causes = _topology_request(object_name, meta, own_keys)
+    if member is not None and not topology_request.role:
+        topology_request = replace(topology_request, role=member.role)
     claim = reading.claim or GangClaim(LONE, name, min_member=1, replicas=1, lone=True)
     bad_amounts = (*amounts.causes, *amounts.share_causes)
-    causes = (*slips, *reading.causes, *bad_wishes, *bad_amounts, *grouped, *forged)
-    return _Gang(replace(claim, wishes=wishes), own_keys.rank, () if spec.node_name else causes)
+    causes = (*slips, *reading.causes, *topology_causes, *bad_amounts, *grouped, *forged)
+    return _Gang(
+        replace(claim, topology_request=topology_request), own_keys.rank, () if spec.node_name else causes
+    )
 
 
 def gang_keys() -> tuple[str, ...]:
-    """For any of these labels or annotations the shim holds a pod, though it may ask for no GPU; a key that
-    ends in "/" is a prefix. In the wrong place they are slips, which are said."""
+    """Return the labels and annotations for which the shim holds a pod, even if the pod requests no GPU. A
+    key that ends in "/" is a prefix. Keys in the wrong place count too, so that the mistake is reported."""
     ours = (own.PREFIX, ACK_NAME, ACK_REPLICAS)
     return (*ours, *kai.GANG_KEYS, *other_systems.GANG_KEYS, *kinds.GANG_KEYS)
 
@@ -197,16 +201,18 @@ def _speaks(meta: Metadata) -> bool:
     return bool(keys.intersection(gang_keys())) or any(key.startswith(own.PREFIX) for key in keys)
 
 
-def _wishes(object_name: str, meta: Metadata, own_keys: own.OwnKeys) -> tuple[Wishes, tuple[Cause, ...]]:
-    """Return the pod's constraints from all dialects together, and what is ill-formed in them."""
+def _topology_request(
+    object_name: str, meta: Metadata, own_keys: own.OwnKeys
+) -> tuple[TopologyRequest, tuple[Cause, ...]]:
+    """Return the pod's constraints from all dialects together, and a cause for each ill-formed key."""
     kai_keys = kai.read(object_name, meta)
     causes: list[Cause] = [*own_keys.causes, *kai_keys.causes]
-    mine = own_keys.wishes.role
+    mine = own_keys.topology_request.role
     if mine and kai_keys.role and mine != kai_keys.role:
         first, second = f"{own.NAME}: role {mine}", f"{kai.NAME}: role {kai_keys.role}"
         causes.append(DialectsDisagree(meta.name, first, second))
     role = mine or kai_keys.role or other_systems.role(meta)
-    return replace(own_keys.wishes, role=role, policies=kai_keys.policies), tuple(causes)
+    return replace(own_keys.topology_request, role=role, policies=kai_keys.policies), tuple(causes)
 
 
 def _forged(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:
@@ -231,7 +237,7 @@ def _prefers(spec: PodSpec) -> bool:
 
 
 def _seconds(timestamp: str | None) -> float:
-    """Return the seconds since the epoch; 0 for what is no timestamp."""
+    """Return the seconds since the epoch; 0 if the text is no timestamp."""
     try:
         moment = datetime.fromisoformat(timestamp or "")
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

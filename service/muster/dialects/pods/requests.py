@@ -1,18 +1,18 @@
-"""What a pod asks for, summed over its containers as kube-scheduler sums it.
+"""Sum a pod's requests over its containers, as kube-scheduler does.
 
-Containers run together and add up. An init container runs alone, so only the largest counts; one that
-restarts always (a sidecar) stays and adds up with what follows it. What the pod as a whole asks for stands
-for its sum. The pod's overhead comes on top.
-(k8s.io/component-helpers/resource, PodRequests.)
+Containers run together and add up. An init container runs alone, so only the largest counts. A sidecar (an
+init container that restarts always) stays and adds up with the containers after it. Requests of the pod as a
+whole replace the sum. The pod's overhead is added. (k8s.io/component-helpers/resource, PodRequests.)
 
 Memory of shared GPUs (cGPU) is the resource aliyun.com/gpu-mem, in GiB. With the label aliyun.com/gpu-count
-it comes from this number of GPUs of one node, evenly.
+it is spread evenly over this number of GPUs of one node.
 
-CPU and memory of a bound pod can be resized in place, other resources can't. It counts with the largest of
-what its spec asks for, what the kubelet has allocated and what runs. Where the kubelet says that the resize
-is infeasible, the spec does not count. Source: k8s.io/component-helpers/resource,
-AggregateContainerRequests with UseStatusResources, and effectivePodLevelResources
-(InPlacePodVerticalScaling is GA; InPlacePodLevelResourcesVerticalScaling is on by default in 1.37).
+CPU and memory of a bound pod can be resized in place, other resources can't. The largest of three amounts
+counts: the spec's request, the amount that the kubelet has allocated, and the amount that runs. If the
+kubelet reports that the resize is infeasible, the spec does not count. Source:
+k8s.io/component-helpers/resource, AggregateContainerRequests with UseStatusResources, and
+effectivePodLevelResources (InPlacePodVerticalScaling is GA; InPlacePodLevelResourcesVerticalScaling is on by
+default in 1.37).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from functools import lru_cache
 import msgspec
 
 from muster.dialects import quantities
-from muster.dialects.devices.claims import DevicesAsked
+from muster.dialects.devices.claims import DeviceDemand
 from muster.dialects.keys import SHARED_GPUS
 from muster.dialects.objects import Container, ContainerStatus, PodCondition, PodObject, PodSpec, PodStatus
 from muster.dialects.quantities import BILLION, Quantity
@@ -37,61 +37,66 @@ from muster.domain.node import GPU_MEM, Resources
 from muster.domain.request import Slice
 
 Amounts = dict[str, int]
-"""In billionths."""
+"""Resource → amount in billionths."""
 
 _encoder = msgspec.json.Encoder()
 
 MAX_OF_A_POD = 1 << 20
-"""GPUs, or GiB of their memory. More is no request but a slip (bytes for GiB); far above any node."""
+"""Largest number of GPUs, or of GiB of their memory. A larger number is a mistake (bytes for GiB), far above
+any node."""
 
 MAX_CONTAINERS = 256
-"""Of a pod, and as many init containers. All are summed up; of more it is not kept which ask for GPUs."""
+"""Largest number of containers, and of init containers, of a pod. Further ones are summed up too, but it is
+not recorded which request GPUs."""
 MAX_RESOURCES = 64
-"""Names of resources of one pod, besides CPU, memory and GPUs. Of more, the first by name are kept."""
+"""Largest number of resources of one pod, other than CPU, memory and GPUs. Of more, the first by name are
+kept."""
 
 
 RESIZE_PENDING = "PodResizePending"
-"""The pod condition by which a kubelet says that it has not done a resize."""
+"""The pod condition by which a kubelet reports that a resize is pending."""
 _RESIZED = ("cpu", "memory")
 _Raw = Mapping[str, Quantity]
 
 
 @dataclass(frozen=True, slots=True)
-class PodAsked:
-    """What one pod asks for. `gpu_memory` is GiB of shared GPUs in all; `container_memory` is what its
-    containers ask of it, by their place in the pod, those that ask for none too, then the sidecars that do.
-    `shared_gpus` is a resource of nodes: to ask for it is a slip. `resource_names` is how many there are,
-    without CPU, memory and GPUs."""
+class PodRequests:
+    """The requests of one pod."""
 
     resources: Resources
     gpus: int
     gpu_resource: str
     container_gpus: tuple[tuple[str, int], ...]
+    """(container, GPUs) of the containers that request GPUs."""
     gpu_memory: int
+    """GiB of shared GPUs in all."""
     container_memory: tuple[tuple[str, int], ...]
+    """(container, GiB of shared GPUs) of all containers, then of the sidecars that request some."""
     shared_gpus: int
+    """Requests for a resource that only nodes have, which is a mistake."""
     resource_names: int
+    """Number of its resources, without CPU, memory and GPUs."""
     causes: tuple[BadValue, ...]
     slice: Slice | None = None
-    """The memory of shared GPUs that it asks for: then `container_gpus` are GiB on each of these GPUs."""
+    """The memory of shared GPUs that it requests. Then `container_gpus` are GiB on each of these GPUs."""
     share_causes: tuple[BadValue, ...] = ()
-    """What is ill-formed in that."""
+    """A cause for each ill-formed part of this request."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What is summed up of a pod. Pods of one template are alike in it: `digest` says so.
+    """The parts of a pod that are summed up. Pods of one template have equal parts, and equal `digest`s.
 
-    The sums of a thousand pods are remembered, also of those that are gone. `pod` is emptied when it is
-    summed up, so that no more than the sum is remembered.
+    The sums of a thousand pods are cached, also of pods that are gone. `pod` is emptied when it is summed up,
+    so that only the sum is cached.
     """
 
     digest: bytes
     pod: list[tuple[PodSpec, PodStatus]] = field(compare=False)
 
 
-def of_pod(object_name: str, obj: PodObject, settings: Settings) -> PodAsked:
-    """Return what a pod asks for. Of a bound pod, what its containers hold counts too."""
+def of_pod(object_name: str, obj: PodObject, settings: Settings) -> PodRequests:
+    """Return a pod's requests. For a bound pod, the amounts that its containers hold count too."""
     amounts = read(object_name, obj.spec, settings, obj.status if obj.spec.node_name else None)
     labels = obj.metadata.labels or {}
     if amounts.gpu_memory or amounts.shared_gpus or SHARED_GPUS in labels:
@@ -100,9 +105,10 @@ def of_pod(object_name: str, obj: PodObject, settings: Settings) -> PodAsked:
 
 
 def with_claims(
-    object_name: str, spec: PodSpec, amounts: PodAsked, devices: DevicesAsked
-) -> tuple[PodAsked, tuple[BadValue, ...]]:
-    """Return what a pod asks for with the GPUs of its claims, and why these can't be planned."""
+    object_name: str, spec: PodSpec, amounts: PodRequests, devices: DeviceDemand
+) -> tuple[PodRequests, tuple[BadValue, ...]]:
+    """Return a pod's requests with the GPUs of its claims, and the causes for which these can't be
+    planned."""
     if not (devices.gpus or devices.slice):
         return amounts, devices.causes
     if amounts.gpus or amounts.slice:
@@ -115,27 +121,28 @@ def with_claims(
     return replace(amounts, gpus=gpus, gpu_resource=devices.gpu_resource, container_gpus=()), devices.causes
 
 
-def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> PodAsked:
+def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> PodRequests:
     """Sum up one pod. `object_name` is the pod, as kind/namespace/name.
 
-    `status` is given for a bound pod alone: what its containers hold differs from the spec after a resize.
+    `status` is given for a bound pod only. After a resize, its containers may hold other amounts than the
+    spec.
     """
     status = status or PodStatus()
     parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources)
     encoded = _encoder.encode((*parts, _resize_facts(status)))
     digest = hashlib.blake2b(encoded, digest_size=16, usedforsecurity=False).digest()
-    amounts = _requests_of(_Parts(digest, [(spec, status)]), settings)
+    amounts = _cached_sum(_Parts(digest, [(spec, status)]), settings)
     if not amounts.causes:
         return amounts
     return replace(amounts, causes=tuple(replace(cause, where=object_name) for cause in amounts.causes))
 
 
 @lru_cache(maxsize=1024)
-def _requests_of(parts: _Parts, settings: Settings) -> PodAsked:
+def _cached_sum(parts: _Parts, settings: Settings) -> PodRequests:
     return _sum(*parts.pod.pop(), settings)
 
 
-def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodAsked:
+def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodRequests:
     reader = _Reader(settings)
     containers = [(c.name, reader.requests(c)) for c in spec.containers or ()]
     inits = [(c.name, reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
@@ -145,7 +152,7 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodAsked:
         resized = _Resized(spec, status, reader)
         total = resized.total(total)
         whole_pod = resized.whole_pod(whole_pod)
-    total |= whole_pod  # before its containers'
+    total |= whole_pod  # it replaces the containers' sum
     add(total, reader.amounts("overhead", spec.overhead or {}))
     gpu_resource = reader.gpu_resource(total)
     # In the order in which the kubelet starts them: sidecars first.
@@ -155,7 +162,7 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodAsked:
     shares += [(name, a[memory] // BILLION) for name, a, stays in inits if stays and a.get(memory)]
     other_resources = _others(total, settings)
     few = max(len(containers), len(inits)) <= MAX_CONTAINERS
-    return PodAsked(
+    return PodRequests(
         resources=Resources(
             min(quantities.MOST_THOUSANDTHS, _rounded(total.get("cpu", 0), BILLION // 1000)),
             _rounded(total.get("memory", 0), BILLION),
@@ -175,26 +182,26 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodAsked:
 
 
 class _Reader:
-    """Reads the quantities of one pod; what is none gathers in `slips`, without the pod's name."""
+    """Reads the quantities of one pod. Invalid quantities are reported in `slips`, without the pod's name."""
 
     def __init__(self, settings: Settings) -> None:
         self.slips = Fields.of_keys("", {})
         self.names: set[str] = set()
-        """Of all resources in its maps, also where the amount is 0."""
+        """Names of all resources in its maps, also with amount 0."""
         self._settings = settings
         gpus = dict.fromkeys((*settings.gpu_resources, SHARED_GPUS), "a whole number of GPUs")
         self._whole_numbers = {**gpus, GPU_MEM: 'a whole number of GiB without a unit, as in "3"'}
-        """Resource that comes in whole numbers → what is expected of it."""
+        """Resource that comes in whole numbers → the expected value, for sentences."""
 
     def requests(self, container: Container) -> Amounts:
-        """Return one container's requests; a limit stands for a request not given, as in the API server."""
+        """Return one container's requests. A limit stands for a missing request, as in the API server."""
         resources = container.resources
         if resources is None:
             return {}
         return self.amounts(container.name, (resources.limits or {}) | (resources.requests or {}))
 
     def amounts(self, part: str, quantity_of: Mapping[str, Quantity]) -> Amounts:
-        """Return the amounts of the resources that matter here; `part` names them in causes."""
+        """Return the amounts of the resources that are read. `part` names them in causes."""
         amounts: Amounts = {}
         self.names.update(quantity_of)
         for resource, text in quantity_of.items():
@@ -203,13 +210,14 @@ class _Reader:
                 expected = whole or "a quantity that is not negative"
                 self.slips.bad(f"{part}: {resource}", str(text), expected)
             if value is not None and value > 0 and not (whole and value % BILLION):
-                # Also what is refused: of a pod that is bound all the same, too much is counted rather than
-                # too little.
+                # Refused amounts count too: if such a pod is bound, usage is overestimated rather than
+                # underestimated.
                 amounts[resource] = min(value, MAX_OF_A_POD * BILLION) if whole else value
         return amounts
 
     def gpu_resource(self, total: Amounts) -> str:
-        """Return the GPU resource that the pod requests, or "". Two are a cause, and the first counts."""
+        """Return the GPU resource that the pod requests; "" if none. If it requests two, that is a cause, and
+        the first counts."""
         names = [resource for resource in self._settings.gpu_resources if total.get(resource)]
         if len(names) > 1:
             amounts = ", ".join(f"{name}: {total[name] // BILLION}" for name in names)
@@ -218,7 +226,7 @@ class _Reader:
 
 
 def _others(total: Amounts, settings: Settings) -> tuple[tuple[str, int], ...]:
-    """Return what is asked of resources that are neither cpu, memory nor GPUs, as `Resources.others`."""
+    """Return the requests for resources that are neither cpu, memory nor GPUs, as `Resources.others`."""
     return tuple(
         sorted(
             (resource, _rounded(amount, BILLION))
@@ -238,7 +246,7 @@ def _is_count(value: int) -> bool:
 
 
 def sum_of(containers: list[Amounts], inits: list[tuple[Amounts, bool]]) -> Amounts:
-    """Return what containers ask for together; each init container comes with whether it stays."""
+    """Return the sum of the containers' requests. Each init container comes with whether it is a sidecar."""
     total: Amounts = {}
     for amounts in containers:
         add(total, amounts)
@@ -263,7 +271,7 @@ def add(total: Amounts, more: Mapping[str, int]) -> None:
 
 
 def resize_conditions(status: PodStatus) -> list[PodCondition]:
-    """Return the conditions that say something of a resize."""
+    """Return the conditions about a resize."""
     return [condition for condition in status.conditions or () if condition.type == RESIZE_PENDING]
 
 
@@ -273,7 +281,7 @@ def _is_infeasible(status: PodStatus) -> bool:
 
 
 def _resize_facts(status: PodStatus) -> tuple[object, ...]:
-    """Return all of the status that `_Resized` reads."""
+    """Return all parts of the status that `_Resized` reads."""
     return (
         _is_infeasible(status),
         status.container_statuses,
@@ -284,19 +292,19 @@ def _resize_facts(status: PodStatus) -> tuple[object, ...]:
 
 
 class _Resized:
-    """The amounts of one bound pod. What can be resized is the largest of three sums."""
+    """The amounts of one bound pod. For resources that can be resized, the largest of three sums counts."""
 
     def __init__(self, spec: PodSpec, status: PodStatus, reader: _Reader) -> None:
         self._spec = spec
         self._status = status
         self._reader = reader
         self._infeasible = _is_infeasible(status)
-        # As findContainerStatus: the first of a name counts, and init containers come last.
+        # As in findContainerStatus, the first status of a name counts, and init containers come last.
         statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
         self._status_of = {container_status.name: container_status for container_status in reversed(statuses)}
 
     def total(self, by_spec: Amounts) -> Amounts:
-        """Return what the containers count as together. `by_spec` is the sum by the spec."""
+        """Return the amounts that the containers count as together. `by_spec` is the sum by the spec."""
         status = self._status
         running = status.resources.requests if status.resources is not None else None
         if status.allocated_resources is not None and running is not None:
@@ -306,8 +314,8 @@ class _Resized:
         return self._largest(by_spec, sums)
 
     def whole_pod(self, by_spec: Amounts) -> Amounts:
-        """Return what stands for the sum of the containers. `by_spec` is what the spec asks for as a
-        whole."""
+        """Return the amounts that replace the sum of the containers. `by_spec` are the requests of the pod as
+        a whole."""
         status = self._status
         if status.resources is None or not by_spec:
             return by_spec
@@ -333,7 +341,8 @@ class _Resized:
         )
 
     def _largest(self, by_spec: Amounts, sums: Iterable[Amounts]) -> Amounts:
-        """Return the amounts of the spec, with the largest of each resource that can be resized."""
+        """Return the amounts of the spec. For each resource that can be resized, the largest amount
+        counts."""
         largest = {resource: amount for resource, amount in by_spec.items() if resource not in _RESIZED}
         for amounts in sums if self._infeasible else (by_spec, *sums):
             for resource in _RESIZED:
@@ -352,11 +361,11 @@ def _running(status: ContainerStatus | None) -> _Raw | None:
     return _allocated(status)
 
 
-def _with_share(object_name: str, labels: Mapping[str, str], total: PodAsked) -> PodAsked:
-    """Return what a pod asks for with its memory of shared GPUs.
+def _with_share(object_name: str, labels: Mapping[str, str], total: PodRequests) -> PodRequests:
+    """Return a pod's requests with its memory of shared GPUs.
 
-    Memory that can't be shared evenly is rounded up. Such a pod is never planned, but it may be bound
-    already, and then it counts. A pod of whole GPUs has no share, whatever else it says.
+    Memory that can't be spread evenly is rounded up. Such a pod is never planned, but if it is bound already,
+    it counts. A pod with whole GPUs has no share, whatever else it requests.
     """
     values, memory, label = Fields.of_keys(object_name, labels), GPU_MEM, SHARED_GPUS
     if total.shared_gpus:

@@ -1,1 +1,1 @@
-"""What is taken of each node, what a gang requests, and what a refused gang must have to fit."""
+"""The capacity that is taken on each node, the requests of gangs, and the conditions of refused gangs."""

@@ -1,18 +1,18 @@
-"""Which devices ResourceClaims hold, and how they count next to what pods take.
+"""The devices that ResourceClaims hold, and how they count next to the usage of pods.
 
-A device that is allocated to a claim is taken, whatever pods say: kube-scheduler gives it to no other pod. A
-claim of a bound pod with GPUs tells which GPUs these are, and outdoes the pod's annotations. A claim of a pod
+A device that is allocated to a claim is taken, whatever pods say: kube-scheduler gives it to no other pod.
+For a bound pod with GPUs, the allocation of its claim counts, and not the pod's annotations. A claim of a pod
 that is not bound, or of several pods, counts by itself.
 
-A bound pod without a claim and without annotations has no device, whatever it asks for. The kubelet runs such
-a pod, so a user who sets `spec.nodeName` could make all GPUs look taken.
+A bound pod without a claim and without annotations has no device, whatever it requests. The kubelet runs such
+a pod, so a user could otherwise make all GPUs look taken by setting `spec.nodeName`.
 
-Where devices share counters, an allocated one may leave too few for a GPU, as a partition does for its own.
-Then the GPU is taken as well.
+If devices share counters, an allocated device may leave too few counters for a GPU, as a partition does for
+its own GPU. Then the GPU counts as taken too.
 
-A claim takes a device whole, or a share of its memory. Shares count in bytes, and their sum is rounded up to
-whole GiB. Until its pod is bound, a planned share counts as planned, if its claim has the same device and no
-more of it.
+A claim takes a whole device, or a share of its memory. Shares count in bytes, and their sum is rounded up to
+whole GiB. Until its pod is bound, a share counts as planned if its claim has the same device and no more
+memory of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class DeviceClaims:
         self._by_consumer: dict[str, set[str]] = {}
 
     def see(self, claim: DeviceClaim) -> set[PoolKey]:
-        """Take in a claim; without devices it is forgotten. Return the pools whose use changed."""
+        """Take in a claim. A claim without devices is forgotten. Return the pools whose use changed."""
         uid = claim.uid
         before = self._claims.pop(uid, None)
         after = claim if claim.devices else None
@@ -81,9 +81,10 @@ class DeviceClaims:
     def beside(
         self, node: Node, usages: Mapping[str, Usage], bound: Collection[str], left_out_uids: Collection[str]
     ) -> dict[str, Usage]:
-        """Return the usages of a node by pod, with what claims hold of it. Other keys are for claims alone.
+        """Return the usages of a node by pod UID, with the devices that claims hold added.
 
-        `bound` are the UIDs of bound pods. Claims for the pods in `left_out_uids` alone are left out.
+        Keys that are no UIDs stand for claims that count by themselves. `bound` are the UIDs of bound pods.
+        Claims that are only for pods in `left_out_uids` are left out.
         """
         number_by_device = {device: index for index, device in enumerate(node.devices) if device is not None}
         pools = {device.pool_key for device in number_by_device}
@@ -99,8 +100,8 @@ class DeviceClaims:
                 for device, share in claim.parts()
                 if device in number_by_device
             )
-        by_holder = {holder: HeldDevices.of(node, parts) for holder, parts in sorted(parts_by_holder.items())}
-        all_usages = _with_held(node, usages, by_holder, bound)
+        by_holder = {holder: ClaimedGpus.of(node, parts) for holder, parts in sorted(parts_by_holder.items())}
+        all_usages = _with_claimed(node, usages, by_holder, bound)
         if node.counters and (mask := _without_counters(node, claims.values(), left_out_uids, all_usages)):
             all_usages[_BY_COUNTERS] = Usage(_BY_COUNTERS, node.name, Resources(pods=0), gpus=mask)
         return all_usages
@@ -111,8 +112,8 @@ def _without_counters(
 ) -> int:
     """Return the bit mask of GPUs for which allocated devices leave too few counters.
 
-    Claims for the pods in `left_out_uids` alone are left out. GPUs of usages come first: a GPU without room
-    is taken twice, so its plan can't stand.
+    Claims that are only for pods in `left_out_uids` are left out. GPUs of usages come first: if a planned GPU
+    has no room, it is taken twice, and its plan is voided.
     """
     allocated = {device for claim in claims if not claim.is_for(left_out_uids) for device in claim.devices}
     used_gpus = reduce(or_, (usage.gpus for usage in usages.values()), 0)
@@ -147,27 +148,26 @@ def _discard(index: dict[PoolKey, dict[str, DeviceClaim]], pool: PoolKey, uid: s
 
 
 OTHERS = "claims"
-"""Stands for all claims that are for no pod on the node, or for several."""
+"""Stands for all claims that are for no pod on the node, or for several pods."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeldDevices:
-    """What the claims of one holder have of a node.
-
-    `whole_gpus`: the bit mask of whole GPUs. `parts`: GPU → bytes of the others. `shares`: how many shares
-    these bytes are.
-    """
+class ClaimedGpus:
+    """The GPUs of a node that the claims of one holder have."""
 
     whole_gpus: int
-    parts: Mapping[int, int]
-    shares: int
+    """Bit mask of whole GPUs."""
+    bytes_by_gpu: Mapping[int, int]
+    """GPU → bytes of shared GPUs."""
+    share_count: int
+    """Number of shares that make up these bytes."""
 
     @classmethod
-    def of(cls, node: Node, pairs: Iterable[tuple[int, int]]) -> HeldDevices:
-        """Return what is held by GPU and share, 0 for a whole GPU.
+    def of(cls, node: Node, pairs: Iterable[tuple[int, int]]) -> ClaimedGpus:
+        """Return the GPUs of pairs (GPU, bytes of the share, or 0 for the whole GPU).
 
-        What leaves less than a GiB takes the whole GPU. So does any share where the node's GPUs are not
-        shared.
+        Shares that leave less than a GiB take the whole GPU. So does any share if the node does not share its
+        GPUs.
         """
         whole, shares, parts = 0, 0, Counter[int]()
         for gpu, share in pairs:
@@ -182,27 +182,27 @@ class HeldDevices:
     @property
     def mask(self) -> int:
         """Return the bit mask of all GPUs, whole or in part."""
-        return self.whole_gpus | mask_of(tuple(self.parts))
+        return self.whole_gpus | mask_of(tuple(self.bytes_by_gpu))
 
     def bytes_on(self, node: Node) -> dict[int, int]:
-        """Return GPU → bytes; of a whole GPU all that the node offers in slices."""
+        """Return GPU → bytes. For a whole GPU these are all the bytes that the node offers in slices."""
         memory = dict(enumerate(node.gpu_memory))
         whole = {gpu: memory.get(gpu, 0) * GIB for gpu in bits(self.whole_gpus)}
-        return whole | dict(self.parts)
+        return whole | dict(self.bytes_by_gpu)
 
 
-NOTHING = HeldDevices(0, {}, 0)
+NOTHING = ClaimedGpus(0, {}, 0)
 
 
-def _with_held(
-    node: Node, usages: Mapping[str, Usage], held_by_holder: Mapping[str, HeldDevices], bound: Collection[str]
+def _with_claimed(
+    node: Node, usages: Mapping[str, Usage], gpus_by_holder: Mapping[str, ClaimedGpus], bound: Collection[str]
 ) -> dict[str, Usage]:
-    """Return the usages of a node by pod, with what claims hold of the node, by holder.
+    """Return the usages of a node by pod UID, with the claimed GPUs of each holder added.
 
-    Other keys are for claims alone. `bound` are the UIDs of bound pods.
+    Keys that are no UIDs stand for claims that count by themselves. `bound` are the UIDs of bound pods.
     """
     all_usages, parts, whole = dict(usages), Counter[int](), 0
-    for holder, claimed in held_by_holder.items():
+    for holder, claimed in gpus_by_holder.items():
         extra = claimed
         if (usage := usages.get(holder)) is not None:
             all_usages[holder], extra = _split_claimed(node, usage, claimed, bound=holder in bound)
@@ -212,7 +212,7 @@ def _with_held(
                 holder, node.name, Resources(pods=0), gpus=extra.whole_gpus
             )
         whole |= extra.whole_gpus
-        parts.update(extra.parts)
+        parts.update(extra.bytes_by_gpu)
     for gpu, share in parts.items():
         units = min(_units(share), node.gpu_memory[gpu] - _sum_units(all_usages.values(), gpu))
         if units > 0 and not whole >> gpu & 1:
@@ -224,9 +224,9 @@ def _with_held(
 
 
 def _split_claimed(
-    node: Node, usage: Usage, claimed: HeldDevices, *, bound: bool
-) -> tuple[Usage, HeldDevices]:
-    """Return what a pod takes by its own claims, and what these claims hold in addition."""
+    node: Node, usage: Usage, claimed: ClaimedGpus, *, bound: bool
+) -> tuple[Usage, ClaimedGpus]:
+    """Return the usage of a pod by its own claims, and the GPUs that these claims hold in addition."""
     gpu_count = usage.unindexed_gpus or usage.gpus.bit_count()
     if usage.units:
         if bound and claimed.mask.bit_count() == gpu_count:
@@ -238,15 +238,15 @@ def _split_claimed(
         # a plan that is not carried out yet keeps its own GPUs as well
         gpus = claimed.whole_gpus if bound else usage.gpus | claimed.whole_gpus
         return replace(usage, gpus=gpus, unindexed_gpus=0), replace(claimed, whole_gpus=0)
-    if bound and not claimed.whole_gpus and 0 < gpu_count <= claimed.shares:
+    if bound and not claimed.whole_gpus and 0 < gpu_count <= claimed.share_count:
         return replace(usage, gpus=0, unindexed_gpus=0), claimed
     return usage, claimed
 
 
-def _split_of_bound(node: Node, usage: Usage, claimed: HeldDevices) -> tuple[Usage, HeldDevices]:
-    """Return what a bound pod takes of each GPU alike, in whole GiB, and the bytes that it has in addition.
+def _split_of_bound(node: Node, usage: Usage, claimed: ClaimedGpus) -> tuple[Usage, ClaimedGpus]:
+    """Return the usage of a bound pod, the same whole GiB of each GPU, and the bytes that it has in addition.
 
-    These are rounded up once with all others of the GPU, and not for each pod.
+    The additional bytes are rounded up once for each GPU, and not for each pod.
     """
     bytes_by_gpu = claimed.bytes_on(node)
     if not (units := min(bytes_by_gpu.values(), default=0) // GIB):
@@ -254,7 +254,7 @@ def _split_of_bound(node: Node, usage: Usage, claimed: HeldDevices) -> tuple[Usa
             claimed, whole_gpus=0
         )
     parts = {gpu: more for gpu, share in bytes_by_gpu.items() if (more := share - units * GIB)}
-    return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), HeldDevices(0, parts, len(parts))
+    return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), ClaimedGpus(0, parts, len(parts))
 
 
 def _sum_units(usages: Iterable[Usage], gpu: int) -> int:

@@ -1,7 +1,8 @@
-"""What is taken of each node: by bound pods, and by reservations of plans and Bindings under way.
+"""The capacity that is taken on each node: by bound pods, and by reservations of plans and Bindings under
+way.
 
-A pod counts once: when it is seen bound, its reservation ends. Node states are kept up to date node by node,
-so that a snapshot costs a shallow copy.
+A pod counts once: when it is seen bound, its reservation ends. The ledger updates the state of each changed
+node, so that a snapshot costs a shallow copy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from muster.gangs.peers.existing_pods import Changes, ExistingPods
 from muster.placement.verify.admission import tolerates
 
 _SETTLED_AT_ONCE = 256
-"""Nodes that are counted again at once, when more have changed since the last snapshot: about 10 ms."""
+"""If more nodes than this have changed since the last snapshot, their states are computed at once: about 10
+ms."""
 
 
 class Ledger:
@@ -38,7 +40,8 @@ class Ledger:
         self.device_claims = DeviceClaims()
         """The devices that ResourceClaims hold. They count whether or not a pod's usage does."""
         self._nodes_of: dict[PoolKey, set[str]] = {}
-        """Pool of devices → its nodes: any node may name the pool of another one."""
+        """Pool of devices → its nodes. There may be several, because a node may name the pool of another
+        node."""
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
         self._ended: dict[str, NodeState] = {}
@@ -77,7 +80,7 @@ class Ledger:
     def drop_node(self, name: str) -> bool:
         """Forget a node. Return whether it existed.
 
-        Usages on it stay, in case it comes back.
+        Usages on the node stay, in case the node comes back.
         """
         self._forget_pools(name)
         if self.nodes.pop(name, None) is None:
@@ -105,7 +108,7 @@ class Ledger:
         self.existing_pods.forget(uid)
 
     def bind(self, uid: str, usage: Usage | None) -> tuple[str, ...]:
-        """Set what a pod takes as the cluster sees it; None if it is unbound, finished or gone.
+        """Set the usage of a pod as the cluster sees it; None if the pod is unbound, finished or gone.
 
         A reservation for the pod ends when the pod is seen bound. Return the nodes on which usage changed.
         """
@@ -118,7 +121,7 @@ class Ledger:
         return self._reindex(uid, before)
 
     def see_claim(self, claim: DeviceClaim) -> tuple[str, ...]:
-        """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
+        """Take in the devices that a ResourceClaim holds. Return the nodes on which they changed."""
         touched = tuple(self._nodes_with(self.device_claims.see(claim)))
         for name in touched:
             self._touch(name)
@@ -134,18 +137,18 @@ class Ledger:
                 self._reindex(usage.pod_uid, before)
 
     def release(self, uids: Iterable[str]) -> None:
-        """End reservations, if there are any."""
+        """End the reservations of these pods, if they have any."""
         for uid in uids:
             before = self.usage(uid)
             if self.reservations.pop(uid, None) is not None:
                 self._reindex(uid, before)
 
     def usage(self, uid: str) -> Usage | None:
-        """Return what the pod takes now, bound or reserved; None if nothing."""
+        """Return the present usage of the pod, bound or reserved; None if it has none."""
         return self.bound.get(uid) or self.reservations.get(uid)
 
     def node_of(self, uid: str) -> str:
-        """Return the node that the pod is on, bound or by a reservation; "" for none."""
+        """Return the node that the pod is on, bound or by a reservation; "" if it is on no node."""
         usage = self.usage(uid)
         return usage.node if usage is not None else ""
 
@@ -163,7 +166,7 @@ class Ledger:
         return replace(snapshot, nodes={**snapshot.nodes, **self.states_without(uids)})
 
     def states_without(self, uids: Collection[str]) -> dict[str, NodeState]:
-        """Return name → state, as if these pods took nothing, of each node that they use."""
+        """Return name → state, as if these pods took nothing, for each node that they use."""
         left_by = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
         left_by |= self._nodes_with(pool for uid in uids for pool in self.device_claims.pools_of(uid))
         return {
@@ -176,7 +179,7 @@ class Ledger:
         return self._on_node.get(name, {})
 
     def used_on(self, name: str) -> Mapping[str, Usage]:
-        """Return UID → usage on the node. What claims hold outdoes annotations."""
+        """Return UID → usage on the node. Allocations of claims count before annotations."""
         on_node = self.on_node(name)
         if name not in self.nodes:
             return on_node
@@ -186,7 +189,7 @@ class Ledger:
     def gpus_of(self, uid: str) -> int:
         """Return the bit mask of the pod's GPUs, as `snapshot` counts them.
 
-        Return 0 if their indices are not known or can't be true.
+        Return 0 if the indices are not known or can't be true.
         """
         usage = self.usage(uid)
         if usage is None or not holds_gpus(usage) or usage.node not in self.nodes:
@@ -202,7 +205,8 @@ class Ledger:
     def after_all_ended(self, own_uids: Collection[str], unchanged_nodes: Collection[str]) -> Snapshot:
         """Return the cluster as if all pods with GPUs had ended, except for `own_uids` ones.
 
-        Pods without GPUs stay: no plan counts on them to end. Nodes in `unchanged_nodes` are as they are now.
+        Pods without GPUs stay, because no plan relies on their end. Nodes in `unchanged_nodes` keep their
+        present state.
         """
         snapshot = self.snapshot()
         states = {name: self._ended[name] for name in snapshot.nodes}
@@ -216,7 +220,7 @@ class Ledger:
         return replace(snapshot, nodes=states)
 
     def whole_gpus(self) -> Mapping[tuple[str, int], int]:
-        """Return (extended resource, free whole GPUs, tainted ones too) → number of nodes that have them."""
+        """Return (extended resource, free whole GPUs) → number of nodes. Tainted GPUs count as free."""
         self._settle()
         return self._whole_gpus
 
@@ -225,7 +229,7 @@ class Ledger:
         self.gained.update(nodes)
 
     def take_changes(self) -> Changes:
-        """Return the nodes that gained and the changes of other pods, and start anew."""
+        """Return the changes of free capacity and of other pods, and start anew."""
         changes, self.existing_pods.changes = self.existing_pods.changes, Changes()
         return changes
 
@@ -262,9 +266,10 @@ class Ledger:
         return tuple({usage.node for usage in changes})
 
     def _shift(self, usage: Usage, adds: bool) -> bool:
-        """Add a usage without known GPUs to its node's state, or take it away. Return whether that was done.
+        """Add a usage without known GPUs to its node's state, or take it away. Return whether this was
+        possible.
 
-        So a node with thousands of pods is not summed up for each of them. Such usages only add up.
+        Such usages only add up. So a node with thousands of pods is not summed up again for each pod.
         """
         state = self._states.get(usage.node)
         if state is None or usage.gpus or usage.units or state.node.devices or usage.node in self._dirty:
@@ -282,7 +287,7 @@ class Ledger:
             self._settle()
 
     def _usages(self, name: str, left_out_uids: Collection[str] = ()) -> Mapping[str, Usage]:
-        """Return what pods and claims of devices take of a node, without the pods in `left_out_uids`."""
+        """Return the usages of pods and of device claims on a node, without the pods in `left_out_uids`."""
         usages = self._on_node.get(name, {})
         if left_out_uids:
             usages = {uid: usage for uid, usage in usages.items() if uid not in left_out_uids}
@@ -306,7 +311,8 @@ class Ledger:
 
 
 def is_equal_for_plans(before: Node, after: Node) -> bool:
-    """Return whether plans are not affected: only its agent came or went, or other problems are reported."""
+    """Return whether the change affects no plan: only the node's agent came or went, or its problems
+    changed."""
     return replace(before, hands_out=after.hands_out, problems=after.problems) == after
 
 
@@ -385,7 +391,7 @@ def _slices_fit(usage: Usage, state: NodeState) -> bool:
 def resources_fit(resources: Resources, free: Resources) -> bool:
     """Return whether the resources fit, as kube-scheduler and the planner count them.
 
-    What is not requested is not checked.
+    Resources that are not requested are not checked.
     """
     return (
         resources.pods <= free.pods
@@ -409,9 +415,9 @@ def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
     """Return the usages of a node, without GPU indices that can't be true.
 
     Indices can't be true if they are beyond the node's GPUs, or if two bound pods have the same GPU. Nor can
-    they if shares exceed a GPU's memory. Such usages count by number only, so that too much is counted rather
-    than too little. Pods with whole GPUs are believed before pods that share them, because nothing more is
-    planned there.
+    they if shares exceed a GPU's memory. Such usages count by number of GPUs only, so that usage is
+    overestimated rather than underestimated. Pods with whole GPUs are believed before pods that share GPUs,
+    because no share is planned on a whole GPU.
     """
     whole, shared, believed = 0, 0, []
     memory = dict(enumerate(node.gpu_memory))

@@ -1,9 +1,10 @@
-"""Queueing hints: what a refused gang must have to fit, so that most changes need no new question.
+"""Queueing hints: the conditions of a refused gang, so that most changes need no new question to the planner.
 
-In a busy cluster most of what comes free can't help most of the waiting gangs. All tests here are necessary
-conditions: a gang is skipped only if a proof says that it does not fit. The proof is this. A gang did not
-fit, and none of the nodes that gained admits a member and can take it. So the gang does not fit now.
-Constraints between pods break the proof, because pods elsewhere affect them: `watchers` finds those gangs.
+In a busy cluster most capacity that comes free can't help most of the waiting gangs. All tests here are
+necessary conditions: a gang is skipped only if a proof says that it does not fit. The proof: the gang did not
+fit before, and no node with more free capacity both admits a member and has room for it. So the gang does not
+fit now. Constraints between pods break the proof, because pods on other nodes affect them. `watchers` finds
+the gangs with such constraints.
 """
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ from muster.gangs.peers.existing_pods import PeerInterest
 from muster.placement.cluster.candidates import refusal
 
 _MORE_THAN_ANY_NODE = 1 << 20
-"""One GPU is never given whole to two members."""
+"""Stands for the GPUs of several members with scope gpu: no whole GPU is given to two members."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueingHint:
-    """What a refused gang must have to fit. Gangs with equal requests have equal hints."""
+    """The conditions that a refused gang must meet to fit. Gangs with equal requests have equal hints."""
 
     asks: frozenset[tuple[str, int, Resources, NodeRules]]
-    """(GPU resource, GPUs, other resources) that one member of each role takes of a node, and which nodes.
+    """(GPU resource, GPUs, other resources, node rules): one member of each role takes these of an admitted
+    node.
 
     If one node must hold the gang, the GPUs are those of the gang.
     """
     quotas: tuple[tuple[str, int, int], ...]
     """(GPU resource, k, the fewest members with k or more of these GPUs that must be placed)."""
     interest: PeerInterest | None = None
-    """What the constraints between pods concern; None if there are none."""
+    """The pods and claims that constraints between pods concern; None without such constraints."""
     _hash: int = field(init=False, repr=False, compare=False)
     """Stored, because one input may look up ten thousand hints."""
 
@@ -49,7 +51,7 @@ class QueueingHint:
 
     @classmethod
     def of(cls, request: Request, interest: PeerInterest | None = None) -> QueueingHint:
-        """Return the hint of a request, with what its constraints concern."""
+        """Return the hint of a request. `interest`: the pods and claims that its constraints concern."""
         spare = request.size - request.min_member
         sizes: dict[tuple[str, int], int] = {}
         for role in request.roles:
@@ -68,9 +70,10 @@ class QueueingHint:
         return cls(asks, tuple(quotas), interest)
 
     def of_holder(self) -> QueueingHint:
-        """Return the hint of a gang that asks the same and holds places: only the nodes' rules count.
+        """Return the weaker hint of a gang with the same requests that holds places itself.
 
-        The places are free for the gang, so the proof from what is free does not hold.
+        These places are free for the gang, so the proof from free capacity does not hold. Only the node rules
+        count.
         """
         asks = frozenset(("", 0, Resources(pods=0), rules) for *_, rules in self.asks)
         return QueueingHint(asks, (), self.interest)
@@ -91,21 +94,24 @@ def admits(node: Node, rules: NodeRules) -> bool:
 
 
 MOST_OFFERS = 256
-"""Different nodes that are compared one by one. If there are more, groups are compared by their maxima."""
+"""Number of different nodes up to which nodes are compared one by one. With more, groups of nodes are
+compared by their maxima."""
 FEW_NODES = 8
-"""If no more nodes gained, it counts whether they admit members. Of more nodes it counts if few gangs are
-compared: one that was just refused is not asked about again for nodes that do not admit it."""
+"""Number of nodes with more free capacity up to which node rules are compared too. With more nodes, node
+rules are compared only if few gangs are. So a gang that was just refused is not planned again for nodes that
+do not admit it."""
 MOST_NAMES = 4096
-"""Names and values of different node rules that are compared with a node, and one for each: about 10 ms.
-Members with other rules count as admitted."""
+"""Number of names and values of node rules that are compared with a node: about 10 ms. Each rule counts one
+more. Members with further rules count as admitted."""
 FIRST_ROWS = 64
 _MOST = 2**62
 """Larger amounts are stored as this one, because Kubernetes objects may state amounts beyond int64.
 
-Hints may then look as if they fitted, which proves nothing and costs one question.
+A hint may then look as if it fitted. This costs one question to the planner.
 """
 _ALWAYS = -_MOST
-"""Stored for a resource that a member does not request: every node has it, even an overcommitted one."""
+"""Stored for a resource that a member does not request: every node has this amount, even an overcommitted
+node."""
 
 Numbers = NDArray[np.int64]
 
@@ -139,8 +145,8 @@ class _Rows:
 class HintTable:
     """The hints of all refused gangs as arrays, each with a slot.
 
-    One pod that ends must not cost a look at each of ten thousand waiting gangs. A gang that may fit is never
-    left out. Others may be among the answer: that costs a question, which the planner answers with no.
+    The end of one pod must not cost a look at each of ten thousand waiting gangs. A gang that may fit is
+    never left out. Gangs that do not fit may be among the answer, and each costs a question to the planner.
 
     Requests are rows (slot, GPU resource, GPUs, CPU, memory, pods, node rules). Quotas are rows (slot, GPU
     resource, GPUs of a member, members). Slots of removed hints stay until they outnumber the others.
@@ -183,7 +189,7 @@ class HintTable:
     def may_fit(
         self, ledger: Ledger, gained: Collection[str], touched: Iterable[QueueingHint] = ()
     ) -> set[QueueingHint]:
-        """Return the hints of gangs that may fit now; all others provably do not.
+        """Return the hints of gangs that may fit now. All other gangs provably do not fit.
 
         `gained`: nodes with more free capacity. `touched`: hints whose constraints concern other pods that
         changed.
@@ -218,8 +224,8 @@ class HintTable:
         return has_room
 
     def _admitted(self, node: Node, room: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return by the number of node rules whether the node admits their members. Rules are looked at for
-        requests with room, in bounds."""
+        """Return, by number of node rules, whether the node admits members with these rules. Only rules of
+        requests with room are compared, up to MOST_NAMES."""
         admitted, names = np.ones(len(self._rules), dtype=np.bool_), 0
         to_check = np.zeros(len(self._rules), dtype=np.bool_)
         to_check[self._asks.values[room, 6]] = True
@@ -232,7 +238,7 @@ class HintTable:
         return admitted
 
     def _offers(self, states: Iterable[NodeState]) -> Numbers:
-        """Return what different nodes offer; shape (nodes, resources + 3), as `_offer` has it."""
+        """Return the offers of different nodes, each as `_offer` returns it; shape (nodes, resources + 3)."""
         different = {self._offer(state) for state in states}
         offers = np.array(sorted(different), dtype=np.int64).reshape(-1, len(self._resources) + 3)
         if len(offers) <= MOST_OFFERS:
@@ -240,7 +246,8 @@ class HintTable:
         return np.array([group.max(axis=0) for group in np.array_split(offers, MOST_OFFERS)])
 
     def _offer(self, state: NodeState) -> tuple[int, ...]:
-        """Return free GPUs by resource (-1 if the node does not have it), then CPU, memory and pods."""
+        """Return free GPUs by resource (-1 if the node does not have the resource), then CPU, memory and
+        pods."""
         gpus = [-1] * len(self._resources)
         for resource in state.node.gpu_resources:
             if resource in self._resources:
@@ -250,7 +257,8 @@ class HintTable:
         return (*gpus, *map(_bounded, (free.cpu_milli, free.memory_bytes, free.pods)))
 
     def _room_of_quotas(self, ledger: Ledger) -> Numbers:
-        """Return how many members of each quota all nodes together could hold at most; shape (quotas,)."""
+        """Return an upper bound on the members of each quota that all nodes together hold; shape
+        (quotas,)."""
         quotas = self._quotas.values
         most = np.zeros(len(quotas), dtype=np.int64)
         for (resource, free), nodes in ledger.whole_gpus().items():

@@ -1,9 +1,9 @@
 """Turn a gang's members into a Request: roles of equal pods in a fixed order, and its running members.
 
-Role names come from the claim (`role`). If it has none, or several different requests have the same name, a
-number is added: role-1, role-2, the most GPUs first. A single role without a name stays without. Bound
-members count in this, so that a role keeps its name while its members come and go. Equal members give equal
-requests, whatever order their pods were seen in.
+Role names come from the claim (`role`). If a role has no name, or different requests have the same name, a
+number is added: role-1, role-2, the most GPUs first. A single role without a name gets no name. Bound members
+count for the numbers, so that a role keeps its name while its members come and go. Equal members give equal
+requests, in whatever order their pods were seen.
 """
 
 from __future__ import annotations
@@ -39,77 +39,79 @@ from muster.gangs.peers.existing_pods import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, rank_key
 
 _Devices = tuple[tuple[int, ...], tuple[str, ...], bool, str]
-"""What claims leave open: the numbers of GPUs, the attributes on which these agree, whether they are in
-several claims, and the ComputeDomain."""
+"""Requests by claims: the alternative numbers of GPUs, the attributes on which the GPUs agree, whether
+several claims have GPUs, and the ComputeDomain."""
 _Alike = tuple[
     str,
     int,
     str,
     tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], _Devices, Kind],
 ]
-"""What the pods of one role have in common.
+"""The facts that all pods of one role share.
 
-That is its name, what the pods request, the placement constraints of the role, and its constraints between
-pods.
+They are the role's name, the pods' requests, the placement constraints of the role, and its constraints
+between pods.
 """
 
 Names = Mapping[str, Sequence[str]]
-"""Role that pods state → the names of its roles in the request, one for each way its pods differ."""
+"""Role that pods state → the names of its roles in the request. There are several if its pods differ."""
 
 Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, _Devices, tuple[object, ...]]
-"""What a pod requests of a node, with the role name that the pod states."""
+"""A pod's requests to a node, with the role name that the pod states."""
 
 
 def request(group: Group, ledger: Ledger) -> Request:
-    """Return the request for the members that are not bound yet, and for those that come later.
+    """Return the request for the members that are not bound yet, and for followers.
 
-    Members that are bound count as placed, so that only the rest must fit.
+    Bound members count as placed, so that only the remaining members must fit.
     """
     with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
         return _request(group, ledger)
 
 
 def without_followers(request: Request) -> Request:
-    """Return the request for the members that are there alone."""
-    coming = _coming(request)
-    return _without(request, coming) if coming else request
+    """Return the request without followers."""
+    followers = _count_followers(request)
+    return _without(request, followers) if followers else request
 
 
-def _coming(request: Request) -> Counter[str]:
-    """Return how many members of each role come later."""
-    return Counter(role.name for role in request.roles for member in role.members if _comes(member))
+def _count_followers(request: Request) -> Counter[str]:
+    """Return the number of followers of each role."""
+    return Counter(role.name for role in request.roles for member in role.members if _is_follower(member))
 
 
-def _without(request: Request, coming: Counter[str]) -> Request:
-    roles = (replace(role, members=tuple(m for m in role.members if not _comes(m))) for role in request.roles)
+def _without(request: Request, followers: Counter[str]) -> Request:
+    roles = (
+        replace(role, members=tuple(m for m in role.members if not _is_follower(m))) for role in request.roles
+    )
     return replace(
         request,
         roles=tuple(role for role in roles if role.members),
-        min_member=max(1, request.min_member - _that_must_come(request, coming)),
-        quorum=request.quorum.less(coming) if request.quorum is not None else None,
+        min_member=max(1, request.min_member - _count_required_followers(request, followers)),
+        quorum=request.quorum.less(followers) if request.quorum is not None else None,
     )
 
 
-def _that_must_come(request: Request, coming: Counts) -> int:
-    """Return how many of the members that come later must fit."""
+def _count_required_followers(request: Request, followers: Counts) -> int:
+    """Return how many of the followers must fit."""
     if request.quorum is None:
-        return sum(coming.values())
-    return sum(min(leaf.min_members, leaf.of(coming)) for leaf in request.quorum.leaves())
+        return sum(followers.values())
+    return sum(min(leaf.min_members, leaf.of(followers)) for leaf in request.quorum.leaves())
 
 
-def answer_now(decision: Decision, request: Request) -> tuple[Decision, Request]:
-    """Return the decision and its request without the members that come later.
+def without_followers_in_answer(decision: Decision, request: Request) -> tuple[Decision, Request]:
+    """Return the decision and its request without followers.
 
-    A refusal names their roles.
+    A refusal names the roles of the followers.
     """
-    coming = _coming(request)
-    if not coming:
+    followers = _count_followers(request)
+    if not followers:
         return decision, request
-    request_now = _without(request, coming)
+    request_now = _without(request, followers)
     if isinstance(decision, Unplaceable):
-        cause = MembersToCome(_that_must_come(request, coming), tuple(coming))
+        cause = MembersToCome(_count_required_followers(request, followers), tuple(followers))
         return replace(decision, causes=(*decision.causes, cause)), request_now
-    members = tuple(member for member in decision.members if not _comes(member))
+    members = tuple(member for member in decision.members if not _is_follower(member))
     nodes = {member.node for member in members}
     return replace(
         decision,
@@ -120,15 +122,15 @@ def answer_now(decision: Decision, request: Request) -> tuple[Decision, Request]
     ), request_now
 
 
-def _comes(member: Member | MemberPlacement) -> bool:
+def _is_follower(member: Member | MemberPlacement) -> bool:
     return member.uid.startswith(PREFIX)
 
 
 def least_of(request: Request) -> Request:
-    """Return the request for as many members as the gang needs: all of these must fit.
+    """Return the request for the fewest members with which the gang starts. All of them must fit.
 
-    They are the first by rank: what each role needs, then more of the earlier roles. If some subgroups are
-    enough, it is up to the planner which of them start, and no others do.
+    They are the first members by rank: as many as each role needs, then more of the earlier roles. If some
+    subgroups are enough, the planner decides which subgroups start, and no others start.
     """
     counts = request.fewest()
     if counts is None:
@@ -152,13 +154,14 @@ def asks_for_less(least: Request, request: Request) -> bool:
 
 
 def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
-    """Return what else than free capacity may help the gang if nothing fits; None if nothing."""
+    """Return the changes, apart from free capacity, that may help the gang if it does not fit; None if there
+    are none."""
     with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
         return Peers(group.members, ledger.existing_pods, ledger.nodes).interest
 
 
 def _request(group: Group, ledger: Ledger) -> Request:
-    wishes = group.unbound[0].wishes
+    topology_request = group.unbound[0].topology_request
     placeholders = group.placeholders
     replicas = Replicas(group)
     members = (*replicas.in_turn(), *placeholders)
@@ -166,22 +169,22 @@ def _request(group: Group, ledger: Ledger) -> Request:
     roles = _by_role(members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
     names_by_stated = _by_stated(roles)
-    coming = group.least_coming(placeholders)
-    quorum = _quorum(group, replicas, names_by_stated, waiting, coming)
+    followers = group.least_followers(placeholders)
+    quorum = _quorum(group, replicas, names_by_stated, waiting, followers)
     request_roles = tuple(_roles(roles))
-    least = _min_member(group, request_roles, quorum, sum(coming.values()))
+    least = _min_member(group, request_roles, quorum, sum(followers.values()))
     counts = _waiting(request_roles)
     if quorum is not None and least == sum(counts.values()) and quorum.starts(counts):
-        quorum = None  # all must fit, and they are enough
+        quorum = None  # all members must fit, and all are enough
     return Request(
         gang=group.gang,
         roles=request_roles,
         min_member=least,
-        required_scope=wishes.required_scope,
-        preferred_scopes=wishes.preferred_scopes,
-        per_scope=wishes.per_scope,
+        required_scope=topology_request.required_scope,
+        preferred_scopes=topology_request.preferred_scopes,
+        per_scope=topology_request.per_scope,
         running=tuple(_running(roles, ledger)),
-        terms=ledger.policies.terms(wishes.policies),
+        terms=ledger.policies.terms(topology_request.policies),
         subgroups=tuple(_subgroups(group, names_by_stated)),
         role_preferences=tuple(_role_preferences(group, roles, names_by_stated)),
         constraints=peers.constraints(waiting),
@@ -192,43 +195,43 @@ def _request(group: Group, ledger: Ledger) -> Request:
 
 
 def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
-    """Return the names in the request of the roles that pods state."""
+    """Return role that pods state → names of its roles in the request."""
     names: dict[str, list[str]] = {}
     for name, pods in by_role.items():
-        names.setdefault(pods[0].wishes.role, []).append(name)
+        names.setdefault(pods[0].topology_request.role, []).append(name)
     return names
 
 
 def _quorum(
-    group: Group, replicas: Replicas, names: Names, waiting: Collection[str], coming: Counts
+    group: Group, replicas: Replicas, names: Names, waiting: Collection[str], followers: Counts
 ) -> Quorum | None:
     """Return how many subgroups and members start, by the names that roles have in the request.
 
-    What is bound counts, and what comes later too. The result is None if any members will do that are enough.
+    Bound members and followers count. Return None if any members count, as long as there are enough.
     """
     if group.quorum is None:
         return None
 
-    def waiting_leaf(leaf: Leaf) -> Leaf:
+    def leaf_for_waiting(leaf: Leaf) -> Leaf:
         roles = _names_of(names, leaf.roles)
-        return replicas.waiting_leaf(
-            leaf, roles.intersection(waiting) or roles, leaf.min_members + leaf.of(coming)
+        return replicas.leaf_for_waiting(
+            leaf, roles.intersection(waiting) or roles, leaf.min_members + leaf.of(followers)
         )
 
-    quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(waiting_leaf)
+    quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(leaf_for_waiting)
     every = quorum.leaves_no_choice and all(
         leaf.min_members == 0 and leaf.unit == 1 for leaf in quorum.leaves()
     )
     return None if every else quorum
 
 
-def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None, coming: int) -> int:
-    """Return the fewest members that must fit at once, with those of the later ones that must."""
-    least = min(len(group.unbound), max(1, group.needed - len(group.bound))) + coming
+def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None, followers: int) -> int:
+    """Return the fewest members that must fit at once. `followers`: the followers among them."""
+    least = min(len(group.unbound), max(1, group.needed - len(group.bound))) + followers
     if quorum is None:
         return least
     fewest = quorum.fewest(_waiting(roles), some=True)
-    return len(group.unbound) + coming if fewest is None else max(least, members_of(fewest))
+    return len(group.unbound) + followers if fewest is None else max(least, members_of(fewest))
 
 
 def _waiting(roles: Iterable[Role]) -> Counts:
@@ -236,7 +239,7 @@ def _waiting(roles: Iterable[Role]) -> Counts:
 
 
 def _subgroups(group: Group, names: Names) -> Iterator[Subgroup]:
-    """Yield the scopes that several roles share, by the names that these have in the request."""
+    """Yield the scopes that several roles share, by the names of the roles in the request."""
     for subgroup in group.subgroups:
         yield replace(subgroup, roles=_names_of(names, subgroup.roles))
 
@@ -248,18 +251,19 @@ def _role_preferences(
     for preference in group.role_preferences:
         if present := _names_of(names, preference.roles):
             yield replace(preference, roles=present)
-    wishes = {pods[0].wishes.role: pods[0].wishes for pods in by_role.values()}
-    for role, wish in wishes.items():
-        if wish.role_preferred:
+    request_by_role = {pods[0].topology_request.role: pods[0].topology_request for pods in by_role.values()}
+    for role, topology_request in request_by_role.items():
+        if topology_request.role_preferred:
             title = f"role {role}" if role else "the role"
-            yield RolePreference(title, wish.role_preferred, frozenset(names[role]))
+            yield RolePreference(title, topology_request.role_preferred, frozenset(names[role]))
     yield from _of_compute_domains(by_role)
 
 
 def _of_compute_domains(by_role: Mapping[str, list[Pod]]) -> Iterator[RolePreference]:
-    """Yield that the members of a ComputeDomain lie in one NVLink clique, else in one NVLink fabric.
+    """Yield preferences for ComputeDomains: the members lie in one NVLink clique, or at least in one NVLink
+    fabric.
 
-    The driver lets them lie in several, but memory is shared inside a clique alone.
+    The driver allows members in several cliques, but memory is shared only inside a clique.
     """
     roles: dict[str, list[str]] = {}
     for name, pods in by_role.items():
@@ -278,33 +282,45 @@ def _names_of(names: Names, stated: Iterable[str]) -> frozenset[str]:
 
 
 def asks(pod: Pod) -> Asks:
-    """Return what the pod requests: equal for all pods of one role, whatever the role's name is now."""
+    """Return the pod's requests. They are equal for all pods of one role, whatever the role's present
+    name."""
     peers = pod.peers
     rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
-    facts = (pod.wishes.role, pod.resources, pod.fewest_gpus, pod.gpu_resource, pod.slice, pod.rules)
+    facts = (
+        pod.topology_request.role,
+        pod.resources,
+        pod.fewest_gpus,
+        pod.gpu_resource,
+        pod.slice,
+        pod.rules,
+    )
     return (*facts, _devices(pod), rules)
 
 
 def _devices(pod: Pod) -> _Devices:
-    """Return what its claims ask for, apart from the fewest GPUs and their resource."""
+    """Return the requests of the pod's claims, apart from the fewest GPUs and their resource."""
     return pod.gpu_counts, pod.match_attributes, pod.several_claims, _compute_domain(pod)
 
 
 def _compute_domain(pod: Pod) -> str:
-    """Return the pod's ComputeDomain; "" also where users say themselves how its role lies."""
-    wishes = pod.wishes
-    return "" if wishes.role_scope or wishes.role_preferred or wishes.segments else pod.compute_domain
+    """Return the pod's ComputeDomain; "" if it has none, or if users state themselves how its role lies."""
+    topology_request = pod.topology_request
+    return (
+        ""
+        if topology_request.role_scope or topology_request.role_preferred or topology_request.segments
+        else pod.compute_domain
+    )
 
 
 def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     """Return role → its members, in the order of their ranks."""
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
-        wishes = pod.wishes
-        scopes = (wishes.role_scope, wishes.segments)
+        topology_request = pod.topology_request
+        scopes = (topology_request.role_scope, topology_request.segments)
         key = (pod.slice, pod.resources, pod.rules, *scopes, _devices(pod), peers.kind(pod))
-        alike.setdefault((wishes.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(pod)
-    # The last part is sorted by its repr: any fixed order will do.
+        alike.setdefault((topology_request.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(pod)
+    # The last part is sorted by its repr, because any fixed order will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
     names = names_of_roles([key[0] for key in keys])
     return {
@@ -314,7 +330,7 @@ def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
 
 
 def names_of_roles(stated: list[str]) -> list[str]:
-    """Return a name for each role: the stated one if it is unique, else one with a number."""
+    """Return a name for each role: the stated name if it is unique, else a name with a number."""
     if len(stated) == 1:
         return stated
     times = Counter(stated)
@@ -336,7 +352,7 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
     for name, pods in by_role.items():
         members = tuple(_member(pod) for pod in pods if not pod.node)
         if members:
-            first, wishes = pods[0], pods[0].wishes
+            first, topology_request = pods[0], pods[0].topology_request
             yield Role(
                 name,
                 members,
@@ -344,8 +360,8 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
                 first.fewest_gpus,
                 first.gpu_resource,
                 first.rules,
-                wishes.role_scope,
-                wishes.segments,
+                topology_request.role_scope,
+                topology_request.segments,
                 first.slice,
                 match_attributes=first.match_attributes,
                 several_claims=first.several_claims,
@@ -354,7 +370,8 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
 
 
 def _running(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[Running]:
-    """Yield the members that are bound, except those on nodes that do not exist: they are near to nothing."""
+    """Yield the bound members. Members on nodes that do not exist are left out, because no place is near to
+    them."""
     for name, pods in by_role.items():
         for pod in pods:
             if pod.node in ledger.nodes:
@@ -369,14 +386,14 @@ def _member(pod: Pod) -> Member:
 
 
 _AFTER = 1 << 61
-"""More than any rank: what is added to ranks of members that come after others."""
+"""Larger than any rank. It is added to the ranks of members that start after others."""
 
 _Hosts = Mapping[str, list[int | None]]
 """Role → the ranks of its members."""
 
 
 class Replicas:
-    """The replicas of a gang: those that run, and those that wait. Each pod is read once.
+    """The running and the waiting replicas of a gang. Each pod is read once.
 
     A host may start if its replica runs already, or if all hosts of its replica wait. A host's rank tells its
     replica.
@@ -389,11 +406,12 @@ class Replicas:
         running, waiting = self._hosts(group.bound), self._hosts(group.unbound)
         self._hosts_of = {leaf.roles: (_replicas(running, leaf), _replicas(waiting, leaf)) for leaf in leaves}
 
-    def waiting_leaf(self, leaf: Leaf, roles: frozenset[str], least: int) -> Leaf:
-        """Return the leaf for the members that wait. `least` of them must start.
+    def leaf_for_waiting(self, leaf: Leaf, roles: frozenset[str], least: int) -> Leaf:
+        """Return the leaf for the waiting members. `least` of them must start.
 
-        Hosts of a replica that runs may come back one by one. Otherwise replicas start that have all their
-        hosts. `roles` are its names in the request that wait. If they are several, hosts are not told apart.
+        Hosts of a running replica may come back one by one. Other replicas start only with all their hosts.
+        `roles` are the waiting roles of the leaf, by their names in the request. If there are several, hosts
+        are not told apart.
         """
         running, waiting = self._hosts_of.get(leaf.roles, (None, None))
         if running is None or waiting is None:
@@ -406,9 +424,10 @@ class Replicas:
         return Leaf(roles, least, leaf.unit, -back % leaf.unit, back, most)
 
     def in_turn(self) -> Iterator[Pod]:
-        """Yield the members with ranks by which they start: hosts that come back, whole replicas, others."""
+        """Yield the members with ranks in the order in which they start: hosts that come back, complete
+        replicas, others."""
         for pod in self._group.members:
-            leaf = self._leaf_of.get(pod.wishes.role) if not pod.node else None
+            leaf = self._leaf_of.get(pod.topology_request.role) if not pod.node else None
             running, waiting = self._hosts_of[leaf.roles] if leaf is not None else (None, None)
             if leaf is None or running is None or waiting is None or pod.rank is None:
                 yield pod
@@ -420,15 +439,15 @@ class Replicas:
     def _hosts(self, pods: Iterable[Pod]) -> _Hosts:
         hosts = defaultdict[str, list[int | None]](list)
         for pod in pods if self._leaf_of else ():
-            if (role := pod.wishes.role) in self._leaf_of:
+            if (role := pod.topology_request.role) in self._leaf_of:
                 hosts[role].append(pod.rank)
         return hosts
 
 
 def _replicas(hosts: _Hosts, leaf: Leaf) -> Counter[int] | None:
-    """Return the hosts of each replica; None if a host does not tell its replica.
+    """Return replica → number of its hosts; None if the replica of a host is not known.
 
-    Ranks that give a replica more hosts than it has do not tell it either: users can set any.
+    If a replica would have more hosts than its size, the ranks are not trusted: users can set any rank.
     """
     ranks = [rank for role in leaf.roles for rank in hosts.get(role, ())]
     hosts_of = Counter(rank // GROUP for rank in ranks if rank is not None)

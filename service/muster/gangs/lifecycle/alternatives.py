@@ -1,6 +1,6 @@
 """Ask where else a gang could have gone: its request and the cluster, both as if it had no place yet.
 
-Nothing here changes a gang. People ask it, and no decision waits for the answer.
+This module changes no gang. People ask the question, and no decision waits for the answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NODE_GONE = "A node of the gang is gone."
 
 
 def ask(state: State, gang: Gang) -> AskAlternatives | str:
-    """Return what to ask a planner, or a sentence that says why there is nothing to ask."""
+    """Return the question for a planner, or a sentence that says why there is none."""
     places = {pod.uid: usage for pod in gang.group.members if (usage := state.ledger.usage(pod.uid))}
     if not places:
         return NO_PLACE
@@ -36,10 +36,9 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
         return _NODE_GONE
     unplaced = tuple(replace(pod, node="") for pod in gang.group.members if pod.uid in places)
     group = replace(gang.group, bound=(), unbound=unplaced, followers=())
-    request = requests.request(group, state.ledger)
-    request = state.in_tree.refine(gang.key, request)
+    request = state.in_tree.answers(gang.key).refine(requests.request(group, state.ledger))
     excluded = state.excluded(gang, request.roles, unplaced)
-    snapshot = state.backfill.open_to(gang, state.ledger.without(places.keys()))
+    snapshot = state.backfill.snapshot_for(gang, state.ledger.without(places.keys()))
     members = tuple(_members(request, places))
     return AskAlternatives(
         gang.key, snapshot, Question(_as_placed(snapshot, request, members), members), excluded
@@ -47,7 +46,7 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
 
 
 def _as_placed(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Request:
-    """Return the request with as many GPUs for each member as it has, where its claims leave that open."""
+    """Return the request with as many GPUs for each member as it has, if its claims leave the number open."""
     gpus = {member.role: len(member.gpus) for member in members}
     pairs = zip(request.roles, request_of_plan(snapshot, request, members).roles, strict=True)
     roles = [

@@ -1,7 +1,7 @@
-"""Arrive: take in changes of pods, group the pods into gangs, and tell each gang that its members changed.
+"""Arrivals: take in changes of pods, group the pods into gangs, and update each gang whose members changed.
 
-Some changes of one pod need no count of its gang: else a gang of thousands would be counted again for each
-pod that comes, is bound or goes.
+Some changes of one pod need no count of its gang. Otherwise a gang of thousands would be counted again for
+each pod that comes, is bound or goes.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from muster.gangs.record.phases import (
 from muster.gangs.reporting.differences import Differences
 
 _MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
-"""Phases in which a member that goes voids nothing."""
+"""Phases in which the departure of a member voids no plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one pod: `before` and `after`, None if it was not known or is gone.
-
-    `present`: how many present pods have the gang's name, and its owners if pods of other owners have the
-    name.
-    """
+    """A change of one pod."""
 
     before: Pod | None
+    """The pod before the change; None if it was not known."""
     after: Pod | None
+    """The pod after the change; None if it is gone."""
     present: int
+    """Number of present pods that have the gang's name. If pods of other owners have it too, only pods of the
+    gang's owners count."""
 
     def leaves_in_place(self, gang: Gang) -> bool:
-        """Return whether the gang stays in its phase, although its counts are old."""
+        """Return whether this change leaves the gang in its phase, so that a new count can wait."""
         match gang.phase:
             case Phase.COLLECTING if gang.group.waits_for is not None:
                 if not 0 < self.present < gang.group.needed:
@@ -65,9 +65,9 @@ class Change:
                 return False
 
     def is_one_of_many(self, gang: Gang) -> bool:
-        """Return whether other pods may follow, so that the gang is counted after them.
+        """Return whether other pods are likely to follow. The gang is then counted once, after all of them.
 
-        That is so if the gang's size is open, or if the gang is ill-formed whatever comes.
+        Other pods may follow if the gang's size is open, or if the gang stays ill-formed whatever comes.
         """
         if gang.phase is Phase.GIVEN_UP or gang.is_partially_bound:
             return False
@@ -78,7 +78,7 @@ class Change:
         return self._joins(gang) or (gang.phase in _MAY_LEAVE and self.leaves())
 
     def leaves(self) -> bool:
-        """Return whether a waiting member goes while others stay."""
+        """Return whether a waiting member goes while other members stay."""
         return (
             self.present > 0
             and self.before is not None
@@ -121,18 +121,18 @@ _COUNTED_LATER = (
     Phase.INVALID,
     Phase.WITHDRAWN,
 )
-"""Phases in which pods that come one after another are counted once they have come. In the others, what the
-gang is doing goes on, and the pods are counted after it."""
+"""Phases in which pods that come one after another are counted together, after the last of them. In other
+phases they are counted when the phase ends."""
 
 
 def _members_changed(state: State, gang: Gang, group: Group) -> None:
-    """Look at a gang again, because its pods changed."""
+    """Update a gang whose pods changed, and move it to the phase that follows."""
     same, levels = gang.group.facts == group.facts, gang.group.subgroups
     if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
         gang.was_complete &= not group.was_split_by_crash  # bound by another service, or late
     if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
         reconciliation.note_arrival(state, gang)
-    gang.group, gang.stale, gang.landed = group, False, 0
+    gang.group, gang.stale, gang.bound_since_count = group, False, 0
     _forget_late_bound(state, gang)
     reconciliation.note_partially_bound(state, gang)
     reconciliation.release_retained(state, gang)
@@ -151,9 +151,11 @@ def _members_changed(state: State, gang: Gang, group: Group) -> None:
 
 
 def _forget_late_bound(state: State, gang: Gang) -> None:
-    """Stop counting members as late that were bound after they were given up."""
-    if gang.late and not gang.awaited:
-        gang.late = {uid for uid in gang.late if (pod := state.roster.pods.get(uid)) is None or not pod.node}
+    """Remove members from `given_up_uids` that were bound after all."""
+    if gang.given_up_uids and not gang.awaited:
+        gang.given_up_uids = {
+            uid for uid in gang.given_up_uids if (pod := state.roster.pods.get(uid)) is None or not pod.node
+        }
         gang.was_complete |= reconciliation.all_bound(state, gang)
 
 
@@ -175,10 +177,10 @@ def _why_void(state: State, gang: Gang, plan: Plan) -> str:
 
 
 def _gang_appeared(state: State, gang: Gang, earlier_gangs: Iterable[Gang]) -> None:
-    """Take in a gang that is seen for the first time, or that goes on with pods of `earlier_gangs`.
+    """Add a gang that is seen for the first time, or that continues with pods of `earlier_gangs`.
 
-    `earlier_gangs` are gangs of the same name that ended or gave pods away. What is known about them decides,
-    not what the pods state.
+    `earlier_gangs` are gangs of the same name that ended or lost pods to this gang. Facts recorded about
+    these gangs count more than what the pods state.
     """
     state.gangs[gang.key] = gang
     begun = {pod.uid for pod in gang.group.bound}
@@ -188,20 +190,26 @@ def _gang_appeared(state: State, gang: Gang, earlier_gangs: Iterable[Gang]) -> N
     reconciliation.note_arrival(state, gang)
     reconciliation.reconcile(state, gang)
     if forerunners:
-        theirs = {uid for before in forerunners for uid in (*before.awaited, *before.elsewhere)}
-        gang.elsewhere = frozenset(theirs - gang.group.uids)
-        pods = (state.roster.pods.get(uid) for uid in gang.elsewhere)
+        theirs = {
+            uid for before in forerunners for uid in (*before.awaited, *before.permitted_elsewhere_uids)
+        }
+        gang.permitted_elsewhere_uids = frozenset(theirs - gang.group.uids)
+        pods = (state.roster.pods.get(uid) for uid in gang.permitted_elsewhere_uids)
         member_gone = any(pod is None or not (pod.present or pod.node) for pod in pods)
-        gang.missed &= member_gone or any(before.missed or before.late for before in forerunners)
+        gang.permit_incomplete &= member_gone or any(
+            before.permit_incomplete or before.given_up_uids for before in forerunners
+        )
 
 
 def _gang_joined(state: State, gang: Gang, group: Group, earlier_gangs: Iterable[Gang]) -> None:
-    """Take in a group that may now include what is left of `earlier_gangs`, gangs of the same name.
+    """Update a gang whose group may now contain pods of `earlier_gangs`.
 
-    If one of these was complete, no member of this gang is evicted, even if this gang was given up.
+    These are gangs of the same name that ended or lost pods. If one was complete, no member of this gang is
+    evicted, even if this gang was given up.
     """
     bound = {pod.uid for pod in group.bound}
-    # Members bound just now may not be counted yet in a permitted gang: waiting ones count too.
+    # A permitted gang may not have counted members that were bound just now, so its waiting members count
+    # too.
     forerunners = [before for before in earlier_gangs if bound & before.group.uids]
     if not gang.group.bound:
         _inherit(state, gang, forerunners)
@@ -222,11 +230,11 @@ def _inherit(state: State, gang: Gang, forerunners: Collection[Gang]) -> None:
             reconciliation.inherit_losses(state, gang, before)
 
 
-def _givers(gangs: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
-    """Return copies of the gangs that lose bound members to other gangs, as they were before.
+def _gangs_losing_members(gangs: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
+    """Return copies, made before the regrouping, of the gangs whose bound members move to other gangs.
 
-    `gangs`: those of one name. `groups`: what their pods form now, by key. Gangs with Bindings under way
-    are left out, because it is not known yet whether they are partially bound.
+    `gangs` are the gangs of one name, and `groups` the new groups of their pods by key. Gangs with Bindings
+    under way are left out, because it is not known yet whether they are partially bound.
     """
     if len(groups) < 2:
         return []
@@ -241,34 +249,38 @@ def _givers(gangs: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
 
 
 def _members_moving(state: State, gang: Gang, change: Change) -> None:
-    """Note that a pod came or went, and count the gang later, when no more pods come or go.
+    """Note that a pod came or went. The gang is counted once the other pods have come or gone too.
 
     If a waiting member left, a gang that waits for a planner no longer does so.
     """
     gang.stale = True
     reconciliation.note_arrival(state, gang)
     if gang.phase is Phase.PLANNING and change.leaves():
-        state.go(gang, Trigger.IN_MOTION, Collecting())
+        state.transition(gang, Trigger.IN_MOTION, Collecting())
     if gang.phase in _COUNTED_LATER:
-        if gang.arrived is None or Timer.RECOUNT not in gang.timers:
-            gang.arrived = (state.now, state.now)  # earlier pods have been counted
-        # A time in the past would look as if the service had stood still since then.
-        state.timers.set(gang, max(state.now, state.settings.settled(gang.arrived)), Timer.RECOUNT)
+        if gang.arrival_window is None or Timer.RECOUNT not in gang.timers:
+            gang.arrival_window = (state.now, state.now)  # earlier pods have been counted
+        # A deadline in the past would be taken for a service that stood still, and `Clock` would postpone all
+        # timers.
+        state.timers.set(gang, max(state.now, state.settings.settled(gang.arrival_window)), Timer.RECOUNT)
 
 
 def _count_later(state: State, gang: Gang, until: float) -> None:
-    """Note that the gang's pods changed, and count it at `until`. Until then it waits for no planner."""
+    """Note that the gang's pods changed, and have the gang counted at `until`.
+
+    Until then the gang waits for no planner.
+    """
     gang.stale = True
     reconciliation.note_arrival(state, gang)
     if gang.phase is Phase.PLANNING:
-        state.go(gang, Trigger.IN_MOTION, Collecting())
+        state.transition(gang, Trigger.IN_MOTION, Collecting())
     state.timers.start(gang, until, Timer.RECOUNT)
 
 
 def _tell_soon(state: State, gang: Gang, member_count: int) -> None:
-    """Have the pods told in a moment what they wait for: some of them may be new.
+    """Update the conditions of the gang's pods soon: new pods may be among them.
 
-    A gang of thousands, whose pods come one after another, is not looked at every few seconds.
+    The pause grows with the gang, so that a gang of thousands is not updated every few seconds.
     """
     state.timers.set_earlier(
         gang, state.now + max(state.settings.waiting_s, state.settings.member_s * member_count)
@@ -276,13 +288,13 @@ def _tell_soon(state: State, gang: Gang, member_count: int) -> None:
 
 
 def recount(state: State, gang: Gang) -> None:
-    """Count the gang: the pods that came or went one after another have done so."""
+    """Count the gang, now that the pods of a series have come or gone."""
     if gang.phase in _COUNTED_LATER:
         reconciliation.reconcile(state, gang)
 
 
 def _take_over_bindings(state: State, gang: Gang) -> None:
-    """Wait for Bindings that may be under way of pods that are members of this gang now."""
+    """Wait for Bindings that may be under way, of pods that now are members of this gang."""
     match gang.in_phase:
         case Planned(plan) | Reserving(plan):
             reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, _why_void(state, gang, plan))
@@ -293,9 +305,9 @@ def _take_over_bindings(state: State, gang: Gang) -> None:
 
 
 def _gang_gone(state: State, gang: Gang) -> None:
-    """Forget a gang. Bindings that are under way outlive it.
+    """Remove a gang. Its Bindings that are under way outlive it.
 
-    They keep what they hold until they are seen, gone or given up.
+    These Bindings keep their capacity until the pod is seen bound, is gone, or is given up.
     """
     held_uids = gang.idle_places
     for uid, until in gang.awaited.items():
@@ -306,7 +318,7 @@ def _gang_gone(state: State, gang: Gang) -> None:
             held_uids.add(uid)
     gang.reason = "its pods are gone"
     state.publisher.withdraw_verdict(gang)
-    state.go(gang, Trigger.ALL_GONE, Finished(gang.awaited))
+    state.transition(gang, Trigger.ALL_GONE, Finished(gang.awaited))
     state.retained.release(gang, held_uids)
     del state.gangs[gang.key]
     state.queue.forget(gang)
@@ -315,80 +327,81 @@ def _gang_gone(state: State, gang: Gang) -> None:
 
 
 MANY = 64
-"""Pods of one name from which on its gangs are not counted for each change: that takes 5 to 20 µs a pod."""
+"""From this number of pods on, the gangs of a name are not counted for each change. A count takes 5 to 20 µs
+per pod."""
 COUNT_EVERY_S = 0.0005
-"""They are counted once in this time for each pod: a gang of 4,000 once in 2 s."""
+"""Seconds between two counts of such gangs, for each pod: a gang of 4,000 is counted once in 2 s."""
 _MAY_WAIT = (*_MAY_LEAVE, Phase.RUNNING)
 """Phases in which a gang of many pods is counted later."""
 _COUNT_JOB_EVERY_S = 0.002
-"""The gangs of a Job whose pods name many are counted once in this time for each of them."""
+"""If the pods of a Job name more than `MANY` gangs, seconds until their count, for each gang."""
 GROUPS_AHEAD_S = 5.0
-"""A change of a PodGroup costs its namespace COUNT_EVERY_S for each pod that names the PodGroup, and for
-_MORE_PODS. A namespace that owes more than this has the last change of each PodGroup wait."""
+"""A namespace that owes more than these seconds must wait: of each of its PodGroups, only the last change is
+taken in later. A change costs COUNT_EVERY_S for each pod that names the PodGroup, and for _MORE_PODS."""
 _MORE_PODS = 4
 
 GROUPED_AT_ONCE = 128
-"""Pods that are grouped again for one input when a change concerns all: about 10 ms."""
+"""Number of pods that one input regroups when a change concerns all pods: about 10 ms."""
 
 
-class Pods:
+class PodHandler:
     """Handle changes of pods, and group them into gangs."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.differences = Differences(state.publisher, state.ledger)
         self._names: dict[NameKey, set[str]] = {}
-        """Name → keys of the gangs that have it."""
+        """Name → keys of the gangs that have this name."""
         self._counted_at: dict[NameKey, float] = {}
         """Name → when its pods were grouped last."""
         self._groups: dict[str, dict[PodGroupKey, PodGroup | None]] = {}
-        """Namespace → PodGroups whose last change waits; None if it is gone."""
+        """Namespace → PodGroups whose last change waits; None for a PodGroup that is gone."""
         self._rate = Rate(GROUPS_AHEAD_S, clock=lambda: state.now)
 
     def seen(self, pod: Pod) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
         state = self._state
         self.differences.see(pod)
-        had = state.ledger.bound.get(pod.uid)
+        usage_before = state.ledger.bound.get(pod.uid)
         touched = state.ledger.see(pod)
         before = state.roster.pods.get(pod.uid)
         names = state.roster.see(pod)
         if pod.uid in state.orphans and (pod.node or not pod.present):
             reconciliation.drop_orphan(state, pod.uid)
         after = state.roster.pods.get(pod.uid, pod)
-        if not self._coalesced(names, before, after):
+        if not self._try_defer_count(names, before, after):
             owners = {pod_state.owner for pod_state in (before, after) if pod_state is not None}
             self.regroup({name for name in names if not self._counted_later(name, owners)})
         while state.roster.begun:
             for gang in self._gangs_of(state.roster.begun.pop()):
                 gang.stale = True
                 state.recount_soon(gang)
-        if had is not None and self._is_lost(before, pod, had):
-            self._lost(before, had)
+        if usage_before is not None and self._is_lost(before, pod, usage_before):
+            self._lost(before, usage_before)
         return touched
 
     def gone(self, uid: str) -> None:
         """Forget a pod that is gone."""
         state = self._state
         self.differences.forget(uid)
-        had = state.ledger.bound.get(uid)
+        usage_before = state.ledger.bound.get(uid)
         state.ledger.forget(uid)
         reconciliation.drop_orphan(state, uid)
         before = state.roster.pods.get(uid)
         names = state.roster.drop(uid)
-        if not self._coalesced(names, before, None):
+        if not self._try_defer_count(names, before, None):
             owners = {before.owner} if before is not None else set()
             self.regroup({name for name in names if not self._counted_later(name, owners)})
-        if had is not None:
-            self._lost(before, had)
+        if usage_before is not None:
+            self._lost(before, usage_before)
         else:
             planning.try_full_nodes(state)
 
     def claim_seen(self, claim: DeviceClaim) -> tuple[str, ...]:
-        """Take in which devices a ResourceClaim holds. Return the nodes on which that changed.
+        """Take in the devices that a ResourceClaim holds. Return the nodes on which they changed.
 
-        A refused gang is planned again if these devices are for its pods: they are free for it alone. It is
-        not if it pauses after a decision that was ended: users can change a claim all the time.
+        A refused gang is planned again if these devices are for its pods: they are free for this gang alone.
+        It is not if it pauses after a decision that was ended: users can change a claim all the time.
         """
         state = self._state
         before = state.ledger.device_claims.consumers_of(claim.uid)
@@ -418,7 +431,7 @@ class Pods:
             self.regroup(names)
 
     def tick(self) -> None:
-        """Take in a change of a PodGroup that is due: one, since it may take long."""
+        """Take in one change of a PodGroup that is due. Only one, because it may take long."""
         namespace = min(self._groups, key=self._rate.due, default="")
         if namespace and self._rate.due(namespace) <= self._state.now:
             key, group = next(iter(self._groups[namespace].items()))
@@ -457,12 +470,12 @@ class Pods:
             groups = {group.gang.key: group for group in self._state.roster.groups(name)}
             self._state.members_counted += self._state.roster.size(name)
             old_gangs = self._gangs_of(name)
-            gave = _givers(old_gangs, groups)
+            losing_gangs = _gangs_losing_members(old_gangs, groups)
             ended = [gang for gang in old_gangs if gang.key not in groups]
             for gang in ended:
                 _gang_gone(self._state, gang)
             for key, group in groups.items():
-                before = [*ended, *(giver for giver in gave if giver.key != key)]
+                before = [*ended, *(losing_gang for losing_gang in losing_gangs if losing_gang.key != key)]
                 if key in self._state.gangs:
                     _gang_joined(self._state, self._state.gangs[key], group, before)
                     _members_changed(self._state, self._state.gangs[key], group)
@@ -480,7 +493,7 @@ class Pods:
             _take_over_bindings(self._state, self._state.gangs[key])
 
     def catch_up(self) -> None:
-        """Group the pods of some of the names that are to be grouped again."""
+        """Group the pods of the next few names that are to be grouped again."""
         if not self._state.synced:
             return
         names: set[NameKey] = set()
@@ -496,7 +509,7 @@ class Pods:
     def gangs_of(self, uids: Iterable[str]) -> dict[str, str]:
         """Return UID → key of its gang, for bound and waiting pods. Pods of no gang are left out.
 
-        Several gangs may have one name. Their members are gone through once, not for each UID.
+        If several gangs have one name, their members are searched once and not for each UID.
         """
         key_by_uid: dict[str, str] = {}
         of_name: dict[NameKey, dict[str, str]] = {}
@@ -529,11 +542,11 @@ class Pods:
     def _gangs_of(self, name: NameKey) -> list[Gang]:
         return [self._state.gangs[key] for key in sorted(self._names.get(name, ()))]
 
-    def _coalesced(self, names: set[NameKey], before: Pod | None, pod: Pod | None) -> bool:
-        """Handle this change of one pod without counting its gang, if possible; return whether that was done.
+    def _try_defer_count(self, names: set[NameKey], before: Pod | None, pod: Pod | None) -> bool:
+        """Defer the count of the pod's gang, if this change leaves the gang in its phase.
 
         Then the gang is marked as stale, and may be counted later. So a gang of thousands is not counted
-        again for each pod.
+        again for each pod. Return whether the count was deferred.
         """
         roster = self._state.roster
         owner = next((pod_state.owner for pod_state in (before, pod) if pod_state is not None), "")
@@ -565,33 +578,34 @@ class Pods:
             _tell_soon(self._state, gang, change.present)
         return unaffected
 
-    def _is_lost(self, before: Pod | None, pod: Pod, had: Usage) -> bool:
+    def _is_lost(self, before: Pod | None, pod: Pod, usage_before: Usage) -> bool:
         """Return whether a bound pod fails now, or is deleted while its node is gone or not ready.
 
         The kubelet of such a node does not end the pod. On other nodes a deleted pod has its place until it
-        ends, and its user must have no turn for a second place meanwhile.
+        ends. Otherwise a user could delete a pod and get a second place while the first is still occupied.
         """
         if pod.finished or before is None or not before.present:
             return pod.finished and not pod.succeeded
-        node = self._state.ledger.nodes.get(had.node)
+        node = self._state.ledger.nodes.get(usage_before.node)
         return pod.terminating and (node is None or not node.ready)
 
-    def _lost(self, pod: Pod | None, had: Usage) -> None:
-        """Keep what a pod had that failed or is gone, if a running gang needs it."""
+    def _lost(self, pod: Pod | None, usage_before: Usage) -> None:
+        """Keep the place of a pod that failed or is gone, if a running gang needs it."""
         if pod is None or pod.claim is None or pod.claim.lone:
             return
         gangs = self._gangs_of(name_key(pod))
         short = [gang for gang in gangs if gang.was_complete and self._is_short(gang)]
         gang = next((gang for gang in short if pod.owner in gang.group.owners), next(iter(short), None))
         if gang is not None and self._state.synced:
-            reconciliation.member_lost(self._state, gang, pod, had)
+            reconciliation.member_lost(self._state, gang, pod, usage_before)
         for gang in gangs:
             reconciliation.review_losses(self._state, gang)
 
     def _is_short(self, gang: Gang) -> bool:
         """Return whether fewer members than the gang needs are bound, and some are.
 
-        Members of a large gang are only counted, so that its end does not take long.
+        For a large gang this compares two counts of members, so that the end of such a gang does not take
+        long.
         """
         size = self._state.roster.size(gang.name)
         if size < MANY:
@@ -602,8 +616,8 @@ class Pods:
     def _counted_later(self, name: NameKey, owners: set[str]) -> bool:
         """Have the gangs of a name counted later, if they have many pods and were just counted.
 
-        `owners` are those of the pod that changed. Return whether the gangs are counted later. So a name has
-        a small share of the service's time, whatever changes and however often. A gang of these owners that
+        `owners` are the owners of the pod that changed. Return whether the gangs are counted later. This
+        limits the time that one name can take, however often its pods change. A gang of these owners that
         holds a plan or is partially bound is counted at once.
         """
         size = self._state.roster.size(name)
@@ -619,7 +633,8 @@ class Pods:
         return True
 
     def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:
-        """Return the one gang that a pod of this owner concerns; None if it may concern several.
+        """Return the gang that a change of a pod of this owner concerns; None if it may concern several
+        gangs.
 
         `stays`: the pod is still present.
         """

@@ -1,4 +1,4 @@
-"""Bind: answer the shim's calls from the plan, and follow Bindings until each of them is settled.
+"""Bindings: answer the shim's calls from the plan, and follow each Binding until it is settled.
 
 Each call is checked against the current plan first.
 """
@@ -44,10 +44,10 @@ from muster.placement.cluster.matching import serves
 
 
 def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool = False) -> None:
-    """Remove settled members from those awaited: seen bound, gone, or given up if `late`.
+    """Remove settled members from `awaited`. They are seen bound, gone, or, if `late`, given up.
 
-    When none is left, reconcile the gang. Until then, capacity that was given back is retained, because it is
-    not known yet whether the gang is partially bound.
+    When no member is awaited any more, reconcile the gang. Until then, capacity that was given back is
+    retained, because it is not known yet whether the gang is partially bound.
     """
     unbound = {pod.uid for pod in state.fresh(gang).unbound}
     awaited = permitted.awaited
@@ -58,9 +58,9 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool =
             continue
         if uid in unbound and pod is not None:
             permitted.why_lost = f"pod {pod.name} was not seen bound in time"
-            gang.late.add(uid)
+            gang.given_up_uids.add(uid)
         else:
-            gang.missed = True
+            gang.permit_incomplete = True
         if uid not in unbound and pod is not None and pod.present:
             state.orphans[uid] = until  # its labels changed: it belongs to another gang now
         else:
@@ -80,10 +80,10 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool =
 def member_bound(state: State, gang: Gang, permitted: Permitted, uid: str) -> None:
     """Note that one of several awaited members was bound. Enough members may be bound now."""
     del permitted.awaited[uid]
-    gang.stale, gang.landed = True, gang.landed + 1
+    gang.stale, gang.bound_since_count = True, gang.bound_since_count + 1
     if gang.was_complete:
         return
-    if len(gang.group.bound) + gang.landed < gang.group.fewest_needed:
+    if len(gang.group.bound) + gang.bound_since_count < gang.group.fewest_needed:
         reconciliation.start_partial_grace(state, gang)
     else:
         state.fresh(gang)
@@ -93,7 +93,7 @@ def member_bound(state: State, gang: Gang, permitted: Permitted, uid: str) -> No
 def _member_given_back(state: State, gang: Gang, permitted: Permitted, uid: str, why: str) -> None:
     """Note that the Binding of this permitted member is no longer under way."""
     del permitted.awaited[uid]
-    permitted.why_lost, gang.missed = why, True
+    permitted.why_lost, gang.permit_incomplete = why, True
     state.retained.keep(gang, (uid,))
     settle_bindings(state, gang, permitted)
 
@@ -107,7 +107,7 @@ def _filter(state: State, call: Filter | Score) -> FilterAnswer:
     if plan.filter_answer is None:
         places = plan.places
         devices = tuple(_devices(state, places[uid]) for uid in plan.order)
-        # Another node may have no room for the members that come later.
+        # Another node may have no room for followers.
         nodes = {} if all(devices) or plan.placed.coming else _alternates(state, gang, plan)
         candidates = tuple(
             _candidates(state, places[uid], nodes.get(uid, (places[uid].node,))) for uid in plan.order
@@ -155,8 +155,8 @@ def _reserve(state: State, call: Reserve) -> ReserveAnswer:
 def _permit(state: State, call: Permit) -> PermitAnswer:
     """Let the gang go. Return the same answer if it is asked again.
 
-    A change of a member or node withdraws the plan, so the call is stale then. The plan's nodes and capacity
-    are checked once more: after Permit nothing takes a pod back from a node that is gone.
+    A change of a member or node withdraws the plan, so such a call is stale. The plan's nodes and capacity
+    are checked once more, because after Permit no pod is taken back from a node that is gone.
     """
     gang = _find_gang(state, call.plan)
     match gang.in_phase:
@@ -181,21 +181,22 @@ def _permit_reserving(state: State, gang: Gang, plan: Plan, call: Permit) -> Per
     bind_s = state.settings.bind_for(len(plan.order), plan.with_devices)
     annotations = tuple(allocation.timed(values, call.wall_ns) for values in written)
     answer, until = PermitAnswer(True, bind_within_s=bind_s, annotations=annotations), call.now + bind_s
-    state.go(gang, Trigger.PERMITTED, Permitted(plan, answer, dict.fromkeys(plan.order, until)))
-    gang.missed, gang.late, gang.elsewhere = False, set(), frozenset()
+    state.transition(gang, Trigger.PERMITTED, Permitted(plan, answer, dict.fromkeys(plan.order, until)))
+    gang.permit_incomplete, gang.given_up_uids, gang.permitted_elsewhere_uids = False, set(), frozenset()
     gang.was_complete &= bool(gang.group.bound)
     state.timers.set(gang, until)
-    # Other members of an elastic gang may be left, which are not placed.
+    # Members of an elastic gang beyond the plan may remain unplaced.
     sentence = placed_sentence(plan.placed, plan.request, _not_exact(state, plan))
     state.publisher.emit(gang, EventReason.PLACED, sentence, plan.members)
     return answer
 
 
 def _unreserve(state: State, call: Unreserve) -> None:
-    """Take back a member that does not go where it was planned.
+    """Take back a member that does not go to its planned node.
 
-    Before Permit the plan is void. After Permit other members may be on their way. This member's place is
-    freed, or retained if its Binding may have arrived. The gang is planned again once the others are settled.
+    Before Permit the plan is void. After Permit other Bindings may be under way. Then this member's place is
+    freed, or retained if its Binding may have arrived. The gang is planned again once the other Bindings are
+    settled.
     """
     if call.plan.epoch == state.epoch and call.uid in state.orphans:
         if call.fate is not BindingFate.UNKNOWN:
@@ -206,7 +207,7 @@ def _unreserve(state: State, call: Unreserve) -> None:
     why, learnt = f"pod {name} was given back", False
     if call.plugin:
         learnt = planning.exclude_node(state, gang, pod, call)
-        state.in_tree.refused(gang, call.plugin)
+        state.in_tree.note_refusal(gang, call.plugin)
         why = f"node {call.node} was refused to pod {name} by {call.plugin}"
     if call.message:
         why = f"{why}: {call.message}"
@@ -224,7 +225,7 @@ def _unreserve(state: State, call: Unreserve) -> None:
 
 
 def _in_tree(state: State, report: InTreeReport) -> None:
-    """Take in what in-tree plugins answer for a gang.
+    """Take in the answers of in-tree plugins for a gang.
 
     Raises:
         StaleError: the epoch is not the current one, or no such question is open.
@@ -266,7 +267,8 @@ def _find_member(state: State, ref: PlanRef, member: int) -> tuple[Gang, Plan, s
 def _find_given_back(state: State, call: Unreserve) -> tuple[Gang, Pod]:
     """Return the gang and the member, which may be gone.
 
-    A session that started while Bindings were under way has no verdict of the gang: its shim names the pod.
+    A session that started while Bindings were under way has no verdict of the gang, so its shim names the
+    pod.
     """
     ref, gang = call.plan, state.gangs.get(call.plan.gang)
     if gang is not None and ref.epoch == state.epoch and gang.verdict is None and call.uid in gang.awaited:
@@ -276,8 +278,9 @@ def _find_given_back(state: State, call: Unreserve) -> tuple[Gang, Pod]:
 
 
 def _move(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed | None:
-    """Return the plan with this member on that node and all others unmoved; None if that is not possible."""
-    snapshot = state.open_to(gang)
+    """Return the plan with this member on that node and all other members unmoved; None if that is
+    impossible."""
+    snapshot = state.snapshot_for(gang)
     moved = moves.move(snapshot, plan.request, plan.placed, uid, node)
     if moved is None:
         return None
@@ -293,7 +296,11 @@ def _alternates(state: State, gang: Gang, plan: Plan) -> dict[str, tuple[str, ..
     """Return UID → the nodes where a member may go, the planned one first."""
     excluded = state.excluded(gang, plan.request.roles, plan.pods.values())
     alternates = moves.alternates(
-        state.open_to(gang), plan.request, plan.placed, limit=state.settings.alternates, excluded=excluded
+        state.snapshot_for(gang),
+        plan.request,
+        plan.placed,
+        limit=state.settings.alternates,
+        excluded=excluded,
     )
     return dict(zip((place.uid for place in plan.placed.members), alternates, strict=True))
 
@@ -305,7 +312,7 @@ def _devices(state: State, place: MemberPlacement) -> tuple[str, ...]:
 
 
 def _subrequest(state: State, role: Role, place: MemberPlacement) -> int:
-    """Return the number of the subrequest by which a member gets its GPUs, from 1; 0 if it has no choice."""
+    """Return the number, from 1, of the subrequest by which a member gets its GPUs; 0 if it has no choice."""
     if role.chosen_subrequest is not None:
         return role.chosen_subrequest.number
     gpus, untainted = mask_of(place.gpus), ~state.ledger.nodes[place.node].tainted
@@ -320,8 +327,8 @@ def _subrequest(state: State, role: Role, place: MemberPlacement) -> int:
 
 
 def _candidates(state: State, place: MemberPlacement, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the nodes where a member may go. Devices are named for the planned node alone, so a member with
-    GPUs goes to no other node with devices."""
+    """Return the nodes where a member may go. The plan names devices of the planned node only, so a member
+    with GPUs goes to no other node with devices."""
     if not place.gpus:
         return nodes
     if state.ledger.nodes[place.node].devices:
@@ -330,7 +337,7 @@ def _candidates(state: State, place: MemberPlacement, nodes: tuple[str, ...]) ->
 
 
 def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
-    """Return what each member's Binding carries, except for the time."""
+    """Return the annotations of each member's Binding, without their time."""
     places, nodes = plan.places, state.ledger.nodes
     not_exact = _not_exact(state, plan)
     decision = allocation.write_decision(plan.placed, plan.batch, plan.trace_id, not_exact)

@@ -1,6 +1,6 @@
-"""Nodes: void the plans that a change of a node breaks, and let gangs leave out nodes that change too often.
+"""Node changes: void the plans that a change of a node breaks. Gangs leave out nodes that change too often.
 
-A kubelet may write the labels and the status of its own node all the time. A gang whose plans stand on that
+A kubelet may write the labels and the status of its own node all the time. A gang that was planned on such a
 node must not wait for ever.
 """
 
@@ -30,12 +30,12 @@ def holds(state: State, plan: Plan, before: Node | None, after: Node | None) -> 
 
 
 WAKES = 24
-"""How often the facts of a node may have gangs planned again in `numbers_s`. A node that joins has some ten
-changes."""
+"""Number of changes of one node that may have gangs planned again in `numbers_s`. A node that joins has some
+ten changes."""
 
 
-class Nodes:
-    """Handle changes of nodes. `gangs_of` returns UID → key of its gang, as `Pods.gangs_of`."""
+class NodeHandler:
+    """Handle changes of nodes. `gangs_of` returns UID → key of its gang, as `PodHandler.gangs_of`."""
 
     def __init__(self, state: State, gangs_of: Callable[[Iterable[str]], Mapping[str, str]]) -> None:
         self._state = state
@@ -43,11 +43,13 @@ class Nodes:
         self._problems: dict[str, str] = {}
         """Node → the message that was last reported about it."""
         self._renamed: dict[str, float] = {}
-        """Node → when all gangs were last planned again because it is in other domains, the oldest first."""
+        """Node → when all gangs were last planned again because this node changed its domains. The oldest
+        comes first."""
         self._rename_due: dict[str, float] = {}
-        """Node that changed again since → when all gangs are planned again because of that."""
+        """Node that changed its domains again since then → when all gangs are planned again for this change.
+        """
         self._wakes: dict[str, tuple[float, int]] = {}
-        """Node → since when its changes are counted, and how many there were."""
+        """Node → since when its changes are counted, and their number."""
         self._later: dict[str, float] = {}
         """Node → when its changes may help gangs again."""
 
@@ -67,7 +69,7 @@ class Nodes:
             return
         late = self._helps_later(name)
         after = state.ledger.nodes.get(name)
-        # Domains of constraints may have moved, or other nodes count.
+        # Nodes may be in other domains of constraints, or may no longer be eligible.
         if _differ(before, after, lambda node: (node.labels, node.taints, node.unschedulable)) and not late:
             state.ledger.existing_pods.changes.everything = True
         if isinstance(change, inputs.NodeSeen):
@@ -87,7 +89,7 @@ class Nodes:
         if _differ(before, after, lambda node: (node.labels, node.topology)):
             self._wake_members(name)
         keys = labels_of_domains(state.ledger.policies)
-        # A new node may split domains of other nodes, but joins none.
+        # A new node may split a domain of other nodes in two, but never merges domains.
         if before is not None and _differ(before, after, lambda node: [node.labels.get(key) for key in keys]):
             self._plan_refused(name)
 
@@ -107,7 +109,7 @@ class Nodes:
             self._plan_refused(name)
 
     def _helps_later(self, name: str) -> bool:
-        """Return whether a node has changed so often that it helps refused gangs only later."""
+        """Return whether a node has changed so often that its change wakes refused gangs only later."""
         ledger, for_s = self._state.ledger, self._state.settings.numbers_s
         if name not in ledger.gained or name not in ledger.nodes:
             return False
@@ -122,7 +124,7 @@ class Nodes:
         return True
 
     def report_problems(self, node: Node) -> None:
-        """Report on the node, once for each change, what cannot be read of it and which pods run on broken
+        """Report problems of the node, once for each change: unreadable facts, and pods that run on broken
         GPUs."""
         sentences = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
         on_node = self._state.ledger.used_on(node.name).items() if node.unhealthy else ()
@@ -139,7 +141,7 @@ class Nodes:
                 )
 
     def taken_on(self, nodes: tuple[str, ...]) -> None:
-        """Void plans on nodes where others took reserved capacity, until what is left fits."""
+        """Void plans on nodes where others took reserved capacity, until the remaining plans fit."""
         for name in nodes:
             self._state.retained.release_taken(name)
             for gang in self._planned_on(name):
@@ -148,9 +150,8 @@ class Nodes:
                     reconciliation.withdraw(self._state, gang, Trigger.NODE_CHANGED, why)
 
     def _wake_members(self, name: str) -> None:
-        """Plan the gangs again that have members on a node which changed: its labels and links affect where
-        their other members fit, however full it is.
-        """
+        """Plan the gangs again that have members on a node which changed. The node's labels and links affect
+        where their other members fit, however full the node is."""
         state = self._state
         keys = set(self._gangs_of(state.ledger.on_node(name)).values())
         state.to_wake |= dict.fromkeys(sorted(keys))
@@ -158,9 +159,10 @@ class Nodes:
             solving.since.anywhere |= solving.solve.gang in keys
 
     def _plan_refused(self, name: str) -> None:
-        """Plan all refused gangs again: a domain that the node split may be one now.
+        """Plan all refused gangs again: the change of this node may have merged two domains.
 
-        That helps few gangs, so one node does it once in a while. Its next change counts after that time.
+        This rarely helps, so each node may do it once in `numbers_s`. A further change takes effect after
+        that time.
         """
         for_s = self._state.settings.numbers_s
         for node in [*takewhile(lambda node: self._renamed[node] + for_s <= self._state.now, self._renamed)]:
@@ -172,7 +174,7 @@ class Nodes:
             planning.capacity_freed(self._state, anywhere=True)
 
     def _say_anew(self, node: str) -> None:
-        """Let plans on the node say anew whether its GPUs are exact."""
+        """Drop the annotations of plans on the node, so that they state anew whether its GPUs are exact."""
         for gang in self._planned_on(node):
             if gang.plan is not None:
                 gang.plan.annotations = None

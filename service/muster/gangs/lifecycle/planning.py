@@ -1,8 +1,8 @@
-"""Plan: queue gangs for the planners, ask each about one gang at a time, take its answer, and refuse gangs.
+"""Planning: ask each planner about one gang at a time, take its answer, and refuse gangs.
 
 An answer is discarded if the cluster has changed meanwhile. Reservations begin in three places only: in
-`_accept_plan`, with the Bindings that a new session reports, and where a member moves to another node. They
-end when the reservation is released, when an orphaned Binding is dropped, or when the ledger sees the pod
+`_accept_plan`, with the Bindings that a new session reports, and where a member moves to another node. A
+reservation ends when it is released, when an orphaned Binding is dropped, or when the ledger sees the pod
 bound.
 """
 
@@ -46,19 +46,18 @@ from muster.placement.cluster.matching import request_of_plan, serves
 from muster.placement.order import scheduling_order
 
 _PROMPT = 16
-"""Nodes that are tried one after another without a pause, as plugins refuse them."""
+"""Number of nodes that a gang tries without a pause between them, as plugins refuse one after another."""
 
 
 def refuse(
     state: State, gang: Gang, hint: QueueingHint, kinds: Kinds, text: str, again_at: float = math.inf
 ) -> None:
-    """Refuse the gang. Its pods pass PreEnqueue once, so that kube-scheduler shows the reason on each of
-    them.
+    """Refuse the gang. Its pods pass PreEnqueue once, so that kube-scheduler shows the reason on each pod.
 
-    `again_at`: when the gang is planned again although nothing changes.
+    `again_at`: when the gang is planned again even if nothing changes.
     """
-    state.go(gang, Trigger.NOTHING_FITS, phases.Unplaceable())
-    state.queue.refused(gang, hint)
+    state.transition(gang, Trigger.NOTHING_FITS, phases.Unplaceable())
+    state.queue.add_refused(gang, hint)
     if gang.exclusions:
         text, kinds = f"{text}. {_describe_exclusions(gang)}", (*kinds, "left out")
         # All other nodes have been tried by now.
@@ -72,14 +71,14 @@ def refuse(
         again_at = min(again_at, max(state.now, state.unbound_gone_at + ROOM_AFTER_S, first_end))
     if again_at < math.inf:
         state.timers.set(gang, again_at)
-    state.backfill.waits(gang)
+    state.backfill.add_waiting(gang)
     if state.backfill.current is not None and state.backfill.current.gang == gang.key:
         kinds, text = (*kinds, "backfill"), f"{text}. {state.backfill.current}"
     state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text)
 
 
 def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
-    """Exclude the node for pods that ask for the same as this member; return whether that is new.
+    """Exclude the node for pods with the same requests as this member. Return whether this is the first time.
 
     The exclusion lasts until all other nodes were tried, and then for a time that grows with each refusal.
     """
@@ -95,8 +94,8 @@ def try_full_nodes(state: State) -> None:
     """Try again the nodes that the scheduler refused as full: a pod that was not bound is gone.
 
     The pod may have had a place that only the scheduler knew, while its volumes were bound. The scheduler
-    gets a second to see the same. A gang that pauses between two nodes goes on with those that it did not
-    try: clients that delete pods all the time can't keep it at the first.
+    gets a second to see that the pod has gone. A gang that pauses between two nodes continues with untried
+    nodes. Otherwise a client that deletes pods all the time could keep the gang at the first node.
     """
     state.unbound_gone_at = state.now
     refused_at, state.short_of_room = state.short_of_room, {}
@@ -133,15 +132,15 @@ def _describe_exclusions(gang: Gang) -> str:
 
 
 _WOKEN_AT_ONCE = 250
-"""Refused gangs that are queued again for one input: about 20 ms. The others follow with the next inputs."""
+"""Number of refused gangs that one input queues again: about 20 ms. The next inputs queue the others."""
 _COUNTED_AT_ONCE = 2048
-"""Members counted for one input (about 10 ms) from which on the planner is asked with the next one."""
+"""Members counted for one input (about 10 ms) from which on the planner is asked with the next input."""
 _AT_ONCE = 32
-"""Gangs that are looked at for one input, at most, until one needs the planner."""
+"""Largest number of gangs that one input looks at until a gang needs the planner."""
 
 
 def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
-    """Go on with a gang for which in-tree plugins have answered. `changed`: the answers are new."""
+    """Continue with a gang for which in-tree plugins have answered. `changed`: the answers are new."""
     if changed:
         gang.keep_exclusions(lambda _, exclusion: exclusion.plugin in (*MODELLED, NODE_CHANGED))
     if gang.timers.pop(Timer.IN_TREE, None) is not None:
@@ -151,9 +150,9 @@ def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
 
 
 def capacity_freed(state: State, anywhere: bool = False) -> None:
-    """Find the refused gangs that the nodes that gained may help, to be queued again.
+    """Note the refused gangs that nodes with more free capacity may help. They are queued again.
 
-    `anywhere`: any node may have gained.
+    `anywhere`: any node may have more free capacity.
     """
     changes = state.ledger.take_changes()
     changes.anywhere = anywhere
@@ -165,8 +164,8 @@ def capacity_freed(state: State, anywhere: bool = False) -> None:
 def _requeue_woken(state: State) -> None:
     """Queue the gangs that a change may help, at most a fixed number for one input.
 
-    The bound keeps the event loop free. The planner is asked only after all of them are queued, so that their
-    order holds.
+    The limit keeps the event loop free. The planner is asked only after all these gangs are queued, so that
+    the first in order is planned first.
     """
     for _ in range(min(_WOKEN_AT_ONCE, len(state.to_wake))):
         key = next(iter(state.to_wake))
@@ -181,14 +180,15 @@ def _requeue_woken(state: State) -> None:
 def _ask_planners(state: State) -> None:
     """Ask each idle planner about its next gang, and end a background decision that others wait for.
 
-    A plan counts only if what it uses is still free when it comes: the other planner may have taken it.
+    The two planners run concurrently, so a plan is accepted only if the capacity that it uses is still free.
     """
     if not (state.to_group or state.to_tell):
         _requeue_woken(state)
     if state.members_counted >= _COUNTED_AT_ONCE:
         state.queue.update_at = state.now  # a Tick goes on: one input must not take long
     elif not state.catches_up and state.active and not state.interrupted:
-        # A slow gang comes first, because of its priority. Last come those that the foreground passes on.
+        # The background comes first: a slow gang may have the highest priority. It comes again for gangs that
+        # the foreground passes on.
         for lane in (Lane.BACKGROUND, Lane.FOREGROUND, Lane.BACKGROUND):
             # The foreground is asked even if no gang waits: it updates the numbers of refused gangs.
             has_work = lane is Lane.FOREGROUND or state.queue.waiting(lane)
@@ -217,17 +217,19 @@ def _ask(state: State, lane: Lane) -> None:
 def _next_gang(state: State, lane: Lane) -> Gang | None:
     """Return the gang that this planner decides about now, or None.
 
-    While many planned members still wait for the shim, only partially bound gangs are planned. A plan made
-    too early stands on old facts and its deadline runs; but the grace of a partially bound gang runs too.
+    While many planned members wait for the shim, only partially bound gangs are planned. Other plans would
+    rest on outdated facts, and their deadlines would run. For a partially bound gang the grace period runs.
     """
-    far_ahead, held_namespaces = state.far_ahead()
+    planned_enough, throttled_namespaces = state.throttled()
     if lane is Lane.BACKGROUND:
-        key = state.queue.next(lane, far_ahead, state.shares[lane].resting(state.now), paused=held_namespaces)
+        key = state.queue.next(
+            lane, planned_enough, state.shares[lane].resting(state.now), paused=throttled_namespaces
+        )
     else:
         background = state.solving.get(Lane.BACKGROUND)
         floor = background.floor if background is not None else None
-        key = state.queue.next(lane, far_ahead, floor=floor, paused=held_namespaces)
-    if lane is Lane.FOREGROUND and not far_ahead and not state.queue.waiting(lane):
+        key = state.queue.next(lane, planned_enough, floor=floor, paused=throttled_namespaces)
+    if lane is Lane.FOREGROUND and not planned_enough and not state.queue.waiting(lane):
         key = key or _next_to_update(state)
     return state.gangs[key] if key is not None else None
 
@@ -254,35 +256,37 @@ def _ask_in_tree(state: State, gang: Gang) -> bool:
     if until <= state.now:
         return False
     state.timers.set(gang, until, Timer.IN_TREE)
-    state.queue.lacks(gang)
+    state.queue.note_lacking(gang)
     return True
 
 
 def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     """Ask this planner about the gang.
 
-    Return False if the gang was refused without asking, because of what in-tree plugins answered.
+    Return False if the gang was refused without a question, because of the answers of in-tree plugins.
     """
     request = requests.request(gang.group, state.ledger)
-    snapshot = state.open_to(gang)
-    causes = state.in_tree.causes(gang, request)
+    snapshot = state.snapshot_for(gang)
+    answers = state.in_tree.answers(gang.key)
+    causes = answers.causes(gang.key, request)
     if not causes:  # `refine` is slow: skip it for a gang that is refused anyway
-        request = state.in_tree.refine(gang.key, request)
-        request = state.in_tree.limited(gang.key, request, snapshot)
-    gang.arrived = None
+        request = answers.limited(answers.refine(request), snapshot)
+    gang.arrival_window = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
     hint = QueueingHint.of(request, interest)
-    state.in_tree.used(gang.key)
+    state.in_tree.mark_used(gang.key)
     if causes:
         gang.blocked, gang.helps = tuple(causes), ()
         refuse(state, gang, hint, kinds_of(causes), sentence(causes))
         return False
     tried_request = request
-    if not (gang.ask_all or gang.group.enough_bound) and state.queue.any_lacking(request.priority):
+    if not (gang.plan_all_members_next or gang.group.enough_bound) and state.queue.any_lacking(
+        request.priority
+    ):
         # Another gang still lacks required members. So plan only the required members of this gang now, and
         # its other members later.
         tried_request = requests.least_of(request)
-    gang.ask_all = False
+    gang.plan_all_members_next = False
     excluded = state.excluded(gang, tried_request.roles, gang.group.unbound)
     floor = None
     if lane is Lane.BACKGROUND and namespace_of(gang.key) not in state.shares[lane].resting(state.now):
@@ -291,22 +295,28 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
         overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
         floor = gang.group.priority + overtaken
     solve = Solve(gang.key, gang.generation, tried_request, snapshot, excluded, lane)
-    _begin(state, Solving(solve, hint, floor, requests.asks_for_less(tried_request, request)), gang.ended)
+    _send_solve(
+        state,
+        Solving(solve, hint, floor, requests.asks_for_less(tried_request, request)),
+        gang.ended_decisions,
+    )
     return True
 
 
-def _begin(state: State, solving: Solving, ended: int = 0) -> None:
-    """Ask a planner. `ended`: how often in a row a decision about the gang was ended."""
+def _send_solve(state: State, solving: Solving, ended_decisions: int = 0) -> None:
+    """Send a question to its planner. `ended_decisions` as in `Gang`."""
     solve = solving.solve
     state.solving[solve.lane] = solving
-    state.shares[solve.lane].began(namespace_of(solve.gang), state.now, state.settings.patience_s, ended)
+    state.shares[solve.lane].began(
+        namespace_of(solve.gang), state.now, state.settings.patience_s, ended_decisions
+    )
     state.publisher.instruct(solve)
 
 
 def take_instructions(state: State) -> list[Instruction]:
     """Return the instructions so far, with the next Solve for each idle planner.
 
-    Capacity that came free since the last call is looked at here, whatever freed it.
+    This first handles the capacity that came free since the last call, whatever freed it.
     """
     if state.ledger.gained or state.ledger.existing_pods.changes.of_peers:
         capacity_freed(state)
@@ -315,8 +325,9 @@ def take_instructions(state: State) -> list[Instruction]:
 
 
 def review_backfill(state: State) -> None:
-    """End the backfill reservation if its term is over, and ask where that of the next gang would lie."""
-    gang = state.gangs.get(state.backfill.look())
+    """End the backfill reservation if its term is over. Ask where the reservation of the next gang would
+    lie."""
+    gang = state.gangs.get(state.backfill.review())
     if gang is not None and gang.phase is Phase.UNPLACEABLE:
         state.replan(gang, Trigger.FREED)
     idle = state.active and Lane.BACKGROUND not in state.solving and not state.queue.waiting(Lane.BACKGROUND)
@@ -324,38 +335,38 @@ def review_backfill(state: State) -> None:
         key = state.backfill.next_turn()
         if key is None or _ask_for_reservation(state, state.gangs[key]):
             return
-        state.backfill.has_none(key)
+        state.backfill.skip_turn(key)
 
 
 def _ask_for_reservation(state: State, gang: Gang) -> bool:
-    """Ask the background planner where the gang would lie if all pods that may end had ended.
+    """Ask the background planner where the gang would lie if all pods with GPUs had ended.
 
-    Return False if it can never fit, or if no pod of it waits.
+    Return False if the gang can never fit, or if none of its pods waits.
     """
     group = state.fresh(gang)
     if not group.unbound or any(cause.stays for cause in gang.blocked):
         return False
     request = requests.request(group, state.ledger)
-    if state.in_tree.causes(gang, request):
+    answers = state.in_tree.answers(gang.key)
+    if answers.causes(gang.key, request):
         return False
-    request = requests.least_of(state.in_tree.refine(gang.key, request))
     snapshot = state.backfill.after_all_ended(gang)
-    request = state.in_tree.limited(gang.key, request, snapshot)
+    request = answers.limited(requests.least_of(answers.refine(request)), snapshot)
     scored_request = with_scores(request, state.ledger.snapshot())
     excluded = state.excluded(gang, scored_request.roles, group.unbound)
     number, lane = next(state.numbers), Lane.BACKGROUND
     solve = Solve(gang.key, number, scored_request, snapshot, excluded, lane, reserves=True)
-    _begin(state, Solving(solve, QueueingHint.of(request)))
+    _send_solve(state, Solving(solve, QueueingHint.of(request)))
     return True
 
 
-def decided(state: State, answer: inputs.Decided) -> None:
+def solve_answered(state: State, answer: inputs.SolveAnswered) -> None:
     """Handle the planner's answer: a plan, or causes why nothing fits."""
     open_question = _close_question(state, answer)
     if open_question is None:
         return
     gang, phase, solving, took_s = open_question
-    decision, request = requests.answer_now(answer.decision, solving.solve.request)
+    decision, request = requests.without_followers_in_answer(answer.decision, solving.solve.request)
     solving = replace(solving, solve=replace(solving.solve, request=request))
     if solving.solve.lane is Lane.FOREGROUND and decision.truncated:
         gang.slow = True
@@ -373,7 +384,7 @@ def decided(state: State, answer: inputs.Decided) -> None:
     if state.active and not _is_outdated(state, gang, solving, decision, plan_usages):
         _accept_plan(state, gang, solving, decision, plan_usages, answer.trace_id)
     elif phase.overtaken:  # twice in a row: other gangs have the planner first
-        state.go(gang, Trigger.OVERTAKEN, Withdrawn())
+        state.transition(gang, Trigger.OVERTAKEN, Withdrawn())
         state.timers.set(gang, state.now + state.settings.recheck_s)
     else:
         state.replan(gang, Trigger.OUTDATED)
@@ -387,19 +398,20 @@ def _take_refusal(
     gang.blocked, gang.helps = decision.causes, decision.relaxations
     kinds, text = kinds_of(decision.causes), sentence(decision)
     overtaken = state.queue.overtaken(gang, solving) or state.in_tree.outdated(gang.key)
-    if gang.arrived is not None:  # pods came that were not in the request
+    if gang.arrival_window is not None:  # pods came that were not in the request
         reconciliation.reconcile(state, gang)
         return
     if any(isinstance(cause, Ended) for cause in decision.causes):
-        # The pause grows each time. What comes free does not end it: that happens all the time.
-        gang.ended += 1
+        # The pause grows each time. Capacity that comes free does not end the pause, because capacity comes
+        # free all the time.
+        gang.ended_decisions += 1
         gang.pause_s = state.settings.pause(gang.pause_s, took_s)
         refuse(state, gang, solving.hint, ("not decided",), text, state.now + gang.pause_s)
-        state.queue.leave(gang)
+        state.queue.remove(gang)
         return
-    gang.ended, gang.pause_s = 0, 0.0
+    gang.ended_decisions, gang.pause_s = 0, 0.0
     if solving.partial:  # other members than those it was asked about may fit
-        gang.ask_all = True
+        gang.plan_all_members_next = True
         state.enqueue_again(gang)
         return
     if overtaken and not phase.overtaken:
@@ -425,7 +437,7 @@ def solve_failed(state: State, failure: inputs.SolveFailed) -> None:
 
 
 def _close_question(
-    state: State, answer: inputs.Decided | inputs.SolveFailed
+    state: State, answer: inputs.SolveAnswered | inputs.SolveFailed
 ) -> tuple[Gang, Planning, Solving, float] | None:
     """Return the gang that waits for this answer, its phase, the question, and the seconds that it took.
 
@@ -438,12 +450,12 @@ def _close_question(
         return None
     del state.solving[solving.solve.lane]
     share = state.shares[solving.solve.lane]
-    if isinstance(answer, inputs.Decided):
+    if isinstance(answer, inputs.SolveAnswered):
         took_s = share.over(state.now, answer.waited_s, answer.processor_s)
     else:
         took_s = share.over(state.now)
     if solving.solve.reserves:
-        decision = answer.decision if isinstance(answer, inputs.Decided) else None
+        decision = answer.decision if isinstance(answer, inputs.SolveAnswered) else None
         _take_reservation(state, solving, decision)
         return None
     gang = state.gangs.get(answer.gang)
@@ -467,23 +479,25 @@ def _find_changed_nodes(state: State, solving: Solving, decision: Placed) -> set
 def _is_outdated(
     state: State, gang: Gang, solving: Solving, decision: Placed, plan_usages: tuple[Usage, ...]
 ) -> bool:
-    """Return whether what the plan relies on has changed. `plan_usages`: what it takes."""
+    """Return whether a fact that the plan relies on has changed. `plan_usages`: the capacity that it
+    takes."""
     nodes = state.ledger.nodes
     if changed := _find_changed_nodes(state, solving, decision):
         for name in changed & nodes.keys():
             gang.leave_out(name, gang.group.unbound, state.now)
         return True
     if state.in_tree.outdated(gang.key):
-        refused = state.in_tree.excluded(gang.key, solving.solve.request.roles)
+        answers = state.in_tree.answers(gang.key)
+        refused = answers.excluded(solving.solve.request.roles)
         if any(place.node in refused.get(place.role, ()) for place in decision.members):
             return True
-        may_have = state.in_tree.may_have(gang.key, solving.solve.request.roles)
+        may_have = answers.may_have(solving.solve.request.roles)
         for place, usage in zip(decision.members, plan_usages, strict=True):
             choices = may_have.get(place.role, (Subrequest({}, len(place.gpus)),))
             untainted = ~nodes[place.node].tainted
             if not any(serves(subrequest, place.node, usage.gpus, untainted) for subrequest in choices):
                 return True
-    return not fits(state.open_to(gang), plan_usages)
+    return not fits(state.snapshot_for(gang), plan_usages)
 
 
 def _accept_plan(
@@ -494,18 +508,19 @@ def _accept_plan(
     plan_usages: tuple[Usage, ...],
     trace_id: str,
 ) -> None:
-    """Reserve what the planner chose, and send the plan to the shim. `plan_usages`: what it takes."""
+    """Reserve the capacity of a plan, `plan_usages`, and send the plan to the shim."""
     pod_by_uid = {pod.uid: pod for pod in gang.group.unbound}
     pods = {member.uid: pod_by_uid[member.uid] for member in decision.members}
     order = scheduling_order(solving.solve.request, decision, solving.solve.snapshot)
-    # Any members of several subgroups are not a start of some of them: the plan holds as a whole.
+    # With a quorum, some members of several subgroups may be no start of any subgroup, so all planned members
+    # are required.
     least = len(order) if solving.solve.request.quorum else min(solving.solve.request.min_member, len(order))
     batch = _batch(state, gang, len(order), least)
     request = request_of_plan(solving.solve.snapshot, solving.solve.request, decision.members)
     plan = Plan(gang.generation, request, decision, pods, order, batch, trace_id)
-    gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
+    gang.reason, gang.ended_decisions, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(plan_usages)
-    state.go(gang, Trigger.PLACED, Planned(plan))
+    state.transition(gang, Trigger.PLACED, Planned(plan))
     gang.retained -= pods.keys()
     state.retained.release(gang, gang.retained)
     state.timers.set(gang, state.now + state.settings.plan_for(len(order)))
@@ -513,10 +528,10 @@ def _accept_plan(
 
 
 def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
-    """Return what each Binding records about this plan: `planned` members, at least `least` must fit.
+    """Return the record of this plan for each Binding: `planned` members, and at least `least` must fit.
 
-    A later service reads it to tell whether a crash split the gang. Pods that bear the gang's name and were
-    not counted yet are recorded as left out, so that an uncertain case never looks split.
+    After a crash, the next service reads this record to tell whether the gang was split. Pods with the gang's
+    name that were not counted yet are recorded as left out, so that an uncertain case never looks split.
     """
     bound = len(gang.group.bound)
     return Batch(
@@ -527,16 +542,16 @@ def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
 
 
 def _refuse_undecided(state: State, gang: Gang, hint: QueueingHint, text: str) -> None:
-    """Refuse a gang that the planner could not decide; plan it again after a pause that grows each time."""
+    """Refuse a gang that the planner could not decide. Plan it again after a pause that grows each time."""
     gang.attempts += 1
     again_at = state.now + state.settings.backoff(gang.attempts)
     refuse(state, gang, hint, ("not decided",), text, again_at)
 
 
 def _take_reservation(state: State, solving: Solving, decision: Decision | None) -> None:
-    """Reserve what a gang would have if all pods that may end had ended, and tell it.
+    """Reserve the place that a gang would have if all pods with GPUs had ended, and publish the reservation.
 
-    It gets no reservation if it would have nothing even then, or if the planner did not decide.
+    The gang gets no reservation if it would not fit even then, or if the planner did not decide.
     """
     reserves = state.backfill.answered(solving.solve.gang, solving.solve.request, decision)
     gang = state.gangs.get(solving.solve.gang)

@@ -1,13 +1,12 @@
-"""Decide what a gang does next from its members alone, and withdraw plans.
+"""Move gangs to the phase that follows from their members alone, and withdraw plans.
 
-Members may be lost, or bound alone:
+Cases in which members are lost, or bound without the others:
 
-- A Binding may be under way without a plan: of a past session, or of a pod that changed gangs.
-- A partially bound gang gets a grace period. Its bound members are evicted after it.
+- A Binding may be under way without a plan. It was sent in an earlier session, or its pod changed gangs.
+- A partially bound gang gets a grace period. After that its bound members are evicted.
 - A running gang keeps the place of a lost member for `lost_s`, until a replacement comes: a controller makes
   the new pod some seconds after the old one failed. While replacements wait, the gang comes before others of
-  its priority. The place and the precedence cover only what was lost: a user must gain nothing by deleting a
-  member.
+  its priority. Places and precedence cover lost members only: a user must gain nothing by deleting a member.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from muster.gangs.reporting.publisher import kinds_of, short
 
 
 def reconcile(state: State, gang: Gang) -> None:
-    """Move the gang to the phase that its members call for, once none of its Bindings is under way."""
+    """Move the gang to the phase that follows from its members, once none of its Bindings is under way."""
     group = state.fresh(gang)
     note_partially_bound(state, gang)
     if isinstance(given_up := gang.in_phase, GivenUp) and group.bound and given_up.evicting:
         evict(state, gang, given_up)
     else:
         reconcile_members(state, gang, group)
-    state.fresh(gang)  # stale members are looked at again, whatever the phase is now
+    state.fresh(gang)  # a stale gang is counted, whatever its phase is now
 
 
 def reconcile_members(state: State, gang: Gang, group: Group) -> None:
-    """Move a gang that is not given up to the phase that its members call for."""
-    if gang.phase is Phase.COLLECTING and gang.arrived is None:
+    """Move a gang that is not given up to the phase that follows from its members."""
+    if gang.phase is Phase.COLLECTING and gang.arrival_window is None:
         note_arrival(state, gang)  # the missing pods have come
     review_losses(state, gang)
     if not gang.is_partially_bound:
@@ -64,29 +63,29 @@ def reconcile_members(state: State, gang: Gang, group: Group) -> None:
         all_bindings_known(gang)
         return
     if not group.unbound:
-        state.go(gang, Trigger.ALL_BOUND, Running(gang.plan))
-        gang.attempts, gang.reason, gang.announced, gang.arrived = 0, "", None, None
+        state.transition(gang, Trigger.ALL_BOUND, Running(gang.plan))
+        gang.attempts, gang.reason, gang.announced, gang.arrival_window = 0, "", None, None
         state.publisher.forget(gang)
         gang.refusals, gang.exclusions = {}, {}
         gang.voided.clear()
         if gang.is_partially_bound and group.waits_for is not None:
             gang.reason = sentence((group.waits_for,))
     elif group.causes:
-        state.go(gang, Trigger.ILL_FORMED, Invalid())
+        state.transition(gang, Trigger.ILL_FORMED, Invalid())
         kinds = kinds_of(group.causes)
         state.publisher.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes))
     elif group.waits_for is not None:
-        state.go(gang, Trigger.MEMBERS_MISSING, Collecting())
-        gang.reason, gang.arrived = sentence((group.waits_for,)), None
+        state.transition(gang, Trigger.MEMBERS_MISSING, Collecting())
+        gang.reason, gang.arrival_window = sentence((group.waits_for,)), None
         state.publisher.withdraw_verdict(gang)
         state.timers.set(gang, state.now + state.settings.waiting_s)
     elif (until := _expect_more_until(state, gang)) > state.now:
-        state.go(gang, Trigger.IN_MOTION, Collecting())
+        state.transition(gang, Trigger.IN_MOTION, Collecting())
         gang.reason = ""
         state.timers.set(gang, until, Timer.RECOUNT)
-        state.queue.lacks(gang)
+        state.queue.note_lacking(gang)
     else:
-        state.go(gang, Trigger.COMPLETE, Planning())
+        state.transition(gang, Trigger.COMPLETE, Planning())
         gang.end_exclusions(state.now, state.unbound_gone_at)
         state.timers.set(gang, state.now + state.settings.waiting_s)
         state.enqueue(gang)
@@ -94,18 +93,18 @@ def reconcile_members(state: State, gang: Gang, group: Group) -> None:
 
 def note_arrival(state: State, gang: Gang) -> None:
     """Note that a pod came or went since the planner was last asked."""
-    gang.arrived = (gang.arrived[0] if gang.arrived else state.now, state.now)
+    gang.arrival_window = (gang.arrival_window[0] if gang.arrival_window else state.now, state.now)
 
 
 def _expect_more_until(state: State, gang: Gang) -> float:
-    """Return until when more pods are expected; -inf if the gang need not wait for them.
+    """Return until when the gang waits for more pods; -inf if it need not wait.
 
     A partially bound gang does not wait for more pods.
     """
     open_ended = gang.group.expects_more or gang.group.ambiguous
-    if gang.arrived is None or not open_ended or gang.is_partially_bound:
+    if gang.arrival_window is None or not open_ended or gang.is_partially_bound:
         return -math.inf
-    return state.settings.settled(gang.arrived)
+    return state.settings.settled(gang.arrival_window)
 
 
 def withdraw(
@@ -117,10 +116,11 @@ def withdraw(
     learnt: bool = False,
     pause_s: float = 0.0,
 ) -> None:
-    """Void the plan, release what it holds, and plan the gang again.
+    """Void the plan, release its capacity, and plan the gang again.
 
-    The gang is planned at once if something was `learnt` that no later plan repeats, and a few times in a row
-    otherwise. After that, or with `pause`, it waits for a back-off. `pause_s` is a fixed pause in seconds.
+    `learnt`: no later plan can fail for this cause, such as an excluded node. The gang is planned again at
+    once if `learnt`, and otherwise after the first few consecutive withdrawals. After more of them, or with
+    `pause`, it waits for a back-off. `pause_s` is a fixed pause in seconds.
     """
     why, silent = short(why), trigger is Trigger.SESSION_OVER
     held_uids = gang.reserved
@@ -147,7 +147,7 @@ def withdraw(
 
 
 def release_retained(state: State, gang: Gang) -> None:
-    """Release retained capacity of pods that are bound by now, or belong to another gang."""
+    """Release retained capacity of pods that are now bound, or belong to another gang."""
     unbound = {pod.uid for pod in gang.group.unbound} if gang.retained else set()
     settled_uids = {
         uid for uid in gang.retained - unbound if (pod := state.roster.pods.get(uid)) and pod.present
@@ -156,7 +156,7 @@ def release_retained(state: State, gang: Gang) -> None:
 
 
 def plan_still_fits(state: State, plan: Plan) -> bool:
-    """Return whether everything that the plan takes is still free for it."""
+    """Return whether the capacity that the plan takes is still free for it."""
     return fits(state.ledger.without(set(plan.order)), usages(plan.placed, plan.pods))
 
 
@@ -165,10 +165,10 @@ def add_binding_in_flight(state: State, gang: Gang, uid: str, until: float) -> N
     permitted = gang.in_phase
     if not isinstance(permitted, Permitted):
         permitted = Permitted()
-        state.go(gang, Trigger.IN_FLIGHT, permitted)
-        gang.late = set()
+        state.transition(gang, Trigger.IN_FLIGHT, permitted)
+        gang.given_up_uids = set()
         gang.was_complete &= bool(gang.group.bound)
-    gang.missed |= uid not in permitted.awaited
+    gang.permit_incomplete |= uid not in permitted.awaited
     gang.retained.discard(uid)
     permitted.awaited[uid] = until
     state.timers.set(gang, min(permitted.awaited.values()))
@@ -177,23 +177,24 @@ def add_binding_in_flight(state: State, gang: Gang, uid: str, until: float) -> N
 def all_bindings_known(gang: Gang) -> None:
     """Note that no other Bindings are under way.
 
-    If the bound members and these are enough, no member counts as missed yet.
+    If the bound members and the awaited ones are enough, the last Permit does not count as incomplete.
     """
     members = (*gang.group.bound, *(pod for pod in gang.group.unbound if pod.uid in gang.awaited))
-    gang.missed &= not gang.group.enough(members)
+    gang.permit_incomplete &= not gang.group.enough(members)
 
 
 def drop_orphan(state: State, uid: str) -> None:
-    """Forget an orphaned Binding, and release what it held."""
+    """Forget an orphaned Binding, and release its capacity."""
     if state.orphans.pop(uid, None) is not None:
         state.ledger.release((uid,))
 
 
 def all_bound(state: State, gang: Gang) -> bool:
-    """Return whether all members of the last Permit were bound, including those of another gang by now."""
-    if gang.awaited or gang.missed or gang.late:
+    """Return whether all members of the last Permit were bound, including pods that now belong to another
+    gang."""
+    if gang.awaited or gang.permit_incomplete or gang.given_up_uids:
         return False
-    return all((pod := state.roster.pods.get(uid)) and pod.node for uid in gang.elsewhere)
+    return all((pod := state.roster.pods.get(uid)) and pod.node for uid in gang.permitted_elsewhere_uids)
 
 
 def note_partially_bound(state: State, gang: Gang) -> None:
@@ -212,7 +213,7 @@ def start_partial_grace(state: State, gang: Gang) -> None:
 
 
 def partial_grace_over(state: State, gang: Gang) -> None:
-    """Evict the bound members of a partially bound gang, or let the others wait, as the setting says.
+    """Evict the bound members of a partially bound gang, or let the other members wait, as the setting says.
 
     Without a session nothing is evicted: another service may have the shim and complete the gang. A new
     session starts a new grace period.
@@ -243,9 +244,9 @@ def partial_grace_over(state: State, gang: Gang) -> None:
 
 
 def evict(state: State, gang: Gang, given_up: GivenUp, again: bool = False) -> None:
-    """Ask for the eviction of the gang's bound members that were not asked for yet.
+    """Request the eviction of bound members, except for members whose eviction was requested before.
 
-    `again`: ask for all of them, which is repeated until they are gone.
+    `again`: request the eviction of all bound members. This is repeated until they are gone.
     """
     evicting = frozenset() if again else given_up.evicting
     pods = tuple((pod.name, pod.uid) for pod in gang.group.bound if pod.uid not in evicting)
@@ -256,16 +257,17 @@ def evict(state: State, gang: Gang, given_up: GivenUp, again: bool = False) -> N
 
 
 _MOST = 256
-"""Lost members of one gang that are noted, at most: each costs a look at its bound members."""
+"""Largest number of lost members that are noted of one gang, because each costs a look at the bound members.
+"""
 
 
 def member_lost(state: State, gang: Gang, pod: Pod, usage: Usage) -> None:
-    """Note that a running gang lost a member that it needs, and keep what the member had."""
+    """Note that a running gang lost a member that it needs, and retain the member's place."""
     if len(gang.lost) < _MOST:
         gang.lost[pod.uid] = Lost(pod, usage)
     elif len(gang.retained) <= state.roster.size(gang.name) - len(gang.group.unbound):
-        return  # it keeps no more than still runs
-    # A later loss must not keep the first place for longer.
+        return  # the gang already retains more places than it has bound members
+    # `start` and not `set`: a second loss must not extend the time of the first place.
     state.timers.start(gang, state.now + state.settings.lost_s, Timer.LOST)
     state.retained.keep_lost(gang)
     if gang.phase is Phase.UNPLACEABLE:  # the replacement was there before the place came free
@@ -273,7 +275,7 @@ def member_lost(state: State, gang: Gang, pod: Pod, usage: Usage) -> None:
 
 
 def review_losses(state: State, gang: Gang) -> None:
-    """Forget what was lost if the gang has enough members again, or if no replacement came in time."""
+    """Forget lost members if the gang has enough members again, or if no replacement came in time."""
     group = gang.group
     waits = bool(group.unbound) and group.waits_for is None
     lacks = bool(group.bound) and (gang.stale or not group.enough_bound)  # a large gang is counted later
@@ -284,7 +286,7 @@ def review_losses(state: State, gang: Gang) -> None:
 
 
 def inherit_losses(state: State, gang: Gang, before: Gang) -> None:
-    """Take over what a gang lost that ended: this gang has its bound members now."""
+    """Take over the lost members of a gang that ended: its bound members now belong to this gang."""
     gang.lost |= before.lost
     if Timer.LOST in before.timers:
         state.timers.hand_on(before, gang, Timer.LOST)

@@ -1,4 +1,4 @@
-"""Recover: begin and end sessions with the shim, handle Ticks, and go on after interrupted watches."""
+"""Recovery: begin and end sessions with the shim, handle Ticks, and resume after interrupted watches."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import islice
 
 from muster.domain.node import Usage
 from muster.gangs.lifecycle import arrivals, bindings, planning, reconciliation
-from muster.gangs.lifecycle.arrivals import Pods
-from muster.gangs.lifecycle.node_changes import Nodes
+from muster.gangs.lifecycle.arrivals import PodHandler
+from muster.gangs.lifecycle.node_changes import NodeHandler
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EventReason
@@ -27,13 +27,13 @@ from muster.gangs.record.phases import (
 )
 
 TOLD_AT_ONCE = 256
-"""Gangs that a new shim is told of for one input: about 10 ms."""
+"""Number of gangs that one input reports to a new shim: about 10 ms."""
 
 
-class Sessions:
+class SessionHandler:
     """Handle the beginning and the end of sessions."""
 
-    def __init__(self, state: State, pods: Pods, nodes: Nodes) -> None:
+    def __init__(self, state: State, pods: PodHandler, nodes: NodeHandler) -> None:
         self._state = state
         self._pods = pods
         self._nodes = nodes
@@ -80,7 +80,7 @@ class Sessions:
             state.to_tell[gang.key] = None
 
     def catch_up(self) -> None:
-        """Tell the shim of some of the gangs that it does not know yet."""
+        """Report the next few gangs that a new shim does not know yet."""
         state = self._state
         for key in list(islice(state.to_tell, TOLD_AT_ONCE if state.active and not state.to_group else 0)):
             del state.to_tell[key]
@@ -114,9 +114,9 @@ class Sessions:
 
 
 def _begin_grace(state: State, gang: Gang) -> None:
-    """Begin the grace of a partially bound gang again, even if it was given up.
+    """Restart the grace period of a partially bound gang, even if it was given up.
 
-    Another service may have completed it meanwhile.
+    Another service may have completed the gang meanwhile.
     """
     if gang.phase is Phase.GIVEN_UP:
         reconciliation.reconcile_members(state, gang, state.fresh(gang))
@@ -126,7 +126,7 @@ def _begin_grace(state: State, gang: Gang) -> None:
 
 
 def _tell(state: State, gang: Gang) -> None:
-    """Tell a new shim what it must know about the gang as it is now."""
+    """Report the gang's present state to a new shim."""
     if (question := state.in_tree.ask_again(gang)) is not None:
         state.publisher.instruct(question)
     state.fresh(gang)
@@ -183,18 +183,19 @@ def _phase_due(state: State, gang: Gang) -> None:
 
 
 _STOOD_STILL_S = 2.0
-"""If a Tick comes this many seconds late, the process stood still and has not seen yet what happened."""
+"""If a Tick comes this many seconds late, the process stood still, and recent changes have not been seen yet.
+"""
 
 
 AT_ONCE = 128
-"""Timers that one Tick handles: about 10 ms. Those of thousands of gangs end together after a start. The next
-Tick goes on with the rest, after the inputs that came meanwhile."""
+"""Number of timers that one Tick handles: about 10 ms. After a start, the timers of thousands of gangs expire
+together. The next Tick handles further timers, after the inputs that came meanwhile."""
 
 
 class Clock:
     """Handle Ticks and interrupted watches. Times are in seconds of the inputs' clock."""
 
-    def __init__(self, state: State, pods: Pods) -> None:
+    def __init__(self, state: State, pods: PodHandler) -> None:
         self._state = state
         self._pods = pods
         self._unfinished = -math.inf
@@ -206,9 +207,9 @@ class Clock:
         self._state.timers.pause()
 
     def resumed(self, resource: str) -> None:
-        """Take in that a watch is back. When the last one is, postpone everything that is due.
+        """Note that a watch is back. When no watch is interrupted any more, postpone all deadlines.
 
-        Events that were seen late, because the watches were interrupted, then have their full time again.
+        The time of the interruption does not count, because its events are seen only now.
         """
         interrupted = self._state.interrupted
         if resource not in interrupted:
@@ -258,12 +259,13 @@ class Clock:
 
 
 def _postpone(state: State, seconds: float) -> None:
-    """Postpone everything that is due by the seconds in which the service could see nothing."""
+    """Postpone all deadlines by the seconds in which the service could not see the cluster."""
     state.timers.postpone(seconds)
     state.backfill.postpone(seconds)
     state.orphans = {uid: until + seconds for uid, until in state.orphans.items()}
     for gang in state.gangs.values():
         if isinstance(permitted := gang.in_phase, Permitted):
             permitted.awaited = {uid: until + seconds for uid, until in permitted.awaited.items()}
-            # A timer that was set again meanwhile has the old time, which would look like a standstill.
+            # A timer that was set again meanwhile still has the old deadline, which would look like a
+            # standstill.
             state.timers.set(gang, min(permitted.awaited.values()))

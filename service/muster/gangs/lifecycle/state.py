@@ -1,4 +1,4 @@
-"""Everything the service knows about the gangs of a cluster, and the moves between their phases."""
+"""The state of all gangs of a cluster, and the moves between their phases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
 class State:
     """Hold all gangs, the capacity that they hold, and the instructions for the adapters.
 
-    The other modules of this folder are functions on it. One thread uses it: nothing here is thread-safe.
+    The other modules of this folder are functions on the state. Only one thread may use it.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -47,25 +47,25 @@ class State:
         self.interrupted: dict[str, float] = {}
         """Resource whose watch is interrupted → since when."""
         self.members_counted = 0
-        """Members of gangs that were counted for the input that is being handled."""
+        """Number of members that were counted for the input that is being handled."""
         self.solving: dict[Lane, Solving] = {}
-        """What each planner decides now."""
+        """The open question of each planner."""
         self.numbers = itertools.count(1)
         """Generations: numbers of plans and refusals, over all gangs."""
         self.timers = Timers(self.gangs, lambda: self.now)
         self.publisher = Publisher(settings, self.timers, self.numbers, lambda: self.active)
         self.queue = SchedulingQueue(self.ledger, settings.extras_s)
         self.to_group: dict[NameKey, None] = {}
-        """Names whose pods are to be grouped again: they all are when the cluster is known, or its policies
-        change."""
+        """Names whose pods are to be grouped again. All names are when the cluster is known, and when its
+        policies change."""
         self.to_tell: dict[str, None] = {}
         """Keys of gangs that a new shim does not know yet."""
         self.short_of_room: dict[str, float] = {}
-        """Gang that was refused a full node since a pod that was not bound last went → when."""
+        """Gang that was refused a full node since the last unbound pod went → when."""
         self.unbound_gone_at = -math.inf
-        """When a pod that was not bound last went: the scheduler may have more room on full nodes since."""
+        """When the last unbound pod went. Since then the scheduler may have more room on full nodes."""
         self.to_wake: dict[str, None] = {}
-        """Keys of refused gangs that a change may help and that are not queued again yet, in order."""
+        """Keys of refused gangs, in order, that a change may help and that are not queued again yet."""
         self.retained = Retained(self.gangs, self.ledger)
         self.shares = {
             Lane.FOREGROUND: PlannerShare(planner_share.FOREGROUND),
@@ -76,8 +76,8 @@ class State:
         self.ahead: dict[str, int] = {}
         """Key of each gang that is planned and not permitted yet → number of its members."""
         self.orphans: dict[str, float] = {}
-        """Bindings that may be under way and that no permitted gang waits for: pod UID → when to give it up.
-        """
+        """Bindings that may be under way and that no permitted gang awaits: pod UID → when to give the
+        Binding up."""
 
     @property
     def active(self) -> bool:
@@ -86,29 +86,30 @@ class State:
 
     @property
     def catches_up(self) -> bool:
-        """Return whether a change concerns many gangs, and some of them were not looked at yet.
+        """Return whether a change concerns many gangs, and some of them were not updated yet.
 
-        Some are looked at with each input. Nothing is planned before all were, so that their order holds.
+        Each input updates some of them. No gang is planned before all were updated, so that the first in
+        order is planned first.
         """
         return self.synced and bool(self.to_group or self.to_tell or self.to_wake)
 
     @property
     def background_ends_at(self) -> float | None:
-        """Return when the background decision is to be ended because others wait; None if it is not.
+        """Return when to end the background decision because other gangs wait; None if no gang waits.
 
-        Others wait for the background planner, or for the foreground planner, which plans no gang of a lower
-        priority meanwhile.
+        Gangs may wait for either planner. During a background decision the foreground planner plans no gang
+        of a lower priority.
         """
         foreground_waits = self.queue.waiting(Lane.FOREGROUND) and Lane.FOREGROUND not in self.solving
         if foreground_waits or self.queue.waiting(Lane.BACKGROUND):
             return self.shares[Lane.BACKGROUND].ends_at
         return None
 
-    def far_ahead(self) -> tuple[bool, frozenset[str]]:
-        """Return whether `ahead` members are planned and not permitted: then no more gangs are planned.
+    def throttled(self) -> tuple[bool, frozenset[str]]:
+        """Return whether `ahead` members are planned and not permitted. If so, no more gangs are planned.
 
-        Also return the namespaces that have half of these or more: no more gangs of theirs are planned. One
-        namespace counts for half at most, so that its gangs alone do not hold up others.
+        Also return the namespaces that have half of this number or more: no more gangs of these namespaces
+        are planned. A namespace counts for half at most, so that its gangs alone do not hold up others.
         """
         half = -(-self.settings.ahead // 2)
         members: Counter[str] = Counter()
@@ -120,8 +121,8 @@ class State:
     def fresh(self, gang: Gang) -> Group:
         """Return the gang's group, counted again if it is stale.
 
-        If some of its pods belong to another gang by now, return the old group. The timer that is set then
-        has all gangs of the name looked at.
+        If some of its pods now belong to another gang, return the old group. A timer is then set that has all
+        gangs of the name counted.
         """
         if self.fresh_group(gang) is None:
             self.timers.start(gang, self.now, Timer.RECOUNT)
@@ -130,11 +131,11 @@ class State:
     def fresh_group(self, gang: Gang) -> Group | None:
         """Return the gang's group, counted again if it is stale.
 
-        Return None if some of its pods belong to another gang by now, or if a gang of its name is not known
-        yet. The gang stays stale then: to count it alone would leave these pods without a gang.
+        Return None if some of its pods now belong to another gang, or if a gang of its name is not known yet.
+        The gang then stays stale: a count of this gang alone would leave these pods without a gang.
         """
         if gang.stale:
-            # The key is not enough: it does not show that some pods have no owner.
+            # The key alone is not enough, because it does not show pods without an owner.
             groups = {(group.gang.key, group.owners): group for group in self.roster.groups(gang.name)}
             same = groups.get((gang.key, gang.group.owners))
             if same is None or any(key not in self.gangs for key, _ in groups):
@@ -144,15 +145,15 @@ class State:
                 for uid in gang.group.uids - same.uids
             ):
                 return None
-            gang.group, gang.stale, gang.landed = same, False, 0
+            gang.group, gang.stale, gang.bound_since_count = same, False, 0
             self.members_counted += same.present
         return gang.group
 
     def recount_soon(self, gang: Gang) -> None:
-        """Have the gangs of the name counted in a moment: pods come and go one after another."""
+        """Have the gangs of the name counted soon, because more pods may come and go."""
         self.timers.start(gang, self.now + self.settings.settle_s, Timer.RECOUNT)
 
-    def go(self, gang: Gang, trigger: Trigger, to: InPhase) -> None:
+    def transition(self, gang: Gang, trigger: Trigger, to: InPhase) -> None:
         """Move the gang to its next phase, and drop the timers of the phase before.
 
         Raises:
@@ -171,9 +172,9 @@ class State:
             self.ahead[gang.key] = len(to.plan.order)
         else:
             self.ahead.pop(gang.key, None)
-        self.queue.leave(gang)
+        self.queue.remove(gang)
         if gang.phase not in _WAITING:
-            self.backfill.leaves(gang)
+            self.backfill.remove(gang)
 
     def enqueue(self, gang: Gang) -> None:
         """Queue the gang for a planner, with a new generation."""
@@ -181,40 +182,43 @@ class State:
         self.enqueue_again(gang)
 
     def enqueue_again(self, gang: Gang, lane: Lane | None = None) -> None:
-        """Queue the gang with the generation that it has: for this planner, or by whether it is slow."""
+        """Queue the gang with its present generation: for the planner `lane`, or by whether the gang is
+        slow."""
         lane = lane or (Lane.BACKGROUND if gang.slow else Lane.FOREGROUND)
-        self.queue.wait(gang, lane, first=self.retained.covers(gang))
+        self.queue.add_waiting(gang, lane, first=self.retained.covers(gang))
 
     def replan(self, gang: Gang, trigger: Trigger) -> None:
         """Queue an unplaceable gang again, or one whose answer came too late."""
-        self.go(gang, trigger, Planning(overtaken=trigger is Trigger.OUTDATED))
+        self.transition(gang, trigger, Planning(overtaken=trigger is Trigger.OUTDATED))
         self.enqueue(gang)
 
     def void(self, gang: Gang, trigger: Trigger, to: InPhase, why: str, silent: bool = False) -> None:
-        """Drop the gang's plan. Unless `silent`, the shim gets a verdict to hold the pods again."""
-        self.go(gang, trigger, to)
+        """Drop the gang's plan. Unless `silent`, the shim gets a verdict and holds the pods again."""
+        self.transition(gang, trigger, to)
         gang.reason = why
         if not silent:
             self.publisher.withdraw_verdict(gang)
 
-    def open_to(self, gang: Gang) -> Snapshot:
+    def snapshot_for(self, gang: Gang) -> Snapshot:
         """Return the cluster as this gang may use it.
 
-        What the gang holds itself counts as free. So do devices that claims of its unbound members hold, if
-        the gang can leave out no member. Capacity that is retained or reserved for another gang is not free.
+        Capacity that the gang itself holds counts as free. So do devices that claims of its unbound members
+        hold, if the gang can leave out no member. Capacity that is retained or reserved for other gangs
+        counts as taken.
         """
         own_uids = gang.retained | gang.reserved
         if gang.group.fewest_needed >= gang.group.present:
-            # The shim frees what planned members have from an earlier plan. Here no member can be left out.
+            # No member can be left out, so the shim frees the devices that each member has from an earlier
+            # plan.
             claimants = self.ledger.device_claims.consumers
             own_uids |= {pod.uid for pod in gang.group.unbound if pod.uid in claimants}
         snapshot = self.ledger.without(own_uids) if own_uids else self.ledger.snapshot()
-        return self.backfill.open_to(gang, snapshot)
+        return self.backfill.snapshot_for(gang, snapshot)
 
     def excluded(self, gang: Gang, roles: Iterable[Role], pods: Iterable[Pod]) -> Excluded:
         """Return role → node → the plugin that refuses the pair, from in-tree answers and late refusals."""
         roles = tuple(roles)
-        nodes_by_role = self.in_tree.excluded(gang.key, roles)
+        nodes_by_role = self.in_tree.answers(gang.key).excluded(roles)
         for role, nodes in gang.excluded(roles, pods).items():
             nodes_by_role[role] = {**nodes_by_role.get(role, {}), **nodes}
         return nodes_by_role

@@ -1,4 +1,5 @@
-"""Find what makes a gang ill-formed. Its waiting pods must agree on what concerns all of them, or a role.
+"""Find the causes for which a gang is ill-formed. Its waiting pods must agree on facts of the gang, or of a
+role.
 
 An absent value counts as a value: a constraint that only some members state is a disagreement.
 """
@@ -19,7 +20,8 @@ from muster.domain.request import NodeRules, SelectorTerm
 from muster.placement.cluster.candidates import term_text
 
 MAX_CAUSES = 8
-"""Causes of members that a gang reports at most: in a gang of thousands all may have the same mistake."""
+"""Largest number of causes of members that a gang reports. In a gang of thousands all may have the same
+mistake."""
 MAX_NAMES = 64 * 1024
 """Names and values in the node rules of a gang's waiting pods. Rules that several pods have count once."""
 _COUNT_EXPECTED = (
@@ -41,13 +43,13 @@ def ill_formed(
     causes = counted_once(cause for pod in unbound for cause in pod.causes)[:MAX_CAUSES]
     if not unbound or causes:
         return tuple(causes)
-    # Thousands of members with one claim and no role have nothing on which they could disagree.
-    differing = disagreements(unbound) if len(claims) > 1 or unbound[0].wishes.role else []
+    # Members with one claim and no role cannot disagree, and there may be thousands.
+    differing = disagreements(unbound) if len(claims) > 1 or unbound[0].topology_request.role else []
     causes.extend(_too_many_names(gang_title, unbound) or differing or _unallocated(gang_title, unbound))
     if causes:
         return tuple(causes)
     claim = claim_of(unbound[0])
-    if unknown := policies.unknown(claim.wishes.policies):
+    if unknown := policies.unknown(claim.topology_request.policies):
         policy_names = ", ".join(policy.name for policy in policies.policies) or "none"
         causes.append(
             BadValue(gang_title, "topology policy", unknown[0], f"a policy of the cluster: {policy_names}")
@@ -62,22 +64,22 @@ def ill_formed(
 def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
     """Return the first field on which the members of a gang, or of a named role, disagree; [] if none.
 
-    Only one is returned: ACK's one label is both replicas and min-member.
+    Only one field is returned, because ACK's one label is both replicas and min-member.
     """
     pods = sorted(waiting, key=lambda pod: (pod.name, pod.uid))
     roles: dict[str, list[Pod]] = {}
     for pod in pods:
-        roles.setdefault(pod.wishes.role, []).append(pod)
+        roles.setdefault(pod.topology_request.role, []).append(pod)
     roles.pop("", None)  # pods without a role name may be of different roles
     checks = [(field, pods, describe) for field, describe in _OF_A_GANG.items()]
     for role, members in sorted(roles.items()):
         checks += [(f"{field} of role {role}", members, describe) for field, describe in _OF_A_ROLE.items()]
-        if any(pod.wishes.role_scope or pod.wishes.segments for pod in members):
-            # Different requests make several roles of one name, and each would choose a domain of its own.
+        if any(pod.topology_request.role_scope or pod.topology_request.segments for pod in members):
+            # Pods with different requests are several roles, and each role would choose a domain of its own.
             checks += [
                 (f"{field} of role {role}", members, describe) for field, describe in _OF_ONE_ROLE.items()
             ]
-    # Only one cause: ACK's one label is both replicas and min-member.
+    # Only one cause, because ACK's one label is both replicas and min-member.
     return next(([cause] for cause in map(_disagreement, checks) if cause is not None), [])
 
 
@@ -94,15 +96,15 @@ def _too_many_names(gang_title: str, unbound: Iterable[Pod]) -> list[BadValue]:
 
 
 def asked_of_gang(pod: Pod) -> tuple[str, ...]:
-    """Return what the pod says of its whole gang: on this all waiting members must agree."""
+    """Return the pod's statements about its whole gang. All waiting members must agree on them."""
     return tuple(describe(pod) for describe in _OF_A_GANG.values())
 
 
 def _unallocated(gang_title: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
-    """Return a cause if members wait for one claim.
+    """Return a cause if several members wait for the devices of one claim.
 
-    kube-scheduler allocates it for one pod, and refuses the others until that one is bound. So the gang would
-    never start.
+    kube-scheduler allocates the claim for one pod, and refuses the others until this pod is bound. So the
+    gang would never start.
     """
     times = Counter(name for pod in unbound for name in pod.unallocated_claims)
     for name, members in sorted(times.items()):
@@ -127,11 +129,11 @@ def claim_of(pod: Pod) -> GangClaim:
 
 
 def _segments(pod: Pod) -> str:
-    return ",".join(f"{segment.size} in one {segment.scope}" for segment in pod.wishes.segments)
+    return ",".join(f"{segment.size} in one {segment.scope}" for segment in pod.topology_request.segments)
 
 
 def _per_scope(kind: type[PerScope], pod: Pod) -> str:
-    limits = (limit for limit in pod.wishes.per_scope if isinstance(limit, kind))
+    limits = (limit for limit in pod.topology_request.per_scope if isinstance(limit, kind))
     return ",".join(f"{limit.scope}={limit.members}" for limit in limits)
 
 
@@ -180,16 +182,16 @@ _OF_A_GANG: Mapping[str, Describe] = MappingProxyType(
         "number of replicas": lambda pod: str(claim_of(pod).replicas or ""),
         "min-member": lambda pod: str(claim_of(pod).min_member or ""),
         "size": lambda pod: str(claim_of(pod).size or ""),
-        "scope": lambda pod: pod.wishes.required_scope or "",
-        "preferred scopes": lambda pod: ",".join(pod.wishes.preferred_scopes),
+        "scope": lambda pod: pod.topology_request.required_scope or "",
+        "preferred scopes": lambda pod: ",".join(pod.topology_request.preferred_scopes),
         **{kind.annotation: partial(_per_scope, kind) for kind in PER_SCOPE},
-        "policies": lambda pod: ",".join(pod.wishes.policies),
+        "policies": lambda pod: ",".join(pod.topology_request.policies),
     }
 )
 _OF_A_ROLE: Mapping[str, Describe] = MappingProxyType(
     {
-        "role-scope": lambda pod: pod.wishes.role_scope or "",
-        "role-preferred-scopes": lambda pod: ",".join(pod.wishes.role_preferred),
+        "role-scope": lambda pod: pod.topology_request.role_scope or "",
+        "role-preferred-scopes": lambda pod: ",".join(pod.topology_request.role_preferred),
         "segments": _segments,
     }
 )

@@ -1,8 +1,8 @@
-"""The pods of one gang that are present, how many it needs, and what its PodGroup adds.
+"""The present pods of one gang, the number that it needs, and the facts that its PodGroup adds.
 
-A PodGroup object adds facts about its pods, and members that come later. The first members are planned
-together with placeholders of the later members. So the first members do not settle where the later members
-have no room. Placeholders are never bound: `capacity.requests` leaves them out of the planner's answer.
+A PodGroup object adds facts about its pods, and followers: members that come later. The first members are
+planned together with placeholders of followers, so that they do not settle where followers have no room.
+Placeholders are never bound: `capacity.requests` leaves them out of the planner's answer.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.causes.not_planned import JobMissing, MembersMissing, PodGroupMissing
 from muster.domain.constraints import Subgroup
-from muster.domain.pod import GROUP, NO_WISHES, GangClaim, Pod, Wishes
-from muster.domain.podgroup import Coming, PodGroup, PodGroupKey
+from muster.domain.pod import GROUP, NO_TOPOLOGY_REQUEST, GangClaim, Pod, TopologyRequest
+from muster.domain.podgroup import FollowerTemplate, PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 from muster.domain.quorums import Counts, Leaf, Quorum, members_of
 from muster.domain.reasons import Cause
@@ -34,8 +34,8 @@ def key_of(pod: Pod) -> PodGroupKey | None:
 def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
     """Return the pod with everything that its PodGroup states.
 
-    Return the same pod if it names no PodGroup, or one that does not exist. If both state a value and they
-    differ, the pod is ill-formed.
+    Return the same pod if it names no PodGroup that exists. If both state a value and the values differ, the
+    pod is ill-formed.
     """
     key = key_of(pod)
     group = groups.get(key) if key is not None else None
@@ -45,38 +45,53 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
     causes = (*pod.causes, *(group.causes if not pod.node else ()))
     if not pod.node and (cause := _disagreement(pod.name, claim, group)) is not None:
         causes = (*causes, cause)
-    if not pod.node and group.role_wishes and claim.wishes.role not in group.role_wishes:
-        expected = f"a subgroup of {group.title}: {', '.join(sorted(group.role_wishes)[:8])}"
-        causes = (*causes, BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.wishes.role, expected))
-    wishes = _merged(claim.wishes, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
-    # Owners join one gang up to this number: the pods of subgroups that it could do without are its own too.
+    if (
+        not pod.node
+        and group.role_topology_requests
+        and claim.topology_request.role not in group.role_topology_requests
+    ):
+        expected = f"a subgroup of {group.title}: {', '.join(sorted(group.role_topology_requests)[:8])}"
+        causes = (
+            *causes,
+            BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.topology_request.role, expected),
+        )
+    topology_request = _merged(
+        claim.topology_request,
+        group.topology_request,
+        group.role_topology_requests.get(claim.topology_request.role, NO_TOPOLOGY_REQUEST),
+    )
+    # Owners join one gang up to this number. It includes the pods of optional subgroups.
     whole = group.min_member if group.quorum is None else group.size
     min_member = claim.min_member or whole
     return replace(
         pod,
         claim=replace(
-            claim, min_member=min_member, wishes=wishes, by_object=False, size=claim.size or group.size
+            claim,
+            min_member=min_member,
+            topology_request=topology_request,
+            by_object=False,
+            size=claim.size or group.size,
         ),
         rules=replace(pod.rules, required=(*pod.rules.required, *group.required))
         if group.required
         else pod.rules,
-        rank=_rank(pod.rank, group.role_first.get(wishes.role, 0), wishes),
+        rank=_rank(pod.rank, group.role_first.get(topology_request.role, 0), topology_request),
         causes=causes,
     )
 
 
-def _rank(rank: int | None, first: int, wishes: Wishes) -> int | None:
+def _rank(rank: int | None, first: int, topology_request: TopologyRequest) -> int | None:
     """Return the rank with which the `first` pods of each Job come before all others.
 
-    Each Job must start with this number. Segments keep the order of the Jobs.
+    Each Job must start with this number of pods. With segments the Jobs keep their order.
     """
-    if rank is None or not first or wishes.segments or rank % GROUP < first:
+    if rank is None or not first or topology_request.segments or rank % GROUP < first:
         return rank
     return rank + GROUP**2
 
 
-def _merged(pod: Wishes, group: Wishes, role: Wishes) -> Wishes:
-    return Wishes(
+def _merged(pod: TopologyRequest, group: TopologyRequest, role: TopologyRequest) -> TopologyRequest:
+    return TopologyRequest(
         role=pod.role,
         required_scope=pod.required_scope or group.required_scope,
         preferred_scopes=pod.preferred_scopes or group.preferred_scopes,
@@ -89,13 +104,15 @@ def _merged(pod: Wishes, group: Wishes, role: Wishes) -> Wishes:
 
 
 def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:
-    """Return on what pod and PodGroup disagree; None if they agree where both state something."""
-    pod_values = _stated(claim.min_member, claim.wishes, claim.wishes)
+    """Return the disagreement of pod and PodGroup; None if each value that both state is equal."""
+    pod_values = _stated(claim.min_member, claim.topology_request, claim.topology_request)
     group_values = _stated(
-        group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES)
+        group.min_member,
+        group.topology_request,
+        group.role_topology_requests.get(claim.topology_request.role, NO_TOPOLOGY_REQUEST),
     )
     if group.owner is not None and (claim.min_member or 0) <= (group.size or 0):
-        pod_values.pop("min-member", None)  # fewer than its owner makes: the pod's own word counts
+        pod_values.pop("min-member", None)  # its owner makes more members: the pod's number counts
     differing = [
         key for key in pod_values.keys() & group_values.keys() if pod_values[key] != group_values[key]
     ]
@@ -108,66 +125,65 @@ def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagr
     return DialectsDisagree(pod, f"its annotations: {pod_text}", f"{group.title}: {group_text}")
 
 
-def _stated(min_member: int | None, gang: Wishes, role: Wishes) -> dict[str, object]:
-    """Return key → value, without the values that are not stated."""
+def _stated(min_member: int | None, gang: TopologyRequest, role: TopologyRequest) -> dict[str, object]:
+    """Return key → value of the values that are stated."""
     stated = {"min-member": min_member, "scope": gang.required_scope, "role-scope": role.role_scope}
     return {key: value for key, value in stated.items() if value is not None}
 
 
 PREFIX = "coming/"
-"""How the UIDs of placeholders begin. UIDs of pods never have a slash."""
+"""Prefix of the UIDs of placeholders. UIDs of pods never have a slash."""
 
 
 @dataclass(frozen=True, slots=True)
 class Followers:
-    """Members of a role that are not there yet, by their numbers in the role.
+    """Followers of one role: members that come later."""
 
-    They have the labels of their gang from the pod `sibling`. They follow `leader` into its topology domain,
-    by the leader's own rules, if there is one.
-    """
-
-    coming: Coming
+    template: FollowerTemplate
     numbers: range
+    """The followers' numbers in the role."""
     sibling: Pod
+    """Its labels of the gang are those of the followers."""
     leader: Pod | None = None
+    """The followers are placed in the leader's topology domain by its rules; None if no pod leads."""
 
     def placeholders(self, of_object: PodGroup) -> Iterator[Pod]:
-        """Yield a placeholder for each member."""
-        coming = self.coming
-        assert coming.pod.claim is not None
-        claim = replace(coming.pod.claim, name=of_object.name)
-        sample = completed(replace(coming.pod, claim=claim), {of_object.key: of_object})
-        shared = {key: value for key, value in self.sibling.labels if key in coming.shared_labels}
+        """Yield a placeholder for each follower."""
+        template = self.template
+        assert template.pod.claim is not None
+        claim = replace(template.pod.claim, name=of_object.name)
+        sample = completed(replace(template.pod, claim=claim), {of_object.key: of_object})
+        shared = {key: value for key, value in self.sibling.labels if key in template.shared_labels}
         labels = tuple(sorted((dict(sample.labels) | shared).items()))
         peers = sample.peers if self.leader is None else self.leader.peers
         for number in self.numbers:
-            uid = f"{PREFIX}{coming.role}/{number}"
-            yield replace(sample, uid=uid, rank=coming.ranks[number], labels=labels, peers=peers)
+            uid = f"{PREFIX}{template.role}/{number}"
+            yield replace(sample, uid=uid, rank=template.ranks[number], labels=labels, peers=peers)
 
 
 def followers(of_object: PodGroup, pods: Sequence[Pod]) -> Iterator[Followers]:
-    """Yield the members that come later. `pods` are those of the gang, also those that have succeeded."""
+    """Yield the followers of a gang. `pods` are the gang's pods, also succeeded pods."""
     by_role = defaultdict[str, list[Pod]](list)
-    for pod in pods if of_object.coming else ():
-        by_role[pod.wishes.role].append(pod)
-    for coming in of_object.coming:
-        if coming.role in by_role:
-            yield from _of_leaders(coming, by_role[coming.role])
-        elif coming.role in of_object.role_later:
-            leads = coming.exclusive and not coming.unit_label
+    for pod in pods if of_object.follower_templates else ():
+        by_role[pod.topology_request.role].append(pod)
+    for template in of_object.follower_templates:
+        if template.role in by_role:
+            yield from _of_leaders(template, by_role[template.role])
+        elif template.role in of_object.role_later:
+            leads = template.exclusive and not template.unit_label
             leader = next(filter(_waits, pods), None) if leads else None
-            yield Followers(coming, range(len(coming.ranks)), pods[0], leader)
+            yield Followers(template, range(len(template.ranks)), pods[0], leader)
 
 
-def _of_leaders(coming: Coming, pods: Sequence[Pod]) -> Iterator[Followers]:
-    """Yield the other members of each unit, while its leader alone has been made."""
+def _of_leaders(template: FollowerTemplate, pods: Sequence[Pod]) -> Iterator[Followers]:
+    """Yield the followers of each unit whose leader is its only pod so far."""
     units = defaultdict[str, list[Pod]](list)
-    for pod in pods if coming.unit_label else ():
-        units[dict(pod.labels).get(coming.unit_label, "")].append(pod)
+    for pod in pods if template.unit_label else ():
+        units[dict(pod.labels).get(template.unit_label, "")].append(pod)
     for unit, members in units.items():
-        first = int(unit) * coming.unit if unit.isdecimal() and len(unit) < 8 else len(coming.ranks)
-        if len(members) == 1 and _waits(members[0]) and first + coming.unit <= len(coming.ranks):
-            yield Followers(coming, range(first + 1, first + coming.unit), members[0], members[0])
+        first = int(unit) * template.unit if unit.isdecimal() and len(unit) < 8 else len(template.ranks)
+        if len(members) == 1 and _waits(members[0]) and first + template.unit <= len(template.ranks):
+            yield Followers(template, range(first + 1, first + template.unit), members[0], members[0])
 
 
 def _waits(pod: Pod) -> bool:
@@ -178,7 +194,8 @@ NameKey = tuple[str, str, str, str]
 """Namespace, dialect, name, and the pod's UID for a gang of one."""
 
 _FEW_OWNERS = 4
-"""Up to this many owners are named in a gang's key (master and workers are two); else a digest of them."""
+"""Up to this many owners are named in a gang's key (master and workers are two). For more, the key has a
+digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,35 +206,36 @@ class Group:
     bound: tuple[Pod, ...]
     unbound: tuple[Pod, ...]
     needed: int
-    """Members that must be present, less those that have succeeded."""
+    """Number of members that must be present, less succeeded members."""
     size: int | None = None
-    """Members that are expected, less those that have succeeded; None if that is not known."""
+    """Number of expected members, less succeeded members; None if not known."""
     causes: tuple[Cause, ...] = ()
     claims: frozenset[GangClaim] = frozenset()
-    """The different claims of its waiting pods; of its bound pods if none waits.
+    """The different claims of its waiting pods; of its bound pods if no pod waits.
 
     Running pods were placed by earlier claims, which must not affect their replacements.
     """
     owners: frozenset[str] = frozenset()
-    """UIDs of the owners of all its pods, "" for pods without one; or the UID of a gang of one.
+    """UIDs of the owners of all its pods, "" for pods without an owner; or the UID of a gang of one.
 
     `gang` names only the owners that exist, or has a digest if there are many.
     """
     pod_group: PodGroup | None = None
     quorum: Quorum | None = None
-    """How many subgroups must be present, and how many members of each role, if its PodGroup states it.
+    """Number of subgroups that must be present, and of members of each role; None if its PodGroup states
+    neither.
 
     Members that have succeeded count as present.
     """
     followers: tuple[Followers, ...] = ()
-    """Members that come when others have a node: these are planned where they fit too."""
+    """Members that come when others have a node. The gang is planned where these fit too."""
     ambiguous: bool = False
     """Whether some of its pods may be the first of another incarnation of its name."""
     since: float = 0.0
     """Since when its waiting members wait, in seconds since the Unix epoch.
 
-    That is the creation of the first pod of their owner that waits, or was deleted while it waited. If no
-    member waits, that of the oldest bound member.
+    This is when the first pod of their owner that waits, or was deleted while it waited, was created. If no
+    member waits, it is the creation of the oldest bound member.
     """
 
     @property
@@ -227,7 +245,7 @@ class Group:
 
     @property
     def priority(self) -> int:
-        """Return the highest priority of its waiting members; 0 if none waits."""
+        """Return the highest priority of its waiting members; 0 if no member waits."""
         return max((pod.priority for pod in self.unbound), default=0)
 
     @property
@@ -247,15 +265,15 @@ class Group:
 
     @property
     def expects_more(self) -> bool:
-        """Return whether more members may come: as many as are expected are not there, or that is open.
+        """Return whether more members may come: the number of members is open, or is not the expected number.
 
-        If there are more than expected, the number was wrong, and others may follow.
+        If there are more members than expected, the number was wrong, and others may follow.
         """
         return self.elastic and self.present != self.size
 
     @property
     def waits_for(self) -> Cause | None:
-        """Return what is still missing; None if the gang is complete."""
+        """Return the cause for which the gang waits; None if it is complete."""
         for claim in self.claims:
             if claim.by_object and self.unbound:
                 missing = f"{self.gang.namespace}/{claim.name}"
@@ -266,14 +284,15 @@ class Group:
 
     @property
     def _stateful_set(self) -> str:
-        """Return a StatefulSet that has made one pod, if such sets have made all that wait; "" otherwise."""
+        """Return the name of a StatefulSet if each waiting pod comes from a different StatefulSet; else
+        ""."""
         makers = {pod.controller for pod in self.unbound if pod.claim is not None and not pod.claim.job}
         sets = sorted(maker.name for maker in makers if maker is not None and maker.kind == "StatefulSet")
         return sets[0] if sets and len(sets) == len(self.unbound) else ""
 
     @property
     def fewest_needed(self) -> int:
-        """Return the fewest members that must be bound before enough can be."""
+        """Return the minimum number of bound members with which the gang can count as fully bound."""
         return max(self.needed, members_of(self.quorum.fewest() or ()) if self.quorum is not None else 0)
 
     @property
@@ -283,9 +302,9 @@ class Group:
 
     @property
     def was_fully_bound(self) -> bool:
-        """Return whether all required members are bound: those needed now, or when they were permitted.
+        """Return whether all members are bound that are required now, or were required at their Permit.
 
-        How many the gang needs is not known while its PodGroup is gone.
+        While the gang's PodGroup is gone, the number that the gang needs now is not known.
         """
         least = min((pod.batch.needed for pod in self.bound if pod.batch is not None), default=None)
         is_known = not any(claim.by_object for claim in self.claims)
@@ -295,10 +314,10 @@ class Group:
     def was_split_by_crash(self) -> bool:
         """Return whether a gang that is seen for the first time was split by a crash.
 
-        Its pods must prove it, by what was written on the members that Muster bound (`Batch`). There are
-        fewer of them than had to be bound then, whatever is needed now. Among the waiting pods, enough to
-        fill the gap were there at that time and were not left out; replacements were created later. Creation
-        times are whole seconds.
+        The pods must prove the split by the record on the members that Muster bound (`Batch`). First, fewer
+        members are bound than had to be bound then, whatever the gang needs now. Second, enough waiting pods
+        to fill the gap were there at that time and were not left out. Replacements were created later.
+        Creation times are whole seconds.
         """
         batches = [pod.batch for pod in self.bound if pod.batch is not None]
         if self.was_fully_bound or not batches:
@@ -310,13 +329,13 @@ class Group:
         return candidates - left_out >= missing
 
     def enough(self, pods: Collection[Pod]) -> bool:
-        """Return whether these pods are all that the gang needs, of each role too."""
+        """Return whether these pods are as many as the gang needs, of each role too."""
         return len(pods) >= self.needed and not any(self.roles_short(pods))
 
     def roles_short(self, pods: Iterable[Pod]) -> Iterator[MembersMissing]:
         """Yield the roles with too few members among these pods.
 
-        If some subgroups are enough, these are the roles of those that lack the fewest members.
+        If some subgroups are enough, yield the roles of the subgroups that lack the fewest members.
         """
         if self.quorum is None:
             return
@@ -328,14 +347,14 @@ class Group:
 
     @property
     def placeholders(self) -> tuple[Pod, ...]:
-        """Return a placeholder for each member that comes later."""
+        """Return a placeholder for each follower."""
         of_object = self.pod_group
         if of_object is None:
             return ()
         return tuple(pod for role in self.followers for pod in role.placeholders(of_object))
 
-    def least_coming(self, placeholders: Collection[Pod]) -> Counts:
-        """Return how many of these members that come later must fit, by the roles that they state."""
+    def least_followers(self, placeholders: Collection[Pod]) -> Counts:
+        """Return how many of these followers must fit, by the roles that they state."""
         later = self.pod_group.role_later if self.pod_group is not None else {}
         return {
             role: min(count, later.get(role, count)) for role, count in stated_roles(placeholders).items()
@@ -353,7 +372,7 @@ class Group:
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """Return everything that planning depends on."""
+        """Return all facts that planning depends on."""
         return (
             frozenset(pod.uid for pod in self.bound),
             {pod.uid: planning_facts(pod) for pod in self.unbound},
@@ -375,11 +394,11 @@ def name_key(pod: Pod) -> NameKey:
 
 def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
     """Return how many of these pods state each role."""
-    return Counter(pod.wishes.role for pod in pods)
+    return Counter(pod.topology_request.role for pod in pods)
 
 
 def planning_facts(pod: Pod) -> tuple[object, ...]:
-    """Return what the plan of an unbound pod depends on: everything but its state."""
+    """Return the facts that the plan of an unbound pod depends on: all facts but its state."""
     claims = (pod.gpu_counts, pod.match_attributes, pod.several_claims, pod.compute_domain, pod.device_claims)
     requests = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice, *claims)
     return (pod.claim, *requests, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
@@ -437,9 +456,10 @@ def group_of(
 
 
 def _quorum(of_object: PodGroup | None, present_by_role: Counts) -> Quorum | None:
-    """Return how many subgroups start, or how many members each role needs; None if nothing states it.
+    """Return how many subgroups start, or how many members each role needs; None if the PodGroup states
+    neither.
 
-    Members of a role that comes later count once one of them is there.
+    The minimum of a role that comes later counts once a pod of this role is there.
     """
     if of_object is None or of_object.quorum is not None:
         return of_object.quorum if of_object is not None else None

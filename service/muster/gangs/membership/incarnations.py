@@ -1,17 +1,34 @@
 """Assign owners, and their pods, to the incarnations of a gang name.
 
-Owners are taken in the order of their oldest pods. They join one incarnation until its count is reached; the
-next owner opens another one. So two Jobs of one gang (master and workers) are one incarnation, even if one of
-them has succeeded. A later incarnation of the same name is not mixed with the first, even if that one has
-lost a pod.
+Owners are taken in the order of their oldest pods. "The last" is the incarnation that the previous owner
+joined, and its count is the number of members that its pods state. The first row that holds decides:
 
-One owner may send several waves of pods one after another: the steps of a workflow, or a Job with more
-completions than parallel pods. Each wave is an incarnation of its own.
+    owner                                                       | result
+    a job states the number of its pods (`GangClaim.job`)       | joins: all such owners are one job
+    it is the first owner                                       | opens an incarnation
+    the last has reached its count                              | opens an incarnation
+    it came after an owner of the last began that has ended     | opens an incarnation
+    it has ended, and began before an owner of the last came    | opens an incarnation
+    it came after the last began, and pods for a count remain   | opens an incarnation
+    any other                                                   | joins the last: master and workers
 
-If some waiting pods ask for the same as the running members, the other waiting pods are strangers. Strangers
-are not members: they would hold up the replacements.
+An owner has ended if all its pods have succeeded; it begins when its first pod runs. Times are whole seconds.
+A gang often starts in the second in which it was created, so an owner of the same second joins.
 
-If a job says how many pods there are (`GangClaim.job`), all owners are parts of that job, whenever they come.
+If an incarnation has one owner, its pods join waves, in the order of their age. Waves are the steps of a
+workflow, or of a Job with more completions than parallel pods. Each wave is an incarnation of its own.
+
+    pod, created after the wave began                           | result
+    the whole wave has succeeded, and pods for a count remain   | opens a wave
+    the wave has all members of a fixed number, some succeeded  | opens a wave
+    any other                                                   | joins the wave: replaces a lost pod
+
+Strangers are waiting pods that are no members, because they would hold up the replacements.
+
+    waiting pod, while members run                              | result
+    it agrees with a running member about the gang              | member: a replacement
+    it does not, but another waiting pod does                   | stranger
+    no waiting pod does                                         | member: the gang may be updated pod by pod
 """
 
 from __future__ import annotations
@@ -27,38 +44,38 @@ Incarnation = dict[str, list[Pod]]
 """The pods of a gang, by owner. For a later wave of one owner, the key has the number of the wave: `uid#2`.
 """
 STRANGERS = "#strangers"
-"""The key of pods of any owners that are in none of these."""
+"""The key of strangers, whichever owners they have."""
 
 
 @dataclass(slots=True)
-class _Open:
+class _IncarnationBuilder:
     """The incarnation that owners join now, and the facts of its pods that decide which owner may."""
 
     pods: Incarnation
     count: int
-    have: int = 0
+    """Number of members that the pods of its first owner state."""
+    pod_count: int = 0
     youngest: float = -math.inf
     """When the first pod of its latest owner was created."""
-    done: float = math.inf
-    """When the first pod began to run, over owners whose pods have all succeeded."""
+    ended_began: float = math.inf
+    """When the first pod began to run, over owners that have ended."""
     began: float = math.inf
     """When the first pod of the incarnation began to run."""
 
     def takes(self, pods: list[Pod]) -> bool:
-        """Return whether an owner's pods may belong to it.
-
-        If all pods of one owner have succeeded, the oldest pods of the others must have existed when the
-        first of them began to run. These times are whole seconds, and a gang often starts in the second in
-        which it was created. So an owner of the same second belongs to it, while its count is not reached.
-        """
-        return self.have < self.count and _born(pods) <= self.done and self.youngest <= _all_done_since(pods)
+        """Return whether an owner's pods may join, by all rows of the table but the last two."""
+        return (
+            self.pod_count < self.count
+            and _born(pods) <= self.ended_began
+            and self.youngest <= _ended_began(pods)
+        )
 
     def join(self, owner: str, pods: list[Pod]) -> None:
         """Add the pods of an owner."""
         self.pods[owner] = pods
-        self.have += len(pods)
+        self.pod_count += len(pods)
         self.youngest = max(self.youngest, _born(pods))
-        self.done = min(self.done, _all_done_since(pods))
+        self.ended_began = min(self.ended_began, _ended_began(pods))
         self.began = min(self.began, _began(pods))
 
 
@@ -69,25 +86,19 @@ def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list
     """
     if of_job(pod for pods in by_owner.values() for pod in pods):
         return list(_waves({owner: by_owner[owner] for owner in sorted(by_owner)}))
-    incarnations: list[_Open] = []
+    incarnations: list[_IncarnationBuilder] = []
     remaining = sum(map(len, by_owner.values()))
     for owner in sorted(by_owner, key=lambda owner: (born[owner], owner)):
         pods, last = by_owner[owner], incarnations[-1] if incarnations else None
         if last is None or not last.takes(pods) or (remaining >= last.count and born[owner] > last.began):
-            incarnations.append(_Open({}, max(map(_count, pods))))
+            incarnations.append(_IncarnationBuilder({}, max(map(_count, pods))))
         incarnations[-1].join(owner, pods)
         remaining -= len(pods)
     return [wave for incarnation in incarnations for wave in _waves(incarnation.pods)]
 
 
 def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
-    """Split an incarnation of one owner into its waves.
-
-    A pod that was created after the wave had begun opens the next wave in two cases. First, all pods of the
-    wave have succeeded, and as many pods as a gang needs have come since; fewer pods replace what the wave
-    has lost. Second, the number of members is fixed, and the pods that succeeded and those that are there
-    make it up.
-    """
+    """Split an incarnation of one owner into its waves, by the second table."""
     ((owner, pods), *more_owners) = incarnation.items()
     if more_owners or not owner or not any(pod.succeeded for pod in pods):
         return [incarnation]
@@ -106,10 +117,10 @@ def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
 
 
 def without_earlier(pods: Collection[Pod]) -> list[Pod]:
-    """Return pods without an owner, less those that have succeeded and may belong to an earlier gang.
+    """Return pods without an owner. Succeeded pods that may belong to an earlier gang are left out.
 
-    A pod that has succeeded is of the same gang if all present pods existed when it began. There must also be
-    no more pods than the gang has members. Nothing else tells whether such a name is used again.
+    A succeeded pod belongs to the gang of the present pods in one case only. All present pods existed when it
+    began, and there are no more such pods than the gang has members. No other fact shows a reused name.
     """
     present = [pod for pod in pods if pod.present]
     if len(present) == len(pods):
@@ -120,10 +131,7 @@ def without_earlier(pods: Collection[Pod]) -> list[Pod]:
 
 
 def without_strangers(incarnation: Incarnation) -> Iterable[Incarnation]:
-    """Yield the incarnation, and one of its strangers: waiting pods that can't be its replacements.
-
-    That is known only if some waiting pods can be: a gang may also be updated, member by member.
-    """
+    """Yield the incarnation without strangers, by the third table, then its strangers as another one."""
     pods = [pod for of_owner in incarnation.values() for pod in of_owner if pod.present]
     waiting = [pod for pod in pods if not pod.node]
     alike = len({pod.claim for pod in waiting}) < 2 and not any(pod.causes for pod in waiting)
@@ -144,10 +152,10 @@ def without_strangers(incarnation: Incarnation) -> Iterable[Incarnation]:
 
 
 def is_ambiguous(incarnation: Incarnation, born: Mapping[str, float]) -> bool:
-    """Return whether some pods may replace lost members or may be the first of another incarnation.
+    """Return whether some pods may be replacements of lost members, or the first pods of another incarnation.
 
-    That is so if an owner came after others had begun to run. It is also so if all present pods were created
-    after those that have succeeded began: they are replacements, or the first of the next wave.
+    The incarnation is ambiguous if an owner came after another owner had begun. With one owner, it is
+    ambiguous if all present pods were created after the succeeded pods began.
     """
     if len(incarnation) > 1:
         if of_job(pod for pods in incarnation.values() for pod in pods):
@@ -159,14 +167,14 @@ def is_ambiguous(incarnation: Incarnation, born: Mapping[str, float]) -> bool:
 
 
 def of_job(pods: Iterable[Pod]) -> bool:
-    """Return whether the pods belong to a job that says how many they are."""
+    """Return whether the pods belong to a job that states the number of its pods."""
     return any(pod.claim is not None and pod.claim.job for pod in pods)
 
 
 def _began(pods: Iterable[Pod]) -> float:
-    """Return when the first of the pods began to run; infinite if none did.
+    """Return when the first of the pods began to run; infinite if no pod did.
 
-    No gang begins before all members are there, so an owner that came later replaces something or belongs to
+    No gang begins before all members are there. So an owner that came later has replacements, or belongs to
     another incarnation.
     """
     return min((pod.started for pod in pods if pod.started), default=math.inf)
@@ -177,10 +185,10 @@ def _born(pods: Iterable[Pod]) -> float:
     return min(pod.created for pod in pods)
 
 
-def _all_done_since(pods: Iterable[Pod]) -> float:
-    """Return when the first pod began to run if all have succeeded; else infinity.
+def _ended_began(pods: Iterable[Pod]) -> float:
+    """Return when the first pod began to run, if all pods have succeeded; else infinity.
 
-    Return minus infinity if that time is unknown: no other owner may join then.
+    Return minus infinity if this time is unknown, so that no other owner joins.
     """
     if any(pod.present for pod in pods):
         return math.inf
@@ -188,7 +196,7 @@ def _all_done_since(pods: Iterable[Pod]) -> float:
 
 
 def _fixed(pod: Pod) -> float:
-    """Return how many members the pod's gang has in all; infinite if that is open."""
+    """Return how many members the pod's gang has in all; infinite if the number is open."""
     return claim_of(pod).replicas or math.inf
 
 
@@ -199,7 +207,8 @@ def _count(pod: Pod) -> int:
 
 
 MAX_GONE = 64
-"""Owners without pods that are remembered for each name: a controller may send its next pods later."""
+"""Number of owners without pods that are remembered for each name, because a controller may send its next
+pods later."""
 
 
 @dataclass(slots=True)
@@ -209,7 +218,7 @@ class _Owner:
     born: float = math.inf
     """When the oldest pod of the owner was created, even if that pod is gone."""
     since: float = math.inf
-    """When the oldest pod was created that waits, or that waited and was deleted."""
+    """When the oldest pod was created that waits, or was deleted while it waited."""
     pods: int = 0
     began: float = math.inf
     """When the first of its pods began to run."""
@@ -220,8 +229,9 @@ class _Owner:
 class Owners:
     """The owners of the pods that have one name.
 
-    A gang is as old as its waiting members. Deleting and recreating a waiting pod keeps the age, unless a pod
-    of its owner runs. Pods that are added while one runs count from their own creation.
+    A gang is as old as its waiting members. If a waiting pod is deleted and recreated, the gang keeps its
+    age, unless a pod of the same owner runs. Pods that are added while a pod runs count from their own
+    creation.
     """
 
     def __init__(self) -> None:
@@ -240,7 +250,8 @@ class Owners:
         self.begins(pod)
 
     def begins(self, pod: Pod) -> bool:
-        """Note when a pod of a known owner began to run. Return whether it is the owner's first."""
+        """Note when a pod of a known owner began to run. Return whether it is the owner's first pod to
+        run."""
         owner = self._owners[pod.owner]
         first = 0 < pod.started < owner.began
         if first:
@@ -262,7 +273,7 @@ class Owners:
         return {name: owner.born for name, owner in self._owners.items()}
 
     def since(self, by_owner: Mapping[str, Collection[Pod]]) -> Mapping[str, float]:
-        """Return since when the pods of each of these owners wait; infinite if none waits."""
+        """Return since when the pods of each of these owners wait; infinite if no pod waits."""
         for name, pods in by_owner.items():
             owner = self._owners[name]
             if owner.bound or any(pod.node and pod.present for pod in pods):

@@ -27,7 +27,7 @@ from muster.gangs.membership.incarnations import (
 )
 
 _MAX_DELETED = 10_000
-"""How many deleted pods of a Job are counted at most: a Job's status may hold any number."""
+"""Largest number of deleted pods of a Job that are counted, because a Job's status may hold any number."""
 
 
 class Roster:
@@ -38,7 +38,7 @@ class Roster:
         self.policies = DEFAULT_POLICIES
         self._named: dict[NameKey, dict[str, Pod]] = {}
         self._present: Counter[tuple[NameKey, str | None]] = Counter()
-        """(name, owner) → present pods; (name, None) → those of all owners."""
+        """(name, owner) → number of present pods; (name, None) → number over all owners."""
         self._pod_groups: dict[PodGroupKey, PodGroup] = {}
         self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
         """PodGroup → UID → the pod as it is without the PodGroup."""
@@ -46,14 +46,14 @@ class Roster:
         self._waiting: Counter[NameKey] = Counter()
         """Name → present pods that are not bound."""
         self.begun: set[NameKey] = set()
-        """Names with an owner whose first pod began to run while other pods wait, until they are taken.
+        """Names with an owner whose first pod began to run while other pods wait. A reader removes the names.
 
         The waiting pods may belong to another incarnation now.
         """
         self._names_of: dict[str, Counter[NameKey]] = {}
         """Owner → its pods by name."""
         self._succeeded: dict[str, int] = {}
-        """Owner → pods that have succeeded, deleted ones too, as a Job says."""
+        """Owner → number of succeeded pods, including deleted pods, as a Job states."""
         self.touched: set[PodGroupKey] = set()
         """PodGroups whose status may have changed."""
 
@@ -90,9 +90,7 @@ class Roster:
             self._pod_groups[key] = group
         self.touched.add(key)
         incomplete_pods = self._by_object.get(key, {}).values()
-        for (
-            incomplete
-        ) in incomplete_pods:  # of the pods' facts only what completes them differs: they count as before
+        for incomplete in incomplete_pods:  # the pods keep their identity, so their counts stay
             pod = completed(incomplete, self._pod_groups)
             self.pods[pod.uid] = self._named[name_key(pod)][pod.uid] = pod
         return {(*key, "")} if incomplete_pods else set()
@@ -174,7 +172,7 @@ class Roster:
                 del self._present[key, whose]
 
     def see_succeeded(self, owner: str, number: int) -> set[NameKey]:
-        """Take in how many pods of an owner have succeeded, deleted ones too.
+        """Take in how many pods of an owner have succeeded, including deleted pods.
 
         Return the names whose groups may have changed.
         """
@@ -185,7 +183,7 @@ class Roster:
         return {name for name in self._names_of.get(owner, ()) if not name[3]}
 
     def size(self, key: NameKey, owner: str | None = None) -> int:
-        """Return how many present pods have the name, of all owners or of one."""
+        """Return how many present pods have the name, of one owner or of all."""
         return self._present[key, owner]
 
     def groups(self, key: NameKey) -> list[Group]:
@@ -210,7 +208,8 @@ class Roster:
         ]
 
     def _deleted(self, key: NameKey, pods: Collection[Pod], born: float) -> list[Pod]:
-        """Return a pod for each that has succeeded and is deleted, as the Job that owns these pods says."""
+        """Return a stand-in for each succeeded and deleted pod. The Job that owns these pods states their
+        number."""
         sample = next(iter(pods))
         succeeded = self._succeeded.get(sample.owner, 0)
         if not succeeded or key[3]:
@@ -225,7 +224,7 @@ def _counts(pod: Pod) -> bool:
 
 
 def _grouping_facts(pod: Pod) -> tuple[object, ...]:
-    """Return everything that grouping and planning look at. Whether containers run is left out."""
+    """Return all facts that grouping and planning read. They do not read whether containers run."""
     return (
         planning_facts(pod),
         pod.present,

@@ -32,19 +32,17 @@ class Call(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class FilterAnswer:
-    """Candidate nodes of each member, the planned one first; or `reason` and no candidates.
-
-    `devices` of each member: those that a DRA driver is to give it, in the order of its GPUs. A member with
-    devices has no candidate but the planned node. `subrequests` of each member: by which of its claims'
-    subrequests it gets them, from 1; 0 if they have none. `memory` of each member: GiB of each of its
-    devices, 0 if it gets them whole; () if all members do.
-    """
+    """Nodes and devices of each member, in the order of the verdict; or a reason and nothing else."""
 
     candidates: tuple[tuple[str, ...], ...] = ()
+    """Nodes of each member, the planned node first. A member with devices has only the planned node."""
     reason: str = ""
     devices: tuple[tuple[str, ...], ...] = ()
+    """Devices that a DRA driver is to give each member, in the order of its GPUs."""
     subrequests: tuple[int, ...] = ()
+    """Number of the subrequest, from 1, by which each member gets its devices; 0 without subrequests."""
     memory: tuple[int, ...] = ()
+    """GiB of each device of each member, 0 for whole devices; () if all members have whole devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,8 @@ class ReserveAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Reserve(Call[ReserveAnswer]):
-    """Claim the plan for a member that landed on `node`. `member` is its index in the verdict's order."""
+    """Claim the plan for a member that kube-scheduler put on `node`. `member` is its index in the verdict's
+    order."""
 
     plan: PlanRef
     member: int
@@ -87,16 +86,14 @@ class Reserve(Call[ReserveAnswer]):
 
 @dataclass(frozen=True, slots=True)
 class PermitAnswer:
-    """Whether the gang may bind; if not, the reason.
-
-    `annotations` of each member's Binding, in the order of the verdict's members. `bind_within_s`: for how
-    many seconds from now the places are held for members that are not seen bound.
-    """
+    """Whether the gang may bind; if not, the reason."""
 
     allowed: bool
     reason: str = ""
     bind_within_s: float = 0.0
+    """How long the places are held for members that are not seen bound, from now."""
     annotations: tuple[dict[str, str], ...] = ()
+    """Annotations of each member's Binding, in the order of the verdict's members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ class Permit(Call[PermitAnswer]):
 
 
 class BindingFate(StrEnum):
-    """What became of the Binding of a member that was given back."""
+    """The fate of the Binding of a member that was given back."""
 
     NEVER_SENT = "never-sent"
     REFUSED = "refused"
@@ -117,38 +114,40 @@ class BindingFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgreeingGroup:
-    """GPUs of a node with which other devices of the pods must agree, and those last for `max_pods` pods."""
+    """GPUs of a node with which other devices of the pods must agree."""
 
     devices: frozenset[str]
     max_pods: int
+    """Number of pods for which the other devices are enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class InTreeAnswer:
-    """What the in-tree plugins answer for pods of one kind.
+    """The answer of the in-tree plugins for pods of one kind.
 
-    `refused`: node → the plugin that refuses it, and its reason. `room`: node → how many of these pods it can
-    hold together; others have no such limit. `everywhere`: the plugin and its reason if the pods are refused
-    whatever the node, else "". `missing_claims` are PersistentVolumeClaims that do not exist,
-    and `more_missing_claims` is how many more of them there are.
-
-    `scores`: node → how much kube-scheduler prefers it (0 to 100), for pods that have preferences; 0 for
-    others. Answers that differ only in scores are equal, because scores never make a gang fit.
-
-    `devices`, for each subrequest of the pods: node → the GPUs that the pods may have, as driver/name, or
-    driver/pool/name if the driver has GPUs in several pools of the node. On other nodes these are all that
-    have no taint. It is () for pods that may have these on all nodes. `groups` has those of these GPUs that
-    are enough for fewer pods than they could be by their number.
+    Answers that differ only in scores are equal, because scores never make a gang fit.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
+    """Node → the plugin that refuses it, and its reason."""
     room: Mapping[str, int] = field(default_factory=dict)
+    """Node → number of these pods that it can hold together. Nodes that are not listed have no such limit."""
     everywhere: str = ""
+    """The plugin and its reason if it refuses the pods whatever the node; else ""."""
     missing_claims: tuple[str, ...] = ()
+    """PersistentVolumeClaims that do not exist."""
     more_missing_claims: int = 0
+    """Number of further claims that do not exist."""
     scores: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """Node → kube-scheduler's preference from 0 to 100, for pods that have preferences; else empty."""
     devices: tuple[Mapping[str, frozenset[str]], ...] = ()
+    """For each subrequest of the pods: node → the GPUs that they may have.
+
+    For a node that is not listed, these are all untainted GPUs; () if this holds for every node. A GPU is
+    driver/name, or driver/pool/name if the driver has GPUs in several pools of the node.
+    """
     groups: tuple[Mapping[str, tuple[AgreeingGroup, ...]], ...] = ()
+    """For each subrequest: node → groups of these GPUs. Only groups whose other devices run out first."""
 
     def __hash__(self) -> int:
         by_node = (self.refused, self.room, *self.devices, *self.groups)
@@ -159,9 +158,9 @@ class InTreeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class InTreeReport(Call[None]):
-    """Report what in-tree plugins answer: each answer has the indices of its pods in the question's order.
+    """Report answers of in-tree plugins. Each answer has the indices of its pods in the question's order.
 
-    A long report comes in parts, numbered from 0; `has_more`: others follow.
+    A long report comes in parts, numbered from 0. `has_more`: further parts follow.
     """
 
     epoch: int
@@ -174,10 +173,10 @@ class InTreeReport(Call[None]):
 
 @dataclass(frozen=True, slots=True)
 class Unreserve(Call[None]):
-    """Give back a member that will not go where it was planned.
+    """Give back a member that will not go to its planned node.
 
-    `member` is its index in the verdict's order, `uid` the pod's. `plugin` and `message` state which in-tree
-    plugin refused `node` and why; "" if none did.
+    `member` is its index in the verdict's order, and `uid` the pod's UID. `plugin` and `message` say which
+    in-tree plugin refused `node` and why; "" if no plugin did.
     """
 
     plan: PlanRef

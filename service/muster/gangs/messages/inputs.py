@@ -1,4 +1,4 @@
-"""The inputs of the coordinator: what has happened, and when. `now` is in seconds of a monotonic clock."""
+"""The inputs of the coordinator: events and their times. `now` is in seconds of a monotonic clock."""
 
 from __future__ import annotations
 
@@ -62,9 +62,11 @@ class PodGroupGone:
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """A Job says how many of its pods have succeeded: it does not make these again, even if they are deleted.
+    """A Job states how many of its pods have succeeded. It does not make succeeded pods again, even if they
+    are deleted.
 
-    Only Jobs whose pods all run at once say so. `uid` is the Job's; a number of 0 forgets it.
+    Only Jobs whose pods all run at once are reported. `uid` is the UID of the Job. If `succeeded` is 0, the
+    Job is forgotten.
     """
 
     now: float
@@ -74,7 +76,7 @@ class JobSeen:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSeen:
-    """A namespace has these labels now: terms of pod affinity select namespaces by them."""
+    """The present labels of a namespace. Terms of pod affinity select namespaces by labels."""
 
     now: float
     name: str
@@ -101,7 +103,7 @@ class VolumeClaimSeen:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClaimSeen:
-    """A ResourceClaim holds other devices, or for other pods."""
+    """The devices of a ResourceClaim changed, or the pods that it is for."""
 
     now: float
     claim: DeviceClaim
@@ -109,7 +111,7 @@ class DeviceClaimSeen:
 
 @dataclass(frozen=True, slots=True)
 class PoliciesSeen:
-    """The policies and levels that hold from now on."""
+    """The policies and levels that are valid from now on."""
 
     now: float
     policies: Policies
@@ -124,16 +126,14 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class SessionOpened:
-    """A shim connected. Every plan of earlier epochs is void.
-
-    `in_flight`: its Bindings whose fate is not known yet. `answers_in_tree`: it answers questions about
-    in-tree plugins.
-    """
+    """A shim connected. Every plan of earlier epochs is void."""
 
     now: float
     epoch: int
     in_flight: tuple[Usage, ...] = ()
+    """Usage of each pod whose Binding has an unknown fate."""
     answers_in_tree: bool = False
+    """Whether the shim answers questions about in-tree plugins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +145,19 @@ class SessionClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """The planner answered an instruction `Solve`.
-
-    `trace_id`: the trace that shows how; "" if there is none. `waited_s`: how long the gang waited, in
-    seconds, before the planner began. `processor_s`: seconds of processor time that the planner used; None if
-    it is unknown.
-    """
+class SolveAnswered:
+    """The planner answered an instruction `Solve`."""
 
     now: float
     gang: str
     generation: int
     decision: Decision
     trace_id: str = ""
+    """The trace of the decision; "" if it was not traced."""
     waited_s: float = 0.0
+    """How long the instruction waited before the planner began."""
     processor_s: float | None = None
+    """Processor time that the planner used; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +172,7 @@ class SolveFailed:
 
 @dataclass(frozen=True, slots=True)
 class WatchInterrupted:
-    """The watch of this resource was interrupted: what happens now is not seen."""
+    """The watch of this resource was interrupted. Changes are not seen until it resumes."""
 
     now: float
     resource: str
@@ -215,7 +213,7 @@ Input = (
     | Synced
     | SessionOpened
     | SessionClosed
-    | Decided
+    | SolveAnswered
     | SolveFailed
     | WatchInterrupted
     | WatchResumed

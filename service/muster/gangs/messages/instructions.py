@@ -15,18 +15,17 @@ class Lane(StrEnum):
     """The two planners: each decides about one gang at a time."""
 
     FOREGROUND = "foreground"
-    """Has a short time for each gang. What it can't decide in that time goes to the other one."""
+    """Has a short time for each gang. The background planner decides about gangs for which this time is too
+    short."""
     BACKGROUND = "background"
     """Has the full time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solve:
-    """Place `request` on `snapshot`. Answer with `inputs.Decided` of this generation, or with `SolveFailed`.
+    """Place `request` on `snapshot`.
 
-    `excluded`: role → node → the in-tree plugin that refused the pair, for `placement.limits.Limits`.
-    `lane`: which planner decides. `reserves`: the answer is no plan; it says where the gang's backfill
-    reservation would lie.
+    The answer is `inputs.SolveAnswered` of this generation, or `SolveFailed`.
     """
 
     gang: str
@@ -34,14 +33,17 @@ class Solve:
     request: Request
     snapshot: Snapshot
     excluded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Role → node → the in-tree plugin that refused the pair, for `placement.limits.Limits`."""
     lane: Lane = Lane.FOREGROUND
+    """The planner that decides."""
     reserves: bool = False
+    """Whether the answer is not used as a plan, but as the place of the gang's backfill reservation."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndSolve:
-    """End the background decision about this gang if it is still being made, because others wait. It is
-    answered as usual."""
+    """End the background decision about this gang, because other gangs wait. The planner answers the `Solve`
+    as usual."""
 
     gang: str
     generation: int
@@ -72,7 +74,7 @@ class PushVerdict:
 class AskInTree:
     """Ask the shim which nodes the in-tree plugins refuse to these pods; (name, UID) each.
 
-    A question about no pods takes the gang's last one back.
+    A question about no pods takes back the gang's last question.
     """
 
     gang: str
@@ -100,9 +102,9 @@ class EventReason(StrEnum):
 class EmitEvent:
     """Post one Kubernetes event on each of these objects: (name, UID).
 
-    One is posted for each change of state, and never retried. `kind` is Pod, PodGroup, the kind of a
-    controller, ConfigMap, or Node. A node has no namespace: its events go to `default` with its name as UID,
-    as the kubelet does.
+    An event is posted for each change of state, and never retried. `kind` is Pod, PodGroup, the kind of a
+    controller, ConfigMap, or Node. A node has no namespace. Its events go to `default` with its name as UID,
+    like those of the kubelet.
     """
 
     namespace: str
@@ -124,7 +126,7 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Write the status of a PodGroup object. A later one replaces it: only the last counts."""
+    """Write the status of a PodGroup object. A later instruction replaces a waiting one."""
 
     namespace: str
     name: str
@@ -134,10 +136,10 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class ShowWaiting:
-    """Let the condition of these pods, (name, UID) each, say what their gang waits for.
+    """Set a condition on these pods, (name, UID) each, that says why their gang waits.
 
-    Without `reason`, it waits for no member any more. Without `renew`, pods that say something already are
-    left alone.
+    Without `reason`, the gang waits for no member any more. Without `renew`, pods with such a condition are
+    not changed.
     """
 
     namespace: str
@@ -151,7 +153,7 @@ class ShowWaiting:
 class Moved:
     """Note that a gang has entered `phase` at the time `moved_at` of the inputs' clock, for traces.
 
-    `why` is the trigger. `link`: what its first member with a traceparent says, "" if none does.
+    `why` is the trigger. `link`: the traceparent of its first member that has one; "" without.
     """
 
     moved_at: float

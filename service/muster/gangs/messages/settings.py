@@ -1,4 +1,4 @@
-"""Settings of the lifecycle. `muster config` prints what is said of each."""
+"""Settings of the lifecycle. `muster config` prints the text below each setting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le
 
 
 class Partial(StrEnum):
-    """What is done with the bound members of a gang whose other members find no place."""
+    """The fate of the bound members of a gang whose other members find no place."""
 
     EVICT = "evict"
     KEEP = "keep"
@@ -34,11 +34,11 @@ class Settings:
     bind_s: Seconds = 20.0
     """From Permit, or from a new session that reports the Binding as under way, to each member seen bound."""
     session_s: Seconds = 10.0
-    """The same for a Binding of unknown fate, or one that a new session's shim does not know: the client that
+    """The same for a Binding of unknown fate, or that a new session's shim does not know: the client that
     sent it no longer waits."""
     exclusion_first_s: Seconds = 1.0
-    """How long a node that an in-tree plugin refused is left out, once the others have been tried and unless
-    it changes; 4 times as long each time."""
+    """How long a node that an in-tree plugin refused is left out, after the other nodes have been tried,
+    unless it changes; 4 times as long each time."""
     exclusion_s: Seconds = 300.0
     """How long such a node is left out at most, however often it refused."""
     backoff_s: Seconds = 1.0
@@ -51,39 +51,39 @@ class Settings:
     """How long a gang may be partially bound, at most: longer than bind_s, so that a lost Binding can be made
     again."""
     partial: Partial = Partial.EVICT
-    """What is done then with its bound members; `keep`: the rest waits."""
+    """Whether its bound members are then evicted. With `keep` they run on, and the other members wait."""
     lost_s: Seconds = 20.0
-    """How long the place of a member is kept that a running gang lost and needs. A Job's controller makes a
-    new pod up to 10 seconds after one has failed."""
+    """How long a running gang keeps the place of a lost member that it needs. A Job's controller makes a new
+    pod up to 10 seconds after a pod has failed."""
     member_s: AnySeconds = 0.02
     """plan_s and bind_s are at least this long for each member; partial_s grows like bind_s."""
     device_s: AnySeconds = 0.1
-    """bind_s is longer by this for each member with devices of a DRA driver. Four writes come before its
-    Binding: the claim, its finalizer, its allocation, and the pod's status."""
+    """bind_s is longer by this for each member with devices of a DRA driver, because four writes come before
+    its Binding: the claim, its finalizer, its allocation, and the pod's status."""
     settle_s: AnySeconds = 0.5
-    """After its last pod came, a gang with no fixed number of pods waits so long for more."""
+    """How long a gang with no fixed number of pods waits for more, after its last pod came."""
     settle_most_s: AnySeconds = 3.0
-    """So long after the first one, at most."""
+    """Longest such wait, after its first pod came."""
     extras_s: AnySeconds = 300.0
-    """How much younger members count that their gang can do without: what other gangs need comes first for so
-    long."""
+    """How much younger a gang counts that waits only for optional members. For this time, required members of
+    other gangs come first."""
     numbers_s: Seconds = 60.0
-    """How soon pods are told again why nothing fits, where only the numbers in it changed."""
+    """Shortest time between two refusals of a gang that differ only in their numbers."""
     backfill_after_s: Seconds = 600.0
-    """After how long what comes free in the best domain is reserved for the oldest gang."""
+    """How long a gang waits before capacity that comes free in its best domain is reserved for it."""
     backfill_s: Seconds = 600.0
-    """How long it is reserved, at most."""
+    """Longest such reservation."""
     backfill_share: Annotated[float, Gt(0), Le(1)] = 0.75
-    """Share of the cluster's GPUs that it covers, at most (or one node)."""
+    """Largest share of the cluster's GPUs that it covers (or one node)."""
     status_s: Seconds = 1.0
-    """From a change to the status of its PodGroup; as long between two of them."""
+    """From a change to the status of its PodGroup, and the least time between two statuses."""
     patience_s: Seconds = 2.0
     """How long one decision may last while other gangs wait for the planner."""
     pause_max_s: Seconds = 600.0
     """Longest pause of a gang after the planner was stopped while it decided about it."""
     ahead: Annotated[int, Ge(1)] = 768
-    """With this many members planned, not permitted, only partially bound gangs are planned. Half of it for
-    one namespace. It is 1.5 times what the shim lets through at once (`maxInFlight`)."""
+    """While this many members are planned and not permitted, only partially bound gangs are planned. For one
+    namespace the limit is half of it. The default is 1.5 times the shim's `maxInFlight`."""
     answers_s: Seconds = 3.0
     """How long a gang waits for in-tree plugins to say which nodes they refuse it or prefer."""
     alternates: Count = 8
@@ -101,12 +101,12 @@ class Settings:
         """Return `partial_s` for a gang with this many members, extended as `bind_for` extends `bind_s`."""
         return self.partial_s + self.bind_for(members) - self.bind_s
 
-    def settled(self, arrived: tuple[float, float]) -> float:
+    def settled(self, arrival_window: tuple[float, float]) -> float:
         """Return when to stop waiting for more pods.
 
-        `arrived`: when the first and the last pod came.
+        `arrival_window`: when the first and the last pod came.
         """
-        return min(arrived[1] + self.settle_s, arrived[0] + self.settle_most_s)
+        return min(arrival_window[1] + self.settle_s, arrival_window[0] + self.settle_most_s)
 
     def backoff(self, attempts: int) -> float:
         """Return the pause after this many withdrawals in a row."""
@@ -115,13 +115,14 @@ class Settings:
     def pause(self, last_s: float, took_s: float) -> float:
         """Return the pause of a gang after a decision about it was ended.
 
-        `last_s`: the pause before. `took_s`: how long the decision took.
+        `last_s`: its previous pause. `took_s`: how long the decision took.
         """
         return min(self.pause_max_s, 2 * max(self.backoff_s, last_s, took_s))
 
     def exclusion(self, refusals: int) -> float:
         """Return how long to leave out a node after this many refusals.
 
-        Short at first: the scheduler's cache may only lag behind ours, and still count a pod that is gone.
+        The time is short at first, because the scheduler's cache may only lag behind ours, and still count a
+        pod that is gone.
         """
         return min(self.exclusion_s, self.exclusion_first_s * 4.0 ** min(refusals - 1, 15))

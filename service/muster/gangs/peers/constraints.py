@@ -1,9 +1,10 @@
-"""Resolve what the pods of a gang require about other pods to names of roles and nodes.
+"""Resolve the requirements of a gang's pods about other pods, to names of roles and nodes.
 
 The rules of the pods are `domain.peers.PeerRules`; the planner knows `domain.constraints`. All members of a
-role have the same rules and are matched by the same selectors: `Peers.kind` tells members apart for that.
+role have the same rules and are matched by the same selectors. `Peers.kind` tells members apart for this
+purpose.
 
-If no pod of the gang has such rules, and no existing pod repels them, the cost is one look at each member.
+If no pod of the gang has such rules, and no existing pod repels its members, this reads each member once.
 """
 
 from __future__ import annotations
@@ -27,17 +28,18 @@ from muster.domain.pod import Pod
 from muster.gangs.peers.existing_pods import ExistingPods, PeerInterest
 
 Kind = tuple[int, ...]
-"""What members of one role have in common as to constraints; () if no constraint concerns any member."""
+"""Key of the members that constraints do not tell apart; () if no constraint concerns any member."""
 
 MAX_RULES = 64
-"""Different rules of a gang's pods. With more, its own rules are left to the in-tree plugins."""
+"""Largest number of different rules of a gang's pods. With more, the gang's own rules are left to the in-tree
+plugins."""
 MAX_LOOKED_AT = 15_000
-"""Label sets of other pods that one request looks at (50 ms if all differ). Rules beyond are left to the
-in-tree plugins."""
+"""Largest number of label sets of other pods that one request reads (50 ms if all differ). Further rules are
+left to the in-tree plugins."""
 MAX_MATCHED = 200_000
 """Selector requirements that one request matches against labels of members or roles (about 80 ms).
 
-With more, all rules are left to the in-tree plugins: those of other pods first.
+With more, the rules are left to the in-tree plugins: first the rules of other pods, then all.
 """
 
 _Roles = Mapping[str, Pod]
@@ -56,7 +58,8 @@ class Peers:
         self._nodes = nodes
         self._namespace = next((pod.namespace for pod in pods), "")
         self._namespace_labels = existing_pods.labels_of(self._namespace)
-        # By identity: pods of one template share their rules, and a gang may have thousands of pods.
+        # Rules are compared by identity: pods of one template share them, and a gang may have thousands of
+        # pods.
         rules = list({id(pod.peers): pod.peers for pod in pods if pod.peers is not NO_PEER_RULES}.values())
         self._claims = (
             self._single_claims(pods) if any(pod_rules.volume_claims for pod_rules in rules) else frozenset()
@@ -75,7 +78,9 @@ class Peers:
         self._spread = dict.fromkeys(term for pod_rules in rules for term in pod_rules.spread)
         self._repelling = dict(self._terms_against(pods)) if existing_pods.repelling else {}
         affordable = self._take_selectors(pods)
-        if not affordable and self._repelling:  # other users must not take the gang's own rules from it
+        # With too many selectors, the terms of other pods are given up first, so that other users cannot make
+        # Muster ignore the gang's own rules. The in-tree plugins still check these terms.
+        if not affordable and self._repelling:
             self._repelling = {}
             affordable = self._take_selectors(pods)
         self._concerned = bool(rules or self._repelling) and affordable
@@ -85,9 +90,9 @@ class Peers:
     # --- roles --------------------------------------------------------------------------------------
 
     def kind(self, pod: Pod) -> Kind:
-        """Return what the pod has in common with others of its role.
+        """Return the key of the pod's role: the number of its rules, and which selectors match it.
 
-        That is its own rules, and which selectors match it. Labels that no selector uses make no difference.
+        Labels that no selector uses make no difference.
         """
         if not self._concerned:
             return ()
@@ -109,14 +114,14 @@ class Peers:
         return tuple([pair for pair in pod.labels if pair[0] in self._keys])
 
     def _label_sets(self, pods: Iterable[Pod]) -> int:
-        """Return how many sets of labels the selectors tell apart."""
+        """Return the number of label sets that the selectors tell apart."""
         return len(set(map(self._used_labels, pods))) if self._keys else 1
 
     def _is_affordable(self, label_sets: int) -> bool:
         return label_sets * self._requirements <= MAX_MATCHED
 
     def _own(self, rules: PeerRules) -> tuple[object, ...]:
-        """Return the pod's rules. Of its claims, only those that bind members to one node are included."""
+        """Return the pod's rules. They include only the claims that bind members to one node."""
         claims = tuple(claim for claim in rules.volume_claims if claim in self._claims)
         return (rules.affinity, rules.anti_affinity, rules.spread, rules.host_ports, claims)
 
@@ -140,7 +145,7 @@ class Peers:
     def _single_claims(self, pods: Iterable[Pod]) -> frozenset[str]:
         """Return the claims that bind members to one node.
 
-        Another pod uses the same volume, and the volume attaches to one node only.
+        The volume of such a claim attaches to one node only, and another pod uses it too.
         """
         users = Counter(claim for pod in pods for claim in pod.peers.volume_claims)
         return frozenset(
@@ -166,7 +171,7 @@ class Peers:
 
     @property
     def interest(self) -> PeerInterest | None:
-        """Return what else than capacity may help the gang; None if nothing."""
+        """Return the changes, apart from free capacity, that may help the gang; None if there are none."""
         interest = PeerInterest(
             frozenset((*self._terms, *map(self._as_peers, self._spread))),
             frozenset(self._repelling),
@@ -175,7 +180,7 @@ class Peers:
         return interest if interest != PeerInterest() else None
 
     def _anti_affinity(self, roles: _Roles) -> Iterator[AntiAffinity]:
-        """Yield what keeps members apart from each other and from other pods.
+        """Yield the constraints that keep members apart from each other and from other pods.
 
         A new pod is refused because of any of its own terms, and because of any term of an existing pod
         (interpodaffinity/filtering.go, satisfyPodAntiAffinity and satisfyExistingPodsAntiAffinity).
@@ -199,7 +204,7 @@ class Peers:
     def _of_others(
         self, roles: _Roles, repelling: Mapping[PeerTerm, frozenset[str]]
     ) -> Iterator[AntiAffinity]:
-        """Yield what keeps members away from existing pods that repel them.
+        """Yield the constraints that keep members away from existing pods that repel them.
 
         There is one constraint for each topology key and set of roles, however many terms there are.
         """
@@ -215,10 +220,10 @@ class Peers:
             yield AntiAffinity(f"podAntiAffinity of other pods, {words}", key, repelled, existing=existing)
 
     def _affinity(self, roles: _Roles) -> Iterator[Affinity]:
-        """Yield what members must be near to.
+        """Yield the constraints that place members near other pods.
 
-        One pod must match all terms of the new one. Pods that match do not count if their node has none of
-        the terms' topology labels (podMatchesAllAffinityTerms, satisfyPodAffinity).
+        An existing pod counts if it matches all terms of the new pod, and its node has a topology label of
+        the terms (podMatchesAllAffinityTerms, satisfyPodAffinity).
         """
         bearers: dict[tuple[PeerTerm, ...], list[str]] = {}
         for role, pod in roles.items():
@@ -239,7 +244,7 @@ class Peers:
     def _spreads(self, roles: _Roles) -> Iterator[Spread]:
         """Yield the topologySpreadConstraints.
 
-        Roles with other node rules have other eligible nodes, and so a constraint of their own.
+        Roles with different node rules have different eligible nodes, and so get constraints of their own.
         """
         bearers: dict[tuple[object, ...], list[str]] = {}
         for role, pod in roles.items():
@@ -274,7 +279,7 @@ class Peers:
                 )
 
     def _ports(self, roles: _Roles) -> Iterator[AntiAffinity]:
-        """Yield what keeps pods with the same host port on different nodes."""
+        """Yield the constraints that keep pods with the same host port on different nodes."""
         bearing: dict[HostPort, set[str]] = {}
         by_number: dict[tuple[int, str], set[HostPort]] = {}
         for role, pod in roles.items():
@@ -292,7 +297,7 @@ class Peers:
             )
 
     def _volumes(self, roles: _Roles) -> Iterator[Affinity]:
-        """Yield what keeps the users of a volume together if it attaches to one node only."""
+        """Yield the constraints that keep the users of a volume together if it attaches to one node only."""
         for claim in sorted(self._claims):
             users = frozenset(role for role, pod in roles.items() if claim in pod.peers.volume_claims)
             if users:
@@ -311,8 +316,9 @@ class Peers:
         )
 
     def _affords(self, terms: Collection[PeerTerm]) -> bool:
-        """Return whether the rest of MAX_LOOKED_AT suffices for these terms, and charge their cost."""
-        cost = self._existing.looked_at(terms)
+        """Return whether the remaining part of MAX_LOOKED_AT suffices for these terms, and charge their
+        cost."""
+        cost = self._existing.query_cost(terms)
         if cost > self._lookups_left:
             return False
         self._lookups_left -= cost
@@ -323,7 +329,7 @@ class Peers:
         return PeerTerm(term.topology_key, term.selector, (self._namespace,))
 
     def _existing_nodes(self, nodes: frozenset[str]) -> frozenset[str]:
-        """Return those of the nodes that exist."""
+        """Return the nodes among these that exist."""
         return frozenset(node for node in nodes if node in self._nodes)
 
     def _covers(self, term: PeerTerm) -> bool:

@@ -1,11 +1,11 @@
 """All pods on nodes, of every scheduler, indexed for constraints between pods: labels, terms, ports, claims.
 
-A pod is on a node if it is bound there. It also is if a live plan or a Binding under way holds a place for it
-there (`ledger`). Finished pods are on no node. Terminating ones are: kube-scheduler counts them for affinity,
-anti-affinity and host ports (interpodaffinity/filtering.go, nodeports), but not for topology spread
-(podtopologyspread/common.go, countPodsMatchSelector).
+A pod is on a node if it is bound there. It is also on a node if a live plan or a Binding under way holds a
+place there (`ledger`). Finished pods are on no node. Terminating pods are on their node. kube-scheduler
+counts them for affinity, anti-affinity and host ports (interpodaffinity/filtering.go, nodeports). For
+topology spread it does not count them (podtopologyspread/common.go, countPodsMatchSelector).
 
-Pods with the same namespace and labels are counted together, so a query looks at each set of labels once.
+Pods with the same namespace and labels are counted together, so a query reads each set of labels once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from muster.domain.pod import Pod
 from muster.domain.request import SelectorTerm
 
 MAX_CHANGES = 512
-"""More changes than this count as a change of everything."""
+"""Largest number of listed changes. More changes count as a change of everything."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Changes:
     claims: set[tuple[str, str]] = field(default_factory=set)
     """(namespace, claim) of PersistentVolumeClaims."""
     everything: bool = False
-    """Labels of nodes or namespaces changed, or more of other pods than can be listed."""
+    """Labels of nodes or namespaces changed, or more pods changed than can be listed."""
     gained: set[str] = field(default_factory=set)
     """Nodes with more free capacity."""
     anywhere: bool = False
@@ -102,22 +102,22 @@ MAX_OF_ALL = 2_048
 MAX_PLACES = 16
 
 _Place = tuple[str | None, tuple[str, str] | None]
-"""A namespace that a term names (None: it selects by labels), and a label that pods must have (None: no
-label)."""
+"""A namespace that a term names (None: the term selects namespaces by labels), and a label that pods must
+have (None: no label)."""
 _Nodes = dict[str, int]
 
 
 class AntiAffinityIndex:
     """Required anti-affinity of pods on nodes: the terms by which an existing pod repels new ones.
 
-    Each request of a gang looks for the terms that match its members. Terms are indexed by a label that a pod
-    must have to match, so that most are never looked at. Of one namespace's terms under one label, only
-    MAX_TERMS are looked at, and of all MAX_OF_ALL, so that tenants cannot make every request slow. Namespaces
-    with few terms are looked at first. The in-tree plugins judge the others.
+    Each request of a gang looks up the terms that match its members. Terms are indexed by a label that a pod
+    must have to match, so that most terms are never read. A request reads at most MAX_TERMS terms of one
+    namespace under one label, and MAX_OF_ALL in all. So tenants cannot make every request slow. Namespaces
+    with few terms come first. The in-tree plugins check the other terms.
 
-    A term with many namespaces and many values would be indexed under each pair of them: 16 terms of one
-    small pod under a million. A term is indexed under MAX_PLACES at most. Beyond that the index ignores its
-    namespaces, and then its values; such a term is looked at more often.
+    A term is indexed under each pair of its namespaces and values. Without a limit, the 16 terms of one small
+    pod could have a million entries. If a term would have more than MAX_PLACES entries, the index leaves out
+    its namespaces, and then its values. Such a term is read more often.
     """
 
     def __init__(self) -> None:
@@ -135,9 +135,10 @@ class AntiAffinityIndex:
     def against(
         self, namespace: str, labels: Mapping[str, str], pairs: Collection[tuple[str, str]]
     ) -> Iterator[tuple[PeerTerm, frozenset[str]]]:
-        """Yield terms that concern a namespace with these labels, with the nodes of the pods that have them.
+        """Yield terms that concern a namespace with these labels, each with the nodes of the pods that have
+        the term.
 
-        A term may match pods whose labels are all in `pairs`. A term may be yielded twice.
+        Each may match a pod whose labels are all in `pairs`. A term may be yielded twice.
         """
         places = [
             terms
@@ -175,15 +176,14 @@ _ByNode = Mapping[str, int]
 """Node → pods."""
 
 MAX_KEYS = 32
-"""Keys that are indexed at the same time."""
+"""Largest number of keys that are indexed at the same time."""
 
 
 class LabelIndex:
     """Pods of one namespace, counted by labels and node, to be searched by selectors.
 
     A namespace may have tens of thousands of different label sets, because the pods of a StatefulSet have
-    different names. So label sets are indexed by the value of a key, from the first selector that uses the
-    key.
+    their names as labels. So label sets are indexed by the value of a key, once a selector uses the key.
     """
 
     def __init__(self) -> None:
@@ -220,8 +220,8 @@ class LabelIndex:
             if match_by_labels[used_labels]:
                 yield self._nodes[labels]
 
-    def looked_at(self, selectors: Sequence[Selector]) -> int:
-        """Return how many label sets `matching` would look at: all of them if no index helps yet."""
+    def query_cost(self, selectors: Sequence[Selector]) -> int:
+        """Return how many label sets `matching` would read: all, if no index helps yet."""
         rarest = _rarest(selectors)
         if rarest is None or rarest.key not in self._by_value:
             return len(self._nodes)
@@ -263,9 +263,9 @@ def _rarest(selectors: Sequence[Selector]) -> SelectorTerm | None:
 
 
 class ExistingPods:
-    """Pods on nodes. `changes` gathers what changed until it is taken.
+    """Pods on nodes. `changes` collects changes until a reader takes them.
 
-    `node_of` returns the node that a pod of this UID is on; "" for none.
+    `node_of` returns the node that the pod with this UID is on; "" if it is on no node.
     """
 
     def __init__(self, node_of: Callable[[str], str]) -> None:
@@ -278,7 +278,7 @@ class ExistingPods:
         """Namespace → known pods."""
         self._by_labels: dict[str, LabelIndex] = {}
         self._terminating: dict[str, LabelIndex] = {}
-        """The part of `_by_labels` that terminates."""
+        """The terminating pods of `_by_labels`."""
         self.repelling = AntiAffinityIndex()
         self._ports: dict[tuple[int, str], dict[str, dict[str, int]]] = {}
         """Port and protocol → address → node → pods. A pod may name 64 ports, each at any address."""
@@ -316,7 +316,7 @@ class ExistingPods:
             self.changes.pod(pod)
 
     def move(self, uid: str, before: str, node: str) -> None:
-        """Note that a pod is on another node than before; "" for none."""
+        """Note that a pod moved from node `before` to `node`; "" stands for no node."""
         pod = self._pods.get(uid)
         if pod is not None and before != node:
             self.changes.pod(pod)
@@ -381,12 +381,12 @@ class ExistingPods:
                 matching_nodes.update(nodes)
         return frozenset(matching_nodes)
 
-    def looked_at(self, terms: Collection[PeerTerm]) -> int:
-        """Return how many label sets `matching` would look at.
+    def query_cost(self, terms: Collection[PeerTerm]) -> int:
+        """Return how many label sets `matching` would read.
 
-        For a term of one namespace, `count_matching` looks at as many.
+        For a term of one namespace, `count_matching` reads as many.
         """
-        return sum(index.looked_at([term.selector for term in terms]) for index in self._covered(terms))
+        return sum(index.query_cost([term.selector for term in terms]) for index in self._covered(terms))
 
     def _covered(self, terms: Collection[PeerTerm]) -> Iterator[LabelIndex]:
         """Yield the pods of the namespaces that all the terms cover."""
@@ -426,7 +426,7 @@ def _facts(pod: Pod) -> tuple[object, ...]:
 
 
 def _count(index: dict[Any, Any], path: tuple[object, ...], pods: int) -> None:
-    """Add pods to the count under this path of keys. Remove the keys under which nothing is left."""
+    """Add pods to the count under this path of keys. Remove keys with empty counts."""
     key, *more_keys = path
     if more_keys:
         _count(index.setdefault(key, {}), tuple(more_keys), pods)

@@ -1,12 +1,12 @@
-"""What in-tree answers mean for a request: its roles, and the GPUs that their members may have.
+"""Translate in-tree answers for a request: roles, and the GPUs that their members may have.
 
-Answers may have thousands of nodes, so equal ones are found once for a report. Roles are split where plugins
-answer differently for their members. By each subrequest of its claims, a member may have some GPUs.
+Answers may have thousands of nodes, so equal answers are compared once for a report. A role is split if
+plugins answer differently for its members. For each subrequest of its claims, a member may have some GPUs.
 
-With some GPUs other devices of a member must agree, such as a network card at their PCIe root. The planner
-knows GPUs alone. An answer says for how many members the other devices at a group of GPUs are enough. So
-members are shown as many of its free GPUs as that number of members takes. That is no rule for the planner:
-it sees a node with fewer GPUs that match.
+Other devices of a member may have to agree with its GPUs, such as a network card at their PCIe root. The
+planner knows GPUs only. An answer says for how many members the other devices at a group of GPUs are enough.
+The request is given only as many free GPUs of the group as these members take. The planner needs no rule for
+this, because it sees a node with fewer matching GPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 
 
 def name_parts(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
-    """Name the parts: the role's own name if it is not split, else numbered names that no other role has."""
+    """Name the parts of each role. A role that is not split keeps its name; parts get numbered names that no
+    other role has."""
     names = iter(names_of_roles([name for name, role_parts in parts.items() for _ in role_parts]))
     return {
         name: [replace(part, name=next(names)) for part in role_parts] for name, role_parts in parts.items()
@@ -54,35 +55,35 @@ MOST_GPU_LISTS = 16
 """Lists of matching GPUs that the answers for one gang may have: for each kind of its pods, each subrequest,
 and with allocationMode All for each number of GPUs.
 
-Each of them is looked at on all nodes for each plan, on the event loop: 2 ms at 5,000 nodes.
+Each plan reads each list on all nodes, on the event loop: 2 ms at 5,000 nodes.
 """
 MOST_NUMBERS = 8
 """Different numbers of matching GPUs on nodes, for a subrequest with allocationMode All."""
 MOST_LISTED_NODES = 1 << 18
-"""Nodes in all lists of a gang that are looked at for each plan. Roles share lists.
+"""Nodes in all lists of a gang that one plan reads. Roles share lists.
 
-That takes 0.5 s; 1.8 s if each node has 16 devices with names and pools of its own.
+To read this number takes 0.5 s, or 1.8 s if each node has 16 devices with names and pools of its own.
 """
 _MOST_NODES = 1 << 15
 """Nodes whose names of devices are remembered."""
 
 
 SubrequestCache = dict[tuple[int, ...], tuple[Subrequest, ...]]
-"""What was made for one plan, by the lists that they are from: roles are many, and lists are few."""
+"""The subrequests made for one plan, by the ids of their lists: roles are many, and lists are few."""
 _ALL: Mapping[str, frozenset[str]] = {}
 
 
 def subrequests(
     role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], cache: SubrequestCache
 ) -> tuple[Subrequest, ...]:
-    """Return how the role's members may get GPUs if all these answers hold, the best first.
+    """Return the subrequests by which the role's members may get GPUs if all these answers hold, the best
+    first.
 
-    Other nodes than those that answers name are left out. An answer with fewer subrequests counts with its
-    last one. A device that no slice offers any more is no GPU.
+    Nodes that no answer names are left out. If an answer has fewer subrequests, its last one counts for the
+    others. A device that no slice offers any more is no GPU.
 
-    With allocationMode All a member takes all matching GPUs of a node. Each number of them is a subrequest of
-    its own here, the largest first.
-    `cache` is for one plan, while nothing changes.
+    With allocationMode All a member takes all matching GPUs of a node. Each number of matching GPUs is a
+    subrequest of its own here, the largest first. `cache` is for one plan, while nothing changes.
     """
     answers = tuple(answers)
     counts = role.gpu_counts or (role.slice.gpus if role.slice else role.gpus,)
@@ -105,12 +106,12 @@ def subrequests(
 
 
 def _lists(answers: Iterable[InTreeAnswer], rank: int) -> list[Mapping[str, frozenset[str]]]:
-    """Return what each answer says for this subrequest, or for its last one."""
+    """Return each answer's list for this subrequest; its last list if it has fewer."""
     return [answer.devices[: rank + 1][-1] if answer.devices else _ALL for answer in answers]
 
 
 def too_many_nodes(gang: str, asking: Iterable[Sequence[InTreeAnswer]]) -> BadValue | None:
-    """Return that the lists have too many nodes for one plan; None if they do not.
+    """Return a cause if the lists have too many nodes for one plan; else None.
 
     `asking`: the answers that count together for some members.
     """
@@ -129,10 +130,12 @@ def too_many_nodes(gang: str, asking: Iterable[Sequence[InTreeAnswer]]) -> BadVa
     return BadValue(f"the claims of gang {gang}", "selectors", value, expected)
 
 
-def too_many(gang: str, lists: int, roles: Iterable[tuple[Role, Iterable[InTreeAnswer]]]) -> BadValue | None:
-    """Return that the answers for the gang's roles have too many lists of matching GPUs; None if they do not.
+def too_many_lists(
+    gang: str, lists: int, roles: Iterable[tuple[Role, Iterable[InTreeAnswer]]]
+) -> BadValue | None:
+    """Return a cause if the answers for the gang's roles have too many lists of matching GPUs; else None.
 
-    `lists`: how many there are, apart from those for different numbers of GPUs.
+    `lists`: their number, without the additional lists for different numbers of GPUs.
     """
     title, most = f"the claims of gang {gang}", MOST_GPU_LISTS
     if lists > most:
@@ -154,8 +157,8 @@ def too_many(gang: str, lists: int, roles: Iterable[tuple[Role, Iterable[InTreeA
 def _subrequests_for_all(
     by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str, Node]
 ) -> Iterator[Subrequest]:
-    """Yield a subrequest for each number of matching GPUs. Its members take all of them, on nodes where all
-    answers name the same devices, and where each of these can be planned."""
+    """Yield a subrequest for each number of matching GPUs. Its members take all matching GPUs of a node. Only
+    nodes count where all answers name the same devices, and where each of these devices can be planned."""
     by_count: dict[int, dict[str, int]] = {}
     for name in by_answer[0] if by_answer else ():
         node, device_names = nodes.get(name), by_answer[0][name]
@@ -187,11 +190,11 @@ def _masks(by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str
 
 
 def _mask_on(node: Node, allowed: frozenset[str] | None) -> int:
-    """Return the mask of a node's GPUs with these names. None: of all that have no taint."""
+    """Return the bit mask of a node's GPUs with the `allowed` names; of all untainted GPUs if it is None."""
     if allowed is None:
         return node.untainted
     mask = _among(_names_on(node), allowed)
-    # Names with pools are always right: the shim may count pools that are not used here.
+    # Names with pools always count, because the shim may count pools that are not used here.
     return mask | (
         _among(tuple(str(device or "") for device in node.devices), allowed) if _name_pools(allowed) else 0
     )
@@ -200,7 +203,7 @@ def _mask_on(node: Node, allowed: frozenset[str] | None) -> int:
 def _names_on(node: Node) -> tuple[str, ...]:
     """Return the names of devices as most answers have them.
 
-    Nodes without a "" in them are alike if these are.
+    Two nodes with equal names are alike, if no name is "".
     """
     remembered = _names_by_node.get(node.name)
     if remembered is None or remembered[0] is not node.devices:
@@ -213,7 +216,7 @@ def _names_on(node: Node) -> tuple[str, ...]:
 def _names(node: Node) -> tuple[str, ...]:
     """Return the devices' names as answers have them, "" for a GPU without a device.
 
-    Also "" where the driver has GPUs in several pools of the node: answers name these with their pools.
+    It is also "" if the driver has GPUs in several pools of the node, because answers then name the pool too.
     """
     pools: dict[str, set[str]] = {}
     for device in filter(None, node.devices):
@@ -231,25 +234,30 @@ def _name_pools(allowed: frozenset[str]) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def _among(names: tuple[str, ...], allowed: frozenset[str]) -> int:
-    """Return the mask of the GPUs with an allowed name. Nodes of a cluster are much alike in these."""
+    """Return the bit mask of the GPUs with an allowed name. Cached, because most nodes have the same
+    names."""
     return mask_of([number for number, name in enumerate(names) if name in allowed])
 
 
 _names_by_node: dict[str, tuple[tuple[Device | None, ...], tuple[str, ...]]] = {}
-"""Node → its devices, and their names: a request with eight subrequests asks for them on all nodes."""
+"""Node → its devices and their names. Kept because a request with eight subrequests reads them on all nodes.
+"""
 
 
 _Masks = dict[str, int]
 """Node → bit mask of GPUs."""
 _MaskCache = dict[tuple[int, ...], _Masks]
-"""What was made for one plan, by what it is from: roles are many, and most have the same answers."""
+"""Masks made for one plan, by the ids of their inputs: roles are many, and most have the same answers."""
 
 
-def limited(request: Request, answers: Mapping[str, Sequence[InTreeAnswer]], snapshot: Snapshot) -> Request:
-    """Return the request, whose members may have no more GPUs than other devices agree with.
+def limit_by_other_devices(
+    request: Request, answers: Mapping[str, Sequence[InTreeAnswer]], snapshot: Snapshot
+) -> Request:
+    """Return the request without GPUs for which no other devices remain that agree with them.
 
-    `answers` has those for the members of each role. If several roles may have the same GPUs of a node, the
-    other devices must be enough for all of them: each role gets what the role with the fewest gets.
+    `answers` has the answers for the members of each role. If several roles may have the same GPUs of a node,
+    the other devices must be enough for all these roles. Then each role gets the GPUs that all of them may
+    have.
     """
     if not any(answer.groups for role_answers in answers.values() for answer in role_answers):
         return request
@@ -293,7 +301,8 @@ def _with_masks(role: Role, cut: Sequence[_Masks], cache: _MaskCache) -> Role:
 def _limit_masks(
     role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, cache: _MaskCache
 ) -> list[_Masks]:
-    """Return node → bit mask of the GPUs that are left, for each subrequest, where an answer has groups."""
+    """Return node → bit mask of the remaining GPUs, for each subrequest, on nodes for which an answer has
+    groups."""
     cut_masks, mask_by_kind = list[_Masks](), dict[object, int]()
     for rank, choice in enumerate(_choices(role)):
         by_answer = [answer.groups[: choice.number][-1] for answer in answers if answer.groups]
@@ -308,7 +317,7 @@ def _limit_masks(
                 if state is None:
                     continue
                 mask, names = masks.get(name, _mask(choice.matching, name, state)), _names_on(state.node)
-                # Nodes are much alike, and this runs on the event loop for each plan.
+                # Equal nodes are computed once, because this runs on the event loop for each plan.
                 kind = (
                     id(of_node),
                     choice.gpus,
@@ -328,7 +337,7 @@ def _mask(matching: Mapping[str, int], name: str, state: NodeState) -> int:
 
 
 def _limit_mask(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gpus: int) -> int:
-    """Return the mask without free GPUs beyond those of as many members as each group is enough for."""
+    """Return the bit mask with no more free GPUs of each group than `group.max_pods` members take."""
     for group in groups:
         free = mask & _mask_on(state.node, group.devices) & (state.free_gpus | state.tainted)
         for _ in range(free.bit_count() - group.max_pods * gpus):
@@ -338,7 +347,7 @@ def _limit_mask(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gp
 
 
 def _align_masks(cut: Sequence[_Masks], matching: Sequence[Mapping[str, int]], snapshot: Snapshot) -> None:
-    """Leave all roles the same GPUs on each node where they had the same."""
+    """Give all roles the same GPUs on each node where they had the same GPUs before."""
     for name in dict.fromkeys(name for masks in cut for name in masks):
         state = snapshot.nodes[name]
         whole = {_mask(role_matching, name, state) for role_matching in matching}

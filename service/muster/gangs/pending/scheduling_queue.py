@@ -1,6 +1,6 @@
-"""Gangs that wait for the planner, and refused gangs that wait until something comes free that may help.
+"""Gangs that wait for the planner, and refused gangs that wait for a change that may help them.
 
-The latter are what kube-scheduler calls the unschedulable pods.
+kube-scheduler has the same two parts: its active queue, and its unschedulable pods.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint
@@ -19,16 +20,27 @@ from muster.gangs.record.gang import Gang, Solving
 FAIR_TURN = 4
 """In one of this many turns, the gang that was planned longest ago comes first."""
 
-_Entry = tuple[bool, int, int, bool, float, str, int]
-"""An entry, in the order of comparison. False comes before True.
 
-The fields: whether it is not one of the first, turn of its last answer (or 0), negative priority, whether it
-is not partially bound. Then: when it was created, its key, number of the entry.
-"""
+class _Entry(NamedTuple):
+    """An entry of the queue. Entries are compared field by field, and False comes before True."""
 
+    not_first: bool
+    """Whether the gang may not go ahead of all others. See `Queue.put`."""
+    last_turn: int
+    """The turn in which the gang was planned last; 0 if it never was, or if turns do not count."""
+    negative_priority: int
+    not_partial: bool
+    """Whether the gang is not partially bound."""
+    created: float
+    """Since when the gang waits, in seconds since the Unix epoch."""
+    key: str
+    """The gang's key."""
+    number: int
+    """Number of the entry. Only the last entry of a gang counts."""
 
-def _below(entry: _Entry, floor: int | None) -> bool:
-    return floor is not None and entry[0] and -entry[2] < floor
+    def is_below(self, floor: int | None) -> bool:
+        """Return whether the gang's priority is below `floor`, and it is not first."""
+        return floor is not None and self.not_first and -self.negative_priority < floor
 
 
 def namespace_of(key: str) -> str:
@@ -37,7 +49,7 @@ def namespace_of(key: str) -> str:
 
 
 class _Order:
-    """Entries in one order. `is_current`: whether an entry still counts.
+    """Entries in one order. `is_current(entry)`: whether the entry still counts.
 
     Entries of resting and held namespaces are stored apart, so that other turns need not look at them.
     """
@@ -55,7 +67,8 @@ class _Order:
         heapq.heappush(self._heap, entry)
 
     def first_entry(self, resting: Collection[str], paused: Collection[str]) -> _Entry | None:
-        """Return the first entry of a namespace that does not rest; else the first of all; None if empty.
+        """Return the first entry of a namespace that does not rest; else the first entry of all; None if
+        empty.
 
         Entries of `paused` namespaces are left out, except for partially bound gangs.
         """
@@ -64,19 +77,21 @@ class _Order:
                 heapq.heappush(self._heap, entry)
         while self._heap:
             entry = self._heap[0]
-            namespace = namespace_of(entry[5])
+            namespace = namespace_of(entry.key)
             if not self._is_current(entry):
                 heapq.heappop(self._heap)
-            elif entry[0] and (namespace in resting or (entry[3] and namespace in paused)):
+            elif entry.not_first and (namespace in resting or (entry.not_partial and namespace in paused)):
                 heapq.heappush(self._apart.setdefault(namespace, []), heapq.heappop(self._heap))
             else:
                 return entry
         heads = ((namespace, self._head(heap)) for namespace, heap in self._apart.items())
-        open_to = (head for namespace, head in heads if head and not (head[3] and namespace in paused))
-        return min(open_to, default=None)
+        allowed = (
+            head for namespace, head in heads if head and not (head.not_partial and namespace in paused)
+        )
+        return min(allowed, default=None)
 
     def tidy(self, current: int) -> None:
-        """Remove entries that no longer count, once they outnumber the others."""
+        """Remove entries that no longer count, once they outnumber the current entries."""
         if len(self) > 2 * current + FAIR_TURN:
             for heap in (self._heap, *self._apart.values()):
                 heap[:] = filter(self._is_current, heap)
@@ -96,10 +111,10 @@ class Queue:
     from other gangs. Apart from that, a partially bound gang does not come before a higher priority, because
     users can make a gang partially bound: they delete a member between Permit and its Binding.
 
-    Each change that frees something puts all gangs that did not fit back into the queue. If changes come
-    faster than the planner answers, old gangs among them would come before a young gang for ever, though the
-    young one fits. So every few turns the planner is asked about the gang that it was asked about longest
-    ago, or never.
+    Each change that frees capacity puts the gangs that did not fit back into the queue. If changes come
+    faster than the planner answers, these old gangs would come before a young gang for ever, although the
+    young gang fits. So every few turns the planner is asked about the gang whose last turn was longest ago,
+    or that had none.
     """
 
     def __init__(self) -> None:
@@ -113,13 +128,14 @@ class Queue:
     def put(
         self, key: str, priority: int, created: float, partial: bool = False, first: bool = False
     ) -> None:
-        """Queue a gang, or move it. `first`: before all that are not."""
+        """Add a gang to the queue, or move it. `first`: the gang goes ahead of every gang without this
+        flag."""
         self._number += 1
         self._entries[key] = self._number
-        place = (-priority, not partial, created, key, self._number)
+        entry = _Entry(not first, 0, -priority, not partial, created, key, self._number)
+        self._by_priority.push(entry)
         last_turn = 0 if first else self._last_turn.get(key, 0)
-        self._by_priority.push((not first, 0, *place))
-        self._by_last_turn.push((not first, last_turn, *place))
+        self._by_last_turn.push(entry._replace(last_turn=last_turn))
         self._tidy()  # without a session nothing is popped
 
     def __len__(self) -> int:
@@ -143,21 +159,21 @@ class Queue:
     ) -> str | None:
         """Remove the next gang and return its key; None if none waits.
 
-        `only_partial`: None too unless the first by priority is partially bound. Gangs of `resting`
-        namespaces come after those of others, except for those that are `first`. `floor`: only a gang of at
-        least this priority, or one that is `first`. `paused`: namespaces whose gangs are left out,
-        except for partially bound ones.
+        `only_partial`: return None unless the first gang by priority is partially bound. Gangs of `resting`
+        namespaces come after other gangs, unless they are `first`. `floor`: return only a gang of at least
+        this priority, or a gang that is `first`. Gangs of `paused` namespaces are left out, except for
+        partially bound gangs.
         """
         entry = self._by_priority.first_entry(resting, paused)
-        if only_partial and (entry is None or entry[3]):
+        if only_partial and (entry is None or entry.not_partial):
             return None
         self._turn += 1
-        if entry is None or _below(entry, floor):
+        if entry is None or entry.is_below(floor):
             return None
         if self._turn % FAIR_TURN == 0 and not only_partial:
             fair = self._by_last_turn.first_entry(resting, paused)
-            entry = entry if fair is None or _below(fair, floor) else fair
-        key = entry[5]
+            entry = entry if fair is None or fair.is_below(floor) else fair
+        key = entry.key
         del self._entries[key]
         self._last_turn[key] = self._turn
         self._tidy()
@@ -168,65 +184,67 @@ class Queue:
             order.tidy(len(self._entries))
 
     def _is_current(self, entry: _Entry) -> bool:
-        return self._entries.get(entry[5]) == entry[6]
+        return self._entries.get(entry.key) == entry.number
 
 
 class SchedulingQueue:
     """Hold each gang as waiting, as refused, or not at all.
 
-    Gangs with equal hints are looked at once, and all hints together. The refusal of a gang that is passed
-    over shows old numbers. It is asked about again from `update_at` on, while no other gang waits for the
-    planner.
+    Gangs with equal hints are checked once, and all hints together. If a gang is not woken by a change, its
+    refusal shows old numbers. From `update_at` on, the planner is asked about such gangs again while no other
+    gang waits.
     """
 
     def __init__(self, ledger: Ledger, extras_s: float) -> None:
         self.update_at: float | None = None
         self._extras_s = extras_s
-        """How much younger members count that their gang can do without."""
+        """Seconds by which a gang counts as younger if it waits only for optional members."""
         self._ledger = ledger
         self._queues = {lane: Queue() for lane in Lane}
         self._refused: dict[QueueingHint, set[str]] = {}
         self._hint_of: dict[str, QueueingHint] = {}
-        """Refused gang → what it must have to fit."""
+        """Refused gang → its hint: what the gang must have to fit."""
         self._hints = HintTable()
         self._watchers = Watchers()
         self._numbers: dict[QueueingHint, int] = {}
-        """Hint → the number of its refusal, in the order of time."""
+        """Hint → number of its refusal. Later refusals have higher numbers."""
         self._number = 0
         self._passed_over = -1
-        """Hints with at most this number were passed over, except for some that may have been asked about."""
+        """Hints up to this number were not woken by a change, except for hints that were asked about
+        meanwhile."""
         self.to_update: list[str] = []
-        """Gangs to be asked about only for their numbers, from the end. They may have been planned since."""
+        """Gangs to be asked about only to update their numbers, the last one first. They may have been
+        planned since."""
         self._lacking: dict[str, int] = {}
-        """Gangs that lack members which they need, waiting or about to: key → priority."""
+        """Gangs that lack required members and wait for the planner, or soon will: key → priority."""
 
-    def wait(self, gang: Gang, lane: Lane, first: bool) -> None:
+    def add_waiting(self, gang: Gang, lane: Lane, first: bool) -> None:
         """Queue the gang for a planner; `first` as in `Queue.put`.
 
-        Members that the gang can do without count as younger. So gangs that lack members which they need come
-        first, but only those that came within that time.
+        A gang that waits only for optional members counts as `extras_s` younger. So gangs that lack required
+        members come first, if they came within this time.
         """
         group, partial = gang.group, gang.has_precedence
         created = group.since
-        if partial:  # it is as old as the first of its members that run
+        if partial:  # it is as old as its oldest bound member
             created = min(created, *(pod.created for pod in group.bound))
         if group.enough_bound:
             created += self._extras_s
         else:
-            self.lacks(gang)
+            self.note_lacking(gang)
         self._queues[lane].put(gang.key, group.priority, created, partial, first)
 
-    def lacks(self, gang: Gang) -> None:
-        """Note that a gang which lacks members that it needs will soon wait for the planner."""
+    def note_lacking(self, gang: Gang) -> None:
+        """Note that the gang will soon wait for the planner, if it lacks required members."""
         if not gang.group.enough_bound:
             self._lacking[gang.key] = gang.group.priority
 
     def any_lacking(self, priority: int) -> bool:
-        """Return whether a gang of this priority, or a higher one, waits for members that it needs."""
+        """Return whether a gang of this priority, or a higher one, waits for required members."""
         return any(lacking_priority >= priority for lacking_priority in self._lacking.values())
 
-    def refused(self, gang: Gang, hint: QueueingHint) -> None:
-        """Note that the gang does not fit now; `hint` is what it must have to fit."""
+    def add_refused(self, gang: Gang, hint: QueueingHint) -> None:
+        """Add a refused gang; `hint` says what it must have to fit."""
         hint = self._hint(gang, hint)
         if hint not in self._refused:
             self._refused[hint] = set()
@@ -237,8 +255,8 @@ class SchedulingQueue:
         self._refused[hint].add(gang.key)
         self._hint_of[gang.key] = hint
 
-    def leave(self, gang: Gang) -> None:
-        """Note that the gang neither waits nor is refused any more."""
+    def remove(self, gang: Gang) -> None:
+        """Remove a gang that neither waits nor is refused any more."""
         for queue in self._queues.values():
             queue.drop(gang.key)
         self._lacking.pop(gang.key, None)
@@ -252,7 +270,7 @@ class SchedulingQueue:
 
     def forget(self, gang: Gang) -> None:
         """Forget a gang that is gone."""
-        self.leave(gang)
+        self.remove(gang)
         for queue in self._queues.values():
             queue.forget(gang.key)
 
@@ -277,7 +295,7 @@ class SchedulingQueue:
     def freed(self, changes: Changes, update_at: float) -> list[str]:
         """Return the refused gangs that changes may help.
 
-        `update_at`: when the numbers of the other gangs are updated.
+        `update_at`: when the numbers of the remaining gangs are updated.
         """
         if changes.anywhere:
             return self._woken(self._refused.keys(), update_at)
@@ -286,7 +304,8 @@ class SchedulingQueue:
         return self._woken(helped, update_at if gained else None)
 
     def _woken(self, helped: Collection[QueueingHint], update_at: float | None) -> list[str]:
-        """Return the gangs with these hints. If the others show old numbers now, note when to update them."""
+        """Return the gangs with these hints. If the other refusals show old numbers now, note when to update
+        them."""
         if update_at is not None and len(helped) < len(self._refused):
             self._passed_over = self._number
             if self.update_at is None:
@@ -294,7 +313,7 @@ class SchedulingQueue:
         return sorted(itertools.chain.from_iterable(self._refused[hint] for hint in helped))
 
     def overtaken(self, gang: Gang, solving: Solving) -> bool:
-        """Return whether what changed since the planner was asked may help a gang that did not fit."""
+        """Return whether changes since the planner was asked may help the gang, which did not fit."""
         since = solving.since
         if since.anywhere:
             return True
@@ -307,13 +326,14 @@ class SchedulingQueue:
         return watchers.touched(changes, self._ledger.existing_pods.labels_of) if changes.of_peers else set()
 
     def _hint(self, gang: Gang, hint: QueueingHint) -> QueueingHint:
-        """Return the hint of this gang, which may hold places or devices that are free for it alone."""
+        """Return the hint of this gang. It is weaker if the gang holds places or devices, which are free for
+        this gang alone."""
         claimants = self._ledger.device_claims.consumers
         holds = gang.retained or (claimants and any(pod.uid in claimants for pod in gang.group.unbound))
         return hint.of_holder() if holds else hint
 
     def update(self) -> None:
-        """Have the gangs asked about that were passed over."""
+        """Have the planner asked about the gangs that no change woke, to update their numbers."""
         old = (self._refused[hint] for hint, at in self._numbers.items() if at <= self._passed_over)
         self.to_update = sorted({*self.to_update, *itertools.chain.from_iterable(old)}, reverse=True)
         self._passed_over, self.update_at = -1, None

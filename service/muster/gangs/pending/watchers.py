@@ -1,11 +1,12 @@
 """Find the hints of refused gangs that a change of other pods concerns.
 
-One pod that changes must not cost a look at each of ten thousand waiting gangs. So each term is stored in one
+A change of one pod must not cost a look at each of ten thousand waiting gangs. So each term is stored in one
 place: under a label that a pod must have to match, and under the namespace if the term names a single one. A
-change meets few places, and looks at each different term there once, however many gangs have it.
+change concerns few places, and each different term in a place is checked once, however many gangs have this
+term.
 
-A user may crowd a place with terms that all have to be looked at. One change looks at MAX_LOOKED_AT at most,
-the least crowded places first. In the other places all hints count as touched: an unnecessary question to the
+A user may crowd a place with many terms. One change checks MAX_LOOKED_AT requirements at most, the least
+crowded places first. In the remaining places all hints count as touched: an unnecessary question to the
 planner is allowed, a missed gang is not.
 """
 
@@ -22,13 +23,13 @@ from muster.gangs.peers.existing_pods import Changes
 MAX_LOOKED_AT = 5_000
 """Selector requirements that one change matches against labels (about 5 ms)."""
 MAX_INTERESTS = 32
-"""Terms and claims of one gang. A gang with more counts as touched by every change."""
+"""Largest number of terms and claims of one gang. A gang with more counts as touched by every change."""
 _VALUES = 16
-"""This many values or namespaces of a term cost as much as one requirement."""
+"""Number of values or namespaces of a term that cost as much as one requirement."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Label = tuple[str, str] | str | None
-"""What a pod must have to match: a label with its value, a label by its key, or nothing."""
+"""The label that a pod must have to match: with its value, by its key only, or None."""
 _Labels = Mapping[str, str]
 _Changed = tuple[str, _Labels, _Labels]
 """A pod that changed: its namespace, the namespace's labels, its own labels."""
@@ -36,11 +37,11 @@ _Changed = tuple[str, _Labels, _Labels]
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """Terms, with the hints that have them."""
+    """Terms of one place in the index, with the hints that have each term."""
 
     terms: dict[PeerTerm, set[QueueingHint]] = field(default_factory=dict)
     hints: dict[QueueingHint, int] = field(default_factory=dict)
-    """Hint → how many of these terms it has."""
+    """Hint → number of these terms that it has."""
     cost: int = 0
     """Requirements of all the terms."""
 
@@ -120,7 +121,7 @@ class Watchers:
             self._leave(term, hint)
 
     def touched(self, changes: Changes, labels_of: Callable[[str], _Labels]) -> set[QueueingHint]:
-        """Return the hints that these changes concern, and perhaps more.
+        """Return the hints that these changes concern, and perhaps others.
 
         `labels_of` returns the labels of a namespace.
         """
@@ -172,7 +173,8 @@ def _namespace(term: PeerTerm) -> str | None:
 
 
 def _least_crowded(term: PeerTerm, places: Mapping[_Label, _Place]) -> _Label:
-    """Return the label to store the term under: of those that it requires, the one with the fewest terms."""
+    """Return the label to store the term under: of the labels that it requires, the label with the fewest
+    terms."""
     required: list[_Label] = [
         (requirement.key, requirement.values[0])
         if requirement.operator == "In" and len(requirement.values) == 1

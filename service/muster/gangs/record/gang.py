@@ -35,14 +35,15 @@ from muster.gangs.record.phases import (
 )
 
 NODE_CHANGED = "NodeChanged"
-"""In the place of a plugin: the node itself voided plans of the gang by its changes."""
+"""Stands for a plugin: the node's own changes voided plans of the gang."""
 PATIENCE = 2
-"""How many plans of a gang a node may void before the gang leaves it out."""
+"""The number of voided plans from which on a gang leaves the node out."""
 ROOM = "NodeResourcesFit"
-"""The plugin that counts what pods take, also those that are not bound yet."""
+"""The plugin that counts what pods take. It also counts pods that are not bound yet."""
 ROOM_AFTER_S, ROOM_EVERY_S = 1.0, 5.0
-"""When a full node is tried again, as a pod that was not bound is gone: so long after that at the earliest,
-so that the scheduler sees it too, and so long after the node was last tried."""
+"""When a full node is tried again after an unbound pod has gone, in seconds. `ROOM_AFTER_S` is the least time
+after the pod went, so that the scheduler has seen it too. `ROOM_EVERY_S` is the least time between two tries
+of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,10 @@ class Exclusion:
     until: float = math.inf
 
     def ends(self, unbound_gone_at: float) -> float:
-        """Return when it ends: a full node earlier, if since then a pod that was not bound is gone.
+        """Return when the exclusion ends.
 
-        Until all other nodes have been tried, it does not end.
+        It does not end before all other nodes have been tried. If the node was full and an unbound pod has
+        gone since, it ends earlier.
         """
         if self.plugin == ROOM and self.since < unbound_gone_at and self.until < math.inf:
             return min(self.until, self.since + ROOM_EVERY_S)
@@ -69,24 +71,22 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class Solving:
-    """A Solve that is not answered yet.
-
-    `floor`: meanwhile no gang of a lower priority is planned; None if any gang is.
-    """
+    """A Solve that is not answered yet."""
 
     solve: Solve
     hint: QueueingHint
-    """What the gang must have to fit, by this request."""
+    """The conditions of this request: what the gang must have to fit."""
     floor: int | None = None
+    """Until the answer comes, no gang of a lower priority is planned; None if any gang may be."""
     partial: bool = False
-    """Whether it is about the fewest members with which the gang starts, and the gang has more."""
+    """Whether the request is for the fewest members with which the gang starts, and the gang has more."""
     since: Changes = field(default_factory=Changes)
-    """What changed since the planner was asked."""
+    """The changes since the planner was asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A member that a running gang lost, and what it had."""
+    """A member that a running gang lost, with the capacity that the member had."""
 
     pod: Pod
     usage: Usage
@@ -96,7 +96,7 @@ class Timer(StrEnum):
     """The kinds of timers of a gang."""
 
     PHASE = "phase"
-    """Ends what the gang waits for in its phase. Dropped when the phase ends."""
+    """Ends the gang's wait in its phase. Dropped when the phase ends."""
     RECOUNT = "recount"
     """Counts the gang after pods have come or gone one after another.
 
@@ -105,9 +105,9 @@ class Timer(StrEnum):
     PARTIAL = "partial"
     """Ends the grace period of a partially bound gang."""
     LOST = "lost"
-    """Ends the time for which the places of members are kept that a running gang lost."""
+    """Ends the time for which a running gang keeps the places of lost members."""
     IN_TREE = "in-tree"
-    """Plans the gang without the answers of in-tree plugins, if these have not come.
+    """Plans the gang without answers of in-tree plugins that have not come.
 
     Dropped when the phase ends.
     """
@@ -119,12 +119,12 @@ class Timer(StrEnum):
 class Gang:
     """One gang, from its first pod to its last. Times are in seconds of the inputs' clock.
 
-    What is true in one phase alone is in `in_phase`. The other fields outlive phases:
+    Facts of one phase are in `in_phase`. The other fields outlive phases:
 
-    - Verdict, event and refusal were published, and are not published twice whatever happened in between.
+    - Verdict, event and refusal: the same one is not published twice, whatever happened in between.
     - A member of the last Permit may be bound, or turn out to be lost, after other phases have followed.
     - A gang stays partially bound, and retains capacity for that, from one plan to the next.
-    - Failed attempts count as a row although planning, plan and withdrawal lie between them.
+    - Withdrawals count as consecutive although the gang passes through other phases between them.
     - Pods come, and the counts of `group` become old, in any phase.
     """
 
@@ -141,51 +141,53 @@ class Gang:
     blocked: tuple[Cause, ...] = ()
     """Causes of its last refusal."""
     helps: tuple[Relaxation, ...] = ()
-    """What the planner found to help against them."""
+    """Changes that would help against these causes: the planner tried each."""
     kinds: tuple[str, ...] = ()
     """Kinds of causes in its last refusal, whatever their numbers."""
     refused_at: float = -math.inf
     """When its last refusal was published."""
     shown_at: float | None = None
-    """When its pods were last told what it waits for; -inf if they were told that it waits no more. None: it
-    is unknown what they show."""
+    """When the conditions of its pods were last set to what the gang waits for. -inf: they were set back,
+    because the gang waits no more. None: their state is unknown."""
     timers: dict[Timer, float] = field(default_factory=dict)
     """Timer → when it expires."""
-    missed: bool = True
-    """Whether not all members of the last Permit were bound."""
-    late: set[str] = field(default_factory=set)
-    """UIDs of the members of the last Permit that were given up. They may still be bound."""
-    elsewhere: frozenset[str] = frozenset()
-    """UIDs of pods that were permitted together with members of this gang and belong to another gang now."""
+    permit_incomplete: bool = True
+    """Whether some members of the last Permit were not bound."""
+    given_up_uids: set[str] = field(default_factory=set)
+    """UIDs of the members of the last Permit whose Bindings were given up. A Binding may still arrive."""
+    permitted_elsewhere_uids: frozenset[str] = frozenset()
+    """UIDs of pods that were permitted with members of this gang and now belong to another gang."""
     retained: set[str] = field(default_factory=set)
-    """UIDs of members whose capacity is retained for the gang's next plan: because it is partially bound, or
-    because it runs and lost them."""
+    """UIDs of members whose capacity is retained for the gang's next plan. The gang is partially bound, or it
+    runs and lost these members."""
     lost: dict[str, Lost] = field(default_factory=dict)
-    """UID → member that it needs and lost while it ran. See `lifecycle/reconciliation.py`."""
+    """UID → member that the running gang lost and needs. See `lifecycle/reconciliation.py`."""
     was_complete: bool = False
     """Whether all required members have been bound at some time.
 
     Lost members are replaced from then on, and no member is evicted because of them.
     """
     attempts: int = 0
-    """Withdrawals in a row."""
-    ended: int = 0
-    """How often in a row a decision about this gang was ended."""
+    """Consecutive withdrawals."""
+    ended_decisions: int = 0
+    """Consecutive decisions about this gang that were ended because other gangs waited."""
     pause_s: float = 0.0
-    """Seconds that the gang had to wait after the last of these."""
+    """Length of the gang's pause after the last ended decision, in seconds."""
     slow: bool = False
-    """Whether the foreground planner ran out of time for it: the background planner decides then."""
-    ask_all: bool = False
-    """Whether the next question is about all members, because the last one was not, and found nothing."""
+    """Whether the foreground planner ran out of time for this gang. The background planner decides about slow
+    gangs."""
+    plan_all_members_next: bool = False
+    """Whether the next request to the planner is for all members. The last one was for the fewest members,
+    and they did not fit."""
     stale: bool = False
     """Whether pods of `group` have changed since it was counted, without effect on the phase.
 
     A gang of thousands is not counted again for each pod.
     """
-    landed: int = 0
-    """Members that were seen bound since `group` was counted."""
-    arrived: tuple[float, float] | None = None
-    """When the first and the last pod came that no plan was requested for; None if there are none."""
+    bound_since_count: int = 0
+    """Number of members that were seen bound since `group` was counted."""
+    arrival_window: tuple[float, float] | None = None
+    """When the first and the last pod came since the planner was last asked; None if no pod came."""
     exclusions: dict[tuple[Asks, str], Exclusion] = field(default_factory=dict)
     """(requests of the refused pod, node) → exclusion. Role names may change as other pods come and go."""
     refusals: dict[tuple[Asks, str], int] = field(default_factory=dict)
@@ -199,15 +201,15 @@ class Gang:
         self.keep_exclusions(lambda _, exclusion: exclusion.ends(unbound_gone_at) > now)
 
     def keep_exclusions(self, stays: Callable[[str, Exclusion], bool]) -> None:
-        """Forget the exclusions that do not stay, by their node."""
+        """Remove the exclusions for which `stays(node, exclusion)` is false."""
         pairs = self.exclusions.items()
         self.exclusions = {pair: exclusion for pair, exclusion in pairs if stays(pair[1], exclusion)}
 
     def leave_out(self, node: str, pods: Iterable[Pod], now: float) -> bool:
         """Count that a change of the node voids a plan for these pods.
 
-        From the second time on, leave the node out until all others were tried, and then for a time that
-        grows. Return whether that is new.
+        From the second time on, leave the node out: first until all other nodes were tried, then for a time
+        that grows. Return whether the node was not left out before.
         """
         self.voided[node] += 1
         if self.voided[node] < PATIENCE:
@@ -221,7 +223,8 @@ class Gang:
         return is_new
 
     def forget_refusals(self, node: str) -> None:
-        """Try a node again that has changed. The node can't end its own exclusion by that."""
+        """Allow a node again because it has changed. This does not end an exclusion that the node's own
+        changes caused (`NODE_CHANGED`)."""
         if not self.refusals and not self.exclusions:
             return
         self.keep_exclusions(lambda name, exclusion: name != node or exclusion.plugin == NODE_CHANGED)
@@ -255,7 +258,7 @@ class Gang:
 
     @property
     def plan(self) -> Plan | None:
-        """Return the plan in whose course it is, or by which it runs; None if there is none."""
+        """Return the plan that the gang follows or runs by; None if it has no plan."""
         match self.in_phase:
             case Planned(plan) | Reserving(plan) | Permitted(plan) | Running(plan):
                 return plan
@@ -278,10 +281,11 @@ class Gang:
 
     @property
     def is_partially_bound(self) -> bool:
-        """Return whether too few members are bound, and never were enough.
+        """Return whether some members are bound, and enough members never were.
 
-        Bindings are not atomic: a refused Binding, a crash or a deleted pod can leave a gang like that. Once
-        all required members have been bound, lost members are replaced and no member is evicted.
+        Bindings of a gang are not atomic, so a refused Binding, a crash or a deleted pod can leave it
+        partially bound. Once all required members have been bound, lost members are replaced and no member is
+        evicted.
         """
         return not self.was_complete and bool(self.group.bound) and not self.group.enough_bound
 
@@ -289,8 +293,8 @@ class Gang:
     def has_precedence(self) -> bool:
         """Return whether the gang comes before others of its priority.
 
-        That is so if it is partially bound. It is also so if its waiting members replace what it lost: each
-        asks for what a lost member had, and they are as many as the gang needs.
+        A partially bound gang has precedence. So has a gang whose waiting members replace lost ones: each
+        requests as much as a lost member had, and together with the bound members they are enough.
         """
         group, lost_sizes = self.group, Counter(_size(member.pod) for member in self.lost.values())
         if not lost_sizes or any(_size(pod) not in lost_sizes for pod in group.unbound):
@@ -304,7 +308,7 @@ class Gang:
 
     @property
     def idle_places(self) -> set[str]:
-        """Return the UIDs of the members with a place, reserved or retained, and no Binding under way."""
+        """Return the UIDs of the members that have a reserved or retained place and no Binding under way."""
         return (self.reserved | self.retained) - self.awaited.keys()
 
     def enter(self, trigger: Trigger, to: InPhase) -> None:
@@ -323,9 +327,9 @@ class Gang:
 
 
 def _size(pod: Pod) -> tuple[object, ...]:
-    """Return what the pod takes of a node, its role and its priority."""
+    """Return the pod's role, priority, and requests."""
     gpus = (pod.fewest_gpus, pod.gpu_counts, pod.gpu_resource, pod.slice)
-    return (pod.wishes.role, pod.priority, pod.resources, *gpus)
+    return (pod.topology_request.role, pod.priority, pod.resources, *gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,9 +352,9 @@ class GangView:
     queue: str = ""
     """Queue of its PodGroup; "" if it has none."""
     causes: tuple[CauseView, ...] = ()
-    """What blocks it now, and what helps against each of these in general."""
+    """The causes that block the gang now, each with the general advice."""
     helps: tuple[str, ...] = ()
-    """What would help it now, the cheapest first: each was tried."""
+    """Changes that would help the gang now, the cheapest first. The planner tried each."""
     gpus_bound: int = 0
     """Whole GPUs of its bound members."""
     gpus_waiting: int = 0
@@ -358,7 +362,8 @@ class GangView:
     nodes: tuple[str, ...] = ()
     """The nodes of its bound members."""
     position: int | None = None
-    """1 for the gang in line that is planned next. It is there in answers about all gangs."""
+    """Position in the queue: 1 for the gang that is planned next. Only answers about all gangs have
+    positions."""
 
 
 def view(gang: Gang) -> GangView:
@@ -388,7 +393,7 @@ def view(gang: Gang) -> GangView:
 
 
 def blocks(gang: Gang) -> tuple[Cause, ...]:
-    """Return what blocks the gang in its phase."""
+    """Return the causes that block the gang in its phase."""
     match gang.phase:
         case Phase.UNPLACEABLE:
             return gang.blocked
@@ -401,14 +406,15 @@ def blocks(gang: Gang) -> tuple[Cause, ...]:
 
 
 class Timers:
-    """The timers of all gangs. A gang has one of each kind; setting it again moves it."""
+    """The timers of all gangs. A gang has one timer of each kind; setting a timer again moves it."""
 
     def __init__(self, gangs: Mapping[str, Gang], now: Callable[[], float]) -> None:
         self._gangs = gangs
         self.now = now
         self._heap: list[tuple[float, str, Timer]] = []
         self._set_at: dict[tuple[str, Timer], float] | None = None
-        """(key, timer) → when it was set, since nothing can be seen; None while all watches work."""
+        """(key, timer) → when the timer was set while a watch was interrupted; None while all watches work.
+        """
 
     def set(self, gang: Gang, when: float, timer: Timer = Timer.PHASE) -> None:
         """Set the gang's timer to expire at `when`."""
@@ -420,8 +426,8 @@ class Timers:
     def set_earlier(self, gang: Gang, when: float) -> None:
         """Set the timer of the gang's phase, unless it expires earlier.
 
-        A timer that is due earlier stays as it was set: set again, it would look as if the service had stood
-        still since then.
+        An earlier timer is not set again. Setting an overdue timer again would look as if the service had
+        stood still since then.
         """
         if when < gang.timers.get(Timer.PHASE, math.inf):
             self.set(gang, when)
@@ -432,7 +438,7 @@ class Timers:
             self.set(gang, when, timer)
 
     def hand_on(self, before: Gang, gang: Gang, timer: Timer) -> None:
-        """Set a gang's timer for another gang that has its pods now.
+        """Set the timer of gang `before` for the gang that now has its pods.
 
         The timer keeps the time at which it was set.
         """
@@ -460,14 +466,14 @@ class Timers:
             yield gang, timer
 
     def pause(self) -> None:
-        """Note that nothing can be seen from now on, until `postpone`."""
+        """Note that the cluster cannot be seen from now on, until `postpone`."""
         if self._set_at is None:
             self._set_at = {}
 
     def postpone(self, seconds: float) -> None:
-        """Postpone all timers by the seconds in which nothing could be seen.
+        """Postpone all timers by the seconds in which the cluster could not be seen.
 
-        A timer that was set meanwhile is postponed only by the time since then.
+        A timer that was set in this time is postponed only by the time since it was set.
         """
         set_at, self._set_at = self._set_at or {}, None
         for gang in self._gangs.values():

@@ -1,4 +1,5 @@
-"""The phases of a gang's life, what holds in each, and the triggers that move it from one to the next.
+"""The phases of a gang's life, the facts that hold in each phase, and the triggers that move a gang to the
+next phase.
 
 Some of the phases hold a plan.
 
@@ -37,8 +38,8 @@ class Plan:
     batch: Batch
     trace_id: str = ""
     annotations: tuple[dict[str, str], ...] | None = None
-    """Annotations of each member's Binding in that order, without their time; None if a member has moved
-    since."""
+    """Annotations of each member's Binding, in the order of `order` and without their time. None if a member
+    has moved since they were made."""
     filter_answer: FilterAnswer | None = None
 
     @property
@@ -58,7 +59,7 @@ class Plan:
 
 
 def usages(decision: Placed, pods: dict[str, Pod]) -> tuple[Usage, ...]:
-    """Return what a plan takes, member by member."""
+    """Return the capacity that each member of a plan takes."""
     return tuple(
         Usage(place.uid, place.node, pods[place.uid].resources, gpus=mask_of(place.gpus), units=place.units)
         for place in decision.members
@@ -82,9 +83,9 @@ class Phase(StrEnum):
 
 
 class InPhase:
-    """What is true of a gang in its phase alone.
+    """The facts about a gang that hold only in its phase.
 
-    A transition replaces the object. So nothing of a phase can be read after it.
+    A transition replaces the object, so facts of an earlier phase cannot be read.
     """
 
     __slots__ = ()
@@ -143,11 +144,12 @@ class Permitted(InPhase):
 
     phase = Phase.PERMITTED
     plan: Plan | None = None
-    """None if the Bindings are of an earlier session, or of pods that were members of another gang."""
+    """None if the Bindings belong to an earlier session, or to pods that were members of another gang."""
     answer: PermitAnswer | None = None
-    """What the shim was told, so that it is told the same again; None if `plan` is."""
+    """The answer to the shim's Permit, kept so that a repeated call gets the same answer. None if `plan` is
+    None."""
     awaited: dict[str, float] = field(default_factory=dict)
-    """UID of each member whose Binding may be under way → when to give it up."""
+    """UID of each member whose Binding may be under way → when to give the Binding up."""
     why_lost: str = ""
     """Why a member was given back; "" if none was."""
 
@@ -174,7 +176,8 @@ class GivenUp(InPhase):
 
     phase = Phase.GIVEN_UP
     evicting: frozenset[str] = frozenset()
-    """UIDs of the members that it asked to evict. Empty once it is part of a gang that was complete."""
+    """UIDs of the members whose eviction was requested. Empty once the gang has joined a gang that was
+    complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +186,11 @@ class Finished(InPhase):
 
     phase = Phase.FINISHED
     awaited: Mapping[str, float]
-    """What the gang awaited at its end, for the gangs that have its pods now."""
+    """The Bindings awaited when the gang ended, for the gangs that now have its pods."""
 
 
 class Trigger(StrEnum):
-    """What moves a gang to another phase."""
+    """Reasons for which a gang moves to another phase."""
 
     MEMBERS_MISSING = "fewer members are there than it needs"
     ILL_FORMED = "its pods contradict themselves or each other"
@@ -226,7 +229,7 @@ _OPEN = (
 )
 """The phases in which the members alone decide what comes next.
 
-A permitted gang is open once all its Bindings are settled, one that is given up once none of its members is
+A permitted gang is open once all its Bindings are settled. A gang that was given up is open once no member is
 bound.
 """
 

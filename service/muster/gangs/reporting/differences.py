@@ -1,8 +1,8 @@
-"""Tell where containers have other GPUs than the planned ones, once for each pod.
+"""Report pods whose containers have other GPUs than the planned ones, once for each pod.
 
-A node agent reports it, or the pod's claims hold other devices of a DRA driver than its plan names. Pods and
-claims are seen by two watches: what claims hold may be older than the pod's Binding. So a difference by
-claims is told when it has lasted.
+Either a node agent reports other GPUs, or the pod's claims hold other devices of a DRA driver than its plan
+names. Pods and claims are seen by two watches, so a claim may be older than the pod's Binding. A difference
+by claims is therefore reported only after `LASTS_S`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.reporting.publisher import Publisher
 
 LISTED = 20
-"""Pods that are named in the status."""
+"""Largest number of pods that are named in the status."""
 LASTS_S = 5.0
-"""Seconds after which claims that differ from the plan are told."""
+"""Seconds after which claims that differ from the plan are reported."""
 
 
 class Differences:
-    """Pods whose containers have other GPUs. What an agent found, or claims hold, counts as taken."""
+    """Pods whose containers have other GPUs than planned. The GPUs that an agent found, or claims hold, count
+    as taken."""
 
     def __init__(self, publisher: Publisher, ledger: Ledger) -> None:
         self._publisher = publisher
@@ -31,9 +32,9 @@ class Differences:
         self._pods: dict[str, Pod] = {}
         """Bound pods whose plan names devices, or whose agent found other GPUs."""
         self._due: dict[str, float] = {}
-        """UID → when to tell what its claims hold, in order."""
+        """UID → when to report the difference by its claims, the first one first."""
         self._sentences: dict[str, str] = {}
-        """UID → the sentence that holds."""
+        """UID → the sentence about the present difference."""
         self._posted: dict[str, str] = {}
         """UID → the sentence of the last event."""
 
@@ -50,12 +51,12 @@ class Differences:
             self._judge(pod)
 
     def claims_changed(self, uids: Iterable[str]) -> None:
-        """Judge these pods anew: their claims hold something else."""
+        """Compare these pods again, because their claims changed."""
         for pod in (self._pods[uid] for uid in uids if uid in self._pods):
             self._judge(pod)
 
     def node_changed(self, name: str) -> None:
-        """Judge the pods of a node anew: it may have other devices."""
+        """Compare the pods of a node again, because its devices may have changed."""
         self.claims_changed(self._ledger.on_node(name))
 
     def forget(self, uid: str) -> None:
@@ -64,7 +65,7 @@ class Differences:
         self._forget_difference(uid)
 
     def tick(self) -> None:
-        """Tell what has lasted long enough."""
+        """Report the differences that have lasted long enough."""
         for uid in [uid for uid, due in self._due.items() if due <= self._publisher.now]:
             del self._due[uid]
             self._tell(uid, self._by_claims(self._pods[uid]))
@@ -74,12 +75,12 @@ class Differences:
         return next(iter(self._due.values()), None)
 
     def post_all(self) -> None:
-        """Post the events that were not posted yet, when this service begins to speak."""
+        """Post the events that were not posted yet, because a shim has connected."""
         for uid in self._sentences:
             self._post(uid)
 
     def notes(self) -> list[str]:
-        """Return a sentence for each of the first pods, and how many more there are."""
+        """Return a sentence for each of the first pods, and a sentence with the number of further pods."""
         pods = sorted((self._pods[uid] for uid in self._sentences), key=lambda pod: (pod.namespace, pod.name))
         listed = [f"pod {pod.namespace}/{pod.name}: {self._sentences[pod.uid]}" for pod in pods[:LISTED]]
         more = len(pods) - len(listed)
@@ -97,9 +98,11 @@ class Differences:
             self._due.setdefault(pod.uid, self._publisher.now + LASTS_S)
 
     def _by_claims(self, pod: Pod) -> str:
-        """Return how the devices that the pod's claims hold differ from the planned ones, "" if they do not.
+        """Return a sentence on how the devices of the pod's claims differ from the planned ones; "" if they
+        do not.
 
-        Claims that hold too few say nothing: others of the pod may not have been seen yet.
+        Claims with too few devices are no difference, because other claims of the pod may not have been seen
+        yet.
         """
         planned, node = set(pod.devices), self._ledger.nodes.get(pod.node)
         claimed = self._ledger.device_claims.devices_of(pod.uid)

@@ -1,4 +1,4 @@
-"""Who has which GPUs, and what is known of one gang: read for people, and changed by nothing here."""
+"""Report which pods have which GPUs, and the details of one gang. This module changes nothing."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from muster.gangs.record.gang import Gang, GangView
 
 
 @dataclass(frozen=True, slots=True)
-class GpusTaken:
-    """What one pod takes of the GPUs of a node.
-
-    `gang` is the key of its gang, "" if it is no member of one. `gpus` is the bit mask of its GPUs.
-    `unindexed` counts GPUs with unknown indices. With `units`, it has that much memory of each GPU.
-    `reserved`: a plan or a Binding in flight holds them, and the pod is not seen bound yet.
-    """
+class PodGpus:
+    """The GPUs of a node that one pod has."""
 
     gang: str
+    """Key of its gang; "" if it is no member of a gang."""
     pod: str
     node: str
     gpus: int
+    """Bit mask of its GPUs."""
     unindexed: int
+    """Number of its GPUs with unknown indices."""
     units: int
+    """GiB of memory that it has of each GPU; 0 for whole GPUs."""
     reserved: bool
+    """Whether a plan or a Binding under way holds the GPUs, and the pod is not seen bound yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """How many GPUs of a node a gang has, or is to have; "" for all pods that are no members of gangs."""
+    """The number of GPUs of a node that a gang has, or is planned to have. Namespace and name are "" for all
+    pods of no gang."""
 
     namespace: str
     gang: str
@@ -55,17 +56,17 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class GangDetails:
-    """What is known of one gang: `places` of the members that have one, and nodes that were refused."""
+    """Details of one gang: `places` of members, the number of members without a place, and refused nodes."""
 
     view: GangView
-    places: tuple[GpusTaken, ...]
+    places: tuple[PodGpus, ...]
     without_place: int
     refused: tuple[Refused, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AskAlternatives:
-    """What a planner is asked: the cluster without the gang, and the gang with all its places."""
+    """A question for a planner: the cluster without the gang, and the gang with all its places."""
 
     gang: str
     snapshot: Snapshot
@@ -73,22 +74,23 @@ class AskAlternatives:
     excluded: Mapping[str, Mapping[str, str]]
 
 
-def gpus_taken(
+def gpus_of_pods(
     ledger: Ledger, nodes: Iterable[str], gangs_of: Callable[[Iterable[str]], Mapping[str, str]]
-) -> list[tuple[GpusTaken, ...]]:
-    """Return what pods take of the GPUs of each of these nodes. `gangs_of` returns UID → gang."""
+) -> list[tuple[PodGpus, ...]]:
+    """Return the GPUs of each pod, for each of these nodes. `gangs_of` returns UID → gang."""
     usages = [
         [(uid, usage) for uid, usage in ledger.used_on(node).items() if holds_gpus(usage)] for node in nodes
     ]
     gang_of = gangs_of(uid for pairs in usages for uid, _ in pairs)
     return [
-        tuple(_gpus_taken(usage, gang_of.get(uid, ""), "", uid not in ledger.bound) for uid, usage in pairs)
+        tuple(_pod_gpus(usage, gang_of.get(uid, ""), "", uid not in ledger.bound) for uid, usage in pairs)
         for pairs in usages
     ]
 
 
-def owners(usages: Iterable[GpusTaken], gangs: Mapping[str, Gang]) -> tuple[Owner, ...]:
-    """Return who has the GPUs of a node, by name. Gangs with slices of one GPU count it each."""
+def owners(usages: Iterable[PodGpus], gangs: Mapping[str, Gang]) -> tuple[Owner, ...]:
+    """Return the gangs that have GPUs of a node, by name. A GPU with slices of several gangs counts for each
+    gang."""
     masks: Counter[tuple[str, str]] = Counter()
     unindexed: Counter[tuple[str, str]] = Counter()
     for usage in usages:
@@ -100,25 +102,25 @@ def owners(usages: Iterable[GpusTaken], gangs: Mapping[str, Gang]) -> tuple[Owne
 
 
 def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
-    """Return what is known of a gang."""
+    """Return the details of a gang."""
     places = tuple(_places(ledger, gang))
     excluded = sorted(gang.exclusions.items(), key=_node)
     refused = tuple(Refused(node, exclusion.plugin, exclusion.message) for (_, node), exclusion in excluded)
     return GangDetails(view, places, gang.group.present - len(places), refused)
 
 
-def _places(ledger: Ledger, gang: Gang) -> Iterator[GpusTaken]:
+def _places(ledger: Ledger, gang: Gang) -> Iterator[PodGpus]:
     usages_by_node: dict[str, Mapping[str, Usage]] = {}
     for pod in sorted(gang.group.members, key=lambda pod: (pod.name, pod.uid)):
         if (usage := ledger.usage(pod.uid)) is not None:
             if usage.node not in usages_by_node:
                 usages_by_node[usage.node] = ledger.used_on(usage.node)
             usage = usages_by_node[usage.node][pod.uid]
-            yield _gpus_taken(usage, gang.key, pod.name, pod.uid not in ledger.bound)
+            yield _pod_gpus(usage, gang.key, pod.name, pod.uid not in ledger.bound)
 
 
-def _gpus_taken(usage: Usage, gang: str, pod: str, reserved: bool) -> GpusTaken:
-    return GpusTaken(gang, pod, usage.node, usage.gpus, usage.unindexed_gpus, usage.units, reserved)
+def _pod_gpus(usage: Usage, gang: str, pod: str, reserved: bool) -> PodGpus:
+    return PodGpus(gang, pod, usage.node, usage.gpus, usage.unindexed_gpus, usage.units, reserved)
 
 
 def _node(item: tuple[tuple[object, str], object]) -> str:
@@ -129,9 +131,9 @@ _NOBODY = ("", "")
 
 
 def with_holders(refused: Unplaceable, priority: int, ledger: Ledger, pods: Mapping[str, Pod]) -> Unplaceable:
-    """Return the refusal with a further cause: who has the GPUs where the gang nearly fits.
+    """Return the refusal with a further cause: the gangs that have the GPUs where the gang nearly fits.
 
-    `pods`: by UID, those that claim a gang. `priority` is that of the refused gang.
+    `pods`: UID → pod, of all pods that claim a gang. `priority` is the refused gang's.
     """
     own_gang = (refused.gang.namespace, refused.gang.name)
     gpus: dict[tuple[str, str], int] = {}

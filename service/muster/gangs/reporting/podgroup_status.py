@@ -1,10 +1,10 @@
-"""The status of PodGroup objects: what phase their gangs are in, written rarely.
+"""The status of PodGroup objects: the phase of their gangs, written rarely.
 
-When a gang may have changed, its PodGroup is noted, looked at `status_s` later, and written if its status
-differs then. So it is written at most once in that time, however many pods came or were bound. If only the
-numbers of a sentence changed, it is written at most every `numbers_s`. Plans that are made and withdrawn
-again before anything is bound show as one phase (Planning). If the object shows another status than was
-written last, it is written again: an older write landed after it, or a user edited it.
+When a gang may have changed, its PodGroup is noted. After `status_s` the status is computed, and written if
+it differs. So it is written at most once in that time, however many pods came or were bound. If only the
+numbers of a sentence changed, it is written at most every `numbers_s`. Plans that are withdrawn before a
+member is bound show as one phase (Planning). If the object shows another status than the last written one,
+the status is written again: an older write arrived later, or a user edited the object.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BEGUN = frozenset(map(shown, (Phase.PERMITTED, Phase.RUNNING, Phase.GIVEN_UP, P
 
 @dataclass(slots=True)
 class _Written:
-    """The last status written of a PodGroup object, and what the object shows as far as is known."""
+    """The last status written to a PodGroup object, and the status that the object last showed."""
 
     uid: str
     status: PodGroupStatus | None
@@ -47,7 +47,7 @@ class _Written:
 
 
 class PodGroupStatuses:
-    """Decide which PodGroups to look at, and what each shows.
+    """Decide when the status of a PodGroup is written, and compute it.
 
     `gangs_of` returns the gangs of a name, with fresh counts.
     """
@@ -76,7 +76,7 @@ class PodGroupStatuses:
         active = self._publisher.listening()
         if active and not self._active:
             keys = set(self._roster.pod_groups)
-            self._written.clear()  # another service may have written since
+            self._written.clear()  # another replica may have written statuses meanwhile
         self._active = active
         for key in keys:
             self._note(key)
@@ -86,9 +86,9 @@ class PodGroupStatuses:
             self._look(key)
 
     def shows(self, group: PodGroup) -> None:
-        """Take in what the object shows now.
+        """Take in the status that the object shows now.
 
-        It may be an older write of this service; the next one is then seen soon.
+        It may be an older write of this service. Then the next write is seen soon.
         """
         last = self._written.get(group.key)
         if last is not None and last.uid == group.uid and last.shown != group.status:
@@ -96,7 +96,8 @@ class PodGroupStatuses:
             self._note(group.key)
 
     def next_deadline(self) -> float | None:
-        """Return when a status is due without an input, in seconds of the inputs' clock; None if none is."""
+        """Return when a status is due without an input, in seconds of the inputs' clock; None if no status is
+        due."""
         return min(self._due.values(), default=None)
 
     def _note(self, key: PodGroupKey) -> None:
@@ -133,10 +134,12 @@ class PodGroupStatuses:
 def _status_of(
     group: PodGroup, pods: Iterable[Pod], gangs: Sequence[Gang], last: PodGroupStatus | None = None
 ) -> PodGroupStatus:
-    """Return the status of the gangs of a PodGroup, oldest first: other owners may use the name again.
+    """Return the status of a PodGroup. It may have several gangs, because other owners may use the name
+    again.
 
-    The counts are those of all gangs. Phase, domain and reason are those of the first gang that does not run
-    yet, or of the last. `last` is what was shown before: a domain stays shown while members are there.
+    The counts are over all gangs, which are sorted by age. Phase, domain and reason are those of the oldest
+    gang that does not run yet, or of the newest gang. `last` is the previous status: its domain stays while
+    members are placed.
     """
     pods = list(pods)
     present_pods = [pod for pod in pods if pod.present]
@@ -146,7 +149,7 @@ def _status_of(
     refused = gang.verdict is not None and gang.verdict.outcome is Outcome.REFUSED
     phase = gang.phase
     if phase is Phase.PLANNING and refused:
-        phase = Phase.UNPLACEABLE  # it is only asked about again
+        phase = Phase.UNPLACEABLE  # the planner is only asked about it again
     placed_count = sum(bool(pod.node) for pod in present_pods) + sum(
         not pod.node and any(pod.uid in other_gang.awaited for other_gang in gangs) for pod in present_pods
     )

@@ -1,6 +1,6 @@
 """Publish verdicts to the shim and events to users, each once.
 
-A refusal costs a scheduling cycle and a condition of each pod. So it is published once for each set of
+A refusal costs a scheduling cycle and a condition of each pod. So a refusal is published once for each set of
 causes, to the members that have not received it. If only its numbers change, it is published again at a slow
 rate. Events are posted only on the gang's first pod and on its PodGroup or controller, however many members
 the gang has.
@@ -31,14 +31,15 @@ from muster.gangs.record.gang import Gang, Timer, Timers
 from muster.gangs.record.phases import Phase
 
 _ONCE_PER_STATE = (EventReason.WAITING, EventReason.UNPLACEABLE)
-"""Events whose numbers change with the cluster: one is posted for the state, not one for each number."""
+"""Events whose numbers change with the cluster. An event is posted once for the state, and not for each
+number."""
 
 Kinds = tuple[str, ...]
-"""The kinds of causes in a refusal, whatever their numbers."""
+"""The kinds of causes in a refusal, without their numbers."""
 
 
 class Publisher:
-    """Gather instructions. `listening` returns whether a shim is connected to carry them out."""
+    """Collect instructions. `listening` returns whether a shim is connected to carry them out."""
 
     def __init__(
         self, settings: Settings, timers: Timers, numbers: Iterator[int], listening: Callable[[], bool]
@@ -64,7 +65,7 @@ class Publisher:
         return out
 
     def moved(self, gang: Gang, why: str) -> None:
-        """Say that the gang has entered another phase."""
+        """Add the instruction `Moved`: the gang has entered another phase."""
         group, link = gang.group, ""
         if gang.phase is Phase.PLANNING:
             link = next((pod.traceparent for pod in group.unbound if pod.traceparent), "")
@@ -116,15 +117,16 @@ class Publisher:
         self.emit(gang, event, text)
 
     def forget(self, gang: Gang) -> None:
-        """Forget what was published about the gang, because it no longer holds or no shim received it."""
+        """Forget the published verdict and condition of the gang, because they no longer hold or no shim
+        received them."""
         gang.verdict = gang.shown_at = None
 
     def show_waiting(self, gang: Gang) -> None:
-        """Let the waiting pods of an incomplete gang say what it waits for.
+        """Set a condition on the waiting pods of an incomplete gang: the cause for which it waits.
 
-        No scheduling cycle says it: the shim holds these pods before the first. Pods that have come since are
-        told now, the others `numbers_s` after the last time, or up to half as much later. So gangs that were
-        told in one Tick are not all told again in one. It is repeated, because a write may fail.
+        No scheduling cycle sets this condition, because the shim holds these pods before the first cycle. New
+        pods get it now, the others `numbers_s` after the last time, because a write may fail. A delay of up
+        to half this time spreads the gangs over several Ticks.
         """
         cause = gang.group.waits_for
         if cause is None or not self.listening():
@@ -138,7 +140,7 @@ class Publisher:
         self._out.append(ShowWaiting(namespace, gang.waiting(), reason, short(gang.reason), renew))
 
     def waiting_is_over(self, gang: Gang) -> None:
-        """Take back what the pods say: the gang is complete, or its pods say something else."""
+        """Take back the condition of waiting: the gang is complete, or its pods get another reason."""
         if self.listening() and gang.shown_at != -math.inf:
             gang.shown_at = -math.inf
             self._out.append(ShowWaiting(gang.group.gang.namespace, gang.waiting()))
@@ -148,8 +150,8 @@ class Publisher:
     ) -> None:
         """Post one event on the gang, once for each change of state.
 
-        It is posted on the first of `pods` by name; by default they are the waiting members. It is also
-        posted on the gang's PodGroup; if it has none, on the controller of that pod.
+        The event is posted on the first of `pods` by name. By default `pods` are the waiting members. It is
+        also posted on the gang's PodGroup, or, without a PodGroup, on the controller of that pod.
         """
         announcement = (reason, "" if reason in _ONCE_PER_STATE else message)
         pods = pods or gang.waiting()
@@ -174,12 +176,13 @@ def _controller(gang: Gang, uid: str) -> Controller | None:
 
 
 def short(text: str) -> str:
-    """Cut the text to the length of our sentences: a plugin or the planner may return any length."""
+    """Cut the text to the largest length of our sentences, because plugins and the planner may return any
+    length."""
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
 
 
 def kinds_of(causes: Iterable[Cause]) -> Kinds:
-    """Return the facts of causes apart from their numbers and the places where they were counted."""
+    """Return the facts of causes without their numbers and the domains where these were counted."""
     return tuple(_kind(cause) for cause in causes if not isinstance(cause, RoomTaken))
 
 

@@ -12,17 +12,16 @@ from muster.gangs.record.gang import Gang, blocks
 
 @dataclass(slots=True)
 class NamespaceTally:
-    """What there is of the gangs of one namespace.
-
-    `causes`: gangs by the kind of cause that blocks them now. A gang with two kinds counts for both.
-    `gpus`: whole GPUs of members, by whether these are bound. `oldest`: creation of the oldest gang that has
-    members to bind.
-    """
+    """Counts of the gangs of one namespace."""
 
     phases: Counter[str] = field(default_factory=Counter)
+    """Phase → gangs."""
     causes: Counter[str] = field(default_factory=Counter)
+    """Kind of cause that blocks them now → gangs. A gang with two kinds counts for both."""
     gpus: Counter[str] = field(default_factory=lambda: Counter(bound=0, waiting=0))
+    """Whole GPUs of bound and of waiting members."""
     oldest: float = math.inf
+    """Creation of the oldest gang with members to bind, in seconds since the Unix epoch."""
 
     def count(self, gang: Gang) -> None:
         """Count a gang."""
@@ -34,7 +33,7 @@ class NamespaceTally:
             self.oldest = min(self.oldest, gang.group.since)
 
     def add(self, tally: NamespaceTally) -> None:
-        """Add what was counted of another namespace."""
+        """Add the counts of another namespace."""
         self.phases += tally.phases
         self.causes += tally.causes
         self.gpus.update(tally.gpus)
@@ -43,17 +42,17 @@ class NamespaceTally:
 
 @dataclass(slots=True)
 class Tally:
-    """What there is of gangs.
-
-    `phases`, `queues`: gangs by phase, and by the queue of their PodGroup. `oldest`: phase → creation of the
-    oldest gang in it that has members to bind. `reserved`: members with reservations, by kind.
-    """
+    """Counts of gangs."""
 
     phases: Counter[str] = field(default_factory=Counter)
+    """Phase → gangs."""
     queues: Counter[str] = field(default_factory=Counter)
+    """Queue of their PodGroup → gangs."""
     oldest: dict[str, float] = field(default_factory=dict)
+    """Phase → creation of its oldest gang with members to bind, in seconds since the Unix epoch."""
     partially_bound: int = 0
     reserved: Counter[str] = field(default_factory=Counter)
+    """Kind of reservation → members."""
     namespaces: dict[str, NamespaceTally] = field(default_factory=dict)
 
     def add(self, gang: Gang) -> None:

@@ -1,4 +1,4 @@
-"""Each field of `Wishes`: a PodGroup may state it for its pods, and members must agree on it.
+"""Each field of `TopologyRequest`: a PodGroup may state it for its pods, and members must agree on it.
 
 A field that is added without the two would have no effect, or only that of the first member.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.domain.constraints import MaxPer
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Segment
 from muster.gangs.membership.consistency import disagreements
@@ -31,19 +31,24 @@ STATED: dict[str, Any] = {
 
 
 def member(name: str, **stated: Any) -> Pod:
-    return pod(name, claim=GangClaim("kai", "train", wishes=Wishes(role="w", **stated), by_object=True))
+    return pod(
+        name,
+        claim=GangClaim("kai", "train", topology_request=TopologyRequest(role="w", **stated), by_object=True),
+    )
 
 
 def test_the_table_has_each_field() -> None:
-    assert {wish_field.name for wish_field in fields(Wishes)} == {"role", *STATED}
+    assert {request_field.name for request_field in fields(TopologyRequest)} == {"role", *STATED}
 
 
 @pytest.mark.parametrize("field", STATED)
 def test_a_pod_gets_what_its_pod_group_states(field: str) -> None:
-    group = PodGroup("ns", "kai", "train", uid="g", wishes=Wishes(**{field: STATED[field]}))
+    group = PodGroup(
+        "ns", "kai", "train", uid="g", topology_request=TopologyRequest(**{field: STATED[field]})
+    )
     claim = completed(member("a"), {("ns", "kai", "train"): group}).claim
     assert claim is not None
-    assert getattr(claim.wishes, field) == STATED[field]
+    assert getattr(claim.topology_request, field) == STATED[field]
 
 
 @pytest.mark.parametrize("field", STATED)

@@ -1,0 +1,208 @@
+"""Refine a gang's request by in-tree answers: roles, room, scores, GPUs and excluded nodes.
+
+A role is split if plugins answer differently for its members. Everything here is computed from the request,
+the answers and the nodes alone; `in_tree` keeps the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from muster.domain.causes.not_planned import ClaimsMissing, RefusedEverywhere
+from muster.domain.node import Node
+from muster.domain.reasons import Cause
+from muster.domain.request import Member, Request, Role, Subrequest
+from muster.domain.snapshot import Snapshot
+from muster.gangs.messages.calls import InTreeAnswer
+from muster.gangs.pending.answers import (
+    NOTHING,
+    SubrequestCache,
+    limit_by_other_devices,
+    name_parts,
+    parts_of,
+    rename_roles,
+    subrequests,
+    too_many_lists,
+    too_many_nodes,
+)
+from muster.placement.cluster.candidates import common
+
+
+@dataclass(frozen=True, slots=True)
+class GangAnswers:
+    """In-tree answers for the pods of one gang, and their effects on its request."""
+
+    nodes: Mapping[str, Node]
+    """A live view of the cluster's nodes."""
+    by_pod: Mapping[str, InTreeAnswer] = field(default_factory=dict)
+    """Pod UID → answer."""
+    alike: Mapping[str, InTreeAnswer] = field(default_factory=dict)
+    """Pod UID → the first answer, of this report or an earlier one, that equals the pod's."""
+    gpu_lists: int = 0
+    """Lists of matching GPUs in the answers. More than `MOST_GPU_LISTS` are not kept, and refuse the gang."""
+
+    def renewed(self, by_pod: Mapping[str, InTreeAnswer], gpu_lists: int = 0) -> GangAnswers:
+        """Return new answers. In `alike`, equal answers share one object, also with the old answers."""
+        distinct = {id(answer): answer for answer in (NOTHING, *self.alike.values(), *by_pod.values())}
+        firsts = dict[InTreeAnswer, InTreeAnswer]()
+        first_of = {number: firsts.setdefault(answer, answer) for number, answer in distinct.items()}
+        alike = {uid: first_of[id(answer)] for uid, answer in by_pod.items()}
+        return GangAnswers(self.nodes, by_pod, alike, gpu_lists)
+
+    @property
+    def stated(self) -> dict[str, InTreeAnswer]:
+        """Return `alike` without the answers that state nothing."""
+        return {uid: answer for uid, answer in self.alike.items() if answer is not NOTHING}
+
+    def causes(self, gang: str, request: Request) -> tuple[Cause, ...]:
+        """Return the causes if plugins refuse members on all nodes, and too few other members remain.
+
+        Return () if enough members remain. `gang` is the gang's key.
+        """
+        if not self.by_pod:
+            return ()
+        roles = ((role, self._distinct(role)) for role in request.roles)
+        if (cause := too_many_lists(gang, self.gpu_lists, roles)) is not None:
+            return (cause,)
+        alone = _is_alone(request)
+        asking = (answers for role in request.roles for answers in self._together(role, alone))
+        if (cause := too_many_nodes(gang, asking)) is not None:
+            return (cause,)
+        blocked: dict[str, tuple[str, InTreeAnswer]] = {}
+        for role in request.roles:
+            for member in role.members:
+                answer = self.by_pod.get(member.uid, NOTHING)
+                if answer.everywhere or answer.missing_claims:
+                    blocked[member.uid] = (role.name, answer)
+        if not blocked or request.size - len(blocked) >= request.min_member:
+            return ()
+        missing = sorted({claim for _, answer in blocked.values() for claim in answer.missing_claims})
+        more = max(answer.more_missing_claims for _, answer in blocked.values())
+        causes: list[Cause] = [ClaimsMissing(tuple(missing), more)] if missing else []
+        everywhere = {(role, answer.everywhere) for role, answer in blocked.values() if answer.everywhere}
+        return (*causes, *(RefusedEverywhere(role, by) for role, by in sorted(everywhere)))
+
+    def refine(self, request: Request) -> Request:
+        """Return the request with a role for each answer, and with the answer's facts about nodes.
+
+        Running members of a split role count with its first part. This changes no plan: such a role has
+        neither segments nor a scope of its own, and constraints name all its parts.
+        """
+        if not self.by_pod:
+            return request
+        alone, cache = _is_alone(request), SubrequestCache()
+        parts = {role.name: self._parts(role, alone, cache) for role in request.roles}
+        by_name = name_parts(parts)
+        names = {name: tuple(part.name for part in role_parts) for name, role_parts in by_name.items()}
+        roles = [part for role_parts in by_name.values() for part in role_parts]
+        scope = request.required_scope
+        if alone and len(roles) > 1:
+            scope = scope or request.roles[0].required_scope
+        return replace(
+            request,
+            roles=tuple(roles),
+            required_scope=scope,
+            running=tuple(
+                replace(member, role=names.get(member.role, (member.role,))[0]) for member in request.running
+            ),
+            constraints=tuple(rename_roles(constraint, names) for constraint in request.constraints),
+            subgroups=tuple(
+                replace(group, roles=parts_of(group.roles, names)) for group in request.subgroups
+            ),
+            role_preferences=tuple(
+                replace(preference, roles=parts_of(preference.roles, names))
+                for preference in request.role_preferences
+            ),
+            quorum=request.quorum
+            and request.quorum.map_leaves(lambda leaf: replace(leaf, roles=parts_of(leaf.roles, names))),
+        )
+
+    def excluded(self, roles: Iterable[Role]) -> dict[str, Mapping[str, str]]:
+        """Return role → node → the plugin that refuses the pair, with its reason. `roles` are refined.
+
+        The roles share one map of nodes for each answer, because a user may create thousands of roles.
+        """
+        if not self.by_pod:
+            return {}
+
+        @cache
+        def refused(by: str) -> Mapping[str, str]:
+            return dict.fromkeys(self.nodes, by)
+
+        def of(answer: InTreeAnswer) -> Mapping[str, str]:
+            by = answer.everywhere or (_missing(answer) if answer.missing_claims else "")
+            return refused(by) if by else answer.refused
+
+        return {role.name: common(map(of, self._distinct(role))) for role in roles if role.members}
+
+    def may_have(self, roles: Iterable[Role]) -> Mapping[str, tuple[Subrequest, ...]]:
+        """Return role → the GPUs that members may have now, for each subrequest."""
+        cache = SubrequestCache()
+        return {role.name: subrequests(role, self._distinct(role), self.nodes, cache) for role in roles}
+
+    def limited(self, request: Request, snapshot: Snapshot) -> Request:
+        """Return a refined request with no more GPUs than other devices agree with."""
+        by_role = {role.name: self._distinct(role) for role in request.roles}
+        return limit_by_other_devices(request, by_role, snapshot)
+
+    def _together(self, role: Role, alone: bool) -> list[list[InTreeAnswer]]:
+        """Return the answers that count together, for each part of the role."""
+        answers = self._distinct(role)
+        return [answers] if _stays_whole(role, alone) else [[answer] for answer in answers]
+
+    def _parts(self, role: Role, alone: bool, cache: SubrequestCache) -> list[Role]:
+        """Return the role's members as one role for each answer.
+
+        A role with segments is not split, because segments consist of consecutive members. If a role has a
+        scope of its own, each part would choose its own domain. So such a role is not split for different
+        scores. For other differences it is split only if it is `alone`: its scope then acts as the gang's. A
+        role that is not split has its first member's scores, and the GPUs that all of its members may have.
+        """
+        answers = self._answers(role) if role.required_scope is None else self._alike(role)
+        by_answer: dict[int, tuple[InTreeAnswer, list[Member]]] = {}
+        for member, answer in zip(role.members, answers, strict=True):
+            by_answer.setdefault(id(answer), (answer, []))[1].append(member)
+        if len(by_answer) > 1 and _stays_whole(role, alone):
+            whole = replace(role, scores=answers[0].scores)
+            return [self._with_devices(whole, self._distinct(role), cache)]
+        parts = list[Role]()
+        for answer, members in by_answer.values():
+            part = replace(role, members=tuple(members), room=dict(answer.room), scores=answer.scores)
+            parts.append(self._with_devices(part, (answer,), cache))
+        return parts
+
+    def _with_devices(self, role: Role, answers: Iterable[InTreeAnswer], cache: SubrequestCache) -> Role:
+        """Return the role with the GPUs that all these answers allow."""
+        choices = subrequests(role, answers, self.nodes, cache)
+        if len(choices) == 1 and not role.gpu_counts:
+            return replace(role, matching=choices[0].matching)
+        return replace(role, subrequests=choices)
+
+    def _answers(self, role: Role) -> list[InTreeAnswer]:
+        return [self.by_pod.get(member.uid, NOTHING) for member in role.members]
+
+    def _alike(self, role: Role) -> list[InTreeAnswer]:
+        """Return the answers of the role's members. Equal answers are the same object."""
+        first = dict[int, InTreeAnswer]()
+        kinds = (id(self.alike.get(member.uid, NOTHING)) for member in role.members)
+        pairs = zip(kinds, self._answers(role), strict=True)
+        return [first.setdefault(kind, answer) for kind, answer in pairs]
+
+    def _distinct(self, role: Role) -> list[InTreeAnswer]:
+        """Return the different answers for the role's members."""
+        return list({id(answer): answer for answer in self._alike(role)}.values())
+
+
+def _is_alone(request: Request) -> bool:
+    return len(request.roles) == 1 and not request.running
+
+
+def _stays_whole(role: Role, alone: bool) -> bool:
+    """Return whether the role is not split, because of its segments or its scope. See `_parts`."""
+    return bool(role.segments) or (role.required_scope is not None and not alone)
+
+
+def _missing(answer: InTreeAnswer) -> str:
+    return str(ClaimsMissing(answer.missing_claims, answer.more_missing_claims))
