@@ -8,17 +8,15 @@ Variables, parameters, results, fields, constants, types and functions count. Ge
 
 from __future__ import annotations
 
-import collections
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from checks.names import BANNED, MAX_SHARE, ROOT, VAGUE
+from checks.names import ROOT, VAGUE, Count, files_of, not_clean
+from checks.prose import is_generated
 
 LITERAL = re.compile(r"//[^\n]*|/\*[\s\S]*?\*/|\"(?:\\.|[^\"\\\n])*\"|`[^`]*`|'(?:\\.|[^'\\])+'")
-GENERATED = re.compile(r"^// Code generated .*DO NOT EDIT", re.MULTILINE)
 NAMES = r"(\w+(?:, \w+)*)"
 """a, or a, b."""
 TYPED = rf"{NAMES} +(?:\.\.\.)?[\w*\[(<]"
@@ -36,20 +34,13 @@ MEMBER = re.compile(rf"^\t{NAMES}", re.MULTILINE)
 
 def main(arguments: list[str]) -> int:
     """Print the vague names of folders, or the problems of all Go code, and return the exit status."""
-    name_count, vague = 0, collections.Counter[str]()
-    problems = []
+    count = Count()
     for file in _go_files(arguments):
-        for line, name in declared((ROOT / file).read_text()):
-            name_count += 1
-            vague[name.lower()] += name.lower() in VAGUE
-            if name.lower() in (VAGUE if arguments else BANNED):
-                problems.append(f"{file}:{line}: {name}: a name says what it holds")
-    if arguments:
-        print("\n".join(problems))
-        return 0
-    if vague.total() > MAX_SHARE * name_count:
-        words = ", ".join(f"{word} {number}" for word, number in vague.most_common(5))
-        problems.append(f"{vague.total()} of {name_count} Go names say nothing of their value: {words}")
+        names = list(declared((ROOT / file).read_text()))
+        if arguments:
+            sys.stdout.writelines(f"{file}:{line}: {name}\n" for line, name in names if name.lower() in VAGUE)
+        count.add_names(str(file), names)
+    problems = [] if arguments else list(not_clean("Go", count))
     sys.stderr.writelines(f"{problem}\n" for problem in problems)
     return min(len(problems), 1)
 
@@ -76,13 +67,8 @@ def _within(outer: re.Pattern[str], inner: re.Pattern[str], code: str) -> Iterat
         yield from inner.finditer(code, match.start(match.lastindex or 0), match.end())
 
 
-def _go_files(folders: list[str]) -> Iterator[Path]:
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *(folders or ["."])]
-    output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for file in map(Path, sorted(set(output.splitlines()))):
-        is_code = file.suffix == ".go" and (ROOT / file).exists()
-        if is_code and not GENERATED.search((ROOT / file).read_text()):
-            yield file
+def _go_files(folders: list[str]) -> list[Path]:
+    return [file for file in files_of(".go", folders) if not is_generated(ROOT / file)]
 
 
 if __name__ == "__main__":

@@ -73,14 +73,18 @@ class Count:
         """Return the share of vague names."""
         return self.vague.total() / self.names if self.names else 0.0
 
-    def add(self, place: str, text: str) -> None:
-        """Count the names of a file."""
-        for line, name in assigned(text):
+    def add_names(self, place: str, names: Iterable[Name]) -> None:
+        """Count the names of a file, each with its line."""
+        for line, name in names:
             self.names += 1
-            if name in VAGUE:
-                self.vague[name] += 1
-            if name in BANNED:
+            if name.lower() in VAGUE:
+                self.vague[name.lower()] += 1
+            if name.lower() in BANNED:
                 self.banned.append(f"{place}:{line}: {name}")
+
+    def add(self, place: str, text: str) -> None:
+        """Count the names of a Python file."""
+        self.add_names(place, assigned(text))
         if not place.startswith(NOT_YET):
             self.banned += [
                 f"{place}:{line}: {name}"
@@ -97,7 +101,7 @@ def main(arguments: list[str]) -> int:
     if arguments:
         for file in _python_files(arguments):
             text = (ROOT / file).read_text()
-            vague = [(line, name) for line, name in assigned(text) if name in VAGUE]
+            vague = [(line, name) for line, name in assigned(text) if name.lower() in VAGUE]
             vague += [(line, name) for line, name in members(text) if name.lower() in BARE]
             print(*(f"{file}:{line}: {name}\n" for line, name in sorted(vague)), sep="", end="")
         return 0
@@ -207,10 +211,15 @@ def _by_folder(files: Iterable[Path]) -> dict[str, Count]:
 
 def _python_files(folders: Iterable[str] = ()) -> list[Path]:
     """Return the Python files of folders, of all by default, without generated ones."""
+    return [file for file in files_of(".py", folders) if "generated" not in file.parts]
+
+
+def files_of(suffix: str, folders: Iterable[str] = ()) -> list[Path]:
+    """Return the files of folders whose names end so, of all folders by default. git ignores none of them."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *folders]
     output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    files = {Path(line) for line in output.splitlines() if line.endswith(".py")}
-    return sorted(file for file in files if "generated" not in file.parts and (ROOT / file).exists())
+    files = {Path(line) for line in output.splitlines() if line.endswith(suffix)}
+    return sorted(file for file in files if (ROOT / file).exists())
 
 
 if __name__ == "__main__":

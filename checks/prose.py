@@ -91,10 +91,10 @@ def _files(folders: list[str]) -> Iterator[Path]:
     for folder in folders:
         path = ROOT / folder
         files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        yield from (file for file in files if file.suffix in CHECKED and not _generated(file))
+        yield from (file for file in files if file.suffix in CHECKED and not is_generated(file))
 
 
-def _generated(file: Path) -> bool:
+def is_generated(file: Path) -> bool:
     """Return whether a generator wrote the file. In Go, comments of the source may come before its mark."""
     return GENERATED.search(file.read_text()) is not None
 

@@ -24,7 +24,7 @@ LEFT_S = 60.0
 LATE_S = 10.0
 """How much later one of the two watches may be."""
 
-Found = tuple[str, str]
+Violation = tuple[str, str]
 """Rule and text."""
 
 
@@ -78,7 +78,7 @@ def _planned(meta: Object) -> frozenset[str]:
         return frozenset()
 
 
-def twice(claims: Iterable[ClaimFacts]) -> Iterator[Found]:
+def twice(claims: Iterable[ClaimFacts]) -> Iterator[Violation]:
     """Devices that two claims have at one moment."""
     owner: dict[str, str] = {}
     for claim in sorted(claims, key=lambda claim_facts: claim_facts.name):
@@ -88,7 +88,7 @@ def twice(claims: Iterable[ClaimFacts]) -> Iterator[Found]:
             owner[device] = claim.name
 
 
-def unplanned(pods: Iterable[DevicePod], claims: Iterable[ClaimFacts]) -> Iterator[Found]:
+def unplanned(pods: Iterable[DevicePod], claims: Iterable[ClaimFacts]) -> Iterator[Violation]:
     """Bound pods whose claims hold other devices than planned."""
     devices_by_pod: dict[str, set[str]] = {}
     for claim in claims:
@@ -101,7 +101,7 @@ def unplanned(pods: Iterable[DevicePod], claims: Iterable[ClaimFacts]) -> Iterat
             yield "device-not-planned", text
 
 
-def left(pods: Mapping[str, DevicePod], claims: Iterable[ClaimFacts]) -> Iterator[Found]:
+def left(pods: Mapping[str, DevicePod], claims: Iterable[ClaimFacts]) -> Iterator[Violation]:
     """Claims with devices and without a bound pod."""
     for claim in claims:
         has_user = any(uid in pods and pods[uid].holds for uid in claim.pods)
@@ -116,8 +116,8 @@ class DeviceHistory:
         self._grace = {"device-not-planned": late_s, "device-left": left_s}
         self._claims: dict[str, ClaimFacts] = {}
         self._pods: dict[str, DevicePod] = {}
-        self._since: dict[Found, float] = {}
-        self.found: dict[Found, None] = {}
+        self._since: dict[Violation, float] = {}
+        self.found: dict[Violation, None] = {}
         self.allocations = 0
         """How often a claim got devices."""
         self.longest_left_s = 0.0

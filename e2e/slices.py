@@ -26,7 +26,7 @@ ASSIGNED, SINCE = "ALIYUN_COM_GPU_MEM_ASSIGNED", "ALIYUN_COM_GPU_MEM_ASSUME_TIME
 SHARES = "scheduler.framework.gpushare.allocation"
 WRITTEN = (ALLOCATION, INDEX, OF_POD, OF_GPU, ASSIGNED, SINCE, SHARES)
 
-Found = tuple[str, str]
+Violation = tuple[str, str]
 """Rule and text of a violation."""
 
 
@@ -73,12 +73,12 @@ def memory_of(body: Object) -> tuple[int, ...]:
     return (memory // count,) * count if count else ()
 
 
-def judge_slice(name: str, pod_slice: Slice, memory: Sequence[int] | None) -> list[Found]:
+def judge_slice(name: str, pod_slice: Slice, memory: Sequence[int] | None) -> list[Violation]:
     """A bound pod of ours against its node's memory by GPU, None when the node is gone."""
     missing = [key for key in WRITTEN if key not in pod_slice.written]
     if missing:
         return [("annotation-missing", f"{name} is bound without {', '.join(missing)}")]
-    wrongs: list[Found] = []
+    wrongs: list[Violation] = []
     expected = {
         INDEX: ",".join(map(str, sorted(pod_slice.given))),
         OF_POD: str(pod_slice.memory),
@@ -109,9 +109,9 @@ def judge_slice(name: str, pod_slice: Slice, memory: Sequence[int] | None) -> li
 
 def judge_memory(
     node: str, memory: Sequence[int], slices: Mapping[str, Slice], whole: Mapping[int, str]
-) -> list[Found]:
+) -> list[Violation]:
     """The slices of one node by pod, against its memory by GPU and the GPUs that are given whole."""
-    wrongs: list[Found] = []
+    wrongs: list[Violation] = []
     units_used = Counter[int]()
     for pod, pod_slice in slices.items():
         units_used.update(pod_slice.given)

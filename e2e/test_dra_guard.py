@@ -17,7 +17,7 @@ from local_cluster.policies import POLICIES, POLICY, await_policy
 from local_cluster.stack_config import MANIFESTS, manifests_of
 
 NAME = "muster-dra-guard"
-SAID = f"only Muster allocates devices of {dra.DRIVER} (policy {NAME}), here"
+SENTENCE = f"only Muster allocates devices of {dra.DRIVER} (policy {NAME}), here"
 
 
 def test_kube_scheduler_is_refused_and_muster_is_not(arena: Arena, scene: Scene, tmp_path: Path) -> None:
@@ -30,14 +30,16 @@ def test_kube_scheduler_is_refused_and_muster_is_not(arena: Arena, scene: Scene,
             stranger["metadata"]["labels"], stranger["spec"]["schedulerName"] = {}, SCHEDULER
             (waiting,) = scene.create(stranger)
             scene.until(
-                lambda: any(SAID in event.message for event in scene.all_events() if event.pod == waiting),
+                lambda: any(
+                    SENTENCE in event.message for event in scene.all_events() if event.pod == waiting
+                ),
                 "kube-scheduler says why it may not have the device",
             )
             members = scene.create(*dra.gang("g", 2, gpus=2))
             scene.runs(members)
         assert scene.bound() == {*members}
         assert dra.judge(scene) == 2
-        sentence = f"{SAID} gpu-2 of pool {full}: give the pod schedulerName muster"
+        sentence = f"{SENTENCE} gpu-2 of pool {full}: give the pod schedulerName muster"
         assert sentence in _refusal(scene, full, "gpu-2")
 
 
@@ -53,7 +55,7 @@ def _guard(scene: Scene, node: str) -> Iterator[None]:
             scene.client.post(path, manifest)
             written.append(f"{path}/{NAME}")
         _claim(scene)
-        await_policy(lambda: SAID in _refusal(scene, node, "gpu-0"), "comes into force")
+        await_policy(lambda: SENTENCE in _refusal(scene, node, "gpu-0"), "comes into force")
         yield
     finally:
         for path in reversed(written):

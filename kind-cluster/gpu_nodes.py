@@ -24,7 +24,7 @@ from kubernetes.dynamic import DynamicClient
 from local_cluster.nodes import nodes_of
 from local_cluster.shape import ShapeError
 
-HERE = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Make the cluster's workers look like GPU nodes, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--kubeconfig", help="default: $KUBECONFIG, else ~/.kube/config")
-    parser.add_argument("--nodes", type=Path, default=HERE / "nodes.yaml", help="shape file")
+    parser.add_argument("--nodes", type=Path, default=FOLDER / "nodes.yaml", help="shape file")
     options = parser.parse_args(arguments)
     try:
         manifests = nodes_of(options.nodes)

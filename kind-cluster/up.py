@@ -18,8 +18,8 @@ import yaml
 
 from local_cluster.toolchain import find_go, go_environment
 
-HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parent
+FOLDER = Path(__file__).resolve().parent
+REPOSITORY = FOLDER.parent
 KUBECONFIG = REPOSITORY / "out" / "kind" / "kubeconfig"
 READY_WITHIN = "180s"
 RUNS_MUSTER = "kind.muster.dev/runs-muster"
@@ -35,7 +35,7 @@ IMAGES = {
 
 def cluster_configuration() -> dict[str, Any]:
     """Return the content of cluster.yaml."""
-    content: dict[str, Any] = yaml.safe_load((HERE / "cluster.yaml").read_text())
+    content: dict[str, Any] = yaml.safe_load((FOLDER / "cluster.yaml").read_text())
     return content
 
 
@@ -75,7 +75,7 @@ def kind(*arguments: str | Path, shown: bool = True) -> str:
         print("+ " + " ".join(argv[2:]), flush=True)
     output = None if shown else subprocess.PIPE
     done = subprocess.run(
-        argv, cwd=HERE / "check", env=go_environment(go), stdout=output, text=True, check=True
+        argv, cwd=FOLDER / "check", env=go_environment(go), stdout=output, text=True, check=True
     )
     return done.stdout or ""
 
@@ -101,11 +101,11 @@ def up() -> None:
         print(f"the cluster {name} is there already: `make kind-down` deletes it", flush=True)
         kind("export", "kubeconfig", "--name", name, "--kubeconfig", KUBECONFIG)
     else:
-        file = HERE / "cluster.yaml"
+        file = FOLDER / "cluster.yaml"
         kind("create", "cluster", "--config", file, "--kubeconfig", KUBECONFIG, "--wait", READY_WITHIN)
     nodes = ",".join(nodes_for_muster(configuration))
     kind("load", "docker-image", *tags, "--name", name, "--nodes", nodes)
-    run(sys.executable, HERE / "gpu_nodes.py", "--kubeconfig", KUBECONFIG)
+    run(sys.executable, FOLDER / "gpu_nodes.py", "--kubeconfig", KUBECONFIG)
     install(restart=was_there)
     print(f"ready: export KUBECONFIG={KUBECONFIG}")
 

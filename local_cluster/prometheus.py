@@ -31,7 +31,7 @@ LABELS = {
 }
 """Of each series, as a ServiceMonitor adds them. They win over labels of the same name in the metrics."""
 
-Found = list[tuple[dict[str, str], float]]
+SeriesValues = list[tuple[dict[str, str], float]]
 
 
 class QueryFailed(RuntimeError):
@@ -62,7 +62,7 @@ class Prometheus:
         """Return the address of its API."""
         return f"http://{HOST}:{self._port}"
 
-    def query(self, expr: str) -> Found:
+    def query(self, expr: str) -> SeriesValues:
         """Return what an expression gives now: labels and value of each series.
 
         Raises:

@@ -36,7 +36,7 @@ IMPOSSIBLE = 3
 BIG_PER_S = 1.0
 FLAPS_PER_S = 10.0
 LOSES_PER_S = 1.0
-KEPT = 4
+PODS_AT_ONCE = 4
 """How many of the last slow gangs, and of the last large and flooding pods, exist at a time."""
 
 
@@ -102,8 +102,8 @@ def _slow(beside: Neighbour, scheduler: str) -> Iterator[None]:
 
     def step(index: int) -> None:
         beside.create(pods.of(scheduler, body) for body in pods.slow(f"slow-{index:04}"))
-        if index >= KEPT:
-            beside.delete([p["metadata"]["name"] for p in pods.slow(f"slow-{index - KEPT:04}")])
+        if index >= PODS_AT_ONCE:
+            beside.delete([p["metadata"]["name"] for p in pods.slow(f"slow-{index - PODS_AT_ONCE:04}")])
 
     try:
         with Loop(step, SLOW_PER_S):
@@ -156,8 +156,8 @@ def _big(beside: Neighbour) -> Iterator[Changes]:
     def change(index: int) -> tuple[str, Object]:
         name, field = f"big-{index:04}", fields[index % len(fields)]
         beside.client.send("POST", f"{beside.path}/pods", largest.pod(field, largest.OF_ETCD // 2, name))
-        if index >= KEPT:
-            beside.delete([f"big-{index - KEPT:04}"])
+        if index >= PODS_AT_ONCE:
+            beside.delete([f"big-{index - PODS_AT_ONCE:04}"])
         return f"{beside.path}/pods/{name}", {"metadata": {"labels": {"tick": str(index)}}}
 
     try:
@@ -209,8 +209,8 @@ def _flood(beside: Neighbour, per_s: float, scheduler: str) -> Iterator[None]:
     def step(index: int) -> None:
         (body,) = pods.never(f"flood-{index:06}")
         beside.client.post(f"{beside.path}/pods", pods.of(scheduler, body))
-        if index >= KEPT:
-            beside.delete([f"flood-{index - KEPT:06}"])
+        if index >= PODS_AT_ONCE:
+            beside.delete([f"flood-{index - PODS_AT_ONCE:06}"])
 
     try:
         with Loop(step, per_s):

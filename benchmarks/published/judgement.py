@@ -14,7 +14,7 @@ from benchmarks.published.place import Outcome
 
 CAUSES = Path(__file__).parent / "causes.toml"
 MARK = "<!-- made by python -m benchmarks.published -->\n"
-SAID = 200
+MAX_SENTENCE = 200
 """The most characters of a sentence in the list."""
 
 
@@ -92,7 +92,7 @@ class Row:
         )
         changed = by_inference.status if by_inference.status != plain.status else ""
         causes = "; ".join(rule.name for rule in self.causes)
-        kinds, first_sentence = " ".join(self.kinds), next(iter(sentences), "")[:SAID]
+        kinds, first_sentence = " ".join(self.kinds), next(iter(sentences), "")[:MAX_SENTENCE]
         return (
             self.project,
             self.file,

@@ -35,7 +35,7 @@ from local_cluster.topology import load_topology
 EVERY_S = 0.1
 """Between two requests of an actor. etcd keeps all versions of an object for five minutes, and has 2 GiB."""
 
-KEPT = 150
+OBJECTS_AT_ONCE = 150
 """Objects of an actor at a time: the oldest goes. Of the huge gang as many as `HUGE` alone."""
 
 HUGE, HUGE_NEEDS = 400, 200
@@ -259,7 +259,7 @@ class Hostile:
                         huge = attack.name == "huge gang"
                         created_paths = created.setdefault("huge" if huge else "", deque())
                         created_paths.append(f"{attack.path}/{json.loads(attack.body)['metadata']['name']}")
-                        if len(created_paths) > (HUGE if huge else KEPT):
+                        if len(created_paths) > (HUGE if huge else OBJECTS_AT_ONCE):
                             client.send("DELETE", f"{created_paths.popleft()}?gracePeriodSeconds=0")
                 except ApiUnreachable:  # it is killed now and then
                     self._over.wait(1)

@@ -29,7 +29,7 @@ TAINT = {"key": "fuzz", "value": ORDINARY, "effect": "NoSchedule"}
 NODES, GPUS = 2, 4
 BATCH = 10
 """Hostile requests between two ordinary gangs."""
-KEPT = 150
+OBJECTS_AT_ONCE = 150
 """Hostile objects at a time, of those that are created: the oldest goes."""
 PROBE_EVERY_S = 0.1
 
@@ -185,7 +185,7 @@ class Fuzz:
             self._last = f"last accepted: {attack.verb} {attack.path} {attack.body[:300]}"
         if status == 201:
             self._created.append(f"{attack.path}/{_name(attack.body)}")
-        while len(self._created) > KEPT:
+        while len(self._created) > OBJECTS_AT_ONCE:
             self._api.send("DELETE", f"{self._created.pop(0)}?gracePeriodSeconds=0")
 
     # --- the service ------------------------------------------------------------------------------------

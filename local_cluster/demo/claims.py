@@ -12,7 +12,7 @@ from local_cluster.demo.facts import Facts, HeldGang, Outcome, PendingGang, Plac
 from local_cluster.demo.matrix import Matrix
 
 PAIR, JOB, SWITCHED = "pytorch-dist-nccl", "test-gpu-topology", "finetune"
-REST, RING = "pair-on-the-rest", "ring-of-four"
+SECOND_PAIR, RING = "pair-on-the-rest", "ring-of-four"
 """Names of the gangs; their pods' names begin so."""
 
 BUSY = (0, 3, 6)
@@ -149,7 +149,7 @@ CLAIMS: dict[str, tuple[str, Check]] = {
     "idle_pair_nv2": ("two one-GPU pods of a gang get a pair joined by NV2, 50 GB/s", _link(PAIR, "NV2")),
     "job_nv2": ("the two-GPU Job gets a pair joined by NV2, 50 GB/s", _link(JOB, "NV2")),
     "job_packed": ("the Job joins the node in use, the idle ones stay whole", _packed),
-    "busy_pair_best": ("with GPUs 0, 3, 6 taken, two pods get the best pair left", _best_left(REST)),
+    "busy_pair_best": ("with GPUs 0, 3, 6 taken, two pods get the best pair left", _best_left(SECOND_PAIR)),
     "busy_ring_best": ("with GPUs 0, 3, 6 taken, four pods get the best ring left", _best_left(RING)),
     "incomplete_held": ("an incomplete gang is held, no pod bound, and starts once complete", _held),
     "switched_nv18": ("on the NVSwitch node a gang gets NV18, 450 GB/s", _link(SWITCHED, "NV18")),

@@ -104,7 +104,7 @@ class Story:
             "examples/features/pair-on-a-busy-node.yaml",
             "A pod x holds three GPUs of v100-2. The pair gets the widest link among the five left.",
         )
-        self._place(claims.REST, "features/pair-on-a-busy-node.yaml", "C", members=2)
+        self._place(claims.SECOND_PAIR, "features/pair-on-a-busy-node.yaml", "C", members=2)
 
     def ring_on_a_busy_node(self) -> None:
         """Place four pods where only some GPUs are free."""

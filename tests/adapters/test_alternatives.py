@@ -113,15 +113,15 @@ async def test_those_who_ask_about_one_gang_at_once_get_one_answer(world: World)
     refusals = await asyncio.gather(*(world.why_not("a") for _ in range(module.WAITING)))
     assert set(refusals) == {""}
     assert world.processes[0].asked == ["a"]
-    world.now += module.KEPT_S
+    world.now += module.ANSWERS_LIVE_S
     await world.why_not("a")
     assert world.processes[0].asked == ["a", "a"]
 
 
 async def test_answers_that_are_kept_are_bounded(world: World) -> None:
-    for at in range(2 * module.KEPT):
+    for at in range(2 * module.MAX_ANSWERS):
         await world.why_not(f"g{at}")
-    assert len(world.answerer._answers) == module.KEPT
+    assert len(world.answerer._answers) == module.MAX_ANSWERS
 
 
 async def test_who_has_used_up_its_share_waits_and_others_do_not(world: World) -> None:

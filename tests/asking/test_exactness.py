@@ -33,13 +33,15 @@ def test_nodes_say_whether_their_gpus_are_exact(case: Node, exact: bool) -> None
     assert (shown.exact, shown.why) == (exact, "" if exact else case.hands_out)
 
 
-SAID = "nodes with GPUs containers may get other GPUs than planned: the device plugin chooses on"
+SENTENCE = "nodes with GPUs containers may get other GPUs than planned: the device plugin chooses on"
 HELP = "(docs/devices.md says how to get the planned ones)"
 
 
 def test_one_note_names_the_nodes_whose_gpus_are_not_exact() -> None:
     without_gpus, several = node("cpu", 0), [node(f"n{number:02}") for number in range(12)]
-    assert exactness.notes([*several, without_gpus]) == [f"on 12 of 12 {SAID} n00, n01 and 10 more {HELP}"]
+    assert exactness.notes([*several, without_gpus]) == [
+        f"on 12 of 12 {SENTENCE} n00, n01 and 10 more {HELP}"
+    ]
     different = [
         node("n0"),
         node("n1", hands_out=HandsOut.AGENT_AWAY),
@@ -48,7 +50,7 @@ def test_one_note_names_the_nodes_whose_gpus_are_not_exact() -> None:
         node("n4", hands_out=HandsOut.SECOND_ENDPOINT),
     ]
     assert exactness.notes(different) == [
-        f"on 4 of 5 {SAID} n0, n3; the device plugin may swap those of equal pods on n2; "
+        f"on 4 of 5 {SENTENCE} n0, n3; the device plugin may swap those of equal pods on n2; "
         f"no node agent is ready on n1 {HELP}"
     ]
     assert exactness.notes(different[4:]) == []

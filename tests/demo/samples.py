@@ -14,7 +14,7 @@ NODES: list[Object] = nodes_of(SHAPE)
 MATRICES: dict[str, Matrix] = {node["metadata"]["name"]: matrix_of(node) for node in NODES}
 DOCUMENT = "v100-8x-gputopology-document"
 ALL = tuple(range(8))
-LEFT = (1, 2, 4, 5, 7)
+FREE_GPUS = (1, 2, 4, 5, 7)
 """What GPUs 0, 3 and 6 leave free."""
 
 
@@ -52,13 +52,13 @@ def good_facts() -> Facts:
         ),
         placed(
             "pair-on-the-rest",
-            LEFT,
+            FREE_GPUS,
             outcome(("pair-0", "v100-2", (4,)), ("pair-1", "v100-2", (7,))),
             outcome(("pair-0", "v100-2", (1,)), ("pair-1", "v100-2", (2,))),
         ),
         placed(
             "ring-of-four",
-            LEFT,
+            FREE_GPUS,
             outcome(*((f"ring-{rank}", "v100-3", (gpu,)) for rank, gpu in enumerate((1, 2, 4, 7)))),
             outcome(*((f"ring-{rank}", "v100-3", (gpu,)) for rank, gpu in enumerate((1, 2, 4, 5)))),
         ),

@@ -17,7 +17,7 @@ from local_cluster.demo.show import WIDTH, Show
 from local_cluster.recipes import Recipe, missing
 
 EXPECTED = [50.0, 400.0, 100.0]
-LEFT: dict[str, tuple[Sequence[float], float, float]] = {
+TIMES_LEFT: dict[str, tuple[Sequence[float], float, float]] = {
     "at the start": ((), 0.0, 550.0),
     "as fast as expected": ((), 20.0, 530.0),
     "the first takes longer than expected": ((), 80.0, 505.0),
@@ -28,9 +28,9 @@ LEFT: dict[str, tuple[Sequence[float], float, float]] = {
 }
 
 
-@pytest.mark.parametrize("case", LEFT)
+@pytest.mark.parametrize("case", TIMES_LEFT)
 def test_time_left(case: str) -> None:
-    done, elapsed, seconds_left = LEFT[case]
+    done, elapsed, seconds_left = TIMES_LEFT[case]
     assert time_left_s(EXPECTED, done, elapsed) == pytest.approx(seconds_left)
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from local_cluster.demo.matrix import Ring, bandwidth_of
-from tests.demo.samples import ALL, LEFT, MATRICES
+from tests.demo.samples import ALL, FREE_GPUS, MATRICES
 
 DOCUMENT = MATRICES["v100-1"]
 NV2_PAIRS = [(0, 3), (0, 6), (1, 2), (1, 7), (2, 3), (4, 5), (4, 7), (5, 6)]
@@ -31,8 +31,8 @@ def test_labels_of_an_nvswitch_board() -> None:
 @pytest.mark.parametrize(
     ("free", "size", "expected"),
     [
-        (LEFT, 2, [(1, 2), (1, 7), (4, 5), (4, 7)]),
-        (LEFT, 4, [(1, 2, 4, 7)]),
+        (FREE_GPUS, 2, [(1, 2), (1, 7), (4, 5), (4, 7)]),
+        (FREE_GPUS, 4, [(1, 2, 4, 7)]),
         ((0, 4, 7), 2, [(4, 7)]),
         ((0, 4), 2, [(0, 4)]),
         ((0,), 2, []),

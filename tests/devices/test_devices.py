@@ -258,7 +258,7 @@ def test_a_container_with_whole_gpus() -> None:
     )
 
 
-TOLD = {
+ENVIRONMENT = {
     "NVIDIA_VISIBLE_DEVICES": "GPU-3",
     "ALIYUN_COM_GPU_MEM_IDX": "3",
     "ALIYUN_COM_GPU_MEM_POD": "4",
@@ -280,12 +280,14 @@ LIBRARY = "/opt/isolation/libvgpu.so"
 def test_a_container_with_shared_memory(
     isolation: Isolation, more: dict[str, str], mounts: tuple[str, ...]
 ) -> None:
-    assert allocate(SHARED, NODE, UNITS, isolation) == Grant(TOLD | more, ("nvidia.com/gpu=GPU-3",), mounts)
+    assert allocate(SHARED, NODE, UNITS, isolation) == Grant(
+        ENVIRONMENT | more, ("nvidia.com/gpu=GPU-3",), mounts
+    )
 
 
 def test_a_missing_isolation_library_is_told() -> None:
     grant = allocate(SHARED, NODE, UNITS, Isolation(is_on=True))
-    assert grant.env == TOLD
+    assert grant.env == ENVIRONMENT
     (note,) = grant.notes
     assert "no isolation library is installed" in note
 

@@ -112,7 +112,7 @@ def test_pods_that_contradict_their_pod_group_are_refused_and_both_are_named() -
     assert "its annotations: scope rack" in gang(world).reason
 
 
-SAID = {
+POD_FIELDS = {
     "a scope where it says none": (
         PodGroup("ns", "kai", "train", min_member=2),
         {"required_scope": "rack"},
@@ -126,7 +126,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("group", "topology_request", "against"), SAID.values(), ids=SAID)
+@pytest.mark.parametrize(("group", "topology_request", "against"), POD_FIELDS.values(), ids=POD_FIELDS)
 def test_what_a_pod_says_adds_to_its_pod_group_and_contradicts_nothing_in_it(
     group: PodGroup, topology_request: dict[str, str], against: str
 ) -> None:

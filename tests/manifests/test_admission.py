@@ -18,7 +18,7 @@ from tests.manifests.rendering import Manifest
 pytestmark = pytest.mark.cluster
 
 REFUSAL = "only Muster writes the annotation"
-GIVEN = {ALLOCATION: '{"version":1,"gpus":[0]}', GROUP: "0", ASSIGNED: "false"}
+ALLOCATED = {ALLOCATION: '{"version":1,"gpus":[0]}', GROUP: "0", ASSIGNED: "false"}
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,9 @@ def muster(cluster: LocalCluster, installed: list[Manifest]) -> Any:
 def bound(guarded: Any, muster: Any) -> Manifest:
     """A pod that Muster has bound, with its GPUs."""
     pod = create(guarded, {})
-    bind(muster, pod, GIVEN)
+    bind(muster, pod, ALLOCATED)
     bound_pod: Manifest = pods(guarded).get(name=pod["metadata"]["name"], namespace="default").to_dict()
-    assert GIVEN.items() <= bound_pod["metadata"]["annotations"].items()
+    assert ALLOCATED.items() <= bound_pod["metadata"]["annotations"].items()
     return bound_pod
 
 
@@ -91,4 +91,4 @@ def test_a_device_plugin_may_say_that_the_gpus_are_given_and_no_more(
 def test_nobody_else_binds_with_them(guarded: Any) -> None:
     pod = create(guarded, {})
     with pytest.raises(ApiException, match=REFUSAL):
-        bind(guarded, pod, GIVEN)
+        bind(guarded, pod, ALLOCATED)

@@ -34,8 +34,8 @@ BURST_S = 10.0
 """Seconds of a core that may be used at once."""
 WAITING = 4
 """Questions of one kind of askers that wait. The next ones are refused."""
-KEPT = 64
-KEPT_S = 5.0
+MAX_ANSWERS = 64
+ANSWERS_LIVE_S = 5.0
 """Answers that are given again, and how long: people look at one gang in several windows."""
 IDLE_S = 60.0
 """After so long without a question the process ends."""
@@ -109,7 +109,7 @@ class AlternativesAnswerer:
 
     def _again(self, key: str) -> Alternatives | None:
         at, answer = self._answers.get(key, (0.0, None))
-        return answer if self._clock() < at + KEPT_S else None
+        return answer if self._clock() < at + ANSWERS_LIVE_S else None
 
     async def _answer(self, key: str, share: _Share) -> Alternatives:
         began = self._clock()
@@ -133,7 +133,7 @@ class AlternativesAnswerer:
             self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
         self._answers[key] = (self._clock(), answer)
         self._answers.move_to_end(key)
-        if len(self._answers) > KEPT:
+        if len(self._answers) > MAX_ANSWERS:
             self._answers.popitem(last=False)
         return answer
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 Counts = Mapping[str, int]
 """Role → number of members; 0 for roles that are not in it."""
 
-Chosen = tuple[tuple["Leaf", int], ...]
+MembersByLeaf = tuple[tuple["Leaf", int], ...]
 """Leaves that start, each with its number of members."""
 
 
@@ -109,7 +109,7 @@ class Quorum:
         """Return whether the gang starts with exactly these members."""
         return _starts(self, counts) and _is_whole(self, counts)
 
-    def fewest(self, waiting: Counts | None = None, *, some: bool = False) -> Chosen | None:
+    def fewest(self, waiting: Counts | None = None, *, some: bool = False) -> MembersByLeaf | None:
         """Return the leaves that start the gang with the fewest members, earlier ones between equals.
 
         The result is None if too few are `waiting`; None means any number. With `some`, at least one member
@@ -142,7 +142,7 @@ def _is_empty(part: Part, counts: Counts) -> bool:
     return not any(leaf.of(counts) for leaf in leaves)
 
 
-def _fewest(part: Part, waiting: Counts | None, at_least_one: bool) -> Chosen | None:
+def _fewest(part: Part, waiting: Counts | None, at_least_one: bool) -> MembersByLeaf | None:
     if isinstance(part, Leaf):
         count = part.fewest(int(at_least_one))
         return ((part, count),) if waiting is None or count <= part.limit(part.of(waiting)) else None
@@ -166,7 +166,7 @@ def _fewest(part: Part, waiting: Counts | None, at_least_one: bool) -> Chosen | 
     return _join([*later[: part.min_parts - 1], fewest])
 
 
-def _join(options: list[tuple[int, Chosen]]) -> Chosen:
+def _join(options: list[tuple[int, MembersByLeaf]]) -> MembersByLeaf:
     return tuple(leaf for _, leaves in sorted(options, key=lambda option: option[0]) for leaf in leaves)
 
 
@@ -179,6 +179,6 @@ def of_roles(leaves: Iterable[tuple[Leaf, int]], waiting: Counts) -> dict[str, i
     return counts
 
 
-def members_of(leaves: Chosen) -> int:
+def members_of(leaves: MembersByLeaf) -> int:
     """Return how many members these leaves start with."""
     return sum(count for _, count in leaves)

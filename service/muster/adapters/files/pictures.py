@@ -19,7 +19,7 @@ from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState
 from muster.domain.words import listed, natural
 
-TAKEN = "x"
+TAKEN_MARK = "x"
 """The mark of a GPU that was taken before."""
 PARTLY = "/"
 """The mark of a GPU whose memory was partly taken before."""
@@ -28,7 +28,7 @@ SHARED = "+"
 MANY = "*"
 """The letter of every gang after the other letters are used up."""
 
-_LETTERS = string.ascii_uppercase + string.ascii_lowercase.replace(TAKEN, "")
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase.replace(TAKEN_MARK, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def picture(state: NodeState, holders: Holdings) -> NodePicture:
 
 def mark_of(state: NodeState, gpu: int) -> str:
     """Return the mark of a GPU that was taken before, wholly or partly."""
-    return PARTLY if gpu < len(state.memory) and state.memory[gpu] else TAKEN
+    return PARTLY if gpu < len(state.memory) and state.memory[gpu] else TAKEN_MARK
 
 
 # --- the terminal --------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def _more_marks(shown: list[NodePicture]) -> str:
 
 def _nodes(decided: Outcomes, holdings: Holdings, nodes: list[str]) -> RenderableType:
     shown = [picture(decided.after.nodes[name], holdings) for name in nodes[:STRIPS]]
-    legend = Text(f"letters: the gangs above   {TAKEN}: taken before{_more_marks(shown)}", "dim")
+    legend = Text(f"letters: the gangs above   {TAKEN_MARK}: taken before{_more_marks(shown)}", "dim")
     if len(nodes) <= DRAWN:
         parts: list[RenderableType] = [part for p in shown for part in (draw_node(p), Text())]
     else:

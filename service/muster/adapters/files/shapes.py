@@ -143,7 +143,7 @@ class LimitRange(_Shape, frozen=True):
 
 # --- conversion ------------------------------------------------------------------------------------
 
-_SAID = re.compile(r"(?P<said>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
+_VALIDATION_ERROR = re.compile(r"(?P<said>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
 _GOT = re.compile(r"Expected `(?P<expected>[^`]*)`(?:, got `(?P<got>[^`]*)`)?(?P<range>.*)", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
@@ -165,7 +165,7 @@ def convert(document: Document, shape: type[T], value: object = None, under: str
         try:
             return msgspec.convert(value, shape)
         except msgspec.ValidationError as problem:
-            error = _SAID.fullmatch(str(problem))
+            error = _VALIDATION_ERROR.fullmatch(str(problem))
             assert error is not None
             path = _path(value, error["path"] or "", error["said"])
             if not ("got `null`" in error["said"] and not error["key"] and _without(value, path)):

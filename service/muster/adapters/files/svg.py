@@ -170,7 +170,7 @@ def _key(sheet: Sheet, y: float, slices: bool) -> None:
     in_part = (('class="taken"', pictures.PARTLY, "its memory in part"),) if slices else ()
     entries = (
         ('class="free"', "", "free GPU"),
-        ('class="taken"', pictures.TAKEN, "taken before"),
+        ('class="taken"', pictures.TAKEN_MARK, "taken before"),
         *in_part,
         ('class="free unknown"', "", "free or taken: indices not known"),
         ('rx="5" class="island"', "", "NVLink or xGMI"),

@@ -38,7 +38,7 @@ TEXT_LIMIT = 1024
 CONDITION = "gpu.topology/WaitingForMembers"
 COMPLETE = ("GangComplete", "The gang waits for no member.")
 """Reason and message once the gang is complete."""
-Said = tuple[str, str]
+ConditionText = tuple[str, str]
 """Reason and message."""
 COMPONENT = "muster"
 MESSAGE_LIMIT = 1024
@@ -192,12 +192,12 @@ class ConditionWriter(Outbox[_Pod]):
         super().__init__(client, rates)
         self._metrics = metrics
         self._leads = leads
-        self._desired: dict[str, tuple[_Pod, Said | None]] = {}
+        self._desired: dict[str, tuple[_Pod, ConditionText | None]] = {}
         """UID → the pod and its desired condition. None: no condition; the entry is dropped once the pod has
         none."""
-        self._shown: dict[str, Said] = {}
+        self._shown: dict[str, ConditionText] = {}
         """UID → the condition that the pod shows."""
-        self._sent: dict[str, Said | None] = {}
+        self._sent: dict[str, ConditionText | None] = {}
         """UID → the condition in the write under way."""
         self._unreviewed: set[str] = set()
         """UIDs of pods that were seen while another service led, and may show an old condition."""
@@ -294,7 +294,7 @@ class ConditionWriter(Outbox[_Pod]):
                 log.warning("conditions are not written", error=str(refusal))
         self._fails = refusal is not None
 
-    def _now_shows(self, uid: str, text: Said | None) -> None:
+    def _now_shows(self, uid: str, text: ConditionText | None) -> None:
         if text is None:
             self._shown.pop(uid, None)
         else:

@@ -38,7 +38,7 @@ that can be read counts.
 They are in the reference pages of labels of Kubernetes, LeaderWorkerSet, JobSet and the training operator,
 and in KubeRay's constants."""
 KEYS = tuple(dict.fromkeys(key for pair in ORDERS for key in pair if key))
-_KNOWN = frozenset(KEYS)
+_RANK_KEYS = frozenset(KEYS)
 
 REPLICA_TYPES = ("launcher", "master", "chief", "ps", "evaluator", "worker")
 """Kubeflow's replica types, in the order in which KAI numbers them
@@ -51,7 +51,7 @@ def rank_of(meta: Metadata) -> int | None:
     Return None if there is neither. A name that ends at random has no number.
     """
     labels, annotations = meta.labels or {}, meta.annotations or {}
-    if not (_KNOWN.isdisjoint(labels) and _KNOWN.isdisjoint(annotations)):
+    if not (_RANK_KEYS.isdisjoint(labels) and _RANK_KEYS.isdisjoint(annotations)):
         values = {**annotations, **labels}
         for group_key, key in ORDERS:
             if (rank := _rank(values, group_key, key)) is not None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from muster.domain.reasons import Cause
 from muster.domain.words import counted_noun, listed, quoted, such_pods
 
-_KEPT = 80
+_MAX_VALUE_CHARS = 80
 """Characters that are kept of a value that can't be read."""
 
 
@@ -32,7 +32,7 @@ class BadValue(IllFormed):
     pods: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", self.value[:_KEPT])
+        object.__setattr__(self, "value", self.value[:_MAX_VALUE_CHARS])
 
     def __str__(self) -> str:
         subject = such_pods(self.where, self.pods)
