@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from muster.domain.decision import Placed
+from muster.placement.place import place
 from tests.files.manifests import REPOSITORY, Object, decisions, gang, node, write
+from tests.placement.drawings import cluster as drawn_cluster
+from tests.placement.drawings import gang as drawn_gang
 
 PAGES = sorted(
     page
@@ -116,3 +121,31 @@ def test_the_example_of_the_objective_is_decided_by_damage(tmp_path: Path) -> No
     assert [member["node"] for member in placed["members"]] == ["c", "c", "c", "d"]
     (other_rack,) = placed["alternatives"]["tried"]
     assert (other_rack["domain"], other_rack["level"]) == ("rack r1", "damage")
+
+
+def members_by_node(cluster: str, members: str) -> list[tuple[int, ...]]:
+    """Return the GPUs of each member, node by node, of the best plan."""
+    plan = place(drawn_cluster(cluster), drawn_gang(members))
+    assert isinstance(plan, Placed)
+    by_node: dict[str, Counter[int]] = {}
+    for member in plan.members:
+        by_node.setdefault(member.node, Counter())[len(member.gpus)] += 1
+    return sorted(tuple(sorted(sizes.elements(), reverse=True)) for sizes in by_node.values())
+
+
+def free(name: str, gpus: int) -> str:
+    return f"{name}[8, free {'1' * gpus:0<8}]"
+
+
+def test_the_picture_of_role_aggregation_shows_the_best_plan() -> None:
+    shown = members_by_node(f"rack r1: {free('a', 6)} {free('b', 8)}", "2 x 4 GPU + 3 x 2 GPU")
+    assert shown == [(4, 2), (4, 2, 2)]
+    assert re.search(r"dealt out +a 4444 22 +b 4444 22 22 ", OBJECTIVE.read_text())
+
+
+def test_the_picture_of_the_core_shows_the_best_plan() -> None:
+    counts = {8: 2, 5: 4, 3: 10}
+    nodes = " ".join(free(f"n{gpus}-{i}", gpus) for gpus, count in counts.items() for i in range(count))
+    shown = members_by_node(f"rack r1: {nodes}", "4 x 3 GPU + 4 x 2 GPU")
+    assert shown == [(2, 2), (3, 3, 2), (3, 3, 2)]
+    assert "3+3+2, 3+3+2 and 2+2 are 3 nodes" in OBJECTIVE.read_text()

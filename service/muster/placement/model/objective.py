@@ -259,16 +259,14 @@ def _penalty(plan: Plan) -> int | None:
 
 OBJECTIVE = (
     LevelRow(
-        "0 | members placed: all; where they do not fit, as many as do, `min_member` at least and of "
-        "each role its minimum, in whole replicas, the earlier roles first | more",
+        "0 | members placed | more",
         "members",
         _always(MEMBERS),
         lambda plan: len(plan.members),
         is_counted=True,
     ),
     LevelRow(
-        "1 | the required scope holds (else there is no plan); preferred scopes, tried in the order "
-        "given | the first that can hold",
+        "1 | preferred scopes of the gang, tried in the order given | the first that can hold",
         "preferred_reached",
         _always(PREFERRED_SCOPE),
         _preferred_scope,
@@ -276,8 +274,7 @@ OBJECTIVE = (
         is_counted=True,
     ),
     LevelRow(
-        "1a | preferred scopes of roles, one preference after the other, the earlier ones first | for "
-        "each the first that can hold",
+        "1a | preferred scopes of roles, the earlier preferences first | for each the first that can hold",
         "role_preferences",
         _always(ROLE_PREFERENCES),
         lambda plan: plan.role_preferences(),
@@ -294,9 +291,7 @@ OBJECTIVE = (
         is_counted=True,
     ),
     LevelRow(
-        "2 | parts crossed: zones, then racks, then nodes, then NVLink domains. A "
-        "[policy](policies.md#what-a-policy-does) adds a level before the NVLink domains, or replaces "
-        "them. Where members have GPUs, those alone count | fewer",
+        "2 | parts crossed: zones, then racks, then nodes, then NVLink domains | fewer",
         "crossings",
         lambda scopes, costs, without_gpus: (*map(parts_level, scopes), NODES),
         lambda plan: plan.crossings,
@@ -304,8 +299,7 @@ OBJECTIVE = (
         is_counted=True,
     ),
     LevelRow(
-        "2⁺ | GPUs that [members without GPUs](#members-without-gpus) make unusable. The level follows "
-        "the nodes; in gangs without GPUs it comes before the parts | fewer",
+        "2⁺ | GPUs that [members without GPUs](#members-without-gpus) make unusable | fewer",
         "unusable_gpus",
         _if(WithoutGpus.SOME_MEMBERS),
         lambda plan: plan.unusable_gpus(),
@@ -313,8 +307,8 @@ OBJECTIVE = (
         optional=True,
     ),
     LevelRow(
-        "2a | sharing, for gangs with [slices](#slices): GPUs that slices open, then GPUs that they "
-        "touch | fewer, on nodes that spread more",
+        "2a | of gangs with [slices](#slices): GPUs that slices open, then GPUs that they touch | fewer; "
+        "on nodes that spread, more",
         "costs",
         lambda scopes, costs, without_gpus: tuple(
             PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)
@@ -324,8 +318,7 @@ OBJECTIVE = (
         optional=True,
     ),
     LevelRow(
-        "3a | the weakest link: over the touched nodes, the smallest weakest link on the best ring over "
-        "the gang's GPUs there | more GB/s",
+        "3a | the weakest link on the best [rings](#rings), one ring for each touched node | more GB/s",
         "weakest_link_gb_per_s",
         _always(WEAKEST_LINK),
         _weakest_link,
@@ -339,38 +332,35 @@ OBJECTIVE = (
         unit=" GB/s",
     ),
     LevelRow(
-        "3c | [sockets](#sockets): how far apart the gang's GPUs hang below the CPU sockets and PCIe "
-        "switches of each touched node | less",
+        "3c | [socket distance](#sockets): how far apart CPU sockets and PCIe switches put the gang's "
+        "GPUs | less",
         "socket_distance",
         _always(SOCKETS),
         lambda plan: sum(nodes * gpus.sockets for gpus, nodes in plan.gpu_sets),
     ),
     LevelRow(
-        "4a | [damage](#damage): how much more of the free GPUs of the touched nodes typical requests "
-        "can no longer use | less",
+        "4a | [damage](#damage): how many free GPUs typical requests can no longer use | less",
         "damage",
         _always(DAMAGE),
         lambda plan: plan.damage(),
         key="damage_gpu_thousandths",
     ),
     LevelRow(
-        "4b | [best fit](#best-fit) between equals: what stays free on the touched nodes, and what "
-        "opening nodes takes from their domains | less",
+        "4b | [best fit](#best-fit): what stays free on the touched nodes, and which nodes are opened | less",
         "best_fit",
         _always(BEST_FIT),
         lambda plan: plan.best_fit(),
     ),
     LevelRow(
-        "5 | what kube-scheduler's preferences miss: Σ over members of 100 − the score of their node; "
-        "where pods have none there is no such level | less",
+        "5 | of pods with [preferences](what-a-pod-may-ask.md#preferences): Σ over members of 100 − the "
+        "score of their node | less",
         "preference_penalty",
         lambda scopes, costs, without_gpus: (),  # on_node.best_fit adds it below the best fit, in one number
         _penalty,
         optional=True,
     ),
     LevelRow(
-        "6 | [rails](#rails), for gangs on several nodes: on how many network rails their GPUs lie, given "
-        "the nodes, the members on each and the values above of each node's GPUs | fewer",
+        "6 | of gangs on several nodes: the network [rails](#rails) of their GPUs | fewer",
         RAILS,
         lambda scopes, costs, without_gpus: (),  # decided after the search: see placement/rails.py
         lambda plan: plan.rails(),
