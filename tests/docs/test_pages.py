@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from muster.cli import main
 from muster.domain.decision import Placed
 from muster.placement.place import place
+from tests.command import PLAIN, invoke
 from tests.files.manifests import REPOSITORY, Object, decisions, gang, node, write
 from tests.placement.drawings import cluster as drawn_cluster
 from tests.placement.drawings import gang as drawn_gang
@@ -121,6 +124,21 @@ def test_the_example_of_the_objective_is_decided_by_damage(tmp_path: Path) -> No
     assert [member["node"] for member in placed["members"]] == ["c", "c", "c", "d"]
     (other_rack,) = placed["alternatives"]["tried"]
     assert (other_rack["domain"], other_rack["level"]) == ("rack r1", "damage")
+
+
+@pytest.mark.parametrize("page", ["dra.md"])
+def test_the_answer_on_a_page_is_what_muster_place_says(page: str, tmp_path: Path) -> None:
+    """The page of DRA shows the manifest in the block before the command."""
+    text = (REPOSITORY / "docs" / page).read_text()
+    (shown,) = re.finditer(r"(?ms)^\$ muster (place -f examples/.*?)\n(.*?)^…\n```", text)
+    (tmp_path / "claim.yaml").write_text(MANIFEST.findall(text[: shown.start()])[-1])
+    words = [
+        str((REPOSITORY if "/" in word else tmp_path) / word) if word.endswith("yaml") else word
+        for word in shlex.split(shown[1])
+    ]
+    answer = invoke(main, *words, env=PLAIN | {"COLUMNS": "100"})
+    lines = (line.rstrip() for line in answer.stdout.splitlines())
+    assert "\n".join(lines).startswith(shown[2].rstrip())
 
 
 def members_by_node(cluster: str, members: str) -> list[tuple[int, ...]]:
