@@ -126,7 +126,7 @@ def test_the_example_of_the_objective_is_decided_by_damage(tmp_path: Path) -> No
     assert (other_rack["domain"], other_rack["level"]) == ("rack r1", "damage")
 
 
-@pytest.mark.parametrize("page", ["dra.md"])
+@pytest.mark.parametrize("page", ["dra.md", "surfaces.md"])
 def test_the_answer_on_a_page_is_what_muster_place_says(page: str, tmp_path: Path) -> None:
     """The page of DRA shows the manifest in the block before the command."""
     text = (REPOSITORY / "docs" / page).read_text()
