@@ -108,7 +108,7 @@ func (s *gpuQuestion) ranks() int {
 // Clone implements fwk.StateData.
 func (s *gpuQuestion) Clone() fwk.StateData { return s }
 
-const questionKey fwk.StateKey = "muster.dev/asked-gpus"
+const questionKey fwk.StateKey = "muster.dev/gpu-question"
 
 // MatchingGPUs returns the GPUs of a node that the pod of this state may have: one list for each subrequest of its
 // requests. A list is nil if the subrequest may have all GPUs without taints, and empty if it may have no GPU. Names are
@@ -135,8 +135,8 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod's requests for GPUs have %d different selectors; at most %d are planned", count, maxSelectors))
 	}
 	state.Write(questionKey, question)
-	watches := a.watchesBesideGPUs(pod, question)
-	if len(question.requests) == 0 && !watches {
+	watchesToo := a.watchesNextToGPUs(pod, question)
+	if len(question.requests) == 0 && !watchesToo {
 		return a.DynamicResources.PreFilter(ctx, state, pod, nodes)
 	}
 	all, err := a.manager.ResourceSlices().ListWithDeviceTaintRules()
@@ -145,7 +145,7 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	question.slices, question.partial = byNode(all)
 	var gpuDrivers sets.Set[string]
-	if watches {
+	if watchesToo {
 		gpuDrivers, question.watchRequests = a.drivers(ctx, all), a.watchRequests(pod)
 	}
 	hide := a.view.show(gpuDrivers)

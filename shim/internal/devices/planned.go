@@ -165,9 +165,9 @@ func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	if member == nil {
 		return p.DynamicResources.Filter(ctx, state, pod, node)
 	}
-	bound, cancel := context.WithTimeout(ctx, askingTimeout)
+	nodeCtx, cancel := context.WithTimeout(ctx, askingTimeout)
 	defer cancel()
-	status := p.DynamicResources.Filter(bound, state, pod, node)
+	status := p.DynamicResources.Filter(nodeCtx, state, pod, node)
 	if !status.IsRejected() {
 		return status
 	}
@@ -223,11 +223,11 @@ func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (memberPlan *plan, hide
 		return err == nil && class.Spec.ExtendedResourceName != nil && slices.Contains(member.GPUs(), *class.Spec.ExtendedResourceName)
 	}
 	plan.isGPU = p.view.gpus(member.GPUs())
-	all, err := p.view.compare(pod, plan)
+	onlyPlanned, err := p.view.compare(pod, plan)
 	if err != nil {
 		return nil, nil, err
 	}
-	return plan, p.view.show(pod, plan, all, forOthers), nil
+	return plan, p.view.show(pod, plan, onlyPlanned, forOthers), nil
 }
 
 // Unreserve keeps the claim of a member that may be bound. The in-tree plugin would delete the claim for an extended
@@ -240,7 +240,7 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	p.DynamicResources.Unreserve(ctx, state, pod, node)
 }
 
-// viewing is a handle whose DRA manager is the view.
+// cycleHandle is a handle whose DRA manager is the view.
 type cycleHandle struct {
 	fwk.Handle
 	view *cycleView

@@ -86,9 +86,9 @@ func (a *Asking) requests(pod *v1.Pod) (requests []gpuRequest) {
 	return requests
 }
 
-// watchesBesideGPUs returns whether the pod takes GPUs and also asks to watch devices. In its cycle such a pod sees all
+// watchesNextToGPUs returns whether the pod takes GPUs and also asks to watch devices. In its cycle such a pod sees all
 // devices of the node's GPU drivers without our taint.
-func (a *Asking) watchesBesideGPUs(pod *v1.Pod, question *gpuQuestion) bool {
+func (a *Asking) watchesNextToGPUs(pod *v1.Pod, question *gpuQuestion) bool {
 	if len(question.requests) == 0 && !a.asksByResources(pod) {
 		return false
 	}

@@ -57,13 +57,13 @@ func planOf(member Member) (*plan, error) {
 func newPlan(devices []string) (*plan, error) {
 	p := &plan{plannedCount: len(devices), otherRequests: sets.New[string]()}
 	for _, device := range devices {
-		driver, in, name, ok := splitName(device)
+		driver, poolName, name, ok := splitName(device)
 		if !ok {
 			return nil, fmt.Errorf("the plan names a device %q, which is not driver/pool/name", device)
 		}
-		planned := p.pool(driver, in)
+		planned := p.pool(driver, poolName)
 		if planned == nil {
-			p.pools = append(p.pools, pool{driver: driver, name: in})
+			p.pools = append(p.pools, pool{driver: driver, name: poolName})
 			planned = &p.pools[len(p.pools)-1]
 		}
 		if slices.Contains(planned.devices, name) {
@@ -86,7 +86,7 @@ func (p *plan) pool(driver, name string) *pool {
 
 // drives returns whether the plan has devices of this driver.
 func (p *plan) drives(driver string) bool {
-	return slices.ContainsFunc(p.pools, func(of pool) bool { return of.driver == driver })
+	return slices.ContainsFunc(p.pools, func(planned pool) bool { return planned.driver == driver })
 }
 
 // isOn returns whether a slice has devices or counters of the planned node: it names this node, or no node.
@@ -108,13 +108,13 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 		return all, nil
 	}
 	var shown []*resourceapi.ResourceSlice
-	planned := make([][]*resourceapi.ResourceSlice, len(p.pools))
+	slicesOf := make([][]*resourceapi.ResourceSlice, len(p.pools)) // by the index of the planned pool
 	for _, slice := range all {
-		of := slices.IndexFunc(p.pools, func(of pool) bool {
-			return of.name == slice.Spec.Pool.Name && of.driver == slice.Spec.Driver
+		index := slices.IndexFunc(p.pools, func(planned pool) bool {
+			return planned.name == slice.Spec.Pool.Name && planned.driver == slice.Spec.Driver
 		})
-		if of >= 0 {
-			planned[of] = append(planned[of], slice)
+		if index >= 0 {
+			slicesOf[index] = append(slicesOf[index], slice)
 		} else if !p.drives(slice.Spec.Driver) {
 			shown = append(shown, slice)
 		}
@@ -122,13 +122,13 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 	if p.showOthers {
 		shown = append(shown, p.otherPools(all)...)
 	}
-	for i, of := range p.pools {
-		restricted := p.poolSlices(planned[i], of.devices)
+	for i, planned := range p.pools {
+		restricted := p.poolSlices(slicesOf[i], planned.devices)
 		for j := range restricted {
 			for k := range restricted[j].Spec.Devices {
 				device := &restricted[j].Spec.Devices[k]
-				if reason := p.whyNotAsPlanned(device); reason != "" && slices.Contains(of.devices, device.Name) {
-					return nil, fmt.Errorf("pool %s of %s: device %s %s", of.name, of.driver, device.Name, reason)
+				if reason := p.whyNotAsPlanned(device); reason != "" && slices.Contains(planned.devices, device.Name) {
+					return nil, fmt.Errorf("pool %s of %s: device %s %s", planned.name, planned.driver, device.Name, reason)
 				}
 			}
 		}

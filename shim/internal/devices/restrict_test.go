@@ -332,7 +332,7 @@ func TestRivalsShareCountersWithPlannedDevices(t *testing.T) {
 	p, _ := newPlan([]string{"gpu/a/d0"})
 	k.see(claimOf("one", "d1-0"))
 	if !k.free(p, v.competingDevices(p)) {
-		t.Error("not free beside a partition of another device")
+		t.Error("not free next to a partition of another device")
 	}
 	k.see(claimOf("two", "d0-1"))
 	if k.free(p, v.competingDevices(p)) {

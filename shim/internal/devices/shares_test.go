@@ -19,8 +19,8 @@ func quantity(text string) *resource.Quantity {
 	if text == "" {
 		return nil
 	}
-	results := resource.MustParse(text)
-	return &results
+	parsed := resource.MustParse(text)
+	return &parsed
 }
 
 // within returns a policy with a range: a minimum, a maximum and steps, each "" if it has none.
@@ -242,11 +242,11 @@ func TestOnlyGPUsWithTheCapacitySuitARequest(t *testing.T) {
 	s.Spec.Devices[1].Capacity["memory"] = resourceapi.DeviceCapacity{Value: *quantity("40Gi")}
 	for requested, want := range map[string]string{"memory=30Gi": "all", "memory=50Gi": "gpu/gpu-0", "memory=90Gi": "r: no GPU of the node that matches the selectors has the capacity"} {
 		wants := gpuChoice{capacity: claiming(1, requested).Spec.Devices.Requests[0].Exactly.Capacity.Requests}
-		results, reason := testMatcher().usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
-		if reason == "" && results.all {
+		result, reason := testMatcher().usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
+		if reason == "" && result.all {
 			reason = "all"
 		} else if reason == "" {
-			reason = strings.Join(results.names, " ")
+			reason = strings.Join(result.names, " ")
 		}
 		if !strings.HasPrefix(reason, want) {
 			t.Errorf("%s: %q", requested, reason)

@@ -61,9 +61,9 @@ func TestNodesWhereAMemberCanWatchNoGPUAreRefused(t *testing.T) {
 			a := &Asking{manager: manager, gpus: []string{"example.com/gpu"}, matcher: newMatcher(feature.Features{})}
 			pod := &v1.Pod{Spec: v1.PodSpec{ResourceClaims: []v1.PodResourceClaim{{Name: "mine", ResourceClaimName: &claim.Name}}}}
 			question := &gpuQuestion{watchRequests: a.watchRequests(pod), slices: map[string][]*resourceapi.ResourceSlice{"n": {c.of}}}
-			why := a.whyUnseen(t.Context(), question, "n")
-			if refused := strings.HasPrefix(why, "resourceClaims mine, request watching: adminAccess"); refused != c.refused || why != "" && !refused {
-				t.Errorf("%q", why)
+			reason := a.whyUnseen(t.Context(), question, "n")
+			if refused := strings.HasPrefix(reason, "resourceClaims mine, request watching: adminAccess"); refused != c.refused || reason != "" && !refused {
+				t.Errorf("%q", reason)
 			}
 		})
 	}

@@ -165,8 +165,8 @@ func TestRoomCountsWhatIsIn(t *testing.T) {
 			}
 		}
 		for len(in) > 0 {
-			for _, channel := range in {
-				r.LeaveAll(channel)
+			for _, ticket := range in {
+				r.LeaveAll(ticket)
 			}
 			in = nil
 			collect()

@@ -90,11 +90,11 @@ func run(t testing.TB, a *Asker, now time.Time) {
 	done := map[*question]bool{}
 	for range 10000 {
 		a.restUntil = time.Time{}
-		q, because, _ := a.next(now)
+		q, reason, _ := a.next(now)
 		if q == nil || done[q] {
 			return
 		}
-		a.runSlice(t.Context(), q, because)
+		a.runSlice(t.Context(), q, reason)
 		done[q] = a.jobs[q] == nil
 	}
 	t.Fatal("it does not end")
@@ -137,8 +137,8 @@ func TestQuestionsAreAnsweredInTurns(t *testing.T) {
 	heard := listen(a, fine)
 	a.Ask(questionOf("large", upTo(20)...))
 	for range 3 {
-		q, because, _ := a.next(time.Now())
-		a.runSlice(t.Context(), q, because)
+		q, reason, _ := a.next(time.Now())
+		a.runSlice(t.Context(), q, reason)
 	}
 	a.Ask(questionOf("small", 20))
 	run(t, a, time.Now())
@@ -156,8 +156,8 @@ func TestWorkOnAQuestionThatIsReplacedEnds(t *testing.T) {
 	a.sliceFor = 0
 	heard := listen(a, fine)
 	a.Ask(questionOf("g", 0, 1))
-	q, because, _ := a.next(time.Now())
-	a.runSlice(t.Context(), q, because)
+	q, reason, _ := a.next(time.Now())
+	a.runSlice(t.Context(), q, reason)
 	again := questionOf("g", 2, 3)
 	again.Question = 2
 	a.Ask(again)
@@ -194,8 +194,8 @@ func TestANewQuestionBeginsThoughMuchIsWorkedOn(t *testing.T) {
 				a.Begin(2)
 			}
 			a.Ask(questionOf("new", maxJobsOfNamespace))
-			for q, because, _ := a.next(time.Now()); q != nil; q, because, _ = a.next(time.Now()) {
-				a.runSlice(t.Context(), q, because)
+			for q, reason, _ := a.next(time.Now()); q != nil; q, reason, _ = a.next(time.Now()) {
+				a.runSlice(t.Context(), q, reason)
 			}
 			if got := gangsOf(*heard); got[len(got)-1] != "new" {
 				t.Errorf("answered: %v", got)
@@ -218,9 +218,9 @@ func TestTurnsGoRoundByNamespaces(t *testing.T) {
 	}
 	turns := map[string]int{}
 	for range 30 {
-		q, because, _ := a.next(time.Now())
+		q, reason, _ := a.next(time.Now())
 		turns[q.message.Namespace]++
-		a.turns.take(q, because)
+		a.turns.take(q, reason)
 	}
 	if turns["ns"] != 10 || turns["x"] != 10 || turns["y"] != 10 {
 		t.Errorf("turns: %v", turns)
@@ -240,12 +240,12 @@ func TestRenewalsRestAndNewQuestionsDoNot(t *testing.T) {
 		t.Fatalf("a renewal begins at once: %v, wait %s", q, wait)
 	}
 	a.Ask(questionOf("new", 1))
-	if q, because, _ := a.next(later); q == nil || q.message.Gang != "new" || because != unanswered {
-		t.Fatalf("next: %v, %v", q, because)
+	if q, reason, _ := a.next(later); q == nil || q.message.Gang != "new" || reason != unanswered {
+		t.Fatalf("next: %v, %v", q, reason)
 	}
 	before := a.restUntil
-	q, because, _ := a.next(later)
-	a.runSlice(t.Context(), q, because)
+	q, reason, _ := a.next(later)
+	a.runSlice(t.Context(), q, reason)
 	if got := gangsOf(*heard); a.restUntil != before || !slices.Equal(got, []string{"old", "new"}) {
 		t.Errorf("answered %v, rest until %s", got, a.restUntil)
 	}
@@ -288,9 +288,9 @@ func TestACauseThatNamesAClaimGoesFirst(t *testing.T) {
 	var order []workReason
 	for range 4 {
 		a.restUntil = time.Time{}
-		q, because, _ := a.next(later)
-		order = append(order, because)
-		a.runSlice(t.Context(), q, because)
+		q, reason, _ := a.next(later)
+		order = append(order, reason)
+		a.runSlice(t.Context(), q, reason)
 	}
 	if !slices.Equal(order, []workReason{claimChanged, otherChange, claimChanged, otherChange}) {
 		t.Errorf("order: %v", order)

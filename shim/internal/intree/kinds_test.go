@@ -288,8 +288,8 @@ func TestMeasuringRoomPausesBeforeEachTrial(t *testing.T) {
 	if pauses != 4 { // after the nodes were inspected, and before trials of 4, 2 and 3 pods
 		t.Errorf("%d pauses, want 4", pauses)
 	}
-	for slices := range 4 {
-		if result := a.inspector.inspect(t.Context(), pods, func() bool { slices--; return slices >= 0 }); slices != -1 {
+	for pauses := range 4 {
+		if result := a.inspector.inspect(t.Context(), pods, func() bool { pauses--; return pauses >= 0 }); pauses != -1 {
 			t.Errorf("goes on after a pause that ends it: %v", result)
 		}
 	}

@@ -49,7 +49,7 @@ func pack(result answer, nodes []string) *packed {
 	if result.everywhere != nil {
 		p.everywhere = &refusal{result.everywhere.plugin, shorten(result.everywhere.reason)}
 	}
-	index, sets := map[refusal]byte{}, map[string]byte{"": 0}
+	indices, sets := map[refusal]byte{}, map[string]byte{"": 0}
 	p.sets = firstSets(result.devices, nodes)
 	for i, set := range p.sets {
 		sets[set.key] = byte(i + 1)
@@ -58,7 +58,7 @@ func pack(result answer, nodes []string) *packed {
 		for rank, gpus := range result.devices[node] {
 			setIndex, ok := sets[gpus.key]
 			if _, isRefused := result.refused[node]; !ok && !isRefused {
-				p.refused = set(p.refused, len(nodes), i, p.index(index, differingSets))
+				p.refused = set(p.refused, len(nodes), i, p.index(indices, differingSets))
 			}
 			if rank == len(p.devices) {
 				p.devices = append(p.devices, make([]byte, len(nodes)))
@@ -66,7 +66,7 @@ func pack(result answer, nodes []string) *packed {
 			p.devices[rank][i] = setIndex
 		}
 		if cause, isRefused := result.refused[node]; isRefused {
-			p.refused = set(p.refused, len(nodes), i, p.index(index, cause))
+			p.refused = set(p.refused, len(nodes), i, p.index(indices, cause))
 		}
 		if room := result.room[node]; room > 0 {
 			p.room = set(p.room, len(nodes), i, byte(room))
@@ -256,8 +256,8 @@ func (r *reporter) refusalColumn(encoded *packed) []byte {
 		newIndices[i+1] = index
 	}
 	column := bytes.Clone(encoded.refused)
-	for i, cause := range column {
-		column[i] = newIndices[cause]
+	for i, index := range column {
+		column[i] = newIndices[index]
 	}
 	return column
 }

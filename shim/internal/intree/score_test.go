@@ -30,7 +30,7 @@ func scoringAsker(ctx context.Context, t testing.TB, objects ...runtime.Object) 
 	return askerOf(ctx, t, nil, weights, objects...)
 }
 
-// placed returns a node in a zone, with a disk.
+// diskNode returns a node in a zone, with a disk.
 func diskNode(name, zone, disk string, change ...func(*v1.Node)) *v1.Node {
 	object := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		v1.LabelHostname: name, v1.LabelTopologyZone: zone, "disk": disk,

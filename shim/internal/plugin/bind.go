@@ -89,7 +89,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		Target: v1.ObjectReference{Kind: "Node", Name: node},
 	})
 	if err != nil {
-		c.fate = fate{is: outcome, message: err.Error()}
+		c.fate = fate{outcome: outcome, message: err.Error()}
 		return fwk.AsStatus(err)
 	}
 	c.Gang.Bound(c.Member)

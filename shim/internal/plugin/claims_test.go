@@ -200,7 +200,7 @@ func TestDevicesOfOtherDriversAreNotGivenTwice(t *testing.T) {
 
 // The allocator gives no claim a device that another request of the pod has, even one that only watches. So a request to
 // watch must not hold a planned device while others are there.
-func TestMembersWatchDevicesBesideThePlannedOnes(t *testing.T) {
+func TestMembersWatchDevicesNextToThePlannedOnes(t *testing.T) {
 	yes := true
 	watching := func(name string, mode resourceapi.DeviceAllocationMode, count int64) resourceapi.DeviceRequest {
 		return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{

@@ -50,7 +50,7 @@ type waitingPod struct {
 // plannedForOthers returns the devices of these drivers that live plans have for other pods. It records in the cycle
 // whether there are such devices.
 func (c *coreData) plannedForOthers(pod *v1.Pod, drivers sets.Set[string]) []string {
-	endedBefore := c.deviceWaiters.hasEnded()
+	endedBefore := c.deviceWaiters.endedCount()
 	planned := c.store.PlannedForOthers(pod.UID, drivers)
 	if len(planned) > 0 && !c.withheld {
 		c.withheld, c.endedBefore = true, endedBefore
@@ -85,7 +85,7 @@ func (p *Plugin) refusedByDevices(statuses fwk.NodeToStatusReader) bool {
 	return false
 }
 
-func (k *deviceWaiters) hasEnded() int {
+func (k *deviceWaiters) endedCount() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.ended

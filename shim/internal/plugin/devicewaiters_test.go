@@ -11,15 +11,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func keptPodOf(namespace string, i int) *v1.Pod {
+func waiterOf(namespace string, i int) *v1.Pod {
 	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("p%04d", i)}}
 }
 
-// Plans end all the time, and its pods are refused each time.
-func TestAKeptPodIsTriedOnceInAPauseAndNoneIsForgotten(t *testing.T) {
+// Plans end all the time, and the pods are refused each time.
+func TestAWaiterIsTriedOnceInAPauseAndNoneIsForgotten(t *testing.T) {
 	waiters, now := &deviceWaiters{}, time.Unix(1000, 0)
 	for i := range 2 * retriesAtOnce {
-		waiters.note(keptPodOf("ns", i), waiters.ended, now)
+		waiters.note(waiterOf("ns", i), waiters.ended, now)
 	}
 	if pods, pause := waiters.take(now); len(pods) > 0 || pause > 0 {
 		t.Errorf("%d pods are tried before a plan ends", len(pods))
@@ -45,14 +45,14 @@ func TestAKeptPodIsTriedOnceInAPauseAndNoneIsForgotten(t *testing.T) {
 }
 
 // The last plan ends a moment after the pod was tried for the plan before.
-func TestAKeptPodIsTriedAfterItsPauseWithoutAnotherPlan(t *testing.T) {
+func TestAWaiterIsTriedAfterItsPauseWithoutAnotherPlan(t *testing.T) {
 	waiters, now := &deviceWaiters{}, time.Unix(1000, 0)
-	waiters.note(keptPodOf("ns", 0), waiters.ended, now)
+	waiters.note(waiterOf("ns", 0), waiters.ended, now)
 	waiters.end()
 	if pods, _ := waiters.take(now); len(pods) != 1 {
 		t.Fatal("not tried")
 	}
-	waiters.note(keptPodOf("ns", 0), waiters.ended, now)
+	waiters.note(waiterOf("ns", 0), waiters.ended, now)
 	waiters.end()
 	now = now.Add(retryPause / 2)
 	if pods, pause := waiters.take(now); len(pods) != 0 || pause != retryPause/2 {
@@ -61,18 +61,18 @@ func TestAKeptPodIsTriedAfterItsPauseWithoutAnotherPlan(t *testing.T) {
 	if pods, pause := waiters.take(now.Add(retryPause / 2)); len(pods) != 1 || pause != 0 {
 		t.Errorf("%d pods, again in %v", len(pods), pause)
 	}
-	waiters.note(keptPodOf("ns", 0), waiters.ended-1, now) // a plan ended during its cycle
+	waiters.note(waiterOf("ns", 0), waiters.ended-1, now) // a plan ended during its cycle
 	if _, pause := waiters.take(now.Add(retryPause / 2)); pause != retryBreak {
 		t.Errorf("again in %v", pause)
 	}
 }
 
-func TestPodsOfOneNamespaceLeaveRoomForKeptPodsOfOthers(t *testing.T) {
+func TestPodsOfOneNamespaceLeaveRoomForWaitersOfOthers(t *testing.T) {
 	waiters, now := &deviceWaiters{}, time.Unix(1000, 0)
 	for i := range 2 * maxWaitersOfNamespace {
-		waiters.note(keptPodOf("many", i), waiters.ended, now)
+		waiters.note(waiterOf("many", i), waiters.ended, now)
 	}
-	waiters.note(keptPodOf("one", 0), waiters.ended, now)
+	waiters.note(waiterOf("one", 0), waiters.ended, now)
 	if len(waiters.pods) != maxWaitersOfNamespace+1 {
 		t.Errorf("%d pods are noted", len(waiters.pods))
 	}
@@ -90,14 +90,14 @@ func TestPodsOfOneNamespaceLeaveRoomForKeptPodsOfOthers(t *testing.T) {
 // Users may make pods all the time, in several namespaces. A pod that was tried once comes before pods that were noted later.
 func TestNewPodsDoNotKeepAnOlderOneFromItsTry(t *testing.T) {
 	waiters, now := &deviceWaiters{}, time.Unix(1000, 0)
-	waiters.note(keptPodOf("one", 0), waiters.ended, now)
+	waiters.note(waiterOf("one", 0), waiters.ended, now)
 	waiters.end()
 	waiters.take(now)
-	waiters.note(keptPodOf("one", 0), waiters.ended, now)
+	waiters.note(waiterOf("one", 0), waiters.ended, now)
 	for second := range 60 {
 		now = now.Add(time.Second)
 		for i := range 2 * retriesAtOnce {
-			waiters.note(keptPodOf(fmt.Sprintf("many%d", i%8), second*2*retriesAtOnce+i), waiters.ended, now)
+			waiters.note(waiterOf(fmt.Sprintf("many%d", i%8), second*2*retriesAtOnce+i), waiters.ended, now)
 		}
 		waiters.end()
 		if pods, _ := waiters.take(now); pods["one/p0000"] != nil {
@@ -111,18 +111,18 @@ func TestNewPodsDoNotKeepAnOlderOneFromItsTry(t *testing.T) {
 func TestPodsThatFoundANodeLeaveTheirPlaces(t *testing.T) {
 	waiters, now := &deviceWaiters{}, time.Unix(1000, 0)
 	for i := range maxWaitersOfNamespace {
-		waiters.note(keptPodOf("ns", i), waiters.ended, now)
+		waiters.note(waiterOf("ns", i), waiters.ended, now)
 	}
 	waiters.end()
 	for range maxWaitersOfNamespace / retriesAtOnce {
 		waiters.take(now)
 		now = now.Add(retryBreak)
 	}
-	waiters.note(keptPodOf("ns", maxWaitersOfNamespace), waiters.ended, now)
+	waiters.note(waiterOf("ns", maxWaitersOfNamespace), waiters.ended, now)
 	if len(waiters.pods) != maxWaitersOfNamespace {
 		t.Errorf("%d pods are noted while the others may be refused again", len(waiters.pods))
 	}
-	waiters.note(keptPodOf("ns", maxWaitersOfNamespace), waiters.ended, now.Add(retryPause))
+	waiters.note(waiterOf("ns", maxWaitersOfNamespace), waiters.ended, now.Add(retryPause))
 	if len(waiters.pods) != 1 {
 		t.Errorf("%d pods are noted", len(waiters.pods))
 	}
@@ -130,7 +130,7 @@ func TestPodsThatFoundANodeLeaveTheirPlaces(t *testing.T) {
 
 // Neither pod waits for devices of the plan. The first pod asks for devices of another driver, and the second is not refused
 // for its devices.
-func TestOnlyPodsThatDevicesRefuseAreKept(t *testing.T) {
+func TestOnlyPodsThatDevicesRefuseAreWaiters(t *testing.T) {
 	h := divided(t)
 	h.planDevices([]int{0, 1}, []int{3})
 	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "card"}, Spec: resourceapi.DeviceClassSpec{
@@ -139,7 +139,7 @@ func TestOnlyPodsThatDevicesRefuseAreKept(t *testing.T) {
 	if err := h.fake.Tracker().Add(class); err != nil {
 		t.Fatal(err)
 	}
-	h.claimOf("kept", map[string]int64{"mig": 9})
+	h.claimOf("waiter", map[string]int64{"mig": 9})
 	h.claimOf("large", map[string]int64{"mig": 1})
 	h.claimOf("other", map[string]int64{"card": 1})
 	h.run("")
@@ -147,18 +147,18 @@ func TestOnlyPodsThatDevicesRefuseAreKept(t *testing.T) {
 	h.until("gated", func() bool { return h.gated("m0") })
 	h.service.push(verdict(plannedOutcome, 1, members(2)...))
 	h.until("m0 waits", func() bool { return h.waiting() == 1 })
-	h.podsWith(addTemplate, "", "kept", "other")
+	h.podsWith(addTemplate, "", "waiter", "other")
 	h.podsWith(func(pod *v1.Pod) {
 		addTemplate(pod)
 		pod.Spec.NodeSelector = map[string]string{"no": "node"}
 	}, "", "large")
-	for _, name := range []string{"kept", "other", "large"} {
+	for _, name := range []string{"waiter", "other", "large"} {
 		h.until(name+" is refused", func() bool { return strings.Contains(h.condition(name), "0/1 nodes") })
 	}
 	h.plugin.deviceWaiters.mu.Lock()
 	defer h.plugin.deviceWaiters.mu.Unlock()
 	for key := range h.plugin.deviceWaiters.pods {
-		if key != "ns/kept" {
+		if key != "ns/waiter" {
 			t.Errorf("noted: %s", key)
 		}
 	}

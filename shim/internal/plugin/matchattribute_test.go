@@ -211,7 +211,7 @@ func TestMembersGetCardsThatAgreeWithTheirPlannedGPUs(t *testing.T) {
 			t.Errorf("%s has %s, planned is %s", name, gpu, want)
 		}
 		if root := map[string]int{"nic-0": 1, "nic-1": 0, "nic-3": 1, "nic-4": 0}[card]; root != []int{1, 0, 0, 1}[i] {
-			t.Errorf("%s has %s beside %s", name, card, gpu)
+			t.Errorf("%s has %s next to %s", name, card, gpu)
 		}
 		cards = append(cards, card)
 	}

@@ -134,7 +134,7 @@ func (h *harness) gives(devices string) {
 	}
 }
 
-func TestAGPUIsGivenBesidePartitionsOfOthersAndNotBesideItsOwn(t *testing.T) {
+func TestAGPUIsGivenNextToPartitionsOfOthersAndNotNextToItsOwn(t *testing.T) {
 	for name, c := range map[string]struct {
 		allocated []string
 		planned   []int

@@ -127,7 +127,7 @@ func (c *cycle) GPUs() []string { return c.gpus }
 func (c *cycle) Memory() uint32 { return c.DeviceMemory }
 
 // MayBeBound implements devices.Member.
-func (c *cycle) MayBeBound() bool { return c.fate.is == musterv1.BindingFate_BINDING_FATE_UNKNOWN }
+func (c *cycle) MayBeBound() bool { return c.fate.outcome == musterv1.BindingFate_BINDING_FATE_UNKNOWN }
 
 // MemberOf returns the plan's data about the devices of the cycle's pod, or nil for a pod that is no member of a gang.
 func MemberOf(state fwk.CycleState) devices.Member {

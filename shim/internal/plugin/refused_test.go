@@ -17,12 +17,12 @@ func TestRefusedPodsOfOneNamespaceDoNotDelayAnother(t *testing.T) {
 		crowd[i] = inCrowd(verdict(refusedOutcome, uint64(i+1), fmt.Sprint("crowd-", i)))
 		crowd[i].Gang = "crowd/" + crowd[i].Names[0]
 	}
-	toldBeside(t, crowd...)
+	toldNextTo(t, crowd...)
 }
 
 // The members of a large refused gang take turns with other namespaces, as those of many gangs do.
 func TestALargeRefusedGangDoesNotDelayAnotherNamespace(t *testing.T) {
-	toldBeside(t, inCrowd(verdict(refusedOutcome, 1, members(2000)...)))
+	toldNextTo(t, inCrowd(verdict(refusedOutcome, 1, members(2000)...)))
 }
 
 func inCrowd(v *musterv1.Verdict) *musterv1.Verdict {
@@ -58,8 +58,8 @@ func TestALargeRefusedPodIsNotLetThrough(t *testing.T) {
 	}
 }
 
-// toldBeside refuses these gangs and then a gang of another namespace, and waits until that gang has its reason.
-func toldBeside(t *testing.T, crowd ...*musterv1.Verdict) {
+// toldNextTo refuses these gangs and then a gang of another namespace, and waits until that gang has its reason.
+func toldNextTo(t *testing.T, crowd ...*musterv1.Verdict) {
 	h := newHarness(t, node("n", "64"))
 	h.service.refuse("nothing fits")
 	for _, v := range crowd {

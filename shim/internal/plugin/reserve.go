@@ -14,7 +14,7 @@ import (
 
 // fate is the fate of a Binding: never sent, unless Bind sets another one.
 type fate struct {
-	is      musterv1.BindingFate
+	outcome musterv1.BindingFate
 	message string
 }
 
@@ -72,7 +72,7 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if c == nil {
 		return
 	}
-	outcome, message := c.fate.is, c.fate.message
+	outcome, message := c.fate.outcome, c.fate.message
 	if outcome == musterv1.BindingFate_BINDING_FATE_UNSPECIFIED {
 		outcome = musterv1.BindingFate_BINDING_FATE_NEVER_SENT
 	}
