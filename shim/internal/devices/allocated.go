@@ -29,16 +29,16 @@ func newAllocatedDevices() *allocatedDevices {
 }
 
 // follow reads all claims from the informer.
-func (t *allocatedDevices) follow(claims cache.SharedInformer) error {
+func (a *allocatedDevices) follow(claims cache.SharedInformer) error {
 	_, err := claims.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { t.see(obj.(*resourceapi.ResourceClaim)) },
-		UpdateFunc: func(before, obj any) { t.update(before.(*resourceapi.ResourceClaim), obj.(*resourceapi.ResourceClaim)) },
+		AddFunc:    func(obj any) { a.see(obj.(*resourceapi.ResourceClaim)) },
+		UpdateFunc: func(before, obj any) { a.update(before.(*resourceapi.ResourceClaim), obj.(*resourceapi.ResourceClaim)) },
 		DeleteFunc: func(obj any) {
 			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = tombstone.Obj
 			}
 			if claim, ok := obj.(*resourceapi.ResourceClaim); ok {
-				t.forget(claim)
+				a.forget(claim)
 			}
 		},
 	})
@@ -47,79 +47,79 @@ func (t *allocatedDevices) follow(claims cache.SharedInformer) error {
 
 // update records a change of a claim. A claim that was created again under its name, while the watch was interrupted, is
 // an update too.
-func (t *allocatedDevices) update(before, claim *resourceapi.ResourceClaim) {
+func (a *allocatedDevices) update(before, claim *resourceapi.ResourceClaim) {
 	if before.UID != claim.UID {
-		t.forget(before)
+		a.forget(before)
 	}
-	t.see(claim)
+	a.see(claim)
 }
 
 // forget releases the devices of a deleted claim.
-func (t *allocatedDevices) forget(claim *resourceapi.ResourceClaim) {
-	t.hold("claim/"+string(claim.UID), nil)
-	t.hold("written/"+string(claim.UID), nil)
+func (a *allocatedDevices) forget(claim *resourceapi.ResourceClaim) {
+	a.hold("claim/"+string(claim.UID), nil)
+	a.hold("written/"+string(claim.UID), nil)
 }
 
 // see records a claim from the API server. If the claim has devices, they include those that a PreBind has written.
-func (t *allocatedDevices) see(claim *resourceapi.ResourceClaim) {
+func (a *allocatedDevices) see(claim *resourceapi.ResourceClaim) {
 	devices := devicesOf(claim)
-	t.hold("claim/"+string(claim.UID), devices)
+	a.hold("claim/"+string(claim.UID), devices)
 	if len(devices) > 0 {
-		t.hold("written/"+string(claim.UID), nil)
+		a.hold("written/"+string(claim.UID), nil)
 	}
 }
 
 // signal records the devices that a Reserve wants to allocate. The UID may be a temporary one.
-func (t *allocatedDevices) signal(uid types.UID, claim *resourceapi.ResourceClaim) {
-	t.hold("signalled/"+string(uid), devicesOf(claim))
+func (a *allocatedDevices) signal(uid types.UID, claim *resourceapi.ResourceClaim) {
+	a.hold("signalled/"+string(uid), devicesOf(claim))
 }
 
 // unsignal ends a signalled allocation, which was written or given up.
-func (t *allocatedDevices) unsignal(uid types.UID) { t.hold("signalled/"+string(uid), nil) }
+func (a *allocatedDevices) unsignal(uid types.UID) { a.hold("signalled/"+string(uid), nil) }
 
 // written records an allocation that the API server has accepted, until the informer shows it.
-func (t *allocatedDevices) written(claim *resourceapi.ResourceClaim) {
-	if !t.holds("claim/" + string(claim.UID)) {
-		t.hold("written/"+string(claim.UID), devicesOf(claim))
+func (a *allocatedDevices) written(claim *resourceapi.ResourceClaim) {
+	if !a.holds("claim/" + string(claim.UID)) {
+		a.hold("written/"+string(claim.UID), devicesOf(claim))
 	}
 }
 
-func (t *allocatedDevices) holds(holder string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.holders[holder]) > 0
+func (a *allocatedDevices) holds(holder string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.holders[holder]) > 0
 }
 
-func (t *allocatedDevices) hold(holder string, devices []device) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, d := range t.holders[holder] {
-		if t.count[d]--; t.count[d] == 0 {
-			delete(t.count, d)
+func (a *allocatedDevices) hold(holder string, devices []device) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, d := range a.holders[holder] {
+		if a.count[d]--; a.count[d] == 0 {
+			delete(a.count, d)
 		}
 	}
-	delete(t.holders, holder)
+	delete(a.holders, holder)
 	if len(devices) == 0 {
 		return
 	}
-	t.holders[holder] = devices
+	a.holders[holder] = devices
 	for _, d := range devices {
-		t.count[d]++
+		a.count[d]++
 	}
 }
 
 // free returns whether no claim has a device of the plan, or a device that competes for its counters.
-func (t *allocatedDevices) free(p *plan, competing []device) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (a *allocatedDevices) free(p *plan, competing []device) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for _, rival := range competing {
-		if t.count[rival] > 0 {
+		if a.count[rival] > 0 {
 			return false
 		}
 	}
 	for _, planned := range p.pools {
 		for _, name := range planned.devices {
-			if t.count[device{planned.driver, planned.name, name}] > 0 {
+			if a.count[device{planned.driver, planned.name, name}] > 0 {
 				return false
 			}
 		}

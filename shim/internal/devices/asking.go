@@ -97,16 +97,16 @@ type gpuQuestion struct {
 }
 
 // ranks returns how many subrequests the pod has.
-func (s *gpuQuestion) ranks() int {
+func (q *gpuQuestion) ranks() int {
 	count := 1
-	for _, request := range s.requests {
+	for _, request := range q.requests {
 		count = max(count, len(request.subrequests))
 	}
 	return count
 }
 
 // Clone implements fwk.StateData.
-func (s *gpuQuestion) Clone() fwk.StateData { return s }
+func (q *gpuQuestion) Clone() fwk.StateData { return q }
 
 const questionKey fwk.StateKey = "muster.dev/gpu-question"
 
@@ -151,9 +151,9 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	hide := a.view.show(gpuDrivers)
 	defer hide()
 	only, status := a.DynamicResources.PreFilter(ctx, state, pod, nodes)
-	if g := a.matchAttributeClaimOf(pod); g != nil && status.IsSuccess() && a.view.allocated != nil {
-		g.allocated, g.shared = a.view.allocated, question.slices[""]
-		question.matchClaim = g
+	if match := a.matchAttributeClaimOf(pod); match != nil && status.IsSuccess() && a.view.allocated != nil {
+		match.allocated, match.shared = a.view.allocated, question.slices[""]
+		question.matchClaim = match
 	}
 	return only, status
 }

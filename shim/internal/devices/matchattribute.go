@@ -71,29 +71,29 @@ func GroupsOf(state fwk.CycleState, node string) [][]Group {
 // matchAttributeClaimOf returns the pod's claim whose GPUs must agree with each other or with other devices, or nil. It
 // also returns nil for constraints that it does not understand, because the service refuses such pods.
 func (a *Asking) matchAttributeClaimOf(pod *v1.Pod) *matchAttributeClaim {
-	bound, claimsWithGPUs := &matchAttributeClaim{}, 0
+	match, claimsWithGPUs := &matchAttributeClaim{}, 0
 	for claimName, claim := range existingClaims(a.manager, pod) {
 		if hasItsDevices(claim) {
 			continue
 		}
 		gpus, otherRequests := a.splitRequests(claim)
-		bound.watching = bound.watching || slices.ContainsFunc(otherRequests, watches)
+		match.watching = match.watching || slices.ContainsFunc(otherRequests, watches)
 		if len(gpus) > 0 {
-			if claimsWithGPUs++; claimsWithGPUs > 1 || !bound.recordConstraints(claim, gpus, otherRequests) {
+			if claimsWithGPUs++; claimsWithGPUs > 1 || !match.recordConstraints(claim, gpus, otherRequests) {
 				return nil
 			}
-			bound.label = "resourceClaims " + claimName
+			match.label = "resourceClaims " + claimName
 			otherRequests = append([]resourceapi.DeviceRequest{anchorOf(gpus[0].Name)}, otherRequests...)
 		}
 		shown := *claim // shallow: claims of the tracker never change
 		shown.Status = resourceapi.ResourceClaimStatus{}
 		shown.Spec.Devices.Requests = otherRequests
-		bound.claims = append(bound.claims, &shown)
+		match.claims = append(match.claims, &shown)
 	}
 	if claimsWithGPUs == 0 {
 		return nil
 	}
-	return bound
+	return match
 }
 
 // splitRequests returns the claim's requests for GPUs, and its requests for other devices.
@@ -111,7 +111,7 @@ func (a *Asking) splitRequests(claim *resourceapi.ResourceClaim) (gpus, otherReq
 // recordConstraints records the matchAttribute constraints that bind all GPUs of the claim. It returns true if they
 // restrict which GPUs the planner may use. They do if other devices must agree too, or if the pod has one GPU, which must
 // have the attribute. If several GPUs must agree only with each other, the planner itself ensures it.
-func (g *matchAttributeClaim) recordConstraints(claim *resourceapi.ResourceClaim, gpus, otherRequests []resourceapi.DeviceRequest) bool {
+func (m *matchAttributeClaim) recordConstraints(claim *resourceapi.ResourceClaim, gpus, otherRequests []resourceapi.DeviceRequest) bool {
 	for _, constraint := range claim.Spec.Devices.Constraints {
 		binds := func(r resourceapi.DeviceRequest) bool {
 			return len(constraint.Requests) == 0 || slices.ContainsFunc(constraint.Requests, func(name string) bool {
@@ -128,11 +128,11 @@ func (g *matchAttributeClaim) recordConstraints(claim *resourceapi.ResourceClaim
 		if constraint.MatchAttribute == nil || slices.ContainsFunc(gpus, bindsPart) {
 			return false
 		}
-		g.attributes = append(g.attributes, *constraint.MatchAttribute)
-		g.binding = g.binding || slices.ContainsFunc(otherRequests, binds)
+		m.attributes = append(m.attributes, *constraint.MatchAttribute)
+		m.binding = m.binding || slices.ContainsFunc(otherRequests, binds)
 	}
-	g.gpus = gpus
-	return g.binding || len(g.attributes) > 0 && g.gpuCount(0, 0) == 1
+	m.gpus = gpus
+	return m.binding || len(m.attributes) > 0 && m.gpuCount(0, 0) == 1
 }
 
 // anchorOf returns a request that replaces the GPU requests. It has adminAccess to the anchor device, so that several
@@ -145,8 +145,8 @@ func anchorOf(name string) resourceapi.DeviceRequest {
 }
 
 // gpuCount returns how many GPUs the pod requests by its subrequests of this rank, on a node with this many available.
-func (g *matchAttributeClaim) gpuCount(rank, available int) (count int) {
-	for _, request := range g.gpus {
+func (m *matchAttributeClaim) gpuCount(rank, available int) (count int) {
+	for _, request := range m.gpus {
 		var mode resourceapi.DeviceAllocationMode
 		var number int64
 		if request.Exactly != nil {
@@ -166,15 +166,15 @@ func (g *matchAttributeClaim) gpuCount(rank, available int) (count int) {
 // gpusWithPeers returns the GPUs that the pod may have, since other devices must agree with them. It also returns the
 // groups that hold fewer pods than their GPUs suffice for. If the pod may have no GPU, it returns the reason.
 func (a *Asking) gpusWithPeers(ctx context.Context, question *gpuQuestion, rank int, node *v1.Node, usableGPUs usable) (suitable usable, limited []Group, reason string) {
-	g, count := question.matchClaim, question.matchClaim.gpuCount(rank, len(usableGPUs.gpus))
+	match, count := question.matchClaim, question.matchClaim.gpuCount(rank, len(usableGPUs.gpus))
 	var failed error
-	for _, group := range g.groups(usableGPUs.gpus) {
+	for _, group := range match.groups(usableGPUs.gpus) {
 		room := min(len(group)/count, maxTogether)
 		podCount := room
-		if g.binding {
+		if match.binding {
 			var err error
 			if podCount, err = a.podsPerGroup(ctx, question, node, group, count, room); err != nil && ctx.Err() != nil {
-				return suitable, nil, fmt.Sprintf("%s: %v", g.label, err)
+				return suitable, nil, fmt.Sprintf("%s: %v", match.label, err)
 			} else if err != nil { // perhaps a constraint that this group can't meet; another group may meet it
 				failed = err
 			}
@@ -194,34 +194,34 @@ func (a *Asking) gpusWithPeers(ctx context.Context, question *gpuQuestion, rank 
 	}
 	slices.Sort(suitable.names)
 	if len(suitable.names) == 0 && failed != nil {
-		return suitable, nil, fmt.Sprintf("%s: %v", g.label, failed)
+		return suitable, nil, fmt.Sprintf("%s: %v", match.label, failed)
 	}
 	if len(suitable.names) == 0 {
-		return suitable, nil, g.reason(count)
+		return suitable, nil, match.reason(count)
 	}
 	suitable.all = usableGPUs.all && len(suitable.names) == len(usableGPUs.names) && len(limited) == 0
 	return suitable, limited, ""
 }
 
 // reason returns the reason why no GPU of the node suits the pod.
-func (g *matchAttributeClaim) reason(count int) string {
+func (m *matchAttributeClaim) reason(count int) string {
 	var names []string
-	for _, name := range g.attributes {
+	for _, name := range m.attributes {
 		names = append(names, string(name))
 	}
-	if !g.binding {
-		return fmt.Sprintf("%s: no GPU of the node has the attribute %s", g.label, strings.Join(names, " and "))
+	if !m.binding {
+		return fmt.Sprintf("%s: no GPU of the node has the attribute %s", m.label, strings.Join(names, " and "))
 	}
-	return fmt.Sprintf("%s: the node has no free devices that agree with %d of its GPUs on %s", g.label, count, strings.Join(names, " and "))
+	return fmt.Sprintf("%s: the node has no free devices that agree with %d of its GPUs on %s", m.label, count, strings.Join(names, " and "))
 }
 
 // groups returns the first maxGroups groups of GPUs that agree on all attributes. A GPU that lacks an attribute is in no
 // group.
-func (g *matchAttributeClaim) groups(gpus []gpu) (groups [][]gpu) {
+func (m *matchAttributeClaim) groups(gpus []gpu) (groups [][]gpu) {
 	indices := map[string]int{}
 	for _, candidate := range gpus {
 		key := ""
-		for _, name := range g.attributes {
+		for _, name := range m.attributes {
 			value := valueOf(attributeOf(candidate, name))
 			if key = key + value + "\n"; value == "" {
 				key = ""
@@ -269,10 +269,10 @@ func (a *Asking) podsPerGroup(ctx context.Context, question *gpuQuestion, node *
 	if room == 0 {
 		return 0, nil
 	}
-	g := question.matchClaim
-	shown, allocated := g.otherSlices(question.slices[node.Name], node.Name, group, count)
-	peers := peerDevices{g.peerSlices(question.slices[node.Name], group), allocated.AllocatedDevices, group[0]}
-	if room = a.maxPods(ctx, g, peers, room); room == 0 {
+	match := question.matchClaim
+	shown, allocated := match.otherSlices(question.slices[node.Name], node.Name, group, count)
+	peers := peerDevices{match.peerSlices(question.slices[node.Name], group), allocated.AllocatedDevices, group[0]}
+	if room = a.maxPods(ctx, match, peers, room); room == 0 {
 		return 0, nil
 	}
 	allocator, err := structured.NewAllocator(ctx, a.features, allocated, anchored{a.manager.DeviceClasses()}, shown, a.celCache)
@@ -282,11 +282,11 @@ func (a *Asking) podsPerGroup(ctx context.Context, question *gpuQuestion, node *
 	fits := func(pods int) bool {
 		trial, cancel := context.WithTimeout(ctx, trialTimeout)
 		defer cancel()
-		results, trialErr := allocator.Allocate(trial, node, slices.Repeat(g.claims, pods))
+		results, trialErr := allocator.Allocate(trial, node, slices.Repeat(match.claims, pods))
 		if trialErr != nil && trial.Err() == nil {
 			err = trialErr // a selector that can't be evaluated, or All with a constraint that can't be met
 		}
-		return trialErr == nil && len(results) == pods*len(g.claims)
+		return trialErr == nil && len(results) == pods*len(match.claims)
 	}
 	if fits(room) {
 		return room, nil
@@ -310,8 +310,8 @@ func (a *Asking) podsPerGroup(ctx context.Context, question *gpuQuestion, node *
 
 // peerSlices returns the slices whose devices a pod may get in addition to GPUs of a group. The slices of the GPUs'
 // drivers are not among them, because pods only watch the devices of these.
-func (g *matchAttributeClaim) peerSlices(published []*resourceapi.ResourceSlice, group []gpu) []*resourceapi.ResourceSlice {
-	peers := slices.Clone(g.shared)
+func (m *matchAttributeClaim) peerSlices(published []*resourceapi.ResourceSlice, group []gpu) []*resourceapi.ResourceSlice {
+	peers := slices.Clone(m.shared)
 	for _, slice := range published {
 		if !slices.ContainsFunc(group, func(member gpu) bool { return member.driver == slice.Spec.Driver }) {
 			peers = append(peers, slice)
@@ -323,15 +323,15 @@ func (g *matchAttributeClaim) peerSlices(published []*resourceapi.ResourceSlice,
 // otherSlices returns the slices of other devices that pods of a group see, and the allocated state of these devices. As
 // in a member's cycle, requests to watch see all devices of the GPUs' drivers except the pod's own. Other requests see
 // none of them.
-func (g *matchAttributeClaim) otherSlices(published []*resourceapi.ResourceSlice, node string, group []gpu, count int) ([]*resourceapi.ResourceSlice, structured.AllocatedState) {
+func (m *matchAttributeClaim) otherSlices(published []*resourceapi.ResourceSlice, node string, group []gpu, count int) ([]*resourceapi.ResourceSlice, structured.AllocatedState) {
 	anchor := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: anchorDriver}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: anchorDriver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
 		Devices: []resourceapi.Device{{Name: "gpus", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}},
 	}}
-	for _, name := range g.attributes {
+	for _, name := range m.attributes {
 		anchor.Spec.Devices[0].Attributes[resourceapi.QualifiedName(name)] = attributeOf(group[0], name)
 	}
-	shown, allocated := append([]*resourceapi.ResourceSlice{anchor}, g.shared...), *g.allocated
+	shown, allocated := append([]*resourceapi.ResourceSlice{anchor}, m.shared...), *m.allocated
 	drivers, podDevices := sets.New[string](), sets.New[device]()
 	for i, member := range group {
 		drivers.Insert(member.driver)
@@ -339,12 +339,12 @@ func (g *matchAttributeClaim) otherSlices(published []*resourceapi.ResourceSlice
 			podDevices.Insert(device{member.driver, member.pool, member.device.Name})
 		}
 	}
-	if g.watching { // a set of its own: that of the cluster has tens of thousands
+	if m.watching { // a set of its own: that of the cluster has tens of thousands
 		allocated.AllocatedDevices = sets.New[structured.DeviceID]()
-		for _, slice := range append(slices.Clone(g.shared), published...) {
+		for _, slice := range append(slices.Clone(m.shared), published...) {
 			for i := range slice.Spec.Devices {
 				id := structured.MakeDeviceID(slice.Spec.Driver, slice.Spec.Pool.Name, slice.Spec.Devices[i].Name)
-				if drivers.Has(slice.Spec.Driver) || g.allocated.AllocatedDevices.Has(id) {
+				if drivers.Has(slice.Spec.Driver) || m.allocated.AllocatedDevices.Has(id) {
 					allocated.AllocatedDevices.Insert(id)
 				}
 			}
@@ -355,7 +355,7 @@ func (g *matchAttributeClaim) otherSlices(published []*resourceapi.ResourceSlice
 			shown = append(shown, slice)
 			continue
 		}
-		if !g.watching {
+		if !m.watching {
 			continue
 		}
 		visible := withoutOwned(slice)

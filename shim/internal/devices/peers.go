@@ -26,10 +26,10 @@ type demand struct {
 // maxPods returns a bound, `room` at most, for the number of pods for which the allocator can find devices. The bound
 // saves time, because the allocator tries devices in all orders before it reports that there are too few. Requests whose
 // devices can't be counted do not lower the bound.
-func (a *Asking) maxPods(ctx context.Context, g *matchAttributeClaim, peers peerDevices, room int) int {
+func (a *Asking) maxPods(ctx context.Context, match *matchAttributeClaim, peers peerDevices, room int) int {
 	var demands []demand
 	seen := sets.New[string]()
-	for _, claim := range g.claims {
+	for _, claim := range match.claims {
 		for i := range claim.Spec.Devices.Requests {
 			selectors, exact := a.exactRequest(&claim.Spec.Devices.Requests[i])
 			if exact == nil || len(demands) == maxRequests || seen.Union(sets.New(selectors...)).Len() > maxSelectors {

@@ -85,18 +85,18 @@ func (p *Plugin) refusedByDevices(statuses fwk.NodeToStatusReader) bool {
 	return false
 }
 
-func (k *deviceWaiters) endedCount() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.ended
+func (w *deviceWaiters) endedCount() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ended
 }
 
 // end records that a plan has ended.
-func (k *deviceWaiters) end() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.ended++
-	for _, waiting := range k.pods {
+func (w *deviceWaiters) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended++
+	for _, waiting := range w.pods {
 		waiting.due = waiting.due || waiting.pod != nil
 	}
 }
@@ -104,29 +104,29 @@ func (k *deviceWaiters) end() {
 // note records a refused pod. endedBefore is the number of plans that had ended when its cycle began. If more plans have
 // ended since, the pod is due, and note returns true. A new pod gets tried = now − retryPause: it may be tried at once,
 // but only after pods that have waited longer.
-func (k *deviceWaiters) note(pod *v1.Pod, endedBefore int, now time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.pods == nil {
-		k.pods = map[string]*waitingPod{}
+func (w *deviceWaiters) note(pod *v1.Pod, endedBefore int, now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.pods == nil {
+		w.pods = map[string]*waitingPod{}
 	}
 	key := pod.Namespace + "/" + pod.Name
-	waiting := k.pods[key]
+	waiting := w.pods[key]
 	if waiting == nil {
-		k.leave(now)
-		if len(k.pods) >= maxWaiters || k.countOf(pod.Namespace) >= maxWaitersOfNamespace {
+		w.leave(now)
+		if len(w.pods) >= maxWaiters || w.countOf(pod.Namespace) >= maxWaitersOfNamespace {
 			return false
 		}
 		waiting = &waitingPod{namespace: pod.Namespace, tried: now.Add(-retryPause)}
-		k.pods[key] = waiting
+		w.pods[key] = waiting
 	}
-	waiting.pod, waiting.due = pod, waiting.due || k.ended != endedBefore
+	waiting.pod, waiting.due = pod, waiting.due || w.ended != endedBefore
 	return waiting.due
 }
 
 // countOf returns the number of waiting pods of a namespace.
-func (k *deviceWaiters) countOf(namespace string) (count int) {
-	for _, waiting := range k.pods {
+func (w *deviceWaiters) countOf(namespace string) (count int) {
+	for _, waiting := range w.pods {
 		if waiting.namespace == namespace {
 			count++
 		}
@@ -135,33 +135,33 @@ func (k *deviceWaiters) countOf(namespace string) (count int) {
 }
 
 // leave removes the entries of pods that were tried again more than retryPause ago and were not refused since.
-func (k *deviceWaiters) leave(now time.Time) {
-	maps.DeleteFunc(k.pods, func(_ string, waiting *waitingPod) bool {
+func (w *deviceWaiters) leave(now time.Time) {
+	maps.DeleteFunc(w.pods, func(_ string, waiting *waitingPod) bool {
 		return waiting.pod == nil && now.Sub(waiting.tried) >= retryPause
 	})
 }
 
 // take returns the pods to try now: pods that are due, beginning with the pod that has not been tried for the longest
 // time. If further pods are due, it also returns the time until they may be tried, otherwise 0.
-func (k *deviceWaiters) take(now time.Time) (pods map[string]*v1.Pod, pause time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.leave(now)
+func (w *deviceWaiters) take(now time.Time) (pods map[string]*v1.Pod, pause time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leave(now)
 	var due []string
-	for key, waiting := range k.pods {
+	for key, waiting := range w.pods {
 		if waiting.due {
 			due = append(due, key)
 		}
 	}
 	slices.SortFunc(due, func(a, b string) int {
-		return cmp.Or(k.pods[a].tried.Compare(k.pods[b].tried), cmp.Compare(a, b))
+		return cmp.Or(w.pods[a].tried.Compare(w.pods[b].tried), cmp.Compare(a, b))
 	})
-	if wait := retryBreak - now.Sub(k.last); wait > 0 && len(due) > 0 {
+	if wait := retryBreak - now.Sub(w.last); wait > 0 && len(due) > 0 {
 		return nil, wait
 	}
 	pods = map[string]*v1.Pod{}
 	for _, key := range due {
-		waiting := k.pods[key]
+		waiting := w.pods[key]
 		if wait := retryPause - now.Sub(waiting.tried); wait > 0 { // the pods after it have to wait even longer
 			return pods, wait
 		}
@@ -169,7 +169,7 @@ func (k *deviceWaiters) take(now time.Time) (pods map[string]*v1.Pod, pause time
 			return pods, retryBreak
 		}
 		pods[key] = waiting.pod
-		waiting.pod, waiting.tried, waiting.due, k.last = nil, now, false, now
+		waiting.pod, waiting.tried, waiting.due, w.last = nil, now, false, now
 	}
 	return pods, 0
 }
@@ -198,16 +198,16 @@ func (c *core) activateWaiters() {
 }
 
 // arm returns whether the caller must start a timer, because none is running.
-func (k *deviceWaiters) arm() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	wasArmed := k.armed
-	k.armed = true
+func (w *deviceWaiters) arm() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	wasArmed := w.armed
+	w.armed = true
 	return !wasArmed
 }
 
-func (k *deviceWaiters) disarm() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.armed = false
+func (w *deviceWaiters) disarm() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.armed = false
 }
