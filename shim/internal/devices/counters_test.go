@@ -78,12 +78,8 @@ func refusedOf(t *testing.T, read counted) []string {
 			DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
 			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.attributes['" + driver + "'].name == '" + name + "'"}}},
 		}}}
-		state := structured.AllocatedState{
-			AllocatedDevices: allocated, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-			AggregatedCapacity: structured.NewConsumedCapacityCollection(),
-		}
 		ctx := context.Background()
-		allocator, err := structured.NewAllocator(ctx, structured.Features{PartitionableDevices: true}, state, anyClass{}, published, cel.NewCache(10, cel.Features{}))
+		allocator, err := structured.NewAllocator(ctx, structured.Features{PartitionableDevices: true}, *allocatedState(allocated), anyClass{}, published, cel.NewCache(10, cel.Features{}))
 		if err != nil {
 			t.Fatal(err)
 		}

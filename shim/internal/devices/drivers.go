@@ -33,13 +33,9 @@ func (v *cycleView) drivers(pod *v1.Pod) sets.Set[string] {
 			return nil
 		}
 	}
-	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			for name := range containers[i].Resources.Requests {
-				if class := v.DeviceClassResolver().GetDeviceClass(name); class != nil && !addDriver(drivers, class.Spec.Selectors) {
-					return nil
-				}
-			}
+	for name := range RequestedResources(pod) {
+		if class := v.DeviceClassResolver().GetDeviceClass(name); class != nil && !addDriver(drivers, class.Spec.Selectors) {
+			return nil
 		}
 	}
 	return drivers

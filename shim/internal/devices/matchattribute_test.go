@@ -83,11 +83,7 @@ func asksToAgree() (*Asking, *gpuQuestion, *v1.Node, usable) {
 	}}}
 	return a, &gpuQuestion{slices: map[string][]*resourceapi.ResourceSlice{"n": {cards}}, matchClaim: &matchAttributeClaim{
 		label: "c", binding: true, attributes: []resourceapi.FullyQualifiedName{attribute}, claims: []*resourceapi.ResourceClaim{claim},
-		gpus: []resourceapi.DeviceRequest{requestOf("g", "gpu", "")},
-		allocated: &structured.AllocatedState{
-			AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-			AggregatedCapacity: structured.NewConsumedCapacityCollection(),
-		},
+		gpus: []resourceapi.DeviceRequest{requestOf("g", "gpu", "")}, allocated: allocatedState(sets.New[structured.DeviceID]()),
 	}}, node, usableGPUs
 }
 

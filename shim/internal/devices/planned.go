@@ -326,13 +326,9 @@ func watches(request resourceapi.DeviceRequest) bool {
 
 // countExtended returns how many devices a pod asks for by extended resources, over all of its containers.
 func (v *cycleView) countExtended(pod *v1.Pod) (count int64) {
-	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			for name, amount := range containers[i].Resources.Requests {
-				if v.DeviceClassResolver().GetDeviceClass(name) != nil {
-					count += amount.Value()
-				}
-			}
+	for name, amount := range RequestedResources(pod) {
+		if v.DeviceClassResolver().GetDeviceClass(name) != nil {
+			count += amount.Value()
 		}
 	}
 	return count
@@ -340,13 +336,9 @@ func (v *cycleView) countExtended(pod *v1.Pod) (count int64) {
 
 // asksForOtherDevices returns whether the pod asks by extended resources for devices that are no GPUs, such as network cards.
 func (v *cycleView) asksForOtherDevices(pod *v1.Pod, p *plan) bool {
-	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			for name := range containers[i].Resources.Requests {
-				if class := v.DeviceClassResolver().GetDeviceClass(name); class != nil && !p.isGPUs(class.Name) {
-					return true
-				}
-			}
+	for name := range RequestedResources(pod) {
+		if class := v.DeviceClassResolver().GetDeviceClass(name); class != nil && !p.isGPUs(class.Name) {
+			return true
 		}
 	}
 	return false
@@ -403,14 +395,19 @@ func (c cycleClaims) List() ([]*resourceapi.ResourceClaim, error) {
 	return claims, err
 }
 
+// allocatedState returns the state in which these devices are allocated as a whole.
+func allocatedState(devices sets.Set[structured.DeviceID]) *structured.AllocatedState {
+	return &structured.AllocatedState{
+		AllocatedDevices:         devices,
+		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+	}
+}
+
 // GatherAllocatedState returns an empty state if it is certain that no device that the allocator sees is allocated.
 func (c cycleClaims) GatherAllocatedState() (*structured.AllocatedState, error) {
 	if c.view.onlyPlanned && c.view.allocated.free(c.view.current, c.view.competingDevices(c.view.current)) {
-		return &structured.AllocatedState{
-			AllocatedDevices:         sets.New[structured.DeviceID](),
-			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-		}, nil
+		return allocatedState(sets.New[structured.DeviceID]()), nil
 	}
 	state, err := c.ResourceClaimTracker.GatherAllocatedState()
 	if err != nil {

@@ -94,19 +94,16 @@ func isGiven(t *testing.T, name string, published []*resourceapi.ResourceSlice) 
 	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
 	}}}
-	state := structured.AllocatedState{
-		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
-	}
+	allocated := sets.New[structured.DeviceID]()
 	for _, of := range published { // no other device of the pool may be chosen
 		for i := range of.Spec.Devices {
 			if of.Spec.Devices[i].Name != name {
-				state.AllocatedDevices.Insert(structured.MakeDeviceID("gpu", "a", of.Spec.Devices[i].Name))
+				allocated.Insert(structured.MakeDeviceID("gpu", "a", of.Spec.Devices[i].Name))
 			}
 		}
 	}
 	features := structured.Features{PartitionableDevices: true, ConsumableCapacity: true}
-	allocator, err := structured.NewAllocator(t.Context(), features, state, anyClass{}, published, cel.NewCache(10, cel.Features{}))
+	allocator, err := structured.NewAllocator(t.Context(), features, *allocatedState(allocated), anyClass{}, published, cel.NewCache(10, cel.Features{}))
 	if err != nil {
 		t.Fatal(err)
 	}

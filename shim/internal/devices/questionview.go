@@ -109,11 +109,7 @@ func (c questionClaims) GatherAllocatedState() (*structured.AllocatedState, erro
 func (c questionClaims) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error) {
 	devices, err := c.ResourceClaimTracker.ListAllAllocatedDevices()
 	if err == nil {
-		c.asking.view.note(&structured.AllocatedState{
-			AllocatedDevices:         devices,
-			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-		})
+		c.asking.view.note(allocatedState(devices))
 	}
 	return devices, err
 }

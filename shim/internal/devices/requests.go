@@ -55,6 +55,21 @@ func existingClaims(manager fwk.SharedDRAManager, pod *v1.Pod) iter.Seq2[string,
 	}
 }
 
+// RequestedResources yields the resources that each container of a pod requests.
+func RequestedResources(pod *v1.Pod) iter.Seq2[v1.ResourceName, resource.Quantity] {
+	return func(yield func(v1.ResourceName, resource.Quantity) bool) {
+		for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+			for i := range containers {
+				for name, amount := range containers[i].Resources.Requests {
+					if !yield(name, amount) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
 // selectorsOfGPUs returns the selectors of the DeviceClass of each of these resources that has one.
 func selectorsOfGPUs(manager fwk.SharedDRAManager, resources []string) (selectors [][]string) {
 	for _, name := range resources {
@@ -102,13 +117,9 @@ func (a *Asking) watchesNextToGPUs(pod *v1.Pod, question *gpuQuestion) bool {
 
 // asksByResources returns whether a container asks for GPUs by a resource.
 func (a *Asking) asksByResources(pod *v1.Pod) bool {
-	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			for name := range containers[i].Resources.Requests {
-				if slices.Contains(a.gpus, string(name)) {
-					return true
-				}
-			}
+	for name := range RequestedResources(pod) {
+		if slices.Contains(a.gpus, string(name)) {
+			return true
 		}
 	}
 	return false

@@ -298,7 +298,7 @@ func unowned(device resourceapi.Device) resourceapi.Device {
 // all planned GPUs or none, and no other GPUs. Any claim may get other devices, such as network cards. Devices that a
 // request only watches do not count.
 func (p *plan) check(claim *resourceapi.ResourceClaim) error {
-	extended := claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
+	extended := isExtended(claim)
 	results, seen, gpus := claim.Status.Allocation.Devices.Results, sets.New[device](), 0
 	if extended {
 		p.noteOtherRequests(claim)

@@ -76,14 +76,10 @@ func twice(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 // allocate asks the in-tree allocator. It returns "gpu-0=30Gi gpu-1=30Gi", or "" if it allocates nothing.
 func allocate(t *testing.T, s *resourceapi.ResourceSlice, claims ...*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, string) {
 	t.Helper()
-	none := structured.AllocatedState{
-		AllocatedDevices:         sets.New[structured.DeviceID](),
-		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-	}
+	none := allocatedState(sets.New[structured.DeviceID]())
 	features := structured.Features{ConsumableCapacity: true, PartitionableDevices: true, DeviceTaints: true}
 	cache := cel.NewCache(8, cel.Features{EnableConsumableCapacity: true})
-	allocator, err := structured.NewAllocator(t.Context(), features, none, classes{}, []*resourceapi.ResourceSlice{s}, cache)
+	allocator, err := structured.NewAllocator(t.Context(), features, *none, classes{}, []*resourceapi.ResourceSlice{s}, cache)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package gangs
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -311,19 +312,10 @@ func (g *Gang) needs(i int, before memberState) bool {
 	case g.phase == Committed:
 		return false
 	case g.phase == Permitted:
-		return g.inQuorum(i)
+		return slices.Contains(g.quorum, i)
 	default:
 		return !g.permitRequested || before == waiting
 	}
-}
-
-func (g *Gang) inQuorum(i int) bool {
-	for _, q := range g.quorum {
-		if q == i {
-			return true
-		}
-	}
-	return false
 }
 
 func (g *Gang) annotations(i int) map[string]string {

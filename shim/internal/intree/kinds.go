@@ -16,6 +16,8 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 	"k8s.io/component-helpers/storage/volume"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"muster.dev/shim/internal/devices"
 )
 
 const (
@@ -203,13 +205,9 @@ func (s *sorter) serves(pod *v1.Pod) bool {
 	if s.classes == nil {
 		return false
 	}
-	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			for name := range containers[i].Resources.Requests {
-				if s.classes.GetDeviceClass(name) != nil {
-					return true
-				}
-			}
+	for name := range devices.RequestedResources(pod) {
+		if s.classes.GetDeviceClass(name) != nil {
+			return true
 		}
 	}
 	return false
