@@ -37,7 +37,7 @@ const (
 )
 
 // Asking determines, before a pod is planned, the nodes on which the pod's claims can be met. It runs off the scheduling
-// thread.
+// thread: PreFilter on one goroutine, and then Filter on several.
 //
 // A request is for GPUs if its DeviceClass has a GPU resource. The planner counts the devices of such requests. So the
 // answer for them contains only which GPUs of a node they may have: GPUs that match the class and the selectors, and
@@ -70,8 +70,8 @@ func NewAsking(gpus []string) frameworkruntime.PluginFactory {
 		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
 		a := &Asking{manager: manager, gpus: gpus, matcher: newMatcher(features), features: dynamicresources.AllocatorFeatures(features)}
 		a.celCache = cel.NewCache(maxExpressions, a.matcher.features)
-		a.view = &questionView{SharedDRAManager: manager, asking: a}
-		inTree, err := dynamicresources.New(ctx, args, &questionHandle{handle, a.view}, features)
+		a.view = &questionView{SharedDRAManager: manager, ResourceClaimTracker: manager.ResourceClaims(), asking: a}
+		inTree, err := dynamicresources.New(ctx, args, viewHandle{handle, a.view}, features)
 		if err != nil {
 			return nil, err
 		}
@@ -135,6 +135,7 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod's requests for GPUs have %d different selectors; at most %d are planned", count, maxSelectors))
 	}
 	state.Write(questionKey, question)
+	defer func() { a.view.gpuDrivers, a.view.allocated = nil, nil }()
 	watchesToo := a.watchesNextToGPUs(pod, question)
 	if len(question.requests) == 0 && !watchesToo {
 		return a.DynamicResources.PreFilter(ctx, state, pod, nodes)
@@ -144,12 +145,9 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.AsStatus(err)
 	}
 	question.slices, question.partial = byNode(all)
-	var gpuDrivers sets.Set[string]
 	if watchesToo {
-		gpuDrivers, question.watchRequests = a.drivers(ctx, all), a.watchRequests(pod)
+		a.view.gpuDrivers, question.watchRequests = a.drivers(ctx, all), a.watchRequests(pod)
 	}
-	hide := a.view.show(gpuDrivers)
-	defer hide()
 	only, status := a.DynamicResources.PreFilter(ctx, state, pod, nodes)
 	if match := a.matchAttributeClaimOf(pod); match != nil && status.IsSuccess() && a.view.allocated != nil {
 		match.allocated, match.shared = a.view.allocated, question.slices[""]

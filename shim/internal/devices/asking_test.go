@@ -119,7 +119,7 @@ func TestSubrequestsForGPUsAreEvaluatedInTheirOrder(t *testing.T) {
 
 func TestTheInTreePluginIsAskedForAllButGPUs(t *testing.T) {
 	a, _ := asking(requestOf("a", "gpu", ""), requestOf("e", "other", ""))
-	claim, err := questionClaims{a.manager.ResourceClaims(), a}.Get("ns", "c")
+	claim, err := (&questionView{ResourceClaimTracker: a.manager.ResourceClaims(), asking: a}).Get("ns", "c")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,12 +79,12 @@ func forEachCounted(slice *resourceapi.ResourceSlice, visit func(*resourceapi.De
 
 // withPlanned adds the devices of other pods' live plans to the allocated state, and keeps a copy for restrict. No claim
 // contains these devices yet, but the allocator must give neither them nor their partitions to this pod.
-func (c cycleClaims) withPlanned(allocated *structured.AllocatedState) {
-	plan := c.view.current
+func (v *cycleView) withPlanned(allocated *structured.AllocatedState) {
+	plan := v.current
 	choosesPlanned := plan != nil && plan.plannedCount > 0 && len(plan.otherRequests) == 0 // restrict shows no other device of these drivers
-	if c.view.forOthers != nil && !choosesPlanned {
-		for _, name := range c.view.forOthers() {
-			if driver, pool, device, ok := splitName(name); ok && !c.view.current.has(driver, pool, device) {
+	if v.forOthers != nil && !choosesPlanned {
+		for _, name := range v.forOthers() {
+			if driver, pool, device, ok := splitName(name); ok && !v.current.has(driver, pool, device) {
 				allocated.AllocatedDevices.Insert(structured.MakeDeviceID(driver, pool, device))
 			}
 		}

@@ -96,7 +96,7 @@ func TestThePlansThatMatterToAPodAreThoseOfItsDrivers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer hide()
-			cycleClaims{nil, v}.withPlanned(allocatedState(sets.New[structured.DeviceID]()))
+			v.withPlanned(allocatedState(sets.New[structured.DeviceID]()))
 			if !queried.Equal(got) || (queried == nil) != (got == nil) {
 				t.Errorf("asked for devices of %v", queried)
 			}

@@ -121,15 +121,16 @@ func NewFactory(memberOf MemberOf, forOthers PlannedForOthers) frameworkruntime.
 			return nil, err
 		}
 		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
+		manager := handle.SharedDRAManager()
 		view := &cycleView{
-			SharedDRAManager: handle.SharedDRAManager(), allocated: shared, claims: claims.GetIndexer(),
+			SharedDRAManager: manager, ResourceClaimTracker: manager.ResourceClaims(), allocated: shared, claims: claims.GetIndexer(),
 			published: published.GetIndexer(), matcher: newMatcher(features),
 		}
 		args := &config.DynamicResourcesArgs{
 			FilterTimeout:  &metav1.Duration{Duration: config.DynamicResourcesFilterTimeoutDefault},
 			BindingTimeout: &metav1.Duration{Duration: config.DynamicResourcesBindingTimeoutDefault},
 		}
-		inTree, err := dynamicresources.New(ctx, args, &cycleHandle{handle, view}, features)
+		inTree, err := dynamicresources.New(ctx, args, viewHandle{handle, view}, features)
 		if err != nil {
 			return nil, err
 		}
@@ -240,17 +241,19 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	p.DynamicResources.Unreserve(ctx, state, pod, node)
 }
 
-// cycleHandle is a handle whose DRA manager is the view.
-type cycleHandle struct {
+// viewHandle is a handle whose DRA manager is a view.
+type viewHandle struct {
 	fwk.Handle
-	view *cycleView
+	view fwk.SharedDRAManager
 }
 
-func (h *cycleHandle) SharedDRAManager() fwk.SharedDRAManager { return h.view }
+func (h viewHandle) SharedDRAManager() fwk.SharedDRAManager { return h.view }
 
-// cycleView shows the cluster's DRA objects as the pod of the running cycle may see them (see the package comment).
+// cycleView shows the cluster's DRA objects as the pod of the running cycle may see them (see the package comment). It is
+// the DRA manager of the in-tree plugin, and the manager's lister of slices and tracker of claims.
 type cycleView struct {
 	fwk.SharedDRAManager
+	fwk.ResourceClaimTracker
 	allocated *allocatedDevices
 	claims    cache.Indexer
 	published cache.Indexer // all slices, without the taints of DeviceTaintRules
@@ -344,50 +347,41 @@ func (v *cycleView) asksForOtherDevices(pod *v1.Pod, p *plan) bool {
 	return false
 }
 
-func (v *cycleView) ResourceSlices() fwk.ResourceSliceLister { return cycleSlices{v} }
+func (v *cycleView) ResourceSlices() fwk.ResourceSliceLister { return v }
 
-func (v *cycleView) ResourceClaims() fwk.ResourceClaimTracker {
-	return cycleClaims{v.SharedDRAManager.ResourceClaims(), v}
-}
+func (v *cycleView) ResourceClaims() fwk.ResourceClaimTracker { return v }
 
-type cycleSlices struct{ *cycleView }
-
-func (s cycleSlices) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
-	all, err := s.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
-	if err != nil || s.current == nil {
+func (v *cycleView) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
+	all, err := v.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil || v.current == nil {
 		return all, err
 	}
-	shown, err := s.current.restrict(all)
-	if s.onlyPlanned { // the allocator then sees no allocations, so it must see no other devices
-		shown = slices.DeleteFunc(shown, func(slice *resourceapi.ResourceSlice) bool { return !s.current.drives(slice.Spec.Driver) })
+	shown, err := v.current.restrict(all)
+	if v.onlyPlanned { // the allocator then sees no allocations, so it must see no other devices
+		shown = slices.DeleteFunc(shown, func(slice *resourceapi.ResourceSlice) bool { return !v.current.drives(slice.Spec.Driver) })
 	}
 	return shown, err
-}
-
-type cycleClaims struct {
-	fwk.ResourceClaimTracker
-	view *cycleView
 }
 
 var errNotPlanned = errors.New("device is not planned")
 
 // Get returns a claim as the member's plan has it: with one subrequest in place of several.
-func (c cycleClaims) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
-	if shown := c.view.narrowed.Load(); shown != nil {
+func (v *cycleView) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
+	if shown := v.narrowed.Load(); shown != nil {
 		if claim := (*shown)[types.NamespacedName{Namespace: namespace, Name: name}]; claim != nil {
 			return claim, nil
 		}
 	}
-	return c.ResourceClaimTracker.Get(namespace, name)
+	return v.ResourceClaimTracker.Get(namespace, name)
 }
 
 // List returns only the pod's own claims if the cycle needs only planned devices. The in-tree plugin calls List to find
 // a claim that an earlier cycle left.
-func (c cycleClaims) List() ([]*resourceapi.ResourceClaim, error) {
-	if !c.view.onlyPlanned {
-		return c.ResourceClaimTracker.List()
+func (v *cycleView) List() ([]*resourceapi.ResourceClaim, error) {
+	if !v.onlyPlanned {
+		return v.ResourceClaimTracker.List()
 	}
-	objects, err := c.view.claims.ByIndex(byPod, keyOf(c.view.pod.Namespace, c.view.pod.UID))
+	objects, err := v.claims.ByIndex(byPod, keyOf(v.pod.Namespace, v.pod.UID))
 	claims := make([]*resourceapi.ResourceClaim, 0, len(objects))
 	for _, obj := range objects {
 		claims = append(claims, obj.(*resourceapi.ResourceClaim))
@@ -405,38 +399,38 @@ func allocatedState(devices sets.Set[structured.DeviceID]) *structured.Allocated
 }
 
 // GatherAllocatedState returns an empty state if it is certain that no device that the allocator sees is allocated.
-func (c cycleClaims) GatherAllocatedState() (*structured.AllocatedState, error) {
-	if c.view.onlyPlanned && c.view.allocated.free(c.view.current, c.view.competingDevices(c.view.current)) {
+func (v *cycleView) GatherAllocatedState() (*structured.AllocatedState, error) {
+	if v.onlyPlanned && v.allocated.free(v.current, v.competingDevices(v.current)) {
 		return allocatedState(sets.New[structured.DeviceID]()), nil
 	}
-	state, err := c.ResourceClaimTracker.GatherAllocatedState()
+	state, err := v.ResourceClaimTracker.GatherAllocatedState()
 	if err != nil {
 		return nil, err
 	}
-	c.withPlanned(state)
-	return state, c.withShownOthers(state.AllocatedDevices)
+	v.withPlanned(state)
+	return state, v.withShownOthers(state.AllocatedDevices)
 }
 
 // ListAllAllocatedDevices is called in place of GatherAllocatedState by some settings of the in-tree plugin.
-func (c cycleClaims) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error) {
-	devices, err := c.ResourceClaimTracker.ListAllAllocatedDevices()
+func (v *cycleView) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error) {
+	devices, err := v.ResourceClaimTracker.ListAllAllocatedDevices()
 	if err != nil {
 		return nil, err
 	}
-	c.withPlanned(&structured.AllocatedState{AllocatedDevices: devices})
-	return devices, c.withShownOthers(devices)
+	v.withPlanned(&structured.AllocatedState{AllocatedDevices: devices})
+	return devices, v.withShownOthers(devices)
 }
 
 // withShownOthers adds the devices that are shown but not planned. The set belongs to this call: the tracker created it.
-func (c cycleClaims) withShownOthers(allocated sets.Set[structured.DeviceID]) error {
-	if c.view.current == nil || !c.view.current.showOthers {
+func (v *cycleView) withShownOthers(allocated sets.Set[structured.DeviceID]) error {
+	if v.current == nil || !v.current.showOthers {
 		return nil
 	}
-	all, err := c.view.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+	all, err := v.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
 		return err
 	}
-	for _, shown := range c.view.current.shownOthers(all) {
+	for _, shown := range v.current.shownOthers(all) {
 		allocated.Insert(structured.MakeDeviceID(shown.driver, shown.pool, shown.name))
 	}
 	return nil
@@ -444,27 +438,27 @@ func (c cycleClaims) withShownOthers(allocated sets.Set[structured.DeviceID]) er
 
 // SignalClaimPendingAllocation receives the allocation that the in-tree plugin will write, and compares it with the
 // plan. This is the last chance: an error fails the cycle before anything is written.
-func (c cycleClaims) SignalClaimPendingAllocation(uid types.UID, claim *resourceapi.ResourceClaim) error {
-	if plan := c.view.current; plan != nil {
+func (v *cycleView) SignalClaimPendingAllocation(uid types.UID, claim *resourceapi.ResourceClaim) error {
+	if plan := v.current; plan != nil {
 		if err := plan.check(claim); err != nil {
 			return fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, err)
 		}
 	}
-	c.view.allocated.signal(uid, claim)
-	return c.ResourceClaimTracker.SignalClaimPendingAllocation(uid, claim)
+	v.allocated.signal(uid, claim)
+	return v.ResourceClaimTracker.SignalClaimPendingAllocation(uid, claim)
 }
 
 // AssumeClaimAfterAPICall receives a claim that a PreBind has written.
-func (c cycleClaims) AssumeClaimAfterAPICall(claim *resourceapi.ResourceClaim) error {
-	c.view.allocated.written(claim)
-	return c.ResourceClaimTracker.AssumeClaimAfterAPICall(claim)
+func (v *cycleView) AssumeClaimAfterAPICall(claim *resourceapi.ResourceClaim) error {
+	v.allocated.written(claim)
+	return v.ResourceClaimTracker.AssumeClaimAfterAPICall(claim)
 }
 
 // MaybeRemoveClaimPendingAllocation receives the end of a signalled allocation.
-func (c cycleClaims) MaybeRemoveClaimPendingAllocation(uid types.UID, force bool) bool {
-	removed := c.ResourceClaimTracker.MaybeRemoveClaimPendingAllocation(uid, force)
+func (v *cycleView) MaybeRemoveClaimPendingAllocation(uid types.UID, force bool) bool {
+	removed := v.ResourceClaimTracker.MaybeRemoveClaimPendingAllocation(uid, force)
 	if removed {
-		c.view.allocated.unsignal(uid)
+		v.allocated.unsignal(uid)
 	}
 	return removed
 }

@@ -27,12 +27,11 @@ func (sameClaim) Get(namespace, name string) (*resourceapi.ResourceClaim, error)
 
 // The queue and binding cycles read claims of other pods while a cycle runs, in goroutines of their own.
 func TestOtherPodsClaimsKeepTheirSubrequestsDuringACycle(t *testing.T) {
-	v := &cycleView{SharedDRAManager: sameClaims{}}
-	tracker := cycleClaims{v.SharedDRAManager.ResourceClaims(), v}
+	v := &cycleView{SharedDRAManager: sameClaims{}, ResourceClaimTracker: sameClaim{}}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}
 	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c", ResourceClaimName: new("mine")}}
 	subrequests := func(name string) int {
-		claim, err := tracker.Get("ns", name)
+		claim, err := v.Get("ns", name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +41,7 @@ func TestOtherPodsClaimsKeepTheirSubrequestsDuringACycle(t *testing.T) {
 	p := &plan{subrequest: 2, isGPUs: func(string) bool { return true }}
 	hide := v.show(pod, p, false, nil)
 	v.narrowed.Store(v.narrow(pod, p, narrowedIn(state)))
-	shown, err := tracker.Get("ns", "mine")
+	shown, err := v.Get("ns", "mine")
 	if err != nil || subrequests("mine") != 1 || subrequests("other") != 2 {
 		t.Errorf("the cycle shows %d subrequests of its own claim and %d of another (%v)", subrequests("mine"), subrequests("other"), err)
 	}
