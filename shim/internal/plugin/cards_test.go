@@ -6,26 +6,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // cards adds two network cards of the node n, which another DRA driver serves as example.com/nic.
 func (h *harness) cards() {
-	name, on := "example.com/nic", "n"
-	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.DeviceClassSpec{
-		ExtendedResourceName: &name,
-		Selectors:            []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == 'nic.example.com'"}}},
-	}}
-	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n-nic"}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: "nic.example.com", NodeName: &on, Pool: resourceapi.ResourcePool{Name: "n", Generation: 1, ResourceSliceCount: 1},
-		Devices: []resourceapi.Device{{Name: "card-0"}, {Name: "card-1"}},
-	}}
-	for _, obj := range []runtime.Object{class, slice} {
-		if err := h.fake.Tracker().Add(obj); err != nil {
-			h.t.Fatal(err)
-		}
-	}
+	h.add(driverClass("nic", nicDriver, "example.com/nic"),
+		sliceOf("n-nic", nicDriver, "n", resourceapi.Device{Name: "card-0"}, resourceapi.Device{Name: "card-1"}))
 }
 
 // A member gets a card by an extended resource in addition to its GPUs, with GPUs of a device plugin and of a DRA driver.

@@ -9,7 +9,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -54,21 +53,10 @@ func benchDevices(b *testing.B, allocated int, planned bool) (p *devices.Plugin,
 	first := node("n0", "64")
 	delete(first.Status.Allocatable, "nvidia.com/gpu")
 	h := newHarness(b, first)
-	add := func(obj runtime.Object) {
-		if err := h.fake.Tracker().Add(obj); err != nil {
-			b.Fatal(err)
-		}
-	}
-	name := "nvidia.com/gpu"
-	add(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourceapi.DeviceClassSpec{
-		ExtendedResourceName: &name,
-		Selectors:            []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == '" + gpuDriver + "'"}}},
-	}})
+	h.add(driverClass("gpu", gpuDriver, "nvidia.com/gpu"))
 	for i := range nodes {
 		node := fmt.Sprintf("n%d", i)
-		slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: resourceapi.ResourceSliceSpec{
-			Driver: gpuDriver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
-		}}
+		slice := sliceOf(node, gpuDriver, node)
 		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: node, UID: types.UID(node)}}
 		claim.Status.Allocation = &resourceapi.AllocationResult{}
 		for d := range perNode {
@@ -79,9 +67,9 @@ func benchDevices(b *testing.B, allocated int, planned bool) (p *devices.Plugin,
 					resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: gpuDriver, Pool: node, Device: device})
 			}
 		}
-		add(slice)
+		h.add(slice)
 		if len(claim.Status.Allocation.Devices.Results) > 0 {
-			add(claim)
+			h.add(claim)
 		}
 	}
 	h.service.plan([]string{"n0"})

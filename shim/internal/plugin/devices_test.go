@@ -13,52 +13,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"muster.dev/shim/internal/devices"
 	"muster.dev/shim/internal/musterv1"
 )
-
-const gpuDriver = "gpu.example.com"
-
-// dra makes a harness with one node whose eight GPUs a DRA driver serves as nvidia.com/gpu.
-func dra(t *testing.T) *harness {
-	n := node("n", "64")
-	delete(n.Status.Allocatable, "nvidia.com/gpu")
-	delete(n.Status.Capacity, "nvidia.com/gpu")
-	h := newHarness(t, n)
-	resource, on := "nvidia.com/gpu", "n"
-	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourceapi.DeviceClassSpec{
-		ExtendedResourceName: &resource,
-		Selectors:            []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == '" + gpuDriver + "'"}}},
-	}}
-	slice := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: gpuDriver, NodeName: &on, Pool: resourceapi.ResourcePool{Name: "n", Generation: 1, ResourceSliceCount: 1},
-	}}
-	for i := range 8 {
-		half := int64(i / 4)
-		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{
-			Name:       fmt.Sprintf("gpu-%d", i),
-			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"half": {IntValue: &half}},
-		})
-	}
-	for _, obj := range []runtime.Object{class, slice} {
-		if err := h.fake.Tracker().Add(obj); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// What the API server does and the fake does not: a name and a UID of their own for each claim.
-	count := 0
-	h.fake.PrependReactor("create", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		claim := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceClaim)
-		count++
-		claim.Name = fmt.Sprintf("%s%d", claim.GenerateName, count)
-		claim.UID = types.UID("uid-of-" + claim.Name)
-		return false, nil, nil
-	})
-	return h
-}
 
 // planDevices gives each member these devices of the node n.
 func (h *harness) planDevices(members ...[]int) {
@@ -76,26 +35,6 @@ func (h *harness) planDevices(members ...[]int) {
 func (h *harness) bySubrequests(numbers ...uint32) {
 	planned, _ := h.service.filter(nil)
 	planned.Subrequests = numbers
-}
-
-// allocated returns the devices of each pod's claims, as "gpu-3 gpu-1".
-func (h *harness) allocated() map[string]string {
-	claims, err := h.client.ResourceV1().ResourceClaims("ns").List(h.ctx, metav1.ListOptions{})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	devices := map[string]string{}
-	for _, claim := range claims.Items {
-		if claim.Status.Allocation == nil {
-			continue
-		}
-		var names []string
-		for _, result := range claim.Status.Allocation.Devices.Results {
-			names = append(names, result.Device)
-		}
-		devices[claim.OwnerReferences[0].Name] += strings.Join(names, " ")
-	}
-	return devices
 }
 
 func TestMembersGetThePlannedDevices(t *testing.T) {
@@ -134,22 +73,12 @@ func TestNothingIsWrittenWhileMembersWait(t *testing.T) {
 	}
 }
 
-func (h *harness) fakeDid(verb, resource string) bool {
-	return slices.ContainsFunc(h.fake.Actions(), func(a clienttesting.Action) bool { return a.Matches(verb, resource) })
-}
-
 func TestTheInTreeAllocatorKeepsTheLastWord(t *testing.T) {
 	for name, planned := range map[string][]int{"a device that another claim has": {0, 1}, "a device that is gone": {1, 9}} {
 		t.Run(name, func(t *testing.T) {
 			h := dra(t)
 			h.planDevices(planned)
-			otherClaim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}}
-			otherClaim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
-				Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-0",
-			}}}}
-			if err := h.fake.Tracker().Add(otherClaim); err != nil {
-				t.Fatal(err)
-			}
+			h.add(otherClaim(gpuDriver, "gpu-0"))
 			h.run("")
 			h.pods("2", "m0")
 			h.until("gated", func() bool { return h.gated("m0") })
@@ -185,21 +114,15 @@ func TestNoDeviceIsGivenWithoutAPlan(t *testing.T) {
 
 // leftByAnEarlierProcess adds the claim of the pod m0 for gpu-0.
 func (h *harness) leftByAnEarlierProcess() {
-	yes := true
 	leaked := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "left", UID: "left", Finalizers: []string{resourceapi.Finalizer},
-			Annotations:     map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "m0", UID: "uid-m0", Controller: &yes}},
+			Annotations: map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"}, OwnerReferences: ownedBy("m0"),
 		},
-		Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r"}}}},
+		Spec: resourceapi.ResourceClaimSpec{Devices: claimFor(resourceapi.DeviceRequest{Name: "r"})},
 	}
-	leaked.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
-		Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-0",
-	}}}}
-	if err := h.fake.Tracker().Add(leaked); err != nil {
-		h.t.Fatal(err)
-	}
+	leaked.Status.Allocation = allocation(gpuDriver, "gpu-0")
+	h.add(leaked)
 }
 
 func TestAClaimOfAnEarlierProcessIsFreed(t *testing.T) {
@@ -214,16 +137,8 @@ func TestAClaimOfAnEarlierProcessIsFreed(t *testing.T) {
 	if got := h.allocated(); fmt.Sprint(got) != fmt.Sprint(map[string]string{"m0": "gpu-4"}) {
 		t.Errorf("allocated: %v", got)
 	}
-	var fenced, deleted int
-	for i, action := range h.fake.Actions() {
-		switch {
-		case action.Matches("patch", "pods/status") && fenced == 0:
-			fenced = i
-		case action.Matches("delete", "resourceclaims") && deleted == 0:
-			deleted = i
-		}
-	}
-	if fenced == 0 || deleted < fenced {
+	fenced, deleted := h.firstAction("patch", "pods/status"), h.firstAction("delete", "resourceclaims")
+	if fenced < 0 || deleted < fenced {
 		t.Errorf("the pod was changed by action %d, and the claim deleted by %d", fenced, deleted)
 	}
 }

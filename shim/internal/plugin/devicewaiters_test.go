@@ -7,7 +7,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -133,23 +132,16 @@ func TestPodsThatFoundANodeLeaveTheirPlaces(t *testing.T) {
 func TestOnlyPodsThatDevicesRefuseAreWaiters(t *testing.T) {
 	h := divided(t)
 	h.planDevices([]int{0, 1}, []int{3})
-	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "card"}, Spec: resourceapi.DeviceClassSpec{
-		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == 'card.example.com'"}}},
-	}}
-	if err := h.fake.Tracker().Add(class); err != nil {
-		t.Fatal(err)
-	}
-	h.claimOf("waiter", map[string]int64{"mig": 9})
-	h.claimOf("large", map[string]int64{"mig": 1})
-	h.claimOf("other", map[string]int64{"card": 1})
+	h.add(driverClass("card", "card.example.com", ""))
 	h.run("")
 	h.pods("2", "m0")
 	h.until("gated", func() bool { return h.gated("m0") })
 	h.service.push(verdict(plannedOutcome, 1, members(2)...))
 	h.until("m0 waits", func() bool { return h.waiting() == 1 })
-	h.podsWith(addTemplate, "", "waiter", "other")
+	h.podsWith(h.claiming(claimFor(asks("r", "mig", 9))), "", "waiter")
+	h.podsWith(h.claiming(claimFor(asks("r", "card", 1))), "", "other")
 	h.podsWith(func(pod *v1.Pod) {
-		addTemplate(pod)
+		h.claiming(claimFor(asks("r", "mig", 1)))(pod)
 		pod.Spec.NodeSelector = map[string]string{"no": "node"}
 	}, "", "large")
 	for _, name := range []string{"waiter", "other", "large"} {

@@ -6,18 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"muster.dev/shim/internal/musterv1"
 )
 
-const (
-	pcieRoot  = resourceapi.FullyQualifiedName("resource.kubernetes.io/pcieRoot")
-	nicDriver = "nic.example.com"
-)
+const pcieRoot = resourceapi.FullyQualifiedName("resource.kubernetes.io/pcieRoot")
 
 // rootOf returns the attributes of a device at this PCIe root, and no attributes for a negative root.
 func rootOf(root int) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
@@ -31,67 +25,22 @@ func rootOf(root int) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute 
 // atRoots puts the eight GPUs of the node at PCIe roots, and publishes a network card at each root of the second list.
 func (h *harness) atRoots(gpus, nics []int) {
 	h.t.Helper()
-	slice, err := h.client.ResourceV1().ResourceSlices().Get(h.ctx, "n", metav1.GetOptions{})
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	for i, root := range gpus {
-		for name, value := range rootOf(root) {
-			slice.Spec.Devices[i].Attributes[name] = value
+	h.changeSlice(func(slice *resourceapi.ResourceSlice) {
+		for i, root := range gpus {
+			for name, value := range rootOf(root) {
+				slice.Spec.Devices[i].Attributes[name] = value
+			}
 		}
-	}
-	if _, err := h.client.ResourceV1().ResourceSlices().Update(h.ctx, slice, metav1.UpdateOptions{}); err != nil {
-		h.t.Fatal(err)
-	}
-	on := "n"
-	cards := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "nics", UID: "uid-of-nics"}, Spec: resourceapi.ResourceSliceSpec{
-		Driver: nicDriver, NodeName: &on, Pool: resourceapi.ResourcePool{Name: "n", Generation: 1, ResourceSliceCount: 1},
-	}}
+	})
+	var cards []resourceapi.Device
 	for i, root := range nics {
-		cards.Spec.Devices = append(cards.Spec.Devices, resourceapi.Device{Name: fmt.Sprintf("nic-%d", i), Attributes: rootOf(root)})
+		cards = append(cards, resourceapi.Device{Name: fmt.Sprintf("nic-%d", i), Attributes: rootOf(root)})
 	}
-	h.add(cards, &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "nic"}, Spec: resourceapi.DeviceClassSpec{
-		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == '" + nicDriver + "'"}}},
-	}})
-}
-
-// asks returns a request for `count` devices of a class. That for "watch" only watches GPUs.
-func asks(name, class string, count int64) resourceapi.DeviceRequest {
-	exact := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count}
-	if class == "watch" {
-		yes := true
-		exact.DeviceClassName, exact.AdminAccess = "gpu", &yes
-	}
-	return resourceapi.DeviceRequest{Name: name, Exactly: exact}
+	h.add(driverClass("nic", nicDriver, ""), sliceOf("nics", nicDriver, "n", cards...))
 }
 
 func agree(attribute resourceapi.FullyQualifiedName, requests ...string) resourceapi.DeviceConstraint {
 	return resourceapi.DeviceConstraint{Requests: requests, MatchAttribute: &attribute}
-}
-
-// withClaims creates members of a gang, each with these claims as Kubernetes makes them from templates.
-func (h *harness) withClaims(claims []resourceapi.DeviceClaim, names ...string) {
-	h.t.Helper()
-	yes := true
-	for _, name := range names {
-		for i, devices := range claims {
-			claimName := fmt.Sprintf("%s-%d", name, i)
-			h.add(&resourceapi.ResourceClaim{
-				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "ns", Name: claimName, UID: types.UID("uid-of-" + claimName), ResourceVersion: "5",
-					OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: types.UID("uid-" + name), Controller: &yes}},
-				},
-				Spec: resourceapi.ResourceClaimSpec{Devices: devices},
-			})
-		}
-	}
-	h.podsWith(func(pod *v1.Pod) {
-		for i := range claims {
-			reference, claimName := fmt.Sprintf("c%d", i), fmt.Sprintf("%s-%d", pod.Name, i)
-			pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: reference, ResourceClaimTemplateName: &reference})
-			pod.Status.ResourceClaimStatuses = append(pod.Status.ResourceClaimStatuses, v1.PodResourceClaimStatus{Name: reference, ResourceClaimName: &claimName})
-		}
-	}, "gang", names...)
 }
 
 // gpusOf returns the GPUs of the node that an answer allows, as "012: 01×1 2×1", with the groups that hold few pods; "any",
@@ -130,13 +79,13 @@ func TestInTreeAnswersSayForHowManyPodsDevicesAgreeWithGPUs(t *testing.T) {
 	}
 	root := []resourceapi.DeviceConstraint{agree(pcieRoot)}
 	request := resourceapi.DeviceRequest{Name: "n", FirstAvailable: []resourceapi.DeviceSubRequest{
-		{Name: "two", DeviceClassName: "nic", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 2},
-		{Name: "one", DeviceClassName: "nic", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
+		{Name: "two", DeviceClassName: "nic", AllocationMode: exactCount, Count: 2},
+		{Name: "one", DeviceClassName: "nic", AllocationMode: exactCount, Count: 1},
 	}}
 	every := asks("g", "gpu", 0)
-	every.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+	every.Exactly.AllocationMode = allDevices
 	failing := asks("n", "nic", 1)
-	failing.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.attributes['nic.example.com'].speed == 1"}}}
+	failing.Exactly.Selectors = selector("device.attributes['nic.example.com'].speed == 1")
 	for name, c := range map[string]struct {
 		claims         []resourceapi.DeviceClaim
 		gpus, nics     []int
@@ -171,14 +120,8 @@ func TestInTreeAnswersSayForHowManyPodsDevicesAgreeWithGPUs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := dra(t)
 			h.atRoots(c.gpus, c.nics)
-			allocatedClaim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "held", UID: "uid-held", ResourceVersion: "5"}}
-			allocatedClaim.Status.Allocation = &resourceapi.AllocationResult{}
-			for _, device := range c.allocatedCards {
-				allocatedClaim.Status.Allocation.Devices.Results = append(allocatedClaim.Status.Allocation.Devices.Results,
-					resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: nicDriver, Pool: "n", Device: device})
-			}
-			h.add(allocatedClaim)
-			h.withClaims(c.claims, "m0") // before, so that the first answer knows them
+			h.add(otherClaim(nicDriver, c.allocatedCards...))
+			h.podsWith(h.claiming(c.claims...), "gang", "m0") // before, so that the first answer knows them
 			h.run("")
 			h.service.ask(inTreeQuestion(1, "m0"))
 			if got := gpusOf(next(t, "answer", h.service.inTree)); got != c.want && !(strings.Contains(c.want, ":") && strings.HasPrefix(got, c.want+". ")) {
@@ -194,10 +137,10 @@ func TestMembersGetCardsThatAgreeWithTheirPlannedGPUs(t *testing.T) {
 	h.planDevices([]int{7}, []int{0}, []int{2}, []int{4})
 	h.run("")
 	names := members(4)
-	h.withClaims([]resourceapi.DeviceClaim{{
+	h.podsWith(h.claiming(resourceapi.DeviceClaim{
 		Requests:    []resourceapi.DeviceRequest{asks("n", "nic", 1), asks("g", "gpu", 1)},
 		Constraints: []resourceapi.DeviceConstraint{agree(pcieRoot)},
-	}}, names...)
+	}), "gang", names...)
 	h.until("gated", func() bool { return h.gated(names...) })
 	h.service.push(verdict(plannedOutcome, 1, names...))
 	for range names {
@@ -235,9 +178,9 @@ func TestAPartitionIsTheGPUsThatAgreeOnIt(t *testing.T) {
 			}
 			h.planDevices(numbers)
 			h.run("")
-			h.withClaims([]resourceapi.DeviceClaim{{
+			h.podsWith(h.claiming(resourceapi.DeviceClaim{
 				Requests: []resourceapi.DeviceRequest{asks("g", "gpu", 4)}, Constraints: []resourceapi.DeviceConstraint{agree(partition)},
-			}}, "m0")
+			}), "gang", "m0")
 			h.until("gated", func() bool { return h.gated("m0") })
 			h.service.push(verdict(plannedOutcome, 1, "m0"))
 			if want == "" {

@@ -9,31 +9,21 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	clienttesting "k8s.io/client-go/testing"
 )
 
 // divided makes a harness with one node. A DRA driver serves its four GPUs, and two partitions of each, which share the
 // counters of the GPU. The counters are in a slice of their own, which comes first by its name.
 func divided(t *testing.T) *harness {
-	n := node("n", "64")
-	delete(n.Status.Allocatable, "nvidia.com/gpu")
-	delete(n.Status.Capacity, "nvidia.com/gpu")
-	h := newHarness(t, n)
-	gpus, on := "nvidia.com/gpu", "n"
-	class := func(name, kind string, resource *string) *resourceapi.DeviceClass {
-		is := fmt.Sprintf("device.driver == '%s' && device.attributes['%s'].type == '%s'", gpuDriver, gpuDriver, kind)
-		return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
-			ExtendedResourceName: resource,
-			Selectors:            []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: is}}},
-		}}
+	h := draHarness(t)
+	class := func(name, resource string) *resourceapi.DeviceClass {
+		class := driverClass(name, gpuDriver, resource)
+		class.Spec.Selectors[0].CEL.Expression += fmt.Sprintf(" && device.attributes['%s'].type == '%s'", gpuDriver, name)
+		return class
 	}
 	slice := func(name string) *resourceapi.ResourceSlice {
-		return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-of-" + name)}, Spec: resourceapi.ResourceSliceSpec{
-			Driver: gpuDriver, NodeName: &on, Pool: resourceapi.ResourcePool{Name: "n", Generation: 1, ResourceSliceCount: 3},
-		}}
+		slice := sliceOf(name, gpuDriver, "n")
+		slice.Spec.Pool.ResourceSliceCount = 3
+		return slice
 	}
 	counters, parts, whole := slice("a"), slice("b"), slice("c")
 	device := func(name, kind string, gpu int, halves int64) resourceapi.Device {
@@ -53,68 +43,8 @@ func divided(t *testing.T) *harness {
 			parts.Spec.Devices = append(parts.Spec.Devices, device(fmt.Sprintf("mig-%d-%d", i, half), "mig", i, 1))
 		}
 	}
-	for _, obj := range []runtime.Object{class("gpu", "gpu", &gpus), class("mig", "mig", nil), counters, parts, whole} {
-		if err := h.fake.Tracker().Add(obj); err != nil {
-			t.Fatal(err)
-		}
-	}
-	count, version := 0, 10
-	h.fake.PrependReactor("create", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		claim := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceClaim)
-		count++
-		claim.Name = fmt.Sprintf("%s%d", claim.GenerateName, count)
-		claim.UID = types.UID("uid-of-" + claim.Name)
-		return false, nil, nil
-	})
-	h.fake.PrependReactor("update", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		version++
-		action.(clienttesting.UpdateAction).GetObject().(*resourceapi.ResourceClaim).ResourceVersion = fmt.Sprint(version)
-		return false, nil, nil
-	})
+	h.add(class("gpu", "nvidia.com/gpu"), class("mig", ""), counters, parts, whole)
 	return h
-}
-
-// claimOf makes a pod's claim with a request for devices of each class. counts has their number.
-func (h *harness) claimOf(pod string, counts map[string]int64) {
-	h.t.Helper()
-	yes := true
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: pod + "-claim", UID: types.UID("uid-of-" + pod + "-claim"), ResourceVersion: "5",
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod, UID: types.UID("uid-" + pod), Controller: &yes}},
-	}}
-	for _, class := range []string{"mig", "gpu", "card"} {
-		if counts[class] > 0 {
-			claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: class, Exactly: &resourceapi.ExactDeviceRequest{
-				DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: counts[class],
-			}})
-		}
-	}
-	if err := h.fake.Tracker().Add(claim); err != nil {
-		h.t.Fatal(err)
-	}
-}
-
-// addTemplate lets a pod name a claim that was made from a template.
-func addTemplate(pod *v1.Pod) {
-	template, name := "template", pod.Name+"-claim"
-	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "claim", ResourceClaimTemplateName: &template}}
-	pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "claim", ResourceClaimName: &name}}
-}
-
-// allocate allocates devices to a claim of another scheduler's pod.
-func (h *harness) allocate(devices ...string) {
-	h.t.Helper()
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: "taken", UID: "uid-of-taken", ResourceVersion: "5", OwnerReferences: []metav1.OwnerReference{{Name: "taken"}},
-	}}
-	claim.Status.Allocation = &resourceapi.AllocationResult{}
-	for _, name := range devices {
-		claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results,
-			resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: gpuDriver, Pool: "n", Device: name})
-	}
-	if err := h.fake.Tracker().Add(claim); err != nil {
-		h.t.Fatal(err)
-	}
 }
 
 // gives plans m0, and expects that it gets these devices. With "" it expects that PlannedResources refuses the planned node.
@@ -147,9 +77,7 @@ func TestAGPUIsGivenNextToPartitionsOfOthersAndNotNextToItsOwn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := divided(t)
-			if len(c.allocated) > 0 {
-				h.allocate(c.allocated...)
-			}
+			h.add(otherClaim(gpuDriver, c.allocated...))
 			h.planDevices(c.planned)
 			h.run("")
 			h.pods("2", "m0")
@@ -163,24 +91,21 @@ func TestAGPUIsGivenNextToPartitionsOfOthersAndNotNextToItsOwn(t *testing.T) {
 func TestPartitionsOfPlannedGPUsAreKeptForTheGang(t *testing.T) {
 	h := divided(t)
 	h.planDevices([]int{0, 1}, []int{3})
-	h.claimOf("one", map[string]int64{"mig": 2})
-	h.claimOf("two", map[string]int64{"mig": 1})
-	h.claimOf("three", map[string]int64{"gpu": 1})
 	h.run("")
 	h.pods("2", "m0")
 	h.until("gated", func() bool { return h.gated("m0") })
 	h.service.push(verdict(plannedOutcome, 1, members(2)...))
 	h.until("m0 waits", func() bool { return h.waiting() == 1 })
-	h.podsWith(addTemplate, "", "one")
+	h.podsWith(h.claiming(claimFor(asks("r", "mig", 2))), "", "one")
 	h.until("one is bound", func() bool { return h.allocated()["one"] == "mig-2-0 mig-2-1" })
-	for _, name := range []string{"two", "three"} {
-		h.podsWith(addTemplate, "", name)
-		h.until(name+" is refused", func() bool { return strings.Contains(h.condition(name), "cannot allocate all claims") })
+	for _, class := range []string{"mig", "gpu"} {
+		h.podsWith(h.claiming(claimFor(asks("r", class, 1))), "", class)
+		h.until(class+" is refused", func() bool { return strings.Contains(h.condition(class), "cannot allocate all claims") })
 	}
 	h.service.push(verdict(withdrawn, 1, members(2)...))
 	h.until("both get devices when the plan has ended", func() bool {
 		got := h.allocated()
-		return strings.HasPrefix(got["two"], "mig-") && strings.HasPrefix(got["three"], "gpu-")
+		return strings.HasPrefix(got["mig"], "mig-") && strings.HasPrefix(got["gpu"], "gpu-")
 	})
 }
 
@@ -188,7 +113,6 @@ func TestPartitionsOfPlannedGPUsAreKeptForTheGang(t *testing.T) {
 func TestAGangOfPartitionsGetsNoneOfPlannedGPUs(t *testing.T) {
 	h := divided(t)
 	h.planDevices([]int{0, 1, 2}, nil)
-	h.claimOf("p0", map[string]int64{"mig": 2})
 	h.run("")
 	h.pods("3", "m0") // the second member does not come
 	h.until("gated", func() bool { return h.gated("m0") })
@@ -196,7 +120,7 @@ func TestAGangOfPartitionsGetsNoneOfPlannedGPUs(t *testing.T) {
 	h.until("m0 waits", func() bool { return h.waiting() == 1 })
 	h.service.plan([]string{"n"})
 	h.podsWith(func(pod *v1.Pod) {
-		addTemplate(pod)
+		h.claiming(claimFor(asks("r", "mig", 2)))(pod)
 		pod.Annotations = map[string]string{"gpu.topology/group": "h"}
 	}, "gang", "p0")
 	h.until("p0 is gated", func() bool { return h.gated("p0") })
@@ -221,13 +145,10 @@ func TestAMemberGetsItsGPUAndPartitionsOfOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := divided(t)
-			if len(c.allocated) > 0 {
-				h.allocate(c.allocated...)
-			}
+			h.add(otherClaim(gpuDriver, c.allocated...))
 			h.planDevices([]int{0})
-			h.claimOf("m0", map[string]int64{"gpu": 1, "mig": c.parts})
 			h.run("")
-			h.podsWith(addTemplate, "gang", "m0")
+			h.podsWith(h.claiming(claimFor(asks("mig", "mig", c.parts), asks("gpu", "gpu", 1))), "gang", "m0")
 			h.gives(c.want)
 		})
 	}
@@ -248,7 +169,7 @@ func TestDevicesOfLivePlansThatAreNotBound(t *testing.T) {
 func TestInTreeAnswersRefuseNodesWhereAMemberCanWatchNoGPU(t *testing.T) {
 	h := divided(t)
 	h.run("")
-	h.withClaims([]resourceapi.DeviceClaim{{Requests: []resourceapi.DeviceRequest{asks("w", "watch", 1), asks("g", "gpu", 1)}}}, "m0")
+	h.podsWith(h.claiming(claimFor(asks("w", "watch", 1), asks("g", "gpu", 1))), "gang", "m0")
 	h.until("gated", func() bool { return h.gated("m0") })
 	h.service.ask(inTreeQuestion(1, "m0"))
 	got := gpusOf(next(t, "answer", h.service.inTree))

@@ -7,7 +7,6 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"muster.dev/shim/internal/devices"
@@ -15,61 +14,40 @@ import (
 
 // sharedDRA makes a harness with one node whose GPUs claims share: each has 80Gi.
 func sharedDRA(t *testing.T) *harness {
-	h, yes := dra(t), true
-	slice, err := h.client.ResourceV1().ResourceSlices().Get(t.Context(), "n", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range slice.Spec.Devices {
-		slice.Spec.Devices[i].AllowMultipleAllocations = &yes
-		slice.Spec.Devices[i].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: resource.MustParse("80Gi")}}
-	}
-	if _, err := h.client.ResourceV1().ResourceSlices().Update(t.Context(), slice, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	h := dra(t)
+	h.changeSlice(func(slice *resourceapi.ResourceSlice) {
+		for i := range slice.Spec.Devices {
+			slice.Spec.Devices[i].AllowMultipleAllocations = new(true)
+			slice.Spec.Devices[i].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: resource.MustParse("80Gi")}}
+		}
+	})
 	return h
 }
 
 // sharingPods creates members, each with a claim for this much memory of one GPU.
 func (h *harness) sharingPods(memory string, names ...string) {
 	h.t.Helper()
-	h.claimingPodsWith(func(request *resourceapi.ExactDeviceRequest) {
-		request.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}}
-	}, nil, names...)
+	request := asks("r", "gpu", 1)
+	request.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}}
+	h.podsWith(h.claiming(claimFor(request)), "gang", names...)
 }
 
 // shares returns the devices and amounts of each pod's claims, as "gpu-3=30Gi".
 func (h *harness) shares() map[string]string {
-	claims, err := h.client.ResourceV1().ResourceClaims("ns").List(h.ctx, metav1.ListOptions{})
-	if err != nil {
-		h.t.Fatal(err)
+	shares := map[string]string{}
+	for pod, result := range h.allocations() {
+		consumed := result.ConsumedCapacity["memory"]
+		shares[pod] = strings.TrimSpace(shares[pod] + " " + result.Device + "=" + consumed.String())
 	}
-	devices := map[string]string{}
-	for _, claim := range claims.Items {
-		if claim.Status.Allocation == nil || len(claim.OwnerReferences) == 0 {
-			continue
-		}
-		var shares []string
-		for _, result := range claim.Status.Allocation.Devices.Results {
-			consumed := result.ConsumedCapacity["memory"]
-			shares = append(shares, result.Device+"="+consumed.String())
-		}
-		devices[claim.OwnerReferences[0].Name] += strings.Join(shares, " ")
-	}
-	return devices
+	return shares
 }
 
 // sharedBy adds another pod's claim that takes this much of gpu-0.
 func (h *harness) sharedBy(memory string) {
-	id := types.UID("share")
-	otherClaim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}}
-	otherClaim.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
-		Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-0", ShareID: &id,
-		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)},
-	}}}}
-	if err := h.fake.Tracker().Add(otherClaim); err != nil {
-		h.t.Fatal(err)
-	}
+	claim := otherClaim(gpuDriver, "gpu-0")
+	share := &claim.Status.Allocation.Devices.Results[0]
+	share.ShareID, share.ConsumedCapacity = new(types.UID("share")), map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}
+	h.add(claim)
 }
 
 func TestMembersShareThePlannedDevices(t *testing.T) {
@@ -97,7 +75,7 @@ func TestMembersGetWholeDevicesThatClaimsMayShare(t *testing.T) {
 	h.planDevices([]int{7, 0}, []int{3, 5})
 	h.run("")
 	h.pods("2", "m0")
-	h.claimingPods(nil, "m1")
+	h.claimingPods("m1")
 	h.until("gated", func() bool { return h.gated("m0", "m1") })
 	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
 	for range 2 {

@@ -6,19 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"muster.dev/shim/internal/musterv1"
-)
-
-const (
-	exactCount = resourceapi.DeviceAllocationModeExactCount
-	allDevices = resourceapi.DeviceAllocationModeAll
 )
 
 // subrequest is a subrequest for as many GPUs, or for all if count is 0. half is which half of the node's GPUs match: -1 for both.
@@ -28,8 +20,7 @@ func subrequest(name string, count int64, half int) resourceapi.DeviceSubRequest
 		result.AllocationMode = allDevices
 	}
 	if half >= 0 {
-		expression := fmt.Sprintf("device.attributes['%s'].half == %d", gpuDriver, half)
-		result.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+		result.Selectors = selector(fmt.Sprintf("device.attributes['%s'].half == %d", gpuDriver, half))
 	}
 	return result
 }
@@ -62,41 +53,18 @@ func (h *harness) claimsOf(lists ...[]resourceapi.DeviceRequest) {
 		}
 		return false, nil, nil
 	})
-	yes := true
-	var references []v1.PodResourceClaim
-	var statuses []v1.PodResourceClaimStatus
-	for i, requests := range lists {
-		called := fmt.Sprintf("m0-%d", i)
-		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "ns", Name: called, UID: types.UID("uid-of-" + called), ResourceVersion: "5",
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "m0", UID: "uid-m0", Controller: &yes}},
-		}}
-		claim.Spec.Devices.Requests = requests
-		if err := h.fake.Tracker().Add(claim); err != nil {
-			h.t.Fatal(err)
-		}
-		references = append(references, v1.PodResourceClaim{Name: called, ResourceClaimTemplateName: &called})
-		statuses = append(statuses, v1.PodResourceClaimStatus{Name: called, ResourceClaimName: &called})
+	var claims []resourceapi.DeviceClaim
+	for _, requests := range lists {
+		claims = append(claims, claimFor(requests...))
 	}
-	h.podsWith(func(pod *v1.Pod) {
-		pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = references, statuses
-	}, "gang", "m0")
+	h.podsWith(h.claiming(claims...), "gang", "m0")
 }
 
-// allocatedBy returns the devices of m0's claims, as "request: device".
-func (h *harness) allocatedBy(claims int) (devices []string) {
+// allocatedByRequest returns the devices of all claims, as "request: device".
+func (h *harness) allocatedByRequest() (devices []string) {
 	h.t.Helper()
-	for i := range claims {
-		claim, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, fmt.Sprintf("m0-%d", i), metav1.GetOptions{})
-		if err != nil {
-			h.t.Fatal(err)
-		}
-		if claim.Status.Allocation == nil {
-			continue
-		}
-		for _, result := range claim.Status.Allocation.Devices.Results {
-			devices = append(devices, result.Request+": "+result.Device)
-		}
+	for _, result := range h.allocations() {
+		devices = append(devices, result.Request+": "+result.Device)
 	}
 	return devices
 }
@@ -154,7 +122,7 @@ func TestMembersGetAllPlannedDevicesByTheChosenSubrequest(t *testing.T) {
 			h.until("gated", func() bool { return h.gated("m0") })
 			h.service.push(verdict(plannedOutcome, 1, "m0"))
 			next(t, "binding", h.bound)
-			if got := strings.Join(h.allocatedBy(len(c.claims)), ", "); got != c.want {
+			if got := strings.Join(h.allocatedByRequest(), ", "); got != c.want {
 				t.Errorf("got %s", got)
 			}
 		})
@@ -183,14 +151,9 @@ func TestNothingIsGivenThatIsNotExactlyThePlan(t *testing.T) {
 			h.bySubrequests(c.number)
 			h.claimsOf([]resourceapi.DeviceRequest{c.request})
 			if c.taint >= 0 {
-				slice, err := h.client.ResourceV1().ResourceSlices().Get(h.ctx, "n", metav1.GetOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				slice.Spec.Devices[c.taint].Taints = []resourceapi.DeviceTaint{{Key: "worn", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-				if _, err := h.client.ResourceV1().ResourceSlices().Update(h.ctx, slice, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				h.changeSlice(func(slice *resourceapi.ResourceSlice) {
+					slice.Spec.Devices[c.taint].Taints = []resourceapi.DeviceTaint{{Key: "worn", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+				})
 			}
 			h.run("")
 			h.until("gated", func() bool { return h.gated("m0") })
@@ -198,7 +161,7 @@ func TestNothingIsGivenThatIsNotExactlyThePlan(t *testing.T) {
 			if report := next(t, "report", h.service.reports); report.Fate != musterv1.BindingFate_BINDING_FATE_NEVER_SENT || report.Plugin != c.by {
 				t.Errorf("reported: %v", report)
 			}
-			if got := h.allocatedBy(1); len(got) > 0 {
+			if got := h.allocatedByRequest(); len(got) > 0 {
 				t.Errorf("got %v", got)
 			}
 		})
