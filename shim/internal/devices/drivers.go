@@ -7,7 +7,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
 
 // oneDriver matches a selector that only devices of one driver satisfy, unless it has an alternative.
@@ -17,19 +16,8 @@ var oneDriver = regexp.MustCompile(`^\s*device\.driver\s*==\s*(?:"([a-zA-Z0-9.-]
 // devices of other drivers do not concern the pod, and must cost its cycle no time.
 func (v *cycleView) drivers(pod *v1.Pod) sets.Set[string] {
 	drivers := sets.New[string]()
-	for i := range pod.Spec.ResourceClaims {
-		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
-		if err != nil {
-			return nil
-		}
-		if name == nil {
-			continue // this pod needs no such claim
-		}
-		claim, err := v.SharedDRAManager.ResourceClaims().Get(pod.Namespace, *name)
-		if err != nil {
-			return nil
-		}
-		if claim.Status.Allocation == nil && !v.addDriversOf(claim, drivers) {
+	for _, claim := range claimsOf(v.SharedDRAManager, pod) {
+		if claim == nil || claim.Status.Allocation == nil && !v.addDriversOf(claim, drivers) {
 			return nil
 		}
 	}

@@ -72,8 +72,8 @@ func GroupsOf(state fwk.CycleState, node string) [][]Group {
 // also returns nil for constraints that it does not understand, because the service refuses such pods.
 func (a *Asking) matchAttributeClaimOf(pod *v1.Pod) *matchAttributeClaim {
 	match, claimsWithGPUs := &matchAttributeClaim{}, 0
-	for claimName, claim := range existingClaims(a.manager, pod) {
-		if hasItsDevices(claim) {
+	for claimName, claim := range claimsOf(a.manager, pod) {
+		if claim == nil || hasItsDevices(claim) {
 			continue
 		}
 		gpus, otherRequests := a.splitRequests(claim)

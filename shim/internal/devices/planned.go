@@ -42,7 +42,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -55,26 +54,26 @@ import (
 // in-tree plugin cannot be registered.
 const Name = "PlannedResources"
 
-// Member describes the devices of a gang's member to the plugin, during the member's cycle.
-type Member interface {
-	// Planned returns the devices that the member gets on its planned node, as driver/pool/name, in the order of its
-	// GPUs. It is empty if no DRA driver serves them.
-	Planned() []string
-	// Node returns the planned node.
-	Node() string
-	// Subrequest returns the number of the subrequest by which the member gets its devices, from 1. It is 0 if the
-	// member's claims leave no choice.
-	Subrequest() int
-	// GPUs returns the names of the resources that count GPUs.
-	GPUs() []string
-	// Memory returns the GiB that the member gets of each device if it shares the devices, or 0 if it gets whole devices.
-	Memory() uint32
-	// MayBeBound returns whether a Binding was sent that the API server may have written.
-	MayBeBound() bool
+// Member describes the devices of a gang's member to the plugin, at one point of the member's cycle.
+type Member struct {
+	// Planned are the devices that the member gets on its planned node, as driver/pool/name, in the order of its GPUs. It
+	// is empty if no DRA driver serves them.
+	Planned []string
+	// Node is the planned node.
+	Node string
+	// Subrequest is the number of the subrequest by which the member gets its devices, from 1. It is 0 if the member's
+	// claims leave no choice.
+	Subrequest int
+	// GPUs are the names of the resources that count GPUs.
+	GPUs []string
+	// Memory is the GiB that the member gets of each device if it shares the devices, or 0 if it gets whole devices.
+	Memory uint32
+	// MayBeBound means that a Binding was sent that the API server may have written.
+	MayBeBound bool
 }
 
 // MemberOf returns the member of a scheduling cycle, or nil if the pod is no member of a gang.
-type MemberOf func(fwk.CycleState) Member
+type MemberOf func(fwk.CycleState) *Member
 
 // PlannedForOthers returns the devices that live plans have for pods other than the cycle's, as driver/pool/name. If
 // drivers is nil, it returns the devices of all drivers.
@@ -179,7 +178,7 @@ func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 }
 
 // missingDevices returns a sentence that names the planned devices in no ResourceSlice, or "".
-func (p *Plugin) missingDevices(member Member) string {
+func (p *Plugin) missingDevices(member *Member) string {
 	plan, err := planOf(member)
 	if err != nil || plan.plannedCount == 0 {
 		return ""
@@ -218,12 +217,12 @@ func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (memberPlan *plan, hide
 	if err != nil {
 		return nil, nil, err
 	}
-	plan.subrequest = member.Subrequest()
+	plan.subrequest = member.Subrequest
 	plan.isGPUs = func(name string) bool {
 		class, err := p.view.DeviceClasses().Get(name)
-		return err == nil && class.Spec.ExtendedResourceName != nil && slices.Contains(member.GPUs(), *class.Spec.ExtendedResourceName)
+		return err == nil && class.Spec.ExtendedResourceName != nil && slices.Contains(member.GPUs, *class.Spec.ExtendedResourceName)
 	}
-	plan.isGPU = p.view.gpus(member.GPUs())
+	plan.isGPU = p.view.gpus(member.GPUs)
 	onlyPlanned, err := p.view.compare(pod, plan)
 	if err != nil {
 		return nil, nil, err
@@ -235,7 +234,7 @@ func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (memberPlan *plan, hide
 // resource. Another pod would then get its devices while the member runs. Stale frees such a claim when the fate of the
 // Binding is known.
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
-	if member := p.memberOf(state); member != nil && member.MayBeBound() {
+	if member := p.memberOf(state); member != nil && member.MayBeBound {
 		return
 	}
 	p.DynamicResources.Unreserve(ctx, state, pod, node)
@@ -288,13 +287,8 @@ func (v *cycleView) compare(pod *v1.Pod, p *plan) (onlyPlanned bool, err error) 
 		return p.plannedCount > 0 && !v.asksForOtherDevices(pod, p), nil
 	}
 	requested, exact := v.countExtended(pod), true
-	for i := range pod.Spec.ResourceClaims {
-		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
-		if err != nil || name == nil {
-			return false, nil // the in-tree plugin reports the problem
-		}
-		claim, err := v.SharedDRAManager.ResourceClaims().Get(pod.Namespace, *name)
-		if err != nil {
+	for _, claim := range claimsOf(v.SharedDRAManager, pod) {
+		if claim == nil {
 			return false, nil
 		}
 		if hasItsDevices(claim) {

@@ -37,18 +37,21 @@ type gpuChoice struct {
 	capacity     map[resourceapi.QualifiedName]resource.Quantity // that each device must have
 }
 
-// existingClaims yields the claims of a pod that exist, each with its name in the pod's spec. The in-tree plugin reports
-// claims that do not exist.
-func existingClaims(manager fwk.SharedDRAManager, pod *v1.Pod) iter.Seq2[string, *resourceapi.ResourceClaim] {
+// claimsOf yields a pod's claims, each with its name in the pod's spec. The claim is nil if it does not exist or has no name
+// yet, which the in-tree plugin reports.
+func claimsOf(manager fwk.SharedDRAManager, pod *v1.Pod) iter.Seq2[string, *resourceapi.ResourceClaim] {
 	return func(yield func(string, *resourceapi.ResourceClaim) bool) {
 		for i := range pod.Spec.ResourceClaims {
 			reference := &pod.Spec.ResourceClaims[i]
 			name, _, err := resourceclaim.Name(pod, reference)
-			if err != nil || name == nil {
-				continue
+			if err == nil && name == nil {
+				continue // this pod needs no such claim
 			}
-			claim, err := manager.ResourceClaims().Get(pod.Namespace, *name)
-			if err == nil && !yield(reference.Name, claim) {
+			var claim *resourceapi.ResourceClaim
+			if err == nil {
+				claim, _ = manager.ResourceClaims().Get(pod.Namespace, *name) // nil with an error
+			}
+			if !yield(reference.Name, claim) {
 				return
 			}
 		}
@@ -83,8 +86,8 @@ func selectorsOfGPUs(manager fwk.SharedDRAManager, resources []string) (selector
 // requests returns the pod's different requests for GPUs: at most one more than maxRequests. It leaves out claims that do
 // not exist, because the in-tree plugin reports them.
 func (a *Asking) requests(pod *v1.Pod) (requests []gpuRequest) {
-	for claimName, claim := range existingClaims(a.manager, pod) {
-		if hasItsDevices(claim) {
+	for claimName, claim := range claimsOf(a.manager, pod) {
+		if claim == nil || hasItsDevices(claim) {
 			continue
 		}
 		for _, request := range claim.Spec.Devices.Requests {
@@ -107,8 +110,8 @@ func (a *Asking) watchesNextToGPUs(pod *v1.Pod, question *gpuQuestion) bool {
 	if len(question.requests) == 0 && !a.asksByResources(pod) {
 		return false
 	}
-	for _, claim := range existingClaims(a.manager, pod) {
-		if slices.ContainsFunc(claim.Spec.Devices.Requests, watches) {
+	for _, claim := range claimsOf(a.manager, pod) {
+		if claim != nil && slices.ContainsFunc(claim.Spec.Devices.Requests, watches) {
 			return true
 		}
 	}

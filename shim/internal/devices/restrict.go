@@ -45,10 +45,10 @@ type pool struct {
 }
 
 // planOf returns the plan of a member.
-func planOf(member Member) (*plan, error) {
-	p, err := newPlan(member.Planned())
+func planOf(member *Member) (*plan, error) {
+	p, err := newPlan(member.Planned)
 	if err == nil {
-		p.node, p.memory = member.Node(), int64(member.Memory())
+		p.node, p.memory = member.Node, int64(member.Memory)
 	}
 	return p, err
 }

@@ -50,8 +50,8 @@ type shownClaims = map[types.NamespacedName]*resourceapi.ResourceClaim
 // cycle. It copies them because claims of the tracker never change.
 func (v *cycleView) narrow(pod *v1.Pod, p *plan, cycle *narrowed) *shownClaims {
 	claims := shownClaims{}
-	for _, claim := range existingClaims(v.SharedDRAManager, pod) {
-		if claim.Status.Allocation == nil && slices.ContainsFunc(claim.Spec.Devices.Requests, p.chooses) {
+	for _, claim := range claimsOf(v.SharedDRAManager, pod) {
+		if claim != nil && claim.Status.Allocation == nil && slices.ContainsFunc(claim.Spec.Devices.Requests, p.chooses) {
 			claims[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = cycle.narrow(p, claim)
 		}
 	}
@@ -74,9 +74,7 @@ func (n *narrowed) narrow(p *plan, claim *resourceapi.ResourceClaim) *resourceap
 
 // chooses returns whether the plan has chosen a subrequest of this request.
 func (p *plan) chooses(request resourceapi.DeviceRequest) bool {
-	return p.subrequest > 0 && slices.ContainsFunc(request.FirstAvailable, func(subrequest resourceapi.DeviceSubRequest) bool {
-		return p.isGPUs(subrequest.DeviceClassName)
-	})
+	return p.subrequest > 0 && request.Exactly == nil && p.forGPUs(request)
 }
 
 // chosenIndex returns the index of the chosen subrequest. A request with fewer subrequests has its last one.

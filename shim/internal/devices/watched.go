@@ -20,8 +20,8 @@ type watchRequest struct {
 // further requests.
 func (a *Asking) watchRequests(pod *v1.Pod) (requests []watchRequest) {
 	seen := sets.New[string]()
-	for claimName, claim := range existingClaims(a.manager, pod) {
-		if hasItsDevices(claim) {
+	for claimName, claim := range claimsOf(a.manager, pod) {
+		if claim == nil || hasItsDevices(claim) {
 			continue
 		}
 		for _, request := range claim.Spec.Devices.Requests {

@@ -9,11 +9,9 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/sets"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
-	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
@@ -161,7 +159,7 @@ func (a *Asker) prepare(ctx context.Context, plugins, scoring []config.Plugin) e
 		return err
 	}
 	a.pods = core.Pods().Lister()
-	view := &snapshot{selects: counts}
+	view := &snapshot{nodeLister: core.Nodes().Lister(), podLister: a.pods, selects: counts}
 	instance, err := a.newFramework(ctx, view, filterSet(plugins))
 	if err != nil {
 		return err
@@ -177,13 +175,8 @@ func (a *Asker) prepare(ctx context.Context, plugins, scoring []config.Plugin) e
 	}
 	a.sorter = &sorter{
 		claims: core.PersistentVolumeClaims().Lister(), volumes: volumes.Lister(), byClaim: volumes.Informer().GetIndexer(),
+		devices: factory.Resource().V1().ResourceClaims().Lister(), classes: a.handle.SharedDRAManager().DeviceClassResolver(),
 		scores: a.scorer != nil, wholeSpec: len(a.handle.Extenders()) > 0,
-	}
-	if utilfeature.DefaultFeatureGate.Enabled(features.DynamicResourceAllocation) {
-		a.sorter.devices = factory.Resource().V1().ResourceClaims().Lister()
-		if manager := a.handle.SharedDRAManager(); manager != nil {
-			a.sorter.classes = manager.DeviceClassResolver()
-		}
 	}
 	return a.watch(factory, plugins)
 }
@@ -192,15 +185,13 @@ func (a *Asker) prepareScores(ctx context.Context, scoring []config.Plugin) erro
 	if len(scoring) == 0 {
 		return nil
 	}
-	boundPods := &snapshot{selects: bound}
+	boundPods := &snapshot{nodeLister: a.handle.SharedInformerFactory().Core().V1().Nodes().Lister(), podLister: a.pods, selects: bound}
 	instance, err := a.newFramework(ctx, boundPods, scoreSet(scoring))
 	if err != nil {
 		return err
 	}
-	nodes := a.handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	a.scorer = &scorer{
 		framework: instance, snapshot: boundPods, weights: map[string]int64{}, cache: map[string]map[string]map[string]uint32{},
-		renew: func() error { return boundPods.renew(nodes, a.pods) },
 	}
 	for _, plugin := range scoring {
 		a.scorer.weights[plugin.Name] = int64(plugin.Weight)

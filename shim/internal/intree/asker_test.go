@@ -10,11 +10,13 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
@@ -30,6 +32,13 @@ var volumePlugins = []config.Plugin{
 
 func always() bool { return true }
 
+// noClasses is a DRA manager without device classes.
+type noClasses struct{ fwk.SharedDRAManager }
+
+func (n noClasses) DeviceClassResolver() fwk.DeviceClassResolver { return n }
+
+func (noClasses) GetDeviceClass(v1.ResourceName) *resourceapi.DeviceClass { return nil }
+
 // askerOf returns an asker on these objects, with a snapshot.
 func askerOf(ctx context.Context, t testing.TB, plugins, scoring []config.Plugin, objects ...runtime.Object) *Asker {
 	t.Helper()
@@ -43,6 +52,7 @@ func askerOf(ctx context.Context, t testing.TB, plugins, scoring []config.Plugin
 	factory := informers.NewSharedInformerFactory(client, 0)
 	handle, err := frameworkruntime.NewFramework(ctx, nil, nil,
 		frameworkruntime.WithClientSet(client), frameworkruntime.WithInformerFactory(factory),
+		frameworkruntime.WithSharedDRAManager(noClasses{}),
 		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())))
 	if err != nil {
 		t.Fatal(err)

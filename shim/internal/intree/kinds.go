@@ -42,11 +42,11 @@ type kind struct {
 type sorter struct {
 	claims    corelisters.PersistentVolumeClaimLister
 	volumes   corelisters.PersistentVolumeLister
-	byClaim   cache.Indexer                       // the volumes, with the index of this name
-	devices   resourcelisters.ResourceClaimLister // nil without dynamic resource allocation
-	classes   fwk.DeviceClassResolver             // nil without dynamic resource allocation
-	scores    bool                                // kinds differ in preferences
-	wholeSpec bool                                // kinds differ in the whole spec, because extenders may read it
+	byClaim   cache.Indexer // the volumes, with the index of this name
+	devices   resourcelisters.ResourceClaimLister
+	classes   fwk.DeviceClassResolver
+	scores    bool // kinds differ in preferences
+	wholeSpec bool // kinds differ in the whole spec, because extenders may read it
 }
 
 // kinds groups the pods into kinds. It leaves out nil pods and pods with too many volumes. isUnique returns whether a
@@ -202,9 +202,6 @@ func required(pod *v1.Pod) string {
 
 // serves returns whether dynamic resource allocation serves an extended resource that the pod requests.
 func (s *sorter) serves(pod *v1.Pod) bool {
-	if s.classes == nil {
-		return false
-	}
 	for name := range devices.RequestedResources(pod) {
 		if s.classes.GetDeviceClass(name) != nil {
 			return true
@@ -282,7 +279,7 @@ func (s *sorter) device(pod *v1.Pod, reference v1.PodResourceClaim) any {
 			name = status.ResourceClaimName
 		}
 	}
-	if name == nil || s.devices == nil {
+	if name == nil {
 		return reference
 	}
 	claim, err := s.devices.ResourceClaims(pod.Namespace).Get(*name)

@@ -29,7 +29,7 @@ func (a *Asker) renew() error {
 	if a.scorer != nil {
 		a.scorer.begin()
 	}
-	err := a.inspector.snapshot.renew(a.handle.SharedInformerFactory().Core().V1().Nodes().Lister(), a.pods)
+	err := a.inspector.snapshot.renew()
 	if err == nil {
 		a.round.began = time.Now()
 	}

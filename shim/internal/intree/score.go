@@ -67,8 +67,7 @@ type scorer struct {
 	framework framework.Framework
 	snapshot  *snapshot
 	weights   map[string]int64
-	fresh     bool // the snapshot was taken in this round
-	renew     func() error
+	fresh     bool                                    // the snapshot was taken in this round
 	cache     map[string]map[string]map[string]uint32 // scores of this round, by namespace and then by labels and preferences, if no node is refused
 }
 
@@ -128,7 +127,7 @@ func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal
 
 func (s *scorer) score(ctx context.Context, pod *v1.Pod, refused map[string]refusal) (map[string]uint32, error) {
 	if !s.fresh {
-		if err := s.renew(); err != nil {
+		if err := s.snapshot.renew(); err != nil {
 			return nil, err
 		}
 		s.fresh = true

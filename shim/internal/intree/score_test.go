@@ -267,14 +267,14 @@ func BenchmarkScores(b *testing.B) {
 	b.Run("first snapshot", func(b *testing.B) {
 		for b.Loop() {
 			a.scorer.snapshot.byName = nil
-			if err := a.scorer.renew(); err != nil {
+			if err := a.scorer.snapshot.renew(); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("next snapshot", func(b *testing.B) {
 		for b.Loop() {
-			if err := a.scorer.renew(); err != nil {
+			if err := a.scorer.snapshot.renew(); err != nil {
 				b.Fatal(err)
 			}
 		}

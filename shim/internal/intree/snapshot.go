@@ -17,6 +17,8 @@ import (
 // their old values, so a running inspection keeps the values that it took.
 type snapshot struct {
 	fwk.SharedLister // nil, because the plugins that run here read no pod groups
+	nodeLister       corelisters.NodeLister
+	podLister        corelisters.PodLister
 	selects          func(*v1.Pod) bool
 	nodes            []fwk.NodeInfo
 	names            []string       // of the nodes
@@ -58,12 +60,12 @@ func (s *snapshot) HavePodsWithRequiredNonHostScopedAntiAffinityList() ([]fwk.No
 func (s *snapshot) IsPVCUsedByPods(key string) bool { return s.claims[key] > 0 }
 
 // renew takes the current state of the cluster from the informers.
-func (s *snapshot) renew(nodes corelisters.NodeLister, pods corelisters.PodLister) error {
-	allNodes, err := nodes.List(labels.Everything())
+func (s *snapshot) renew() error {
+	allNodes, err := s.nodeLister.List(labels.Everything())
 	if err != nil {
 		return err
 	}
-	allPods, err := pods.List(labels.Everything())
+	allPods, err := s.podLister.List(labels.Everything())
 	if err != nil {
 		return err
 	}

@@ -106,13 +106,7 @@ func (c *core) watchPods(factory informers.SharedInformerFactory) error {
 	pods := factory.Core().V1().Pods()
 	c.pods, c.synced = pods.Lister(), pods.Informer().HasSynced
 	_, err := pods.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(before, after any) {
-			if before, ok := before.(*v1.Pod); ok {
-				if after, ok := after.(*v1.Pod); ok {
-					c.wakeLeaver(before, after)
-				}
-			}
-		},
+		UpdateFunc: func(before, after any) { c.wakeLeaver(before.(*v1.Pod), after.(*v1.Pod)) },
 		DeleteFunc: func(obj any) {
 			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = tombstone.Obj

@@ -111,30 +111,16 @@ const cycleKey fwk.StateKey = "muster.dev/cycle"
 // Clone implements fwk.StateData. It returns the same object, so that all clones share it.
 func (c *cycle) Clone() fwk.StateData { return c }
 
-// Planned implements devices.Member.
-func (c *cycle) Planned() []string { return c.Devices }
-
-// Node implements devices.Member.
-func (c *cycle) Node() string { return c.Admission.Planned }
-
-// Subrequest implements devices.Member.
-func (c *cycle) Subrequest() int { return c.Admission.Subrequest }
-
-// GPUs implements devices.Member.
-func (c *cycle) GPUs() []string { return c.gpus }
-
-// Memory implements devices.Member.
-func (c *cycle) Memory() uint32 { return c.DeviceMemory }
-
-// MayBeBound implements devices.Member.
-func (c *cycle) MayBeBound() bool { return c.fate.outcome == musterv1.BindingFate_BINDING_FATE_UNKNOWN }
-
 // MemberOf returns the plan's data about the devices of the cycle's pod, or nil for a pod that is no member of a gang.
-func MemberOf(state fwk.CycleState) devices.Member {
-	if c := cycleOf(state); c != nil {
-		return c
+func MemberOf(state fwk.CycleState) *devices.Member {
+	c := cycleOf(state)
+	if c == nil {
+		return nil
 	}
-	return nil
+	return &devices.Member{
+		Planned: c.Devices, Node: c.Planned, Subrequest: c.Subrequest, GPUs: c.gpus, Memory: c.DeviceMemory,
+		MayBeBound: c.fate.outcome == musterv1.BindingFate_BINDING_FATE_UNKNOWN,
+	}
 }
 
 // PlannedForOthers returns the devices of these drivers that live plans have for other pods, as driver/pool/name.
