@@ -10,8 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
-
-	"muster.dev/shim/internal/musterv1"
 )
 
 // TestRealAPIServer binds a gang through a real API server, if MUSTER_SHIM_KUBECONFIG names one that may be written
@@ -48,7 +46,7 @@ func TestRealAPIServer(t *testing.T) {
 	h.service.plan(spread(len(names), "n")...)
 	h.run("")
 	h.pods("gang", names...)
-	v := verdict(musterv1.Outcome_OUTCOME_PLANNED, 1, names...)
+	v := verdict(plannedOutcome, 1, names...)
 	for i, name := range names {
 		pod, err := h.client.CoreV1().Pods("ns").Get(h.ctx, name, metav1.GetOptions{})
 		must(err)

@@ -34,8 +34,7 @@ func TestAMemberGetsCardsByAnExtendedResource(t *testing.T) {
 					pod.Spec.Containers[0].Resources.Requests[name] = resource.MustParse("1")
 					pod.Spec.Containers[0].Resources.Limits[name] = resource.MustParse("1")
 				}, "1", "m0")
-				h.until("gated", func() bool { return h.gated("m0") })
-				h.service.push(verdict(plannedOutcome, 1, "m0"))
+				h.place("m0")
 				next(t, "binding", h.bound)
 			})
 		}

@@ -36,11 +36,8 @@ func TestMembersWithClaimsGetThePlannedDevices(t *testing.T) {
 	h.planDevices([]int{7, 0}, []int{3, 5})
 	h.run("")
 	h.claimingPods("m0", "m1")
-	h.until("gated", func() bool { return h.gated("m0", "m1") })
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
-	for range 2 {
-		next(t, "binding", h.bound)
-	}
+	h.place("m0", "m1")
+	h.waitForBindings(2)
 	want := map[string]string{"m0": "gpu-7 gpu-0", "m1": "gpu-3 gpu-5"}
 	if got := h.allocated(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v", got)
@@ -53,8 +50,7 @@ func TestDevicesThatAnEarlierProcessHasLeftInClaimsAreFreed(t *testing.T) {
 	h.planDevices([]int{4, 6})
 	h.claimOfAnEarlierProcess()
 	h.run("")
-	h.until("gated", func() bool { return h.gated("m0") })
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.place("m0")
 	next(t, "binding", h.bound)
 	if got := h.allocated(); got["m0"] != "gpu-4 gpu-6" {
 		t.Errorf("allocated: %v", got)
@@ -81,8 +77,7 @@ func TestAClaimThatOthersUseIsNotFreed(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.run("")
-	h.until("gated", func() bool { return h.gated("m0") })
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.place("m0")
 	if report := next(t, "report", h.service.reports); report.Plugin != "PlannedResources" {
 		t.Errorf("reported: %v", report)
 	}
@@ -108,8 +103,7 @@ func TestDevicesOfOtherDriversAreNotGivenTwice(t *testing.T) {
 	h.planDevices([]int{4, 6})
 	h.run("")
 	h.podsWith(h.claiming(claimFor(asks("r", "nic", 2))), "2", "m0")
-	h.until("gated", func() bool { return h.gated("m0") })
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.place("m0")
 	next(t, "binding", h.bound)
 	if got := h.allocated()["m0"]; got != "nic-2 nic-3 gpu-4 gpu-6" {
 		t.Errorf("allocated: %s; nic-0 and nic-1 are another claim's", got)
@@ -140,8 +134,7 @@ func TestMembersWatchDevicesNextToThePlannedOnes(t *testing.T) {
 			h.planDevices([]int{3, 0})
 			h.run("")
 			h.podsWith(h.claiming(c.claims...), "gang", "m0")
-			h.until("gated", func() bool { return h.gated("m0") })
-			h.service.push(verdict(plannedOutcome, 1, "m0"))
+			h.place("m0")
 			next(t, "binding", h.bound)
 			var got, watched []string
 			for _, result := range h.allocations() {
@@ -248,8 +241,7 @@ func TestAMemberMayAlsoShareAClaimThatHasItsDevices(t *testing.T) {
 		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: name, ResourceClaimName: new(name)})
 	}, "gang", "m0")
 	h.run("")
-	h.until("gated", func() bool { return h.gated("m0") })
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.place("m0")
 	next(t, "binding", h.bound)
 	for claim, want := range map[string]string{"m0-0": "[gpu-4 gpu-6]", name: "[gpu-1]"} {
 		got, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, claim, metav1.GetOptions{})

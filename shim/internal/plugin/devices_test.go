@@ -43,11 +43,8 @@ func TestMembersGetThePlannedDevices(t *testing.T) {
 	h.run("")
 	names := members(4)
 	h.pods("2", names...)
-	h.until("gated", func() bool { return h.gated(names...) })
-	h.service.push(verdict(plannedOutcome, 1, names...))
-	for range names {
-		next(t, "binding", h.bound)
-	}
+	h.place(names...)
+	h.waitForBindings(len(names))
 	want := map[string]string{"m0": "gpu-7 gpu-0", "m1": "gpu-3 gpu-5", "m2": "gpu-1 gpu-2", "m3": "gpu-6 gpu-4"}
 	if got := h.allocated(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v", got)
@@ -81,8 +78,7 @@ func TestTheInTreeAllocatorKeepsTheLastWord(t *testing.T) {
 			h.add(otherClaim(gpuDriver, "gpu-0"))
 			h.run("")
 			h.pods("2", "m0")
-			h.until("gated", func() bool { return h.gated("m0") })
-			h.service.push(verdict(plannedOutcome, 1, "m0"))
+			h.place("m0")
 			report := next(t, "report", h.service.reports)
 			if report.Plugin != devices.Name || report.Node != "n" {
 				t.Errorf("reported: %v", report)
@@ -104,8 +100,7 @@ func TestNoDeviceIsGivenWithoutAPlan(t *testing.T) {
 	h.service.plan([]string{"n"})
 	h.run("")
 	h.pods("1", "m0")
-	h.until("gated", func() bool { return h.gated("m0") })
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.place("m0")
 	report := next(t, "report", h.service.reports)
 	if report.Fate != fateNeverSent || h.fakeDid("create", "resourceclaims") {
 		t.Errorf("reported: %v", report)
@@ -131,8 +126,7 @@ func TestAClaimOfAnEarlierProcessIsFreed(t *testing.T) {
 	h.leftByAnEarlierProcess()
 	h.pods("1", "m0")
 	h.run("")
-	h.until("gated", func() bool { return h.gated("m0") })
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.place("m0")
 	next(t, "binding", h.bound)
 	if got := h.allocated(); fmt.Sprint(got) != fmt.Sprint(map[string]string{"m0": "gpu-4"}) {
 		t.Errorf("allocated: %v", got)
@@ -156,8 +150,7 @@ func TestAClaimStaysWhileTheFateOfTheBindingIsUnknown(t *testing.T) {
 	}
 	h.run("")
 	h.pods("1", "m0")
-	h.until("gated", func() bool { return h.gated("m0") })
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.place("m0")
 	if report := next(t, "report", h.service.reports); report.Fate != fateUnknown {
 		t.Fatalf("reported: %v", report)
 	}
@@ -178,8 +171,7 @@ func TestARefusedBindingFreesTheDevices(t *testing.T) {
 	h.bind = func(*v1.Binding) error { return apierrors.NewForbidden(v1.Resource("pods"), "m0", nil) }
 	h.run("")
 	h.pods("1", "m0")
-	h.until("gated", func() bool { return h.gated("m0") })
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.place("m0")
 	if report := next(t, "report", h.service.reports); report.Fate != musterv1.BindingFate_BINDING_FATE_REFUSED {
 		t.Fatalf("reported: %v", report)
 	}

@@ -80,9 +80,7 @@ func TestServiceDiesWhileMembersWait(t *testing.T) {
 	}
 	h.pods("1", names[2])
 	h.service.push(verdict(plannedOutcome, 1, names...))
-	for range names {
-		next(t, "binding", h.bound)
-	}
+	h.waitForBindings(len(names))
 }
 
 func TestWithdrawnReleasesWaiters(t *testing.T) {

@@ -66,11 +66,18 @@ func newHarness(t testing.TB, nodes ...*v1.Node) *harness {
 	api := fake.NewClientset()
 	h := &harness{t: t, ctx: ctx, client: api, fake: api, service: newFakeService(t), bound: make(chan *v1.Binding, 100)}
 	for _, node := range nodes {
-		if err := h.fake.Tracker().Add(node); err != nil {
-			t.Fatal(err)
-		}
+		h.add(node)
 	}
 	return h
+}
+
+func (h *harness) add(objects ...runtime.Object) {
+	h.t.Helper()
+	for _, object := range objects {
+		if err := h.fake.Tracker().Add(object); err != nil {
+			h.t.Fatal(err)
+		}
+	}
 }
 
 // run starts the scheduler. Tests that wait for a timeout set a short one.
@@ -205,16 +212,13 @@ func (h *harness) podsWith(change func(*v1.Pod), gpus string, names ...string) {
 func (h *harness) addPods(v *musterv1.Verdict) {
 	h.t.Helper()
 	for i, name := range v.Names {
-		pod := &v1.Pod{
+		h.add(&v1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: v.Namespace, Name: name, UID: types.UID(v.Uids[i]), ResourceVersion: "5",
 				Annotations: map[string]string{"gpu.topology/group": v.Gang},
 			},
 			Spec: v1.PodSpec{SchedulerName: "muster"},
-		}
-		if err := h.fake.Tracker().Add(pod); err != nil {
-			h.t.Fatal(err)
-		}
+		})
 	}
 }
 
@@ -257,6 +261,21 @@ func (h *harness) gated(names ...string) bool {
 		}
 	}
 	return true
+}
+
+// place waits until these members are gated, and sends the first plan for them.
+func (h *harness) place(names ...string) {
+	h.t.Helper()
+	h.until("gated", func() bool { return h.gated(names...) })
+	h.service.push(verdict(plannedOutcome, 1, names...))
+}
+
+// waitForBindings waits for this many Bindings.
+func (h *harness) waitForBindings(count int) {
+	h.t.Helper()
+	for range count {
+		next(h.t, "binding", h.bound)
+	}
 }
 
 // condition returns the message of a pod's PodScheduled condition.

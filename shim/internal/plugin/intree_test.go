@@ -11,7 +11,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -93,15 +92,6 @@ func (h *harness) claimants(claims ...string) (names []string) {
 		names = append(names, name)
 	}
 	return names
-}
-
-func (h *harness) add(objects ...runtime.Object) {
-	h.t.Helper()
-	for _, object := range objects {
-		if err := h.fake.Tracker().Add(object); err != nil {
-			h.t.Fatal(err)
-		}
-	}
 }
 
 func inTreeQuestion(number uint64, names ...string) *musterv1.InTreeQuestion {

@@ -141,11 +141,8 @@ func TestMembersGetCardsThatAgreeWithTheirPlannedGPUs(t *testing.T) {
 		Requests:    []resourceapi.DeviceRequest{asks("n", "nic", 1), asks("g", "gpu", 1)},
 		Constraints: []resourceapi.DeviceConstraint{agree(pcieRoot)},
 	}), "gang", names...)
-	h.until("gated", func() bool { return h.gated(names...) })
-	h.service.push(verdict(plannedOutcome, 1, names...))
-	for range names {
-		next(t, "binding", h.bound)
-	}
+	h.place(names...)
+	h.waitForBindings(len(names))
 	allocated := h.allocated()
 	var cards []string
 	for i, name := range names {
@@ -181,8 +178,7 @@ func TestAPartitionIsTheGPUsThatAgreeOnIt(t *testing.T) {
 			h.podsWith(h.claiming(resourceapi.DeviceClaim{
 				Requests: []resourceapi.DeviceRequest{asks("g", "gpu", 4)}, Constraints: []resourceapi.DeviceConstraint{agree(partition)},
 			}), "gang", "m0")
-			h.until("gated", func() bool { return h.gated("m0") })
-			h.service.push(verdict(plannedOutcome, 1, "m0"))
+			h.place("m0")
 			if want == "" {
 				next(t, "report", h.service.reports)
 			} else {

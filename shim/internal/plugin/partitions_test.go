@@ -50,8 +50,7 @@ func divided(t *testing.T) *harness {
 // gives plans m0, and expects that it gets these devices. With "" it expects that PlannedResources refuses the planned node.
 func (h *harness) gives(devices string) {
 	h.t.Helper()
-	h.until("gated", func() bool { return h.gated("m0") })
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.place("m0")
 	if devices == "" {
 		if report := next(h.t, "report", h.service.reports); report.Plugin != "PlannedResources" {
 			h.t.Errorf("reported: %v", report)

@@ -98,11 +98,8 @@ func TestMembersThatSpreadAreNoHindranceToEachOther(t *testing.T) {
 			LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels},
 		}}
 	}, "1", names...)
-	h.until("gated", func() bool { return h.gated(names...) })
-	h.service.push(verdict(plannedOutcome, 1, names...))
-	for range names {
-		next(t, "binding", h.bound)
-	}
+	h.place(names...)
+	h.waitForBindings(len(names))
 }
 
 func TestRefusedShowsTheReasonOnceAGeneration(t *testing.T) {
@@ -181,9 +178,7 @@ func TestElsewhereIsThereForAMemberThatIsNotRequired(t *testing.T) {
 	v := verdict(plannedOutcome, 1, names...)
 	v.Required = 2
 	h.service.push(v)
-	for range names {
-		next(t, "binding", h.bound)
-	}
+	h.waitForBindings(len(names))
 	if len(h.service.reports) != 0 {
 		t.Errorf("report: %v", <-h.service.reports)
 	}

@@ -9,8 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
-
-	"muster.dev/shim/internal/musterv1"
 )
 
 const selectedNode = "volume.kubernetes.io/selected-node"
@@ -56,9 +54,9 @@ func TestASharedClaimHasItsVolumeBeforeItsGangStarts(t *testing.T) {
 	if refused, _ := refusalsOf(next(t, "answer", h.service.inTree), 0); len(refused) > 0 {
 		t.Errorf("refused before the volume is asked for: %v", refused)
 	}
-	h.service.push(verdict(musterv1.Outcome_OUTCOME_PLANNED, 1, names...))
+	h.service.push(verdict(plannedOutcome, 1, names...))
 	const want = "the volume of PersistentVolumeClaim data, which members share, is being made for node n1"
-	if report := next(t, "report", h.service.reports); report.Plugin != "" || report.Message != want || report.Fate != musterv1.BindingFate_BINDING_FATE_NEVER_SENT {
+	if report := next(t, "report", h.service.reports); report.Plugin != "" || report.Message != want || report.Fate != fateNeverSent {
 		t.Errorf("report: %v", report)
 	}
 	if on := h.claim("data").Annotations[selectedNode]; on != "n1" {
@@ -72,7 +70,7 @@ func TestASharedClaimHasItsVolumeBeforeItsGangStarts(t *testing.T) {
 	}
 	// A new plan changes nothing.
 	h.service.plan([]string{"n0"}, []string{"n1"})
-	h.service.push(verdict(musterv1.Outcome_OUTCOME_PLANNED, 2, names...))
+	h.service.push(verdict(plannedOutcome, 2, names...))
 	if report := next(t, "second report", h.service.reports); report.Message != want || h.claim("data").Annotations[selectedNode] != "n1" {
 		t.Errorf("second report: %v", report)
 	}
@@ -81,10 +79,8 @@ func TestASharedClaimHasItsVolumeBeforeItsGangStarts(t *testing.T) {
 	if refused, _ := refusalsOf(report, 0); report.Answers[0].Everywhere != nil || len(refused) > 0 {
 		t.Errorf("once it is made: %v", report)
 	}
-	h.service.push(verdict(musterv1.Outcome_OUTCOME_PLANNED, 3, names...))
-	for range names {
-		next(t, "Binding", h.bound)
-	}
+	h.service.push(verdict(plannedOutcome, 3, names...))
+	h.waitForBindings(len(names))
 }
 
 func TestClaimsThatGoBeforeTheirGang(t *testing.T) {
@@ -173,7 +169,7 @@ func TestClaimsThatGoBeforeTheirGang(t *testing.T) {
 				return true
 			})
 			h.service.plan(plan...)
-			h.service.push(verdict(musterv1.Outcome_OUTCOME_PLANNED, 1, names...))
+			h.service.push(verdict(plannedOutcome, 1, names...))
 			if test.says == "" {
 				h.until("a member reserves", func() bool { return strings.Contains(h.service.called(), "Reserve 1") })
 				return

@@ -59,11 +59,8 @@ func TestMembersShareThePlannedDevices(t *testing.T) {
 	h.run("")
 	names := members(4)
 	h.sharingPods("30Gi", names...)
-	h.until("gated", func() bool { return h.gated(names...) })
-	h.service.push(verdict(plannedOutcome, 1, names...))
-	for range names {
-		next(t, "binding", h.bound)
-	}
+	h.place(names...)
+	h.waitForBindings(len(names))
 	want := map[string]string{"m0": "gpu-1=30Gi", "m1": "gpu-0=30Gi", "m2": "gpu-1=30Gi", "m3": "gpu-0=30Gi"}
 	if got := h.shares(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v", got)
@@ -76,11 +73,8 @@ func TestMembersGetWholeDevicesThatClaimsMayShare(t *testing.T) {
 	h.run("")
 	h.pods("2", "m0")
 	h.claimingPods("m1")
-	h.until("gated", func() bool { return h.gated("m0", "m1") })
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
-	for range 2 {
-		next(t, "binding", h.bound)
-	}
+	h.place("m0", "m1")
+	h.waitForBindings(2)
 	want := map[string]string{"m0": "gpu-7=80Gi gpu-0=80Gi", "m1": "gpu-3=80Gi gpu-5=80Gi"}
 	if got := h.shares(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v", got)
@@ -106,8 +100,7 @@ func TestSharesThatAreNotAsPlannedAreRefused(t *testing.T) {
 			planned.DeviceMemory = []uint32{c.planned}
 			h.run("")
 			h.sharingPods(c.requested, "m0")
-			h.until("gated", func() bool { return h.gated("m0") })
-			h.service.push(verdict(plannedOutcome, 1, "m0"))
+			h.place("m0")
 			report := next(t, "report", h.service.reports)
 			if report.Plugin != c.plugin || report.Node != "n" || report.Fate != fateNeverSent {
 				t.Errorf("reported: %v", report)

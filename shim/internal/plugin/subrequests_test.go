@@ -9,8 +9,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
-
-	"muster.dev/shim/internal/musterv1"
 )
 
 // subrequest is a subrequest for as many GPUs, or for all if count is 0. half is which half of the node's GPUs match: -1 for both.
@@ -119,8 +117,7 @@ func TestMembersGetAllPlannedDevicesByTheChosenSubrequest(t *testing.T) {
 			h.bySubrequests(c.number)
 			h.claimsOf(c.claims...)
 			h.run("")
-			h.until("gated", func() bool { return h.gated("m0") })
-			h.service.push(verdict(plannedOutcome, 1, "m0"))
+			h.place("m0")
 			next(t, "binding", h.bound)
 			if got := strings.Join(h.allocatedByRequest(), ", "); got != c.want {
 				t.Errorf("got %s", got)
@@ -156,9 +153,8 @@ func TestNothingIsGivenThatIsNotExactlyThePlan(t *testing.T) {
 				})
 			}
 			h.run("")
-			h.until("gated", func() bool { return h.gated("m0") })
-			h.service.push(verdict(plannedOutcome, 1, "m0"))
-			if report := next(t, "report", h.service.reports); report.Fate != musterv1.BindingFate_BINDING_FATE_NEVER_SENT || report.Plugin != c.by {
+			h.place("m0")
+			if report := next(t, "report", h.service.reports); report.Fate != fateNeverSent || report.Plugin != c.by {
 				t.Errorf("reported: %v", report)
 			}
 			if got := h.allocatedByRequest(); len(got) > 0 {

@@ -43,9 +43,7 @@ func TestGangsThatHangInPreBindDoNotHoldUpOthers(t *testing.T) {
 	}
 	h.until("those that hang do not hold up their own namespace", func() bool { return len(h.plugin.store.InFlight()) == crowd })
 	stand.open()
-	for range crowd {
-		next(t, "binding", h.bound)
-	}
+	h.waitForBindings(crowd)
 	h.until("no one is in flight", func() bool { return h.plugin.admission.Members() == 0 })
 }
 
@@ -61,7 +59,7 @@ func TestGangsWaitWhileTheAPIServerIsBehind(t *testing.T) {
 		pair := []string{fmt.Sprintf("g%d-a", g), fmt.Sprintf("g%d-b", g)}
 		h.pods("1", pair...)
 		h.until("the informer has them", func() bool { return h.gated(pair...) })
-		v := verdict(musterv1.Outcome_OUTCOME_PLANNED, uint64(g+1), pair...)
+		v := verdict(plannedOutcome, uint64(g+1), pair...)
 		v.Gang = fmt.Sprintf("ns/g%d", g)
 		h.service.push(v)
 		names = append(names, pair...)
@@ -75,8 +73,6 @@ func TestGangsWaitWhileTheAPIServerIsBehind(t *testing.T) {
 		t.Error("gangs were let through though there is no room")
 	}
 	close(answer)
-	for range names {
-		next(t, "binding", h.bound)
-	}
+	h.waitForBindings(len(names))
 	h.until("nothing is under way", func() bool { return len(h.plugin.store.InFlight()) == 0 })
 }

@@ -86,9 +86,7 @@ func TestSpansOfAGangAreBelowItsVerdict(t *testing.T) {
 	h.pods("1", names...)
 	h.until("gated", func() bool { return h.gated(names...) })
 	h.service.push(tracedVerdict(plannedOutcome, 1, traceparent, names...))
-	for range names {
-		next(t, "binding", h.bound)
-	}
+	h.waitForBindings(len(names))
 	want := []string{
 		"Binding", "Binding", "Binding", "muster.v1.GangService/Filter", "muster.v1.GangService/Permit",
 		"muster.v1.GangService/Reserve", "muster.v1.GangService/Score", "scheduling",
@@ -145,9 +143,7 @@ func TestACollectorThatIsAwayHoldsUpNothing(t *testing.T) {
 	h.pods("1", names...)
 	h.until("gated", func() bool { return h.gated(names...) })
 	h.service.push(tracedVerdict(plannedOutcome, 1, traceparent, names...))
-	for range names {
-		next(t, "binding", h.bound)
-	}
+	h.waitForBindings(len(names))
 }
 
 func TestAVoidVerdictEndsItsSpan(t *testing.T) {

@@ -19,9 +19,7 @@ func TestLogLinesOfATracedGangCarryItsTraceID(t *testing.T) {
 	h.pods("1", names...)
 	h.until("gated", func() bool { return h.gated(names...) })
 	h.service.push(tracedVerdict(plannedOutcome, 1, traceparent, names...))
-	for range names {
-		next(t, "binding", h.bound)
-	}
+	h.waitForBindings(len(names))
 	count := map[string]int{}
 	for line := range strings.Lines(logger.GetSink().(ktesting.Underlier).GetBuffer().String()) {
 		for _, about := range []string{"Gang committed", "Binding pod="} {
