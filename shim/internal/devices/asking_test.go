@@ -46,21 +46,22 @@ func (classes) Get(name string) (*resourceapi.DeviceClass, error) {
 
 func (classes) GetDeviceClass(v1.ResourceName) *resourceapi.DeviceClass { return nil }
 
+// requestOf returns a request for one device of a class. The expression is its selector, or "".
 func requestOf(name, class, expression string) resourceapi.DeviceRequest {
-	exact := &resourceapi.ExactDeviceRequest{DeviceClassName: class, Count: 1}
+	exact := &resourceapi.ExactDeviceRequest{DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}
 	if expression != "" {
-		exact.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expression}}}
+		exact.Selectors = celOf(expression)
 	}
 	return resourceapi.DeviceRequest{Name: name, Exactly: exact}
 }
 
 func asking(requests ...resourceapi.DeviceRequest) (*Asking, *v1.Pod) {
-	yes, pod, manager := true, &v1.Pod{}, &objects{}
+	pod, manager := &v1.Pod{}, &objects{}
 	watching := requestOf("watching", "gpu", "")
-	watching.Exactly.AdminAccess = &yes
+	watching.Exactly.AdminAccess = new(true)
 	for _, name := range []string{"c", "d"} { // of two members, as one pod
 		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
-			Name: name, OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Controller: &yes}},
+			Name: name, OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Controller: new(true)}},
 		}}
 		claim.Spec.Devices.Requests = append(slices.Clone(requests), watching, requestOf("card", "nic", ""), resourceapi.DeviceRequest{Name: "some"})
 		claim.Status.Allocation = &resourceapi.AllocationResult{}
@@ -144,8 +145,7 @@ func TestAPodWithTooManySelectorsIsRefused(t *testing.T) {
 	for i := range maxRequests {
 		request := requestOf(fmt.Sprint(i), "gpu", fmt.Sprint("common", i))
 		for j := range 2 {
-			request.Exactly.Selectors = append(request.Exactly.Selectors,
-				resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: fmt.Sprint(i, j)}})
+			request.Exactly.Selectors = append(request.Exactly.Selectors, celOf(fmt.Sprint(i, j))...)
 		}
 		requests = append(requests, request)
 	}

@@ -2,17 +2,13 @@ package devices
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"slices"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
@@ -61,29 +57,17 @@ func TestCounterAnswers(t *testing.T) {
 func refusedOf(t *testing.T, read counted) []string {
 	t.Helper()
 	const driver = "gpu.example.com"
-	on := "n"
-	pool := resourceapi.ResourcePool{Name: "n", Generation: 1, ResourceSliceCount: 2}
-	published := []*resourceapi.ResourceSlice{
-		{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: resourceapi.ResourceSliceSpec{Driver: driver, NodeName: &on, Pool: pool, SharedCounters: read.Sets}},
-		{ObjectMeta: metav1.ObjectMeta{Name: "d"}, Spec: resourceapi.ResourceSliceSpec{Driver: driver, NodeName: &on, Pool: pool, Devices: read.Devices}},
-	}
+	counters, devices := on("n", 2, slice("c", driver, "n", 1)), on("n", 2, slice("d", driver, "n", 1))
+	counters.Spec.SharedCounters, devices.Spec.Devices = read.Sets, read.Devices
 	allocated := sets.New[structured.DeviceID]()
 	for _, name := range read.Allocated {
 		allocated.Insert(structured.MakeDeviceID(driver, "n", name))
 	}
 	without := []string{}
 	for _, name := range read.Wanted {
-		claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid"}}
-		claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-			Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.attributes['" + driver + "'].name == '" + name + "'"}}},
-		}}}
-		ctx := context.Background()
-		allocator, err := structured.NewAllocator(ctx, structured.Features{PartitionableDevices: true}, *allocatedState(allocated), anyClass{}, published, cel.NewCache(10, cel.Features{}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		results, err := allocator.Allocate(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*resourceapi.ResourceClaim{claim})
+		claim := claiming(1)
+		claim.Spec.Devices.Requests[0].Exactly.Selectors = celOf("device.attributes['" + driver + "'].name == '" + name + "'")
+		results, err := inTreeAllocation(t, []*resourceapi.ResourceSlice{counters, devices}, allocated, claim)
 		switch {
 		case err != nil:
 			t.Fatal(err)
@@ -95,13 +79,4 @@ func refusedOf(t *testing.T, read counted) []string {
 	}
 	slices.Sort(without)
 	return without
-}
-
-// anyClass has one class, of all devices.
-type anyClass struct{}
-
-func (anyClass) List() ([]*resourceapi.DeviceClass, error) { return nil, nil }
-
-func (anyClass) Get(name string) (*resourceapi.DeviceClass, error) {
-	return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}, nil
 }

@@ -30,7 +30,7 @@ func gpusAt(attributes ...map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 
 func TestWhichGPUsAgree(t *testing.T) {
 	type attributes = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
-	text, number, version, yes := "1", int64(1), "1.0.0", true
+	text, number, version := "1", int64(1), "1.0.0"
 	long := resourceapi.DeviceAttribute{StringValues: []string{"1"}}
 	a, b := resourceapi.DeviceAttribute{StringValue: &text}, resourceapi.DeviceAttribute{IntValue: &number}
 	for name, c := range map[string]struct {
@@ -39,7 +39,7 @@ func TestWhichGPUsAgree(t *testing.T) {
 		want       string
 	}{
 		"texts, and numbers that look like them": {[]resourceapi.FullyQualifiedName{"x/a"}, gpusAt(attributes{"x/a": a}, attributes{"x/a": b}, attributes{"x/a": a}, attributes{"x/a": b}), "[02 13]"},
-		"versions and booleans":                  {[]resourceapi.FullyQualifiedName{"x/a"}, gpusAt(attributes{"x/a": {VersionValue: &version}}, attributes{"x/a": {BoolValue: &yes}}, attributes{"x/a": {VersionValue: &version}}), "[02 1]"},
+		"versions and booleans":                  {[]resourceapi.FullyQualifiedName{"x/a"}, gpusAt(attributes{"x/a": {VersionValue: &version}}, attributes{"x/a": {BoolValue: new(true)}}, attributes{"x/a": {VersionValue: &version}}), "[02 1]"},
 		"the driver's own attribute":             {[]resourceapi.FullyQualifiedName{"gpu/a"}, gpusAt(attributes{"a": a}, attributes{"gpu/a": a}, attributes{"x/a": a}), "[01]"},
 		"on two attributes":                      {[]resourceapi.FullyQualifiedName{"x/a", "x/b"}, gpusAt(attributes{"x/a": a, "x/b": b}, attributes{"x/a": a}, attributes{"x/a": a, "x/b": a}, attributes{"x/a": a, "x/b": b}), "[03 2]"},
 		"lists agree with nothing":               {[]resourceapi.FullyQualifiedName{"x/a"}, gpusAt(attributes{"x/a": long}, attributes{}), "[]"},
@@ -77,7 +77,6 @@ func asksToAgree() (*Asking, *gpuQuestion, *v1.Node, usable) {
 	}
 	attribute := resourceapi.FullyQualifiedName("x/a")
 	card := requestOf("n", "nic", "device.driver == 'nic'")
-	card.Exactly.AllocationMode = resourceapi.DeviceAllocationModeExactCount
 	claim := &resourceapi.ResourceClaim{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
 		Requests: []resourceapi.DeviceRequest{anchorOf("g"), card}, Constraints: []resourceapi.DeviceConstraint{{MatchAttribute: &attribute}},
 	}}}
@@ -172,10 +171,10 @@ func TestMorePodsThanThereAreCardsForAreNotTried(t *testing.T) {
 
 // Devices that can't be counted do not lower the bound: the allocator is asked.
 func TestCardsThatSeveralPodsMayHaveAreNotCounted(t *testing.T) {
-	yes, text := true, "x"
+	text := "x"
 	for name, change := range map[string]func(*resourceapi.Device, *resourceapi.DeviceRequest){
-		"given several times": func(d *resourceapi.Device, _ *resourceapi.DeviceRequest) { d.AllowMultipleAllocations = &yes },
-		"watched":             func(_ *resourceapi.Device, r *resourceapi.DeviceRequest) { r.Exactly.AdminAccess = &yes },
+		"given several times": func(d *resourceapi.Device, _ *resourceapi.DeviceRequest) { d.AllowMultipleAllocations = new(true) },
+		"watched":             func(_ *resourceapi.Device, r *resourceapi.DeviceRequest) { r.Exactly.AdminAccess = new(true) },
 		"all": func(_ *resourceapi.Device, r *resourceapi.DeviceRequest) {
 			r.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
 		},

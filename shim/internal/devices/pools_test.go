@@ -5,11 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
@@ -90,10 +87,6 @@ func TestPoolsWithSlicesOfOtherNodes(t *testing.T) {
 // isGiven returns whether the in-tree allocator gives this device on node n.
 func isGiven(t *testing.T, name string, published []*resourceapi.ResourceSlice) bool {
 	t.Helper()
-	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "uid"}}
-	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
-		DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-	}}}
 	allocated := sets.New[structured.DeviceID]()
 	for _, of := range published { // no other device of the pool may be chosen
 		for i := range of.Spec.Devices {
@@ -102,12 +95,7 @@ func isGiven(t *testing.T, name string, published []*resourceapi.ResourceSlice) 
 			}
 		}
 	}
-	features := structured.Features{PartitionableDevices: true, ConsumableCapacity: true}
-	allocator, err := structured.NewAllocator(t.Context(), features, *allocatedState(allocated), anyClass{}, published, cel.NewCache(10, cel.Features{}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	result, err := allocator.Allocate(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*resourceapi.ResourceClaim{claim})
+	result, err := inTreeAllocation(t, published, allocated, claiming(1))
 	if err != nil {
 		t.Fatal(err)
 	}

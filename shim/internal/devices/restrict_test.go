@@ -154,9 +154,8 @@ func TestThePlannedDeviceIsShownWithoutOurTaint(t *testing.T) {
 }
 
 func TestDevicesThatMayBeAllocatedSeveralTimesAreRefused(t *testing.T) {
-	yes := true
 	s := slice("s", "gpu", "a", 1, "d0")
-	s.Spec.Devices[0].AllowMultipleAllocations = &yes
+	s.Spec.Devices[0].AllowMultipleAllocations = new(true)
 	p, _ := newPlan([]string{"gpu/a/d0"})
 	if _, err := p.restrict([]*resourceapi.ResourceSlice{s}); err == nil {
 		t.Error("shown")
@@ -249,7 +248,6 @@ func TestPlansThatNameNoDevices(t *testing.T) {
 }
 
 func TestTheLastLook(t *testing.T) {
-	watching := true
 	for name, c := range map[string]struct {
 		plan     []string
 		extended bool
@@ -281,7 +279,7 @@ func TestTheLastLook(t *testing.T) {
 				result := resourceapi.DeviceRequestAllocationResult{Driver: part[0], Pool: part[1], Device: part[2]}
 				switch {
 				case len(part) > 3 && part[3] == "watched":
-					result.AdminAccess = &watching
+					result.AdminAccess = new(true)
 				case len(part) > 3:
 					result.Request = part[3]
 					claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: part[3], Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: part[3]}}}

@@ -13,8 +13,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-var yes = true
-
 func quantity(text string) *resource.Quantity {
 	if text == "" {
 		return nil
@@ -43,7 +41,7 @@ func shared(policy *resourceapi.CapacityRequestPolicy, names ...string) *resourc
 	s, on := slice("s", "gpu", "a", 1, names...), "n"
 	s.Spec.NodeName = &on
 	for i := range s.Spec.Devices {
-		s.Spec.Devices[i].AllowMultipleAllocations = &yes
+		s.Spec.Devices[i].AllowMultipleAllocations = new(true)
 		s.Spec.Devices[i].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: *quantity("80Gi"), RequestPolicy: policy}}
 	}
 	return s
@@ -52,7 +50,7 @@ func shared(policy *resourceapi.CapacityRequestPolicy, names ...string) *resourc
 // claiming returns a claim for GPUs with these amounts of capacity, as "memory=1Gi".
 func claiming(count int64, requested ...string) *resourceapi.ResourceClaim {
 	request := requestOf("r", "gpu", "")
-	request.Exactly.Count, request.Exactly.AllocationMode = count, resourceapi.DeviceAllocationModeExactCount
+	request.Exactly.Count = count
 	if len(requested) > 0 {
 		request.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
 	}
@@ -73,17 +71,22 @@ func twice(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	return claim
 }
 
-// allocate asks the in-tree allocator. It returns "gpu-0=30Gi gpu-1=30Gi", or "" if it allocates nothing.
-func allocate(t *testing.T, s *resourceapi.ResourceSlice, claims ...*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, string) {
+// inTreeAllocation returns what the in-tree allocator gives to claims on node n. It gives no allocated device.
+func inTreeAllocation(t *testing.T, published []*resourceapi.ResourceSlice, allocated sets.Set[structured.DeviceID], claims ...*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, error) {
 	t.Helper()
-	none := allocatedState(sets.New[structured.DeviceID]())
 	features := structured.Features{ConsumableCapacity: true, PartitionableDevices: true, DeviceTaints: true}
-	cache := cel.NewCache(8, cel.Features{EnableConsumableCapacity: true})
-	allocator, err := structured.NewAllocator(t.Context(), features, *none, classes{}, []*resourceapi.ResourceSlice{s}, cache)
+	cache := cel.NewCache(10, cel.Features{EnableConsumableCapacity: true})
+	allocator, err := structured.NewAllocator(t.Context(), features, *allocatedState(allocated), classes{}, published, cache)
 	if err != nil {
 		t.Fatal(err)
 	}
-	results, err := allocator.Allocate(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, claims)
+	return allocator.Allocate(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, claims)
+}
+
+// allocate asks the in-tree allocator. It returns "gpu-0=30Gi gpu-1=30Gi", or "" if it allocates nothing.
+func allocate(t *testing.T, s *resourceapi.ResourceSlice, claims ...*resourceapi.ResourceClaim) ([]resourceapi.AllocationResult, string) {
+	t.Helper()
+	results, err := inTreeAllocation(t, []*resourceapi.ResourceSlice{s}, sets.New[structured.DeviceID](), claims...)
 	if err != nil {
 		return nil, ""
 	}

@@ -14,11 +14,10 @@ import (
 
 // ownedBy returns a claim for extended resources of the pod "p", reserved for these users.
 func ownedBy(namespace, name string, users ...types.UID) *resourceapi.ResourceClaim {
-	yes := true
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: name,
 		Annotations:     map[string]string{resourceapi.ExtendedResourceClaimAnnotation: "true"},
-		OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: "p", UID: "uid-p", Controller: &yes}},
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Pod", Name: "p", UID: "uid-p", Controller: new(true)}},
 	}}
 	for _, uid := range users {
 		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{UID: uid})

@@ -24,13 +24,10 @@ func (c *counting) Get(namespace, name string) (*resourceapi.ResourceClaim, erro
 }
 
 func (c *counting) GetDeviceClass(v1.ResourceName) *resourceapi.DeviceClass {
-	return &resourceapi.DeviceClass{Spec: resourceapi.DeviceClassSpec{Selectors: []resourceapi.DeviceSelector{
-		{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == 'gpu' && device.attributes['gpu'].whole"}},
-	}}}
+	return &resourceapi.DeviceClass{Spec: resourceapi.DeviceClassSpec{Selectors: celOf("device.driver == 'gpu' && device.attributes['gpu'].whole")}}
 }
 
 func TestNodesWhereAMemberCanWatchNoGPUAreRefused(t *testing.T) {
-	yes, no := true, false
 	consumes := []resourceapi.DeviceCounterConsumption{{CounterSet: "s"}}
 	gpus := func(devices ...resourceapi.Device) *resourceapi.ResourceSlice {
 		published := slice("gpus", "gpu", "n", 1)
@@ -46,15 +43,15 @@ func TestNodesWhereAMemberCanWatchNoGPUAreRefused(t *testing.T) {
 		of       *resourceapi.ResourceSlice
 		refused  bool
 	}{
-		"all consume counters":          {"device.driver == 'gpu'", gpus(is("a", &yes, consumes), is("b", &yes, consumes)), true},
-		"one consumes none":             {"device.driver == 'gpu'", gpus(is("a", &yes, consumes), is("b", &yes, nil)), false},
-		"partitions":                    {"!device.attributes['gpu'].whole", gpus(is("a", &yes, consumes), is("b", &no, consumes)), false},
-		"no device matches":             {"device.driver == 'x'", gpus(is("a", &yes, consumes)), false},
-		"a selector can't be evaluated": {"device.attributes['gpu'].missing", gpus(is("a", &yes, consumes)), false},
+		"all consume counters":          {"device.driver == 'gpu'", gpus(is("a", new(true), consumes), is("b", new(true), consumes)), true},
+		"one consumes none":             {"device.driver == 'gpu'", gpus(is("a", new(true), consumes), is("b", new(true), nil)), false},
+		"partitions":                    {"!device.attributes['gpu'].whole", gpus(is("a", new(true), consumes), is("b", new(false), consumes)), false},
+		"no device matches":             {"device.driver == 'x'", gpus(is("a", new(true), consumes)), false},
+		"a selector can't be evaluated": {"device.attributes['gpu'].missing", gpus(is("a", new(true), consumes)), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			watching := requestOf("watching", "gpu", c.selector)
-			watching.Exactly.AdminAccess = &yes
+			watching.Exactly.AdminAccess = new(true)
 			claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
 			claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{requestOf("gpu", "gpu", ""), watching}
 			manager := &counting{objects: objects{claims: []*resourceapi.ResourceClaim{claim}}}
