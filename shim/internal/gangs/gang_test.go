@@ -62,10 +62,7 @@ func TestPermitIsAskedOnceWhenAllAreHereAndClaimed(t *testing.T) {
 }
 
 func TestCommitBarrier(t *testing.T) {
-	s := NewStore()
-	g := planned(t, s, 1, 3, 2)
-	arrive(t, s, g, 0, Wait)
-	arrive(t, s, g, 1, Ask)
+	s, g := arrived(t, 3)
 	if release := permit(t, g); len(release) != 2 {
 		t.Fatalf("released %v", release)
 	}
@@ -136,10 +133,7 @@ func TestOtherCandidatesComeAfterThePlannedNode(t *testing.T) {
 }
 
 func TestOneFailureBeforeTheCommitEndsAll(t *testing.T) {
-	s := NewStore()
-	g := planned(t, s, 1, 2, 2)
-	arrive(t, s, g, 0, Wait)
-	arrive(t, s, g, 1, Ask)
+	s, g := arrived(t, 2)
 	permit(t, g)
 	if _, err := g.ReachBind(0); err != nil {
 		t.Fatal(err)
@@ -167,10 +161,7 @@ func TestAGangThatClosesPastPermitReportsMembersThatHaveNotCome(t *testing.T) {
 		"aborted":        func(g *Gang) Instructions { return g.Abort("not all members came to Bind in time") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := NewStore()
-			g := planned(t, s, 1, 4, 2)
-			arrive(t, s, g, 0, Wait)
-			arrive(t, s, g, 1, Ask)
+			_, g := arrived(t, 4)
 			permit(t, g)
 			reported := map[uint32]int{}
 			do := end(g)
@@ -195,10 +186,7 @@ func TestPastPermitNothingIsTakenBack(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := NewStore()
-			g := planned(t, s, 1, 3, 2)
-			arrive(t, s, g, 0, Wait)
-			arrive(t, s, g, 1, Ask)
+			s, g := arrived(t, 3)
 			permit(t, g)
 			if do := end(s); len(do.Closed) != 0 {
 				t.Fatal("closed past Permit")
@@ -237,10 +225,7 @@ func TestStall(t *testing.T) {
 // The watchdog fails a late member just after PreFilter has seen it. The service may then use its node again, so the
 // cycle must not continue to Bind.
 func TestAMemberThatWasGivenBackReservesNoMore(t *testing.T) {
-	s := NewStore()
-	g := planned(t, s, 1, 3, 2)
-	arrive(t, s, g, 0, Wait)
-	arrive(t, s, g, 1, Ask)
+	s, g := arrived(t, 3)
 	permit(t, g)
 	if _, ok := s.Admit("u2"); !ok {
 		t.Fatal("not admitted")
@@ -256,10 +241,7 @@ func TestAMemberThatWasGivenBackReservesNoMore(t *testing.T) {
 
 // After Permit is called, the gang does not need members that were not waiting for it.
 func TestALateOneThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
-	s := NewStore()
-	g := planned(t, s, 1, 3, 2)
-	arrive(t, s, g, 0, Wait)
-	arrive(t, s, g, 1, Ask)
+	_, g := arrived(t, 3)
 	do := g.Fail(2, "n2", neverSent, "NodeResourcesFit", "no cpu")
 	if len(do.Closed) != 0 || len(do.Reports) != 1 {
 		t.Errorf("%+v", do)
@@ -272,10 +254,7 @@ func TestALateOneThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
 
 // The gang needs a member that was waiting, because the service may have counted it in its answer.
 func TestAWaiterThatFailsDuringTheQuestionEndsTheGang(t *testing.T) {
-	s := NewStore()
-	g := planned(t, s, 1, 3, 2)
-	arrive(t, s, g, 0, Wait)
-	arrive(t, s, g, 1, Ask)
+	_, g := arrived(t, 3)
 	if do := g.Fail(1, "n1", neverSent, "", "preempted"); len(do.Closed) != 1 {
 		t.Errorf("%+v", do)
 	}
@@ -286,10 +265,7 @@ func TestAWaiterThatFailsDuringTheQuestionEndsTheGang(t *testing.T) {
 
 // When a gang is closed after Permit, released members may not have been in the waiting map yet.
 func TestTheAllowedOfAClosedGangAreReleased(t *testing.T) {
-	s := NewStore()
-	g := planned(t, s, 1, 2, 2)
-	arrive(t, s, g, 0, Wait)
-	arrive(t, s, g, 1, Ask)
+	_, g := arrived(t, 2)
 	permit(t, g)
 	g.Fail(0, "n0", neverSent, "", "PreBind failed")
 	if got := g.Waiting(); len(got) != 1 || got[0] != "u1" {

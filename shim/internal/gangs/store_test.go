@@ -73,6 +73,16 @@ func arrive(t *testing.T, s *Store, g *Gang, i int, want Arrival) {
 	}
 }
 
+// arrived returns a planned gang that needs two of its members, which have arrived.
+func arrived(t *testing.T, members int) (*Store, *Gang) {
+	t.Helper()
+	s := NewStore()
+	g := planned(t, s, 1, members, 2)
+	arrive(t, s, g, 0, Wait)
+	arrive(t, s, g, 1, Ask)
+	return s, g
+}
+
 func permit(t *testing.T, g *Gang) []types.UID {
 	t.Helper()
 	response := &musterv1.PermitResponse{Allowed: true, AnnotationKeys: []string{"k"}}

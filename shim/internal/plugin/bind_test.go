@@ -184,9 +184,7 @@ func TestANodeThatGoesWhilePermitIsAskedGetsNoBinding(t *testing.T) {
 		h.until("the informer knows", func() bool { _, err := h.plugin.nodes.Get("goes"); return err != nil })
 		return permitted(r)
 	}
-	h.run("")
-	h.pods("1", "m0", "m1")
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	h.runPlanned("m0", "m1")
 	for range 2 {
 		if report := next(t, "report", h.service.reports); report.Fate != fateNeverSent || !strings.Contains(report.Message, `"goes" not found`) {
 			t.Errorf("report: %v", report)

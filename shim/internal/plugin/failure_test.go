@@ -20,10 +20,8 @@ func TestDenyReleasesAll(t *testing.T) {
 	h.service.permit = func(*musterv1.PermitRequest) (*musterv1.PermitResponse, error) {
 		return &musterv1.PermitResponse{Reason: "a node went away"}, nil
 	}
-	h.run("")
 	names := members(3)
-	h.pods("1", names...)
-	h.service.push(verdict(plannedOutcome, 1, names...))
+	h.runPlanned(names...)
 	for range names {
 		if report := next(t, "report", h.service.reports); report.Fate != fateNeverSent || !strings.Contains(report.Message, "a node went away") {
 			t.Errorf("report: %v", report)
@@ -49,10 +47,8 @@ func TestLateAllowIsCaughtAtTheBarrier(t *testing.T) {
 		})
 		return allow(r)
 	}
-	h.run("")
 	names := members(3)
-	h.pods("1", names...)
-	h.service.push(verdict(plannedOutcome, 1, names...))
+	h.runPlanned(names...)
 	for range names {
 		next(t, "report", h.service.reports)
 	}
@@ -118,9 +114,7 @@ func TestUnknownFateIsReportedAndInFlight(t *testing.T) {
 		}
 		return nil
 	}
-	h.run("")
-	h.pods("1", "m0", "m1")
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	h.runPlanned("m0", "m1")
 	next(t, "binding", h.bound)
 	report := next(t, "report", h.service.reports)
 	if report.Fate != fateUnknown || report.Member != 1 || report.Node != "n" {
@@ -162,9 +156,7 @@ func TestDeniedClaimReleasesAll(t *testing.T) {
 	h.service.reserve = func(context.Context, *musterv1.ReserveRequest) (*musterv1.ReserveResponse, error) {
 		return &musterv1.ReserveResponse{Reason: "its GPUs are taken"}, nil
 	}
-	h.run("")
-	h.pods("1", "m0", "m1")
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	h.runPlanned("m0", "m1")
 	if report := next(t, "report", h.service.reports); report.Fate != fateNeverSent || !strings.Contains(report.Message, "its GPUs are taken") {
 		t.Errorf("report: %v", report)
 	}
@@ -184,8 +176,6 @@ func TestBindingIsTriedAgainWhenItWasTurnedAway(t *testing.T) {
 		}
 		return nil
 	}
-	h.run("")
-	h.pods("1", "m0")
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.runPlanned("m0")
 	next(t, "binding", h.bound)
 }

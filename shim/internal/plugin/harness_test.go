@@ -263,6 +263,14 @@ func (h *harness) gated(names ...string) bool {
 	return true
 }
 
+// runPlanned starts the scheduler, creates members with one GPU each, and sends the first plan for them.
+func (h *harness) runPlanned(names ...string) {
+	h.t.Helper()
+	h.run("")
+	h.pods("1", names...)
+	h.service.push(verdict(plannedOutcome, 1, names...))
+}
+
 // place waits until these members are gated, and sends the first plan for them.
 func (h *harness) place(names ...string) {
 	h.t.Helper()

@@ -74,22 +74,17 @@ func lateClass(name, provisioner string, zones ...string) *storagev1.StorageClas
 	return class
 }
 
-// claimants creates GPU pods that use one claim each. Two pods may use the same claim.
-func (h *harness) claimants(claims ...string) (names []string) {
+// claimants creates members with one GPU each that use these claims. Several claims of a member are separated by commas.
+func (h *harness) claimants(claims ...string) []string {
 	h.t.Helper()
-	for i, claim := range claims {
-		name := fmt.Sprintf("m%d", i)
-		pod := &v1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "5"},
-			Spec: v1.PodSpec{SchedulerName: "muster",
-				Containers: []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}},
-				Volumes:    []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}},
-			},
-		}
-		if _, err := h.client.CoreV1().Pods("ns").Create(h.ctx, pod, metav1.CreateOptions{}); err != nil {
-			h.t.Fatal(err)
-		}
-		names = append(names, name)
+	names := members(len(claims))
+	for i, name := range names {
+		h.podsWith(func(pod *v1.Pod) {
+			for _, claim := range strings.Split(claims[i], ",") {
+				source := v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}
+				pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: claim, VolumeSource: source})
+			}
+		}, "1", name)
 	}
 	return names
 }
@@ -253,22 +248,12 @@ func TestInTreeAnswersScoreNodesForAPodWithPreferences(t *testing.T) {
 	}
 	h := newHarness(t, nodes...)
 	h.run("")
-	for _, name := range []string{"m0", "m1"} {
-		pod := &v1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "5"},
-			Spec: v1.PodSpec{SchedulerName: "muster", Containers: []v1.Container{{Name: "c", Resources: v1.ResourceRequirements{
-				Limits: v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")},
-			}}}},
-		}
-		if name == "m1" {
-			pod.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.PreferredSchedulingTerm{
-				{Weight: 1, Preference: v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{Key: zone, Operator: v1.NodeSelectorOpIn, Values: []string{"z1"}}}}},
-			}}}
-		}
-		if _, err := h.client.CoreV1().Pods("ns").Create(h.ctx, pod, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	h.pods("1", "m0")
+	h.podsWith(func(pod *v1.Pod) {
+		pod.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []v1.PreferredSchedulingTerm{
+			{Weight: 1, Preference: v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{Key: zone, Operator: v1.NodeSelectorOpIn, Values: []string{"z1"}}}}},
+		}}}
+	}, "1", "m1")
 	h.service.ask(inTreeQuestion(1, "m0", "m1"))
 	report := next(t, "answer", h.service.inTree)
 	got := map[string]uint32{}

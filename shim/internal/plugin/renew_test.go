@@ -40,9 +40,7 @@ func TestBindingIsRenewedForAPodThatChanged(t *testing.T) {
 		pod.Labels = map[string]string{"by": "somebody"}
 		pod.ResourceVersion = "4711"
 	})
-	h.run("")
-	h.pods("1", "m0", "m1")
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	h.runPlanned("m0", "m1")
 	bindings := map[string]*v1.Binding{}
 	for range 2 {
 		b := next(t, "binding", h.bound)
@@ -81,9 +79,7 @@ func TestBindingIsNotRenewedForAPodThatIsNoLongerOurs(t *testing.T) {
 			h := newHarness(t, node("n", "16"))
 			h.service.plan(spread(2, "n")...)
 			conflicting(h, change)
-			h.run("")
-			h.pods("1", "m0", "m1")
-			h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+			h.runPlanned("m0", "m1")
 			if r := next(t, "report", h.service.reports); r.Fate != musterv1.BindingFate_BINDING_FATE_REFUSED {
 				t.Errorf("reported: %v", r)
 			}

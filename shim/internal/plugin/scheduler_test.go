@@ -127,9 +127,7 @@ func TestRefusedShowsTheReasonOnceAGeneration(t *testing.T) {
 func TestInTreeRefusalIsReportedAndEvictsNobody(t *testing.T) {
 	h := newHarness(t, node("small", "0"), node("big", "16"))
 	h.service.plan([]string{"big"}, []string{"small"})
-	h.run("")
-	h.pods("1", "m0", "m1")
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	h.runPlanned("m0", "m1")
 	for {
 		report := next(t, "report", h.service.reports)
 		if report.Member != 1 {
@@ -155,9 +153,7 @@ func TestElsewhereIsReservedAgain(t *testing.T) {
 	h := newHarness(t, node("big", "16"))
 	// The second member's planned node no longer exists.
 	h.service.plan([]string{"big"}, []string{"missing", "big"})
-	h.run("")
-	h.pods("1", "m0", "m1")
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	h.runPlanned("m0", "m1")
 	next(t, "binding", h.bound)
 	next(t, "binding", h.bound)
 	// One more call for the member on another node, unless it came first. Then its call was the gang's.
@@ -202,9 +198,7 @@ func TestLeftOverNominationsAreCleared(t *testing.T) {
 func TestPlannedNodeWinsOverALikedOne(t *testing.T) {
 	h := newHarness(t, node("planned", "2"), node("liked", "64")) // by what stays free
 	h.service.plan([]string{"planned", "liked"})
-	h.run("")
-	h.pods("1", "m0")
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.runPlanned("m0")
 	if b := next(t, "binding", h.bound); b.Target.Name != "planned" {
 		t.Errorf("bound to %s", b.Target.Name)
 	}

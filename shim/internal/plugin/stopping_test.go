@@ -19,9 +19,7 @@ func TestAStopFinishesTheBindingsOfAGang(t *testing.T) {
 		}
 		return nil
 	}
-	h.run("")
-	h.pods("1", "m0", "m1")
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	h.runPlanned("m0", "m1")
 	if b := next(t, "binding", h.bound); b.Name != "m0" {
 		t.Errorf("bound: %s", b.Name)
 	}
@@ -64,9 +62,7 @@ func TestAStopWaitsForBindingsForATime(t *testing.T) {
 		<-answer
 		return nil
 	}
-	h.run("")
-	h.pods("1", "m0")
-	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	h.runPlanned("m0")
 	next(t, "Binding", begun)
 	h.plugin.finishBindings(h.ctx, 50*time.Millisecond)
 	if got := h.plugin.store.Stop(); got != 1 {
@@ -86,9 +82,7 @@ func TestAStopDoesNotWaitForMembersInPreBind(t *testing.T) {
 		}
 		return nil
 	}}
-	h.run("")
-	h.pods("1", "m0", "m1")
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	h.runPlanned("m0", "m1")
 	next(t, "PreBind", inPreBind)
 	next(t, "PreBind", inPreBind)
 	h.plugin.finishBindings(h.ctx, time.Minute)

@@ -94,9 +94,7 @@ func TestAllowedBeforeItIsInTheWaitingMap(t *testing.T) {
 		}
 		return nil
 	}}
-	h.run("")
-	h.pods("1", "m0", "m1")
-	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	h.runPlanned("m0", "m1")
 	next(t, "binding", h.bound)
 	next(t, "binding", h.bound)
 }
@@ -166,9 +164,7 @@ func TestVoidedDuringACall(t *testing.T) {
 				h.service.plan(spread(2, "n")...)
 				hold := map[string]func() *gate{"Reserve": h.service.holdReserve, "Permit": h.service.holdPermit}[call]
 				question := hold()
-				h.run("")
-				h.pods("1", "m0", "m1")
-				h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+				h.runPlanned("m0", "m1")
 				next(t, call, question.requested)
 				h.until("both wait", func() bool { return h.waiting() == 2 })
 				end(h)
