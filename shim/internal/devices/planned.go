@@ -217,7 +217,6 @@ func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (memberPlan *plan, hide
 	if err != nil {
 		return nil, nil, err
 	}
-	plan.subrequest = member.Subrequest
 	plan.isGPUs = func(name string) bool {
 		class, err := p.view.DeviceClasses().Get(name)
 		return err == nil && class.Spec.ExtendedResourceName != nil && slices.Contains(member.GPUs, *class.Spec.ExtendedResourceName)

@@ -48,7 +48,7 @@ type pool struct {
 func planOf(member *Member) (*plan, error) {
 	p, err := newPlan(member.Planned)
 	if err == nil {
-		p.node, p.memory = member.Node, int64(member.Memory)
+		p.node, p.memory, p.subrequest = member.Node, int64(member.Memory), member.Subrequest
 	}
 	return p, err
 }

@@ -16,12 +16,7 @@ func (a *Args) concerns(pod *v1.Pod) bool {
 
 // concerns returns whether this plugin schedules a pod, by the pod's newest state. The queue may still hold an older
 // state: the pod may have left or joined a gang since.
-func (c *core) concerns(pod *v1.Pod) bool {
-	if newest, err := c.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && newest.UID == pod.UID {
-		pod = newest
-	}
-	return c.args.concerns(pod)
-}
+func (c *core) concerns(pod *v1.Pod) bool { return c.args.concerns(c.live(pod)) }
 
 // wakeLeaver puts a pod into the scheduling queue that is no longer ours, because its labels or annotations no longer
 // name a gang. The service sends no further verdict for such a pod. A pod that becomes ours needs no call: PreEnqueue or

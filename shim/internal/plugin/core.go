@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -178,15 +179,9 @@ func (c *core) release(g *gangs.Gang) {
 		return
 	}
 	go func() {
-		tick := time.NewTicker(releaseInterval)
-		defer tick.Stop()
-		for c.releaseNow(g) > 0 {
-			select {
-			case <-c.stop:
-				return
-			case <-tick.C:
-			}
-		}
+		_ = wait.PollUntilContextCancel(wait.ContextForChannel(c.stop), releaseInterval, false, func(context.Context) (bool, error) {
+			return c.releaseNow(g) == 0, nil
+		})
 	}()
 }
 

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
@@ -37,7 +38,7 @@ func (p *Plugin) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	if c == nil {
 		return p.mustNotBeOurs(pod), 0
 	}
-	arrival, err := c.Gang.Arrive(c.Member, p.version(pod))
+	arrival, err := c.Gang.Arrive(c.Member, p.live(pod).ResourceVersion)
 	if err != nil {
 		return fwk.AsStatus(err), 0
 	}
@@ -114,9 +115,7 @@ func (p *Plugin) sendBy(requestTime time.Time, answer *musterv1.PermitResponse, 
 // allow releases members. The last one may still be between Permit and the waiting map, so allow tries again. It
 // stops when the gang is committed or closed. The gang closes if a member was removed from the waiting map.
 func (p *Plugin) allow(g *gangs.Gang, uids []types.UID) {
-	tick := time.NewTicker(allowInterval)
-	defer tick.Stop()
-	for {
+	_ = wait.PollUntilContextCancel(wait.ContextForChannel(p.stop), allowInterval, true, func(context.Context) (bool, error) {
 		uids = slices.DeleteFunc(uids, func(uid types.UID) bool {
 			waiter := p.handle.GetWaitingPod(uid)
 			if waiter != nil {
@@ -124,19 +123,8 @@ func (p *Plugin) allow(g *gangs.Gang, uids []types.UID) {
 			}
 			return waiter != nil
 		})
-		if len(uids) == 0 {
-			return
-		}
-		select {
-		case <-g.Committed():
-			return
-		case <-g.Closed():
-			return
-		case <-p.stop:
-			return
-		case <-tick.C:
-		}
-	}
+		return len(uids) == 0 || g.Phase() >= gangs.Committed, nil
+	})
 }
 
 // checkGang checks the annotations of each Binding, while the gang can still be stopped as a whole.
@@ -161,12 +149,9 @@ func (p *Plugin) checkGang(g *gangs.Gang, answer *musterv1.PermitResponse) error
 	return nil
 }
 
-// version returns the pod's resourceVersion from the informer, which is newer than the queue's copy.
-func (p *Plugin) version(pod *v1.Pod) string { return p.live(pod).ResourceVersion }
-
-// live returns the pod from the informer, or the queue's copy if the informer has none.
-func (p *Plugin) live(pod *v1.Pod) *v1.Pod {
-	if live, err := p.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && live.UID == pod.UID {
+// live returns the pod from the informer, which is newer than the queue's copy, or the queue's copy if the informer has none.
+func (c *core) live(pod *v1.Pod) *v1.Pod {
+	if live, err := c.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && live.UID == pod.UID {
 		return live
 	}
 	return pod

@@ -75,9 +75,6 @@ func (t *Tracer) Child(ctx context.Context, name string, about ...attribute.KeyV
 	return t.tracer.Start(ctx, name, trace.WithAttributes(about...))
 }
 
-// Flush sends the spans that have ended.
-func (t *Tracer) Flush(ctx context.Context) error { return t.provider.ForceFlush(ctx) }
-
 // DialOptions returns the options with which calls of a gRPC client are spans and carry their context.
 func (t *Tracer) DialOptions() []grpc.DialOption {
 	if t == nil {

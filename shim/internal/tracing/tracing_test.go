@@ -70,7 +70,7 @@ func TestACollectorThatTakesNothingHoldsUpNothingAndIsReportedOnce(t *testing.T)
 			}
 			for range 2 {
 				tracer.Start(traceparent, "Binding").End()
-				if err := tracer.Flush(t.Context()); err != nil {
+				if err := tracer.provider.ForceFlush(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 			}
