@@ -66,90 +66,75 @@ func (a *Asker) listen(informer cache.SharedIndexInformer, handler cache.Resourc
 	return err
 }
 
-// any handles each change as a cause. A resync is not a change.
-func (a *Asker) any() cache.ResourceEventHandler {
+// changes returns a handler that calls touched for each change of an object, with the object before and after it. `before`
+// is nil for a new object, and `after` for a deleted object. A resync is not a change.
+func changes(touched func(before, after any)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { a.touched() },
-		DeleteFunc: func(any) { a.touched() },
-		UpdateFunc: func(before, after any) {
-			if !sameVersion(before, after) {
-				a.touched()
-			}
-		},
-	}
-}
-
-// nodes handles a new or deleted node, and a change of its labels or features, as a cause. Heartbeats are not causes.
-func (a *Asker) nodes() cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { a.touched() },
-		DeleteFunc: func(any) { a.touched() },
-		UpdateFunc: func(before, after any) {
-			was, is := before.(*v1.Node), after.(*v1.Node)
-			if !maps.Equal(was.Labels, is.Labels) || !slices.Equal(was.Status.DeclaredFeatures, is.Status.DeclaredFeatures) {
-				a.touched()
-			}
-		},
-	}
-}
-
-// boundPods handles bound pods that use volumes. Such a pod counts towards its node's limits until it finishes or is
-// deleted.
-func (a *Asker) boundPods() cache.ResourceEventHandler {
-	return cache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(before, after any) {
-			if counts(before.(*v1.Pod)) != counts(after.(*v1.Pod)) {
-				a.touched()
-			}
-		},
+		AddFunc: func(obj any) { touched(nil, obj) },
 		DeleteFunc: func(obj any) {
-			if pod, ok := lastState(obj).(*v1.Pod); ok && counts(pod) {
-				a.touched()
+			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
 			}
+			touched(obj, nil)
 		},
-	}
-}
-
-// claims handles a change of a claim as a cause for the questions whose pods name it.
-func (a *Asker) claims() cache.ResourceEventHandler {
-	touched := func(obj any) {
-		if claim, ok := lastState(obj).(*v1.PersistentVolumeClaim); ok {
-			a.claimTouched(claim.Namespace, claim.Name)
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    touched,
-		DeleteFunc: touched,
-		UpdateFunc: func(before, after any) {
-			if !sameVersion(before, after) {
-				touched(after)
-			}
-		},
-	}
-}
-
-// deviceClaims handles a claim that gets or frees devices as a cause for all questions, because other pods may need the
-// devices. Any other change is a cause only for the questions whose pods name the claim: users can make such changes at
-// will.
-func (a *Asker) deviceClaims() cache.ResourceEventHandler {
-	touched := func(before, after any) {
-		was, _ := lastState(before).(*resourceapi.ResourceClaim)
-		is, _ := lastState(after).(*resourceapi.ResourceClaim)
-		if !equality.Semantic.DeepEqual(allocationOf(was), allocationOf(is)) {
-			a.touched()
-		} else if claim := cmp.Or(is, was); claim != nil {
-			a.claimTouched(claim.Namespace, deviceClaim(claim.Name))
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { touched(nil, obj) },
-		DeleteFunc: func(obj any) { touched(obj, nil) },
 		UpdateFunc: func(before, after any) {
 			if !sameVersion(before, after) {
 				touched(before, after)
 			}
 		},
 	}
+}
+
+// any handles each change as a cause.
+func (a *Asker) any() cache.ResourceEventHandler {
+	return changes(func(any, any) { a.touched() })
+}
+
+// nodes handles a new or deleted node, and a change of its labels or features, as a cause. Heartbeats are not causes.
+func (a *Asker) nodes() cache.ResourceEventHandler {
+	return changes(func(before, after any) {
+		was, _ := before.(*v1.Node)
+		is, _ := after.(*v1.Node)
+		if was == nil || is == nil || !maps.Equal(was.Labels, is.Labels) || !slices.Equal(was.Status.DeclaredFeatures, is.Status.DeclaredFeatures) {
+			a.touched()
+		}
+	})
+}
+
+// boundPods handles bound pods that use volumes. Such a pod counts towards its node's limits until it finishes or is
+// deleted.
+func (a *Asker) boundPods() cache.ResourceEventHandler {
+	return changes(func(before, after any) {
+		was, _ := before.(*v1.Pod)
+		is, _ := after.(*v1.Pod)
+		if was != nil && counts(was) != (is != nil && counts(is)) {
+			a.touched()
+		}
+	})
+}
+
+// claims handles a change of a claim as a cause for the questions whose pods name it.
+func (a *Asker) claims() cache.ResourceEventHandler {
+	return changes(func(before, after any) {
+		if claim, ok := cmp.Or(after, before).(*v1.PersistentVolumeClaim); ok {
+			a.claimTouched(claim.Namespace, claim.Name)
+		}
+	})
+}
+
+// deviceClaims handles a claim that gets or frees devices as a cause for all questions, because other pods may need the
+// devices. Any other change is a cause only for the questions whose pods name the claim: users can make such changes at
+// will.
+func (a *Asker) deviceClaims() cache.ResourceEventHandler {
+	return changes(func(before, after any) {
+		was, _ := before.(*resourceapi.ResourceClaim)
+		is, _ := after.(*resourceapi.ResourceClaim)
+		if !equality.Semantic.DeepEqual(allocationOf(was), allocationOf(is)) {
+			a.touched()
+		} else if claim := cmp.Or(is, was); claim != nil {
+			a.claimTouched(claim.Namespace, deviceClaim(claim.Name))
+		}
+	})
 }
 
 func allocationOf(claim *resourceapi.ResourceClaim) *resourceapi.AllocationResult {
@@ -166,33 +151,15 @@ func deviceClaim(name string) string { return "device/" + name }
 // volumes handles a change of a volume that belongs to a claim as a change of this claim: other claims cannot get the
 // volume. A change of another volume is a cause for all questions.
 func (a *Asker) volumes() cache.ResourceEventHandler {
-	touched := func(obj any) {
-		pv, ok := lastState(obj).(*v1.PersistentVolume)
-		switch {
-		case !ok:
-		case pv.Spec.ClaimRef != nil:
-			a.claimTouched(pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name)
-		default:
-			a.touched()
-		}
-	}
-	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    touched,
-		DeleteFunc: touched,
-		UpdateFunc: func(before, after any) {
-			if !sameVersion(before, after) {
-				touched(before)
-				touched(after)
+	return changes(func(before, after any) {
+		for _, obj := range []any{before, after} {
+			if pv, ok := obj.(*v1.PersistentVolume); ok && pv.Spec.ClaimRef != nil {
+				a.claimTouched(pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name)
+			} else if ok {
+				a.touched()
 			}
-		},
-	}
-}
-
-func lastState(obj any) any {
-	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		return tombstone.Obj
-	}
-	return obj
+		}
+	})
 }
 
 func sameVersion(before, after any) bool {
