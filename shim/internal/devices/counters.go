@@ -20,17 +20,11 @@ import (
 // byPool is the index of ResourceSlices by their pool.
 const byPool = "muster.dev/pool"
 
-// indexByPool adds the index byPool to the informer, unless it has been added.
-func indexByPool(slices cache.SharedIndexInformer) error {
-	if _, has := slices.GetIndexer().GetIndexers()[byPool]; has {
-		return nil
-	}
-	return slices.AddIndexers(cache.Indexers{byPool: func(obj any) ([]string, error) {
-		if slice, ok := obj.(*resourceapi.ResourceSlice); ok {
-			return []string{poolKey(slice.Spec.Driver, slice.Spec.Pool.Name)}, nil
-		}
-		return nil, nil
-	}})
+func indexByPool(published cache.SharedIndexInformer) error {
+	return addIndex(published, byPool, func(obj any) ([]string, error) {
+		slice := obj.(*resourceapi.ResourceSlice)
+		return []string{poolKey(slice.Spec.Driver, slice.Spec.Pool.Name)}, nil
+	})
 }
 
 func poolKey(driver, pool string) string { return driver + "/" + pool }

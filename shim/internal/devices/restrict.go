@@ -108,13 +108,10 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 		return all, nil
 	}
 	var shown []*resourceapi.ResourceSlice
-	slicesOf := make([][]*resourceapi.ResourceSlice, len(p.pools)) // by the index of the planned pool
+	slicesOf := map[*pool][]*resourceapi.ResourceSlice{}
 	for _, slice := range all {
-		index := slices.IndexFunc(p.pools, func(planned pool) bool {
-			return planned.name == slice.Spec.Pool.Name && planned.driver == slice.Spec.Driver
-		})
-		if index >= 0 {
-			slicesOf[index] = append(slicesOf[index], slice)
+		if planned := p.pool(slice.Spec.Driver, slice.Spec.Pool.Name); planned != nil {
+			slicesOf[planned] = append(slicesOf[planned], slice)
 		} else if !p.drives(slice.Spec.Driver) {
 			shown = append(shown, slice)
 		}
@@ -122,8 +119,9 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 	if p.showOthers {
 		shown = append(shown, p.otherPools(all)...)
 	}
-	for i, planned := range p.pools {
-		restricted := p.poolSlices(slicesOf[i], planned.devices)
+	for i := range p.pools {
+		planned := &p.pools[i]
+		restricted := p.poolSlices(slicesOf[planned], planned.devices)
 		for j := range restricted {
 			for k := range restricted[j].Spec.Devices {
 				device := &restricted[j].Spec.Devices[k]
@@ -170,22 +168,17 @@ func (p *plan) shownOthers(all []*resourceapi.ResourceSlice) (devices []device) 
 // missing returns the planned devices that are not in the newest slices of their pools on the node, as driver/pool/name.
 func (p *plan) missing(all []*resourceapi.ResourceSlice) (devices []string) {
 	for _, planned := range p.pools {
-		var newest int64
-		published := map[string]bool{}
-		for _, slice := range all {
-			if slice.Spec.Driver != planned.driver || slice.Spec.Pool.Name != planned.name || !p.isOn(slice) || slice.Spec.Pool.Generation < newest {
-				continue
-			}
-			if slice.Spec.Pool.Generation > newest {
-				newest = slice.Spec.Pool.Generation
-				clear(published)
-			}
+		newest, _ := p.newestSlices(slices.DeleteFunc(slices.Clone(all), func(slice *resourceapi.ResourceSlice) bool {
+			return slice.Spec.Driver != planned.driver || slice.Spec.Pool.Name != planned.name
+		}))
+		published := sets.New[string]()
+		for _, slice := range newest {
 			for i := range slice.Spec.Devices {
-				published[slice.Spec.Devices[i].Name] = true
+				published.Insert(slice.Spec.Devices[i].Name)
 			}
 		}
 		for _, name := range planned.devices {
-			if !published[name] {
+			if !published.Has(name) {
 				devices = append(devices, planned.driver+"/"+planned.name+"/"+name)
 			}
 		}

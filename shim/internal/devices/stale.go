@@ -60,17 +60,16 @@ func NewStale(handle fwk.Handle) (*Stale, error) {
 	return &Stale{handle.ClientSet(), informer.GetIndexer(), informer.HasSynced, tracker}, indexByPod(informer)
 }
 
-// indexByPod adds the index byPod to the informer, unless it has been added.
-func indexByPod(claims cache.SharedIndexInformer) error {
-	if _, has := claims.GetIndexer().GetIndexers()[byPod]; has {
+// addIndex adds an index to the informer, unless it has been added.
+func addIndex(informer cache.SharedIndexInformer, name string, keys cache.IndexFunc) error {
+	if _, has := informer.GetIndexer().GetIndexers()[name]; has {
 		return nil
 	}
-	return claims.AddIndexers(cache.Indexers{byPod: func(obj any) ([]string, error) {
-		if claim, ok := obj.(*resourceapi.ResourceClaim); ok {
-			return podOf(claim), nil
-		}
-		return nil, nil
-	}})
+	return informer.AddIndexers(cache.Indexers{name: keys})
+}
+
+func indexByPod(claims cache.SharedIndexInformer) error {
+	return addIndex(claims, byPod, func(obj any) ([]string, error) { return podOf(obj.(*resourceapi.ResourceClaim)), nil })
 }
 
 // podOf returns the index key of the pod that owns a claim for extended resources. It returns nil for any other claim.
