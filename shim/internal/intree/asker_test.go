@@ -86,6 +86,16 @@ func onNode(i int, node string) []runtime.Object {
 	}
 }
 
+// volumeAsker returns an asker on three nodes, and on as many pods with a volume each, on one node after the other.
+func volumeAsker(t testing.TB, pods int) *Asker {
+	t.Helper()
+	objects := nodesOf(3)
+	for i := range pods {
+		objects = append(objects, onNode(i, fmt.Sprintf("n%d", i%3))...)
+	}
+	return askerOf(t.Context(), t, volumePlugins, nil, objects...)
+}
+
 func questionOf(gang string, pods ...int) *musterv1.InTreeQuestion {
 	q := &musterv1.InTreeQuestion{Gang: gang, Question: 1, Namespace: "ns"}
 	for _, i := range pods {
@@ -138,11 +148,7 @@ func upTo(count int) (result []int) {
 }
 
 func TestQuestionsAreAnsweredInTurns(t *testing.T) {
-	objects := nodesOf(3)
-	for i := range 21 {
-		objects = append(objects, onNode(i, fmt.Sprintf("n%d", i%3))...)
-	}
-	a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
+	a := volumeAsker(t, 21)
 	a.sliceFor = 0
 	heard := listen(a, fine)
 	a.Ask(questionOf("large", upTo(20)...))
@@ -158,11 +164,7 @@ func TestQuestionsAreAnsweredInTurns(t *testing.T) {
 }
 
 func TestWorkOnAQuestionThatIsReplacedEnds(t *testing.T) {
-	objects := nodesOf(3)
-	for i := range 4 {
-		objects = append(objects, onNode(i, "n1")...)
-	}
-	a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
+	a := volumeAsker(t, 4)
 	a.sliceFor = 0
 	heard := listen(a, fine)
 	a.Ask(questionOf("g", 0, 1))
@@ -179,13 +181,9 @@ func TestWorkOnAQuestionThatIsReplacedEnds(t *testing.T) {
 
 // Work of an ended session, and a pause of renewals, do not delay a new question.
 func TestANewQuestionBeginsThoughMuchIsWorkedOn(t *testing.T) {
-	objects := nodesOf(3)
-	for i := range maxJobsOfNamespace + 1 {
-		objects = append(objects, onNode(i, "n1")...)
-	}
 	for name, over := range map[string]bool{"renewals that rest": false, "a session that is over": true} {
 		t.Run(name, func(t *testing.T) {
-			a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
+			a := volumeAsker(t, maxJobsOfNamespace+1)
 			heard := listen(a, fine)
 			for i := range maxJobsOfNamespace {
 				a.Ask(questionOf(fmt.Sprint(i), i))
@@ -238,8 +236,7 @@ func TestTurnsGoRoundByNamespaces(t *testing.T) {
 }
 
 func TestRenewalsRestAndNewQuestionsDoNot(t *testing.T) {
-	objects := append(nodesOf(2), onNode(0, "n0")...)
-	a := askerOf(t.Context(), t, volumePlugins, nil, append(objects, onNode(1, "n1")...)...)
+	a := volumeAsker(t, 2)
 	heard := listen(a, fine)
 	a.Ask(questionOf("old", 0))
 	run(t, a, time.Now())
@@ -262,7 +259,7 @@ func TestRenewalsRestAndNewQuestionsDoNot(t *testing.T) {
 }
 
 func TestARareRenewalIsFollowedByNoPause(t *testing.T) {
-	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(2), onNode(0, "n0")...)...)
+	a := volumeAsker(t, 1)
 	listen(a, fine)
 	a.Ask(questionOf("g", 0))
 	run(t, a, time.Now())
@@ -281,11 +278,7 @@ func TestARareRenewalIsFollowedByNoPause(t *testing.T) {
 
 // Renewals because of a named object come before other renewals, but not always.
 func TestACauseThatNamesAClaimGoesFirst(t *testing.T) {
-	objects := nodesOf(2)
-	for i := range 8 {
-		objects = append(objects, onNode(i, "n0")...)
-	}
-	a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
+	a := volumeAsker(t, 8)
 	listen(a, fine)
 	for i := range 8 {
 		a.Ask(questionOf(fmt.Sprint(i), i))
@@ -313,7 +306,7 @@ func TestAQuestionIsAnsweredOnceMoreAfterAChange(t *testing.T) {
 		"any":   (*Asker).touched,
 		"claim": func(a *Asker) { a.claimTouched("ns", "c0") },
 	} {
-		a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(2), onNode(0, "n0")...)...)
+		a := volumeAsker(t, 1)
 		heard := listen(a, fine)
 		a.Ask(questionOf("g", 0))
 		run(t, a, time.Now())
@@ -339,7 +332,7 @@ func TestAQuestionIsAnsweredOnceMoreAfterAChange(t *testing.T) {
 }
 
 func TestAClaimThatNobodyNamesIsNoCause(t *testing.T) {
-	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(2), onNode(0, "n0")...)...)
+	a := volumeAsker(t, 1)
 	listen(a, fine)
 	a.Ask(questionOf("g", 0))
 	run(t, a, time.Now())
@@ -350,7 +343,7 @@ func TestAClaimThatNobodyNamesIsNoCause(t *testing.T) {
 }
 
 func TestAQuestionWithoutPodsTakesItBack(t *testing.T) {
-	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(2), onNode(0, "n0")...)...)
+	a := volumeAsker(t, 1)
 	heard := listen(a, fine)
 	a.Ask(questionOf("g", 0))
 	a.Ask(questionOf("h", 0))
@@ -365,7 +358,7 @@ func TestAQuestionWithoutPodsTakesItBack(t *testing.T) {
 }
 
 func TestReportsThatFailAreTriedAgainEverLater(t *testing.T) {
-	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(2), onNode(0, "n0")...)...)
+	a := volumeAsker(t, 1)
 	heard := listen(a, func() error { return status.Error(codes.ResourceExhausted, "too large") })
 	a.Ask(questionOf("g", 0))
 	now := time.Now()

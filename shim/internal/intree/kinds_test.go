@@ -167,7 +167,7 @@ func TestAChangedClaimVoidsKeptAnswersOfItsNamespaceAlone(t *testing.T) {
 
 // Every user's volumes come and go. A volume without a claim may be for anybody.
 func TestAVolumeOfAClaimIsACauseForThisClaimAlone(t *testing.T) {
-	a := askerOf(t.Context(), t, volumePlugins, nil, append(onNode(0, "n0"), onNode(1, "n0")...)...)
+	a := volumeAsker(t, 2)
 	listen(a, fine)
 	a.Ask(questionOf("g", 0))
 	run(t, a, time.Now())
@@ -296,7 +296,7 @@ func TestMeasuringRoomPausesBeforeEachTrial(t *testing.T) {
 }
 
 func TestADeviceTaintRuleIsACause(t *testing.T) {
-	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(1), onNode(0, "n0")...)...)
+	a := volumeAsker(t, 1)
 	factory := a.handle.SharedInformerFactory()
 	if err := a.watch(factory, []config.Plugin{{Name: devices.Name}}); err != nil {
 		t.Fatal(err)

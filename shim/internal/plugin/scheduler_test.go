@@ -145,8 +145,7 @@ func TestInTreeRefusalIsReportedAndEvictsNobody(t *testing.T) {
 	// The next plan takes both members out of their queues.
 	h.service.plan([]string{"big"}, []string{"big"})
 	h.service.push(verdict(plannedOutcome, 2, "m0", "m1"))
-	next(t, "binding", h.bound)
-	next(t, "binding", h.bound)
+	h.waitForBindings(2)
 }
 
 func TestElsewhereIsReservedAgain(t *testing.T) {
@@ -154,8 +153,7 @@ func TestElsewhereIsReservedAgain(t *testing.T) {
 	// The second member's planned node no longer exists.
 	h.service.plan([]string{"big"}, []string{"missing", "big"})
 	h.runPlanned("m0", "m1")
-	next(t, "binding", h.bound)
-	next(t, "binding", h.bound)
+	h.waitForBindings(2)
 	// One more call for the member on another node, unless it came first. Then its call was the gang's.
 	if got := h.service.called(); got != "Filter 1 Score 1 Reserve 2 Permit 1" && got != "Filter 1 Score 1 Reserve 1 Permit 1" {
 		t.Errorf("calls: %s", got)
@@ -212,8 +210,7 @@ func TestSurplusMembersBindAfterTheQuorum(t *testing.T) {
 	v := verdict(plannedOutcome, 1, "m0", "m1", "m2")
 	v.Required = 2
 	h.service.push(v)
-	next(t, "binding", h.bound)
-	next(t, "binding", h.bound)
+	h.waitForBindings(2)
 	h.pods("1", "m2")
 	next(t, "binding", h.bound)
 	if got := h.service.called(); got != "Filter 1 Score 1 Reserve 1 Permit 1" {
@@ -224,11 +221,9 @@ func TestSurplusMembersBindAfterTheQuorum(t *testing.T) {
 func TestSchedulingGroupIsRefusedWithAReason(t *testing.T) {
 	h := newHarness(t, node("n", "16"))
 	h.run("")
-	group := "g"
-	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "grouped", UID: "uid-grouped", Labels: map[string]string{"gpu-topology": "job"}},
-		Spec: v1.PodSpec{SchedulerName: "muster", SchedulingGroup: &v1.PodSchedulingGroup{PodGroupName: &group}}}
-	if _, err := h.client.CoreV1().Pods("ns").Create(h.ctx, pod, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	h.podsWith(func(pod *v1.Pod) {
+		pod.Labels = map[string]string{"gpu-topology": "job"}
+		pod.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: new("g")}
+	}, "", "grouped")
 	h.until("the condition says why", func() bool { return strings.Contains(h.condition("grouped"), reasonSchedulingGroup) })
 }

@@ -95,8 +95,7 @@ func TestAllowedBeforeItIsInTheWaitingMap(t *testing.T) {
 		return nil
 	}}
 	h.runPlanned("m0", "m1")
-	next(t, "binding", h.bound)
-	next(t, "binding", h.bound)
+	h.waitForBindings(2)
 }
 
 // withSurplusDuringPermit runs a gang with two required members. The third arrives during the Permit call.
@@ -122,8 +121,7 @@ func TestSurplusThatFailsDuringTheQuestionEndsNoGang(t *testing.T) {
 		t.Errorf("report: %v", report)
 	}
 	question.open()
-	next(t, "binding", h.bound)
-	next(t, "binding", h.bound)
+	h.waitForBindings(2)
 	if got := h.service.called(); !strings.HasSuffix(got, "Permit 1") {
 		t.Errorf("calls: %s", got)
 	}
