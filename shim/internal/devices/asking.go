@@ -89,8 +89,7 @@ type gpuQuestion struct {
 	slices   map[string][]*resourceapi.ResourceSlice // by node; slices of no single node are at ""
 	partial  sets.Set[poolOn]                        // pools with missing slices
 	over     atomic.Int64                            // time beyond usualTime, of all nodes
-	matching sync.Map                                // node → [][]string: see MatchingGPUs
-	groups   sync.Map                                // node → [][]Group: see GroupsOf
+	matching sync.Map                                // node → []MatchingGPUs: see MatchingOn
 
 	watchRequests []watchRequest       // of a pod that also gets GPUs
 	matchClaim    *matchAttributeClaim // nil if GPUs need not agree with other devices
@@ -110,19 +109,26 @@ func (q *gpuQuestion) Clone() fwk.StateData { return q }
 
 const questionKey fwk.StateKey = "muster.dev/gpu-question"
 
-// MatchingGPUs returns the GPUs of a node that the pod of this state may have: one list for each subrequest of its
-// requests. A list is nil if the subrequest may have all GPUs without taints, and empty if it may have no GPU. Names are
-// driver/name, or driver/pool/name if the driver has GPUs in several pools of the node. Call it after Filter has passed
-// the node.
-func MatchingGPUs(state fwk.CycleState, node string) [][]string {
+// MatchingGPUs are the GPUs of a node that a pod may have by one of its subrequests.
+type MatchingGPUs struct {
+	// Names are driver/name, or driver/pool/name if the driver has GPUs in several pools of the node. The list is nil if the
+	// pod may have all GPUs without taints, and empty if it may have no GPU.
+	Names []string
+	// Groups are the groups of these GPUs that hold fewer pods than their GPUs suffice for.
+	Groups []Group
+}
+
+// MatchingOn returns the GPUs of a node that the pod of this state may have, by each subrequest of its requests. Call it
+// after Filter has passed the node.
+func MatchingOn(state fwk.CycleState, node string) []MatchingGPUs {
 	data, err := state.Read(questionKey)
 	if err != nil {
 		return nil
 	}
-	if names, ok := data.(*gpuQuestion).matching.Load(node); ok {
-		return names.([][]string)
+	if matching, ok := data.(*gpuQuestion).matching.Load(node); ok {
+		return matching.([]MatchingGPUs)
 	}
-	return make([][]string, data.(*gpuQuestion).ranks())
+	return make([]MatchingGPUs, data.(*gpuQuestion).ranks())
 }
 
 // PreFilter implements fwk.PreFilterPlugin.
@@ -196,37 +202,32 @@ func (a *Asking) filter(ctx context.Context, question *gpuQuestion, state fwk.Cy
 // recordMatching records which GPUs of the node the pod may have by each subrequest. It records nothing if each
 // subrequest may have all GPUs without taints. It returns why the node suits the pod by no subrequest, or "".
 func (a *Asking) recordMatching(ctx context.Context, question *gpuQuestion, node *v1.Node) string {
-	lists, firstReason, anySuits, allSuit := make([][]string, question.ranks()), "", false, true
-	groups, limited := make([][]Group, question.ranks()), false
-	for rank := range lists {
+	matching, firstReason, anySuits, allSuit := make([]MatchingGPUs, question.ranks()), "", false, true
+	for rank := range matching {
 		gpus, reason := a.gpusByRank(ctx, question, rank, node.Name)
 		if question.matchClaim != nil && reason == "" {
-			gpus, groups[rank], reason = a.gpusWithPeers(ctx, question, rank, node, gpus)
-			limited = limited || len(groups[rank]) > 0
+			gpus, matching[rank].Groups, reason = a.gpusWithPeers(ctx, question, rank, node, gpus)
 		}
 		if rank == 0 {
 			firstReason = reason
 		}
 		switch {
 		case reason != "":
-			lists[rank], allSuit = []string{}, false
+			matching[rank].Names, allSuit = []string{}, false
 		case gpus.all:
 			anySuits = true
 		default:
-			lists[rank], allSuit, anySuits = gpus.names, false, true
+			matching[rank].Names, allSuit, anySuits = gpus.names, false, true
 		}
 	}
-	if !anySuits && len(lists) > 1 {
-		return fmt.Sprintf("%s (and no other of %d subrequests suits)", firstReason, len(lists))
+	if !anySuits && len(matching) > 1 {
+		return fmt.Sprintf("%s (and no other of %d subrequests suits)", firstReason, len(matching))
 	}
 	if !anySuits {
 		return firstReason
 	}
 	if !allSuit {
-		question.matching.Store(node.Name, lists)
-	}
-	if limited {
-		question.groups.Store(node.Name, groups)
+		question.matching.Store(node.Name, matching)
 	}
 	return ""
 }

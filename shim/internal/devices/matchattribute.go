@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/structured"
-	fwk "k8s.io/kube-scheduler/framework"
 )
 
 const (
@@ -50,22 +49,9 @@ type Group struct {
 
 // gpu is a GPU of a node that a pod may have.
 type gpu struct {
-	name         string // as MatchingGPUs returns it
+	name         string // as in MatchingGPUs
 	driver, pool string
 	device       *resourceapi.Device
-}
-
-// GroupsOf returns the groups of a node's GPUs that hold fewer pods than their GPUs suffice for. It returns one list for
-// each subrequest of the pod's requests, or nil if there are no such groups. Call it after Filter has passed the node.
-func GroupsOf(state fwk.CycleState, node string) [][]Group {
-	data, err := state.Read(questionKey)
-	if err != nil {
-		return nil
-	}
-	if groups, ok := data.(*gpuQuestion).groups.Load(node); ok {
-		return groups.([][]Group)
-	}
-	return nil
 }
 
 // matchAttributeClaimOf returns the pod's claim whose GPUs must agree with each other or with other devices, or nil. It

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 )
@@ -158,6 +159,14 @@ func TestATaintedGPUIsForRequestsThatTolerateIt(t *testing.T) {
 	}
 }
 
+// matchingNames returns the names of the GPUs that a pod may have on a node by each subrequest.
+func matchingNames(state fwk.CycleState, node string) (names [][]string) {
+	for _, gpus := range MatchingOn(state, node) {
+		names = append(names, gpus.Names)
+	}
+	return names
+}
+
 func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
 	a := &Asking{matcher: testMatcher()}
 	request := func(label string, models ...string) gpuRequest {
@@ -184,10 +193,10 @@ func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
 			question, state := &gpuQuestion{requests: c.requests, slices: map[string][]*resourceapi.ResourceSlice{"node": {s}}}, framework.NewCycleState()
 			state.Write(questionKey, question)
 			reason := a.recordMatching(t.Context(), question, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
-			if matching := MatchingGPUs(state, "node"); reason != c.reason || !reflect.DeepEqual(matching, c.matching) {
+			if matching := matchingNames(state, "node"); reason != c.reason || !reflect.DeepEqual(matching, c.matching) {
 				t.Errorf("got %q, %#v", reason, matching)
 			}
-			if lists := MatchingGPUs(state, "other"); lists[0] != nil {
+			if lists := matchingNames(state, "other"); lists[0] != nil {
 				t.Errorf("another node: %v", lists)
 			}
 		})
@@ -280,7 +289,7 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 			if !strings.HasPrefix(reason, c.reason) || reason != "" && c.reason == "" {
 				t.Errorf("got %q", reason)
 			}
-			if matching := MatchingGPUs(state, "node"); !reflect.DeepEqual(matching, c.matching) {
+			if matching := matchingNames(state, "node"); !reflect.DeepEqual(matching, c.matching) {
 				t.Errorf("got %q", matching)
 			}
 		})

@@ -67,7 +67,7 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bo
 			result.refused[node.Node().Name] = *refusals[index]
 		} else {
 			passing = append(passing, node)
-			if sets := choices(devices.MatchingGPUs(probe.state, node.Node().Name), devices.GroupsOf(probe.state, node.Node().Name)); sets != nil {
+			if sets := choices(devices.MatchingOn(probe.state, node.Node().Name)); sets != nil {
 				result.devices[node.Node().Name] = sets
 			}
 		}
@@ -117,12 +117,9 @@ func (s gpuSet) message() *musterv1.InTreeDevices {
 
 // choices returns a set for each subrequest. It returns nil in the most frequent case: there is one subrequest, which may
 // have all GPUs without taints.
-func choices(names [][]string, groups [][]devices.Group) (gpuSets []gpuSet) {
-	if groups == nil {
-		groups = make([][]devices.Group, len(names))
-	}
-	for rank := range names {
-		gpuSets = append(gpuSets, setOf(names[rank], groups[rank]))
+func choices(matching []devices.MatchingGPUs) (gpuSets []gpuSet) {
+	for _, gpus := range matching {
+		gpuSets = append(gpuSets, setOf(gpus.Names, gpus.Groups))
 	}
 	if len(gpuSets) == 1 && gpuSets[0].key == "" {
 		return nil

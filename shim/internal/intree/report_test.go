@@ -120,8 +120,8 @@ func TestAReportHasTheGPUsThatPodsMayHave(t *testing.T) {
 }
 
 func TestAReportHasTheGroupsThatHoldFewPods(t *testing.T) {
-	groups := [][]devices.Group{{{Names: []string{"gpu/d0", "gpu/d1"}, Most: 1}, {Names: []string{"gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, Most: 2}}, nil}
-	sets := choices([][]string{{"gpu/d0", "gpu/d1", "gpu/e", "gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, nil}, groups)
+	groups := []devices.Group{{Names: []string{"gpu/d0", "gpu/d1"}, Most: 1}, {Names: []string{"gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, Most: 2}}
+	sets := choices([]devices.MatchingGPUs{{Names: []string{"gpu/d0", "gpu/d1", "gpu/e", "gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, Groups: groups}, {}})
 	r := &reporter{}
 	r.add(&kind{pods: []int{0}}, pack(answer{devices: map[string][]gpuSet{"n0": sets}}, []string{"n0"}))
 	part := r.report()[0]
