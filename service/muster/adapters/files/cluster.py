@@ -275,7 +275,7 @@ def _expand(inputs: _Inputs) -> list[Malformed]:
 
 
 def _pods(inputs: _Inputs, settings: Settings, devices: Devices, only_devices: bool) -> tuple[Pod, ...]:
-    """Return the pods as the API server would store them. `only_devices`: as in `DeviceCounts.asking`."""
+    """Return the pods as the API server would store them. `only_devices`: as in `PublishedDevices.asking`."""
     admitted = Admission(inputs.objects)
     pods_in_order: list[tuple[int, Pod]] = []
     problems = list[Malformed]()

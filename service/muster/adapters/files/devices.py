@@ -37,11 +37,11 @@ from muster.dialects.devices.objects import (
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
-    SliceDevice,
+    SliceSpec,
     SubRequest,
 )
 from muster.dialects.devices.offers import NodeOffer
-from muster.dialects.devices.selectors import Term, UnreadableSelectorError, Value
+from muster.dialects.devices.selectors import Term, UnreadableSelectorError
 from muster.dialects.devices.slices import Slices
 from muster.dialects.objects import CustomObject, Metadata, PodResourceClaim, PodResourceClaimStatus
 from muster.dialects.settings import Settings
@@ -55,7 +55,6 @@ Key = tuple[str, str]
 """Namespace and name."""
 Alternative = ExactRequest | SubRequest
 """An alternative of a request: a subrequest, or the request itself."""
-Attributes = Mapping[tuple[str, str], Value]
 
 GROUP = "resource.k8s.io"
 GPU_CLASS = "gpu.nvidia.com"
@@ -156,14 +155,12 @@ class Devices:
             for kind in ("ComputeDomain", "ResourceClaimTemplate")
             for item in objects.of(kind, ResourceClaimTemplate)
         }
-        resource_of = self._slices.resource_of
-        self._counts = DeviceCounts(
+        self._published = PublishedDevices(
             classes,
             published,
-            resource_of,
-            frozenset(device for claim in self._holding_claims for device in claim.devices),
+            self._slices.resource_of,
+            {device for claim in self._holding_claims for device in claim.devices},
         )
-        self._matching = MatchingDevices(classes, published, resource_of)
         self._missing = Counter[str]()
         """Claim or template that is not in the input → number of waiting pods that name it."""
         self._specs_of_pod = dict[str, tuple[ClaimSpec, ...]]()
@@ -228,14 +225,14 @@ class Devices:
         return name
 
     def asking(self, pod: Pod, only_devices: bool) -> Pod:
-        """Return the pod with the devices of its claims as resources, as `DeviceCounts.asking` does."""
+        """Return the pod with the devices of its claims as resources, as `PublishedDevices.asking` does."""
         specs = self._specs_of_pod.get(pod.uid)
-        return self._counts.asking(pod, specs, only_devices) if specs else pod
+        return self._published.asking(pod, specs, only_devices) if specs else pod
 
     def with_offers(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
         """Return the nodes with the free devices that pods may ask for by claims."""
         class_names = _classes(chain.from_iterable(self._specs_of_pod.values()))
-        return tuple(self._counts.with_offers(node, class_names) for node in nodes)
+        return tuple(self._published.with_offers(node, class_names) for node in nodes)
 
     def facts(self, waiting: Sequence[str], nodes: Sequence[Node]) -> ClaimFacts:
         """Return the devices that claims hold, and pod UID → the GPUs that the claims of these pods match.
@@ -243,7 +240,7 @@ class Devices:
         Devices of waiting pods are left out, because they are freed before the gang is planned.
         """
         holdings = tuple(claim for claim in self._holding_claims if not claim.is_for(waiting))
-        answers = ((uid, self._matching.answer(self._specs_of_pod.get(uid, ()), nodes)) for uid in waiting)
+        answers = ((uid, self._published.answer(self._specs_of_pod.get(uid, ()), nodes)) for uid in waiting)
         return ClaimFacts(holdings, {uid: answer for uid, answer in answers if answer is not None})
 
     def notes(self, waiting: Iterable[str]) -> Iterator[str]:
@@ -257,19 +254,19 @@ class Devices:
         class_names = _classes(specs)
         if GPU_CLASS in class_names - self._given_classes.keys():
             yield f"DeviceClass {GPU_CLASS} is not in the input: it counts as NVIDIA's chart makes it"
-        if CHANNEL_CLASS in class_names and self._counts.assumes_channels:
+        if CHANNEL_CLASS in class_names and self._published.assumes_channels:
             yield (
                 f"no ResourceSlice of {compute_domains.DRIVER} is in the input: each node with GPUs counts "
                 "as having one channel of a ComputeDomain"
             )
-        yield from self._counts.notes(specs)
+        yield from sorted({*map(self._published.note_on_others, _requests(specs))} - {""})
         with_gpus = any(map(self._slices.serves_gpus, self._slices.drivers))
-        if not with_gpus and self._matching.asks(specs):
+        if not with_gpus and any(self._published.gpu_requests(specs)):
             yield (
                 "no ResourceSlice with GPUs is in the input: claims for GPUs are planned on the GPUs that "
                 "status.allocatable of nodes counts, and with allocationMode All on none"
             )
-        yield from sorted({f"{sentence} (not followed)" for sentence in self._matching.unread(specs)})
+        yield from sorted(f"{note} (not followed)" for note in {*self._published.notes_on_gpus(specs)})
 
 
 def _check(document: Document, spec: ClaimSpec, under: str) -> None:
@@ -341,116 +338,11 @@ def _classes(specs: Iterable[ClaimSpec]) -> set[str]:
     }
 
 
-# --- GPUs that claims match ----------------------------------------------------------------------
+# --- devices by DeviceClass ----------------------------------------------------------------------
 
 
-class MatchingDevices:
-    """The GPUs of a cluster with their attributes. `resource_of` returns the GPU resource of a class."""
-
-    def __init__(
-        self,
-        classes: Mapping[str, DeviceClassObject],
-        slices: Iterable[ResourceSlice],
-        resource_of: Callable[[str], str],
-    ) -> None:
-        self._classes = classes
-        self._resource_of = resource_of
-        self._attributes: dict[Device, Attributes] = {}
-        for resource_slice in slices:
-            driver, pool = resource_slice.spec.driver, resource_slice.spec.pool.name
-            for device in resource_slice.spec.devices or ():
-                attributes = selectors.attributes(driver, device)
-                self._attributes[Device(driver, pool, device.name)] = attributes
-        self._answers: dict[bytes, InTreeAnswer] = {}
-
-    def answer(self, specs: Sequence[ClaimSpec], nodes: Iterable[Node]) -> InTreeAnswer | None:
-        """Return the GPUs of the nodes that the claims of a pod match; None if they request no GPUs."""
-        requests = list(self._of_gpus(specs))
-        if not requests:
-            return None
-        key = msgspec.json.encode(requests)
-        if key not in self._answers:
-            nodes_with_devices = [node for node in nodes if node.devices]
-            ranks = range(max(map(len, requests)))
-            alternatives = (
-                [ways_of_request[: rank + 1][-1] for ways_of_request in requests] for rank in ranks
-            )
-            self._answers[key] = InTreeAnswer(
-                devices=tuple(self._matching(exact_ways, nodes_with_devices) for exact_ways in alternatives)
-            )
-        return self._answers[key]
-
-    def asks(self, specs: Iterable[ClaimSpec]) -> bool:
-        """Return whether some of these claims request GPUs."""
-        return any(self._of_gpus(specs))
-
-    def unread(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
-        """Yield notes about the parts of requests for GPUs that are not followed: tolerations, and unreadable
-        selectors."""
-        for alternatives in self._of_gpus(specs):
-            for alternative in alternatives:
-                if alternative.tolerations:
-                    name = alternative.device_class_name
-                    yield f"DeviceClass {name}: tolerations in claims for its devices"
-                try:
-                    read_selectors(alternative.selectors)
-                except UnreadableSelectorError as error:
-                    yield str(error)
-
-    def _of_gpus(self, specs: Iterable[ClaimSpec]) -> Iterator[list[Alternative]]:
-        """Yield the alternatives of each request for GPUs."""
-        for request in _requests(specs):
-            watches = request.exactly is not None and request.exactly.admin_access
-            alternatives = _alternatives(request)
-            if not watches and any(
-                self._resource_of(alternative.device_class_name) for alternative in alternatives
-            ):
-                yield alternatives
-
-    def _matching(
-        self, alternatives: Iterable[Alternative], nodes: Iterable[Node]
-    ) -> dict[str, frozenset[str]]:
-        """Return node → the names of its GPUs that all of these match."""
-        terms = [*(term for alternative in alternatives for term in self._terms(alternative))]
-        return {node.name: frozenset(self._names(node, terms)) for node in nodes}
-
-    def _terms(self, alternative: Alternative) -> tuple[Term, ...]:
-        of_class = self._classes.get(alternative.device_class_name)
-        of_both = (of_class.spec.selectors if of_class is not None else None, alternative.selectors)
-        return tuple(term for part in of_both for term in _terms(part) or ())
-
-    def _names(self, node: Node, terms: Sequence[Term]) -> Iterator[str]:
-        for gpu, device in enumerate(node.devices):
-            if device is None or not node.untainted >> gpu & 1:
-                continue
-            if selectors.satisfied(terms, device.driver, self._attributes[device]):
-                yield str(device)
-
-
-def read_selectors(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Term, ...]:
-    """Return the terms of these selectors.
-
-    Raises:
-        UnreadableSelectorError: A selector has another form.
-    """
-    return selectors.read(
-        selector.cel.expression for selector in device_selectors or () if selector.cel is not None
-    )
-
-
-def _terms(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Term, ...] | None:
-    """Return the terms of these selectors; None if a selector can't be read."""
-    try:
-        return read_selectors(device_selectors)
-    except UnreadableSelectorError:
-        return None
-
-
-# --- devices that are no GPUs --------------------------------------------------------------------
-
-
-class DeviceCounts:
-    """The devices of each DeviceClass on each node.
+class PublishedDevices:
+    """The devices of slices by DeviceClass: the GPUs that claims match, and the numbers of other devices.
 
     `resource_of` returns the GPU resource of a class, "" for none. Claims hold `allocated_devices`.
     """
@@ -458,37 +350,77 @@ class DeviceCounts:
     def __init__(
         self,
         classes: Mapping[str, DeviceClassObject],
-        slices: Sequence[ResourceSlice],
+        slices: Iterable[ResourceSlice],
         resource_of: Callable[[str], str],
-        allocated_devices: frozenset[Device],
+        allocated_devices: Collection[Device],
     ) -> None:
         self._resource_of = resource_of
         self._names = {
             name: device_class.spec.extended_resource_name or OF_CLASS + name
             for name, device_class in classes.items()
         }
-        self._devices: dict[str, list[tuple[str, Device]]] = {}
-        """DeviceClass → its devices that can be counted, each with its node. Unreadable classes are left out.
-        """
-        node_devices = list(_on_nodes(slices))
-        for name, device_class in classes.items():
-            if not resource_of(name) and (terms := _terms(device_class.spec.selectors)) is not None:
-                self._devices[name] = [
-                    (node, device)
-                    for node, device, slice_device in node_devices
-                    if selectors.satisfied(
-                        terms, device.driver, selectors.attributes(device.driver, slice_device)
-                    )
-                ]
-        self._free = {
-            name: Counter(node for node, device in devices if device not in allocated_devices)
-            for name, devices in self._devices.items()
+        self._terms = {name: _terms(device_class.spec.selectors) for name, device_class in classes.items()}
+        """DeviceClass → the terms of its selectors; None if a selector can't be read."""
+        specs = sorted((item.spec for item in slices), key=lambda spec: spec.pool.generation)
+        self._attributes = {
+            Device(spec.driver, spec.pool.name, device.name): selectors.attributes(spec.driver, device)
+            for spec in specs
+            for device in spec.devices or ()
         }
-        self.assumes_channels = all(
-            resource_slice.spec.driver != compute_domains.DRIVER for resource_slice in slices
-        )
+        self._free: dict[str, Counter[str]] = {}
+        """DeviceClass → node → number of its free devices. GPUs, and unreadable classes, are left out."""
+        node_devices = list(_on_nodes(specs))
+        for name, terms in self._terms.items():
+            if terms is not None and not resource_of(name):
+                self._free[name] = Counter()
+                for node, device in node_devices:
+                    if selectors.satisfied(terms, device.driver, self._attributes[device]):
+                        self._free[name][node] += device not in allocated_devices
+        self._answers: dict[bytes, InTreeAnswer] = {}
+        self.assumes_channels = all(spec.driver != compute_domains.DRIVER for spec in specs)
         """Whether each node with GPUs counts as having a channel, because the input has no slice with
         channels."""
+
+    def answer(self, specs: Sequence[ClaimSpec], nodes: Iterable[Node]) -> InTreeAnswer | None:
+        """Return the GPUs of the nodes that the claims of a pod match; None if they request no GPUs."""
+        requests = list(self.gpu_requests(specs))
+        if not requests:
+            return None
+        key = msgspec.json.encode(requests)
+        if key not in self._answers:
+            nodes_with_devices = [node for node in nodes if node.devices]
+            ranks = range(max(map(len, requests)))
+            ways = ([alternatives[: rank + 1][-1] for alternatives in requests] for rank in ranks)
+            self._answers[key] = InTreeAnswer(
+                devices=tuple(self._matching(way, nodes_with_devices) for way in ways)
+            )
+        return self._answers[key]
+
+    def gpu_requests(self, specs: Iterable[ClaimSpec]) -> Iterator[list[Alternative]]:
+        """Yield the alternatives of each request for GPUs."""
+        for request in _requests(specs):
+            watches = request.exactly is not None and request.exactly.admin_access
+            alternatives = _alternatives(request)
+            if not watches and any(self._resource_of(item.device_class_name) for item in alternatives):
+                yield alternatives
+
+    def _matching(self, way: Sequence[Alternative], nodes: Iterable[Node]) -> dict[str, frozenset[str]]:
+        """Return node → the names of its GPUs that all of these alternatives match."""
+        terms = [
+            term
+            for alternative in way
+            for part in (self._terms.get(alternative.device_class_name), _terms(alternative.selectors))
+            for term in part or ()
+        ]
+        return {
+            node.name: frozenset(
+                str(device)
+                for gpu, device in enumerate(node.devices)
+                if device is not None and node.untainted >> gpu & 1
+                if selectors.satisfied(terms, device.driver, self._attributes[device])
+            )
+            for node in nodes
+        }
 
     def with_offers(self, node: Node, classes: Collection[str]) -> Node:
         """Return the node with its free devices as resources: devices of classes that claims name, and of
@@ -523,18 +455,25 @@ class DeviceCounts:
                 amounts[OF_CLASS + exact.device_class_name] += exact.count
         return replace(pod, resources=_with(pod.resources, amounts))
 
-    def notes(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
-        """Yield notes about fields of these claims that are not followed."""
-        yield from sorted({note for request in _requests(specs) if (note := self._note(request))})
-
     def _is_counted(self, request: Request) -> bool:
         exact = request.exactly
         if exact is None or exact.admin_access or exact.allocation_mode != "ExactCount":
             return False
         name = exact.device_class_name
-        return bool(self._devices.get(name)) or (self.assumes_channels and name == CHANNEL_CLASS)
+        return bool(self._free.get(name)) or (self.assumes_channels and name == CHANNEL_CLASS)
 
-    def _note(self, request: Request) -> str:
+    def notes_on_gpus(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
+        """Yield a note for each part of requests for GPUs that is not followed: tolerations, and unreadable
+        selectors."""
+        for alternative in chain.from_iterable(self.gpu_requests(specs)):
+            if alternative.tolerations:
+                yield f"DeviceClass {alternative.device_class_name}: tolerations in claims for its devices"
+            try:
+                _read_selectors(alternative.selectors)
+            except UnreadableSelectorError as error:
+                yield str(error)
+
+    def note_on_others(self, request: Request) -> str:
         """Return why a request for devices other than GPUs is not followed, or only in part; "" if it is
         followed."""
         exact = request.exactly
@@ -544,7 +483,7 @@ class DeviceCounts:
         why = f"DeviceClass {names[0]}: claims for its devices are not followed, since "
         if names[0] not in self._names:
             why += "it is not in the input"
-        elif names[0] not in self._devices:
+        elif names[0] not in self._free:
             why += "its selectors can't be read here"
         elif exact is None or exact.allocation_mode != "ExactCount":
             why += "firstAvailable and allocationMode All are followed for GPUs alone"
@@ -557,25 +496,35 @@ class DeviceCounts:
         return why
 
 
+def _read_selectors(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Term, ...]:
+    """Return the terms of these selectors.
+
+    Raises:
+        UnreadableSelectorError: A selector has another form.
+    """
+    return selectors.read(
+        selector.cel.expression for selector in device_selectors or () if selector.cel is not None
+    )
+
+
+def _terms(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Term, ...] | None:
+    """Return the terms of these selectors; None if a selector can't be read."""
+    try:
+        return _read_selectors(device_selectors)
+    except UnreadableSelectorError:
+        return None
+
+
 def _with(resources: Resources, amounts: Mapping[str, int]) -> Resources:
     return replace(resources, others=tuple(sorted(amounts.items())))
 
 
-def _on_nodes(slices: Sequence[ResourceSlice]) -> Iterator[tuple[str, Device, SliceDevice]]:
-    """Yield (node, id, device) for each device that a claim may allocate. Devices with shared counters are
-    skipped, because they can't be counted."""
-    newest: dict[tuple[str, str], int] = {}
-    for resource_slice in slices:
-        pool = (resource_slice.spec.driver, resource_slice.spec.pool.name)
-        newest[pool] = max(newest.get(pool, 0), resource_slice.spec.pool.generation)
-    for resource_slice in slices:
-        driver, pool_name, node = (
-            resource_slice.spec.driver,
-            resource_slice.spec.pool.name,
-            resource_slice.spec.node_name,
-        )
-        if not node or resource_slice.spec.pool.generation < newest[driver, pool_name]:
-            continue
-        for device in resource_slice.spec.devices or ():
-            if not (any(map(selectors.keeps_away, device.taints or ())) or device.consumes_counters):
-                yield node, Device(driver, pool_name, device.name), device
+def _on_nodes(specs: Sequence[SliceSpec]) -> Iterator[tuple[str, Device]]:
+    """Yield (node, device) for each device of a node that a claim may allocate, from specs with the newest
+    generation last. Devices with shared counters are skipped, because they can't be counted."""
+    newest = {(spec.driver, spec.pool.name): spec.pool.generation for spec in specs}
+    for spec in specs:
+        if spec.node_name and spec.pool.generation == newest[spec.driver, spec.pool.name]:
+            for device in spec.devices or ():
+                if not (any(map(selectors.keeps_away, device.taints or ())) or device.consumes_counters):
+                    yield spec.node_name, Device(spec.driver, spec.pool.name, device.name)
