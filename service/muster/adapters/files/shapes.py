@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -31,7 +31,6 @@ from muster.domain.words import did_you_mean
 
 T = TypeVar("T")
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Quantities = dict[str, Quantity]
 
 
@@ -56,20 +55,6 @@ class Template(_Shape, frozen=True):
     """A pod template."""
 
     spec: Spec
-    metadata: Metadata = Metadata()
-
-
-class WorkloadSpec(_Shape, frozen=True):
-    """The spec of a controller with replicas."""
-
-    template: Template
-    replicas: Count | None = None
-
-
-class Workload(_Shape, frozen=True):
-    """A Deployment, ReplicaSet or ReplicationController."""
-
-    spec: WorkloadSpec
     metadata: Metadata = Metadata()
 
 

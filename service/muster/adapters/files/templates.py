@@ -17,15 +17,15 @@ from typing import Any
 import msgspec
 
 from muster.adapters.files import shapes
-from muster.adapters.files.shapes import PodManifest, Template, Workload
+from muster.adapters.files.shapes import PodManifest, Template
 from muster.adapters.files.sources import Document, Key, Object, items, part, shown, type_name
 from muster.dialects.gangs.podgroups import COSCHEDULING_API
-from muster.dialects.kinds.description import MAX_PODS, NewPod, Owner, Role, letters
+from muster.dialects.kinds.description import Described, NewPod, Owner, Role, bounded, letters
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
 from muster.dialects.pods.pods import TEMPLATE_HASH
 
-_API_VERSIONS = {"Job": "batch/v1", "StatefulSet": "apps/v1"}
+_API_VERSIONS = {"Job": "batch/v1", "ReplicaSet": "apps/v1", "StatefulSet": "apps/v1"}
 """Kind → API version, of objects that a controller makes and that then make the pods."""
 
 
@@ -44,18 +44,12 @@ def expand(document: Document) -> ControllerPods | None:
     Raises:
         Malformed: A field is wrong. The message names it.
     """
-    maker = MAKERS.get((document.group, document.kind))
-    return maker(document) if maker is not None else None
-
-
-# --- the controllers -------------------------------------------------------------------------------
-
-
-def _of_kind(document: Document) -> ControllerPods:
-    """Return the pods of a kind of job, as the table of kinds describes them."""
+    describe = MAKERS.get((document.group, document.kind))
+    if describe is None:
+        return None
     obj = shapes.stored(document, CustomObject)
     owner = Owner.of(document.kind, obj)
-    described = KINDS[document.kind].describe(owner)
+    described = describe(owner)
     for cause in owner.spec.causes:
         if cause.field.startswith(("spec", "status")):
             got = f", got {cause.value}" if cause.value else ", but not given"
@@ -67,7 +61,7 @@ def _of_kind(document: Document) -> ControllerPods:
         owner.api_version, obj.metadata.uid, document.kind, owner.name, controller=True
     )
     pods = (
-        _make_pod(role.pod(copy, number), template, obj.metadata.namespace, reference)
+        _pod(role.pod(copy, number), template, obj.metadata.namespace, reference)
         for copy in range(described.copies)
         for role, template in zip(described.roles, templates, strict=True)
         for number in range(role.count)
@@ -76,99 +70,70 @@ def _of_kind(document: Document) -> ControllerPods:
 
 
 def _template(document: Document, role: Role) -> Template:
+    """Return the pod template of a role. Raise Malformed if the API server would refuse its pods."""
     if role.template is None:
         raise document.malformed(f"{role.path}: expected, but not given")
     template = shapes.convert(document, Template, role.template, role.path)
-    check_template(document, template, role.path)
+    shapes.check_metadata(document, template.metadata, f"{role.path}.metadata")
+    shapes.check_spec(document, template.spec, f"{role.path}.spec")
     return template
 
 
-def _make_pod(new: NewPod, template: Template, namespace: str, owner: OwnerReference) -> PodManifest:
+def _pod(new: NewPod, template: Template, namespace: str, owner: OwnerReference) -> PodManifest:
+    """Return a pod of a template, with the additions of its controller."""
     if new.controller is not None:
         kind, name = new.controller
-        owner = _reference(_API_VERSIONS[kind], kind, namespace, name)
-    return _pod(new.name, _with_additions(template, new), namespace, owner, new.labels, new.annotations)
-
-
-def _reference(api_version: str, kind: str, namespace: str, name: str) -> OwnerReference:
-    """Return the reference to a controller that is not among the documents."""
-    uid = shapes.uid_of(kind, namespace, name)
-    return OwnerReference(api_version, uid, kind, name, controller=True)
-
-
-def _with_additions(template: Template, new: NewPod) -> Template:
-    """Return the template with the controller's additions to the spec of this pod."""
-    spec = template.spec
-    if not (new.node_selector or new.tolerations or new.containers or new.init_containers):
-        return template
-    spec = msgspec.structs.replace(
-        spec,
-        node_selector={**(spec.node_selector or {}), **new.node_selector},
-        tolerations=[*(spec.tolerations or ()), *new.tolerations],
-        containers=[*(spec.containers or ()), *new.containers],
-        init_containers=[*(spec.init_containers or ()), *new.init_containers],
+        uid = shapes.uid_of(kind, namespace, name)
+        owner = OwnerReference(_API_VERSIONS[kind], uid, kind, name, controller=True)
+    meta, spec = template.metadata, template.spec
+    if new.node_selector or new.tolerations or new.containers or new.init_containers:
+        spec = msgspec.structs.replace(
+            spec,
+            node_selector={**(spec.node_selector or {}), **new.node_selector},
+            tolerations=[*(spec.tolerations or ()), *new.tolerations],
+            containers=[*(spec.containers or ()), *new.containers],
+            init_containers=[*(spec.init_containers or ()), *new.init_containers],
+        )
+    labels, annotations = (
+        {**(meta.labels or {}), **new.labels},
+        {**(meta.annotations or {}), **new.annotations},
     )
-    return msgspec.structs.replace(template, spec=spec)
-
-
-def _replicas(document: Document) -> ControllerPods:
-    """Return the pods of a Deployment, ReplicaSet or ReplicationController: equal pods with random names."""
-    workload = shapes.stored(document, Workload)
-    template, meta = workload.spec.template, workload.metadata
-    check_template(document, template, "spec.template")
-    count = 1 if workload.spec.replicas is None else workload.spec.replicas
-    if count > MAX_PODS:
-        raise document.malformed(f"spec.replicas: expected at most {MAX_PODS:,}, got {count}")
-    stem, labels = meta.name, dict[str, str]()
-    owner = OwnerReference(
-        str(document.value["apiVersion"]), meta.uid, document.kind, meta.name, controller=True
+    meta = Metadata(
+        new.name, namespace=namespace, labels=labels, annotations=annotations, owner_references=[owner]
     )
-    if document.kind == "Deployment":
-        # Its pods' owner is a ReplicaSet, named by a hash of the template.
+    return PodManifest(metadata=meta, spec=spec)
+
+
+def _replicas(owner: Owner) -> Described:
+    """Describe a Deployment, ReplicaSet or ReplicationController: equal pods with random names.
+
+    The owner of a Deployment's pods is a ReplicaSet, named by a hash of the template.
+    """
+    spec, stem, labels, controller = owner.spec, owner.name, dict[str, str](), None
+    replicas, template = spec.natural("replicas"), spec.raw("template")
+    count = bounded(spec, "replicas", 1 if replicas is None else replicas)
+    if owner.kind == "Deployment":
         digest = hashlib.sha256(repr(template).encode()).digest()
         labels[TEMPLATE_HASH] = letters(int.from_bytes(digest[:8]), 9)
         stem = f"{stem}-{labels[TEMPLATE_HASH]}"
-        owner = _reference("apps/v1", "ReplicaSet", meta.namespace, stem)
-    names = (f"{stem}-{letters(number)}" for number in range(count))
-    return ControllerPods(tuple(_pod(name, template, meta.namespace, owner, labels) for name in names))
+        controller = ("ReplicaSet", stem)
+
+    def pod(_: int, number: int) -> NewPod:
+        return NewPod(f"{stem}-{letters(number)}", labels, controller=controller)
+
+    return Described((Role("", count, min(1, count), template, "spec.template", pod),))
 
 
-Maker = Callable[[Document], ControllerPods]
-
-MAKERS: Mapping[tuple[str, str], Maker] = MappingProxyType(
+MAKERS: Mapping[tuple[str, str], Callable[[Owner], Described]] = MappingProxyType(
     {
         ("apps", "Deployment"): _replicas,
         ("apps", "ReplicaSet"): _replicas,
         ("", "ReplicationController"): _replicas,
-        **{(kind.group, kind.kind): _of_kind for kind in KINDS.values()},
+        **{(kind.group, kind.kind): kind.describe for kind in KINDS.values()},
     }
 )
-"""(API group, kind) → what its controller would create. Other kinds are skipped: Volcano's Job, for example,
-is not the Job of batch."""
-
-
-def check_template(document: Document, template: Template, under: str) -> None:
-    """Raise Malformed if the API server would refuse pods of this template; `under` is its field."""
-    shapes.check_metadata(document, template.metadata, f"{under}.metadata")
-    shapes.check_spec(document, template.spec, f"{under}.spec")
-
-
-def _pod(
-    name: str,
-    template: Template,
-    namespace: str,
-    owner: OwnerReference,
-    labels: Mapping[str, str] = MappingProxyType({}),
-    annotations: Mapping[str, str] = MappingProxyType({}),
-) -> PodManifest:
-    meta = Metadata(
-        name=name,
-        namespace=namespace,
-        labels={**(template.metadata.labels or {}), **labels},
-        annotations={**(template.metadata.annotations or {}), **annotations},
-        owner_references=[owner],
-    )
-    return PodManifest(metadata=meta, spec=template.spec)
+"""(API group, kind) → the description of its pods. Other kinds are skipped: Volcano's Job, for example, is
+not the Job of batch."""
 
 
 # --- jobs that make other jobs -------------------------------------------------------------------
