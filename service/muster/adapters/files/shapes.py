@@ -27,6 +27,7 @@ from muster.dialects.objects import (
 )
 from muster.dialects.pods import requests
 from muster.dialects.quantities import Quantity
+from muster.dialects.reading import LABEL_KEY, NAME_PATTERN, OBJECT_NAME
 from muster.domain.words import did_you_mean
 
 T = TypeVar("T")
@@ -230,16 +231,13 @@ def _sentence(field: str, message: str, key: bool) -> str:
 
 # --- what the API server would refuse --------------------------------------------------------------
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-_LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAMED = "lower-case letters, digits, '-' and '.'"
 
 
 def check_metadata(document: Document, meta: Metadata, under: str = "metadata") -> None:
     """Raise Malformed if the API server would refuse these names or labels."""
     for field, name in (("name", meta.name), ("namespace", meta.namespace)):
-        if name and not _NAME.fullmatch(name):
+        if name and not OBJECT_NAME.fullmatch(name):
             raise document.malformed(f"{under}.{field}: expected {_NAMED}, got {shown(name)}")
     check_labels(document, f"{under}.labels", meta.labels or {})
 
@@ -277,9 +275,9 @@ def uid_of(kind: str, namespace: str, name: str) -> str:
 def check_labels(document: Document, field: str, labels: Mapping[str, str]) -> None:
     """Raise Malformed if the API server would refuse one of these labels."""
     for key, value in labels.items():
-        if not _KEY.fullmatch(key):
+        if not LABEL_KEY.fullmatch(key):
             raise document.malformed(f"{field}: expected label keys, got {shown(key)}")
-        if not _LABEL.fullmatch(value):
+        if value and not NAME_PATTERN.fullmatch(value):
             raise document.malformed(f"{field}[{key}]: expected a label's value, got {shown(value)}")
 
 
@@ -287,7 +285,7 @@ def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
     """Raise Malformed if there is no container, or if the API server does not accept a name."""
     if not spec.containers:
         raise document.malformed(f"{under}.containers: expected at least one container")
-    if spec.node_name and not _NAME.fullmatch(spec.node_name):
+    if spec.node_name and not OBJECT_NAME.fullmatch(spec.node_name):
         raise document.malformed(f"{under}.nodeName: expected {_NAMED}, got {shown(spec.node_name)}")
     for number, claim in enumerate(spec.resource_claims or ()):
         if bool(claim.resource_claim_name) == bool(claim.resource_claim_template_name):
@@ -297,7 +295,7 @@ def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
             expected = "expected one of resourceClaimName and resourceClaimTemplateName"
             raise document.malformed(f"{at}: {expected}")
     for number, container in enumerate(spec.containers):
-        if not _NAME.fullmatch(container.name):
+        if not OBJECT_NAME.fullmatch(container.name):
             raise document.malformed(
                 f"{under}.containers[{number}].name: expected {_NAMED}, got {shown(container.name)}"
             )
@@ -348,7 +346,7 @@ def with_whole_pod(spec: PodSpec) -> ResourceRequirements | None:
     of_manifest = spec.resources
     if of_manifest is None:
         return None
-    of_pod, of_containers = dict(of_manifest.requests or {}), _of_containers(spec)
+    of_pod, of_containers = dict(of_manifest.requests or {}), requests.of_containers(spec)
     for resource, limit in (of_manifest.limits or {}).items():
         if resource not in of_pod and (resource.startswith(_HUGE_PAGES) or not of_containers.get(resource)):
             of_pod[resource] = limit
@@ -412,7 +410,7 @@ def _check_whole_pod(document: Document, spec: PodSpec, resources: ResourceRequi
                 raise document.malformed(
                     f"{under}.{field}[{resource}]: expected cpu, memory or huge pages alone"
                 )
-    of_containers = _of_containers(spec)
+    of_containers = requests.of_containers(spec)
     for resource, request in (resources.requests or {}).items():
         request_value, least = quantities.billionths(request), of_containers.get(resource)
         most = quantities.billionths((resources.limits or {}).get(resource, request))
@@ -435,24 +433,6 @@ def _check_whole_pod(document: Document, spec: PodSpec, resources: ResourceRequi
                     f"{under}.limits[{resource}]: expected at least the limit of container {container.name}, "
                     f"got {shown(limit)}"
                 )
-
-
-def _of_containers(spec: PodSpec) -> dict[str, int]:
-    """Return the sum of the containers' requests, as kube-scheduler computes it."""
-    return requests.sum_of(
-        [_requests_of(container) for container in spec.containers or ()],
-        [
-            (_requests_of(container), container.restart_policy == "Always")
-            for container in spec.init_containers or ()
-        ],
-    )
-
-
-def _requests_of(container: Container) -> dict[str, int]:
-    resources = container.resources or ResourceRequirements()
-    amounts = {**(resources.limits or {}), **(resources.requests or {})}
-    values = ((resource, quantities.billionths(amount)) for resource, amount in amounts.items())
-    return {resource: value for resource, value in values if value is not None}
 
 
 def _is_native(resource: str) -> bool:

@@ -30,7 +30,7 @@ from muster.dialects.keys import SHARED_GPUS
 from muster.dialects.objects import Container, ContainerStatus, PodCondition, PodObject, PodSpec, PodStatus
 from muster.dialects.quantities import BILLION, Quantity
 from muster.dialects.reading import Fields, positive
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import GPU_MEM, Resources
@@ -135,6 +135,13 @@ def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus 
     if not amounts.causes:
         return amounts
     return replace(amounts, causes=tuple(replace(cause, where=object_name) for cause in amounts.causes))
+
+
+def of_containers(spec: PodSpec, settings: Settings = DEFAULTS) -> Amounts:
+    """Return the sum of the containers' requests, without the pod's overhead and requests as a whole."""
+    reader = _Reader(settings)
+    inits = [(reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
+    return sum_of([reader.requests(c) for c in spec.containers or ()], inits)
 
 
 @lru_cache(maxsize=1024)
