@@ -5,7 +5,6 @@ Facts that only a service has are missing: phases, reservations, and refusals of
 
 from __future__ import annotations
 
-import io
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -15,12 +14,10 @@ from typing import Any
 import msgspec
 
 from muster.adapters.asking.service import NoAnswer
-from muster.adapters.files import sources
-from muster.adapters.files.capture import text_of
 from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Outcome, Outcomes, Status, decide
 from muster.adapters.files.run import planner, read_cluster
-from muster.adapters.files.sources import BadInput
+from muster.adapters.files.sources import BadInput, Document
 from muster.adapters.kube.client import KubeError
 from muster.adapters.kube.decode import Undecodable
 from muster.adapters.status import nodes_of
@@ -47,8 +44,9 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
     """
     settings = Settings()
     try:
-        captured = text_of(read_cluster(kubeconfig, context).items, as_yaml=False)
-        cluster = cluster_of(sources.read(["-"], io.BytesIO(captured.encode())), settings)
+        items = read_cluster(kubeconfig, context).items
+        documents = [Document("the cluster", f"object {at}", item) for at, item in enumerate(items, start=1)]
+        cluster = cluster_of(documents, settings)
     except (KubeError, Undecodable) as problem:
         raise NoAnswer(str(problem)) from None
     except BadInput as problem:
