@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -73,7 +74,8 @@ def test_bytes_that_are_no_utf_8() -> None:
     assert msgspec.json.decode(bound_depth(b'{"a":"\xff"}')) == {"a": "�"}
 
 
-def test_all_that_can_be_read_of_a_pod_is() -> None:
+@pytest.mark.parametrize("text", [lambda value: json.dumps(value).encode(), lambda value: value])
+def test_all_that_can_be_read_of_a_pod_is(text: Callable[[Any], object]) -> None:
     broken = {
         "metadata": {"uid": "u", "labels": {"good": "1", "bad": 2}},
         "spec": {
@@ -81,12 +83,12 @@ def test_all_that_can_be_read_of_a_pod_is() -> None:
             "containers": [{"name": 3, "resources": {"limits": {"gpu": "1", "x": []}}}, 4],
         },
     }
-    pod, lost_paths = salvage(PodObject, json.dumps(broken).encode())
+    pod, lost = salvage(PodObject, text(broken))
     assert (pod.metadata.uid, pod.metadata.labels, pod.spec.node_name) == ("u", {"good": "1"}, "n")
     assert pod.spec.containers is not None
     assert pod.spec.containers[0].resources is not None
     assert pod.spec.containers[0].resources.limits == {"gpu": "1"}
-    assert lost_paths == [
+    assert [field.path for field in lost] == [
         "metadata.labels.bad",
         "spec.containers[0].name",
         "spec.containers[0].resources.limits.x",
@@ -96,4 +98,7 @@ def test_all_that_can_be_read_of_a_pod_is() -> None:
 
 @given(VALUES)
 def test_of_any_json_something_is_salvaged(value: Any) -> None:
-    salvage(PodObject, json.dumps(value).encode())
+    from_json, lost = salvage(PodObject, json.dumps(value).encode())
+    from_value, lost_of_value = salvage(PodObject, value)
+    assert from_value == from_json
+    assert [field.path for field in lost_of_value] == [field.path for field in lost]

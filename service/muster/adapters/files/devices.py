@@ -50,7 +50,7 @@ from muster.domain.pod import Pod
 from muster.domain.words import plural
 from muster.gangs.messages.calls import InTreeAnswer
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 Key = tuple[str, str]
 """Namespace and name."""
 Alternative = ExactRequest | SubRequest

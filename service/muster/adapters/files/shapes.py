@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from muster.adapters.files.sources import CLUSTER_WIDE, WORDS, Document, shown, type_name
+from muster.adapters.files.sources import CLUSTER_WIDE, WORDS, Document, shown
+from muster.adapters.kube.lenient import salvage
 from muster.dialects import quantities
 from muster.dialects.objects import (
     Container,
@@ -30,7 +31,7 @@ from muster.dialects.quantities import Quantity
 from muster.dialects.reading import LABEL_KEY, NAME_PATTERN, OBJECT_NAME
 from muster.domain.words import did_you_mean
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 Quantities = dict[str, Quantity]
 
@@ -55,14 +56,14 @@ class PodManifest(PodObject, frozen=True):
 class Template(_Shape, frozen=True):
     """A pod template."""
 
-    spec: Spec
+    spec: Spec = Spec()
     metadata: Metadata = Metadata()
 
 
 class PriorityClass(_Shape, frozen=True):
     """A PriorityClass of scheduling.k8s.io."""
 
-    value: int
+    value: int = 0
     metadata: Metadata = Metadata()
     global_default: bool | None = None
 
@@ -129,13 +130,8 @@ class LimitRange(_Shape, frozen=True):
 
 # --- conversion ------------------------------------------------------------------------------------
 
-_VALIDATION_ERROR = re.compile(r"(?P<said>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?", re.DOTALL)
-_GOT = re.compile(r"Expected `(?P<expected>[^`]*)`(?:, got `(?P<got>[^`]*)`)?(?P<range>.*)", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(\w+)`")
-_STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
-_MAX_NULLS = 1000
-
-Path = tuple[str | int, ...]
+_GOT = re.compile(r"Expected `(?P<expected>[^`]*)`(?:, got `(?P<got>[^`]*)`)?(?P<of_key> - at `key`.*)?")
+_ELEMENT = re.compile(r".*\[\d+\]")
 
 
 def convert(document: Document, shape: type[T], value: object = None, under: str = "") -> T:
@@ -147,83 +143,24 @@ def convert(document: Document, shape: type[T], value: object = None, under: str
         Malformed: The value does not have the shape. The message names the field.
     """
     value = document.value if value is None else value
-    for _ in range(_MAX_NULLS):
-        try:
-            return msgspec.convert(value, shape)
-        except msgspec.ValidationError as problem:
-            error = _VALIDATION_ERROR.fullmatch(str(problem))
-            assert error is not None
-            path = _path(value, error["path"] or "", error["said"])
-            if not ("got `null`" in error["said"] and not error["key"] and _without(value, path)):
-                field = ".".join(part for part in (under, _text_of(path)) if part)
-                raise document.malformed(_sentence(field, error["said"], bool(error["key"]))) from None
-        except RecursionError:
-            raise document.malformed("nested too deeply") from None
-    raise document.malformed("more nulls than can be left out")
+    try:
+        return msgspec.convert(value, shape)
+    except msgspec.ValidationError:
+        salvaged, lost = salvage(shape, value)
+    except RecursionError:
+        raise document.malformed("nested too deeply") from None
+    for path, problem in lost:
+        if not problem.endswith("got `null`") or _ELEMENT.fullmatch(path):
+            raise document.malformed(_sentence(f"{under}.{path}".strip("."), problem))
+    return salvaged
 
 
-def _path(value: object, text: str, message: str) -> Path:
-    """Return the path that msgspec names. It writes the keys of maps as `[...]`, so these are searched."""
-    missing, got = _MISSING.match(message), _GOT.match(message)
-
-    def is_it(inner: object) -> bool:
-        if missing:
-            return isinstance(inner, dict) and missing[1] not in inner
-        return got is None or got["got"] is None or type_name(inner) == WORDS.get(got["got"], got["got"])
-
-    steps = [step["field"] or step["index"] or None for step in _STEP.finditer(text)]
-    return _follow(value, steps, is_it) or tuple(step or "…" for step in steps)
-
-
-def _follow(value: object, steps: list[str | None], is_it: Callable[[object], bool]) -> Path | None:
-    """Return the first path along these steps (None: any key) to a value for which `is_it` holds."""
-    if not steps:
-        return () if is_it(value) else None
-    step, *later_steps = steps
-    if isinstance(value, list):
-        keys: list[str | int] = [int(step)] if step and step.isdecimal() else []
-    else:
-        keys = list(value) if step is None and isinstance(value, dict) else [step or ""]
-    for key in keys:
-        try:
-            inner = value[key]  # type: ignore[index]
-        except (KeyError, IndexError, TypeError):
-            continue
-        path = _follow(inner, later_steps, is_it)
-        if path is not None:
-            return (key, *path)
-    return None
-
-
-def _without(value: object, path: Path) -> bool:
-    """Remove the field, and return whether it was a field of an object."""
-    for step in path[:-1]:
-        value = value[step]  # type: ignore[index]
-    if path and isinstance(value, dict) and path[-1] in value:
-        del value[path[-1]]
-        return True
-    return False
-
-
-def _text_of(path: Path) -> str:
-    text = ""
-    for step in path:
-        plain = isinstance(step, str) and re.fullmatch(r"\w+", step)
-        text += f"[{step}]" if not plain else f".{step}" if text else str(step)
-    return text
-
-
-def _sentence(field: str, message: str, key: bool) -> str:
-    missing = _MISSING.match(message)
-    if missing:
-        return f"{field + '.' if field else ''}{missing[1]}: expected, but not given"
-    got = _GOT.fullmatch(message)
+def _sentence(field: str, problem: str) -> str:
+    got = _GOT.fullmatch(problem)
     if got is None:
-        return f"{field}: {message}" if field else message
+        return f"{field}: {problem}" if field else problem
     kinds = [WORDS.get(kind, kind) for kind in got["expected"].split(" | ") if kind != "null"]
-    expected = " or ".join(kinds) + got["range"]
-    if key:
-        expected = f"keys that are {expected}"
+    expected = f"{'keys that are ' if got['of_key'] else ''}{' or '.join(kinds)}"
     return f"{field}: expected {expected}" + (
         f", got {WORDS.get(got['got'], got['got'])}" if got["got"] else ""
     )

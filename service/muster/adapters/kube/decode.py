@@ -264,12 +264,11 @@ class _Pods(Resource[PodObject]):
         try:
             pod = super()._item(text, in_part)
         except Unreadable as problem:  # a bound pod takes its GPUs anyway
-            pod, lost_paths = salvage(PodObject, bound_depth(bytes(text)))
+            pod, lost = salvage(PodObject, bound_depth(bytes(text)))
             if not (in_part and pod.metadata.uid and pod.spec.node_name):
                 raise
-            log.warning(
-                "bound pod read in part", pod=named(pod.metadata), lost=lost_paths[:4], error=str(problem)
-            )
+            paths = [field.path for field in lost[:4]]
+            log.warning("bound pod read in part", pod=named(pod.metadata), lost=paths, error=str(problem))
         if len(text) > LARGE_BYTES:
             pod = bounds.bounded(pod, self.settings)
             if pod.spec.node_name:  # summed up already here, on the thread that decodes it, and remembered

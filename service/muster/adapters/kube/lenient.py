@@ -10,8 +10,9 @@ There is no recursion and no loop over single bytes: numpy counts the brackets. 
 
 from __future__ import annotations
 
+import re
 import types
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import numpy as np
@@ -37,6 +38,8 @@ _LAST[list(b"cdefCDEF")] = True
 S = TypeVar("S", bound=msgspec.Struct)
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
+_JSON = (bytes, msgspec.Raw)
+_WORD = re.compile(r"\w+")
 
 
 def bound_depth(text: bytes) -> bytes:
@@ -91,60 +94,78 @@ def _replace_half_pairs(codes: Codes, text: bytes) -> None:
         codes[halves + 2 + place] = _REPLACEMENT[place]
 
 
-def salvage(shape: type[S], text: bytes | msgspec.Raw) -> tuple[S, list[str]]:
-    """Return an object with each readable field, and the paths of the unreadable fields.
+class Lost(NamedTuple):
+    """An unreadable field: its path, and what msgspec says of its value."""
+
+    path: str
+    problem: str
+
+
+def salvage(shape: type[S], value: object) -> tuple[S, list[Lost]]:
+    """Return an object with each readable field, and the unreadable fields. `value` is JSON, or what was read
+    of JSON or YAML.
 
     An unreadable field has its default. Inner objects, members of maps and elements of lists are salvaged in
-    the same way, if they are structs. No exception is raised: for a text that is no object, all fields have
+    the same way, if they are structs. No exception is raised: for a value that is no object, all fields have
     their defaults.
     """
-    lost_paths: list[str] = []
-    return _struct(shape, text, "", lost_paths), lost_paths
+    lost: list[Lost] = []
+    salvaged = _value(shape, value, "", lost)
+    return (salvaged if isinstance(salvaged, shape) else shape()), lost
 
 
-def _struct(shape: type[S], text: bytes | msgspec.Raw, path: str, lost_paths: list[str]) -> S:
-    members = _decode(_members, text)
-    if members is None:
-        lost_paths.append(path)
-        return shape()
-    values = {}
-    for field in msgspec.structs.fields(shape):
-        raw = members.get(field.encode_name)
-        if raw is not None:
-            value = _value(field.type, raw, f"{path}.{field.encode_name}".strip("."), lost_paths)
-            if value is not msgspec.UNSET:
-                values[field.name] = value
-    return shape(**values)
-
-
-def _value(kind: Any, text: msgspec.Raw, path: str, lost_paths: list[str]) -> Any:
-    """Return the value of this type; UNSET if `text` has no such value."""
+def _value(kind: Any, value: object, path: str, lost: list[Lost]) -> Any:
+    """Return the value of this type; UNSET if there is no such value."""
     try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        pass
-    for part in _options(kind):
-        if isinstance(part, type) and issubclass(part, msgspec.Struct):
-            return _struct(part, text, path, lost_paths)
-        if get_origin(part) is list and (elements := _decode(_elements, text)) is not None:
-            of = get_args(part)[0]
-            items = [_value(of, raw, f"{path}[{number}]", lost_paths) for number, raw in enumerate(elements)]
-            return [item for item in items if item is not msgspec.UNSET]
-        if get_origin(part) is dict and (members := _decode(_members, text)) is not None:
-            of = get_args(part)[1]
-            pairs = {key: _value(of, raw, f"{path}.{key}", lost_paths) for key, raw in members.items()}
-            return {key: item for key, item in pairs.items() if item is not msgspec.UNSET}
-    lost_paths.append(path)
-    return msgspec.UNSET
+        if isinstance(value, _JSON):
+            return msgspec.json.decode(value, type=kind)
+        return msgspec.convert(value, kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        problem, lost_before = str(error), len(lost)
+    salvaged = next(filter(None, (_parts(part, value, path, lost) for part in _options(kind))), None)
+    if salvaged is None or len(lost) == lost_before:
+        lost.append(Lost(path, problem))
+        return msgspec.UNSET
+    return salvaged[0]
+
+
+def _parts(kind: Any, value: object, path: str, lost: list[Lost]) -> tuple[Any] | None:
+    """Return the value with its readable parts; None if it is no object, map or list as the type asks."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        if (members := _inside(dict, value)) is None:
+            return None
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        pairs = (
+            (fields[key].name, _value(fields[key].type, item, _path_of(path, key), lost))
+            for key, item in members.items()
+            if key in fields
+        )
+        return (kind(**{name: item for name, item in pairs if item is not msgspec.UNSET}),)
+    if get_origin(kind) is list and (elements := _inside(list, value)) is not None:
+        (of,) = get_args(kind)
+        items = [_value(of, item, f"{path}[{number}]", lost) for number, item in enumerate(elements)]
+        return ([item for item in items if item is not msgspec.UNSET],)
+    if get_origin(kind) is dict and (members := _inside(dict, value)) is not None:
+        of = get_args(kind)[1]
+        pairs = ((key, _value(of, item, _path_of(path, key), lost)) for key, item in members.items())
+        return ({key: item for key, item in pairs if item is not msgspec.UNSET},)
+    return None
+
+
+def _path_of(path: str, key: object) -> str:
+    """Return the path of a member."""
+    return f"{path}.{key}".strip(".") if _WORD.fullmatch(str(key)) else f"{path}[{key}]"
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], text: bytes | msgspec.Raw) -> Any:
-    """Return the decoded value; None if the decoder fails."""
+def _inside(kind: type, value: object) -> Any:
+    """Return the members of an object, or the elements of a list; None for another value."""
+    if not isinstance(value, _JSON):
+        return value if isinstance(value, kind) else None
     try:
-        return decoder.decode(text)
+        return (_members if kind is dict else _elements).decode(value)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return None
