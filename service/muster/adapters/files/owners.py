@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from muster.adapters.files import shapes
 from muster.adapters.files.sources import Document, Key
-from muster.adapters.files.templates import RUNTIMES, TRAINER, is_ray_job, is_train_job
+from muster.adapters.files.templates import RUNTIMES, TRAINER, makes_jobs
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs.subgroups import Topologies
 from muster.dialects.jobs import slips
@@ -44,7 +44,7 @@ class Owners:
         runtime = document.group == TRAINER and document.kind in RUNTIMES
         if runtime:
             self.runtimes.append(document.name)
-        if runtime or is_train_job(document) or is_ray_job(document):
+        if runtime or makes_jobs(document):
             self.makers[document.key] = shapes.stored(document, CustomObject).metadata
             return True
         kind = KINDS.get(document.kind)

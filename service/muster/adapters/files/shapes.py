@@ -18,6 +18,7 @@ from muster.adapters.files.sources import CLUSTER_WIDE, WORDS, Document, shown
 from muster.adapters.kube.lenient import salvage
 from muster.dialects import quantities
 from muster.dialects.objects import (
+    ApiObject,
     Container,
     Metadata,
     NodeObject,
@@ -36,10 +37,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 Quantities = dict[str, Quantity]
 
 
-class _Shape(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
-    """A struct of an API object. As in `dialects.objects`, fields that it does not name are skipped."""
-
-
 class Spec(PodSpec, frozen=True):
     """A pod's spec as a manifest has it: with the names of its priority class and runtime class."""
 
@@ -53,14 +50,14 @@ class PodManifest(PodObject, frozen=True):
     spec: Spec = Spec()
 
 
-class Template(_Shape, frozen=True):
+class Template(ApiObject, frozen=True):
     """A pod template."""
 
     spec: Spec = Spec()
     metadata: Metadata = Metadata()
 
 
-class PriorityClass(_Shape, frozen=True):
+class PriorityClass(ApiObject, frozen=True):
     """A PriorityClass of scheduling.k8s.io."""
 
     value: int = 0
@@ -68,20 +65,20 @@ class PriorityClass(_Shape, frozen=True):
     global_default: bool | None = None
 
 
-class RuntimeScheduling(_Shape, frozen=True):
+class RuntimeScheduling(ApiObject, frozen=True):
     """`scheduling` of a RuntimeClass."""
 
     node_selector: dict[str, str] | None = None
     tolerations: list[PodToleration] | None = None
 
 
-class Overhead(_Shape, frozen=True):
+class Overhead(ApiObject, frozen=True):
     """`overhead` of a RuntimeClass."""
 
     pod_fixed: Quantities | None = None
 
 
-class RuntimeClass(_Shape, frozen=True):
+class RuntimeClass(ApiObject, frozen=True):
     """A RuntimeClass of node.k8s.io."""
 
     metadata: Metadata = Metadata()
@@ -89,7 +86,7 @@ class RuntimeClass(_Shape, frozen=True):
     overhead: Overhead | None = None
 
 
-class Limit(_Shape, frozen=True):
+class Limit(ApiObject, frozen=True):
     """An entry of `spec.limits` of a LimitRange."""
 
     type: str = ""
@@ -105,13 +102,13 @@ class Limit(_Shape, frozen=True):
         return bool(self.min or self.max or self.max_limit_request_ratio)
 
 
-class LimitRangeSpec(_Shape, frozen=True):
+class LimitRangeSpec(ApiObject, frozen=True):
     """`spec` of a LimitRange."""
 
     limits: list[Limit] | None = None
 
 
-class LimitRange(_Shape, frozen=True):
+class LimitRange(ApiObject, frozen=True):
     """A LimitRange of a namespace."""
 
     metadata: Metadata = Metadata()

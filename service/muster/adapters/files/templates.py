@@ -22,6 +22,7 @@ from muster.adapters.files.sources import Document, Key, Object, items, part, sh
 from muster.dialects.gangs.podgroups import COSCHEDULING_API
 from muster.dialects.kinds.description import Described, NewPod, Owner, Role, bounded, letters
 from muster.dialects.kinds.table import KINDS
+from muster.dialects.kinds.table import MAKERS as JOB_MAKERS
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
 from muster.dialects.pods.pods import TEMPLATE_HASH
 
@@ -170,24 +171,19 @@ def with_children(documents: Sequence[Document]) -> Iterator[Document]:
     objects = {document.key: document for document in documents}
     for document in documents:
         yield document
-        if document.key in parents:
+        if document.key in parents or not makes_jobs(document):
             continue
-        if is_ray_job(document):
-            yield from _of_ray_job(document)
-        elif is_train_job(document):
-            for child in _of_train_job(document, _runtime(document, objects)):
-                if child.key not in objects:
-                    yield child
+        if document.kind == "RayJob":
+            children = _of_ray_job(document)
+        else:
+            children = _of_train_job(document, _runtime(document, objects))
+        yield from (child for child in children if child.key not in objects)
 
 
-def is_ray_job(document: Document) -> bool:
-    """Return whether the document is a RayJob."""
-    return document.group == "ray.io" and document.kind == "RayJob"
-
-
-def is_train_job(document: Document) -> bool:
-    """Return whether the document is a TrainJob."""
-    return document.group == TRAINER and document.kind == "TrainJob"
+def makes_jobs(document: Document) -> bool:
+    """Return whether the document is a RayJob or a TrainJob."""
+    group, _ = JOB_MAKERS.get(document.kind, ("", ()))
+    return document.group == group != ""
 
 
 # --- RayJob ----------------------------------------------------------------------------------------
