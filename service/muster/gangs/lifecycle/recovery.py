@@ -204,7 +204,6 @@ class Clock:
     def interrupted(self, resource: str) -> None:
         """Pause all timers: the watch of this resource is interrupted."""
         self._state.interrupted.setdefault(resource, self._state.now)
-        self._state.timers.pause()
 
     def resumed(self, resource: str) -> None:
         """Note that a watch is back. When no watch is interrupted any more, postpone all deadlines.

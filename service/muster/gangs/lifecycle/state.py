@@ -52,7 +52,7 @@ class State:
         """The open question of each planner."""
         self.numbers = itertools.count(1)
         """Generations: numbers of plans and refusals, over all gangs."""
-        self.timers = Timers(self.gangs, lambda: self.now)
+        self.timers = Timers(self.gangs, lambda: self.now, self.interrupted)
         self.publisher = Publisher(settings, self.timers, self.numbers, lambda: self.active)
         self.queue = SchedulingQueue(self.ledger, settings.extras_s)
         self.to_group: dict[NameKey, None] = {}

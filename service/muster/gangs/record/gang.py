@@ -408,18 +408,21 @@ def blocks(gang: Gang) -> tuple[Cause, ...]:
 class Timers:
     """The timers of all gangs. A gang has one timer of each kind; setting a timer again moves it."""
 
-    def __init__(self, gangs: Mapping[str, Gang], now: Callable[[], float]) -> None:
+    def __init__(
+        self, gangs: Mapping[str, Gang], now: Callable[[], float], interrupted: Mapping[str, float]
+    ) -> None:
         self._gangs = gangs
         self.now = now
+        self._interrupted = interrupted
+        """As `State.interrupted`."""
         self._heap: list[tuple[float, str, Timer]] = []
-        self._set_at: dict[tuple[str, Timer], float] | None = None
-        """(key, timer) → when the timer was set while a watch was interrupted; None while all watches work.
-        """
+        self._set_at: dict[tuple[str, Timer], float] = {}
+        """(key, timer) → when the timer was set while a watch was interrupted."""
 
     def set(self, gang: Gang, when: float, timer: Timer = Timer.PHASE) -> None:
         """Set the gang's timer to expire at `when`."""
         gang.timers[timer] = when
-        if self._set_at is not None:
+        if self._interrupted:
             self._set_at[gang.key, timer] = self.now()
         heapq.heappush(self._heap, (when, gang.key, timer))
 
@@ -442,10 +445,10 @@ class Timers:
 
         The timer keeps the time at which it was set.
         """
-        set_at = (self._set_at or {}).get((before.key, timer))
+        set_at = self._set_at.get((before.key, timer), -math.inf)
         self.set(gang, before.timers[timer], timer)
-        if self._set_at is not None:
-            self._set_at[gang.key, timer] = -math.inf if set_at is None else set_at
+        if self._interrupted:
+            self._set_at[gang.key, timer] = set_at
 
     def next(self) -> float | None:
         """Return when the first timer expires; None if none is set."""
@@ -465,17 +468,12 @@ class Timers:
             del gang.timers[timer]
             yield gang, timer
 
-    def pause(self) -> None:
-        """Note that the cluster cannot be seen from now on, until `postpone`."""
-        if self._set_at is None:
-            self._set_at = {}
-
     def postpone(self, seconds: float) -> None:
         """Postpone all timers by the seconds in which the cluster could not be seen.
 
         A timer that was set in this time is postponed only by the time since it was set.
         """
-        set_at, self._set_at = self._set_at or {}, None
+        set_at, self._set_at = self._set_at, {}
         for gang in self._gangs.values():
             for timer, when in gang.timers.items():
                 since_set = self.now() - set_at.get((gang.key, timer), -math.inf)
