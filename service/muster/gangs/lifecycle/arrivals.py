@@ -55,10 +55,8 @@ class Change:
             case Phase.COLLECTING if gang.group.waits_for is not None:
                 if not 0 < self.present < gang.group.needed:
                     return False
-                if self.after is None:
-                    return True
                 # While nothing runs, the owner does not matter: owners are assigned when enough are there.
-                return self._comes_alike(gang) if gang.group.bound else self._alike(gang)
+                return self.after is None or self._waits_in(gang, owned=bool(gang.group.bound))
             case Phase.RUNNING if not gang.group.unbound:
                 return self.present > 0 and (self.after is None or bool(self.after.node))
             case _:
@@ -75,7 +73,9 @@ class Change:
             return False
         if self.present == gang.group.size and not gang.group.ambiguous:
             return False  # the last one that is expected
-        return self._joins(gang) or (gang.phase in _MAY_LEAVE and self.leaves())
+        if self.before is not None and self.before.present:
+            return gang.phase in _MAY_LEAVE and self.leaves()
+        return self._waits_in(gang, alike=gang.phase is not Phase.INVALID)
 
     def leaves(self) -> bool:
         """Return whether a waiting member goes while other members stay."""
@@ -87,30 +87,18 @@ class Change:
             and (self.after is None or not (self.after.present or self.after.node))
         )
 
-    def _comes_alike(self, gang: Gang) -> bool:
-        """Return whether a new pod asks for its gang the same as another member."""
-        return self._comes(gang) and self._alike(gang)
+    def _waits_in(self, gang: Gang, owned: bool = True, alike: bool = True) -> bool:
+        """Return whether the pod waits for a node and may be a member of the gang.
 
-    def _alike(self, gang: Gang) -> bool:
+        `owned`: one of the gang's owners must own it. `alike`: it must ask for its gang the same as another
+        member.
+        """
         return (
             self.after is not None
             and self.after.present
             and not self.after.node
-            and not self.after.causes
-            and self.after.claim in gang.group.claims
-        )
-
-    def _joins(self, gang: Gang) -> bool:
-        if self.before is not None and self.before.present:
-            return False
-        return self._comes(gang) if gang.phase is Phase.INVALID else self._comes_alike(gang)
-
-    def _comes(self, gang: Gang) -> bool:
-        return (
-            self.after is not None
-            and self.after.present
-            and not self.after.node
-            and self.after.owner in gang.group.owners
+            and (not owned or self.after.owner in gang.group.owners)
+            and (not alike or (not self.after.causes and self.after.claim in gang.group.claims))
         )
 
 
@@ -561,13 +549,8 @@ class PodHandler:
         if change.is_one_of_many(gang):
             _members_moving(self._state, gang, change)
             return True
-        permitted = gang.in_phase
-        if (
-            isinstance(permitted, Permitted)
-            and (pod is not None and pod.node and pod.uid in permitted.awaited)
-            and len(permitted.awaited) > 1
-        ):
-            bindings.member_bound(self._state, gang, permitted, pod.uid)
+        if pod is not None and pod.node and pod.uid in gang.awaited and len(gang.awaited) > 1:
+            bindings.member_bound(self._state, gang, pod.uid)
             return True
         unaffected = change.leaves_in_place(gang)
         gang.stale |= unaffected

@@ -77,9 +77,10 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool =
         reconciliation.reconcile(state, gang)
 
 
-def member_bound(state: State, gang: Gang, permitted: Permitted, uid: str) -> None:
+def member_bound(state: State, gang: Gang, uid: str) -> None:
     """Note that one of several awaited members was bound. Enough members may be bound now."""
-    del permitted.awaited[uid]
+    assert isinstance(gang.in_phase, Permitted)
+    del gang.in_phase.awaited[uid]
     gang.stale, gang.bound_since_count = True, gang.bound_since_count + 1
     if gang.was_complete:
         return
