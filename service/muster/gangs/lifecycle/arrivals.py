@@ -361,7 +361,8 @@ class PodHandler:
             owners = {pod_state.owner for pod_state in (before, after) if pod_state is not None}
             self.regroup({name for name in names if not self._counted_later(name, owners)})
         while state.roster.begun:
-            for gang in self._gangs_of(state.roster.begun.pop()):
+            gangs = self._gangs_of(state.roster.begun.pop())
+            for gang in gangs if any(gang.group.unbound for gang in gangs) else ():
                 gang.stale = True
                 state.recount_soon(gang)
         if usage_before is not None and self._is_lost(before, pod, usage_before):

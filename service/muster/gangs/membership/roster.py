@@ -43,12 +43,10 @@ class Roster:
         self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
         """PodGroup → UID → the pod as it is without the PodGroup."""
         self._owners: dict[NameKey, Owners] = {}
-        self._waiting: Counter[NameKey] = Counter()
-        """Name → present pods that are not bound."""
         self.begun: set[NameKey] = set()
-        """Names with an owner whose first pod began to run while other pods wait. A reader removes the names.
+        """Names with an owner whose first pod began to run. A reader removes the names.
 
-        The waiting pods may belong to another incarnation now.
+        Waiting pods may belong to another incarnation now.
         """
         self._names_of: dict[str, Counter[NameKey]] = {}
         """Owner → its pods by name."""
@@ -113,7 +111,7 @@ class Roster:
             key = name_key(pod)
             self.pods[pod.uid] = pod
             self._named[key][pod.uid] = pod
-            if pod.started and not before.started and self._owners[key].begins(pod) and self._waiting[key]:
+            if pod.started and not before.started and self._owners[key].begins(pod):
                 self.begun.add(key)
             return set()
         touched = self._drop(pod.uid)
@@ -163,9 +161,6 @@ class Roster:
             del names[key]
         if not names:
             del self._names_of[pod.owner]
-        self._waiting[key] += more * (pod.present and not pod.node)
-        if not self._waiting[key]:
-            del self._waiting[key]
         for whose in (pod.owner, None):
             self._present[key, whose] += more * pod.present
             if not self._present[key, whose]:
