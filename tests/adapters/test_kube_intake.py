@@ -21,7 +21,6 @@ from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.messages.inputs import (
     Input,
-    NamespaceGone,
     NamespaceSeen,
     NodeGone,
     NodeSeen,
@@ -311,12 +310,14 @@ async def test_of_a_namespace_the_labels_count(bench: Bench) -> None:
     await bench.intake.on_namespace(*team(None))
     await bench.intake.on_namespace("team-a", None)
     await bench.intake.on_namespace("team-b", None)
-    assert bench.kinds() == [NamespaceSeen, NamespaceSeen, NamespaceGone]
-    first, second, _ = bench.events
+    assert bench.kinds() == [NamespaceSeen, NamespaceSeen, NamespaceSeen]
+    first, second, gone = bench.events
     assert isinstance(first, NamespaceSeen)
     assert (first.name, first.labels) == ("team-a", (("env", "b"), ("team", "a")))
     assert isinstance(second, NamespaceSeen)
     assert second.labels == ()
+    assert isinstance(gone, NamespaceSeen)
+    assert (gone.name, gone.labels) == ("team-a", None)
 
 
 async def test_a_pod_group_comes_and_goes(bench: Bench) -> None:

@@ -102,9 +102,8 @@ class Coordinator:
                 self._pods.group_seen(key, None)
             case inputs.JobSeen(_, uid, succeeded):
                 self._pods.job_seen(uid, succeeded)
-            case inputs.NamespaceSeen() | inputs.NamespaceGone():
-                labels = change.labels if isinstance(change, inputs.NamespaceSeen) else None
-                self.state.ledger.existing_pods.see_namespace(change.name, labels)
+            case inputs.NamespaceSeen(_, name, labels):
+                self.state.ledger.existing_pods.see_namespace(name, labels)
             case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
             case inputs.DeviceClaimSeen(_, claim):

@@ -44,7 +44,6 @@ from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.gangs.messages.inputs import (
     Input,
-    NamespaceGone,
     NamespaceSeen,
     PodGone,
     PodGroupGone,
@@ -265,13 +264,11 @@ class Intake:
 
     async def on_namespace(self, name: str, obj: NamespaceObject | None) -> None:
         """Take in a namespace's change, and pass it on if its labels changed."""
-        if obj is None:
-            if self._namespaces.pop(name, None) is not None:
-                await self._put(NamespaceGone(time.monotonic(), name))
-            return
-        labels = peers.labels_of(obj.metadata.labels)
-        if self._namespaces.get(name) != labels:
+        labels = peers.labels_of(obj.metadata.labels) if obj is not None else None
+        before = self._namespaces.pop(name, None)
+        if labels is not None:
             self._namespaces[name] = labels
+        if before != labels:
             await self._put(NamespaceSeen(time.monotonic(), name, labels))
 
     async def _read_node(self, name: str) -> None:

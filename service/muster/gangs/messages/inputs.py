@@ -76,19 +76,12 @@ class JobSeen:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSeen:
-    """The present labels of a namespace. Terms of pod affinity select namespaces by labels."""
+    """The present labels of a namespace; None if it is gone. Terms of pod affinity select namespaces by
+    labels."""
 
     now: float
     name: str
-    labels: Labels
-
-
-@dataclass(frozen=True, slots=True)
-class NamespaceGone:
-    """A namespace was deleted."""
-
-    now: float
-    name: str
+    labels: Labels | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +195,6 @@ ClusterChange = (
     | PodGroupGone
     | JobSeen
     | NamespaceSeen
-    | NamespaceGone
     | VolumeClaimSeen
     | DeviceClaimSeen
     | PoliciesSeen
