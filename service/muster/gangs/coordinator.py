@@ -92,8 +92,9 @@ class Coordinator:
             case inputs.PodGone(_, uid):
                 self._pods.gone(uid)
             case inputs.NodeSeen() | inputs.NodeGone():
-                self._nodes.changed(change)
-                name = change.node.name if isinstance(change, inputs.NodeSeen) else change.name
+                node = change.node if isinstance(change, inputs.NodeSeen) else None
+                name = change.name if isinstance(change, inputs.NodeGone) else change.node.name
+                self._nodes.changed(name, node)
                 self._pods.differences.node_changed(name)
             case inputs.PodGroupSeen(_, group):
                 self._pods.group_seen(group.key, group)

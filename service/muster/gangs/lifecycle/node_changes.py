@@ -7,14 +7,13 @@ node must not wait for ever.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from itertools import takewhile
 
 from muster.domain.node import Node
+from muster.domain.rate import Rate
 from muster.domain.sentences import unhealthy_sentence
 from muster.gangs.capacity.ledger import is_equal_for_plans, is_same_for, labels_of_domains
 from muster.gangs.lifecycle import planning, reconciliation
 from muster.gangs.lifecycle.state import State
-from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Plan, Planned, Reserving, Trigger
@@ -42,24 +41,21 @@ class NodeHandler:
         self._gangs_of = gangs_of
         self._problems: dict[str, str] = {}
         """Node → the message that was last reported about it."""
-        self._renamed: dict[str, float] = {}
-        """Node → when all gangs were last planned again because this node changed its domains. The oldest
-        comes first."""
+        self._renames = Rate(0.0, clock=lambda: state.now)
+        """How often all gangs are planned again because a node changed its domains."""
         self._rename_due: dict[str, float] = {}
-        """Node that changed its domains again since then → when all gangs are planned again for this change.
-        """
+        """Node that changed its domains again → when all gangs are planned again for this change."""
         self._wakes: dict[str, tuple[float, int]] = {}
         """Node → since when its changes are counted, and their number."""
         self._later: dict[str, float] = {}
         """Node → when its changes may help gangs again."""
 
-    def changed(self, change: inputs.NodeSeen | inputs.NodeGone) -> None:
-        """Take in a node that appeared, changed or went. Plans on it that are not permitted become void."""
-        state = self._state
-        name = change.node.name if isinstance(change, inputs.NodeSeen) else change.name
-        before = state.ledger.nodes.get(name)
-        if isinstance(change, inputs.NodeSeen):
-            changed, verb = state.ledger.set_node(change.node), "changed"
+    def changed(self, name: str, after: Node | None) -> None:
+        """Take in a node that appeared or changed; None if it is gone. Plans on it that are not permitted
+        become void."""
+        state, before = self._state, self._state.ledger.nodes.get(name)
+        if after is not None:
+            changed, verb = state.ledger.set_node(after), "changed"
         else:
             changed, verb = state.ledger.drop_node(name), "is gone"
             self._problems.pop(name, None)
@@ -68,19 +64,18 @@ class NodeHandler:
         if not changed:
             return
         late = self._helps_later(name)
-        after = state.ledger.nodes.get(name)
         # Nodes may be in other domains of constraints, or may no longer be eligible.
         if _differ(before, after, lambda node: (node.labels, node.taints, node.unschedulable)) and not late:
             state.ledger.existing_pods.changes.everything = True
-        if isinstance(change, inputs.NodeSeen):
-            self.report_problems(change.node)
-            if before is not None and before.hands_out is not change.node.hands_out:
+        if after is not None:
+            self.report_problems(after)
+            if before is not None and before.hands_out is not after.hands_out:
                 self._say_anew(name)
-            if before is not None and is_equal_for_plans(before, change.node):
+            if before is not None and is_equal_for_plans(before, after):
                 return
         for gang in self._planned_on(name):
             if (plan := gang.plan) is not None and not holds(state, plan, before, after):
-                is_new = after is not None and gang.leave_out(name, plan.pods.values(), change.now)
+                is_new = after is not None and gang.leave_out(name, plan.pods.values(), state.now)
                 why = f"node {name} {verb}"
                 reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, learnt=is_new)
         state.retained.release_taken(name)
@@ -164,13 +159,11 @@ class NodeHandler:
         This rarely helps, so each node may do it once in `numbers_s`. A further change takes effect after
         that time.
         """
-        for_s = self._state.settings.numbers_s
-        for node in [*takewhile(lambda node: self._renamed[node] + for_s <= self._state.now, self._renamed)]:
-            del self._renamed[node]
-        if name in self._renamed:
-            self._rename_due[name] = self._renamed[name] + for_s
+        if (due := self._renames.due(name)) > self._state.now:
+            self._rename_due[name] = due
         else:
-            self._renamed[name] = self._state.now
+            self._renames.forget()
+            self._renames.charge(name, self._state.settings.numbers_s)
             planning.capacity_freed(self._state, anywhere=True)
 
     def _say_anew(self, node: str) -> None:
