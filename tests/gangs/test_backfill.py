@@ -171,7 +171,7 @@ def test_a_gang_that_no_pod_that_ends_can_help_gets_none(cause: Cause, reserved:
 def reserved_nodes(world: World) -> set[str]:
     """The nodes that are reserved."""
     reservation = world.coordinator.state.backfill.current
-    return set(reservation.nodes) if reservation is not None else set()
+    return set(reservation.wants) if reservation is not None else set()
 
 
 def owner(world: World) -> str:

@@ -288,7 +288,7 @@ def test_a_backfill_reservation_hides_nothing_from_what_was_lost(gpus: int, phas
     world.wait(600)
     reservation = world.coordinator.state.backfill.current
     assert reservation is not None
-    (lost_uid,) = (uid for uid in world.pods if world.pods[uid].node in reservation.nodes)
+    (lost_uid,) = (uid for uid in world.pods if world.pods[uid].node in reservation.wants)
     world.gone(lost_uid)
     world.see(member("g9", gpus=gpus, created=30.0))
     assert world.phase() == phase

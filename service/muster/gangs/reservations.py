@@ -50,11 +50,6 @@ class BackfillReservation:
     resources: Mapping[str, Resources] = field(default_factory=dict, hash=False)
     """Node → other resources that the gang would take."""
 
-    @property
-    def nodes(self) -> frozenset[str]:
-        """Return the names of the reserved nodes."""
-        return frozenset(self.wants)
-
     def hides_from(self, gang: Gang) -> bool:
         """Return whether the gang must not use these nodes.
 
@@ -252,7 +247,7 @@ class Backfill:
 
     def _end_current(self) -> None:
         assert self.current is not None
-        self._ledger.gain(self.current.nodes)
+        self._ledger.gain(self.current.wants)
         self.current = None
 
     def _wait_anew(self, key: str) -> None:

@@ -104,7 +104,7 @@ def owners(usages: Iterable[PodGpus], gangs: Mapping[str, Gang]) -> tuple[Owner,
 def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
     """Return the details of a gang."""
     places = tuple(_places(ledger, gang))
-    excluded = sorted(gang.exclusions.items(), key=_node)
+    excluded = sorted(gang.exclusions.items(), key=lambda item: item[0][1])
     refused = tuple(Refused(node, exclusion.plugin, exclusion.message) for (_, node), exclusion in excluded)
     return GangDetails(view, places, gang.group.present - len(places), refused)
 
@@ -121,10 +121,6 @@ def _places(ledger: Ledger, gang: Gang) -> Iterator[PodGpus]:
 
 def _pod_gpus(usage: Usage, gang: str, pod: str, reserved: bool) -> PodGpus:
     return PodGpus(gang, pod, usage.node, usage.gpus, usage.unindexed_gpus, usage.units, reserved)
-
-
-def _node(item: tuple[tuple[object, str], object]) -> str:
-    return item[0][1]
 
 
 _NOBODY = ("", "")
