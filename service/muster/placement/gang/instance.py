@@ -37,7 +37,7 @@ from muster.placement.gang.on_node import unusable_gpus
 from muster.placement.gang.rules import Rules
 from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.gpus.damage import Prices, is_priced, prices_of
-from muster.placement.gpus.node_rules import NodeRule, allowed, decided, searched_domains
+from muster.placement.gpus.node_rules import NodeRule, allowed, searched_domains
 from muster.placement.gpus.slices import Asks, ask_of, slice_room
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE, WithoutGpus
@@ -284,7 +284,7 @@ def _room_under(rule: NodeRule, shape: Shape, r: int, room: Ints, free: Ints) ->
             for n in range(room_before, 0, -1)
         ]
         domains = searched_domains(rule, shape, free_mask)
-        may_fit = (p for p in alone if allowed(rule, p, domains) or not decided(rule, p, domains))
+        may_fit = (p for p in alone if allowed(rule, p, domains) is not False)
         most = next((packing[r] for packing in may_fit), 0)
         members[(room == room_before) & (free == free_mask)] = most
     return members

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from muster.domain.request import Role
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts, memory_in
 from muster.placement.gang.instance import Counts, Instance, amounts_of
-from muster.placement.gpus.node_rules import NodeRule, allowed, decided, searched_domains
+from muster.placement.gpus.node_rules import NodeRule, allowed, searched_domains
 from muster.placement.gpus.slices import (
     Asks,
     Gpu,
@@ -231,9 +231,9 @@ def _under_rules(
 def _filter_by_rule(
     packings: tuple[Counts, ...], rule: NodeRule, domains: Counts, complete: bool
 ) -> Packings:
-    allowed_packings = [packing for packing in packings if allowed(rule, packing, domains)]
-    complete &= all(decided(rule, packing, domains) for packing in packings)
-    return _listed(allowed_packings, len(rule.gpus), complete=complete)
+    verdicts = [allowed(rule, packing, domains) for packing in packings]
+    allowed_packings = [packing for packing, verdict in zip(packings, verdicts, strict=True) if verdict]
+    return _listed(allowed_packings, len(rule.gpus), complete=complete and None not in verdicts)
 
 
 def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Packings]]:

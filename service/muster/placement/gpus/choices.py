@@ -35,7 +35,7 @@ from muster.placement.gpus.gpusets import (
     that_matter,
 )
 from muster.placement.gpus.links import NO_LINK, rings
-from muster.placement.gpus.node_rules import NodeRule, Spread, allowed, decided, lying_in, searched_domains
+from muster.placement.gpus.node_rules import NodeRule, Spread, allowed, lying_in, searched_domains
 from muster.placement.gpus.slices import (
     THOUSANDTH,
     UNFILLED,
@@ -255,9 +255,9 @@ def _narrow(
     if rule is not None and rule.binds_domains:
         domains = (searched_domains(rule, shape, mask) for mask in candidates.ways.all.tolist())
         pairs = list(zip(candidates.packing.tolist(), domains, strict=True))
-        is_allowed = {(m, gpus): allowed(rule, packings[m], gpus) for m, gpus in set(pairs)}
-        complete &= all(decided(rule, packings[m], gpus) for m, gpus in is_allowed)
-        candidates = candidates.select(np.array([is_allowed[pair] for pair in pairs], bool))
+        verdicts = {(m, gpus): allowed(rule, packings[m], gpus) for m, gpus in set(pairs)}
+        complete &= None not in verdicts.values()
+        candidates = candidates.select(np.array([verdicts[pair] is True for pair in pairs], bool))
     for cost in context.costs:
         candidates = candidates.select(
             least_of(candidates.packing, cost_of(cost, node, candidates.ways, context))
@@ -342,8 +342,9 @@ def sets_under(
     members. A domain counts if existing members do not touch it.
     """
     domains = searched_domains(rule, shape, free & usable)
-    if not allowed(rule, packing, domains):
-        return (), decided(rule, packing, domains)
+    verdict = allowed(rule, packing, domains)
+    if not verdict:
+        return (), verdict is not None
     if not rule.binds_domains and not rule.touched:
         size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
         anywhere: Spread = (None,) * len(packing)

@@ -108,47 +108,43 @@ def _apart(packing: Counts, blocks: Counts, repelled: Counts) -> bool:
     return not first or not second or first == second == 1 == sum(packing[b] for b in blocks if b in repelled)
 
 
-def free_by_domain(shape: Shape, free: int) -> Counts:
+def _free_by_domain(shape: Shape, free: int) -> Counts:
     """Return the number of free GPUs in each domain of the shape."""
     return tuple((free & domain).bit_count() for domain in shape.domains)
 
 
-def _order(rule: NodeRule, by_domain: Counts) -> list[int]:
-    """Return the domains in the order of the search: the fullest first, if the rule treats all alike.
+def searched_domains(rule: NodeRule, shape: Shape, gpus: int) -> Counts:
+    """Return the number of these GPUs in each domain, in the order of the search: the fullest first, if the
+    rule treats all domains alike.
 
     So nodes and GPU sets that differ only in the order of their domains are searched once.
     """
+    by_domain = _free_by_domain(shape, gpus)
+    return by_domain if rule.tells_domains_apart else tuple(sorted(by_domain, reverse=True))
+
+
+def _order(rule: NodeRule, by_domain: Counts) -> Sequence[int]:
+    """Return the domains in the order of `searched_domains`."""
     domains = range(len(by_domain))
-    return sorted(domains, key=lambda domain: 0 if rule.tells_domains_apart else -by_domain[domain])
+    return domains if rule.tells_domains_apart else sorted(domains, key=lambda domain: -by_domain[domain])
 
 
-def searched_domains(rule: NodeRule, shape: Shape, gpus: int) -> Counts:
-    """Return the number of these GPUs in each domain, in the order of the search."""
-    by_domain = free_by_domain(shape, gpus)
-    return tuple(by_domain[domain] for domain in _order(rule, by_domain))
-
-
-def allowed(rule: NodeRule, packing: Counts, domains: Counts) -> bool:
-    """Return whether the node may take the packing; false if that stays unknown. `domains` are the free GPUs,
+def allowed(rule: NodeRule, packing: Counts, domains: Counts) -> bool | None:
+    """Return whether the node may take the packing; None if that stays unknown. `domains` are the free GPUs,
     as `searched_domains` returns them.
     """
-    return rule.admits(packing) and (
-        not rule.binds_domains or _searched(rule, packing, domains)[0] is not None
-    )
-
-
-def decided(rule: NodeRule, packing: Counts, domains: Counts) -> bool:
-    """Return whether it is proven that the node may take the packing, or that it may not."""
-    return not rule.admits(packing) or not rule.binds_domains or _searched(rule, packing, domains)[1]
+    if not rule.admits(packing) or not rule.binds_domains:
+        return rule.admits(packing)
+    ways, proven = _searched(rule, packing, domains)
+    return ways is not None if proven else None
 
 
 def lying_in(rule: NodeRule, packing: Counts, shape: Shape, gpus: int) -> Spread:
     """Return how the members of an allowed packing lie in these GPUs."""
     spread: list[Counts | tuple[Counts, ...] | None] = [None] * len(packing)
     if rule.binds_domains:
-        by_domain = free_by_domain(shape, gpus)
-        order = _order(rule, by_domain)
-        ways, _ = _searched(rule, packing, tuple(by_domain[domain] for domain in order))
+        order = _order(rule, _free_by_domain(shape, gpus))
+        ways, _ = _searched(rule, packing, searched_domains(rule, shape, gpus))
         assert ways is not None, "the packing is not allowed"
         own_ways = [tuple(way[order.index(domain)] for domain in range(len(order))) for way in ways]
         placed_blocks = [block for block, _ in _items(rule, packing)]
