@@ -14,10 +14,12 @@ from functools import lru_cache
 import numpy as np
 
 from muster.domain.node import BOARD_GPUS
-from muster.placement.cluster.columns import Columns, Ints, gpu_counts
+from muster.placement.cluster.columns import Columns, Ints, gpu_counts, values_in
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.instance import Instance
+from muster.placement.gang.on_node import node_kinds
+from muster.placement.gang.packings import distinct
 from muster.placement.gpus.costs import Cost, GpuWays, NodeContext, cost_of
 from muster.placement.gpus.damage import damage_to_pools
 from muster.placement.gpus.gpusets import links_over
@@ -26,9 +28,6 @@ from muster.placement.search.plan import NodeShare
 
 RAIL_SETS = "rail-sets on these nodes"
 """How the level is decided."""
-
-_Kind = tuple[tuple[int, ...], Shape, int, int, NodeContext, bool, bool]
-"""The properties of a node that decide its choices: its rails as bits, and the arguments of `_equal_sets`."""
 
 
 def all_gpus(existing: ExistingMembers, rows: Ints, masks: Ints) -> tuple[Ints, Ints]:
@@ -43,14 +42,7 @@ def all_gpus(existing: ExistingMembers, rows: Ints, masks: Ints) -> tuple[Ints, 
 
 def rails_on(view: Columns, rows: Ints, masks: Ints) -> int:
     """Return the network rails of these GPUs as a bit mask. Rails that are not known are left out."""
-    return int(np.bitwise_or.reduce(_rails_of(view.rails[:, rows], masks)))
-
-
-def _rails_of(rails: Ints, masks: Ints) -> Ints:
-    """Return [mask] the rails of the GPUs in each mask as a bit mask. `rails` is [GPU, mask or 1]."""
-    gpus = np.arange(len(rails))[:, None]
-    rails_by_mask: Ints = np.bitwise_or.reduce(rails * (masks >> gpus & 1))
-    return rails_by_mask
+    return int(np.bitwise_or.reduce(values_in(view.rails[:, rows], masks), axis=None))
 
 
 def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence[NodeShare]:
@@ -71,16 +63,18 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
     rails_before = fixed_rails | rails_on(view, rows[has_choice], masks[has_choice])
     if fixed_rails == rails_before or len(np.unique(all_gpus(existing, rows, masks)[0])) < 2:
         return shares
-    kind_by_share = {at: _kind(instance, shares[at]) for at in np.flatnonzero(has_choice).tolist()}
-    choices_by_kind = {kind: _choices(kind) for kind in set(kind_by_share.values())}
-    rails = _fewest(fixed_rails, [of_choice for _, of_choice in choices_by_kind.values()])
+    at = np.flatnonzero(has_choice)
+    spread = np.array([any(shares[i].spread) for i in at.tolist()])
+    kinds = np.stack([*node_kinds(instance, rows[at]), *view.rails[:, rows[at]], masks[at], spread])
+    kind_of_node, first = distinct(kinds)
+    choices_by_kind = [_choices(instance, shares[i]) for i in at[first].tolist()]
+    rails = _fewest(fixed_rails, [of_choice for _, of_choice in choices_by_kind])
     if rails.bit_count() == rails_before.bit_count():
         return shares
+    masks_after = [int(choices[of_choice & ~rails == 0][0]) for choices, of_choice in choices_by_kind]
     changed = list(shares)
-    for at, kind in kind_by_share.items():
-        choices, of_choice = choices_by_kind[kind]
-        mask = int(choices[of_choice & ~rails == 0][0])
-        changed[at] = replace(shares[at], gpus=replace(shares[at].gpus, mask=mask))
+    for i, kind in zip(at.tolist(), kind_of_node.tolist(), strict=True):
+        changed[i] = replace(shares[i], gpus=replace(shares[i].gpus, mask=masks_after[kind]))
     return changed
 
 
@@ -99,21 +93,18 @@ def _fewest(fixed_rails: int, rails_by_kind: Sequence[Ints]) -> int:
     return int(sets[gpu_counts(sets).argmin()])
 
 
-def _kind(instance: Instance, share: NodeShare) -> _Kind:
+def _choices(instance: Instance, share: NodeShare) -> tuple[Ints, Ints]:
+    """Return [choice] the sets of GPUs that the node may give for this share, and the rails of each as a bit
+    mask.
+    """
+    view = instance.columns
     rule, shape, free = instance.node_rule(share.row)
-    wide = bool(instance.columns.topology.in_wide[share.row])
+    # Preferences of roles bind members to NVLink domains too, but the rules of this instance lack them.
     binds_domains = any(share.spread) or (rule is not None and rule.binds_domains)
+    wide = bool(view.topology.in_wide[share.row])
     context = NodeContext(instance.costs or (Cost.NVLINK_DOMAINS,), wide, rule)
-    rails = tuple(instance.columns.rails[:, share.row].tolist())
-    return rails, shape, free, share.gpus.mask, context, binds_domains, instance.prices is not None
-
-
-def _choices(kind: _Kind) -> tuple[Ints, Ints]:
-    """Return [choice] the sets of GPUs that a node of this kind may give, and the rails of each as a bit
-    mask."""
-    rails, *equal_to = kind
-    masks = _equal_sets(*equal_to)
-    return masks, _rails_of(np.array(rails)[:, None], masks)
+    masks = _equal_sets(shape, free, share.gpus.mask, context, binds_domains, instance.prices is not None)
+    return masks, np.bitwise_or.reduce(values_in(view.rails[:, [share.row]], masks))
 
 
 @lru_cache(maxsize=1 << 10)

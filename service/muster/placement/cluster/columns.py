@@ -164,9 +164,9 @@ def gpu_counts(masks: Ints) -> Ints:
     return counts
 
 
-def memory_in(memory: Ints, masks: Ints | int) -> Ints:
-    """Return [GPU, row] int64: the units of each GPU that is in the mask of its row, 0 for the others."""
-    return memory * (masks >> np.arange(len(memory))[:, None] & 1)
+def values_in(values: Ints, masks: Ints | int) -> Ints:
+    """Return [GPU, row] int64: the value of each GPU that is in the mask of its row, 0 for the others."""
+    return values * (masks >> np.arange(len(values))[:, None] & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,9 @@ class Columns:
     There is a line for each index that a GPU serving slices has on any node.
     """
     rails: Ints
-    """[GPU index, row] int64: the network rail of each GPU of a board of eight, as a bit; 0 if not known."""
+    """[GPU index, row] int64: the network rail of each GPU as a bit, as `Node.rail_by_gpu` says; 0 if not
+    known.
+    """
     others: dict[str, Ints]
     """Free amounts of further resources by name, [row] int64. A resource is read when `free` is first called
     for it.

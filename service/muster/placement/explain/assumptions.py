@@ -38,8 +38,8 @@ from muster.placement.cluster.columns import (
     Ints,
     Profile,
     free_amounts,
-    memory_in,
     memory_of,
+    values_in,
 )
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.topology import Codes, place_of
@@ -151,7 +151,7 @@ def _all_memory(view: Columns) -> Ints:
     of_shape = np.zeros((lines, len(view.shapes)), np.int64)
     for i, shape in enumerate(view.shapes):
         of_shape[: len(shape.memory), i] = shape.memory[:lines]
-    return memory_in(of_shape[:, view.shape], view.totals[0])
+    return values_in(of_shape[:, view.shape], view.totals[0])
 
 
 def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:

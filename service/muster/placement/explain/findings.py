@@ -15,7 +15,7 @@ from muster.domain.levels import preset_with, scope_meant
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role, Scope
 from muster.domain.words import GPU_MEMORY
-from muster.placement.cluster.columns import CPU, GPU, Bools, Columns, memory_in
+from muster.placement.cluster.columns import CPU, GPU, Bools, Columns, values_in
 from muster.placement.cluster.topology import INSIDE, NARROW
 from muster.placement.explain.assumptions import Assumption, AssumptionKind, World, free_of
 from muster.placement.explain.conflict import Conflict
@@ -178,7 +178,7 @@ class _Findings(RefusalFacts):
                     free = (int(view.free_gpus[row]) & mask).bit_count()
                     fit = free // role.gpus if role.gpus else int(room[row])
                     if role.slice:
-                        memory = memory_in(view.gpu_memory[:, [row]], mask)
+                        memory = values_in(view.gpu_memory[:, [row]], mask)
                         fit = int(slice_room(memory, ask_of(role))[0])
                     members += min(int(room[row]), fit)
         return members

@@ -19,7 +19,7 @@ from muster.domain.reasons import Relaxation
 from muster.domain.request import Request, Role
 from muster.domain.topology import bits, mask_of
 from muster.domain.words import GPU_MEMORY
-from muster.placement.cluster.columns import GPU, LARGEST, Columns, Ints, gpu_counts, memory_in
+from muster.placement.cluster.columns import GPU, LARGEST, Columns, Ints, gpu_counts, values_in
 from muster.placement.cluster.fabric import ALL_GPUS
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Assumption, AssumptionKind, World, binds_members
@@ -310,7 +310,7 @@ class _Search:
                 for of in (view, empty)
             )
             return free_now[None], free_if_empty[None]
-        free_now, free_if_empty = (memory_in(of.gpu_memory[:, rows], mask) for of in (view, empty))
+        free_now, free_if_empty = (values_in(of.gpu_memory[:, rows], mask) for of in (view, empty))
         # If the indices of taken GPUs are unknown, these GPUs must become free, not their memory.
         return free_now, np.where(view.unindexed[rows] == 0, free_if_empty, free_now)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.request import Role
-from muster.placement.cluster.columns import Bools, Ints, gpu_counts, memory_in
+from muster.placement.cluster.columns import Bools, Ints, gpu_counts, values_in
 from muster.placement.gang.instance import Counts, Instance, amounts_of
 from muster.placement.gpus.node_rules import NodeRule, allowed, searched_domains
 from muster.placement.gpus.slices import (
@@ -89,7 +89,7 @@ def packings_on(
     if masks is not None:
         free = free & masks
         gpus = np.minimum(gpu_counts(free), gpus)
-        memory = memory_in(memory, masks)
+        memory = values_in(memory, masks)
         for r, role in enumerate(instance.roles):
             caps[r] = np.minimum(caps[r], gpus // role.gpus) if role.gpus else caps[r]
             caps[r] = np.minimum(caps[r], slice_room(memory, ask_of(role))) if role.slice else caps[r]
