@@ -130,9 +130,10 @@ def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: N
 
     Packings that take equal GPUs have equal choices, unless a rule treats their members differently.
     """
-    table = np.array(packings, np.int64).reshape(len(packings), len(asks))
-    first, like = _distinct_demands(asks, table)
-    if len(first) == len(packings) or (context.rule is not None and context.rule.binds_domains):
+    if len(packings) < 2 or (context.rule is not None and context.rule.binds_domains):
+        return _choices(asks, packings, node, context)
+    first, like = _distinct_demands(asks, np.array(packings, np.int64))
+    if len(first) == len(packings):
         return _choices(asks, packings, node, context)
     own_choices = _choices(asks, tuple(packings[m] for m in first.tolist()), node, context)
     begins = np.searchsorted(own_choices.packing, np.arange(len(first)))
@@ -188,7 +189,7 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) ->
     # A member of several GPUs has one slice on each GPU. So packings with equal numbers of such members are
     # solved together.
     several = packings[:, sliced] * (gpus > 1)
-    for key in np.unique(several, axis=0):
+    for key in sorted({*map(tuple, several.tolist())}):
         group = np.flatnonzero((several == key).all(axis=1))
         slots = tuple(places[group].max(axis=0).tolist())
         if len(shared) * prod(n + 1 for n in slots) > MAX_FILLING_STEPS:

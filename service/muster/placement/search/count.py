@@ -329,6 +329,8 @@ class _RegionBounds:
 
     instance: Instance
     scopes: tuple[str, ...]
+    need: Counts
+    """The members of each role."""
     quorum: QuorumRule | None
     rows: Ints
     code: Ints
@@ -341,24 +343,20 @@ class _RegionBounds:
     @classmethod
     def of(cls, instance: Instance, scopes: tuple[str, ...]) -> _RegionBounds | None:
         """Return the regions; None if no region has a node that may host members."""
-        region = regions(instance, scopes, instance.need)
+        need = instance.need
+        region = regions(instance, scopes, need)
         rows = np.flatnonzero(region != NOWHERE)
         if not len(rows):
             return None
         code = region[rows]
-        upper = by_sums(instance, rows, code, instance.need)
-        return cls(instance, scopes, _quorum(instance), rows, code, upper, np.zeros_like(upper))
+        upper = by_sums(instance, rows, code, need)
+        return cls(instance, scopes, need, _quorum(instance), rows, code, upper, np.zeros_like(upper))
 
     def with_lower(self) -> _RegionBounds:
         """Return the regions with lower bounds, if no rule binds members to each other."""
         if not self.instance.binds_only_by_scopes or self.instance.sliced or self.quorum is not None:
             return self
         return replace(self, lower=by_filling(self.instance, self.rows, self.code, self.need))
-
-    @property
-    def need(self) -> Counts:
-        """The members of each role."""
-        return self.instance.need
 
     @property
     def active(self) -> list[int]:
@@ -375,8 +373,8 @@ class _RegionBounds:
         role.
         """
         if counts is None:
-            counts = tuple(members * (r == self.active[0]) for r in range(len(self.need)))
-            counts = counts if len(self.active) == 1 else ()
+            active = self.active
+            counts = tuple(members * (r in active) for r in range(len(self.need))) if len(active) == 1 else ()
         row = int(self.rows[self.code == code][0])
         return Fit(members, _name(self.instance, self.scopes, row), True, counts)
 
@@ -392,12 +390,18 @@ class _RegionBounds:
         Where the bounds by sums differ, closer bounds come from the packings of the nodes. Between equal
         bounds, the region with the lower code comes first.
         """
-        promising, decided = self.upper >= max(min_upper, int(self.lower.max())), self.upper == self.lower
+        decided = self.upper == self.lower
+        order = np.argsort(-self.upper, kind="stable")
+        # No region after the first decided region holds more members.
+        order = order[: 1 + int(np.append(decided[order], True).argmax())]
+        promising = order[self.upper[order] >= max(min_upper, int(self.lower.max()))]
         by_code = {
-            code: _RegionBound(code, int(self.upper[code]))
-            for code in np.flatnonzero(promising & decided).tolist()
+            code: _RegionBound(code, int(self.upper[code])) for code in promising[decided[promising]].tolist()
         }
-        inside = (promising & ~decided)[self.code]
+        undecided = promising[~decided[promising]]
+        if not len(undecided):
+            return [*by_code.values()], True
+        inside = np.isin(self.code, undecided)
         need = self.need if self.quorum is None else self.quorum.need_in_model
         problem, complete = coarse_problem(self.instance, self.rows[inside], need, (), self.code[inside])
         if problem.classes:

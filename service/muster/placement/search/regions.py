@@ -13,10 +13,10 @@ NOWHERE = -1
 
 
 def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
-    """Return [row] int64: the region of each node, from 0 in natural order of domains; NOWHERE for none.
+    """Return [row] int64: the code of each node's region, in natural order of domains; NOWHERE for none.
 
-    A node is in no region if it lacks a domain, or if it hosts no member. Domains inside a node are not
-    regions: single_node.py handles them.
+    Some codes may have no node. A node is in no region if it lacks a domain, or if it hosts no member.
+    Domains inside a node are not regions: single_node.py handles them.
     """
     view = instance.columns
     active = [r for r, count in enumerate(need) if count]
@@ -33,13 +33,10 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
             touched_parts = [part[member.row] for member in instance.existing.members]
             usable &= np.isin(part, touched_parts) if holding else False
         parts.append(part)
-    rows = np.flatnonzero(usable)
-    code = np.zeros(len(rows), np.int64)
-    for part in parts:
-        code = renumbered(code * (int(part.max(initial=0)) + 1) + part[rows])
-    region = np.full(len(view.names), NOWHERE)
-    region[rows] = code
-    return region
+    code, *further = parts or [np.zeros(len(usable), np.int64)]
+    for part in further:
+        code = renumbered(np.where(usable, code * (int(part.max(initial=0)) + 1) + part, 0))
+    return np.where(usable, code, NOWHERE)
 
 
 # Runs of equal codes
