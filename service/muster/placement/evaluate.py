@@ -54,8 +54,8 @@ def objective(
     plan = Plan(request, members, view)
     parts, gpus = plan.parts, plan.parts.masks.any() or any(plan.parts.existing.masks.values())
     value = Objective(**{row.field: row.count(plan) for row in VALUES})
-    asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
-    for scope in narrow_to_wide(view.levels, asked):
+    scopes = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
+    for scope in narrow_to_wide(view.levels, scopes):
         common = parts.common(scope)
         if common and (scope != Scope.GPU or gpus):
             return value, scope, f"{scope} {min(common, key=natural)}"
@@ -88,12 +88,12 @@ def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Co
     """Return the nodes of the plan where the gang has several GPUs and no link between GPUs is known."""
     if all(shape.topology.is_known for shape in view.shapes):
         return ()
-    there, (rows, masks, _) = existing_of(view, request).masks, used_gpus(view, members)
+    existing_masks, (rows, masks, _) = existing_of(view, request).masks, used_gpus(view, members)
     return tuple(
         sorted(
             view.names[row]
             for row, mask in zip(rows.tolist(), masks.tolist(), strict=True)
-            if mask and (mask | there.get(row, 0)).bit_count() > 1
+            if mask and (mask | existing_masks.get(row, 0)).bit_count() > 1
             if not view.states[row].node.topology.is_known
         )
     )
@@ -129,8 +129,8 @@ class Plan:
         """
         view, parts = self.view, self.parts
         lines = (view.shape[parts.rows], view.free_gpus[parts.rows], parts.masks)
-        there = (parts.existing.masks.get(row, 0) for row in parts.rows.tolist())
-        kinds = Counter(zip(*(line.tolist() for line in lines), there, strict=True))
+        existing_masks = (parts.existing.masks.get(row, 0) for row in parts.rows.tolist())
+        kinds = Counter(zip(*(line.tolist() for line in lines), existing_masks, strict=True))
         return [(_worth(view.shapes[shape], *gpus), nodes) for (shape, *gpus), nodes in kinds.items()]
 
     @cached_property
@@ -148,7 +148,7 @@ class Plan:
         """Return for each preference of roles the first of its scopes that holds them."""
         reached = []
         for preference in self.request.role_preferences:
-            running = tuple(stay for stay in self.request.running if stay.role in preference.roles)
+            running = tuple(pod for pod in self.request.running if pod.role in preference.roles)
             members = [member for member in self.members if member.role in preference.roles]
             parts = Plan(replace(self.request, running=running), members, self.view).parts
             scope = next((scope for scope in preference.scopes if parts.common(scope)), None)
@@ -264,11 +264,11 @@ def _of_slices(view: Columns, row: int, members: Sequence[MemberPlacement]) -> i
                 Usage(member.uid, name, Resources(), mask_of(member.gpus), units=member.units)
             )
 
-    def spoilt(state: NodeState) -> int:
+    def damage_of_slices(state: NodeState) -> int:
         whole = fragmentation(shape, state.free_gpus)
         return fragmentation(shape, state.free_gpus, state.free_memory) - whole
 
-    return spoilt(after) - spoilt(before)
+    return damage_of_slices(after) - damage_of_slices(before)
 
 
 @dataclass(frozen=True)
@@ -334,9 +334,9 @@ class TouchedParts:
             for (shape, mask), nodes in alike.items()
         )
 
-    def _touched_by(self, stay: BoundMember) -> set[str]:
+    def _touched_by(self, member: BoundMember) -> set[str]:
         topology = self.view.topology
-        known = topology.parts(stay.row, Scope.NVLINK_DOMAIN)
-        if stay.unknown:
+        known = topology.parts(member.row, Scope.NVLINK_DOMAIN)
+        if member.unknown:
             return {name for name, _ in known} if len(known) == 1 else set()
-        return topology.touched(stay.row, stay.running.gpus)
+        return topology.touched(member.row, member.running.gpus)

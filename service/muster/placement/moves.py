@@ -107,7 +107,7 @@ def _request_of_one(request: Request, plan: Placed, member: MemberPlacement, nod
         replace(role, members=(members[member.uid],) if role.name == member.role else ())
         for role in request.roles
     )
-    running = [stay for stay in request.running if stay.node == node]
+    running = [pod for pod in request.running if pod.node == node]
     for place in plan.members:
         if place.node == node:
             running.append(Running(members[place.uid], place.role, node, mask_of(place.gpus)))

@@ -167,9 +167,7 @@ def _by_rounds(members: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -
 
 
 def _in_passes(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
-    """Return the members that are accepted in this order. The others are tried again as
-    long as that helps.
-    """
+    """Return the members accepted in this order. The others are tried again as long as that helps."""
     order, remaining = list[MemberPlacement](), list(queue)
     while remaining:
         waiting = []

@@ -216,9 +216,7 @@ class Columns:
     There is a line for each index that a GPU serving slices has on any node.
     """
     rails: Ints
-    """[GPU index, row] int64: the network rail of each GPU as a bit, as `Node.rail_by_gpu` says; 0 if not
-    known.
-    """
+    """[GPU index, row] int64: the network rail of the GPU (`Node.rail_by_gpu`) as a bit; 0 if not known."""
     others: dict[str, Ints]
     """Free amounts of further resources by name, [row] int64. A resource is read when `free` is first called
     for it.

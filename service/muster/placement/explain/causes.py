@@ -114,9 +114,7 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
 
 
 def _nodes_excluded(conflict: Conflict, role: Role, reason: str) -> NodesExcluded:
-    """Return the nodes that offer the role's GPU resource and have room, but refuse the role
-    for this reason.
-    """
+    """Return the nodes with the role's GPU resource and room that refuse the role for this reason."""
     refusals = conflict.assumptions.refused[role.name]
     rows = refusals[reason] & (conflict.world().room[role.name] > 0)
     if resource_missing(role) in refusals:
@@ -416,9 +414,7 @@ def _share_covered(conflict: Conflict, world: World, rows: Ints, resource: str) 
 
 
 def _demand(world: World, resource: str) -> int:
-    """Return how much of the resource the gang needs at least: for the smallest members, as
-    many as must fit.
-    """
+    """Return how much of the resource the smallest members need, as many of them as must fit."""
     amounts = sorted((amount_of(role, resource), len(role.members)) for role in world.request.roles)
     demand, missing = 0, world.target
     for amount, members in amounts:

@@ -61,7 +61,7 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The assumptions `obstacles` forbid the gang reduced to `roles` (all of Kind.ROLE).
+    """The assumptions `obstacles` forbid the gang reduced to `roles` (all of `AssumptionKind.ROLE`).
 
     No role and no obstacle can be removed: without it the gang fits. `oracle` answers further questions.
     """

@@ -62,9 +62,7 @@ def on_row(
 
 
 def node_kinds(instance: Instance, rows: Ints) -> Ints:
-    """Return [property, node] int64. Nodes with equal columns have equal GPUs and equal costs
-    of GPU choices.
-    """
+    """Return [property, node] int64. Nodes with equal columns have equal GPUs and costs of GPU choices."""
     view = instance.columns
     lines: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], instance.rules.in_node[rows]]
     lines += [view.promised[rows], view.topology.in_wide[rows]]

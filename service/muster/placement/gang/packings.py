@@ -152,9 +152,8 @@ def _packed(
     asks = instance.asks
     units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
     names, demand = _demand_by_resource(instance.roles)
-    useful = np.minimum(
-        np.maximum(0, _free(instance, rows, names)), demand.T @ caps
-    )  # members cannot use more
+    free_amounts = np.maximum(0, _free(instance, rows, names))
+    useful = np.minimum(free_amounts, demand.T @ caps)  # members cannot use more
     index, first = distinct(np.concatenate([caps, useful, units * 2 + whole]))
     table = packed(asks, caps[:, first], demand.T, useful[:, first], units[:, first], whole[:, first])
     if table is None:

@@ -98,7 +98,7 @@ class Rules:
         if existing.masks:
             elsewhere = np.delete(elsewhere, list(existing.masks))
         code = view.shape[elsewhere] * 2 + in_wide[elsewhere]
-        for line in (*(labelled for labelled, _, _ in self.apart), *(most for most, _ in self.limits)):
+        for line in (*(nodes for nodes, _, _ in self.apart), *(most for most, _ in self.limits)):
             values, dense = np.unique(line[elsewhere], return_inverse=True)
             code = np.unique(code * len(values) + dense, return_inverse=True)[1]
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
@@ -120,7 +120,7 @@ class Rules:
             () if wide else tuple(self.one_domain_blocks),
             self.node_most,
             (self.domain_most,) * domains if self.domain_most >= 0 else (),
-            apart=tuple((first, repelled) for labelled, first, repelled in self.apart if labelled[row]),
+            apart=tuple((first, repelled) for nodes, first, repelled in self.apart if nodes[row]),
             limits=tuple((members, int(most[row])) for most, members in self.limits if most[row] < LARGEST),
         )
 

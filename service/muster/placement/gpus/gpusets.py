@@ -189,8 +189,7 @@ def _in_order(union: int, sizes: tuple[int, ...]) -> list[int]:
 
 
 TABLED_GPUS = 8
-"""Shapes with at most this many GPUs have one table for all masks of free GPUs: 3^8 =
-6,561 pairs for 8 GPUs.
+"""Shapes with at most this many GPUs have one table for all masks of free GPUs: 3^8 = 6,561 pairs for 8 GPUs.
 """
 
 

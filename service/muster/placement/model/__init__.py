@@ -1,6 +1,6 @@
 """Model the problem: arrays of classes and patterns, the bound, and CP-SAT on the core that the bound leaves.
 
-A problem is arrays over five axes. An example with two racks and five nodes:
+The arrays of a problem have these axes. An example with two racks and five nodes:
 
     part of scope rack      rack 0                    rack 1
     cell                    cell 0                    cell 1

@@ -203,9 +203,7 @@ def levels_of(problem: Problem, level: Level | None) -> list[Level]:
 
 
 def _members_placed(variables: Variables) -> None:
-    """Place all members of each role. If the gang may be partial, place as many members as the
-    variable says.
-    """
+    """Place all members of each role, or as many as the variable says if the gang may be partial."""
     cells: dict[int, list[int]] = {}
     for v, g in enumerate(variables.group.tolist()):
         cell = variables.groups[g].cell

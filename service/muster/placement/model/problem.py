@@ -1,8 +1,8 @@
 """Describe the problem as the model sees it: nodes in classes, the patterns of each kind of node, and the
 rules that bind members to parts.
 
-The package shows the axes of the arrays. With 20,000 nodes, no code here may loop over classes in Python. The
-rules themselves are in gang/constraints, with the constraints that make them.
+The docstring of the package shows the axes of the arrays. With 20,000 nodes, no code here may loop over
+classes in Python. The rules themselves are in gang/constraints, with the constraints that make them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-ByRow = Ints
 ByCell = Ints
 ByClass = Ints
 ByPart = Ints
@@ -49,7 +48,9 @@ class Patterns:
     valid: Bools
     """[kind, pattern] Whether the pattern exists. The other entries are padding."""
     nodes: ByPattern
-    """1, or 0 on a node with existing members."""
+    """How many further nodes the pattern touches: 1, or 0 on a node that existing members touch already. It
+    is also 0 for a pattern without GPUs, if only members with GPUs count.
+    """
     weakest: ByPattern
     """The weakest link, in MB/s."""
     gpus: ByPattern
@@ -113,7 +114,7 @@ class Problem:
     """The number of nodes."""
     begin: ByClass
     """Where the nodes of the class begin in `rows`."""
-    rows: ByRow
+    rows: Ints
     """The rows of the nodes in `Columns`, class after class."""
     open: Bools
     """[class, pattern] Whether the pattern is not excluded."""
@@ -142,7 +143,7 @@ class Problem:
         inside = classes[:, None]
         return self.open & (inside if touching_none is None else inside | touching_none[self.kind])
 
-    def without_gpus(self, scopes: Collection[str]) -> Bools:
+    def classes_without_gpus(self, scopes: Collection[str]) -> Bools:
         """Return [class] bool: whether no open pattern of the class touches a part of these scopes."""
         if not self.gpu_only_scopes.issuperset(scopes) or not scopes:
             return np.zeros(self.classes, bool)

@@ -101,9 +101,7 @@ def decide(
 
 
 def feasible(problem: Problem, budget: Budget) -> Solution:
-    """Return any solution of the problem that keeps the decided levels, or the proof that no
-    solution exists.
-    """
+    """Return any solution that keeps the decided levels, or the proof that no solution exists."""
     return _solve(_core(problem, None, None, inf), None, 1, budget)
 
 
@@ -138,9 +136,7 @@ def most_members(
 
 
 def couplings(problem: Problem) -> list[Coupling]:
-    """Return the constraints over all nodes of the problem: the members of each role, and the
-    decided levels.
-    """
+    """Return the constraints over all nodes: the members of each role, and the decided levels."""
     constraints = [
         Coupling(problem.patterns.counts[:, :, role], need, equal=problem.exact)
         for role, need in enumerate(problem.need)
@@ -228,7 +224,7 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
     if problem.rules:
         return _Core(upper, core, old_classes, None)
     if counted - {scope}:
-        return _Core(upper, core, old_classes, core.without_gpus(counted))
+        return _Core(upper, core, old_classes, core.classes_without_gpus(counted))
     if scope is None or limit is None:
         return _Core(upper, core, old_classes, np.ones(core.classes, bool))
     part = core.part(scope)
@@ -239,7 +235,7 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
     if parts_left <= 0:
         core, again = core.narrowed(core.open_patterns_of(pooled & (parts_left == 0), scope))
         old_classes, pooled = old_classes[again], pooled[again]
-    pooled |= core.without_gpus((scope,))
+    pooled |= core.classes_without_gpus((scope,))
     return _Core(upper, replace(core, at_most={**core.at_most, scope: parts_left}), old_classes, pooled)
 
 

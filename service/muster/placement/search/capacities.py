@@ -93,9 +93,7 @@ class DomainCapacities:
 
     @cached_property
     def cumulative_capacity(self) -> Ints:
-        """[node] The members that the node and the larger nodes of its domain hold together (a
-        prefix sum).
-        """
+        """[node] The members that the node and the larger nodes of its domain hold: a prefix sum."""
         cumulative = np.cumsum(self.cap)
         return np.asarray(cumulative - (cumulative - self.cap)[self.first_node][self.domain])
 

@@ -1,6 +1,4 @@
-"""Group nodes into classes: by maximal packings for the coarse problem, by all GPU sets for the
-fine problem.
-"""
+"""Group nodes into classes: by maximal packings (coarse problem), or by all GPU sets (fine problem)."""
 
 from __future__ import annotations
 
@@ -102,9 +100,9 @@ def coarse_problem(
         patterns.nodes[len(kinds) :] = 0
     problem = _problem(need, patterns, rows[has_kind], kind[has_kind], cells, exact=False)
     rules = tuple(rule(problem.parts) for rule in instance.rules.model)
-    spared = frozenset(instance.levels if instance.without_gpus is WithoutGpus.SOME_MEMBERS else ())
+    gpu_only_scopes = frozenset(instance.levels if instance.without_gpus is WithoutGpus.SOME_MEMBERS else ())
     unit = _units(instance, rows[has_kind], cells.cell_by_row)
-    return replace(problem, rules=rules, unit=unit, gpu_only_scopes=spared), complete
+    return replace(problem, rules=rules, unit=unit, gpu_only_scopes=gpu_only_scopes), complete
 
 
 def _already_touched(instance: Instance, rows: Ints) -> Bools:
@@ -197,11 +195,8 @@ def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[
     if instance.without_gpus is not WithoutGpus.NO_MEMBER:
         unusable = _by_packing(instance, rows, index, packings, instance.unusable)
     view, gpus = instance.columns, tuple(role.gpus for role in instance.roles)
-    shape, free, wide = (
-        view.shape[rows].tolist(),
-        view.free_gpus[rows].tolist(),
-        view.topology.in_wide[rows].tolist(),
-    )
+    shape, free = view.shape[rows].tolist(), view.free_gpus[rows].tolist()
+    wide = view.topology.in_wide[rows].tolist()
     ruled, node_rules = instance.rules.in_node[rows].tolist(), instance.rules.node_rules
     tables: list[NodeTable | None] = []
     complete = all(packings[m].complete for m in np.unique(index))
@@ -389,7 +384,7 @@ def without_equals(problem: Problem) -> Bools:
     other_parts += [rule.part[problem.cell] for rule in problem.rules]
     labels = [problem.kind[order], problem.size[order]]
     if problem.gpu_only_scopes:  # members with GPUs may be ruled out in some of the parts
-        labels.append(problem.without_gpus(problem.gpu_only_scopes)[order].astype(np.int64))
+        labels.append(problem.classes_without_gpus(problem.gpu_only_scopes)[order].astype(np.int64))
     labels += [
         labels_of_rule[problem.cell][order]
         for rule in problem.rules

@@ -192,8 +192,8 @@ class _FitCounter:
         if not self.roles_in_order:
             parts = parts.with_lower()
         largest, proven, enough = NO_FIT, True, self.target or sum(parts.need)
-        regions, complete = parts.by_upper_bound(max(1, self.target or 0))
-        for region in regions:
+        region_bounds, complete = parts.by_upper_bound(max(1, self.target or 0))
+        for region in region_bounds:
             if not region.upper or region.upper < max(self.target or 0, largest.members):
                 break
             if region.upper == largest.members and not (

@@ -107,17 +107,17 @@ def _prepare(instance: Instance, counted: DecidedLevel, budget: Budget) -> tuple
     coarse problem.
     """
     by_row = _trim(counted.problem, counted.use)
-    idle = np.zeros(0, np.int64)
+    idle_rows = np.zeros(0, np.int64)
     if counted.problem.gpu_only_scopes:
-        counted, idle = _idle(counted)
+        counted, idle_rows = _find_idle_rows(counted)
     if instance.costs:
         problem, complete = patterns_for_count(instance, counted, by_row, budget)
     else:
         problem, complete = fine_problem(instance, counted.problem, budget)
     if not problem.open.any():
         return OpenPatterns(problem, None), complete
-    if len(idle):  # either all nodes of a class are in `idle`, or none
-        is_idle = np.isin(problem.rows[problem.begin], idle)
+    if len(idle_rows):  # either all nodes of a class are idle, or none
+        is_idle = np.isin(problem.rows[problem.begin], idle_rows)
         touching = (problem.patterns.gpus > 0)[problem.kind] & is_idle[:, None]
         problem, _ = problem.narrowed(problem.open & ~touching)
     # Rules limit more than the number of members. So the solver looks for a solution on the nodes of the
@@ -138,22 +138,23 @@ def _prepare(instance: Instance, counted: DecidedLevel, budget: Budget) -> tuple
     return replace(plans, problem=replace(problem, size=np.minimum(problem.size, most))), complete
 
 
-def _idle(counted: DecidedLevel) -> tuple[DecidedLevel, Ints]:
-    """Find idle rows: after counting, none of their open patterns has GPUs, so no best plan puts GPUs there.
+def _find_idle_rows(counted: DecidedLevel) -> tuple[DecidedLevel, Ints]:
+    """Return the decided level, and the idle rows: after counting, none of their open patterns has GPUs. So
+    no best plan puts members with GPUs there.
 
     In the returned problem these rows are one cell, which lies in no part. They keep their own cells if rules
     refer to cells, or if a scope is required for all members.
     """
     problem = counted.problem
-    idle = problem.without_gpus(problem.gpu_only_scopes)
+    is_idle = problem.classes_without_gpus(problem.gpu_only_scopes)
     rows = problem.rows[:0]
-    if idle.any():
-        rows = np.concatenate([problem.nodes(c) for c in np.flatnonzero(idle).tolist()])
+    if is_idle.any():
+        rows = np.concatenate([problem.nodes(c) for c in np.flatnonzero(is_idle).tolist()])
     if problem.rules or not problem.gpu_only_scopes.issuperset(problem.at_most.keys() & problem.parts.keys()):
         return counted, rows
     nowhere = max((len(part) for part in problem.parts.values()), default=0)
     parts = {scope: np.append(part, FREE) for scope, part in problem.parts.items()}
-    cell = np.where(idle, nowhere, problem.cell)
+    cell = np.where(is_idle, nowhere, problem.cell)
     return replace(counted, problem=replace(problem, cell=cell, parts=parts)), rows
 
 

@@ -105,12 +105,8 @@ class RegionCounter:
     ) -> None:
         self.best_regions: list[tuple[Touched, DecidedLevel, Gap | None]] = []
         self.proven = True
-        self._instance, self._need, self._budget, self._single_part_scopes = (
-            instance,
-            need,
-            budget,
-            single_part_scopes,
-        )
+        self._instance, self._need = instance, need
+        self._budget, self._single_part_scopes = budget, single_part_scopes
         self._prices = self._all_prices = prices(instance, need)
         self._gpu_member_need = need
         if instance.without_gpus is WithoutGpus.SOME_MEMBERS:  # the others touch no parts

@@ -91,7 +91,7 @@ class Aggregation:
                 counts[role] = min(missing[role], room // self.sizes[role])
                 missing[role] -= counts[role]
                 room -= counts[role] * self.sizes[role]
-            dealt_shares.append(NodeShare(share.row, tuple(counts), share.gpus, share.spread, share.shared))
+            dealt_shares.append(replace(share, counts=tuple(counts)))
         return () if any(missing[role] for role in roles) else tuple(dealt_shares)
 
 
@@ -121,9 +121,7 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
 
 
 def _size(instance: Instance, role: int, unit: int) -> int:
-    """Return the size of the role's members in members of `unit`; 0 if they are not a multiple
-    on every node.
-    """
+    """Return the size of the role's members in members of `unit`; 0 if that is not whole on every node."""
     large, small = instance.roles[role], instance.roles[unit]
     size = large.gpus // small.gpus
     of_large, of_small = amounts_of(large.resources, large.gpus), amounts_of(small.resources, small.gpus)

@@ -193,9 +193,8 @@ def _priced(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tup
     is_free = (view.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
     spread = np.array([shape.spread for shape in view.shapes], bool)[view.shape[rows]]
     preferred_damage = np.where(is_free == spread[:, None], damage, LARGEST)
-    preferred_damage[(preferred_damage == LARGEST).all(axis=1)] = (
-        0  # no GPU of the preferred kind, so any will do
-    )
+    has_preferred = (preferred_damage != LARGEST).any(axis=1)
+    preferred_damage[~has_preferred] = 0  # so any GPU of the node will do
     gpu = np.lexsort((damage, preferred_damage), axis=1)[:, 0]
     return damage[np.arange(len(rows)), gpu], 1 << gpu
 
@@ -234,9 +233,7 @@ def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -
     """
     view, costs = instance.columns, instance.costs or (Cost.NVLINK_DOMAINS,)
     bounds = np.zeros((len(costs) + len(CHOICE_VALUES), len(rows), len(packings)), np.int64)
-    if (
-        instance.existing
-    ):  # GPUs of existing members count too, so no bound is known; only few nodes are searched
+    if instance.existing:  # their GPUs count too, so no bound is known; only few nodes are searched
         bounds[:] = -LARGEST
         return bounds
     shape, wide = view.shape[rows], view.topology.in_wide[rows]

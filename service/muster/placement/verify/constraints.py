@@ -124,9 +124,7 @@ Members = Sequence[MemberPlacement]
 
 
 def between_pods(snapshot: Snapshot, request: Request, plan: Placed) -> Iterator[str]:
-    """Yield a sentence for each constraint of the request, and each `room` of a role, that the
-    plan breaks.
-    """
+    """Yield a sentence for each constraint, and each `room` of a role, that the plan breaks."""
     yield from _room(request, plan.members)
     for rule in request.constraints:
         match rule:

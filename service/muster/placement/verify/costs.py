@@ -1,4 +1,4 @@
-"""Count level 2 again: the touched parts, and the costs that policies and slices add on the plan's nodes."""
+"""Count the touched parts again, and the costs that policies and slices add."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NVSWITCH = "nvidia.com/nvswitch.present"
 def costs(
     fabric: Fabric, request: Request, plan: Placed, groups: Groups, touched: Spots, old: Spots
 ) -> list[str]:
-    """Return the errors in the claimed costs. NVLink domains are among the parts crossed."""
+    """Return the errors in the claimed costs. NVLink domains are among the touched parts."""
     policies = [(term.topology, term.strategy == "spread") for term in request.terms]
     totals: dict[str, int] = {}
     for topology, spread in policies:

@@ -29,9 +29,7 @@ def is_priced(request: Request) -> bool:
 
 
 def damage(plan: Placed, kinds: Mapping[Kind, int], groups: Groups, touched: Spots) -> list[str]:
-    """Return a sentence if F after − F before, over the nodes that the plan touches, is
-    not what it claims.
-    """
+    """Return a sentence if the claimed damage is wrong: F after the plan minus F before, over its nodes."""
     total = 0
     for kind, nodes in kinds.items():
         before, after = kind.free_gpus, kind.free_gpus & ~kind.new
@@ -85,7 +83,7 @@ _GPU, _STEP, _MOST_STEPS = 1000, 10, 1 << 40
 
 
 class _FreeAmounts(NamedTuple):
-    """What is left of a node: cpu, the GPUs that are wholly free, and the units of each GPU."""
+    """The free amounts of a node: cpu, the wholly free GPUs, and the units of each GPU."""
 
     cpu_milli: int
     free_gpus: Collection[int]
@@ -99,10 +97,8 @@ def priced_damage(snapshot: Snapshot, request: Request, plan: Placed, groups: Gr
     low = high = 0
     for name, members in groups.items():
         state = snapshot.nodes[name]
-        before, after = (
-            _left_before(state),
-            _left_after(state, members, sum(cpu.get(m.role, 0) for m in members)),
-        )
+        before = _free_before(state)
+        after = _free_after(state, members, sum(cpu.get(m.role, 0) for m in members))
         loss = sum(
             price * (_usable(kind, state, before) - _usable(kind, state, after))
             for kind, price in zip(snapshot.typical, prices, strict=True)
@@ -120,13 +116,13 @@ def _prices(snapshot: Snapshot) -> list[float]:
     The price is higher if the request comes often, and if few GPUs can serve it.
     """
     states = snapshot.nodes.values()
-    left_by_node = [(state, _left_before(state)) for state in states]
-    free = sum(sum(_thousandths(state, now)) for state, now in left_by_node)
+    free_by_node = [(state, _free_before(state)) for state in states]
+    free = sum(sum(_thousandths(state, now)) for state, now in free_by_node)
     sizes = [units for state in states for units in state.node.gpu_memory if units]
     shares = sum(kind.share for kind in snapshot.typical)
     prices = []
     for kind in snapshot.typical:
-        supply = max(_GPU, sum(_usable(kind, state, now) for state, now in left_by_node))
+        supply = max(_GPU, sum(_usable(kind, state, now) for state, now in free_by_node))
         part = min(1.0, kind.units * len(sizes) / sum(sizes)) if kind.units and sizes else 1.0
         prices.append(kind.share / shares / (kind.gpus * part) * (free / supply) ** 2)
     return prices
@@ -148,7 +144,7 @@ def _usable(kind: TypicalRequest, state: NodeState, room: _FreeAmounts) -> float
     return sum(free) * min(1.0, fed / fitting) if fitting and fed >= 1 else 0.0
 
 
-def _left_before(state: NodeState) -> _FreeAmounts:
+def _free_before(state: NodeState) -> _FreeAmounts:
     """Return the free amounts before the plan. If pods hold GPUs of unknown index, the last GPUs count as
     taken.
     """
@@ -157,15 +153,17 @@ def _left_before(state: NodeState) -> _FreeAmounts:
     return _FreeAmounts(state.free.cpu_milli, free[: state.free_gpu_count], state.free_memory)
 
 
-def _left_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli: int) -> _FreeAmounts:
-    """Return what is left once these have theirs. Which whole GPUs they take does not count: the last."""
-    before = _left_before(state)
+def _free_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli: int) -> _FreeAmounts:
+    """Return the free amounts once the node runs these members. Only the number of whole GPUs counts, so the
+    last ones are taken.
+    """
+    before = _free_before(state)
     units = [*before.units]
     shared = {gpu: member.units for member in members if member.units for gpu in member.gpus}
     count = sum(len(member.gpus) for member in members if not member.units)
     taken_gpus = [*before.free_gpus][len(before.free_gpus) - count :] if count else []
     for gpu in (*taken_gpus, *shared):
-        if gpu < len(units):  # a GPU that the node lacks is a sentence of `members`
+        if gpu < len(units):  # `capacities` reports a GPU that the node lacks
             units[gpu] -= shared.get(gpu, units[gpu])
     whole = [gpu for gpu in before.free_gpus if gpu not in taken_gpus and gpu not in shared]
     return _FreeAmounts(before.cpu_milli - cpu_milli, whole, units)

@@ -87,7 +87,7 @@ _NUMA_NODE = 64
 
 
 def sockets(plan: Placed, kinds: Mapping[Kind, int]) -> list[str]:
-    """Return whether the claimed distance is wrong. Existing members on the nodes of the plan count too."""
+    """Return a sentence if the claimed distance is wrong. Existing members on the plan's nodes count too."""
     planned = ((kind, nodes) for kind, nodes in kinds.items() if _is_planned(kind))
     total = sum(nodes * _apart(kind.topology, kind.gpus) for kind, nodes in planned)
     claimed = plan.objective.socket_distance
@@ -95,7 +95,7 @@ def sockets(plan: Placed, kinds: Mapping[Kind, int]) -> list[str]:
 
 
 def rails(request: Request, plan: Placed, spots: Iterable[Spot]) -> list[str]:
-    """Return whether the claimed number of rails is wrong. `spots` are those of the whole gang, by node."""
+    """Return a sentence if the claimed number of rails is wrong. `spots` has the whole gang's, by node."""
     gpus = [(spot.state.node.rail_by_gpu, spot.gpus) for spot in spots if spot.gpus]
     touched = {rail for rails, mask in set(gpus) for gpu, rail in enumerate(rails) if mask >> gpu & 1}
     shares_gpus = any(role.slice for role in request.roles if role.members)

@@ -228,7 +228,7 @@ class _Segments(OfRoles):
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[SmallerSegments]:
         """Yield the first change that works: half of the sizes, a quarter of them, …, no segments.
 
-        Nested sizes member multiples of each other.
+        Nested sizes stay multiples of each other.
         """
         before = role_of(findings.request, role).segments
         if any(findings.is_nowhere(segment.scope) for segment in before):
