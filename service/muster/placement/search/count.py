@@ -442,11 +442,12 @@ def by_sums(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
     model rule binds, the bound is exact. `part` is the part of each of the rows.
     """
     parts, active = int(part.max()) + 1, [r for r, members in enumerate(need) if members]
-    caps = np.minimum(instance.room[:, rows], np.array(need)[:, None])
-    most = np.stack([np.minimum(np.bincount(part, caps[r], parts), need[r]) for r in active])
+    needed = np.array(need)[active, None]
+    caps = np.minimum(instance.room[active][:, rows], needed).astype(np.float64)
+    most = np.minimum([np.bincount(part, cap, parts) for cap in caps], needed)
     upper = most.sum(axis=0)
     for amount, free in _resources(instance, rows, active) if len(active) > 1 else ():
-        usable = np.minimum(np.maximum(0, free), amount @ caps[active].astype(np.float64))
+        usable = np.minimum(np.maximum(0, free), amount @ caps)
         spare = np.bincount(part, usable, parts) * (1 + ROUNDING_ERROR)
         members = np.zeros(parts)
         for r in np.argsort(amount, kind="stable").tolist():
