@@ -16,7 +16,7 @@ from muster.placement.verify.parts import Fabric, Spot, Spots, describes, spots_
 
 
 def scopes(fabric: Fabric, request: Request, plan: Placed, everyone: Spots) -> list[str]:
-    """Return the errors in the required scope, and with the claimed preferred and narrowest scopes."""
+    """Return the errors in the required scope, and in the claimed preferred and narrowest scopes."""
     wrong, spots = [], everyone.values()
     if request.required_scope is not None and not fabric.common(spots, request.required_scope):
         wrong.append(f"no one {request.required_scope} holds all members, although it is required")
@@ -45,7 +45,7 @@ def scopes(fabric: Fabric, request: Request, plan: Placed, everyone: Spots) -> l
 
 
 def by_scope(fabric: Fabric, snapshot: Snapshot, request: Request, plan: Placed, old: Spots) -> Iterator[str]:
-    """Yield a sentence for each such constraint that the plan breaks. Existing members (`old`) count."""
+    """Yield a sentence for each constraint by scope that the plan breaks. Existing members (`old`) count."""
     bound = any(role.segments or role.required_scope for role in request.roles)
     if bound or request.per_scope or request.subgroups or request.role_preferences:
         new = spots_of_members(snapshot, plan.members)

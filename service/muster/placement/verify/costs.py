@@ -89,11 +89,11 @@ def _sharing(spot: Spot, members: Sequence[MemberPlacement], old: Sequence[Spot]
 def crossings(
     fabric: Fabric, snapshot: Snapshot, request: Request, plan: Placed, everyone: Spots, *, few: bool
 ) -> list[str]:
-    """Return a sentence if the number of touched parts is not what the plan claims.
+    """Return a sentence if the claimed numbers of touched parts are wrong.
 
-    A level whose label no touched node has counts if any node of the cluster has it. Each touched node is a
-    part of it then, so it ranks no plans: whether it is claimed is checked on clusters of `few` nodes alone.
-    Members without GPUs touch nothing if others have GPUs.
+    A level counts if any node of the cluster has its label. If no touched node has the label, each touched
+    node is a part, so the level ranks no plans. Then the claim is checked on clusters of `few` nodes alone.
+    Members without GPUs touch no part if other members have GPUs.
     """
     claimed = plan.objective.crossings
     every = snapshot.nodes.values() if few else [spot.state for spot in everyone.values()]

@@ -1,4 +1,4 @@
-"""Count level 4 again: damage, GPUs made unusable, best fit, and preferences."""
+"""Count the damage again, the GPUs made unusable, the best fit, and the preferences."""
 
 from __future__ import annotations
 

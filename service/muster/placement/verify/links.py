@@ -114,7 +114,7 @@ def _apart(topology: GpuTopology, mask: int) -> int:
 
 @lru_cache(maxsize=256)
 def homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
-    """Return by GPU the number of its NUMA node, of its host bridge there, and so on down to its switch."""
+    """Return by GPU the numbers of its NUMA node, its host bridge there, and so on down to its switch."""
     so_far: list[tuple[int, ...]] = []
     for gpu in range(topology.gpu_count):
         home: tuple[int, ...] = ()

@@ -1,6 +1,6 @@
 """Check which members are placed, and that each gets GPUs that match what it asks for.
 
-Each of the gang's members is placed once, enough of them are, and the first by rank.
+No member is placed twice. Enough members are placed: of each role, the first ones by rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 
 
 def members(request: Request, plan: Placed) -> list[str]:
-    """Return the errors in the set of placed members, and with what each member gets."""
+    """Return the errors in the set of placed members, and in what each member gets."""
     wrong = []
     asks = [(role, _gpu_counts(role), role.slice.units if role.slice else 0) for role in request.roles]
     expected = {member.uid: (member.name, *ask) for ask in asks for member in ask[0].members}
@@ -94,7 +94,7 @@ def _roles_of(part: Quorum | Leaf) -> frozenset[str]:
 def attributes(snapshot: Snapshot, request: Request, plan: Placed) -> list[str]:
     """Return a sentence for each member whose GPUs do not agree on an attribute that its role names.
 
-    There is one too for a member that may get GPUs with which its node would not start it.
+    There is also a sentence for each member that may get GPUs with which its node does not start it.
     """
     roles = {role.name: role for role in request.roles}
     wrong = []
@@ -140,7 +140,7 @@ def proof(plan: Placed) -> list[str]:
 
 
 def matching(request: Request, plan: Placed) -> list[str]:
-    """Return a sentence for each member with GPUs that do not match, by any one of its subrequests."""
+    """Return a sentence for each member whose GPUs match none of its subrequests."""
     allowed = {
         role.name: [(sub.gpus, sub.matching) for sub in role.subrequests] or [(role.gpus, role.matching)]
         for role in request.roles
@@ -163,8 +163,8 @@ def matching(request: Request, plan: Placed) -> list[str]:
 def seen_by(request: Request, snapshot: Snapshot) -> Snapshot:
     """Return the cluster as the gang's values are counted: GPUs that no member may have are unhealthy.
 
-    So are all GPUs of a node where roles that it can serve match different ones. Until a subrequest is chosen
-    all GPUs count.
+    If a node can serve roles that match different GPUs, all its GPUs are unhealthy. While a role still has
+    subrequests to choose from, the cluster stays as it is.
     """
     roles = [role for role in request.roles if (role.gpus or role.slice) and role.members]
     if any(role.subrequests for role in roles) or not any(role.matching for role in roles):

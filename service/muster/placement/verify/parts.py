@@ -282,7 +282,7 @@ class Fabric:
         return common or set()
 
     def count_touched(self, spots: Spots, scope: str) -> int:
-        """Return how many parts of the scope these spots touch, which are by node."""
+        """Return how many parts of the scope these spots, one for each node, touch."""
         names, parts, alike = self.names(scope), set[Part](), Counter[tuple[GpuTopology, int]]()
         if scope != NVLINK[0]:
             return len({names[name] or (name,) for name in spots})
