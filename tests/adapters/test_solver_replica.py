@@ -9,7 +9,7 @@ import time
 import pytest
 
 from muster.adapters.solver import wire
-from muster.adapters.solver.replica import Difference, Replica, Sent
+from muster.adapters.solver.replica import AMOUNTS, Difference, Replica, Sent
 from muster.domain.constraints import Affinity, AntiAffinity, Spread
 from muster.domain.levels import Naming
 from muster.domain.node import Resources, Usage
@@ -61,7 +61,8 @@ def test_what_did_not_change_is_not_sent() -> None:
     assert sent.difference(ledger.snapshot()) == Difference(())
     ledger.bind("p", Usage("p", "n017", Resources(), gpus=1))
     (changed,) = sent.difference(ledger.snapshot()).changed
-    assert (changed.name, changed.node, changed.free_gpus) == ("n017", None, 0b11111110)
+    free_gpus = dict(zip(AMOUNTS, changed.amounts, strict=True))["free_gpus"]
+    assert (changed.name, changed.node, free_gpus) == ("n017", None, 0b11111110)
     ledger.drop_node("n017")
     difference = sent.difference(ledger.snapshot())
     assert difference.changed == ()

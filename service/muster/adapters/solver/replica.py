@@ -7,14 +7,14 @@ same object there too, which the planner's columns rely on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import compress, count
-from operator import is_not
-from typing import NamedTuple
+from operator import attrgetter, is_not
+from typing import Any, NamedTuple
 
 from muster.domain.levels import Level, Naming
-from muster.domain.node import Node, Resources
+from muster.domain.node import Node
 from muster.domain.request import TypicalRequest
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
@@ -31,18 +31,20 @@ _ELSEWHERE = GpuTopology(())
 """Stands in a Node on the wire whose topology is sent by its number."""
 
 
+AMOUNTS = tuple(field.name for field in fields(NodeState) if field.name != "node")
+"""The fields of a NodeState besides its Node, in order."""
+_amounts_of: Callable[[NodeState], tuple[Any, ...]] = attrgetter(*AMOUNTS)
+
+
 class Changed(NamedTuple):
     """One node as it is now. `node` is None if the replica has its Node already. `topology` is the number
-    of the Node's topology among those sent, -1 where the Node carries it."""
+    of the Node's topology among those sent, -1 where the Node carries it. `amounts` are the values of
+    AMOUNTS."""
 
     name: str
     node: Node | None
     topology: int
-    free: Resources
-    free_gpus: int
-    unindexed_gpus: int
-    memory: tuple[int, ...]
-    tainted: int
+    amounts: tuple[Any, ...]
 
 
 Facts = tuple[tuple[Level, ...], tuple[TypicalRequest, ...], Naming]
@@ -102,8 +104,7 @@ class Sent:
             node, number = new.node, self._number(new.node.topology)
             if number >= 0:
                 node = replace(node, topology=_ELSEWHERE)
-        amounts = (new.free, new.free_gpus, new.unindexed_gpus, new.memory, new.tainted)
-        return Changed(new.node.name, node, number, *amounts)
+        return Changed(new.node.name, node, number, _amounts_of(new))
 
     def _number(self, topology: GpuTopology) -> int:
         number = self._topologies.get(topology)
@@ -142,7 +143,7 @@ class Replica:
             node = self.snapshot.nodes[changed.name].node
         elif changed.topology >= 0:
             node = replace(node, topology=self._topologies[changed.topology])
-        return NodeState(node, *changed[3:])
+        return NodeState(node, *changed.amounts)
 
 
 def _facts(snapshot: Snapshot) -> Facts:
