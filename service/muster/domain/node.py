@@ -320,3 +320,8 @@ class Usage:
     """Number of its GPUs if their indices are unknown (a pod of another scheduler); else 0."""
     units: int = 0
     """GiB of memory that it takes of each GPU; 0 if it takes whole GPUs."""
+
+    @property
+    def holds_gpus(self) -> bool:
+        """Return whether the pod takes GPUs, whole or slices of them, known by index or not."""
+        return bool(self.gpus or self.unindexed_gpus)

@@ -192,7 +192,7 @@ class Ledger:
         Return 0 if the indices are not known or can't be true.
         """
         usage = self.usage(uid)
-        if usage is None or not holds_gpus(usage) or usage.node not in self.nodes:
+        if usage is None or not usage.holds_gpus or usage.node not in self.nodes:
             return 0
         believed = _believed(self.nodes[usage.node], self._usages(usage.node).values())
         return next(believed_usage.gpus for believed_usage in believed if believed_usage.pod_uid == uid)
@@ -214,7 +214,7 @@ class Ledger:
             usage.node for uid in own_uids if (usage := self.usage(uid)) is not None
         } & self.nodes.keys():
             usages = self._usages(name).values()
-            stays = (usage for usage in usages if usage.pod_uid in own_uids or not holds_gpus(usage))
+            stays = (usage for usage in usages if usage.pod_uid in own_uids or not usage.holds_gpus)
             states[name] = _state(self.nodes[name], stays)
         states |= {name: snapshot.nodes[name] for name in unchanged_nodes if name in states}
         return replace(snapshot, nodes=states)
@@ -276,7 +276,7 @@ class Ledger:
             return False
         self._snapshot = None
         self._set_state(usage.node, _shifted(state, usage, adds))
-        if not holds_gpus(usage):
+        if not usage.holds_gpus:
             self._ended[usage.node] = _shifted(self._ended[usage.node], usage, adds)
         return True
 
@@ -300,7 +300,7 @@ class Ledger:
                 node, usages = self.nodes[name], self._usages(name).values()
                 state = _state(node, usages)
                 self._set_state(name, state)
-                stays = [usage for usage in usages if not holds_gpus(usage)]
+                stays = [usage for usage in usages if not usage.holds_gpus]
                 self._ended[name] = _state(node, stays) if len(stays) < len(usages) else state
             else:
                 self._ended.pop(name, None)
@@ -356,11 +356,6 @@ def labels_of_domains(policies: Policies) -> set[str]:
     """Return the keys of node labels that name domains of levels."""
     keys = {FABRIC, *(key for level in (*policies.levels, NVLINK) for key in level.labels)}
     return keys.union(*policies.naming.trees)
-
-
-def holds_gpus(usage: Usage) -> bool:
-    """Return whether the pod takes GPUs, whole or slices of them, known by index or not."""
-    return bool(usage.gpus or usage.unindexed_gpus)
 
 
 def fits(snapshot: Snapshot, usages: Iterable[Usage]) -> bool:

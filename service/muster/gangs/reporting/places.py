@@ -13,7 +13,7 @@ from muster.domain.decision import Unplaceable
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.snapshot import Snapshot
-from muster.gangs.capacity.ledger import Ledger, holds_gpus
+from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.record.gang import Gang, GangView
 
 
@@ -79,7 +79,7 @@ def gpus_of_pods(
 ) -> list[tuple[PodGpus, ...]]:
     """Return the GPUs of each pod, for each of these nodes. `gangs_of` returns UID → gang."""
     usages = [
-        [(uid, usage) for uid, usage in ledger.used_on(node).items() if holds_gpus(usage)] for node in nodes
+        [(uid, usage) for uid, usage in ledger.used_on(node).items() if usage.holds_gpus] for node in nodes
     ]
     gang_of = gangs_of(uid for pairs in usages for uid, _ in pairs)
     return [
