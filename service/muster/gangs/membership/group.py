@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.causes.not_planned import JobMissing, MembersMissing, PodGroupMissing
@@ -91,16 +92,12 @@ def _rank(rank: int | None, first: int, topology_request: TopologyRequest) -> in
 
 
 def _merged(pod: TopologyRequest, group: TopologyRequest, role: TopologyRequest) -> TopologyRequest:
-    return TopologyRequest(
-        role=pod.role,
-        required_scope=pod.required_scope or group.required_scope,
-        preferred_scopes=pod.preferred_scopes or group.preferred_scopes,
-        role_scope=pod.role_scope or role.role_scope or group.role_scope,
-        role_preferred=pod.role_preferred or role.role_preferred or group.role_preferred,
-        segments=pod.segments or role.segments or group.segments,
-        per_scope=pod.per_scope or group.per_scope,
-        policies=pod.policies or group.policies,
-    )
+    """Return each field as the pod states it, else as the PodGroup does for the role, else for the gang."""
+    stated: dict[str, Any] = {
+        field.name: getattr(pod, field.name) or getattr(role, field.name) or getattr(group, field.name)
+        for field in fields(TopologyRequest)
+    }
+    return TopologyRequest(**{**stated, "role": pod.role})
 
 
 def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:
