@@ -1,6 +1,6 @@
-"""Each field of `TopologyRequest`: a PodGroup may state it for its pods, and members must agree on it.
+"""Each field of `TopologyRequest`: a PodGroup may state it, members must agree on it, the planner gets it.
 
-A field that is added without the two would have no effect, or only that of the first member.
+A field that is added without the three would have no effect, or only that of the first member.
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ import pytest
 from muster.domain.constraints import MaxPer
 from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
-from muster.domain.request import Segment
+from muster.domain.policies import Policies, Policy
+from muster.domain.request import Request, Segment, Term
+from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.capacity.requests import request
 from muster.gangs.membership.consistency import disagreements
 from muster.gangs.membership.group import completed
-from tests.gangs.world import pod
+from muster.gangs.membership.roster import Roster
+from tests.gangs.world import pod, with_topology
 
 STATED: dict[str, Any] = {
     "required_scope": "rack",
@@ -49,6 +53,18 @@ def test_a_pod_gets_what_its_pod_group_states(field: str) -> None:
     claim = completed(member("a"), {("ns", "kai", "train"): group}).claim
     assert claim is not None
     assert getattr(claim.topology_request, field) == STATED[field]
+
+
+@pytest.mark.parametrize("field", STATED)
+def test_the_planner_gets_it(field: str) -> None:
+    def request_of(**stated: Any) -> Request:
+        roster, ledger = Roster(), Ledger()
+        ledger.set_policies(Policies(policies=(Policy("numa-locality", 1, Term("numa", "pack")),)))
+        roster.see(with_topology("a", TopologyRequest(role="w", **stated)))
+        (group,) = roster.groups(("ns", "annotations", "g", ""))
+        return request(group, ledger)
+
+    assert request_of() != request_of(**{field: STATED[field]})
 
 
 @pytest.mark.parametrize("field", STATED)
