@@ -19,6 +19,7 @@ from local_cluster.examples.catalogue import (
     objects_in,
     read,
 )
+from muster.dialects.gangs import own
 from tests.files.manifests import decisions
 
 ALL = catalogue()
@@ -72,16 +73,7 @@ def test_the_readme_lists_all_of_them_and_no_others() -> None:
 
 def test_every_dialect_and_every_annotation_of_ours_has_an_example() -> None:
     text = "".join(example.path.read_text() for example in ALL.values())
-    topology_request = (
-        "group",
-        "min-member",
-        "role",
-        "scope",
-        "role-scope",
-        "preferred-scopes",
-        "segment-size",
-    )
-    ours = {f"gpu.topology/{key}" for key in (*topology_request, "segment-scope", "max-per", "rank")}
+    ours = {*own.KEYS} - {own.SIZE, own.ROLE_PREFERRED_SCOPES}
     kai = {f"scheduling.run.ai/{key}" for key in ("pod-group", "topology-policy", "topology-role")}
     slices = {"aliyun.com/gpu-mem", "aliyun.com/gpu-count", "ack.node.gpu.placement"}
     for key in ours | kai | slices | {"gpu-topology", "gpu-topology-replica", "aliyun.com/gpu"}:
