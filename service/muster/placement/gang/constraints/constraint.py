@@ -116,7 +116,11 @@ class Constraint(ABC):
 
     @abstractmethod
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
-        """Add the request's constraints of this kind to the rules of the gang."""
+        """Add the request's constraints of this kind to the rules of the gang.
+
+        An explanation tries the gang without some members, without existing members (`request.running` is
+        then empty), and on a cluster without other pods. The rules must never be stricter there.
+        """
 
     @abstractmethod
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
