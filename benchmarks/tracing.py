@@ -104,7 +104,7 @@ class Service:
             new_node = node(f"gpu-{at:04}", f"rack-{at // 16:03}", board, "H100", f"zone-{at // 320}")
             await self._put(inputs.NodeSeen(time.monotonic(), new_node))
         await self.loop.sync(inputs.Synced(time.monotonic()))
-        await self.loop.opened(self._session, ())
+        await self.loop.open_session(self._session, ())
         try:
             yield self
         finally:

@@ -190,4 +190,4 @@ class Scene:
                 case PushVerdict():
                     self._verdicts[instruction.gang.split("/")[2]] = instruction
                 case Moved():
-                    self.history.moved(instruction)
+                    self.history.note_move(instruction)

@@ -118,7 +118,7 @@ class App:
             },
             self._intake.in_flight,
             config.inbox,
-            moved=history.moved,
+            moved=history.note_move,
             begins=self._intake.post_held,
         )
         self._alternatives = AlternativesAnswerer(gangs.alternatives)

@@ -171,7 +171,7 @@ def status(
 
 
 def place(
-    more: Annotated[list[str] | None, Argument(metavar="FILE", help="More files.")] = None,
+    more_files: Annotated[list[str] | None, Argument(metavar="FILE", help="More files.")] = None,
     files: Manifests = None,
     output: Annotated[Output, Option(("--output", "-o"), help="How to print.")] = Output.TABLE,
     time_limit: Annotated[
@@ -212,7 +212,7 @@ def place(
         muster place -f cluster.json -o json | jq '.gangs[] | {name, message}'
         muster place -f cluster.json -o svg > plan.svg     as a picture
     """
-    names = [*(files or ()), *(more or ())]
+    names = [*(files or ()), *(more_files or ())]
     if not names:
         raise Failed("no input: name files with -f, for example `muster place -f cluster.json`", USAGE)
     from muster.adapters.files.run import place_files

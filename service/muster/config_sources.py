@@ -118,10 +118,10 @@ def _merge(
     sources: dict[tuple[str, ...], str],
     read: Mapping[Any, Any],
     source: str,
-    at: tuple[str, ...] = (),
+    prefix: tuple[str, ...] = (),
 ) -> None:
     for key, value in read.items():
-        path = (*at, str(key))
+        path = (*prefix, str(key))
         if isinstance(value, Mapping):
             sources[path] = source
             _merge(values.setdefault(str(key), {}), sources, value, source, path)

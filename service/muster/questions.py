@@ -238,10 +238,12 @@ def trace(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     asking.print(explanations, functools.partial(show.trace, explanations))
 
 
-def _find_explanations(asking: Asking, name: str, namespace: str, **more: str) -> list[dict[str, Any]]:
+def _find_explanations(
+    asking: Asking, name: str, namespace: str, **extra_parameters: str
+) -> list[dict[str, Any]]:
     """Return what the service knows of the gangs that are asked for: one at least."""
     query = asking.query_for(name, namespace)
-    explanations = asking.explanations(lambda: {**query(), **more})
+    explanations = asking.explanations(lambda: {**query(), **extra_parameters})
     return _require_some(explanations, *query().values())
 
 

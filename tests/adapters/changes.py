@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from muster.adapters.kube.decode import Named, named
+from muster.adapters.kube.decode import Named, full_name
 from muster.dialects.devices.objects import ResourceClaim
 from muster.dialects.objects import CustomObject, PodObject
 
@@ -14,9 +14,9 @@ T = TypeVar("T", bound=Named)
 def seen(obj: T) -> tuple[str, T]:
     """Custom objects count as PodGroups, which have their UID as key."""
     by_uid = isinstance(obj, PodObject | ResourceClaim | CustomObject)
-    return obj.metadata.uid if by_uid else named(obj.metadata), obj
+    return obj.metadata.uid if by_uid else full_name(obj.metadata), obj
 
 
 def seen_by_name(obj: T) -> tuple[str, T]:
     """As jobs are seen."""
-    return named(obj.metadata), obj
+    return full_name(obj.metadata), obj

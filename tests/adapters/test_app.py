@@ -177,7 +177,7 @@ async def test_nothing_is_ready_before_both_lists_are_there(api: FakeApi, short_
         assert why.startswith("waiting for the first list of nodes")  # and of what else is not seen yet
         assert (await get(app, "/healthz"))[0] == 200
         api.nodes_may_be_listed.set()
-        await asyncio.wait_for(app.control_loop.synced(), HANG_S)
+        await asyncio.wait_for(app.control_loop.wait_for_sync(), HANG_S)
         assert (await get(app, "/readyz"))[0] == 200
 
 
@@ -230,7 +230,7 @@ async def test_what_a_config_map_says_is_waited_for(api: FakeApi, short_folder: 
             await asyncio.sleep(0.01)
         assert why.startswith("waiting for the first list of configmaps kube-system")
         api.held.clear()
-        await asyncio.wait_for(app.control_loop.synced(), HANG_S)
+        await asyncio.wait_for(app.control_loop.wait_for_sync(), HANG_S)
 
 
 async def test_a_gang_that_no_planner_could_decide_is_ended_and_the_others_are_planned(

@@ -56,7 +56,7 @@ class Bench:
         return self.start + ms / 1000
 
     def move(self, ms: float, phase: str, why: str = "", link: str = "", gang: str = "g") -> None:
-        self.attempts.moved(Moved(self.at(ms), gang, gang, "default", phase, why, link))
+        self.attempts.note_move(Moved(self.at(ms), gang, gang, "default", phase, why, link))
 
     def solve(self, ms: float, decision: Decision | None = PLACED, passed_on: bool = False) -> None:
         solve = Solve("g", 7, Request(GANG, (), 1), Snapshot({}), lane=Lane.FOREGROUND)
@@ -67,7 +67,7 @@ class Bench:
             "build": Stretch(self.at(ms + 1), self.at(ms + 2), 0.001),
             "verify": Stretch(self.at(ms + 4), self.at(ms + 5), 0.001),
         }
-        self.attempts.solved(solve, self.at(ms), decision, stretches, passed_on)
+        self.attempts.note_solution(solve, self.at(ms), decision, stretches, passed_on)
 
     def spans(self) -> list[Any]:
         self.tracing.close()
@@ -86,7 +86,7 @@ def test_a_gang_that_is_bound_has_one_trace_with_all_parts(bench: Bench) -> None
     bench.move(40, "planning", "complete", link=PARENT)
     bench.solve(45)
     bench.move(52, "planned")
-    bench.attempts.answered("g")
+    bench.attempts.note_answer("g")
     bench.move(60, "reserving")
     bench.move(70, "permitted")
     bench.move(100, "running", "all bound")
@@ -183,7 +183,7 @@ def test_a_gang_that_goes_to_and_fro_has_few_spans_and_its_solve(
     for turn in range(turns):
         bench.move(40 * turn, "collecting")
         bench.move(40 * turn + 30, "planning")
-        bench.attempts.asked_in_tree("g", bench.at(40 * turn + 31))
+        bench.attempts.note_question("g", bench.at(40 * turn + 31))
     end = 40 * turns
     bench.solve(end)
     bench.move(end + 6, "running")
@@ -220,9 +220,9 @@ def test_a_gang_has_at_most_fifteen_spans_whatever_happens_to_it(bench: Bench, f
     names = ("scan", "bound", "single-node", "domain-tables", "verify", "explain")
     stretches = {name: Stretch(bench.at(60), bench.at(61 + at), at) for at, name in enumerate(names)}
     solve = Solve("g", 7, Request(GANG, (), 1), Snapshot({}))
-    bench.attempts.solved(solve, bench.at(60), PLACED, stretches, False)
+    bench.attempts.note_solution(solve, bench.at(60), PLACED, stretches, False)
     bench.move(70, "planned")
-    bench.attempts.answered("g")
+    bench.attempts.note_answer("g")
     bench.move(80, "permitted")
     bench.move(90, "running")
     assert MOST_SPANS == 15
@@ -232,7 +232,7 @@ def test_a_gang_has_at_most_fifteen_spans_whatever_happens_to_it(bench: Bench, f
 def test_a_gang_that_is_asked_about_again_and_again_has_few_events(bench: Bench) -> None:
     bench.move(0, "planning")
     for _ in range(1000):
-        bench.attempts.asked_in_tree("g", time.monotonic())
+        bench.attempts.note_question("g", time.monotonic())
     bench.solve(300)
     bench.move(310, "running")
     (queued,) = (span for span in bench.spans() if span.name == "queued")
@@ -289,10 +289,10 @@ def test_without_a_collector_there_is_an_id_and_no_trace(
         monkeypatch.setenv(name, value)
         monkeypatch.setenv(ENDPOINTS[0], "http://127.0.0.1:1")
     attempts = Attempts(Tracing())
-    attempts.moved(Moved(0.0, "g", "g", "default", "planning", ""))
+    attempts.note_move(Moved(0.0, "g", "g", "default", "planning", ""))
     assert len(attempts.trace_id("g")) == 32
     assert attempts.traceparent("g") == ""
-    attempts.moved(Moved(0.0, "g", "g", "default", "running", ""))
+    attempts.note_move(Moved(0.0, "g", "g", "default", "running", ""))
     assert len(attempts) == 0
 
 
@@ -314,9 +314,9 @@ def test_a_collector_that_hangs_holds_up_nothing(monkeypatch: pytest.MonkeyPatch
     tracing = Tracing(hangs)
     attempts = Attempts(tracing)
     for number in range(1000):  # some thousand spans: more than the queue holds
-        attempts.moved(Moved(0.0, f"g{number}", "g", "default", "collecting", ""))
-        attempts.moved(Moved(1.0, f"g{number}", "g", "default", "planning", ""))
-        attempts.moved(Moved(2.0, f"g{number}", "g", "default", "running", ""))
+        attempts.note_move(Moved(0.0, f"g{number}", "g", "default", "collecting", ""))
+        attempts.note_move(Moved(1.0, f"g{number}", "g", "default", "planning", ""))
+        attempts.note_move(Moved(2.0, f"g{number}", "g", "default", "running", ""))
     assert hangs.called.wait(HANG_S)
     tracing.close()
     assert not hangs.goes_on.is_set()
@@ -386,8 +386,8 @@ def test_a_collector_that_takes_nothing_is_reported_once(
         number = 0
         while not second_batch_lost.wait(0.01):
             number += 1
-            attempts.moved(Moved(0.0, f"g{number}", "g", "default", "planning", ""))
-            attempts.moved(Moved(1.0, f"g{number}", "g", "default", "running", ""))
+            attempts.note_move(Moved(0.0, f"g{number}", "g", "default", "planning", ""))
+            attempts.note_move(Moved(1.0, f"g{number}", "g", "default", "running", ""))
         tracing.close()
     assert [line["event"] for line in lines] == ["spans are lost"]
     assert lines[0]["endpoint"] == f"http://127.0.0.1:{port}"

@@ -168,7 +168,7 @@ async def test_a_call_does_not_queue_behind_events(bench: Bench) -> None:
 
 
 async def test_nothing_is_synced_before_synced_was_handled(bench: Bench) -> None:
-    waiting = asyncio.ensure_future(bench.loop.synced())
+    waiting = asyncio.ensure_future(bench.loop.wait_for_sync())
     await bench.loop.put(NodeGone(0.0, "before"))
     assert not bench.loop.is_synced
     await bench.loop.sync(Synced(1.0))
@@ -178,7 +178,7 @@ async def test_nothing_is_synced_before_synced_was_handled(bench: Bench) -> None
 
 async def test_sessions_wait_until_all_gangs_are_known(bench: Bench) -> None:
     bench.gangs.unknown = 4
-    synced = asyncio.create_task(bench.loop.synced())
+    synced = asyncio.create_task(bench.loop.wait_for_sync())
     await bench.loop.put(PodGone(0.0, "before"))
     await bench.loop.sync(Synced(0.0))
     await synced
@@ -195,7 +195,7 @@ async def test_gangs_are_counted_in_several_turns(bench: Bench, monkeypatch: pyt
 async def test_a_session_opens_with_its_in_flight_bindings_and_gets_what_follows(bench: Bench) -> None:
     bench.gangs.gives = {SessionOpened: [verdict("replayed")]}
     session = Session(5)
-    await bench.loop.opened(session, [v1.InFlightBinding(uid="u", node="a")])
+    await bench.loop.open_session(session, [v1.InFlightBinding(uid="u", node="a")])
     opened = bench.gangs.heard[0]
     assert isinstance(opened, SessionOpened)
     assert (opened.epoch, opened.in_flight) == (5, (Usage("u", "a", Resources()),))
@@ -205,11 +205,11 @@ async def test_a_session_opens_with_its_in_flight_bindings_and_gets_what_follows
 
 async def test_a_newer_session_replaces_the_older_which_closes_nothing(bench: Bench) -> None:
     older, newer = Session(5), Session(6)
-    await bench.loop.opened(older, [])
+    await bench.loop.open_session(older, [])
     bench.gangs.gives = {SessionOpened: [verdict("for the newer")]}
-    await bench.loop.opened(newer, [])
+    await bench.loop.open_session(newer, [])
     assert older.cause is Cause.REPLACED
-    await bench.loop.closed(older)
+    await bench.loop.close_session(older)
     await bench.loop.sync(Synced(0.0))
     assert not any(isinstance(event, SessionClosed) for event in bench.gangs.heard)
     assert await next_verdict(newer) == "for the newer"
@@ -217,8 +217,8 @@ async def test_a_newer_session_replaces_the_older_which_closes_nothing(bench: Be
 
 async def test_a_closed_session_is_told_and_verdicts_are_counted_as_undelivered(bench: Bench) -> None:
     session = Session(5)
-    await bench.loop.opened(session, [])
-    await bench.loop.closed(session)
+    await bench.loop.open_session(session, [])
+    await bench.loop.close_session(session)
     await bench.heard(lambda heard: isinstance(heard[-1], SessionClosed))
     bench.loop.answer(calls.Reserve(0.0, REF, 0, "a"))
     assert bench.metrics.value("muster_verdicts_undelivered_total") == 1
@@ -226,7 +226,7 @@ async def test_a_closed_session_is_told_and_verdicts_are_counted_as_undelivered(
 
 async def test_instructions_of_calls_are_carried_out(bench: Bench) -> None:
     session = Session(5)
-    await bench.loop.opened(session, [])
+    await bench.loop.open_session(session, [])
     bench.loop.answer(calls.Reserve(0.0, REF, 0, "a"))
     bench.loop.answer(calls.Permit(0.0, REF, 1))
     bench.loop.answer(calls.Unreserve(0.0, REF, 0, "a", calls.BindingFate.REFUSED))
@@ -326,7 +326,7 @@ async def test_questions_about_in_tree_plugins_reach_the_session_and_its_reports
     session = Session(epoch=1, answers_in_tree=True)
     bench.gangs.gives = {SessionOpened: [AskInTree("g", 4, "ns", (("p", "u"),))]}
     await bench.loop.sync(Synced(0.0))
-    await bench.loop.opened(session, [])
+    await bench.loop.open_session(session, [])
     begun = bench.gangs.heard[-1]
     assert isinstance(begun, SessionOpened)
     assert begun.answers_in_tree

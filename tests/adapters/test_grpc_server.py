@@ -51,15 +51,15 @@ class Scripted:
             raise answer
         return answer
 
-    async def synced(self) -> None:
+    async def wait_for_sync(self) -> None:
         await self.ready.wait()
 
-    async def opened(self, session: Session, in_flight: Sequence[Any]) -> None:
+    async def open_session(self, session: Session, in_flight: Sequence[Any]) -> None:
         if self.session is not None:
             self.session.end(Cause.REPLACED)
         self.session, self.in_flight = session, in_flight
 
-    async def closed(self, session: Session) -> None:
+    async def close_session(self, session: Session) -> None:
         self.closed_sessions.put_nowait(session)
 
 

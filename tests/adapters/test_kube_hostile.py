@@ -304,7 +304,7 @@ async def service(folder: Path, port: int) -> AsyncIterator[App]:
 async def verdicts(app: App) -> AsyncIterator[Callable[[], Awaitable[dict[str, v1.Outcome]]]]:
     """A session of the shim: the next verdict, by pod."""
     async with asyncio.timeout(HANG_S), grpc.aio.insecure_channel(app.endpoint.address) as channel:
-        await app.control_loop.synced()
+        await app.control_loop.wait_for_sync()
         stream = channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)(
             v1.WatchRequest(session="s"), timeout=HANG_S
         )

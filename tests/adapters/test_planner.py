@@ -141,7 +141,7 @@ async def test_the_loop_goes_on_while_the_planner_computes_and_an_end_cuts_it_sh
 
 async def test_a_decision_carries_the_id_of_its_gangs_trace() -> None:
     async with planning(lambda solve, seconds_left: PLACED) as bench:
-        bench.attempts.moved(Moved(0.0, "g", "g", "default", "planning", "complete"))
+        bench.attempts.note_move(Moved(0.0, "g", "g", "default", "planning", "complete"))
         bench.planner.submit(asked("g"))
         decided = await bench.answer()
     assert isinstance(decided, SolveAnswered)
@@ -157,7 +157,7 @@ async def test_log_lines_about_a_gang_carry_the_id_of_its_trace() -> None:
     with capture_logs() as lines:
         async with planning(place) as bench:
             for gang in ("bad", "good"):
-                bench.attempts.moved(Moved(0.0, gang, gang, "default", "planning", "complete"))
+                bench.attempts.note_move(Moved(0.0, gang, gang, "default", "planning", "complete"))
                 bench.planner.submit(asked(gang))
                 await bench.answer()
     id_of_event = {line["event"]: line["trace_id"] for line in lines if "trace_id" in line}

@@ -87,23 +87,23 @@ def move(at: float, phase: str, gang: str = "g", why: str = "why") -> Moved:
 def test_times_in_phases_and_withdrawals_are_counted() -> None:
     metrics = Metrics()
     phases = Phases(metrics)
-    phases.moved(move(1.0, "planning"), "")
-    phases.moved(move(2.0, "planning", "h"), "")
+    phases.note_move(move(1.0, "planning"), "")
+    phases.note_move(move(2.0, "planning", "h"), "")
     assert phases.oldest(5.0) == [("planning", 4.0)]
-    phases.moved(move(4.0, "withdrawn", why="its deadline passed"), "")
-    phases.moved(move(6.0, "running"), "")
+    phases.note_move(move(4.0, "withdrawn", why="its deadline passed"), "")
+    phases.note_move(move(6.0, "running"), "")
     assert metrics.value("muster_gang_phase_seconds_sum", phase="planning") == 3.0
     assert metrics.value("muster_gang_phase_seconds_sum", phase="withdrawn") == 2.0
     assert metrics.value("muster_withdrawals_total", cause="its deadline passed") == 1
-    phases.moved(move(7.0, "finished", "h"), "")
+    phases.note_move(move(7.0, "finished", "h"), "")
     assert phases.oldest(9.0) == []
 
 
 def test_openmetrics_shows_the_trace_of_a_slow_decision() -> None:
     metrics = Metrics()
     trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
-    metrics.decided("placed", 0.3, (), ["single-node", "single-node"], 0.02, trace_id)
-    metrics.decided("unplaceable", 0.1, ["DomainTooSmall"], (), None, "")
+    metrics.count_decision("placed", 0.3, (), ["single-node", "single-node"], 0.02, trace_id)
+    metrics.count_decision("unplaceable", 0.1, ["DomainTooSmall"], (), None, "")
     plain, kind = metrics.text()
     assert kind.startswith("text/plain")
     assert trace_id.encode() not in plain

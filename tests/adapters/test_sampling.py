@@ -73,7 +73,7 @@ def test_a_gang_without_a_trace_has_an_id_and_no_traceparent(
     attempts = Attempts(Tracing(InMemorySpanExporter()))
     gangs = [f"ns/g-{at}" for at in range(int(BURST) + 50)]
     for gang in gangs:
-        attempts.moved(moved(gang, "collecting"))
+        attempts.note_move(moved(gang, "collecting"))
     assert all(attempts.trace_id(gang) for gang in gangs)
     with_trace = [gang for gang in gangs if attempts.traceparent(gang)]
     assert with_trace == [gang for gang in gangs if attempts.exported(gang)]

@@ -282,7 +282,7 @@ NODES: dict[str, tuple[dict[str, Any], list[NodeFact], str]] = {
 def test_a_bad_node_is_used_without_what_is_bad(
     fields: dict[str, Any], facts: list[NodeFact], says: str
 ) -> None:
-    node = nodes.read(node_object(**fields), more=facts)
+    node = nodes.read(node_object(**fields), facts=facts)
     assert node.ready
     assert says in "\n".join(node.problems)
 

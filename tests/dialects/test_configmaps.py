@@ -123,7 +123,7 @@ def test_a_bad_matrix_is_not_used(links: object, says: str) -> None:
     assert problem.startswith("ConfigMap kube-system/n-topology: linkType: ")
     assert says in problem
     node = nodes.read(
-        node_object({"aliyun.com/gpu": 2}, {"nvidia.com/nvswitch.present": "true"}), more=[fact]
+        node_object({"aliyun.com/gpu": 2}, {"nvidia.com/nvswitch.present": "true"}), facts=[fact]
     )
     assert node.topology == GpuTopology.unknown(2)  # not from labels either
     assert problem in node.problems
@@ -257,7 +257,7 @@ JOINED: dict[str, tuple[list[NodeFact], str, str]] = {
 
 @pytest.mark.parametrize(("facts", "kind", "says"), JOINED.values(), ids=JOINED.keys())
 def test_the_matrix_of_a_config_map_comes_before_labels(facts: list[NodeFact], kind: str, says: str) -> None:
-    node = nodes.read(node_object({"nvidia.com/gpu": 2}, SWITCHED), more=facts)
+    node = nodes.read(node_object({"nvidia.com/gpu": 2}, SWITCHED), facts=facts)
     link = node.topology.link(0, 1)
     assert (link.kind if link else "") == kind
     assert (says in "; ".join(node.problems)) if says else node.problems == ()
@@ -266,8 +266,8 @@ def test_the_matrix_of_a_config_map_comes_before_labels(facts: list[NodeFact], k
 def test_the_annotation_comes_before_config_maps() -> None:
     obj = node_object({"nvidia.com/gpu": 2}, matrix=as_json(full_matrix(2)))
     measured = published(linkType=PAIR, bandwidth=[[0, 30], [30, 0]])
-    assert nodes.read(obj, more=[measured]) == nodes.read(obj)
-    node = nodes.read(obj, more=[published(linkType=[["X", "NV4"], ["NV4", "X"]])])
+    assert nodes.read(obj, facts=[measured]) == nodes.read(obj)
+    node = nodes.read(obj, facts=[published(linkType=[["X", "NV4"], ["NV4", "X"]])])
     assert node.topology == nodes.read(obj).topology
     assert node.problems == (
         "ConfigMap kube-system/n-topology has another matrix than GPU_TOPOLOGY, which is used",
@@ -276,7 +276,7 @@ def test_the_annotation_comes_before_config_maps() -> None:
 
 def test_nothing_is_planned_on_unhealthy_gpus() -> None:
     facts: list[NodeFact] = [unhealthy("0,9"), published(devices={"2": "Unhealthy", "3": "healthy"})]
-    node = nodes.read(node_object({"aliyun.com/gpu-count": 4, "aliyun.com/gpu-mem": 64}), more=facts)
+    node = nodes.read(node_object({"aliyun.com/gpu-count": 4, "aliyun.com/gpu-mem": 64}), facts=facts)
     assert node.unhealthy == 0b101
     assert node.problems == ("ConfigMap kube-system/unhealthy-gpu-n names GPU 9, and the node has 4",)
     state = NodeState.of(node, ())
@@ -287,13 +287,13 @@ def test_a_broken_gpu_leaves_the_others_their_size() -> None:
     """The device plugin takes it out of allocatable, and the ConfigMap says which one it is."""
     capacity = {"aliyun.com/gpu-count": 4, "aliyun.com/gpu-mem": 64}
     allocatable = {"aliyun.com/gpu-count": 3, "aliyun.com/gpu-mem": 48}
-    node = nodes.read(node_object(allocatable, capacity=capacity), more=[unhealthy("1")])
+    node = nodes.read(node_object(allocatable, capacity=capacity), facts=[unhealthy("1")])
     assert node.problems == ()
     assert NodeState.of(node, ()).free_memory == (16, 0, 16, 16)
 
 
 def test_a_node_without_gpus_is_told_nothing_of_them() -> None:
-    node = nodes.read(node_object(), more=[published(linkType=PAIR), unhealthy("0,x")])
+    node = nodes.read(node_object(), facts=[published(linkType=PAIR), unhealthy("0,x")])
     assert (node.topology.gpu_count, node.unhealthy, node.problems) == (0, 0, ())
 
 

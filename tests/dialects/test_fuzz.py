@@ -297,7 +297,7 @@ CONFIG_MAP = st.builds(
 @given(NODE, st.lists(CONFIG_MAP, max_size=3))
 def test_any_node_is_read_with_any_config_maps(raw: dict[str, Any], maps: list[ConfigMapObject]) -> None:
     facts = [fact for fact in map(configmaps.read, maps) if fact and not isinstance(fact, PolicyText)]
-    node = nodes.read(msgspec.convert(raw, NodeObject), more=facts)
+    node = nodes.read(msgspec.convert(raw, NodeObject), facts=facts)
     count = node.topology.gpu_count
     assert 0 <= count <= MAX_GPUS
     assert len(node.gpu_memory) in (0, count)

@@ -78,7 +78,7 @@ def test_label_keys_are_merged_as_the_api_server_does(tmp_path: Path) -> None:
     pending = labelled(pod("p", gpus=1, affinity=anti(term(**rev))), tier="db", rev="2")
     (constraint,) = asked(tmp_path, *(node(name, 8, "r0") for name in NAMES), old, new, pending)["p"]
     assert isinstance(constraint, AntiAffinity)
-    assert constraint.others == {""}
+    assert constraint.other_roles == {""}
     assert constraint.existing == {"n1"}
 
 

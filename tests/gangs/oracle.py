@@ -73,7 +73,7 @@ def _open(constraint: Constraint, node: Node, nodes: Iterable[Node], pending: Po
     assert isinstance(constraint, Affinity)
     if domain is None:
         return False
-    return domain in taken_domains if constraint.existing else "" in constraint.others
+    return domain in taken_domains if constraint.existing else "" in constraint.other_roles
 
 
 def _domain(node: Node, key: str) -> str | None:

@@ -161,4 +161,4 @@ def test_a_label_of_a_waiting_member_voids_its_plan() -> None:
     assert request is not None
     (constraint,) = request.request.constraints
     assert isinstance(constraint, AntiAffinity)
-    assert constraint.others == {""}
+    assert constraint.other_roles == {""}

@@ -248,8 +248,8 @@ def test_an_id_of_another_process_begins_anew(id_: str) -> None:
 def test_a_timeline_keeps_the_last_steps_and_forgets_gangs_that_are_gone() -> None:
     history = History(wall=lambda: 1000.0, clock=lambda: 50.0)
     for at in range(MOST_STEPS + 3):
-        history.moved(Moved(float(at), "g", "g", "ns", "planning", f"step {at}"))
+        history.note_move(Moved(float(at), "g", "g", "ns", "planning", f"step {at}"))
     steps = history.of("g")
     assert (len(steps), steps[0].why, steps[-1].at) == (MOST_STEPS, "step 3", 1000.0 - 50 + MOST_STEPS + 2)
-    history.moved(Moved(99.0, "g", "g", "ns", "finished", "gone"))
+    history.note_move(Moved(99.0, "g", "g", "ns", "finished", "gone"))
     assert (history.of("g"), len(history)) == ((), 0)

@@ -916,18 +916,18 @@ def kept(snapshot: Snapshot, request: Request, rule: Constraint, pods: list[tupl
 
     mine = [(i, at(node)) for i, (role, node) in enumerate(pods) if role in rule.roles]
     if isinstance(rule, AntiAffinity):
-        others = [(i, at(node)) for i, (role, node) in enumerate(pods) if role in rule.others]
+        others = [(i, at(node)) for i, (role, node) in enumerate(pods) if role in rule.other_roles]
         apart = all(a is None or i == j or a != b for i, a in mine for j, b in others)
         return apart and all(a is None or a != at(node) for _, a in mine for node in rule.existing)
     if any(domain is None for _, domain in mine):
         return False
     if isinstance(rule, Affinity):
         there = {at(node) for node in rule.existing}
-        there |= {at(node) for role, node in pods if role in rule.others - rule.roles}
+        there |= {at(node) for role, node in pods if role in rule.other_roles - rule.roles}
         closed = {domain for _, domain in mine if domain not in there}
         if not closed:
             return True
-        themselves = {at(node) for role, node in pods if role in rule.roles & rule.others}
+        themselves = {at(node) for role, node in pods if role in rule.roles & rule.other_roles}
         return not rule.existing and len(closed) == 1 and closed <= themselves
     return all(even(snapshot, rule, role, at, pods) for role in request.roles if role.name in rule.roles)
 

@@ -105,7 +105,7 @@ def contents(view: Columns) -> Iterator[tuple[str, object]]:
     yield "numbers", (view.amounts.tolist(), view.totals.tolist(), view.names, dict(view.row), view.levels)
     yield "places", [view.place(row) for row in range(len(view.names))]
     for scope in SCOPES:
-        for parts in (view.part(scope), view.named(scope), view.label(scope)):
+        for parts in (view.part(scope), view.label_names(scope), view.label(scope)):
             yield scope, (parts.codes.tolist(), parts.names, dict(parts.index))
 
 
@@ -132,9 +132,9 @@ def says(view: Columns, snapshot: Snapshot) -> None:
         assert tuple(view.gpu_memory[: len(node.gpu_memory), row]) == state.free_memory
         assert not view.gpu_memory[len(node.gpu_memory) :, row].any()
         assert view.profiles[view.profile[row]] == profile
-        assert (("", *view.wide_names)[view.wide[row] + 1]) == place.wide
+        assert (("", *view.wide_names)[view.wide_codes[row] + 1]) == place.wide_domain
         for scope in SCOPES:
-            domain_names, values = view.named(scope), view.label(scope)
+            domain_names, values = view.label_names(scope), view.label(scope)
             assert ("", *domain_names.names)[domain_names.codes[row] + 1] == part_of(
                 node, scope, snapshot.levels
             )

@@ -313,7 +313,7 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
         for rule in request.constraints
         if Assumption(BETWEEN_PODS, subject=rule.name) not in dropped
         and not (isinstance(rule, Spread) and gone_roles & rule.counted_roles)
-        and not (isinstance(rule, Affinity) and gone_roles & rule.others)
+        and not (isinstance(rule, Affinity) and gone_roles & rule.other_roles)
     )
     groups = tuple(
         group for group in request.subgroups if Assumption(SUBGROUP, "", group.name) not in dropped

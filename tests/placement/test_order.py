@@ -52,9 +52,11 @@ def passes(
     domain = at(pod.node)
     if isinstance(rule, AntiAffinity):
         member_domains = (
-            {at(m.node) for m in before if m.role in rule.others} if pod.role in rule.roles else set()
+            {at(m.node) for m in before if m.role in rule.other_roles} if pod.role in rule.roles else set()
         )
-        theirs = {at(m.node) for m in before if m.role in rule.roles} if pod.role in rule.others else set()
+        theirs = (
+            {at(m.node) for m in before if m.role in rule.roles} if pod.role in rule.other_roles else set()
+        )
         old = {at(node) for node in rule.existing} if pod.role in rule.roles else set()
         return domain is None or domain not in member_domains | theirs | old
     if pod.role not in rule.roles:
@@ -62,10 +64,10 @@ def passes(
     if domain is None:
         return False
     if isinstance(rule, Affinity):
-        matching = {at(m.node) for m in before if m.role in rule.others} - {None}
+        matching = {at(m.node) for m in before if m.role in rule.other_roles} - {None}
         if domain in matching | {at(node) for node in rule.existing}:
             return True
-        return not matching and not rule.existing and pod.role in rule.others
+        return not matching and not rule.existing and pod.role in rule.other_roles
     role = next(role for role in request.roles if role.name == pod.role)
     counts = counts_of(snapshot, rule, role.name, request, before)
     least = min(counts.values()) if len(counts) >= max(1, rule.min_domains) else 0

@@ -181,7 +181,7 @@ def test_no_other_code_of_the_planner_reads_the_labels_of_domains() -> None:
     """`verify` shares no code with the planner, and reads them itself."""
     root = Path(muster.placement.__file__).parent
     reads = re.compile(
-        r"\bpart_of\b|DOMAIN_LABELS|\bwide_names\b|view\.wide\b|columns\.wide\b|view\.(part|named)\("
+        r"\bpart_of\b|DOMAIN_LABELS|\bwide_names\b|view\.wide_codes\b|columns\.wide_codes\b|view\.(part|label_names)\("
     )
     files = (path for path in root.rglob("*.py") if path.parent.name not in ("verify", "cluster"))
     assert not [path.name for path in files if reads.search(path.read_text())]

@@ -108,8 +108,8 @@ class AlternativesAnswerer:
             process.close()
 
     def _again(self, key: str) -> Alternatives | None:
-        at, answer = self._answers.get(key, (0.0, None))
-        return answer if self._clock() < at + ANSWERS_LIVE_S else None
+        answered_at, answer = self._answers.get(key, (0.0, None))
+        return answer if self._clock() < answered_at + ANSWERS_LIVE_S else None
 
     async def _answer(self, key: str, share: _Share) -> Alternatives:
         began = self._clock()

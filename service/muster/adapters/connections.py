@@ -26,7 +26,7 @@ class Server:
     def __init__(
         self,
         routes: Mapping[str, Handler],
-        most: int,
+        max_connections: int,
         send_s: float,
         address_file: Path | None,
         *,
@@ -36,7 +36,7 @@ class Server:
         app = web.Application(middlewares=[self._answer])
         app.add_routes([web.get(path, handler) for path, handler in routes.items()])
         self._runner = web.AppRunner(app, access_log=None, **options)
-        self._max_connections, self._send_s, self._makes_way = most, send_s, makes_way
+        self._max_connections, self._send_s, self._makes_way = max_connections, send_s, makes_way
         self._address_file = address_file
         self._listening: asyncio.Server | None = None
         self._busy: set[asyncio.BaseProtocol] = set()

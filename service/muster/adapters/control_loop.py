@@ -116,16 +116,16 @@ class ControlLoop:
     async def count(self) -> Tally:
         """Count all gangs as `tally` does, some at a time as in `summary`."""
         tally, keys = self.gangs.tally(()), self.gangs.keys()
-        for at in range(0, len(keys), AT_ONCE):
-            self.gangs.tally(keys[at : at + AT_ONCE], tally)
+        for begin in range(0, len(keys), AT_ONCE):
+            self.gangs.tally(keys[begin : begin + AT_ONCE], tally)
             await asyncio.sleep(0)
         return tally
 
     async def owners(self, nodes: Sequence[str]) -> dict[str, tuple[Owner, ...]]:
         """Return which gangs have the GPUs of these nodes, some at a time as in `summary`."""
         owners: dict[str, tuple[Owner, ...]] = {}
-        for at in range(0, len(nodes), AT_ONCE):
-            chunk = nodes[at : at + AT_ONCE]
+        for begin in range(0, len(nodes), AT_ONCE):
+            chunk = nodes[begin : begin + AT_ONCE]
             owners.update(zip(chunk, self.gangs.owners(chunk), strict=True))
             await asyncio.sleep(0)
         return owners
@@ -166,8 +166,8 @@ class ControlLoop:
             self.carried_out_by[type(instruction)](instruction)
 
     def _note_move(self, move: Moved) -> None:
-        self.phases.moved(move, self._attempts.exported(move.gang))
-        self._attempts.moved(move)
+        self.phases.note_move(move, self._attempts.exported(move.gang))
+        self._attempts.note_move(move)
         self._moved(move)
 
     def _push(self, verdict: PushVerdict) -> None:
@@ -177,7 +177,7 @@ class ControlLoop:
         self._metrics.verdict(verdict.outcome.value, delivered=delivered)
 
     def _ask(self, question: AskInTree) -> None:
-        self._attempts.asked_in_tree(question.gang, time.monotonic())
+        self._attempts.note_question(question.gang, time.monotonic())
         if self._session is not None:
             self._session.push(v1.WatchResponse(in_tree_question=messages.in_tree_question(question)))
 
@@ -199,11 +199,11 @@ class ControlLoop:
 
     # --- the shim (`grpc.server.GangCalls`) ----------------------------------------------------------
 
-    async def synced(self) -> None:
+    async def wait_for_sync(self) -> None:
         """Return once the cluster has been seen in full."""
         await self._synced.wait()
 
-    async def opened(self, session: Session, in_flight: Sequence[Any]) -> None:
+    async def open_session(self, session: Session, in_flight: Sequence[Any]) -> None:
         """Make this session the current one and end the one before."""
 
         def begin() -> None:
@@ -218,7 +218,7 @@ class ControlLoop:
 
         await self._in_order(begin)
 
-    async def closed(self, session: Session) -> None:
+    async def close_session(self, session: Session) -> None:
         """End the session, unless another has begun since."""
 
         def finish() -> None:
@@ -235,7 +235,7 @@ class ControlLoop:
             calls.StaleError: it names a plan or question that is not the current one.
         """
         if isinstance(call, calls.Filter):
-            self._attempts.answered(call.plan.gang)
+            self._attempts.note_answer(call.plan.gang)
         answer, instructions = self.gangs.answer(call)
         self._carry_out(instructions)
         self._arm_timer()

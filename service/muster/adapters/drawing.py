@@ -253,8 +253,10 @@ def find_cube_mesh(topology: GpuTopology) -> CubeMesh | None:
         lower = tuple(gpu for gpu in range(MESH_GPUS) if gpu not in upper)
         partners = {a: [b for b in lower if _fabric(topology, a, b) is not None] for a in upper}
         matched = sorted(peers[0] for peers in partners.values() if len(peers) == 1) == list(lower)
-        whole = all(_fabric(topology, a, b) for quad in (upper, lower) for a, b in combinations(quad, 2))
-        if matched and whole:
+        are_quads_linked = all(
+            _fabric(topology, a, b) for quad in (upper, lower) for a, b in combinations(quad, 2)
+        )
+        if matched and are_quads_linked:
             return _widest_rows(topology, upper, {a: peers[0] for a, peers in partners.items()})
     return None
 
@@ -264,8 +266,8 @@ def _widest_rows(topology: GpuTopology, upper: Quad, partner: dict[int, int]) ->
     ones the smallest.
     """
     rows = [(order, tuple(partner[gpu] for gpu in order)) for order in permutations(upper)]
-    wide = {pair: sum(_row_sum(topology, row) for row in pair) for pair in rows}
-    return CubeMesh(*max(rows, key=lambda pair: (wide[pair], [-gpu for gpu in pair[0]])))
+    bandwidth_by_pair = {pair: sum(_row_sum(topology, row) for row in pair) for pair in rows}
+    return CubeMesh(*max(rows, key=lambda pair: (bandwidth_by_pair[pair], [-gpu for gpu in pair[0]])))
 
 
 def _row_sum(topology: GpuTopology, row: Quad) -> float:
@@ -306,13 +308,13 @@ def draw_cube_mesh(picture: NodePicture, mesh: CubeMesh) -> Text:
 
 
 def _put_row_link(
-    canvas: Canvas, picture: NodePicture, pair: tuple[int, int], at: tuple[int, int], widest: float
+    canvas: Canvas, picture: NodePicture, pair: tuple[int, int], grid_position: tuple[int, int], widest: float
 ) -> None:
     link = picture.topology.link(*pair)
     assert link is not None
     line = "═" if link.gb_per_s == widest else "─"
     text = f" {link.kind} ".center(MESH_GAP, line) if _is_chosen(picture, *pair) else line * MESH_GAP
-    level, place = at
+    level, place = grid_position
     canvas.put(level * MESH_ROW + 1, place * (MESH_BOX + MESH_GAP) + MESH_BOX, text, _style(picture, *pair))
 
 
@@ -329,14 +331,14 @@ def _legend(topology: GpuTopology, mesh: CubeMesh) -> str:
     drawn = {frozenset(pair) for quad in (mesh.upper, mesh.lower) for pair in pairwise(quad)}
     drawn |= {frozenset(pair) for pair in zip(mesh.upper, mesh.lower, strict=True)}
     in_rows = (pair for quad in (mesh.upper, mesh.lower) for pair in combinations(quad, 2))
-    across = product(mesh.upper, mesh.lower)
+    pairs_across = product(mesh.upper, mesh.lower)
     kinds = sorted({_kind(topology, *sorted(pair)) for pair in drawn}, key=lambda kind: -kind[1])
     strokes = "   ".join(
         f"{'══ ║' if rank == 0 else '── │'} {name} {gb:g} GB/s" for rank, (name, gb) in enumerate(kinds)
     )
     hidden = [
         f"{_names(topology, [pair for pair in pairs if frozenset(pair) not in drawn])} {position}"
-        for position, pairs in (("within a row", in_rows), ("between rows", across))
+        for position, pairs in (("within a row", in_rows), ("between rows", pairs_across))
     ]
     return f"{strokes}   not drawn: {', '.join(hidden)}"
 
@@ -402,16 +404,16 @@ class Canvas:
         return Text("\n", no_wrap=True, overflow="ignore").join(self._lines)
 
 
-def put_box(canvas: Canvas, at: tuple[int, int], width: int, picture: NodePicture, gpu: int) -> None:
+def put_box(canvas: Canvas, corner: tuple[int, int], width: int, picture: NodePicture, gpu: int) -> None:
     """Draw one GPU at (row, column): its index and its holder's letter. The frame is heavy if the GPU is
     chosen.
     """
-    row, column = at
+    row, column = corner
     style = picture.style(gpu)
     left_top, line, right_top, side, left_bottom, right_bottom = _HEAVY if picture.is_chosen(gpu) else _LIGHT
     letter = picture.marks[gpu].letter if gpu in picture.marks else " "
-    inside = width - 2
-    text = f"{gpu:<2}{letter}" if inside == 3 else f" {gpu:<2}{letter} "
-    canvas.put(row, column, left_top + line * inside + right_top, style)
-    canvas.put(row + 1, column, side + text.ljust(inside) + side, style)
-    canvas.put(row + 2, column, left_bottom + line * inside + right_bottom, style)
+    inner_width = width - 2
+    text = f"{gpu:<2}{letter}" if inner_width == 3 else f" {gpu:<2}{letter} "
+    canvas.put(row, column, left_top + line * inner_width + right_top, style)
+    canvas.put(row + 1, column, side + text.ljust(inner_width) + side, style)
+    canvas.put(row + 2, column, left_bottom + line * inner_width + right_bottom, style)

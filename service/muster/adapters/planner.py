@@ -89,7 +89,7 @@ class Planner:
             for phase in stretches.keys() & {*PHASES}:
                 self._metrics.planner_phase_seconds.labels(phase).observe(stretches[phase].seconds)
             if not solve.reserves:
-                self._attempts.solved(solve, began, decision, stretches, passed_on)
+                self._attempts.note_solution(solve, began, decision, stretches, passed_on)
             await self._put(answer)
 
     async def stop(self, deadline_s: float) -> None:
@@ -132,10 +132,10 @@ class Planner:
         trace_id = self._attempts.exported(solve.gang)
         if isinstance(decision, Placed):
             methods = (step.method for step in decision.steps)
-            self._metrics.decided(outcome, took_s, (), methods, decision.gap, trace_id)
+            self._metrics.count_decision(outcome, took_s, (), methods, decision.gap, trace_id)
         else:
             causes = (type(cause).__name__ for cause in decision.causes)
-            self._metrics.decided(outcome, took_s, causes, (), None, trace_id)
+            self._metrics.count_decision(outcome, took_s, causes, (), None, trace_id)
 
 
 def _is_passed_on(solve: Solve, decision: Decision) -> bool:

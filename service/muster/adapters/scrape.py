@@ -116,7 +116,9 @@ def _with_few_names(count_gangs: Callable[[], Tally]) -> Callable[[], Tally]:
 
     def bounded() -> Tally:
         all_names = count_gangs()
-        gangs = {name: of.phases.total() for name, of in all_names.namespaces.items()}
+        gangs = {
+            name: namespace_tally.phases.total() for name, namespace_tally in all_names.namespaces.items()
+        }
         largest = all_names.only_namespaces(namespaces.choose(gangs), OTHERS)
         return replace(all_names, queues=queues.cut(all_names.queues), namespaces=largest)
 
@@ -133,19 +135,19 @@ def _of_namespaces() -> tuple[ReadAtScrape[Tally], ...]:
             "muster_namespace_gangs",
             "Gangs of a namespace by phase.",
             ("gang_namespace", "phase"),
-            lambda tally: _by_namespace(tally, lambda of: of.phases),
+            lambda tally: _by_namespace(tally, lambda namespace_tally: namespace_tally.phases),
         ),
         ReadAtScrape(
             "muster_namespace_causes",
             "Gangs of a namespace that wait now, by the kind of cause that blocks them.",
             ("gang_namespace", "cause"),
-            lambda tally: _by_namespace(tally, lambda of: of.causes),
+            lambda tally: _by_namespace(tally, lambda namespace_tally: namespace_tally.causes),
         ),
         ReadAtScrape(
             "muster_namespace_gpus",
             "GPUs that members of gangs in a namespace have (bound) or ask for (waiting).",
             ("gang_namespace", "state"),
-            lambda tally: _by_namespace(tally, lambda of: of.gpus),
+            lambda tally: _by_namespace(tally, lambda namespace_tally: namespace_tally.gpus),
         ),
         ReadAtScrape(
             "muster_namespace_oldest_gang_seconds",
@@ -248,9 +250,15 @@ def _by_namespace(
     tally: Tally, counts: Callable[[NamespaceTally], Mapping[str, int]]
 ) -> Iterable[tuple[tuple[str, str], float]]:
     namespaces = tally.namespaces.items()
-    return [((name, value), count) for name, of in namespaces for value, count in counts(of).items()]
+    return [
+        ((name, value), count)
+        for name, namespace_tally in namespaces
+        for value, count in counts(namespace_tally).items()
+    ]
 
 
 def _oldest_of_namespaces(tally: Tally) -> Iterable[tuple[str, float]]:
     now = time.time()
-    return [(name, now - min(now, of.oldest)) for name, of in tally.namespaces.items()]
+    return [
+        (name, now - min(now, namespace_tally.oldest)) for name, namespace_tally in tally.namespaces.items()
+    ]

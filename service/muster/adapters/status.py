@@ -117,4 +117,4 @@ def nodes_of(
 def _islands(state: NodeState) -> tuple[IslandView, ...]:
     name, sizes = state.node.name, map(int.bit_count, state.node.topology.islands)
     islands = enumerate(zip(sizes, state.free_by_island, strict=False))
-    return tuple(IslandView(f"{name}/{at}", size, free) for at, (size, free) in islands)
+    return tuple(IslandView(f"{name}/{index}", size, free) for index, (size, free) in islands)

@@ -92,7 +92,8 @@ class Web:
         self._kept_nodes = CachedAnswer(self._made_nodes)
         formats = (OPEN_METRICS, f"{OPEN_METRICS}; version=1.0.0"), ("", "")
         self._kept_metrics = {
-            of: CachedAnswer(functools.partial(self._made_metrics, media_type)) for of, media_type in formats
+            accepted_format: CachedAnswer(functools.partial(self._made_metrics, media_type))
+            for accepted_format, media_type in formats
         }
         self._unready = unready
         self._gang_answers = asyncio.Semaphore(GANGS_AT_ONCE)

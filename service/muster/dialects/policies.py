@@ -215,22 +215,22 @@ class _Reader:
 
     def _check_order(self, listed: Iterable[str]) -> None:
         built_in = [name for name in listed if name in _ORDER]
-        for narrow, wide in pairwise(built_in):
-            if _ORDER.index(narrow) > _ORDER.index(wide):
+        for scope, next_scope in pairwise(built_in):
+            if _ORDER.index(scope) > _ORDER.index(next_scope):
                 self._problem(
-                    "levels", f"{narrow} comes before {wide}: list them from the narrowest to the widest"
+                    "levels", f"{scope} comes before {next_scope}: list them from the narrowest to the widest"
                 )
                 return
 
-    def _items(self, field: str, value: object, most: int) -> list[tuple[str, object]]:
+    def _items(self, field: str, value: object, limit: int) -> list[tuple[str, object]]:
         """Return the items of a list, each with its field path."""
         if value == "":
             return []
         if not isinstance(value, list):
             self._bad(field, value, "a list")
             return []
-        if len(value) > most:
-            self._problem(field, f"{len(value)} of them; at most {most} are read")
+        if len(value) > limit:
+            self._problem(field, f"{len(value)} of them; at most {limit} are read")
             return []
         return [(f"{field}[{number}]", item) for number, item in enumerate(value)]
 

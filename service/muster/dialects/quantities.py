@@ -63,8 +63,8 @@ def _billionths(value: Quantity) -> int | None:
     if isinstance(value, int):
         return _capped(value * BILLION)
     text = value if isinstance(value, str) else repr(value)
-    if (whole := _WHOLE.fullmatch(text)) is not None:
-        return _capped(int(whole[1]) * _BILLIONTHS[whole[2]])
+    if (whole_match := _WHOLE.fullmatch(text)) is not None:
+        return _capped(int(whole_match[1]) * _BILLIONTHS[whole_match[2]])
     match = _PATTERN.fullmatch(text) if text.isascii() else None
     if match is None:
         return None

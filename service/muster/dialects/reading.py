@@ -166,11 +166,11 @@ class Fields:
             self.bad(field, text, expected)
         return number
 
-    def names_in(self, field: str, pattern: re.Pattern[str], most: int, expected: str) -> tuple[str, ...]:
-        """Return the names in a text with commas between: at most `most`, each once."""
+    def names_in(self, field: str, pattern: re.Pattern[str], limit: int, expected: str) -> tuple[str, ...]:
+        """Return the names in a text with commas between: at most `limit`, each once."""
         text = self.text(field)
-        names = [name.strip() for name in text.split(",", most)] if text is not None else []
-        if not all(map(pattern.fullmatch, names)) or not len(set(names)) == len(names) <= most:
+        names = [name.strip() for name in text.split(",", limit)] if text is not None else []
+        if not all(map(pattern.fullmatch, names)) or not len(set(names)) == len(names) <= limit:
             self.bad(field, text or "", expected)
             return ()
         return tuple(names)
@@ -223,19 +223,19 @@ def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
     causes: list[Cause] = []
     for reading in readings:
         causes.extend(reading.causes)
-        more = reading.claim
-        if claim is None or more is None:
-            claim = claim or more
-        elif _contradict(claim, more):
-            causes.append(DialectsDisagree(pod, _words(claim), _words(more)))
+        other_claim = reading.claim
+        if claim is None or other_claim is None:
+            claim = claim or other_claim
+        elif _contradict(claim, other_claim):
+            causes.append(DialectsDisagree(pod, _words(claim), _words(other_claim)))
         else:
-            counted = claim if claim.min_member is not None else more
+            count_claim = claim if claim.min_member is not None else other_claim
             claim = replace(
                 claim,
-                min_member=counted.min_member,
-                count_key=counted.count_key,
-                replicas=claim.replicas or more.replicas,
-                size=claim.size or more.size,
+                min_member=count_claim.min_member,
+                count_key=count_claim.count_key,
+                replicas=claim.replicas or other_claim.replicas,
+                size=claim.size or other_claim.size,
             )
     return Reading(claim, tuple(causes))
 

@@ -33,7 +33,8 @@ class CountsOn:
 
 @dataclass(frozen=True, slots=True)
 class AntiAffinity(CountsOn):
-    """Keep members of `roles` out of every domain that holds a member of `others` or a pod on `existing`.
+    """Keep members of `roles` out of every domain that holds a member of `other_roles` or a pod on
+    `existing`.
 
     The constraint is symmetric between members, as in kube-scheduler (interpodaffinity/filtering.go): the
     second of two members is refused. If a role is in both sets, a domain holds one member of it. Nodes
@@ -44,7 +45,7 @@ class AntiAffinity(CountsOn):
     name: str
     topology_key: str
     roles: frozenset[str]
-    others: frozenset[str] = frozenset()
+    other_roles: frozenset[str] = frozenset()
     existing: frozenset[str] = frozenset()
 
 
@@ -52,21 +53,21 @@ class AntiAffinity(CountsOn):
 class Affinity(CountsOn):
     """Place members of `roles` only in domains that hold a matching pod.
 
-    A matching pod is a running one, on the nodes `existing`, or a member of `others`. Nodes without the label
-    are refused. If `existing` is empty and a role is in both sets, its first member may open one domain, and
-    only one. So does kube-scheduler (interpodaffinity/filtering.go,
-    satisfyPodAffinity). Members of `others` that are not in `roles` open any domain that they are placed in.
+    A matching pod is a running one, on the nodes `existing`, or a member of `other_roles`. Nodes without the
+    label are refused. If `existing` is empty and a role is in both sets, its first member may open one
+    domain, and only one. So does kube-scheduler (interpodaffinity/filtering.go, satisfyPodAffinity). Members
+    of `other_roles` that are not in `roles` open any domain that they are placed in.
     """
 
     name: str
     topology_key: str
     roles: frozenset[str]
-    others: frozenset[str] = frozenset()
+    other_roles: frozenset[str] = frozenset()
     existing: frozenset[str] = frozenset()
 
     def counts_on(self, role: str) -> bool:
         """Return whether members of the role open domains for others."""
-        return role in self.others
+        return role in self.other_roles
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +160,8 @@ class SkewTooLarge(Cause):
 
     def __str__(self) -> str:
         name, key, skew = self.constraint, self.topology_key, self.max_skew
-        more = f"{skew} more {plural('pod', skew)} than another at most"
-        return f"by {name}, one {key} may have {more}{_so(self)}"
+        limit = f"{skew} more {plural('pod', skew)} than another at most"
+        return f"by {name}, one {key} may have {limit}{_so(self)}"
 
     @property
     def advice(self) -> str:
@@ -215,9 +216,9 @@ class TooFewParts(Cause):
     """Members that run already and count."""
 
     def __str__(self) -> str:
-        most, runs = counted_noun("member", self.members_per_part), plural_verb("run", self.running)
+        limit, runs = counted_noun("member", self.members_per_part), plural_verb("run", self.running)
         running = f", {self.running} that {runs} already counted" if self.running else ""
-        return f"at most {most} may lie in one {self.scope}{running}{_so(self)}"
+        return f"at most {limit} may lie in one {self.scope}{running}{_so(self)}"
 
     @property
     def advice(self) -> str:
@@ -235,8 +236,8 @@ class MorePerPart(Relaxation):
     before: int
 
     def __str__(self) -> str:
-        most = counted_noun("member", self.members_per_part)
-        return f"up to {most} in one {self.scope} instead of {self.before}"
+        limit = counted_noun("member", self.members_per_part)
+        return f"up to {limit} in one {self.scope} instead of {self.before}"
 
 
 PER_SCOPE: tuple[type[PerScope], ...] = (MaxPer,)

@@ -139,8 +139,10 @@ class MoreFree(Relaxation):
     def __str__(self) -> str:
         resource, nodes = self.resource, self.nodes
         if len(nodes) > _LISTED_NODES:
-            least, most = (pick(freed for _, freed in nodes) for pick in (min, max))
-            share = number(resource, least) + (f" to {number(resource, most)}" if most > least else "")
+            least_freed, most_freed = (pick(freed for _, freed in nodes) for pick in (min, max))
+            share = number(resource, least_freed) + (
+                f" to {number(resource, most_freed)}" if most_freed > least_freed else ""
+            )
             free = f"{number(resource, self.amount)} more free {_unit(resource, self.amount)} in all"
             return f"{free}, {share} on each of {len(nodes)} nodes"
         (node, amount), *more_nodes = nodes
@@ -211,8 +213,8 @@ class SmallerSegments(Relaxation):
     def __str__(self) -> str:
         if not self.sizes:
             return f"no segments{for_role(self.role)}"
-        by = ", each of ".join(f"{size} in one {scope}" for size, scope in self.sizes)
-        return f"segments of {by}{for_role(self.role)}"
+        sizes = ", each of ".join(f"{size} in one {scope}" for size, scope in self.sizes)
+        return f"segments of {sizes}{for_role(self.role)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,5 +79,5 @@ def _leaves_no_choice(node: Node, pod: Pod, place: MemberPlacement) -> bool:
     if node.topology.gpu_count == 1:
         return True
     units = [number for _, number in pod.container_gpus if number]
-    alone = len(units) == 1 and (bool(place.units) or units[0] == len(place.gpus))
-    return alone and not node.unhealthy and len(place.gpus) == node.topology.gpu_count
+    in_one_container = len(units) == 1 and (bool(place.units) or units[0] == len(place.gpus))
+    return in_one_container and not node.unhealthy and len(place.gpus) == node.topology.gpu_count

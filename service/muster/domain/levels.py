@@ -175,8 +175,8 @@ class Hierarchy:
         narrower = order[_depth(own_level, order, len(order)) :]
         path = [own_level]
         for level in path:  # it grows meanwhile
-            around = dict.fromkeys(_around(level, order, naming.trees))
-            path += [wider for wider in around if wider not in path and wider not in narrower]
+            wider_levels = dict.fromkeys(_around(level, order, naming.trees))
+            path += [wider for wider in wider_levels if wider not in path and wider not in narrower]
         return cls(tuple(path), naming.unique)
 
     def path(self, node: Node) -> Path:
@@ -201,11 +201,11 @@ class Hierarchy:
         that lacks wider labels lies in the only domain that its other labels fit. If there is no such one,
         nodes with the same labels are a domain of their own.
         """
-        alike: dict[str, set[Path]] = {}
+        paths_by_name: dict[str, set[Path]] = {}
         for path in paths:
-            alike.setdefault(path[0], set()).add(path)
-        name_of = dict.fromkeys(alike.pop("", ()), "")
-        for name, several in alike.items():
+            paths_by_name.setdefault(path[0], set()).add(path)
+        name_of = dict.fromkeys(paths_by_name.pop("", ()), "")
+        for name, several in paths_by_name.items():
             if any(len({path[i] for path in several} - {""}) > 1 for i in range(1, len(self.levels))):
                 home = _homes(several)
                 suffix_of = self._suffixes(set(home.values()))
@@ -258,20 +258,20 @@ def repeated_names(nodes: Iterable[Node], levels: tuple[Level, ...], naming: Nam
     for scope in dict.fromkeys((*(level.scope for level in levels), NVLINK.scope, *labels)):
         several = _repeated(nodes, Hierarchy.of(scope, levels, naming))
         if several:
-            more = f"; and {len(several) - _MOST_NAMES} names more" if len(several) > _MOST_NAMES else ""
+            and_more = f"; and {len(several) - _MOST_NAMES} names more" if len(several) > _MOST_NAMES else ""
             names = "; ".join(several[:_MOST_NAMES])
             yield (
-                f"{scope}: several domains have one name; the wider ones tell them apart: {names}{more}. "
+                f"{scope}: several domains have one name; the wider ones tell them apart: {names}{and_more}. "
                 f"If each name is one {scope}, say uniqueNames: [{scope}] in the policies"
             )
 
 
 def _repeated(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
     """Return the names that several domains have, each with its domains."""
-    alike: dict[str, list[str]] = {}
+    domains_by_name: dict[str, list[str]] = {}
     for domain in sorted({*domains_of(nodes, hierarchy).values()} - {""}):
-        alike.setdefault(domain.partition(" ")[0], []).append(domain)
-    return [listed(domains, _MOST_DOMAINS) for domains in alike.values() if len(domains) > 1]
+        domains_by_name.setdefault(domain.partition(" ")[0], []).append(domain)
+    return [listed(domains, _MOST_DOMAINS) for domains in domains_by_name.values() if len(domains) > 1]
 
 
 def _of_label(label: str, order: Iterable[Level]) -> Level:
@@ -290,8 +290,8 @@ def _around(level: Level, order: Sequence[Level], trees: Iterable[tuple[str, ...
     """Yield the levels just around this level: the next one of the cluster, and the next one of each tree."""
     yield from order[: _depth(level, order, 0)][-1:]
     for tree in trees:
-        at = next((i for i, label in enumerate(tree) if label in level.labels), 0)
-        yield from (_of_label(label, order) for label in tree[:at][-1:])
+        index = next((i for i, label in enumerate(tree) if label in level.labels), 0)
+        yield from (_of_label(label, order) for label in tree[:index][-1:])
 
 
 def _homes(paths: Collection[Path]) -> Mapping[Path, Path]:

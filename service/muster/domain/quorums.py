@@ -58,8 +58,8 @@ class Leaf:
     def most_startable(self, members: int) -> int:
         """Return the most members, at most this number, with which the leaf starts; 0 if there are none."""
         members = self.limit(members)
-        whole = members - self.in_part(members)
-        return whole if whole >= max(1, self.min_members) else 0
+        startable = members - self.in_part(members)
+        return startable if startable >= max(1, self.min_members) else 0
 
     def less(self, present: Counts) -> Leaf:
         """Return what still must come when these members are there."""

@@ -43,9 +43,9 @@ class Rate:
 class Budget:
     """How much may be used: `most` at once, and `per_s` more with each second. `clock` as for `Rate`."""
 
-    def __init__(self, most: float, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._max_amount, self._per_s, self._clock = most, per_s, clock
-        self._available, self._renewed_at = most, clock()
+    def __init__(self, max_amount: float, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_amount, self._per_s, self._clock = max_amount, per_s, clock
+        self._available, self._renewed_at = max_amount, clock()
 
     @property
     def available(self) -> float:

@@ -302,8 +302,10 @@ class Request:
         for leaf in leaves:
             lacking = self.min_member - sum(members.values())
             if lacking > 0:
-                more, limit = leaf.fewest(members[leaf] + lacking), leaf.limit(leaf.of(waiting))
-                members[leaf] = more if more <= limit else max(members[leaf], leaf.most_startable(limit))
+                more_members, limit = leaf.fewest(members[leaf] + lacking), leaf.limit(leaf.of(waiting))
+                members[leaf] = (
+                    more_members if more_members <= limit else max(members[leaf], leaf.most_startable(limit))
+                )
         if quorum.leaves_no_choice and sum(members.values()) < self.min_member:
             return None
         return of_roles(members.items(), waiting)

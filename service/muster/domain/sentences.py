@@ -66,15 +66,15 @@ def _clauses(causes: tuple[Cause, ...]) -> Iterator[str]:
         yield joined_clause or str(cause)
 
 
-def _join(cause: Cause, then: Cause) -> str | None:
-    match cause, then:
+def _join(cause: Cause, next_cause: Cause) -> str | None:
+    match cause, next_cause:
         case (
             DomainTooSmall(scope, domain, fit, members_needed, even_empty=even_empty, role=role)
             | RoleScope(role, scope, domain, fit, members_needed, even_empty),
             RunningElsewhere(_, part, running),
-        ) if then.scope == scope and part == domain and (fit is None or fit < members_needed):
+        ) if next_cause.scope == scope and part == domain and (fit is None or fit < members_needed):
             if not part:
-                return f"{replace(cause, even_empty=False)}; {then}"
+                return f"{replace(cause, even_empty=False)}; {next_cause}"
             runs = f"{counted_noun('member', running)} {plural_verb('run', running)}"
             room = so_many_fit(fit, members_needed) if fit and not even_empty else ""
             return f"{scope} {part}, where {runs}, has no room for {members_needed} more{of_role(role)}{room}"
@@ -95,9 +95,9 @@ def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Seq
     `not_exact`: nodes where containers may get other GPUs than these.
     """
     running, new = len(request.running) if request else 0, len(plan.members)
-    of = f"{running + new} of {running + (request.size if request else new)} members"
+    subject = f"{running + new} of {running + (request.size if request else new)} members"
     if running:
-        of += f": {running} {plural_verb('run', running)} already, {new} more"
+        subject += f": {running} {plural_verb('run', running)} already, {new} more"
     unknown = "".join(f"; {doubt}" for doubt in doubts(plan))
     gpus: dict[str, Counter[int]] = {}
     for member in plan.members:
@@ -107,23 +107,23 @@ def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Seq
         ((node, indices),) = gpus.items()
         place = f"on node {node}{': ' + _gpus(indices) if indices else ''}"
     else:
-        inside = f" in {plan.domain}" if plan.domain else ""
+        in_domain = f" in {plan.domain}" if plan.domain else ""
         shares = [
             f"{node} ×{members[node]}{' ' + _gpus(indices) if indices else ''}"
             for node, indices in gpus.items()
         ]
-        place = f"on {len(gpus)} nodes{inside}: {'; '.join(shares[:LISTED])}{and_more(len(shares))}"
+        place = f"on {len(gpus)} nodes{in_domain}: {'; '.join(shares[:LISTED])}{and_more(len(shares))}"
     waiting = request.size - len(plan.members) if request else 0
     wait = f"; {waiting} {plural_verb('wait', waiting)}" if waiting else ""
-    more = plan.coming
-    come, fit = plural_verb("come", more), plural_verb("fit", more)
-    later = f"; {more} {plural('member', more)} that {come} later {fit} too" if more else ""
+    coming = plan.coming
+    come, fit = plural_verb("come", coming), plural_verb("fit", coming)
+    later = f"; {coming} {plural('member', coming)} that {come} later {fit} too" if coming else ""
     missed = request.preferred_scopes if request and not plan.objective.preferred_reached else ()
     missed_scopes = _missed(plan, "preferred_scope", f"them ({', '.join(missed)})") if missed else ""
     missed_roles = [name for name, reached in plan.objective.role_preferences if reached is None]
     miss = missed_scopes + (_missed(plan, "role_preferences", listed(missed_roles)) if missed_roles else "")
     inexactness = f"; containers on {listed(not_exact)} may get other GPUs" if not_exact else ""
-    return _cut(f"{of} {place}{_link(plan)}, {_proof(plan)}{unknown}{inexactness}{wait}{later}{miss}")
+    return _cut(f"{subject} {place}{_link(plan)}, {_proof(plan)}{unknown}{inexactness}{wait}{later}{miss}")
 
 
 def as_far_as(plan: Placed) -> str:

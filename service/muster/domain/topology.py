@@ -91,12 +91,13 @@ class GpuTopology:
         return cls(((None,) * gpu_count,) * gpu_count)
 
     @classmethod
-    def of_islands(cls, gpu_count: int, island_size: int, inside: Link, between: Link) -> GpuTopology:
-        """GPUs in consecutive islands of `island_size`, fully connected by `inside`, joined by `between`."""
+    def of_islands(cls, gpu_count: int, island_size: int, inner_link: Link, outer_link: Link) -> GpuTopology:
+        """GPUs in consecutive islands of `island_size`, fully connected by `inner_link`, joined by
+        `outer_link`."""
         return cls(
             tuple(
                 tuple(
-                    None if i == j else inside if i // island_size == j // island_size else between
+                    None if i == j else inner_link if i // island_size == j // island_size else outer_link
                     for j in range(gpu_count)
                 )
                 for i in range(gpu_count)

@@ -75,11 +75,11 @@ def or_wait(until: str, even_empty: bool) -> str:
 
 def amount(resource: str, amount: int) -> str:
     """Return an amount with its unit."""
-    of = "of " if resource == GPU_MEMORY or in_bytes(resource) else ""
+    of_unit = "of " if resource == GPU_MEMORY or in_bytes(resource) else ""
     name = resource
     if amount == 1:
         name = "pod" if resource == "pods" else resource.replace("GPUs of", "GPU of", 1)
-    return f"{number(resource, amount)} {of}{name}"
+    return f"{number(resource, amount)} {of_unit}{name}"
 
 
 def number(resource: str, amount: int) -> str:
@@ -106,10 +106,10 @@ def and_more(count: int) -> str:
     return f" and {count - LISTED} more" if count > LISTED else ""
 
 
-def listed(names: Sequence[str], most: int = LISTED) -> str:
+def listed(names: Sequence[str], limit: int = LISTED) -> str:
     """Return the first few names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    ending = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + ending
 
 
 def such_pods(first: str, pods: int) -> str:
@@ -130,11 +130,11 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
     """Return the known word that this word is nearly, "" if none is close or the word is known."""
     listed = sorted(set(words))  # of equal ones the same in each process
-    near = [] if word in listed else get_close_matches(word, listed, 1, similarity)
-    return near[0] if near else ""
+    matches = [] if word in listed else get_close_matches(word, listed, 1, similarity)
+    return matches[0] if matches else ""
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
     """Return a clause with the word that was probably meant; "" if there is none."""
-    near = nearest(word, words)
-    return f"; did you mean {near}?" if near else ""
+    nearest_word = nearest(word, words)
+    return f"; did you mean {nearest_word}?" if nearest_word else ""

@@ -59,14 +59,14 @@ class Coordinator:
                 self._pods.catch_up()
                 self._sessions.activate()
             case inputs.SessionOpened():
-                self._sessions.opened(message)
+                self._sessions.open_session(message)
             case inputs.SessionClosed(_, epoch):
                 if epoch == self.state.epoch:
-                    self._sessions.closed()
+                    self._sessions.close_session()
             case inputs.WatchInterrupted(_, resource):
-                self._clock.interrupted(resource)
+                self._clock.interrupt(resource)
             case inputs.WatchResumed(_, resource):
-                self._clock.resumed(resource)
+                self._clock.resume(resource)
             case inputs.Tick():
                 self._clock.tick()
                 self._nodes.tick()
@@ -87,14 +87,14 @@ class Coordinator:
         """Take in a change of an object in the cluster."""
         match change:
             case inputs.PodSeen(_, pod):
-                if touched := self._pods.seen(pod):
-                    self._nodes.taken_on(touched)
+                if touched := self._pods.see_pod(pod):
+                    self._nodes.void_overbooked(touched)
             case inputs.PodGone(_, uid):
-                self._pods.gone(uid)
+                self._pods.forget_pod(uid)
             case inputs.NodeSeen() | inputs.NodeGone():
                 node = change.node if isinstance(change, inputs.NodeSeen) else None
                 name = change.name if isinstance(change, inputs.NodeGone) else change.node.name
-                self._nodes.changed(name, node)
+                self._nodes.see_node(name, node)
                 self._pods.differences.node_changed(name)
             case inputs.PodGroupSeen(_, group):
                 self._pods.group_seen(group.key, group)
@@ -109,7 +109,7 @@ class Coordinator:
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
             case inputs.DeviceClaimSeen(_, claim):
                 if touched := self._pods.claim_seen(claim):
-                    self._nodes.taken_on(touched)
+                    self._nodes.void_overbooked(touched)
             case inputs.PoliciesSeen(_, policies):
                 self._pods.policies_changed(policies)
 

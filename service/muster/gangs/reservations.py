@@ -62,8 +62,8 @@ class BackfillReservation:
 
     def __str__(self) -> str:
         names = sorted(self.wants)
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return f"What comes free on {', '.join(names[:_NAMED])}{more} is reserved for it for a while"
+        and_more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return f"What comes free on {', '.join(names[:_NAMED])}{and_more} is reserved for it for a while"
 
 
 def _hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
@@ -89,7 +89,7 @@ def with_scores(request: Request, snapshot: Snapshot) -> Request:
     gpus = (
         (name, state.free_gpu_count, state.node.topology.gpu_count) for name, state in snapshot.nodes.items()
     )
-    scores = {name: 100 * free // most for name, free, most in gpus if free}
+    scores = {name: 100 * free // gpu_count for name, free, gpu_count in gpus if free}
     largest = max(request.roles, key=lambda role: role.gpus * len(role.members))
     roles = (replace(role, scores=scores if role is largest else {}) for role in request.roles)
     return replace(request, roles=tuple(roles))
@@ -211,7 +211,7 @@ class Backfill:
         self._turn = None
         self._wait_anew(key)
 
-    def answered(self, key: str, request: Request, decision: Decision | None) -> bool:
+    def take_answer(self, key: str, request: Request, decision: Decision | None) -> bool:
         """Reserve the plan of the gang whose turn it is. Return whether the gang has a reservation now.
 
         It has no reservation if the planner found no place, or more than `backfill_share` of all GPUs on

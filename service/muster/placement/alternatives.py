@@ -156,8 +156,8 @@ class _Places:
 
     def rows(self, part: int | None) -> Ints:
         """Return the rows of a domain; None stands for all domains that the gang is not in."""
-        inside = ~np.isin(self.part, list(self.own_parts)) if part is None else self.part == part
-        return np.flatnonzero(inside & self.open)
+        in_part = ~np.isin(self.part, list(self.own_parts)) if part is None else self.part == part
+        return np.flatnonzero(in_part & self.open)
 
     def touched(self, members: Sequence[MemberPlacement]) -> tuple[int, ...]:
         return tuple(sorted({int(self.part[self.view.row[member.node]]) for member in members}))
@@ -193,9 +193,9 @@ def _scope(view: Columns, own_rows: Sequence[int]) -> str:
 def _placed_on(snapshot: Snapshot, request: Request, rows: Ints, limits: Limits) -> Decision | None:
     """Decide on these nodes alone, with as many members as fit. None: a defect, and nothing is known."""
     names = columns(snapshot).names
-    only = SelectorTerm(NODE_NAME, "In", tuple(names[row] for row in rows.tolist()))
+    node_term = SelectorTerm(NODE_NAME, "In", tuple(names[row] for row in rows.tolist()))
     roles = tuple(
-        replace(role, rules=replace(role.rules, required=(*role.rules.required, only)))
+        replace(role, rules=replace(role.rules, required=(*role.rules.required, node_term)))
         for role in request.roles
     )
     try:

@@ -128,9 +128,9 @@ class Plan:
         number of nodes with equal values.
         """
         view, parts = self.view, self.parts
-        lines = (view.shape[parts.rows], view.free_gpus[parts.rows], parts.masks)
+        node_arrays = (view.shape[parts.rows], view.free_gpus[parts.rows], parts.masks)
         existing_masks = (parts.existing.masks.get(row, 0) for row in parts.rows.tolist())
-        kinds = Counter(zip(*(line.tolist() for line in lines), existing_masks, strict=True))
+        kinds = Counter(zip(*(line.tolist() for line in node_arrays), existing_masks, strict=True))
         return [(_worth(view.shapes[shape], *gpus), nodes) for (shape, *gpus), nodes in kinds.items()]
 
     @cached_property
@@ -168,9 +168,9 @@ class Plan:
             context = on_row(
                 view, existing, self.costs, row, existing.after(view, row, NodeRule((), (), (), ()))
             )
-            ways = GpuWays(np.array([slices]), np.array([mask & ~slices]))
+            gpu_ways = GpuWays(np.array([slices]), np.array([mask & ~slices]))
             for cost in totals:
-                totals[cost] += int(cost_of(cost, gpus_of(view, row), ways, context)[0])
+                totals[cost] += int(cost_of(cost, gpus_of(view, row), gpu_ways, context)[0])
         return tuple((cost.value, total) for cost, total in totals.items())
 
     def damage(self) -> int:
@@ -178,16 +178,16 @@ class Plan:
         if is_priced(self.request, self.view):
             return _priced(self.request, self.members, self.view)
         shared = self.parts.rows.tolist() if len(self.view.gpu_memory) else ()
-        whole = sum(nodes * gpus.damage for gpus, nodes in self.gpu_sets)
-        return whole + sum(_of_slices(self.view, row, self.members) for row in shared)
+        whole_gpu_damage = sum(nodes * gpus.damage for gpus, nodes in self.gpu_sets)
+        return whole_gpu_damage + sum(_of_slices(self.view, row, self.members) for row in shared)
 
     def unusable_gpus(self) -> int | None:
         """Return the GPUs that members without GPUs make unusable; None if every member has GPUs."""
         rows, counts, roles = self.parts.rows, self._counts, self.request.roles
         if not counts[:, [not takes_gpus(role) for role in roles]].any():
             return None
-        beside = np.isin(rows, list(self.parts.existing.with_gpus))
-        return int(unusable_gpus(self.view, roles, rows, counts[:, None], beside).sum())
+        has_gang_gpus = np.isin(rows, list(self.parts.existing.with_gpus))
+        return int(unusable_gpus(self.view, roles, rows, counts[:, None], has_gang_gpus).sum())
 
     def best_fit(self) -> int:
         """Return the best fit: the shares that stay free on the nodes, plus the costs to open the nodes."""
@@ -265,8 +265,8 @@ def _of_slices(view: Columns, row: int, members: Sequence[MemberPlacement]) -> i
             )
 
     def damage_of_slices(state: NodeState) -> int:
-        whole = fragmentation(shape, state.free_gpus)
-        return fragmentation(shape, state.free_gpus, state.free_memory) - whole
+        unusable_whole_gpus = fragmentation(shape, state.free_gpus)
+        return fragmentation(shape, state.free_gpus, state.free_memory) - unusable_whole_gpus
 
     return damage_of_slices(after) - damage_of_slices(before)
 
@@ -292,8 +292,8 @@ class TouchedParts:
     def common(self, scope: str) -> frozenset[str]:
         """Return the parts of the scope that hold all members."""
         common = self.existing.parts(self.view, scope)
-        for inside in self._holding(scope):
-            common = inside if common is None else common & inside
+        for holding_parts in self._holding(scope):
+            common = holding_parts if common is None else common & holding_parts
             if not common:
                 break
         return common or frozenset()
@@ -322,16 +322,19 @@ class TouchedParts:
     def _nvlink_domains(self) -> int:
         """Return how many NVLink domains are touched. Nodes with equal domains and GPUs are counted once."""
         topology, shapes = self.view.topology, self.view.shapes
-        apart = topology.in_wide[self.rows] | np.isin(self.rows, [*self.existing.masks])
+        counted_by_name = topology.in_wide[self.rows] | np.isin(self.rows, [*self.existing.masks])
         names = set[str]().union(
-            *map(topology.touched, self.rows[apart].tolist(), self.masks[apart].tolist()),
+            *map(topology.touched, self.rows[counted_by_name].tolist(), self.masks[counted_by_name].tolist()),
             *map(self._touched_by, self.existing.members),
         )
-        lines = (self.view.shape[self.rows[~apart]].tolist(), self.masks[~apart].tolist())
-        alike: Counter[tuple[int, int]] = Counter(zip(*lines, strict=True))
+        node_arrays = (
+            self.view.shape[self.rows[~counted_by_name]].tolist(),
+            self.masks[~counted_by_name].tolist(),
+        )
+        nodes_by_kind: Counter[tuple[int, int]] = Counter(zip(*node_arrays, strict=True))
         return len(names) + sum(
             nodes * sum(domain & mask > 0 for domain in shapes[shape].domains)
-            for (shape, mask), nodes in alike.items()
+            for (shape, mask), nodes in nodes_by_kind.items()
         )
 
     def _touched_by(self, member: BoundMember) -> set[str]:

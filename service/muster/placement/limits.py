@@ -97,7 +97,7 @@ class Budget:
         """Return the time by the caller's clock, 0 without one."""
         return self._timings.clock() if self._timings is not None else 0.0
 
-    def decided(self, method: str, began: float) -> None:
+    def note_decision(self, method: str, began: float) -> None:
         """Count the time since `began` for an exact method that has decided a level."""
         if self._timings is not None:
             self._timings.note(method, began)
@@ -147,7 +147,7 @@ def unlike_roles(request: Request, excluded: Excluded) -> int:
     Such roles are pods with a volume each. Their users cannot make them equal, and the nodes bound the
     search.
     """
-    rules = [(at, rule.roles) for at, rule in enumerate(request.constraints)]
+    rules = [(rule_index, rule.roles) for rule_index, rule in enumerate(request.constraints)]
     return len(
         {
             (
@@ -161,7 +161,7 @@ def unlike_roles(request: Request, excluded: Excluded) -> int:
                 role.segments,
                 role.match_attributes,
                 frozenset(group.name for group in request.subgroups if role.name in group.roles),
-                frozenset(at for at, roles in rules if role.name in roles),
+                frozenset(rule_index for rule_index, roles in rules if role.name in roles),
             )
             for role in request.roles
         }

@@ -22,7 +22,7 @@ from muster.placement.gang.constraints import constraints_of
 from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import fits_at_once, instance_of, room_of
 from muster.placement.limits import Budget, Limits
-from muster.placement.naming import named
+from muster.placement.naming import place_members
 from muster.placement.search.single_node import find_best_node
 from muster.placement.verify import verify
 
@@ -47,27 +47,28 @@ def alternates(
         return tuple((member.node,) for member in plan.members)
     full = snapshot.taking(_usage(request, member) for member in plan.members)
     view = ClusterView(full, request).columns
-    inside = _same_part(view, request, plan)
+    in_part = _same_part(view, request, plan)
     levels = [view.topology.index(level.scope) for level in view.levels[::-1]]
     memo: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     open_to: dict[str, Ints] = {}
     alternate_nodes = []
     for member in plan.members:
         home = view.row[member.node]
-        near = tuple(int(codes[home]) for codes in levels)
+        home_domains = tuple(int(codes[home]) for codes in levels)
         if member.role not in open_to:
             role = next(role for role in request.roles if role.name == member.role)
             room = room_of(view, role) > 0
             room[_full(view, role, plan)] = False
-            open_to[member.role] = np.flatnonzero(inside & room & admits(view, role, excluded or {}))
+            open_to[member.role] = np.flatnonzero(in_part & room & admits(view, role, excluded or {}))
         rows = open_to[member.role]
-        if (member.role, near) not in memo:
-            apart = [
-                (codes[rows] != code) | (codes[rows] < 0) for codes, code in zip(levels, near, strict=True)
+        if (member.role, home_domains) not in memo:
+            differs_by_level = [
+                (codes[rows] != code) | (codes[rows] < 0)
+                for codes, code in zip(levels, home_domains, strict=True)
             ]
-            order = np.lexsort((rows, view.free_count[rows], *apart[::-1]))[:limit]
-            memo[member.role, near] = rows[order].tolist()
-        other_nodes = (view.names[row] for row in memo[member.role, near] if row != home)
+            order = np.lexsort((rows, view.free_count[rows], *differs_by_level[::-1]))[:limit]
+            memo[member.role, home_domains] = rows[order].tolist()
+        other_nodes = (view.names[row] for row in memo[member.role, home_domains] if row != home)
         alternate_nodes.append((member.node, *islice(other_nodes, limit - 1)))
     return tuple(alternate_nodes)
 
@@ -89,11 +90,11 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
     rows, scope = np.array([instance.columns.row[node]]), request.required_scope
     if not fits_at_once(instance, instance.need)[rows].any():
         return None
-    inside = [scope] if scope in INSIDE else []
-    best_node, _ = find_best_node(instance, rows, instance.need, inside, Budget(Limits()))
+    inner_scopes = [scope] if scope in INSIDE else []
+    best_node, _ = find_best_node(instance, rows, instance.need, inner_scopes, Budget(Limits()))
     if best_node is None:
         return None
-    (moved,) = named(instance, (best_node.share,))
+    (moved,) = place_members(instance, (best_node.share,))
     members = tuple(moved if place.uid == uid else place for place in plan.members)
     moved_plan = evaluated(ClusterView(snapshot, request), members)
     moved_plan = replace(moved_plan, truncated=plan.truncated, coming=plan.coming)
@@ -118,13 +119,13 @@ def _same_part(view: Columns, request: Request, plan: Placed) -> Bools:
     """Return [row] bool: whether the node is in the part of the required scope that holds the plan and
     existing members.
     """
-    inside = np.ones(len(view.names), bool)
+    in_part = np.ones(len(view.names), bool)
     scope = request.required_scope
     if scope is None:
-        return inside
+        return in_part
     held_members = TouchedParts(view, *used_gpus(view, plan.members), existing_of(view, request))
     if not held_members.common(scope) or not plan.members:
-        return ~inside
+        return ~in_part
     row = view.row[plan.members[0].node]
     domain = view.topology.regions(scope)
     return np.asarray(domain == domain[row])
@@ -133,7 +134,11 @@ def _same_part(view: Columns, request: Request, plan: Placed) -> Bools:
 def _full(view: Columns, role: Role, plan: Placed) -> list[int]:
     """Return the rows of nodes that cannot hold another member of the role next to the plan's members."""
     counts = Counter(member.node for member in plan.members if member.role == role.name)
-    return [view.row[node] for node, most in role.room.items() if node in view.row and counts[node] >= most]
+    return [
+        view.row[node]
+        for node, max_members in role.room.items()
+        if node in view.row and counts[node] >= max_members
+    ]
 
 
 def _usage(request: Request, member: MemberPlacement) -> Usage:

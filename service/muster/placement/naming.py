@@ -31,7 +31,7 @@ def in_rank_order(role: Role) -> list[Member]:
     return sorted(role.members, key=rank_key)
 
 
-def named(instance: Instance, shares: Iterable[NodeShare]) -> tuple[MemberPlacement, ...]:
+def place_members(instance: Instance, shares: Iterable[NodeShare]) -> tuple[MemberPlacement, ...]:
     """Return the places of members: consecutive ranks of a role together on a node, nodes in the order of the
     fabric.
 
@@ -100,21 +100,23 @@ def _masks(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]
     if sliced:
         for block, masks in enumerate(_slices(instance, share)):
             masks_by_block[block] += masks
-    for domain, inside in enumerate(shape.domains if any(share.spread) else ()):
+    for domain, domain_mask in enumerate(shape.domains if any(share.spread) else ()):
         bound = [
             block for block, members in enumerate(share.spread) for _ in range(_in_domain(members, domain))
         ]
         sizes = [gpus[block] for block in bound]
-        spare = (free_gpus & inside).bit_count() - sum(sizes)
+        spare = (free_gpus & domain_mask).bit_count() - sum(sizes)
         for block, mask in zip(
-            bound, split(shape.topology, free_gpus & inside, (*sizes, spare)), strict=False
+            bound, split(shape.topology, free_gpus & domain_mask, (*sizes, spare)), strict=False
         ):
             masks_by_block[block].append(mask)
             free_gpus &= ~mask
     for block, members in enumerate(share.spread):
-        for across in members or ():
-            if isinstance(across, tuple):
-                mask = sum(lowest(free_gpus & shape.domains[d], count) for d, count in enumerate(across))
+        for gpus_by_domain in members or ():
+            if isinstance(gpus_by_domain, tuple):
+                mask = sum(
+                    lowest(free_gpus & shape.domains[d], count) for d, count in enumerate(gpus_by_domain)
+                )
                 masks_by_block[block].append(mask)
                 free_gpus &= ~mask
     loose = [

@@ -81,7 +81,7 @@ class _Near:
         self._domains_of_pods = {int(self._domains[row]) for row in rows} - {-1}
         self._matching: Counter[int] = Counter()
         opened_by_others = {
-            self._domain_of(member) for member in members if member.role in rule.others - rule.roles
+            self._domain_of(member) for member in members if member.role in rule.other_roles - rule.roles
         }
         self._open_later = opened_by_others | self._domains_of_pods
 
@@ -94,19 +94,21 @@ class _Near:
         domain = self._domain_of(member)
         if domain < 0:
             return False
-        first = not self._rule.existing and not self._matching.total() and member.role in self._rule.others
+        first = (
+            not self._rule.existing and not self._matching.total() and member.role in self._rule.other_roles
+        )
         return first or domain in self._domains_of_pods or self._matching[domain] > 0
 
     def add(self, member: MemberPlacement, times: int = 1) -> None:
         domain = self._domain_of(member)
-        if member.role in self._rule.others and domain >= 0:
+        if member.role in self._rule.other_roles and domain >= 0:
             self._matching[domain] += times
 
     def urgency(self, member: MemberPlacement) -> int:
         """Put a member that opens a domain first, then members that others need, then the others."""
         if member.role not in self._rule.roles:
-            return -1 if member.role in self._rule.others else 0
-        opens = member.role in self._rule.others and self._domain_of(member) not in self._open_later
+            return -1 if member.role in self._rule.other_roles else 0
+        opens = member.role in self._rule.other_roles and self._domain_of(member) not in self._open_later
         return -2 if opens else 0
 
 

@@ -21,7 +21,7 @@ from muster.placement.explain.causes import explain, not_matching
 from muster.placement.gang.instance import instance_of, unsupported
 from muster.placement.limits import Budget, Limits, unlike_roles
 from muster.placement.model.objective import NVLINK_DOMAINS, RAILS
-from muster.placement.naming import named
+from muster.placement.naming import place_members
 from muster.placement.rails import RAIL_SETS, on_fewest_rails
 from muster.placement.search.plan import Gap
 from muster.placement.search.search import best_for_most
@@ -85,7 +85,7 @@ def _decide(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Un
         # unproven.
         gap = Gap(NVLINK_DOMAINS.name)
     proven = gap is None and not budget.truncated
-    plan = evaluated(cluster, named(instance, on_fewest_rails(instance, answer.shares)))
+    plan = evaluated(cluster, place_members(instance, on_fewest_rails(instance, answer.shares)))
     of_rails = () if plan.objective.rails is None else (Step(RAILS, RAIL_SETS),)
     plan = replace(
         plan,

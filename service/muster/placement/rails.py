@@ -63,17 +63,24 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
     rails_before = fixed_rails | rails_on(view, rows[has_choice], masks[has_choice])
     if fixed_rails == rails_before or len(np.unique(all_gpus(existing, rows, masks)[0])) < 2:
         return shares
-    at = np.flatnonzero(has_choice)
-    spread = np.array([any(shares[i].spread) for i in at.tolist()])
-    kinds = np.stack([*node_kinds(instance, rows[at]), *view.rails[:, rows[at]], masks[at], spread])
+    share_index = np.flatnonzero(has_choice)
+    spread = np.array([any(shares[i].spread) for i in share_index.tolist()])
+    kinds = np.stack(
+        [
+            *node_kinds(instance, rows[share_index]),
+            *view.rails[:, rows[share_index]],
+            masks[share_index],
+            spread,
+        ]
+    )
     kind_of_node, first = distinct(kinds)
-    choices_by_kind = [_choices(instance, shares[i]) for i in at[first].tolist()]
+    choices_by_kind = [_choices(instance, shares[i]) for i in share_index[first].tolist()]
     rails = _fewest(fixed_rails, [of_choice for _, of_choice in choices_by_kind])
     if rails.bit_count() == rails_before.bit_count():
         return shares
     masks_after = [int(choices[of_choice & ~rails == 0][0]) for choices, of_choice in choices_by_kind]
     changed = list(shares)
-    for i, kind in zip(at.tolist(), kind_of_node.tolist(), strict=True):
+    for i, kind in zip(share_index.tolist(), kind_of_node.tolist(), strict=True):
         changed[i] = replace(shares[i], gpus=replace(shares[i].gpus, mask=masks_after[kind]))
     return changed
 
@@ -101,8 +108,8 @@ def _choices(instance: Instance, share: NodeShare) -> tuple[Ints, Ints]:
     rule, shape, free = instance.node_rule(share.row)
     # Preferences of roles bind members to NVLink domains too, but the rules of this instance lack them.
     binds_domains = any(share.spread) or (rule is not None and rule.binds_domains)
-    wide = bool(view.topology.in_wide[share.row])
-    context = NodeContext(instance.costs or (Cost.NVLINK_DOMAINS,), wide, rule)
+    in_wide = bool(view.topology.in_wide[share.row])
+    context = NodeContext(instance.costs or (Cost.NVLINK_DOMAINS,), in_wide, rule)
     masks = _equal_sets(shape, free, share.gpus.mask, context, binds_domains, instance.prices is not None)
     return masks, np.bitwise_or.reduce(values_in(view.rails[:, [share.row]], masks))
 
@@ -119,9 +126,9 @@ def _equal_sets(
     """
     every = np.arange(1 << shape.topology.gpu_count)
     masks = every[(every & ~free == 0) & (gpu_counts(every) == mask.bit_count())]
-    ways = GpuWays(np.zeros_like(masks), masks)
-    values = [cost_of(cost, NodeGpus(shape, free, ()), ways, context) for cost in context.costs]
-    *links, inside = links_over(shape, free, masks, context.existing_mask)
+    gpu_ways = GpuWays(np.zeros_like(masks), masks)
+    values = [cost_of(cost, NodeGpus(shape, free, ()), gpu_ways, context) for cost in context.costs]
+    *links, links_left = links_over(shape, free, masks, context.existing_mask)
     values += links
     if not priced:
         values.append(damage_to_pools(shape, free, masks))
@@ -130,4 +137,4 @@ def _equal_sets(
     index = np.searchsorted(masks, mask)
     equal = np.logical_and.reduce([value == value[index] for value in values])
     equal_masks: Ints = masks[equal]
-    return equal_masks[np.argsort(-inside[equal], kind="stable")]
+    return equal_masks[np.argsort(-links_left[equal], kind="stable")]

@@ -215,7 +215,7 @@ class Outbox:
         if len(self._warned_at) > REMEMBERED:
             del self._warned_at[next(iter(self._warned_at))]
         log.warning("%s: %s: %s", target, reason, printable(message, MESSAGE_LIMIT))
-        at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        timestamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         namespace = target.namespace or "default"
         body: dict[str, object] = {
             "apiVersion": "v1",
@@ -231,8 +231,8 @@ class Outbox:
             "reason": reason,
             "message": printable(message, MESSAGE_LIMIT),
             "type": "Warning",
-            "firstTimestamp": at,
-            "lastTimestamp": at,
+            "firstTimestamp": timestamp,
+            "lastTimestamp": timestamp,
             "count": 1,
             "source": {"component": "muster-node-agent"},
             "reportingComponent": "muster-node-agent",

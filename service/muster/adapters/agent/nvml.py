@@ -177,5 +177,5 @@ def _clique(handles: list[Any]) -> str:
     except (pynvml.NVMLError, AttributeError):  # an older driver
         return ""
     cluster = bytes(bytearray(info.clusterUuid)).hex()
-    joined = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and set(cluster) != {"0"}
-    return f"{cluster}.{info.cliqueId}" if joined else ""
+    is_joined = info.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and set(cluster) != {"0"}
+    return f"{cluster}.{info.cliqueId}" if is_joined else ""

@@ -45,7 +45,9 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
     settings = Settings()
     try:
         items = read_cluster(kubeconfig, context).items
-        documents = [Document("the cluster", f"object {at}", item) for at, item in enumerate(items, start=1)]
+        documents = [
+            Document("the cluster", f"object {number}", item) for number, item in enumerate(items, start=1)
+        ]
         cluster = cluster_of(documents, settings)
     except (KubeError, Undecodable) as problem:
         raise NoAnswer(str(problem)) from None

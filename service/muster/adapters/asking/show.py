@@ -17,48 +17,48 @@ ENDS = ("running", "unplaceable", "invalid", "withdrawn", "given up")
 """Phases that end an attempt. The gang stays in them until something changes."""
 
 
-def dump(value: object, output: str, out: TextIO) -> None:
+def dump(value: object, output: str, stdout: TextIO) -> None:
     """Print for programs."""
     if output == "yaml":
         import yaml
 
-        yaml.safe_dump(value, out, sort_keys=False, allow_unicode=True)
+        yaml.safe_dump(value, stdout, sort_keys=False, allow_unicode=True)
     else:
-        out.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def columns(head: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) -> None:
+def columns(head: Sequence[str], rows: Iterable[Sequence[object]], stdout: TextIO) -> None:
     """Print rows in columns, as kubectl does."""
     cells = [list(head), *([printable(str(cell)) for cell in row] for row in rows)]
-    widths = [max(len(row[at]) for row in cells) for at in range(len(head))]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     for row in cells:
         line = "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        out.write(line.rstrip() + "\n")
+        stdout.write(line.rstrip() + "\n")
 
 
-def status(answer: Row, out: TextIO) -> None:
+def status(answer: Row, stdout: TextIO) -> None:
     """Print the service's notes, then a row for each gang."""
     if not answer["ready"]:
-        out.write("The service has not seen the whole cluster yet.\n")
-    paragraphs([[f"note: {note}" for note in answer.get("notes", ())]], out)
+        stdout.write("The service has not seen the whole cluster yet.\n")
+    paragraphs([[f"note: {note}" for note in answer.get("notes", ())]], stdout)
     if answer["gangs"]:
-        gangs(answer["gangs"], out)
+        gangs(answer["gangs"], stdout)
     else:
-        out.write("no gangs\n")
+        stdout.write("no gangs\n")
 
 
-def why(gangs: Sequence[Row], out: TextIO) -> None:
+def why(gangs: Sequence[Row], stdout: TextIO) -> None:
     """Print the causes that block each of these gangs, and changes that would help."""
-    paragraphs(map(blocking, gangs), out)
+    paragraphs(map(blocking, gangs), stdout)
 
 
-def paragraphs(texts: Iterable[Iterable[str]], out: TextIO) -> None:
+def paragraphs(texts: Iterable[Iterable[str]], stdout: TextIO) -> None:
     """Print lines, with an empty line between two paragraphs."""
-    for at, lines in enumerate(texts):
-        if at:
-            out.write("\n")
+    for index, lines in enumerate(texts):
+        if index:
+            stdout.write("\n")
         for line in lines:
-            out.write(printable(line) + "\n")
+            stdout.write(printable(line) + "\n")
 
 
 def blocking(gang: Row) -> Iterator[str]:
@@ -76,7 +76,7 @@ def blocking(gang: Row) -> Iterator[str]:
         yield f"  It would help: {text}"
 
 
-def gangs(rows: Sequence[Row], out: TextIO) -> None:
+def gangs(rows: Sequence[Row], stdout: TextIO) -> None:
     """Print a row for each gang: gangs in line first, in their order, then other gangs that wait."""
     ordered = sorted(rows, key=_in_line)
     head = (
@@ -99,7 +99,7 @@ def gangs(rows: Sequence[Row], out: TextIO) -> None:
         )
         for gang in ordered
     )
-    columns(head, cells, out)
+    columns(head, cells, stdout)
 
 
 def _in_line(gang: Row) -> tuple[bool, float, float]:
@@ -168,11 +168,11 @@ def unknown_scope(scope: str, scopes: Sequence[str]) -> str:
     return f"no scope is named {scope}. {hint}Known are: {', '.join(scopes)}"
 
 
-def free(rows: Sequence[Row], scope: str, gpus: int, out: TextIO) -> None:
+def free(rows: Sequence[Row], scope: str, gpus: int, stdout: TextIO) -> None:
     """Print the domains with free GPUs."""
     if not rows:
         request = f"{gpus} free GPUs" if gpus else "GPUs"
-        out.write(f"no {scope} has {request}\n")
+        stdout.write(f"no {scope} has {request}\n")
         return
     head = [
         scope.upper(),
@@ -184,10 +184,10 @@ def free(rows: Sequence[Row], scope: str, gpus: int, out: TextIO) -> None:
         *(["GANGS THAT FIT"] if gpus else []),
     ]
     names = ("domain", "model", "nodes", "free", "gpus", "most_on_a_node", *(("fit",) if gpus else ()))
-    columns(head, ([row[name] for name in names] for row in rows), out)
+    columns(head, ([row[name] for name in names] for row in rows), stdout)
 
 
-def nodes(rows: Sequence[Row], out: TextIO) -> None:
+def nodes(rows: Sequence[Row], stdout: TextIO) -> None:
     """Print a row for each node with GPUs."""
     scopes = list(dict.fromkeys(scope for node in rows for scope in node["domains"]))
     cells = (
@@ -203,7 +203,7 @@ def nodes(rows: Sequence[Row], out: TextIO) -> None:
         for node in rows
     )
     heads = ["NODE", "MODEL", "FREE", "GPUS", "TAKES PODS", *(scope.upper() for scope in scopes), "OWNERS"]
-    columns(heads, cells, out)
+    columns(heads, cells, stdout)
 
 
 def _owner(owner: Row) -> str:
@@ -211,10 +211,10 @@ def _owner(owner: Row) -> str:
     return f"{gang}: {owner['gpus']}"
 
 
-def explain(gangs: Sequence[Row], out: TextIO) -> None:
+def explain(gangs: Sequence[Row], stdout: TextIO) -> None:
     """Print what blocks each gang, or by which method and against which alternatives it was placed."""
     paragraphs(
-        (chain(blocking(explanations["gang"]), _decision(explanations)) for explanations in gangs), out
+        (chain(blocking(explanations["gang"]), _decision(explanations)) for explanations in gangs), stdout
     )
 
 
@@ -268,9 +268,9 @@ def _gap(plan: Row) -> str:
     return f"at most {100 * plan['gap']:.1f} % from the best in {plan['unproven']}"
 
 
-def trace(gangs: Sequence[Row], out: TextIO) -> None:
+def trace(gangs: Sequence[Row], stdout: TextIO) -> None:
     """Print the phases of each gang as a tree of attempts, and the way to its trace."""
-    paragraphs(map(_timeline, gangs), out)
+    paragraphs(map(_timeline, gangs), stdout)
 
 
 def _timeline(explanation: Row) -> Iterator[str]:
@@ -314,9 +314,9 @@ def _seconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def _clock(at: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at))
+def _clock(timestamp: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(timestamp))
 
 
-def _ago(at: float) -> str:
-    return _seconds(max(0.0, time.time() - at))
+def _ago(timestamp: float) -> str:
+    return _seconds(max(0.0, time.time() - timestamp))

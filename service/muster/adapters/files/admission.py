@@ -203,12 +203,12 @@ def _with_defaults(
 def _with_default_tolerations(spec: Spec) -> Spec:
     """Return the spec with DefaultTolerationSeconds: a toleration of each taint that no toleration names."""
     tolerations = spec.tolerations or []
-    more = [
+    default_tolerations = [
         toleration
         for toleration in _UNREADY
         if not any(t.key in ("", toleration.key) and t.effect in ("", toleration.effect) for t in tolerations)
     ]
-    return replace(spec, tolerations=[*tolerations, *more]) if more else spec
+    return replace(spec, tolerations=[*tolerations, *default_tolerations]) if default_tolerations else spec
 
 
 # --- a domain for one group alone ----------------------------------------------------------------
@@ -262,9 +262,9 @@ def _rules_of(pod: PodManifest) -> Iterator[tuple[_Rule, str, str]]:
 
 
 def _with_terms(affinity: Affinity, rule: _Rule, domain: str, group: str, labels: dict[str, str]) -> Affinity:
-    near = affinity.pod_affinity or PodAffinity()
-    away = affinity.pod_anti_affinity or PodAffinity()
-    if _has(near, domain) and _has(away, domain):
+    pod_affinity = affinity.pod_affinity or PodAffinity()
+    pod_anti_affinity = affinity.pod_anti_affinity or PodAffinity()
+    if _has(pod_affinity, domain) and _has(pod_anti_affinity, domain):
         return affinity
     own_group = [NodeSelectorRequirement(rule.group, "In", [group])]
     other_groups = [
@@ -275,8 +275,8 @@ def _with_terms(affinity: Affinity, rule: _Rule, domain: str, group: str, labels
         other_groups.append(NodeSelectorRequirement(rule.priority, "In", [labels[rule.priority]]))
     return replace(
         affinity,
-        pod_affinity=_with_term(near, rule, domain, own_group),
-        pod_anti_affinity=_with_term(away, rule, domain, other_groups),
+        pod_affinity=_with_term(pod_affinity, rule, domain, own_group),
+        pod_anti_affinity=_with_term(pod_anti_affinity, rule, domain, other_groups),
     )
 
 

@@ -176,7 +176,7 @@ async def _jobs(lists: _Lists, pods: Iterable[PodObject]) -> AsyncIterator[dict[
         if waits and (place := member(pod.metadata)) is not None:
             jobs.add((place.kind, pod.metadata.namespace, place.owner))
     for kind, of_kind in KINDS.items():
-        for job in await lists.named(decode.jobs(kind), jobs):
+        for job in await lists.objects_named(decode.jobs(kind), jobs):
             pruned_job, owners = pruned(of_kind, job), _controllers(job.metadata)
             makers |= {
                 (owner.kind, job.metadata.namespace, owner.name)
@@ -186,7 +186,7 @@ async def _jobs(lists: _Lists, pods: Iterable[PodObject]) -> AsyncIterator[dict[
             meta = replace(pruned_job.metadata, owner_references=owners)
             yield _item(job.api_version, kind, pruned_job, meta)
     for kind in sorted({kind for kind, _, _ in makers}):
-        for maker in await lists.named(decode.makers(kind), makers):
+        for maker in await lists.objects_named(decode.makers(kind), makers):
             meta = Metadata(
                 maker.metadata.name,
                 namespace=maker.metadata.namespace,
@@ -218,7 +218,7 @@ class _Lists:
         self._client = client
         self.problems: list[str] = []
 
-    async def named(self, resource: Resource[CustomObject], names: set[Key]) -> list[CustomObject]:
+    async def objects_named(self, resource: Resource[CustomObject], names: set[Key]) -> list[CustomObject]:
         """Return the named objects of this kind. If `names` is empty, no list is made."""
         if not any(kind == resource.kind for kind, _, _ in names):
             return []
@@ -359,8 +359,8 @@ def _item(api: str, kind: str, item: Any, metadata: Metadata) -> dict[str, Any]:
 def text_of(items: Iterable[dict[str, Any]], as_yaml: bool) -> str:
     """Return one `kind: List`: an object in each line of JSON, or ordinary YAML."""
     if as_yaml:
-        whole = {"apiVersion": "v1", "kind": "List", "items": list(items)}
+        item_list = {"apiVersion": "v1", "kind": "List", "items": list(items)}
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        return str(yaml.dump(whole, Dumper=dumper, sort_keys=False, width=1_000_000))
+        return str(yaml.dump(item_list, Dumper=dumper, sort_keys=False, width=1_000_000))
     lines = (json.dumps(item, separators=(",", ":"), ensure_ascii=False) for item in items)
     return '{"apiVersion":"v1","kind":"List","items":[\n' + ",\n".join(lines) + "\n]}\n"

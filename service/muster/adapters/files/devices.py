@@ -168,9 +168,9 @@ class Devices:
 
     def _see(self, claim: ResourceClaim) -> None:
         meta, key = claim.metadata, _key(claim.metadata)
-        held = held_by(claim)
-        if held.devices:
-            self._holding_claims.append(held)
+        device_claim = held_by(claim)
+        if device_claim.devices:
+            self._holding_claims.append(device_claim)
         if claim.status.allocation is not None:
             self._allocated.add(key)
         if (meta.annotations or {}).get(EXTENDED) != "true":
@@ -269,14 +269,14 @@ class Devices:
         yield from sorted(f"{note} (not followed)" for note in {*self._published.notes_on_gpus(specs)})
 
 
-def _check(document: Document, spec: ClaimSpec, under: str) -> None:
+def _check(document: Document, spec: ClaimSpec, field_path: str) -> None:
     """Raise Malformed if a request is empty, because its fields are from another version of the API."""
     for number, request in enumerate(spec.devices.requests or ()):
         if (request.exactly is None) == (not request.first_available):
             fields = "deviceClassName" if document.value["apiVersion"] in _FLAT else "exactly"
-            at = f"{under}.devices.requests[{number}]"
+            path = f"{field_path}.devices.requests[{number}]"
             raise document.malformed(
-                f"{at}: expected one of {fields} and firstAvailable in {document.value['apiVersion']}"
+                f"{path}: expected one of {fields} and firstAvailable in {document.value['apiVersion']}"
             )
 
 
@@ -390,9 +390,11 @@ class PublishedDevices:
         if key not in self._answers:
             nodes_with_devices = [node for node in nodes if node.devices]
             ranks = range(max(map(len, requests)))
-            ways = ([alternatives[: rank + 1][-1] for alternatives in requests] for rank in ranks)
+            alternatives_by_rank = (
+                [alternatives[: rank + 1][-1] for alternatives in requests] for rank in ranks
+            )
             self._answers[key] = InTreeAnswer(
-                devices=tuple(self._matching(way, nodes_with_devices) for way in ways)
+                devices=tuple(self._matching(way, nodes_with_devices) for way in alternatives_by_rank)
             )
         return self._answers[key]
 

@@ -83,28 +83,29 @@ def _of_keys(meta: Object, annotations: tuple[str, ...]) -> Iterator[str]:
 def _walk(
     document: Document,
     value: Object,
-    at: str,
-    under: str,
+    object_path: str,
+    field_name: str,
     shape: type | None,
     in_pod: bool,
     visited: set[object],
 ) -> Iterator[str]:
     """Yield a note for each misspelt field of an object and of the objects in it.
 
-    `at`: the object's path. `under`: the field that holds it. `shape`: the type that it is read as, None if
-    it is not read. `visited`: the objects that were walked through: an alias in YAML can name one very often.
+    `object_path`: the object's path. `field_name`: the field that holds it. `shape`: the type that it is read
+    as, None if it is not read. `visited`: the objects that were walked through: an alias in YAML can name one
+    very often.
     """
-    if (place := (id(value), under, shape, in_pod)) in visited:
+    if (place := (id(value), field_name, shape, in_pod)) in visited:
         return
     visited.add(place)
     if "containers" in value:
         shape, in_pod = Spec, True
-        _check_claims(document, value, at)
-    _check(document, value, at, under)
+        _check_claims(document, value, object_path)
+    _check(document, value, object_path, field_name)
     # Other parts of jobs have fields that resemble fields which are read, as replicatedJob of a coordinator.
-    compared = in_pod or shape is not None or under == "spec" or "template" in value
+    compared = in_pod or shape is not None or field_name == "spec" or "template" in value
     for name, inner in value.items():
-        path = f"{at}.{name}"
+        path = f"{object_path}.{name}"
         if compared and (meant := _meant(str(name), shape, in_pod)):
             yield f"{path} has no effect: did you mean {meant}?"
         elif name not in _NOT_KUBERNETES:
@@ -148,39 +149,39 @@ def _objects_in(field_type: inspect.Type) -> type | None:
             return None
 
 
-def _check(document: Document, value: Object, at: str, under: str) -> None:
+def _check(document: Document, value: Object, object_path: str, field_name: str) -> None:
     """Raise Malformed if a field has a word that it may not have, or values that its operator does not
     allow."""
     for name, word in value.items():
-        words = _WORDS.get((under, name), ())
+        words = _WORDS.get((field_name, name), ())
         if words and isinstance(word, str) and word and word not in words:
             expected = f"expected {', '.join(words[:-1])} or {words[-1]}"
-            raise document.malformed(f"{at}.{name}: {expected}, got {shown(word)}")
+            raise document.malformed(f"{object_path}.{name}: {expected}, got {shown(word)}")
     operator, values, expected = value.get("operator"), value.get("values") or [], ""
-    if under == "matchExpressions" and isinstance(values, list):
+    if field_name == "matchExpressions" and isinstance(values, list):
         if operator in ("In", "NotIn") and not values:
             expected = ".values: expected at least one value"
         elif operator in ("Exists", "DoesNotExist") and values:
             expected = ".values: expected none"
         elif operator in ("Gt", "Lt") and len(values) != 1:
             expected = ".values: expected one value"
-    elif under == "tolerations" and operator == "Exists" and value.get("value"):
+    elif field_name == "tolerations" and operator == "Exists" and value.get("value"):
         expected = ".value: expected none"
-    elif under == "tolerations" and operator != "Exists" and not value.get("key"):
+    elif field_name == "tolerations" and operator != "Exists" and not value.get("key"):
         expected = ".key: expected one, unless the operator is Exists, which tolerates every taint"
     if expected:
         with_operator = f" with operator {operator}" if operator else ""
-        raise document.malformed(f"{at}{expected}{with_operator}")
+        raise document.malformed(f"{object_path}{expected}{with_operator}")
 
 
-def _check_claims(document: Document, spec: Object, at: str) -> None:
+def _check_claims(document: Document, spec: Object, object_path: str) -> None:
     """Raise Malformed if a container names a claim that the pod does not have."""
     names = [claim_entry.get("name") for claim_entry in items(spec, "resourceClaims")]
     for list_name in ("containers", "initContainers"):
         for number, container in enumerate(items(spec, list_name)):
             for claim in items(container, "resources", "claims"):
                 if (name := claim.get("name")) not in names:
-                    path = f"{at}.{list_name}[{number}].resources.claims"
+                    path = f"{object_path}.{list_name}[{number}].resources.claims"
                     raise document.malformed(
-                        f"{path}: expected a name of {at}.resourceClaims, got {shown(name)}"
+                        f"{path}: expected a name of {object_path}.resourceClaims, got {shown(name)}"
                     )

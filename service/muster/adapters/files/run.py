@@ -196,13 +196,13 @@ def _write(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():  # /dev/stdout, a pipe
         path.write_text(text, encoding="utf-8")
         return
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, temporary_path = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        Path(beside).replace(path)
+        Path(temporary_path).replace(path)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        Path(temporary_path).unlink(missing_ok=True)
         raise
 
 

@@ -131,8 +131,8 @@ _GOT = re.compile(r"Expected `(?P<expected>[^`]*)`(?:, got `(?P<got>[^`]*)`)?(?P
 _ELEMENT = re.compile(r".*\[\d+\]")
 
 
-def convert(document: Document, shape: type[T], value: object = None, under: str = "") -> T:
-    """Return the document, or the part `value` of it at `under`, as this shape.
+def convert(document: Document, shape: type[T], value: object = None, field_path: str = "") -> T:
+    """Return the document, or the part `value` of it at `field_path`, as this shape.
 
     As in the API, a null counts as a field that is not given.
 
@@ -143,12 +143,12 @@ def convert(document: Document, shape: type[T], value: object = None, under: str
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError:
-        salvaged, lost = salvage(shape, value)
+        salvaged, lost_fields = salvage(shape, value)
     except RecursionError:
         raise document.malformed("nested too deeply") from None
-    for path, problem in lost:
+    for path, problem in lost_fields:
         if not problem.endswith("got `null`") or _ELEMENT.fullmatch(path):
-            raise document.malformed(_sentence(f"{under}.{path}".strip("."), problem))
+            raise document.malformed(_sentence(f"{field_path}.{path}".strip("."), problem))
     return salvaged
 
 
@@ -168,12 +168,12 @@ def _sentence(field: str, problem: str) -> str:
 _NAMED = "lower-case letters, digits, '-' and '.'"
 
 
-def check_metadata(document: Document, meta: Metadata, under: str = "metadata") -> None:
+def check_metadata(document: Document, meta: Metadata, field_path: str = "metadata") -> None:
     """Raise Malformed if the API server would refuse these names or labels."""
     for field, name in (("name", meta.name), ("namespace", meta.namespace)):
         if name and not OBJECT_NAME.fullmatch(name):
-            raise document.malformed(f"{under}.{field}: expected {_NAMED}, got {shown(name)}")
-    check_labels(document, f"{under}.labels", meta.labels or {})
+            raise document.malformed(f"{field_path}.{field}: expected {_NAMED}, got {shown(name)}")
+    check_labels(document, f"{field_path}.labels", meta.labels or {})
 
 
 def check_named(document: Document, meta: Metadata) -> None:
@@ -215,25 +215,27 @@ def check_labels(document: Document, field: str, labels: Mapping[str, str]) -> N
             raise document.malformed(f"{field}[{key}]: expected a label's value, got {shown(value)}")
 
 
-def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
+def check_spec(document: Document, spec: PodSpec, field_path: str = "spec") -> None:
     """Raise Malformed if there is no container, or if the API server does not accept a name."""
     if not spec.containers:
-        raise document.malformed(f"{under}.containers: expected at least one container")
+        raise document.malformed(f"{field_path}.containers: expected at least one container")
     if spec.node_name and not OBJECT_NAME.fullmatch(spec.node_name):
-        raise document.malformed(f"{under}.nodeName: expected {_NAMED}, got {shown(spec.node_name)}")
+        raise document.malformed(f"{field_path}.nodeName: expected {_NAMED}, got {shown(spec.node_name)}")
     for number, claim in enumerate(spec.resource_claims or ()):
         if bool(claim.resource_claim_name) == bool(claim.resource_claim_template_name):
-            at = f"{under}.resourceClaims[{number}]"
+            claim_path = f"{field_path}.resourceClaims[{number}]"
             if claim.source is not None:
-                raise document.malformed(f"{at}.source: since Kubernetes 1.31 its fields are those of {at}")
+                raise document.malformed(
+                    f"{claim_path}.source: since Kubernetes 1.31 its fields are those of {claim_path}"
+                )
             expected = "expected one of resourceClaimName and resourceClaimTemplateName"
-            raise document.malformed(f"{at}: {expected}")
+            raise document.malformed(f"{claim_path}: {expected}")
     for number, container in enumerate(spec.containers):
         if not OBJECT_NAME.fullmatch(container.name):
             raise document.malformed(
-                f"{under}.containers[{number}].name: expected {_NAMED}, got {shown(container.name)}"
+                f"{field_path}.containers[{number}].name: expected {_NAMED}, got {shown(container.name)}"
             )
-    check_amounts(document, spec, under)
+    check_amounts(document, spec, field_path)
 
 
 def node(document: Document) -> NodeObject:
@@ -262,7 +264,7 @@ _OF_PODS = ("cpu", "memory")
 """Resources, apart from huge pages, that a pod may request as a whole."""
 
 
-def check_amounts(document: Document, spec: PodSpec, under: str, after: str = "") -> None:
+def check_amounts(document: Document, spec: PodSpec, field_path: str, after: str = "") -> None:
     """Raise Malformed if an API server refuses the pod's requests. `after` ends the message.
 
     Raises:
@@ -270,9 +272,9 @@ def check_amounts(document: Document, spec: PodSpec, under: str, after: str = ""
     """
     for field, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for number, container in enumerate(containers or ()):
-            _check_container(document, container, f"{under}.{field}[{number}].resources", after)
+            _check_container(document, container, f"{field_path}.{field}[{number}].resources", after)
     if spec.resources is not None:
-        _check_whole_pod(document, spec, spec.resources, f"{under}.resources")
+        _check_whole_pod(document, spec, spec.resources, f"{field_path}.resources")
 
 
 def with_whole_pod(spec: PodSpec) -> ResourceRequirements | None:
@@ -287,7 +289,7 @@ def with_whole_pod(spec: PodSpec) -> ResourceRequirements | None:
     return replace(of_manifest, requests=of_pod, limits=None)
 
 
-def _check_container(document: Document, container: Container, under: str, after: str) -> None:
+def _check_container(document: Document, container: Container, field_path: str, after: str) -> None:
     """Raise Malformed if a request is above its limit, or differs from a limit that it must equal.
 
     GPUs and all other extended resources, and huge pages, can't be overcommitted, and are whole numbers.
@@ -297,7 +299,7 @@ def _check_container(document: Document, container: Container, under: str, after
     for field, amounts in (("limits", limits), ("requests", resources.requests or {})):
         for resource, amount in amounts.items():
             if problem := _wrong(resource, amount):
-                raise document.malformed(f"{under}.{field}[{resource}]: {problem}")
+                raise document.malformed(f"{field_path}.{field}[{resource}]: {problem}")
     for resource, request in (resources.requests or {}).items():
         problem, limit = "", limits.get(resource)
         exact = not _is_native(resource) or resource.startswith(_HUGE_PAGES)
@@ -306,7 +308,7 @@ def _check_container(document: Document, container: Container, under: str, after
             quantities.parse(limit) if limit is not None else None,
         )
         if limit is None and exact:
-            field = f"{under}.limits[{resource}]"
+            field = f"{field_path}.limits[{resource}]"
             raise document.malformed(f"{field}: expected {shown(request)} as in requests, but not given")
         if request_value is None or limit_value is None or request_value == limit_value:
             continue
@@ -315,7 +317,9 @@ def _check_container(document: Document, container: Container, under: str, after
         elif request_value > limit_value:
             problem = f"expected at most its limit, {shown(limit)}"
         if problem:
-            raise document.malformed(f"{under}.requests[{resource}]: {problem}, got {shown(request)}{after}")
+            raise document.malformed(
+                f"{field_path}.requests[{resource}]: {problem}, got {shown(request)}{after}"
+            )
 
 
 def _wrong(resource: str, amount: Quantity) -> str:
@@ -335,36 +339,40 @@ def _wrong(resource: str, amount: Quantity) -> str:
     return ""
 
 
-def _check_whole_pod(document: Document, spec: PodSpec, resources: ResourceRequirements, under: str) -> None:
+def _check_whole_pod(document: Document, spec: PodSpec, resources: ResourceRequirements, path: str) -> None:
     """Raise Malformed if a pod as a whole requests another resource than it may, or less than its
     containers."""
     for field, amounts in (("limits", resources.limits), ("requests", resources.requests)):
         for resource in amounts or ():
             if resource not in _OF_PODS and not resource.startswith(_HUGE_PAGES):
                 raise document.malformed(
-                    f"{under}.{field}[{resource}]: expected cpu, memory or huge pages alone"
+                    f"{path}.{field}[{resource}]: expected cpu, memory or huge pages alone"
                 )
     of_containers = requests.of_containers(spec)
     for resource, request in (resources.requests or {}).items():
         request_value, least = quantities.billionths(request), of_containers.get(resource)
-        most = quantities.billionths((resources.limits or {}).get(resource, request))
+        limit_value = quantities.billionths((resources.limits or {}).get(resource, request))
         if request_value is not None and least is not None and request_value < least:
             of_all = "expected at least what the containers ask for"
-            raise document.malformed(f"{under}.requests[{resource}]: {of_all}, got {shown(request)}")
-        if request_value is not None and most is not None and request_value > most:
+            raise document.malformed(f"{path}.requests[{resource}]: {of_all}, got {shown(request)}")
+        if request_value is not None and limit_value is not None and request_value > limit_value:
             raise document.malformed(
-                f"{under}.requests[{resource}]: expected at most its limit, got {shown(request)}"
+                f"{path}.requests[{resource}]: expected at most its limit, got {shown(request)}"
             )
     for container in (*(spec.containers or ()), *(spec.init_containers or ())):
         of_container = (container.resources or ResourceRequirements()).limits or {}
         for resource, limit in (resources.limits or {}).items():
-            most, limit_of_container = (
+            limit_value, limit_of_container = (
                 quantities.billionths(limit),
                 quantities.billionths(of_container.get(resource, 0)),
             )
-            if most is not None and limit_of_container is not None and limit_of_container > most:
+            if (
+                limit_value is not None
+                and limit_of_container is not None
+                and limit_of_container > limit_value
+            ):
                 raise document.malformed(
-                    f"{under}.limits[{resource}]: expected at least the limit of container {container.name}, "
+                    f"{path}.limits[{resource}]: expected at least the limit of container {container.name}, "
                     f"got {shown(limit)}"
                 )
 

@@ -147,14 +147,14 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
         paths_before.add(path)
         if path != STDIN and Path(path).is_dir():
             try:
-                inside = sorted(
+                files_of_folder = sorted(
                     str(f) for f in Path(path).iterdir() if f.suffix in SUFFIXES and not f.is_dir()
                 )
             except OSError as problem:
                 raise Malformed(path, "", f"can't be read: {problem.strerror}") from None
-            if not inside:
+            if not files_of_folder:
                 raise Malformed(path, "", f"no {', '.join(SUFFIXES)} in this folder{_below(Path(path))}")
-            yield from inside
+            yield from files_of_folder
         else:
             yield path
 
@@ -258,14 +258,16 @@ def _objects(source: str, place: str, value: Any, kind: str, version: str, depth
     if not (document.kind.endswith("List") and "items" in value):
         yield document
         return
-    items, of = value["items"], document.kind.removesuffix("List")
+    items, item_kind = value["items"], document.kind.removesuffix("List")
     if not isinstance(items, list | None):
         raise Malformed(source, f"{place}, {document.kind}", f"items: expected list, got {type_name(items)}")
     if depth == MAX_DEPTH:
         raise Malformed(source, place, f"more than {MAX_DEPTH} lists within each other")
     for number, item in enumerate(items or (), start=1):
-        at = f"{place}, item {number}"
-        yield from _objects(source, at, item, of, document.value["apiVersion"] if of else "", depth + 1)
+        item_place = f"{place}, item {number}"
+        yield from _objects(
+            source, item_place, item, item_kind, document.value["apiVersion"] if item_kind else "", depth + 1
+        )
 
 
 _LIKE = {"apiVersion": '"v1"', "kind": '"Pod"'}
@@ -291,14 +293,14 @@ _MADE_BY = {
 def _json(text: str) -> Iterator[Any]:
     """Yield one JSON value after another."""
     decoder = json.JSONDecoder(object_pairs_hook=_without_repeats, parse_constant=_no_number)
-    at, end = 0, len(text)
-    while at < end:
-        at = _NOT_SPACE.match(text, at).end()  # type: ignore[union-attr]
-        if at < end:
-            value, end_of_value = decoder.raw_decode(text, at)
-            if _SURROGATE.search(text, at, end_of_value):
+    position, end = 0, len(text)
+    while position < end:
+        position = _NOT_SPACE.match(text, position).end()  # type: ignore[union-attr]
+        if position < end:
+            value, end_of_value = decoder.raw_decode(text, position)
+            if _SURROGATE.search(text, position, end_of_value):
                 json.dumps(value, ensure_ascii=False).encode()
-            at = end_of_value
+            position = end_of_value
             yield value
 
 
@@ -395,8 +397,8 @@ class BadInput(Exception):
         for problem in problems:
             by_file.setdefault(problem.source, []).append(problem)
         self.lines = tuple(
-            f"{first}{f' (and {len(more)} more in this file)' if more else ''}"
-            for first, *more in by_file.values()
+            f"{first}{f' (and {len(other_problems)} more in this file)' if other_problems else ''}"
+            for first, *other_problems in by_file.values()
         )
         super().__init__("\n".join(self.lines))
 
@@ -465,7 +467,7 @@ def annotate(
     for file in files:
         try:
             matrices.read(file.text)
-            for name in _named(file, names):
+            for name in _nodes_of(file, names):
                 if (first := texts.setdefault(name, file)) is not file:
                     problem = f"node {name} has its links from {first.source} already"
                     problems.append(Malformed(file.source, "", problem))
@@ -483,9 +485,9 @@ def annotate(
     return [_with(node, key, texts.get(node.metadata.name)) for node in nodes], notes
 
 
-def _named(file: Printed, nodes: Sequence[str]) -> list[str]:
-    whole = Path(file.source).name
-    patterns = file.nodes or ((whole,) if whole in nodes else (whole.removesuffix(".txt"),))
+def _nodes_of(file: Printed, nodes: Sequence[str]) -> list[str]:
+    file_name = Path(file.source).name
+    patterns = file.nodes or ((file_name,) if file_name in nodes else (file_name.removesuffix(".txt"),))
     names: list[str] = []
     for pattern in patterns:
         matches = [name for name in nodes if fnmatchcase(name, pattern)]

@@ -204,24 +204,24 @@ def _rack_of(view: Columns) -> dict[str, _Rack]:
     }
 
 
-def _panels(racks: dict[_Rack, list[NodeBox]], whole: Mapping[_Rack, int]) -> Iterator[_Panel]:
+def _panels(racks: dict[_Rack, list[NodeBox]], node_counts: Mapping[_Rack, int]) -> Iterator[_Panel]:
     width = max((box.width() for boxes in racks.values() for box in boxes), default=0)
-    most = max(1, int((WIDTH - 2 * MARGIN - 2 * PANEL_PAD + BETWEEN) // (width + BETWEEN)))
+    max_columns = max(1, int((WIDTH - 2 * MARGIN - 2 * PANEL_PAD + BETWEEN) // (width + BETWEEN)))
     for (zone, name), boxes in racks.items():
-        lines = math.ceil(len(boxes) / most)
-        columns = math.ceil(len(boxes) / lines)
+        row_count = math.ceil(len(boxes) / max_columns)
+        columns = math.ceil(len(boxes) / row_count)
         nodes = [place for box in boxes for place in box.places]
         title = f"rack {name}" if name else "no rack"
         if zone and not name.endswith(f" of zone {zone}"):
             title += f" · zone {zone}"
         if domain := _shared_domain(nodes):
             title += f" · all in nvlink-domain {domain}"
-        if len(nodes) < whole[zone, name]:
-            title += f" · {len(nodes)} of {whole[zone, name]} nodes drawn"
-        inside = columns * (width + BETWEEN) - BETWEEN
+        if len(nodes) < node_counts[zone, name]:
+            title += f" · {len(nodes)} of {node_counts[zone, name]} nodes drawn"
+        inner_width = columns * (width + BETWEEN) - BETWEEN
         heights = [max(map(NodeBox.height, boxes[i : i + columns])) for i in range(0, len(boxes), columns)]
         height = PANEL_TITLE + sum(h + BETWEEN for h in heights) - BETWEEN + PANEL_PAD
-        yield _Panel(title, tuple(boxes), columns, inside + 2 * PANEL_PAD, height)
+        yield _Panel(title, tuple(boxes), columns, inner_width + 2 * PANEL_PAD, height)
 
 
 def _draw_panel(panel: _Panel, x: float, y: float, sheet: Sheet) -> None:
@@ -241,7 +241,7 @@ def _draw_panel(panel: _Panel, x: float, y: float, sheet: Sheet) -> None:
 
 def _shared_domain(nodes: Sequence[Place]) -> str:
     """Return the NVLink domain that spans all these nodes; "" for none."""
-    domains = {place.wide for place in nodes}
+    domains = {place.wide_domain for place in nodes}
     return domains.pop() if len(domains) == 1 and len(nodes) > 1 else ""
 
 
@@ -326,8 +326,8 @@ class NodeBox:
         count, times = state.node.topology.gpu_count, len(self.places)
         phrases = [f"{state.free_gpu_count * times} of {count * times} free" if count else "no GPUs"]
         phrases += [f"{self.holdings.letters[key]} × {number * times}" for key, number in members.items()]
-        if tell_domain and self.first_place.wide:
-            phrases.insert(0, f"domain {self.first_place.wide}")
+        if tell_domain and self.first_place.wide_domain:
+            phrases.insert(0, f"domain {self.first_place.wide_domain}")
         if self.folded:
             phrases.append(f"{self.first_place.name} … {self.places[-1].name}")
         return " · ".join(phrases)
@@ -352,8 +352,8 @@ class NodeBox:
         if self.folded:
             return [f"{len(of_pod)} {plural('pod', len(of_pod))} on each node"] if of_pod else []
         lines = [f"{plural('GPU', len(gpus))} {_ranges(gpus)}: {pod}" for pod, gpus in of_pod.items()]
-        more = [f"and {len(lines) - PODS_LISTED} pods more"] if len(lines) > PODS_LISTED else []
-        return lines[:PODS_LISTED] + more
+        and_more = [f"and {len(lines) - PODS_LISTED} pods more"] if len(lines) > PODS_LISTED else []
+        return lines[:PODS_LISTED] + and_more
 
     def _island(self, sheet: Sheet, gpus: tuple[int, ...], x: float, y: float) -> None:
         place = self.first_place
@@ -364,14 +364,14 @@ class NodeBox:
         holders = self.holdings.holders.get(place.name, {})
         for position, gpu in enumerate(gpus):
             self._gpu(sheet, gpu, x + position * (GPU + GAP), y)
-        at = 0
+        run_start = 0
         for key, run in groupby(gpus, key=lambda gpu: holders[gpu][0] if gpu in holders else ""):
             length = len(list(run))
             if key:
-                outline_x, width = x + at * (GPU + GAP), length * (GPU + GAP) - GAP
+                outline_x, width = x + run_start * (GPU + GAP), length * (GPU + GAP) - GAP
                 outline = f'rx="5" fill="none" stroke="{sheet.colours[key]}" stroke-width="2.5"'
                 sheet.rect(outline_x - 2, y - 2, width + 4, GPU + 4, outline)
-            at += length
+            run_start += length
         sheet.parts += _draw_links(links, gpus, (x, y + GPU + 5), GPU + GAP, GPU)
 
     def _gpu(self, sheet: Sheet, gpu: int, x: float, y: float) -> None:
@@ -410,9 +410,9 @@ def _fold(places: Iterable[Place], holdings: Holdings) -> list[NodeBox]:
     for place in places:
         places_by_look.setdefault(_whole_use(place, holdings) or place.name, []).append(place)
     boxes: list[NodeBox] = []
-    for alike in places_by_look.values():
-        together = len(alike) >= FOLD_FROM
-        parts = [tuple(alike)] if together else [(place,) for place in alike]
+    for similar_places in places_by_look.values():
+        is_folded = len(similar_places) >= FOLD_FROM
+        parts = [tuple(similar_places)] if is_folded else [(place,) for place in similar_places]
         boxes += [NodeBox(part, holdings) for part in parts]
     return boxes
 
@@ -430,7 +430,7 @@ def _whole_use(place: Place, holdings: Holdings) -> object:
         use = "free" if state.free_gpu_count else "taken"
     else:
         return None
-    return use, state.node.topology, tuple(members.items()), place.wide
+    return use, state.node.topology, tuple(members.items()), place.wide_domain
 
 
 def _grid(place: Place) -> list[list[tuple[int, ...]]]:
@@ -488,13 +488,13 @@ def _links_of(topology: GpuTopology, gpus: Sequence[int]) -> _Links:
 
 
 def _draw_links(
-    links: _Links, gpus: Sequence[int], at: tuple[float, float], pitch: float, size: float
+    links: _Links, gpus: Sequence[int], corner: tuple[float, float], pitch: float, size: float
 ) -> list[str]:
-    """Return the elements below the GPUs, whose boxes begin at `at` (x, y of their lower edge).
+    """Return the elements below the GPUs, whose boxes begin at `corner` (x, y of their lower edge).
 
     `pitch` is the distance from one box to the next, and `size` the width of a box, in pixels.
     """
-    x, y = at
+    x, y = corner
     middle = {gpu: x + i * pitch + size / 2 for i, gpu in enumerate(gpus)}
     if not links.kinds:
         return []
@@ -508,10 +508,10 @@ def _draw_links(
     elements = []
     for a, b, link in sorted(links.pairs, key=lambda pair: pair[2].gb_per_s):
         depth = 2 * (4 + _RISE * (abs(middle[a] - middle[b]) / pitch - 1))
-        across = (middle[a] + middle[b]) / 2
+        centre_x = (middle[a] + middle[b]) / 2
         kind = "link wide" if link == widest else "link"
         elements.append(
-            f'<path d="M{middle[a]:g} {y:g}Q{across:g} {y + depth:g} {middle[b]:g} {y:g}" class="{kind}">'
+            f'<path d="M{middle[a]:g} {y:g}Q{centre_x:g} {y + depth:g} {middle[b]:g} {y:g}" class="{kind}">'
             f"<title>GPU {a} and {b}: {link.kind}, {link.gb_per_s:g} GB/s</title></path>"
         )
     centre = (middle[gpus[0]] + middle[gpus[-1]]) / 2
@@ -531,8 +531,8 @@ class Sheet:
 
     def rect(self, x: float, y: float, width: float, height: float, attributes: str, title: str = "") -> None:
         """Add a rectangle. A browser shows `title` when the pointer is on it."""
-        lines = "\n".join(map(printable, title.split("\n")))
-        end = f"><title>{escape(lines)}</title></rect>" if title else "/>"
+        printable_title = "\n".join(map(printable, title.split("\n")))
+        end = f"><title>{escape(printable_title)}</title></rect>" if title else "/>"
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" {attributes}{end}'
         )
@@ -545,10 +545,10 @@ class Sheet:
         self.bottom = max(self.bottom, y)
 
     def square(
-        self, at: tuple[float, float, float], attributes: str, text: str, style: str, title: str = ""
+        self, place: tuple[float, float, float], attributes: str, text: str, style: str, title: str = ""
     ) -> None:
         """Add a square at (x, y, size) with a text in its middle."""
-        x, y, size = at
+        x, y, size = place
         self.rect(x, y, size, size, attributes, title)
         if text:
             self.text(x + size / 2, y + size / 2 + 4, text, style)

@@ -222,9 +222,11 @@ def _runtime(document: Document, objects: Mapping[Key, Document]) -> Document:
 def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
     """Yield the JobSet of a TrainJob, and the PodGroup if its runtime asks for one."""
     spec, of_runtime = part(document.value, "spec"), part(runtime.value, "spec")
-    for at, fields in ((document, part(spec, "trainer")), (runtime, part(of_runtime, "mlPolicy"))):
+    for holder, fields in ((document, part(spec, "trainer")), (runtime, part(of_runtime, "mlPolicy"))):
         if not isinstance(nodes := fields.get("numNodes"), int | None):
-            raise at.malformed(f"numNodes: expected a whole number, got {type_name(nodes)} {shown(nodes)}")
+            raise holder.malformed(
+                f"numNodes: expected a whole number, got {type_name(nodes)} {shown(nodes)}"
+            )
     template = _patch(document, spec, part(of_runtime, "template"))
     job_set = _job_set(spec, part(template, "spec"), part(of_runtime, "mlPolicy"))
     name, policy = document.key.name, part(of_runtime, "podGroupPolicy")
@@ -266,11 +268,11 @@ def _patch(document: Document, spec: Object, template: Object) -> Object:
                 for target in items(override, "targetJobs")
             ]
             patches.append((f"{field}[{number}]", {"spec": {"replicatedJobs": jobs}}))
-    for at, patch in patches:
+    for patch_path, patch in patches:
         for job in items(patch, "spec", "replicatedJobs"):
             if (name := str(job.get("name"))) not in of_runtime:
                 expected = f"expected replicated Jobs of its runtime ({', '.join(of_runtime)})"
-                raise document.malformed(f"spec.{at}: {expected}, got {shown(name)}")
+                raise document.malformed(f"spec.{patch_path}: {expected}, got {shown(name)}")
         template = _merge(template, patch)
     return template
 
@@ -356,8 +358,12 @@ def _pods_of(job: Object) -> int:
 def _child(
     parent: Document, api_version: str, kind: str, name: str, spec: Object, metadata: Object | None = None
 ) -> Document:
-    by = {"apiVersion": parent.value["apiVersion"], "kind": parent.kind, "name": parent.key.name}
-    owner = {"name": name, "namespace": parent.key.namespace, "ownerReferences": [{**by, "controller": True}]}
+    reference = {"apiVersion": parent.value["apiVersion"], "kind": parent.kind, "name": parent.key.name}
+    owner = {
+        "name": name,
+        "namespace": parent.key.namespace,
+        "ownerReferences": [{**reference, "controller": True}],
+    }
     meta = {**(metadata or {}), **owner}
     value = {"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": spec}
     return Document(parent.source, parent.place, value)

@@ -118,9 +118,9 @@ def parts(response: WatchResponse) -> Iterator[WatchResponse]:
     if message is None or members <= MEMBERS_OF_A_PART:
         yield response
         return
-    for at in range(0, members, MEMBERS_OF_A_PART):
-        end = at + MEMBERS_OF_A_PART
-        part = replace(message, names=message.names[at:end], uids=message.uids[at:end])
+    for begin in range(0, members, MEMBERS_OF_A_PART):
+        end = begin + MEMBERS_OF_A_PART
+        part = replace(message, names=message.names[begin:end], uids=message.uids[begin:end])
         if isinstance(part, Verdict):
             yield WatchResponse(verdict=part, more=end < members)
         else:
@@ -143,7 +143,7 @@ def _in_tree_report(report: Any) -> calls.InTreeReport:
         @cache
         def read(numbers: bytes) -> dict[str, Any]:
             pairs = zip(nodes, numbers, strict=True) if numbers else ()
-            return {node: values_by_number[at - 1] for node, at in pairs if at}
+            return {node: values_by_number[number - 1] for node, number in pairs if number}
 
         return read
 
@@ -179,9 +179,9 @@ def _in_tree_report(report: Any) -> calls.InTreeReport:
     )
 
 
-def _groups(of: Any) -> Iterator[calls.AgreeingGroup]:
-    for group in of.groups:
-        yield calls.AgreeingGroup(frozenset(of.names[at] for at in group.devices), group.most)
+def _groups(device_set: Any) -> Iterator[calls.AgreeingGroup]:
+    for group in device_set.groups:
+        yield calls.AgreeingGroup(frozenset(device_set.names[index] for index in group.devices), group.most)
 
 
 def _reason_of(refusal: Any) -> str:

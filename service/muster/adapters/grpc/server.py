@@ -111,16 +111,16 @@ class GangCalls(Protocol):
             ValueError, IndexError: its arguments make no sense.
         """
 
-    async def synced(self) -> None:
+    async def wait_for_sync(self) -> None:
         """Return once the cluster has been seen in full."""
 
-    async def opened(self, session: Session, in_flight: Sequence[Any]) -> None:
+    async def open_session(self, session: Session, in_flight: Sequence[Any]) -> None:
         """Begin a session. Return when it is the current one, and the one before it has ended.
 
         `in_flight`: InFlightBindings of `reflection.message_class`.
         """
 
-    async def closed(self, session: Session) -> None:
+    async def close_session(self, session: Session) -> None:
         """End the session, unless another has begun since."""
 
 
@@ -193,19 +193,19 @@ class GangServer:
     async def _watch(self, request: Any, context: Any) -> None:
         """One stream. Messages are written here, not yielded: a write that the shim does not take can then be
         given up when the session ends."""
-        await self._gangs.synced()
+        await self._gangs.wait_for_sync()
         session = Session(self._endpoint.next_epoch(), request.answers_in_tree)
         log.info("session opened", session=request.session, epoch=session.epoch)
         session.push(v1.WatchResponse(session_opened=v1.SessionOpened(epoch=session.epoch)))
         try:
-            await self._gangs.opened(session, request.in_flight)
+            await self._gangs.open_session(session, request.in_flight)
             await self._write_all(session, context)
         finally:
             session.end(Cause.SHIM_LEFT)  # unless it has ended already
             cause = session.cause or Cause.SHIM_LEFT
             log.info("session ended", session=request.session, epoch=session.epoch, cause=cause.value)
             self._metrics.session_ended(cause.value)
-            await self._gangs.closed(session)
+            await self._gangs.close_session(session)
         code = grpc.StatusCode.RESOURCE_EXHAUSTED if cause is Cause.SLOW else grpc.StatusCode.ABORTED
         await context.abort(code, f"session {session.epoch} ended: {cause.value}")
 

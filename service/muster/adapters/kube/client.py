@@ -377,8 +377,8 @@ def environments_proxy(url: str) -> str | None:
 
     aiohttp would read the environment and ~/.netrc for each request: a third of the time of a small request.
     """
-    to = urlsplit(url)
-    return None if proxy_bypass(to.netloc) else getproxies().get(to.scheme)
+    target = urlsplit(url)
+    return None if proxy_bypass(target.netloc) else getproxies().get(target.scheme)
 
 
 class Liveness:

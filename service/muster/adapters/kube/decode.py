@@ -74,7 +74,7 @@ class Undecodable(Exception):
     `metadata` has the readable metadata."""
 
     def __init__(self, kind: str, problem: str, metadata: Identity = Identity(), key: str = "") -> None:  # noqa: B008
-        super().__init__(f"{kind} {named(metadata) or '(no name)'}: {problem}")
+        super().__init__(f"{kind} {full_name(metadata) or '(no name)'}: {problem}")
         self.key = key
         self.metadata = metadata
 
@@ -249,7 +249,7 @@ class Resource(Generic[T]):
         return Undecodable(self.kind, problem, metadata, self.key(metadata))
 
 
-def named(metadata: Identity) -> str:
+def full_name(metadata: Identity) -> str:
     """Return "namespace/name", or the name of an object without a namespace."""
     return f"{metadata.namespace}/{metadata.name}".strip("/")
 
@@ -264,11 +264,11 @@ class _Pods(Resource[PodObject]):
         try:
             pod = super()._item(text, in_part)
         except Unreadable as problem:  # a bound pod takes its GPUs anyway
-            pod, lost = salvage(PodObject, bound_depth(bytes(text)))
+            pod, lost_fields = salvage(PodObject, bound_depth(bytes(text)))
             if not (in_part and pod.metadata.uid and pod.spec.node_name):
                 raise
-            paths = [field.path for field in lost[:4]]
-            log.warning("bound pod read in part", pod=named(pod.metadata), lost=paths, error=str(problem))
+            paths = [field.path for field in lost_fields[:4]]
+            log.warning("bound pod read in part", pod=full_name(pod.metadata), lost=paths, error=str(problem))
         if len(text) > LARGE_BYTES:
             pod = bounds.bounded(pod, self.settings)
             if pod.spec.node_name:  # summed up already here, on the thread that decodes it, and remembered
@@ -314,7 +314,7 @@ _STORAGE, _DRA = "apis/storage.k8s.io/v1", "apis/resource.k8s.io/v1"
 
 NODES = resource("Node", NodeObject)
 NAMESPACES = resource("Namespace", NamespaceObject)
-VOLUME_CLAIMS = resource("PersistentVolumeClaim", PersistentVolumeClaim, named)
+VOLUME_CLAIMS = resource("PersistentVolumeClaim", PersistentVolumeClaim, full_name)
 VOLUMES = resource("PersistentVolume", PersistentVolume)
 STORAGE_CLASSES = resource("StorageClass", StorageClass, api=_STORAGE)
 CSI_DRIVERS = resource("CSIDriver", CsiDriver, api=_STORAGE)
@@ -336,7 +336,7 @@ def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
     select = {"fieldSelector": f"metadata.name={name}"} if name else {}
     plural = f"configmaps {namespace}/{name}".rstrip("/")
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    return Resource("ConfigMap", plural, (path,), ConfigMapObject, named, select=select)
+    return Resource("ConfigMap", plural, (path,), ConfigMapObject, full_name, select=select)
 
 
 def pod_groups() -> tuple[Resource[CustomObject], ...]:
@@ -347,16 +347,16 @@ def pod_groups() -> tuple[Resource[CustomObject], ...]:
 
 def jobs(kind: str) -> Resource[CustomObject]:
     """Return the objects of one kind of job, if it is served and the account may read it."""
-    of = KINDS[kind]
-    versions = tuple(f"{of.group}/{version}" for version in of.versions)
-    return _custom(of.kind, of.plural, versions, named, by_right=True)
+    job_kind = KINDS[kind]
+    versions = tuple(f"{job_kind.group}/{version}" for version in job_kind.versions)
+    return _custom(job_kind.kind, job_kind.plural, versions, full_name, by_right=True)
 
 
 def makers(kind: str) -> Resource[CustomObject]:
     """Return the objects that make jobs: RayJobs and TrainJobs."""
     group, versions = MAKERS[kind]
     paths = tuple(f"{group}/{version}" for version in versions)
-    return _custom(kind, f"{kind.lower()}s", paths, named, by_right=True)
+    return _custom(kind, f"{kind.lower()}s", paths, full_name, by_right=True)
 
 
 def _custom(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from muster.adapters.kube.decode import named
+from muster.adapters.kube.decode import full_name
 from muster.adapters.kube.grouped import Grouped
 from muster.dialects.devices import shares
 from muster.dialects.devices.claims import Claims
@@ -118,13 +118,16 @@ class ServedResources:
     def _offering(self, node: Node) -> Node:
         """Return the node with plenty of the resources that its device plugins do not offer."""
         of_plugins = dict(node.allocatable.others)
-        more = dict.fromkeys(
+        added_resources = dict.fromkeys(
             self._requested_resources - {name for name, count in of_plugins.items() if count}, MOST
         )
-        if not more:
+        if not added_resources:
             return node
         return replace(
-            node, allocatable=replace(node.allocatable, others=tuple(sorted({**of_plugins, **more}.items())))
+            node,
+            allocatable=replace(
+                node.allocatable, others=tuple(sorted({**of_plugins, **added_resources}.items()))
+            ),
         )
 
     def _asking(self, pod: Pod) -> Pod:
@@ -201,13 +204,13 @@ class DeviceIntake:
         if obj is None:
             await self._asks(uid, self._uids.put(uid, None) or "", None)
         elif (obj.metadata.annotations or {}).get(EXTENDED) != "true":
-            await self._asks(uid, named(obj.metadata), obj.spec, unallocated=is_unallocated(obj))
-        held = held_by(obj) if obj is not None else DeviceClaim(uid)
-        held_before = self._holding_claims.pop(uid, DeviceClaim(uid))
-        if held.devices:
-            self._holding_claims[uid] = held
-        if held != held_before:
-            await self._put(DeviceClaimSeen(time.monotonic(), held))
+            await self._asks(uid, full_name(obj.metadata), obj.spec, unallocated=is_unallocated(obj))
+        device_claim = held_by(obj) if obj is not None else DeviceClaim(uid)
+        claim_before = self._holding_claims.pop(uid, DeviceClaim(uid))
+        if device_claim.devices:
+            self._holding_claims[uid] = device_claim
+        if device_claim != claim_before:
+            await self._put(DeviceClaimSeen(time.monotonic(), device_claim))
 
 
 def is_unallocated(claim: ResourceClaim) -> bool | None:

@@ -20,7 +20,7 @@ from dataclasses import replace
 import msgspec
 import structlog
 
-from muster.adapters.kube.decode import named
+from muster.adapters.kube.decode import full_name
 from muster.adapters.kube.devices import DeviceIntake, ServedResources
 from muster.adapters.kube.grouped import Grouped
 from muster.adapters.kube.jobs import Jobs
@@ -122,12 +122,12 @@ class PodRereads:
         """
         affected, began = list(pods), time.monotonic()
         at_once = at_once or self.starts
-        most = len(affected) if at_once else READ_AT_ONCE if self._idle else 0
-        for number, (_, uid) in enumerate(affected[:most], 1):
+        max_reads = len(affected) if at_once else READ_AT_ONCE if self._idle else 0
+        for number, (_, uid) in enumerate(affected[:max_reads], 1):
             await self._read(uid)
             if number % READ_AT_ONCE == 0:
                 await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
-        for namespace, uid in affected[most:]:
+        for namespace, uid in affected[max_reads:]:
             self._later.setdefault(namespace, {})[uid] = None
         if affected and not at_once and self._idle:
             rest_s = REST_SHARE * (time.monotonic() - began)
@@ -237,7 +237,7 @@ class Intake:
     async def _read_pod_again(self, uid: str) -> None:
         async with self._reading_pod:
             if (obj := self._claiming.get(uid) or self.jobs.waiting(uid)) is not None:
-                with self._left_out.guard("pods", uid, named(obj.metadata)):
+                with self._left_out.guard("pods", uid, full_name(obj.metadata)):
                     await self._take_pod(obj)
 
     async def _take_pod(self, obj: PodObject) -> None:
@@ -259,7 +259,7 @@ class Intake:
         except Exception:
             if not obj.spec.node_name:
                 raise
-            log.exception("bound pod read for its usage alone", pod=named(obj.metadata))
+            log.exception("bound pod read for its usage alone", pod=full_name(obj.metadata))
             return pods.read(usage_alone(obj), self._settings)
 
     async def on_namespace(self, name: str, obj: NamespaceObject | None) -> None:
@@ -392,7 +392,7 @@ class Intake:
         await self.jobs.set_levels(self._policies.levels, self._topologies or None)
         for uid in list(self._group_objects):
             if (obj := self._group_objects.get(uid)) is not None:  # else it went meanwhile
-                with self._left_out.guard("podgroups", uid, named(obj.metadata)):
+                with self._left_out.guard("podgroups", uid, full_name(obj.metadata)):
                     await self._read_group(uid)
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
@@ -436,8 +436,10 @@ def usage_alone(obj: PodObject) -> PodObject:
 def without_labels(obj: CustomObject) -> CustomObject:
     """Return a PodGroup or Topology with the fields that are read, without its labels (up to 1.5 MB)."""
     meta = obj.metadata
-    more = {key: "…" for key in other_systems.MORE_OF_GROUPS if (meta.annotations or {}).get(key)}
+    group_annotations = {
+        key: "…" for key in other_systems.MORE_OF_GROUPS if (meta.annotations or {}).get(key)
+    }
     named_alone = Metadata(
-        meta.name, "", meta.namespace, meta.uid, meta.resource_version, annotations=more or None
+        meta.name, "", meta.namespace, meta.uid, meta.resource_version, annotations=group_annotations or None
     )
     return msgspec.structs.replace(obj, metadata=named_alone)

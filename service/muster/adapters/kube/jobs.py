@@ -96,13 +96,13 @@ class Succeeded:
 
     async def see_pod(self, pod: Pod) -> None:
         """Take in a pod of ours."""
-        by = pod.controller
-        if by is None or by.kind != batch.JOB.kind or self._pods.group_of(pod.uid) is not None:
+        owner = pod.controller
+        if owner is None or owner.kind != batch.JOB.kind or self._pods.group_of(pod.uid) is not None:
             return
-        first = by.uid not in self._pods.groups
-        self._pods.put(pod.uid, by.uid)
-        if first and by.uid in self._numbers:
-            await self._put(JobSeen(time.monotonic(), by.uid, self._numbers[by.uid]))
+        first = owner.uid not in self._pods.groups
+        self._pods.put(pod.uid, owner.uid)
+        if first and owner.uid in self._numbers:
+            await self._put(JobSeen(time.monotonic(), owner.uid, self._numbers[owner.uid]))
 
     async def forget_pod(self, uid: str) -> None:
         """Forget a pod."""
@@ -434,9 +434,9 @@ class Jobs:
         else:
             stated = self._complete(key[1], claim)
             reason, text = EventReason.COUNTS_DIFFER, of_job.difference(stated)
-        by = of_job.group.owner
-        self._post(key[1], job, by, reason, text)
-        self._post(key[1], job, by, EventReason.KEY_IGNORED, "; ".join(of_job.group.problems))
+        owner = of_job.group.owner
+        self._post(key[1], job, owner, reason, text)
+        self._post(key[1], job, owner, EventReason.KEY_IGNORED, "; ".join(of_job.group.problems))
 
     def _complete(self, namespace: str, claim: GangClaim) -> GangClaim:
         """Return a pod's claim with the minMember of the PodGroup that it names."""
@@ -481,8 +481,8 @@ class Jobs:
     def _warn_of_absence(self, place: Member, job: _Job, pod: Pod) -> None:
         """Post once, on the controller of several pods with GPUs that wait, that their job is not read."""
         kind, one_gang = place.kind, place.gang == place.owner
-        alone = pod.claim is not None and pod.claim.lone and pod.gpus > 0 and not pod.node
-        if not alone or len(job.waiting) < 2 or self._settings.infers(kind) == "off":
+        is_lone_gpu_pod = pod.claim is not None and pod.claim.lone and pod.gpus > 0 and not pod.node
+        if not is_lone_gpu_pod or len(job.waiting) < 2 or self._settings.infers(kind) == "off":
             return
         text = (
             f"each of its pods is placed alone, because the service can't read {jobs(kind).plural}: "

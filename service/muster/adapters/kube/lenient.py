@@ -56,14 +56,16 @@ def bound_depth(text: bytes) -> bytes:
     _replace_half_pairs(codes, text)
     # the same length, and each quote begins or ends a string
     plain = np.frombuffer(text.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
-    pieces, inside, level = [], np.uint8(0), np.int32(0)
+    pieces, begins_in_string, level = [], np.uint8(0), np.int32(0)
     for begin in range(0, len(plain), SLICE):
         piece, codes_of_structure = codes[begin : begin + SLICE], plain[begin : begin + SLICE]
-        in_string = np.bitwise_xor.accumulate((codes_of_structure == _QUOTE).view(np.uint8)) ^ inside
+        in_string = (
+            np.bitwise_xor.accumulate((codes_of_structure == _QUOTE).view(np.uint8)) ^ begins_in_string
+        )
         steps = _STEPS[codes_of_structure]
         steps[in_string.view(bool)] = 0
         depth = np.cumsum(steps, dtype=np.int32) + level
-        inside, level = in_string[-1], depth[-1]
+        begins_in_string, level = in_string[-1], depth[-1]
         pieces.append(_shallow(piece, steps, depth))
     return b"".join(pieces)
 
@@ -109,45 +111,49 @@ def salvage(shape: type[S], value: object) -> tuple[S, list[Lost]]:
     the same way, if they are structs. No exception is raised: for a value that is no object, all fields have
     their defaults.
     """
-    lost: list[Lost] = []
-    salvaged = _value(shape, value, "", lost)
-    return (salvaged if isinstance(salvaged, shape) else shape()), lost
+    lost_fields: list[Lost] = []
+    salvaged = _value(shape, value, "", lost_fields)
+    return (salvaged if isinstance(salvaged, shape) else shape()), lost_fields
 
 
-def _value(kind: Any, value: object, path: str, lost: list[Lost]) -> Any:
+def _value(kind: Any, value: object, path: str, lost_fields: list[Lost]) -> Any:
     """Return the value of this type; UNSET if there is no such value."""
     try:
         if isinstance(value, _JSON):
             return msgspec.json.decode(value, type=kind)
         return msgspec.convert(value, kind)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        problem, lost_before = str(error), len(lost)
-    salvaged = next(filter(None, (_parts(part, value, path, lost) for part in _options(kind))), None)
-    if salvaged is None or len(lost) == lost_before:
-        lost.append(Lost(path, problem))
+        problem, lost_before = str(error), len(lost_fields)
+    salvaged = next(filter(None, (_parts(part, value, path, lost_fields) for part in _options(kind))), None)
+    if salvaged is None or len(lost_fields) == lost_before:
+        lost_fields.append(Lost(path, problem))
         return msgspec.UNSET
     return salvaged[0]
 
 
-def _parts(kind: Any, value: object, path: str, lost: list[Lost]) -> tuple[Any] | None:
+def _parts(kind: Any, value: object, path: str, lost_fields: list[Lost]) -> tuple[Any] | None:
     """Return the value with its readable parts; None if it is no object, map or list as the type asks."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         if (members := _inside(dict, value)) is None:
             return None
         fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
         pairs = (
-            (fields[key].name, _value(fields[key].type, item, _path_of(path, key), lost))
+            (fields[key].name, _value(fields[key].type, item, _path_of(path, key), lost_fields))
             for key, item in members.items()
             if key in fields
         )
         return (kind(**{name: item for name, item in pairs if item is not msgspec.UNSET}),)
     if get_origin(kind) is list and (elements := _inside(list, value)) is not None:
-        (of,) = get_args(kind)
-        items = [_value(of, item, f"{path}[{number}]", lost) for number, item in enumerate(elements)]
+        (inner_type,) = get_args(kind)
+        items = [
+            _value(inner_type, item, f"{path}[{number}]", lost_fields) for number, item in enumerate(elements)
+        ]
         return ([item for item in items if item is not msgspec.UNSET],)
     if get_origin(kind) is dict and (members := _inside(dict, value)) is not None:
-        of = get_args(kind)[1]
-        pairs = ((key, _value(of, item, _path_of(path, key), lost)) for key, item in members.items())
+        inner_type = get_args(kind)[1]
+        pairs = (
+            (key, _value(inner_type, item, _path_of(path, key), lost_fields)) for key, item in members.items()
+        )
         return ({key: item for key, item in pairs if item is not msgspec.UNSET},)
     return None
 

@@ -117,8 +117,8 @@ class _Facts:
     def read(self) -> tuple[Node, float]:
         """Return the node, and the seconds of processor time that reading took."""
         began = time.thread_time()
-        more = [config_map.fact for config_map in self.maps]
-        facts = [fact for fact in more if fact is not None]
+        facts_of_maps = [config_map.fact for config_map in self.maps]
+        facts = [fact for fact in facts_of_maps if fact is not None]
         node = nodes.read(self.obj, self.settings, facts, self.published.offer, agent=self.agent)
         return node, time.thread_time() - began
 

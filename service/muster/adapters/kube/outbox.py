@@ -101,12 +101,12 @@ class Outbox(ABC, Generic[T]):
         """Return whether the item is still to be sent, when its turn has come. If not, it is left out."""
         return True
 
-    def _put(self, namespace: str, key: Hashable, item: T, of: Hashable = None) -> T | None:
+    def _put(self, namespace: str, key: Hashable, item: T, subject: Hashable = None) -> T | None:
         """Queue an item. It replaces a waiting item with the same key.
 
-        `namespace`: the namespace whose rate and room it takes; "" for objects of no namespace. `of`: the
-        object that the item is about, if the key does not name the object. Return the item that is dropped
-        for lack of room, which may be this item; None if no item is.
+        `namespace`: the namespace whose rate and room it takes; "" for objects of no namespace. `subject`:
+        the object that the item is about, if the key does not name the object. Return the item that is
+        dropped for lack of room, which may be this item; None if no item is.
         """
         if (waiting := self._find(namespace, key)) is not None:
             waiting.item = item
@@ -119,7 +119,7 @@ class Outbox(ABC, Generic[T]):
             if last is None:
                 return item
             self._take_out(last)
-        line = (namespace, hash(of or key) % max(1, self.lanes // 2))
+        line = (namespace, hash(subject or key) % max(1, self.lanes // 2))
         waiting = _Waiting(item, key, line, self.retry.backoff())
         self._keep(waiting)
         self._due(waiting)
@@ -138,10 +138,10 @@ class Outbox(ABC, Generic[T]):
     async def _work(self) -> None:
         pause = self.retry.backoff()
         while True:
-            at = await self._turns.get()
-            line, namespace = self._lines[at], at[0]
+            turn = await self._turns.get()
+            line, namespace = self._lines[turn], turn[0]
             if line and (rest_s := self._rate_of_namespace.rest_s(namespace)):
-                asyncio.get_running_loop().call_later(rest_s, self._turns.put_nowait, at)
+                asyncio.get_running_loop().call_later(rest_s, self._turns.put_nowait, turn)
                 continue
             if line:
                 await self._until_allowed(namespace)
@@ -151,9 +151,9 @@ class Outbox(ABC, Generic[T]):
                 else:  # meanwhile its line has no other lane: a slow namespace has half of the lanes at most
                     await asyncio.sleep(pause.delay())
             if line:
-                self._turns.put_nowait(at)
+                self._turns.put_nowait(turn)
             else:
-                del self._lines[at]
+                del self._lines[turn]
             if not (self._size or self._lines):
                 self._idle.set()
 

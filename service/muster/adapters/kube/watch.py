@@ -25,7 +25,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.client import ApiError, KubeClient, Silent, TooLarge, Unreachable
-from muster.adapters.kube.decode import Page, Resource, Status, T, Undecodable, named
+from muster.adapters.kube.decode import Page, Resource, Status, T, Undecodable, full_name
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Watch
@@ -188,7 +188,7 @@ class Watcher(Generic[T]):
         if self._place:
             return
         for key in list(self._known_versions):
-            await self._gone(key)
+            await self._forget_object(key)
         if not self._absent:
             log.info("not there, looked for again", resource=self._resource.plural)
         await self._is_absent(True)
@@ -248,7 +248,7 @@ class Watcher(Generic[T]):
         until = time.monotonic() + SLICE_S
         for text in raw.items:
             try:
-                items.append(await self._decoded(self._resource.item, text))
+                items.append(await self._decode(self._resource.item, text))
             except Undecodable as problem:
                 unreadable.append(problem)
                 self._leave_out(problem)
@@ -271,9 +271,9 @@ class Watcher(Generic[T]):
             self._heard()
             if 4 * len(body) <= PAGE_BYTES:
                 self._page_size = min(2 * self._page_size, self._settings.page_size)
-            return await self._decoded(self._resource.raw_page, body)
+            return await self._decode(self._resource.raw_page, body)
 
-    async def _decoded(self, decode: Callable[[Text], Decoded], text: Text) -> Decoded:
+    async def _decode(self, decode: Callable[[Text], Decoded], text: Text) -> Decoded:
         """Decode the text; a large one on a thread, because it may also be deep, which takes tens of
         milliseconds."""
         return await asyncio.to_thread(decode, text) if len(text) > THREAD_BYTES else decode(text)
@@ -281,7 +281,7 @@ class Watcher(Generic[T]):
     async def _deliver(self, page: Page[T]) -> None:
         until = time.monotonic() + SLICE_S
         for item in page.items:
-            await self._seen(item)
+            await self._take_in(item)
             if time.monotonic() > until:
                 await asyncio.sleep(0)
                 until = time.monotonic() + SLICE_S
@@ -293,7 +293,7 @@ class Watcher(Generic[T]):
         listed = {self._resource.key(item.metadata) for page in pages for item in page.items}
         listed.update(problem.key for problem in unreadable)
         for key in [key for key in self._known_versions if key not in listed]:
-            await self._gone(key)
+            await self._forget_object(key)
 
     # --- watch ---------------------------------------------------------------------------------------
 
@@ -328,7 +328,7 @@ class Watcher(Generic[T]):
 
     async def _on_line(self, line: bytes) -> None:
         try:
-            event = await self._decoded(self._resource.event, line)
+            event = await self._decode(self._resource.event, line)
         except Undecodable as problem:
             if not problem.key:
                 raise  # the missed change is unknown: list again
@@ -339,23 +339,23 @@ class Watcher(Generic[T]):
                 raise _Expired
             raise ApiError(f"WATCH {self._resource.plural}", event.code, event.message)
         if event.object is not None:
-            await self._seen(event.object)
+            await self._take_in(event.object)
         elif key := self._resource.key(event.metadata):
-            await self._gone(key)
+            await self._forget_object(key)
         self._version = event.metadata.resource_version
 
     # --- to the sink ---------------------------------------------------------------------------------
 
-    async def _seen(self, item: T) -> None:
+    async def _take_in(self, item: T) -> None:
         key, version = self._resource.key(item.metadata), item.metadata.resource_version
         if self._known_versions.get(key) == version:
             return  # listed again, unchanged
         on = (self._resource.kind, self._path, item.metadata)
-        with self._left_out.guard(self._resource.plural, key, named(item.metadata), on):
+        with self._left_out.guard(self._resource.plural, key, full_name(item.metadata), on):
             await self._sink(key, item)
         self._known_versions[key] = version
 
-    async def _gone(self, key: str) -> None:
+    async def _forget_object(self, key: str) -> None:
         self._left_out.clear(self._resource.plural, key)
         if key in self._known_versions:
             with self._left_out.guard(self._resource.plural, key, key):
@@ -422,7 +422,7 @@ class PacedWatcher(Watcher[T]):
                 self._later.cancel()
 
     async def _on_line(self, line: bytes) -> None:
-        change = await self._decoded(_large_change, line) if len(line) > LARGE_BYTES else None
+        change = await self._decode(_large_change, line) if len(line) > LARGE_BYTES else None
         if change is None:
             await super()._on_line(line)
             return
@@ -440,16 +440,16 @@ class PacedWatcher(Watcher[T]):
         await super()._on_line(line)
         self._nodes[key] = change.spec.node_name
 
-    async def _seen(self, item: T) -> None:
+    async def _take_in(self, item: T) -> None:
         async with self._turn:
             self._forget(self._resource.key(item.metadata))
-            await super()._seen(item)
+            await super()._take_in(item)
 
-    async def _gone(self, key: str) -> None:
+    async def _forget_object(self, key: str) -> None:
         async with self._turn:
             self._forget(key)
             self._nodes.pop(key, None)
-            await super()._gone(key)
+            await super()._forget_object(key)
 
     def _forget(self, key: str) -> None:
         """Drop a waiting change, because a later one has come."""
@@ -466,7 +466,7 @@ class PacedWatcher(Watcher[T]):
                 continue
             self._charge(namespace, line)
             try:
-                event: Any = await self._decoded(self._resource.event, line)
+                event: Any = await self._decode(self._resource.event, line)
             except Undecodable as problem:
                 event = problem
             async with self._turn:
@@ -476,7 +476,7 @@ class PacedWatcher(Watcher[T]):
                 if isinstance(event, Undecodable):
                     self._leave_out(event)
                 else:
-                    await super()._seen(event.object)
+                    await super()._take_in(event.object)
 
     def _charge(self, namespace: str, line: bytes) -> None:
         self._rate.forget()

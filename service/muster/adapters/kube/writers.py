@@ -313,7 +313,7 @@ class ConditionWriter(Outbox[_Pod]):
 class _Post:
     """An event on one of the objects of an instruction."""
 
-    of: EmitEvent
+    instruction: EmitEvent
     name: str
     uid: str
     message: str
@@ -345,7 +345,7 @@ class EventPoster(Outbox[_Post]):
             namespace = "" if instruction.kind == "Node" else instruction.namespace
             if self._is_repeated(uid, instruction.reason, message):
                 self._metrics.event("repeated")
-            elif (dropped := self._put(namespace, post.id, post, of=uid)) is not None:
+            elif (dropped := self._put(namespace, post.id, post, subject=uid)) is not None:
                 self._last.pop(dropped.uid, None)  # it was not posted
                 self._metrics.event("dropped")
 
@@ -363,35 +363,35 @@ class EventPoster(Outbox[_Post]):
         return False
 
     async def _send(self, item: _Post) -> None:
-        namespace = item.of.namespace
-        subject = f"event on {item.of.kind.lower()} {namespace}/{item.name}"
+        namespace = item.instruction.namespace
+        subject = f"event on {item.instruction.kind.lower()} {namespace}/{item.name}"
         await self._client.post(subject, f"/api/v1/namespaces/{namespace}/events", self._body(item))
 
     def _after_send(self, item: _Post, refusal: KubeError | None) -> None:
         if refusal is None or (isinstance(refusal, ApiError) and refusal.status == CONFLICT):
             self._metrics.event("posted")
         else:  # often in a namespace that is being deleted, where events no longer matter
-            log.warning("event lost", reason=item.of.reason.value, error=str(refusal))
+            log.warning("event lost", reason=item.instruction.reason.value, error=str(refusal))
             self._metrics.event("failed")
 
     def _body(self, post: _Post) -> dict[str, object]:
-        at = _text_of(post.event_time)
+        timestamp = _text_of(post.event_time)
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": _event_name(post), "namespace": post.of.namespace},
+            "metadata": {"name": _event_name(post), "namespace": post.instruction.namespace},
             "involvedObject": {
-                "apiVersion": post.of.api_version,
-                "kind": post.of.kind,
+                "apiVersion": post.instruction.api_version,
+                "kind": post.instruction.kind,
                 "name": post.name,
                 "uid": post.uid,
-                **({"namespace": post.of.namespace} if post.of.kind != "Node" else {}),
+                **({"namespace": post.instruction.namespace} if post.instruction.kind != "Node" else {}),
             },
-            "reason": post.of.reason.value,
+            "reason": post.instruction.reason.value,
             "message": post.message,
-            "type": "Normal" if post.of.reason in NORMAL else "Warning",
-            "firstTimestamp": at,
-            "lastTimestamp": at,
+            "type": "Normal" if post.instruction.reason in NORMAL else "Warning",
+            "firstTimestamp": timestamp,
+            "lastTimestamp": timestamp,
             "count": 1,
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
@@ -406,8 +406,8 @@ def _event_name(post: _Post) -> str:
     return f"{post.name[:200] if is_object_name else COMPONENT}.{post.id}"
 
 
-def _text_of(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _text_of(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _shorten(message: str) -> str:

@@ -237,7 +237,7 @@ class Board:
                         cells += cells_of(state, takers, self._numbers)
                 first = firsts[start]
                 pairs = enumerate(zip(before[first : len(cells)], cells[first:], strict=False), first)
-                changed += [(at, new) for at, (old, new) in pairs if old != new]
+                changed += [(index, new) for index, (old, new) in pairs if old != new]
             await asyncio.sleep(0)
         return cells, shut, changed
 

@@ -182,14 +182,14 @@ class History:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def moved(self, move: Moved) -> None:
+    def note_move(self, move: Moved) -> None:
         """Take in that a gang has entered a phase. A gang that is finished is forgotten."""
         if move.phase == "finished":
             self._steps.pop(move.gang, None)
             return
-        at = self._wall() - (self._clock() - move.moved_at)
+        wall_time = self._wall() - (self._clock() - move.moved_at)
         steps = self._steps.setdefault(move.gang, deque(maxlen=MOST_STEPS))
-        steps.append(Step(at, move.phase, move.why))
+        steps.append(Step(wall_time, move.phase, move.why))
 
     def of(self, gang: str) -> tuple[Step, ...]:
         """Return the gang's steps, oldest first. The first ones are missing if there are MOST_STEPS."""

@@ -98,12 +98,12 @@ def arrange(snapshot: Snapshot, model_label: str) -> Layout:
     """Return the layout of the nodes with GPUs. Names from the cluster are made printable."""
     nodes = [state.node for state in snapshot.nodes.values() if state.node.topology.gpu_count]
     domains = domains_by_scope(nodes, snapshot.levels, snapshot.naming)
-    wide = domains.pop(NVLINK.scope, {})
+    nvlink_domain_of = domains.pop(NVLINK.scope, {})
     scopes = [scope for scope in domains if any(domains[scope].values())]
     groups: dict[tuple[str, ...], list[Box]] = {}
     for node in nodes:
         path = tuple(_text(domains[scope][node.name]) for scope in scopes)
-        groups.setdefault(path, []).append(_box(node, wide, model_label))
+        groups.setdefault(path, []).append(_box(node, nvlink_domain_of, model_label))
     ordered = sorted(groups.items(), key=lambda item: [(not name, natural(name)) for name in item[0]])
     return Layout(
         tuple(scopes),
@@ -111,10 +111,12 @@ def arrange(snapshot: Snapshot, model_label: str) -> Layout:
     )
 
 
-def _box(node: Node, wide: Mapping[str, str], model_label: str) -> Box:
+def _box(node: Node, nvlink_domain_of: Mapping[str, str], model_label: str) -> Box:
     model = _text(node.labels.get(model_label) or node.machine)
     topology = node.topology
-    return Box(node.name, topology.gpu_count, model, _text(wide.get(node.name, "")), islands_of(topology))
+    return Box(
+        node.name, topology.gpu_count, model, _text(nvlink_domain_of.get(node.name, "")), islands_of(topology)
+    )
 
 
 def islands_of(topology: GpuTopology) -> str:

@@ -65,7 +65,7 @@ def with_positions(views: Iterable[GangView], extras_s: float) -> list[GangView]
     line = sorted(
         (view for view in gang_views if not _stage(view)), key=lambda view: (*_turn(view, extras_s), view.key)
     )
-    position = {view.key: at for at, view in enumerate(line, 1)}
+    position = {view.key: number for number, view in enumerate(line, 1)}
     return [replace(view, position=position.get(view.key)) for view in gang_views]
 
 
@@ -79,9 +79,9 @@ def _stage(view: GangView) -> int:
 
 def _turn(view: GangView, extras_s: float) -> tuple[int, bool, float]:
     """Return the place in the order of the planner: priority, then partially bound gangs, then age."""
-    enough = view.bound >= view.needed
-    partial = view.bound > 0 and not enough
-    return -view.priority, not partial, view.created + (extras_s if enough else 0.0)
+    is_enough = view.bound >= view.needed
+    partial = view.bound > 0 and not is_enough
+    return -view.priority, not partial, view.created + (extras_s if is_enough else 0.0)
 
 
 def _why(view: GangView) -> str:

@@ -195,15 +195,15 @@ class PageServer:
             headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
         )
         await response.prepare(request)
-        at = self._board.log.position(request.headers.get("Last-Event-ID", ""))
+        position = self._board.log.position(request.headers.get("Last-Event-ID", ""))
         checked = time.monotonic()
         try:
             await self._send(response, b": connected\n\n")
-            while at is not None and self._board.log.has_all_after(at):
-                if (change := self._board.log.after(at)) is not None:
-                    at += 1
-                    await self._send(response, _event(self._board.log.id_of(at), change))
-                elif not await self._board.wait_for(at, self._limits.heartbeat_s):
+            while position is not None and self._board.log.has_all_after(position):
+                if (change := self._board.log.after(position)) is not None:
+                    position += 1
+                    await self._send(response, _event(self._board.log.id_of(position), change))
+                elif not await self._board.wait_for(position, self._limits.heartbeat_s):
                     await self._send(response, b": alive\n\n")
                 if time.monotonic() - checked > ALLOWED_S:
                     await self._check(request)

@@ -356,9 +356,9 @@ def clocks(facts: Facts) -> Judged:
     """Compare this machine's clock and the clocks of the nodes with the API server's."""
     ahead = sorted(name for name, seconds in facts.leases_ahead.items() if seconds > SKEW_S)
     if ahead:
-        most = max(facts.leases_ahead.values())
+        max_ahead_s = max(facts.leases_ahead.values())
         return warning(
-            f"the clocks of {listed(ahead)} are ahead of the API server's, by up to {most:.0f} s",
+            f"the clocks of {listed(ahead)} are ahead of the API server's, by up to {max_ahead_s:.0f} s",
             "run NTP on these nodes",
         )
     if facts.clock is None:

@@ -134,10 +134,10 @@ def _limit(baseline: int, ask: Ask) -> None:
     """Bound the memory and the time of what follows. The timer ends this process where the service can't."""
     if baseline:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        most = baseline + ask.memory_bytes
+        limit = baseline + ask.memory_bytes
         if hard != resource.RLIM_INFINITY:
-            most = min(most, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+            limit = min(limit, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     signal.setitimer(signal.ITIMER_REAL, max(0.1, ask.until - time.monotonic()) + _LATE_S)
 
 

@@ -87,11 +87,11 @@ class Sent:
         new_names = None if names == self._names else tuple(names)
         pairs: list[tuple[NodeState | None, NodeState]]
         if new_names is None:
-            pairs = [(self._states[at], states[at]) for at in _differ(self._states, states)]
+            pairs = [(self._states[index], states[index]) for index in _differ(self._states, states)]
         else:
             states_before = dict(zip(self._names, self._states, strict=True))
             olds = [states_before.get(name) for name in names]
-            pairs = [(olds[at], states[at]) for at in compress(count(), map(is_not, olds, states))]
+            pairs = [(olds[index], states[index]) for index in compress(count(), map(is_not, olds, states))]
         first = len(self._topologies)
         changed = tuple(self._change(old, new) for old, new in pairs)
         topologies = tuple(self._topologies)[first:] if len(self._topologies) > first else ()
@@ -157,5 +157,5 @@ def _differ(before: Sequence[NodeState], now: Sequence[NodeState]) -> list[int]:
         old, new = before[start : start + CHUNK], now[start : start + CHUNK]
         if old != new:
             differ = compress(count(start), map(is_not, old, new))
-            positions.extend(at for at in differ if before[at] != now[at])
+            positions.extend(index for index in differ if before[index] != now[index])
     return positions

@@ -129,13 +129,13 @@ def receive(channel: socket.socket, until: float | None = None) -> bytearray:
 
 def _exactly(channel: socket.socket, size: int, until: float | None) -> bytearray:
     body = bytearray(size)
-    view, at = memoryview(body), 0
-    while at < size:
+    view, position = memoryview(body), 0
+    while position < size:
         channel.settimeout(_timeout(until))
-        count = channel.recv_into(view[at:])
+        count = channel.recv_into(view[position:])
         if not count:
             raise EOFError("the other end closed the socket")
-        at += count
+        position += count
     return body
 
 

@@ -75,13 +75,13 @@ class _Part:
     began: float
     ended: float = 0.0
     attributes: Attributes = field(default_factory=dict)
-    inside: list[_Part] = field(default_factory=list)
+    inner_parts: list[_Part] = field(default_factory=list)
     events: list[tuple[str, float]] = field(default_factory=list)
 
-    def note(self, event: str, at: float) -> None:
+    def note(self, event: str, time_s: float) -> None:
         """Add an event, unless there are many: a gang may wait for hours."""
         if len(self.events) < _MOST_EVENTS:
-            self.events.append((event, at))
+            self.events.append((event, time_s))
 
 
 @dataclass(slots=True)
@@ -100,8 +100,8 @@ class _Attempt:
         """Return whether the planner has answered."""
         return any(part.name == "solve" for part in self.parts)
 
-    def ns(self, at: float) -> int:
-        return int(at * 1e9) + self.offset_ns
+    def ns(self, time_s: float) -> int:
+        return int(time_s * 1e9) + self.offset_ns
 
     def enter(self, name: str, now: float) -> None:
         """End the part of now, and begin another unless it goes on.
@@ -121,17 +121,17 @@ class _Attempt:
     def _collect_again(self, now: float) -> None:
         """Join all parts so far into one."""
         self.leave(now)
-        whole = _Part(_COLLECTING, self.parts[0].began)
+        joined_part = _Part(_COLLECTING, self.parts[0].began)
         for part in self.parts:
             for key in _JOINED_MS.values():
                 if key in part.attributes:
-                    whole.attributes[key] = part.attributes[key]
+                    joined_part.attributes[key] = part.attributes[key]
             if (key := _JOINED_MS.get(part.name, "")) and part.ended > part.began:
                 spent_ms = 1000 * (part.ended - part.began)
-                whole.attributes[key] = round(whole.attributes.get(key, 0.0) + spent_ms, 3)
-            for event, at in part.events:
-                whole.note(event, at)
-        self.parts, self.part = [], whole
+                joined_part.attributes[key] = round(joined_part.attributes.get(key, 0.0) + spent_ms, 3)
+            for event, time_s in part.events:
+                joined_part.note(event, time_s)
+        self.parts, self.part = [], joined_part
 
     def leave(self, now: float) -> None:
         if self.part is not None:
@@ -175,7 +175,7 @@ class Attempts:
             return ""
         return traceparent_of(attempt.root.get_span_context())
 
-    def moved(self, move: Moved) -> None:
+    def note_move(self, move: Moved) -> None:
         """Take in that a gang has entered a phase."""
         attempt = self._open.get(move.gang)
         if move.phase in _ENDS or (move.phase in _BEGINS and attempt is not None and attempt.decided):
@@ -189,19 +189,19 @@ class Attempts:
                 attempt.link = move.link
             attempt.enter(_PARTS.get(move.phase, ""), move.moved_at)
 
-    def answered(self, gang: str) -> None:
+    def note_answer(self, gang: str) -> None:
         """Take in the shim's first call about the gang: it has the verdict."""
         attempt = self._open.get(gang)
         if attempt is not None and attempt.part is not None and attempt.part.name == _VERDICT:
             attempt.leave(time.monotonic())
 
-    def asked_in_tree(self, gang: str, now: float) -> None:
+    def note_question(self, gang: str, now: float) -> None:
         """Note that the gang waits for in-tree plugins before it is planned."""
         attempt = self._open.get(gang)
         if attempt is not None and attempt.part is not None:
             attempt.part.note("in-tree plugins are asked", now)
 
-    def solved(
+    def note_solution(
         self,
         solve: Solve,
         began: float,
@@ -277,10 +277,10 @@ class Attempts:
 
     def _export(self, attempt: _Attempt, part: _Part, parent: SpanContext) -> None:
         times = (attempt.ns(part.began), attempt.ns(part.ended))
-        events = [(name, attempt.ns(at)) for name, at in part.events]
-        context = self._tracing.ended(part.name, parent, times, part.attributes, events)
-        for inside in part.inside:
-            self._export(attempt, inside, context)
+        events = [(name, attempt.ns(time_s)) for name, time_s in part.events]
+        context = self._tracing.record_span(part.name, parent, times, part.attributes, events)
+        for inner_part in part.inner_parts:
+            self._export(attempt, inner_part, context)
 
 
 def _attributes_of(solve: Solve) -> Attributes:

@@ -119,7 +119,7 @@ class Metrics:
             "muster_evictions", "Evictions by result: evicted, gone, failed, dropped, withdrawn.", "result"
         )
 
-    def decided(
+    def count_decision(
         self,
         outcome: str,
         took_s: float,
@@ -202,7 +202,7 @@ class Phases:
         self._since: dict[str, tuple[str, float]] = {}
         """Gang → its phase and when it entered it, by the inputs' clock."""
 
-    def moved(self, move: Moved, trace_id: str) -> None:
+    def note_move(self, move: Moved, trace_id: str) -> None:
         """Take in a move. `trace_id`: of the trace that shows it, "" for none."""
         if (before := self._since.pop(move.gang, None)) is not None:
             phase, since = before

@@ -113,8 +113,8 @@ class Room:
             if domains[name]:
                 yield scope, domains[name], count
             elif scope == Scope.NVLINK_DOMAIN.value:
-                for at, free in enumerate(state.free_by_island):
-                    yield scope, f"{name}/{at}", free
+                for index, free in enumerate(state.free_by_island):
+                    yield scope, f"{name}/{index}", free
 
 
 def _size(gpus: int) -> str:
@@ -137,10 +137,10 @@ class LabelValues:
     one more may come every RENEWAL_S. A value keeps its place until a larger one takes it.
     """
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._max_values = most
+    def __init__(self, max_values: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_values = max_values
         self._values: set[str] = set()
-        self._newcomers = Budget(most, 1 / RENEWAL_S, clock)
+        self._newcomers = Budget(max_values, 1 / RENEWAL_S, clock)
 
     def choose(self, counts: Mapping[str, int]) -> Set[str]:
         """Return the values that have series of their own, given how much there is of each."""

@@ -65,7 +65,7 @@ class Tracing:
             self._provider.add_span_processor(self._processor)
         self.tracer: trace.Tracer = self._provider.get_tracer(SCOPE.name)
 
-    def ended(
+    def record_span(
         self,
         name: str,
         parent: trace.SpanContext,
@@ -88,7 +88,7 @@ class Tracing:
                 parent,
                 self._provider.resource,
                 attributes,
-                [Event(event, timestamp=at) for event, at in events],
+                [Event(event, timestamp=time_ns) for event, time_ns in events],
                 start_time=began,
                 end_time=ended,
                 instrumentation_scope=SCOPE,
@@ -145,7 +145,9 @@ class AtMost(Sampler):
             return SamplingResult(Decision.DROP)
         self._budget.spend()
         if len(self._latest) > BURST + RATE:
-            self._latest = {key: at for key, at in self._latest.items() if now - at < PAUSE_S}
+            self._latest = {
+                key: last_trace for key, last_trace in self._latest.items() if now - last_trace < PAUSE_S
+            }
         self._latest[namespace] = now
         return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
 

@@ -228,7 +228,9 @@ class Claims:
 
     def _gpus(self, claim_requests: ClaimRequests) -> int:
         """Return the bit mask of the requests for GPUs."""
-        return mask_of([at for at, request in enumerate(claim_requests.requests) if self._resource(request)])
+        return mask_of(
+            [index for index, request in enumerate(claim_requests.requests) if self._resource(request)]
+        )
 
 
 def claims_of(obj: PodObject) -> Iterator[NamedClaim]:
@@ -275,11 +277,14 @@ def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:
     request."""
     requests = spec.devices.requests or ()
     for constraint in spec.devices.constraints or ():
-        alone = next((name for name in constraint.requests or () if "/" in name), "")
+        subrequest = next((name for name in constraint.requests or () if "/" in name), "")
         names = {name.partition("/")[0] for name in constraint.requests or ()}
-        bound = [at for at, request in enumerate(requests) if request.name in names or not names]
-        if sum(map(_count, (requests[at] for at in bound))) > 1:
-            field, attribute = f"{_MATCH} of {alone}" if alone else _MATCH, constraint.match_attribute
+        bound = [index for index, request in enumerate(requests) if request.name in names or not names]
+        if sum(map(_count, (requests[index] for index in bound))) > 1:
+            field, attribute = (
+                f"{_MATCH} of {subrequest}" if subrequest else _MATCH,
+                constraint.match_attribute,
+            )
             if attribute is None:
                 field, attribute = "distinctAttribute", constraint.distinct_attribute or ""
             yield Constraint(field, attribute, mask_of(bound))

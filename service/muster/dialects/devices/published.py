@@ -133,15 +133,19 @@ class PoolIndex:
             return PoolOnNode(key, _sorted(current))
         everywhere = [entry for slices in self.slices.values() for entry in slices.items()]
         last = max(pool_slice.generation for _, pool_slice in everywhere)
-        whole = {name: pool_slice for name, pool_slice in everywhere if pool_slice.generation == newest}
-        if last > newest or len(whole) != count:
-            there = f"{len(whole)} of {count} slices of generation {newest} are there"
+        newest_slices = {
+            name: pool_slice for name, pool_slice in everywhere if pool_slice.generation == newest
+        }
+        if last > newest or len(newest_slices) != count:
+            slices_clause = f"{len(newest_slices)} of {count} slices of generation {newest} are there"
             newer = f", and generation {last} of other nodes" if last > newest else ""
-            problem = f"is published in part ({there}{newer}): nothing of it is used"
-        elif any(pool_slice.node != node and not pool_slice.counters for pool_slice in whole.values()):
+            problem = f"is published in part ({slices_clause}{newer}): nothing of it is used"
+        elif any(
+            pool_slice.node != node and not pool_slice.counters for pool_slice in newest_slices.values()
+        ):
             problem = "has slices of several nodes, which is not planned yet"
         else:
-            return PoolOnNode(key, _sorted(whole), self_contained=False)
+            return PoolOnNode(key, _sorted(newest_slices), self_contained=False)
         return PoolOnNode(key, problem=f"pool {key[1]} of {key[0]} {problem}", self_contained=False)
 
 
@@ -223,32 +227,32 @@ class NodeSlices:
             if usable.counters is not None:
                 counters[pool.key] = usable.counters
         offers = dict[str, tuple[OfferedGpu, ...]]()
-        for by in self.classes:
-            problems += [by.problem] if by.problem else []
-            planned, left_out = _drop_unlike_shared(*_matching(by, devices))
+        for device_class in self.classes:
+            problems += [device_class.problem] if device_class.problem else []
+            planned, left_out = _drop_unlike_shared(*_matching(device_class, devices))
             problems += [f"{left_out[0]}{_and_more(left_out)}: it is not planned yet"] if left_out else []
             planned, overlap = _without_overlapping(planned, counters, self.node)
             problems += overlap
             if planned:
-                offers[by.resource] = tuple(planned)
-        joined = _merged_offer(offers, problems)
+                offers[device_class.resource] = tuple(planned)
+        merged_offer = _merged_offer(offers, problems)
         if counters:
-            of_gpus = {pool.device.pool_key for pool in joined.devices}
+            of_gpus = {pool.device.pool_key for pool in merged_offer.devices}
             counters = {key: pool_counters for key, pool_counters in counters.items() if key in of_gpus}
-        agreed = _agreed(joined.devices, devices)
-        return replace(joined, agreed=agreed, counters=counters, published=bool(self.pools))
+        agreed = _agreed(merged_offer.devices, devices)
+        return replace(merged_offer, agreed=agreed, counters=counters, published=bool(self.pools))
 
     def _bounded(self, problems: list[str]) -> Iterator[PoolOnNode]:
         """Yield pools as long as the node has no more than MAX_DEVICES devices with them."""
-        there = 0
+        device_count = 0
         for gathered in self.pools:
-            size = sum(of.size for of in gathered.slices)
-            if there + size <= MAX_DEVICES:
-                there += size
+            size = sum(pool_slice.size for pool_slice in gathered.slices)
+            if device_count + size <= MAX_DEVICES:
+                device_count += size
                 yield gathered
             else:
                 driver, pool = gathered.key
-                problem = f"pool {pool} of {driver} has {size} devices beside {there} of other pools"
+                problem = f"pool {pool} of {driver} has {size} devices beside {device_count} of other pools"
                 problems.append(f"{problem}; at most {MAX_DEVICES} are read: nothing of it is used")
 
     def _tainted(self, key: PoolKey, devices: list[SliceDevice]) -> Iterator[SliceDevice]:
@@ -281,12 +285,14 @@ def _read(gathered: PoolOnNode) -> _ReadPool:
         return _ReadPool(f"{pool_name}: {error}: nothing of it is used")
 
 
-def _matching(by: Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[list[OfferedGpu], list[str]]:
+def _matching(
+    device_class: Class, devices: list[tuple[PoolKey, SliceDevice]]
+) -> tuple[list[OfferedGpu], list[str]]:
     """Return the devices of a class that can be planned, and a sentence about each device that can't be
     yet."""
     planned, left_out = list[OfferedGpu](), list[str]()
-    for (driver, pool), device in devices if not by.problem else ():
-        if selectors.satisfied(by.terms, driver, selectors.attributes(driver, device)):
+    for (driver, pool), device in devices if not device_class.problem else ():
+        if selectors.satisfied(device_class.terms, driver, selectors.attributes(driver, device)):
             if why := _unsupported(device):
                 left_out.append(f"device {device.name} of {driver} {why}")
             else:
@@ -299,8 +305,8 @@ def _drop_unlike_shared(planned: list[OfferedGpu], left_out: list[str]) -> tuple
 
     Otherwise the allocator could give a request a whole GPU where a share was planned.
     """
-    ways = {gpu.shared and (gpu.shared.name, gpu.shared.all_by_default) for gpu in planned}
-    if len(ways) < 2:
+    sharings = {gpu.shared and (gpu.shared.name, gpu.shared.all_by_default) for gpu in planned}
+    if len(sharings) < 2:
         return planned, left_out
     for gpu in planned:
         if gpu.shared is not None:
@@ -318,17 +324,19 @@ def _agreed(
     """
     attributes_of = {(*key, device.name): device.attributes or {} for key, device in devices}
     values: dict[str, dict[int, Hashable]] = {}
-    for at, gpu in enumerate(planned):
+    for index, gpu in enumerate(planned):
         device = gpu.device
         for name, attribute in attributes_of[device.driver, device.pool, device.name].items():
             value = (attribute.string, attribute.int_, attribute.bool_, attribute.version)
             if value != (None, None, None, None):
-                values.setdefault("/".join(selectors.qualified(device.driver, name)), {})[at] = value
+                values.setdefault("/".join(selectors.qualified(device.driver, name)), {})[index] = value
     columns = []
     for name, by_device in sorted(values.items()):
         codes = {value: code for code, value in enumerate(dict.fromkeys(by_device.values()))}
         if len(codes) < len(by_device) or PARTITION.fullmatch(name):
-            column = tuple(codes[by_device[at]] if at in by_device else -1 for at in range(len(planned)))
+            column = tuple(
+                codes[by_device[index]] if index in by_device else -1 for index in range(len(planned))
+            )
             columns.append((name, column))
     shared_columns: tuple[Column, ...] = _shared(tuple(columns))
     return shared_columns
@@ -357,7 +365,7 @@ def counters_of(sets: list[CounterSet], devices: list[SliceDevice]) -> PoolCount
     }
     if not any(device.consumes_counters for device in devices):
         return None
-    number = {key: at for at, key in enumerate(available)}
+    number = {key: index for index, key in enumerate(available)}
     for device in devices:
         for use in device.consumes_counters or ():
             if use.counter_set not in names:
@@ -386,10 +394,14 @@ def _without_overlapping(
         if not exceeded:
             continue
         needs = dict(of_pool.needs)
-        out = [name for name in names if any(at in exceeded for at, _ in needs.get(name, ()))]
-        gone = {(key, name) for name in out}
-        offered = [gpu for gpu in offered if (gpu.device.pool_key, gpu.device.name) not in gone]
-        shown = ", ".join(out[:_SHOWN]) + (f" and {len(out) - _SHOWN} more" if len(out) > _SHOWN else "")
+        overlapping = [
+            name for name in names if any(counter in exceeded for counter, _ in needs.get(name, ()))
+        ]
+        overlapping_keys = {(key, name) for name in overlapping}
+        offered = [gpu for gpu in offered if (gpu.device.pool_key, gpu.device.name) not in overlapping_keys]
+        shown = ", ".join(overlapping[:_SHOWN]) + (
+            f" and {len(overlapping) - _SHOWN} more" if len(overlapping) > _SHOWN else ""
+        )
         problems.append(
             f"node {node}: of pool {key[1]} of {key[0]} the devices {shown} overlap, since there are too few "
             "counters for all of them: these are not planned. Their DeviceClass should match whole GPUs alone"
@@ -401,11 +413,11 @@ def _need(device: SliceDevice, uses: Iterable[CounterUse], number: dict[tuple[st
     amounts = list[tuple[int, int]]()
     for use in uses:
         for name, value in (use.counters or {}).items():
-            at = number.get((use.counter_set, name))
-            if at is None:
+            counter_index = number.get((use.counter_set, name))
+            if counter_index is None:
                 problem = f"device {device.name} consumes counter {name} of set {use.counter_set}"
                 raise _BadCountersError(f"{problem}, which is not there")
-            amounts.append((at, _amount(value)))
+            amounts.append((counter_index, _amount(value)))
     return tuple(amounts)
 
 

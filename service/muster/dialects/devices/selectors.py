@@ -62,17 +62,17 @@ def satisfied(terms: Iterable[Term], driver: str, attributes: Mapping[tuple[str,
 
 
 def _terms(expression: str) -> list[Term]:
-    terms, at = list[Term](), 0
+    terms, position = list[Term](), 0
     if len(expression) <= MAX_CHARACTERS:
-        while (match := _TERM.match(expression, at)) is not None:
+        while (match := _TERM.match(expression, position)) is not None:
             domain, name = match["domain"], match["name"]
             terms.append(Term((domain[1:-1], name) if domain else ("", ""), _value(match["value"])))
-            at = match.end()
-            if at == len(expression):
+            position = match.end()
+            if position == len(expression):
                 return terms
-            if not expression.startswith("&&", at):
+            if not expression.startswith("&&", position):
                 break
-            at += 2
+            position += 2
     raise UnreadableSelectorError(
         f"selector {expression[:80]!r} is not of the form device.driver == '…' && "
         "device.attributes['…'].name == '…', and other CEL is not read yet"
@@ -101,7 +101,7 @@ def attributes(driver: str, device: SliceDevice) -> dict[tuple[str, str], Value]
         qualified(driver, name): (attribute.string, attribute.int_, attribute.bool_)
         for name, attribute in (device.attributes or {}).items()
     }
-    return {key: value for key, some in values.items() for value in some if value is not None}
+    return {key: value for key, key_values in values.items() for value in key_values if value is not None}
 
 
 def qualified(driver: str, name: str) -> tuple[str, str]:

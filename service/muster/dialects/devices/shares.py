@@ -71,9 +71,9 @@ class SharedMemory:
 
 def of_device(device: SliceDevice) -> SharedMemory | None:
     """Return the memory that claims may share of a device; None if it has other capacities."""
-    (name, capacity), *more = (device.capacity or {"": DeviceCapacity()}).items()
+    (name, capacity), *other_capacities = (device.capacity or {"": DeviceCapacity()}).items()
     value = quantities.parse(capacity.value)
-    if more or not _is_memory(name) or value is None or value < GIB:
+    if other_capacities or not _is_memory(name) or value is None or value < GIB:
         return None
     policy = capacity.request_policy
     default = quantities.parse(policy.default) if policy is not None and policy.default is not None else value
@@ -142,8 +142,8 @@ def of_pod(
     ((name, amount),) = capacities.items()
     value = quantities.parse(amount)
     if value is None or not 0 <= value <= MOST_UNITS * GIB:
-        field, most = f"{first.field}, capacity.requests[{name}]", f"at most {MOST_UNITS}Gi"
-        return None, (BadValue(object_name, field, str(amount), f"memory of one GPU, {most}"),)
+        field, limit = f"{first.field}, capacity.requests[{name}]", f"at most {MOST_UNITS}Gi"
+        return None, (BadValue(object_name, field, str(amount), f"memory of one GPU, {limit}"),)
     rounded = max((rounding(value) for capacity, rounding in roundings if capacity == name), default=value)
     return Slice(max(1, math.ceil(rounded / GIB)), first.count, resource(name, first.resource)), ()
 

@@ -125,15 +125,15 @@ class Slices:
         If several nodes publish a rounding, roundings of the same capacity that only one node publishes do
         not count. Otherwise one node could change the requests of all pods.
         """
-        served = [ways for driver, ways in self._roundings.items() if self.serves_gpus(driver)]
-        several = {way for ways in served for way, nodes in ways.items() if len(nodes) > 1}
+        served = [by_rounding for driver, by_rounding in self._roundings.items() if self.serves_gpus(driver)]
+        several = {way for by_rounding in served for way, nodes in by_rounding.items() if len(nodes) > 1}
         names = {name for name, _ in several}
-        return several | {way for ways in served for way in ways if way[0] not in names}
+        return several | {way for by_rounding in served for way in by_rounding if way[0] not in names}
 
     @property
     def drivers(self) -> frozenset[str]:
         """Return the drivers that publish devices of nodes."""
-        return frozenset(driver for of in self._pools_on_node.values() for driver, _ in of)
+        return frozenset(driver for pools in self._pools_on_node.values() for driver, _ in pools)
 
     def offer(self, node: str) -> NodeOffer:
         """Return the GPUs that the node's slices offer."""
@@ -144,8 +144,8 @@ class Slices:
         if node not in self._pools_on_node or not self._classes:
             return NodeSlices(node)
         if node not in self._published:
-            there = islice(self._pools_on_node[node], 2 * MAX_POOLS)  # further pools may be any number
-            keys = [key for key in there if self.serves_gpus(key[0])]
+            pool_keys = islice(self._pools_on_node[node], 2 * MAX_POOLS)  # further pools may be any number
+            keys = [key for key in pool_keys if self.serves_gpus(key[0])]
             read = sorted(keys)[:MAX_POOLS]
             pools = tuple(self._pools[key].gathered(key, node) for key in read)
             classes = filter(None, map(self._class_for, self._settings.gpu_resources))
@@ -164,35 +164,35 @@ class Slices:
             for terms in terms_by_class
         )
 
-    def _count(self, counted: Slice, step: int) -> None:
+    def _count(self, pool_slice: Slice, step: int) -> None:
         """Count a slice's node and roundings. `step` is 1 to add the slice, and −1 to remove it."""
-        self._count_roundings(counted, step)
-        if counted.counters:
+        self._count_roundings(pool_slice, step)
+        if pool_slice.counters:
             return
-        on = self._pools_on_node.setdefault(counted.node, Counter())
-        on[counted.key] += step
-        if not on[counted.key]:
-            del on[counted.key]
-        if not on:
-            del self._pools_on_node[counted.node]
+        pool_counts = self._pools_on_node.setdefault(pool_slice.node, Counter())
+        pool_counts[pool_slice.key] += step
+        if not pool_counts[pool_slice.key]:
+            del pool_counts[pool_slice.key]
+        if not pool_counts:
+            del self._pools_on_node[pool_slice.node]
 
-    def _count_roundings(self, counted: Slice, step: int) -> None:
+    def _count_roundings(self, pool_slice: Slice, step: int) -> None:
         """Count the roundings of a slice. A node with too many roundings counts as a node without."""
-        if not counted.roundings:
+        if not pool_slice.roundings:
             return
-        counts = self._rounded.setdefault(counted.node, Counter())
+        counts = self._rounded.setdefault(pool_slice.node, Counter())
         before = _few(counts)
-        counts.update({(counted.key[0], rounding): step for rounding in counted.roundings})
-        for key in [(counted.key[0], rounding) for rounding in counted.roundings]:
+        counts.update({(pool_slice.key[0], rounding): step for rounding in pool_slice.roundings})
+        for key in [(pool_slice.key[0], rounding) for rounding in pool_slice.roundings]:
             if not counts[key]:
                 del counts[key]
         after = _few(counts)
         if not counts:
-            del self._rounded[counted.node]
+            del self._rounded[pool_slice.node]
         for driver, rounding in after - before:
-            self._roundings.setdefault(driver, {}).setdefault(rounding, set()).add(counted.node)
+            self._roundings.setdefault(driver, {}).setdefault(rounding, set()).add(pool_slice.node)
         for driver, rounding in before - after:
-            self._roundings[driver][rounding].discard(counted.node)
+            self._roundings[driver][rounding].discard(pool_slice.node)
             if not self._roundings[driver][rounding]:
                 del self._roundings[driver][rounding]
 

@@ -74,8 +74,8 @@ def meant(key: str) -> str:
     if not prefix:
         return nearest(key, (pod_key for pod_key in compared if "/" not in pod_key), NEAR_KEY)
     names = [pod_key.rpartition("/")[2] for pod_key in compared if pod_key.startswith(f"{prefix}/")]
-    near = name if name in names else nearest(name, names, NEAR_NAME)
-    return f"{prefix}/{near}" if near else ""
+    near_name = name if name in names else nearest(name, names, NEAR_NAME)
+    return f"{prefix}/{near_name}" if near_name else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ def _cause(object_name: str, slip: _IneffectiveKey, place: str) -> BadValue:
     if slip.key == slip.right:
         return BadValue(object_name, f"{slip.place} {slip.key}", slip.value, f"none: it is {a_place}")
     which = f"the {place} " if place not in (slip.place, EITHER) else ""
-    what = ", which names a PodGroup" if slip.right in _OF_OBJECTS else ""
-    expected = f"none: did you mean {which}{slip.right}{what}?"
+    relative_clause = ", which names a PodGroup" if slip.right in _OF_OBJECTS else ""
+    expected = f"none: did you mean {which}{slip.right}{relative_clause}?"
     return BadValue(object_name, _field(slip), slip.value, expected)
 
 
@@ -141,8 +141,8 @@ def _unknown(object_name: str, slips: list[_IneffectiveKey]) -> Iterator[BadValu
         return
     first, *more_slips = slips
     names = ", ".join(key.removeprefix(own.PREFIX) for key in own.KEYS)
-    also = f"; nor is there {listed([*map(_field, more_slips)], _NAMED)}" if more_slips else ""
-    expected = f"none: the annotations {own.PREFIX}… are {names}{also}"
+    ending = f"; nor is there {listed([*map(_field, more_slips)], _NAMED)}" if more_slips else ""
+    expected = f"none: the annotations {own.PREFIX}… are {names}{ending}"
     yield BadValue(object_name, _field(first), first.value, expected)
 
 

@@ -301,7 +301,7 @@ def _claim(object_name: str, meta: Metadata, gang_keys: ForeignGangKeys) -> Read
     names = [(key, name) for key, name in values if name is not None]
     if not names or _is_no_gang(meta, gang_keys):
         return Reading()
-    more = tuple(
+    unsupported_causes = tuple(
         BadValue(object_name, key, value, f"{instead}, in place of it")
         for key, instead in gang_keys.unsupported.items()
         if (value := _value(meta, key)) is not None
@@ -314,7 +314,7 @@ def _claim(object_name: str, meta: Metadata, gang_keys: ForeignGangKeys) -> Read
     count_key = gang_keys.alt_min_key if by_other_key else gang_keys.min_key
     least, wrong = _number(object_name, meta, count_key)
     size, wrong_size = _number(object_name, meta, gang_keys.size_key)
-    causes = (*wrong, *(wrong_size if gang_keys.size_key != gang_keys.min_key else ()), *more)
+    causes = (*wrong, *(wrong_size if gang_keys.size_key != gang_keys.min_key else ()), *unsupported_causes)
     if size is not None and size < (least or 1):
         causes += (
             BadValue(
@@ -324,29 +324,30 @@ def _claim(object_name: str, meta: Metadata, gang_keys: ForeignGangKeys) -> Read
     if gang_keys.min_key and least is None and not wrong and not gang_keys.by_object:
         causes += (BadValue(object_name, gang_keys.min_key, "", f"how many pods start together: {_COUNT}"),)
     by_object = least is None and not wrong and bool(gang_keys.by_object)
-    counted = (count_key, least, size)
+    stated_count = (count_key, least, size)
     claims = (
-        _named(object_name, gang_keys, key, name, None if by_object else counted) for key, name in names
+        _read_named_gang(object_name, gang_keys, key, name, None if by_object else stated_count)
+        for key, name in names
     )
     return agreed(meta.name, (*claims, Reading(causes=causes)))
 
 
-def _named(
+def _read_named_gang(
     object_name: str,
     gang_keys: ForeignGangKeys,
     key: str,
     name: str,
-    counted: tuple[str, int | None, int | None] | None,
+    stated_count: tuple[str, int | None, int | None] | None,
 ) -> Reading:
-    """Return the gang `name`. `counted` has the key of its number, the number and its size. None means that
-    a PodGroup has them."""
-    by_object = counted is None
+    """Return the gang `name`. `stated_count` has the key of its number, the number and its size. None means
+    that a PodGroup has them."""
+    by_object = stated_count is None
     if not (OBJECT_NAME.fullmatch(name) or (not by_object and NAME_PATTERN.fullmatch(name))):
-        what = "a PodGroup in the pod's namespace" if by_object else "a gang"
-        return Reading(causes=(BadValue(object_name, key, name, f"the name of {what}: {AN_OBJECT_NAME}"),))
-    if counted is None:
+        subject = "a PodGroup in the pod's namespace" if by_object else "a gang"
+        return Reading(causes=(BadValue(object_name, key, name, f"the name of {subject}: {AN_OBJECT_NAME}"),))
+    if stated_count is None:
         return Reading(GangClaim(gang_keys.by_object, name, by_object=True))
-    count_key, least, size = counted
+    count_key, least, size = stated_count
     return Reading(GangClaim(gang_keys.dialect, name, least, size=size, count_key=count_key))
 
 

@@ -158,8 +158,8 @@ class _Keys(Fields):
         if text is None:
             return ()
         sizes = tuple(size for part in _split(text) if (size := positive(part)) is not None)
-        whole = len(sizes) == len(_split(text)) <= MAX_LEVELS
-        if not whole or any(wide % narrow for wide, narrow in pairwise(sizes)):
+        are_all_sizes = len(sizes) == len(_split(text)) <= MAX_LEVELS
+        if not are_all_sizes or any(outer % inner for outer, inner in pairwise(sizes)):
             self.bad(SEGMENT_SIZE, text, expected)
             return ()
         return sizes

@@ -86,8 +86,8 @@ class Constraint:
         name = fields.matching(of_topology, OBJECT_NAME, "the name of a Topology")
         topology = None if topologies is None or name is None else topologies.get(name)
         if topologies is not None and name is not None and topology is None:
-            there = ", ".join(sorted(topologies)[:8]) or "none is there"
-            fields.bad(of_topology, name, f"a Topology of the cluster: {there}")
+            known_topologies = ", ".join(sorted(topologies)[:8]) or "none is there"
+            fields.bad(of_topology, name, f"a Topology of the cluster: {known_topologies}")
 
         def scope(level: str) -> str | None:
             label = fields.matching(level, LABEL_KEY, "a node label, of a level of the Topology")
@@ -154,18 +154,18 @@ class Nesting:
         )
         return cls((tuple(level.scope for level in levels), *scopes))
 
-    def inside(self, narrow: str, wide: str) -> bool:
-        """Return whether each domain of `narrow` lies in one domain of `wide`, or both are the same scope.
+    def is_inside(self, inner: str, outer: str) -> bool:
+        """Return whether each domain of `inner` lies in one domain of `outer`, or both are the same scope.
 
         If two orders contradict each other, the answer is False. A node lies in one domain of each level, and
         no level lies inside a node, whatever an order says.
         """
-        if narrow == wide:
+        if inner == outer:
             return True
-        if Scope.NODE in (narrow, wide):
-            return narrow == Scope.NODE and wide not in (Scope.GPU, Scope.NVLINK_DOMAIN)
-        shared_orders = [order for order in self.orders if narrow in order and wide in order]
-        return bool(shared_orders) and all(order.index(wide) < order.index(narrow) for order in shared_orders)
+        if Scope.NODE in (inner, outer):
+            return inner == Scope.NODE and outer not in (Scope.GPU, Scope.NVLINK_DOMAIN)
+        shared_orders = [order for order in self.orders if inner in order and outer in order]
+        return bool(shared_orders) and all(order.index(outer) < order.index(inner) for order in shared_orders)
 
     def narrowest(self, scope_of_field: Iterable[tuple[Fields, str | None]]) -> str | None:
         """Return the narrowest scope, which implies the others. Each scope comes with the fields that state
@@ -174,9 +174,9 @@ class Nesting:
         for fields, scope in scope_of_field:
             if scope is None:
                 continue
-            if narrowest is None or self.inside(scope, narrowest):
+            if narrowest is None or self.is_inside(scope, narrowest):
                 narrowest = scope
-            elif not self.inside(narrowest, scope):
+            elif not self.is_inside(narrowest, scope):
                 fields.bad(_REQUIRED, scope, f"a level inside or around {narrowest}, which is required too")
         return narrowest
 
@@ -185,8 +185,8 @@ class Nesting:
         ordered: list[str] = []
         for scope in scopes:
             if scope not in ordered:
-                around = (i for i, wider in enumerate(ordered) if self.inside(scope, wider))
-                ordered.insert(next(around, len(ordered)), scope)
+                wider_indices = (i for i, wider in enumerate(ordered) if self.is_inside(scope, wider))
+                ordered.insert(next(wider_indices, len(ordered)), scope)
         return tuple(ordered)
 
 
@@ -237,14 +237,17 @@ class _Reader:
 
     def tree(self) -> Tree:
         every = frozenset().union(*self.leaves.values())
-        whole = [group for name, group in self.groups.items() if self.leaves[name] == every]
+        groups_of_all = [group for name, group in self.groups.items() if self.leaves[name] == every]
         required = self.nesting.narrowest(
-            ((self.spec, self.root.required), *((group.fields, group.constraint.required) for group in whole))
+            (
+                (self.spec, self.root.required),
+                *((group.fields, group.constraint.required) for group in groups_of_all),
+            )
         )
         return Tree(
             required=required,
             preferred=self.nesting.narrow_first(
-                chain(self.root.preferred, *(group.constraint.preferred for group in whole))
+                chain(self.root.preferred, *(group.constraint.preferred for group in groups_of_all))
             ),
             role_topology_requests={
                 leaf: self._topology_request(leaf, every, required) for leaf in sorted(every)
@@ -259,9 +262,11 @@ class _Reader:
         If there is no other leaf, their constraints are those of the whole gang, and the role has none of its
         own.
         """
-        alone = [group for name, group in self.groups.items() if self.leaves[name] == {leaf} != every]
-        scope = self.nesting.narrowest((group.fields, group.constraint.required) for group in alone)
-        scopes = self.nesting.narrow_first(chain.from_iterable(group.constraint.preferred for group in alone))
+        own_groups = [group for name, group in self.groups.items() if self.leaves[name] == {leaf} != every]
+        scope = self.nesting.narrowest((group.fields, group.constraint.required) for group in own_groups)
+        scopes = self.nesting.narrow_first(
+            chain.from_iterable(group.constraint.preferred for group in own_groups)
+        )
         preferred = tuple(level for level in scopes if not self._is_implied(level, (required, scope)))
         return TopologyRequest(leaf, role_scope=scope, role_preferred=preferred)
 
@@ -285,7 +290,7 @@ class _Reader:
                 yield RolePreference(f"subgroup {name}", scopes, leaves)
 
     def _is_implied(self, scope: str, required: Sequence[str | None]) -> bool:
-        return any(level is not None and self.nesting.inside(level, scope) for level in required)
+        return any(level is not None and self.nesting.is_inside(level, scope) for level in required)
 
 
 def _is_tree(groups: Mapping[str, _Subgroup]) -> bool:

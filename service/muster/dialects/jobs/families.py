@@ -69,9 +69,9 @@ class JobGangs:
 
     def gang_of_all(self, name: str) -> PodGroup:
         """Return the gang of this name as it is once its followers are there too."""
-        group, more = self.gang(name), sum(self.partly_later.values())
+        group, later_members = self.gang(name), sum(self.partly_later.values())
         role_min = {role: least + self.partly_later.get(role, 0) for role, least in group.role_min.items()}
-        least, size = (group.min_member or 0) + more, (group.size or 0) + more
+        least, size = (group.min_member or 0) + later_members, (group.size or 0) + later_members
         return replace(group, min_member=least, size=size, role_min=role_min)
 
     def is_gang(self, settings: Settings) -> bool:
@@ -172,7 +172,7 @@ class _Reader:
     def group(self) -> PodGroup:
         owner, described = self.owner, self.described
         self._note_misspelt()
-        whole = self._constraint(self._annotations, _PLACEMENT)
+        gang_constraint = self._constraint(self._annotations, _PLACEMENT)
         role_of = {role.name: role for role in described.roles if role.name}
         topology_request = {role.name: self._topology_request(role) for role in described.roles}
         return PodGroup(
@@ -184,8 +184,8 @@ class _Reader:
             size=described.size,
             topology_request=replace(
                 topology_request.pop("", TopologyRequest()),
-                required_scope=whole.required,
-                preferred_scopes=whole.preferred,
+                required_scope=gang_constraint.required,
+                preferred_scopes=gang_constraint.preferred,
             ),
             role_topology_requests=topology_request,
             role_min={name: 0 if role.follows else role.min_members for name, role in role_of.items()}
@@ -429,13 +429,13 @@ def _advice(described: Described, possible: tuple[str, ...]) -> str:
     """Return a sentence on the pods of an object as they are now, and the instructions that make them
     gangs."""
     size, least, copies = described.size, described.min_members, described.copies
-    most = sum(role.count for role in described.roles)
+    total = sum(role.count for role in described.roles)
     gangs = "one gang" if copies == 1 else f"{copies} gangs"
-    some = ""
-    if size < most:
-        some = f", of which {size} {'comes' if size == 1 else 'come'} first"
+    startup_clause = ""
+    if size < total:
+        startup_clause = f", of which {size} {'comes' if size == 1 else 'come'} first"
     elif len(described.roles) > 1 and least < size:
         # If all pods are alike, each instruction makes a gang whose members all start together.
-        some = f", of which {least} must start together"
-    how = f". To make them {gangs} of {most}{some}, {'; or '.join(possible)}" if possible else ""
-    return f"its {most * copies} pods name no gang: each is placed alone, and the job may start in part{how}"
+        startup_clause = f", of which {least} must start together"
+    how = f". To make them {gangs} of {total}{startup_clause}, {'; or '.join(possible)}" if possible else ""
+    return f"its {total * copies} pods name no gang: each is placed alone, and the job may start in part{how}"

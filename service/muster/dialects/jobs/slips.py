@@ -42,15 +42,15 @@ _SHARES_OF_HAMI = (f"{_HAMI}gpumem", f"{_HAMI}gpumem-percentage", f"{_HAMI}gpuco
 """Resources that no node offers, because HAMi's scheduler counts them."""
 
 
-def meant(keys: Iterable[str], most: int = misspelt.MAX_COMPARED) -> Mapping[str, str]:
+def meant(keys: Iterable[str], max_keys: int = misspelt.MAX_COMPARED) -> Mapping[str, str]:
     """Return ineffective key on a job → the key that was probably meant, "" if unknown.
 
-    At most `most` keys are compared, keys with our own prefix first.
+    At most `max_keys` keys are compared, keys with our own prefix first.
     """
     known_keys = misspelt.keys()
     unknown = (key for key in keys if key.startswith(own.PREFIX) or key not in known_keys)
     ordered = sorted(unknown, key=lambda key: (not key.startswith((own.PREFIX, kai.JOB_PREFIX)), key))
-    return {key: right for key in islice(ordered, most) if (right := _meant(key)) is not None}
+    return {key: right for key in islice(ordered, max_keys) if (right := _meant(key)) is not None}
 
 
 def _meant(key: str) -> str | None:

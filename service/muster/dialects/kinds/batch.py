@@ -41,8 +41,10 @@ def job(owner: Owner) -> Described:
     spec = owner.spec
     count, all_there = at_once(spec)
     indexed = spec.text("completionMode") == "Indexed"
-    together = all_there and (indexed or kai.asks_for_topology(owner.meta))
-    least = kai.min_member(spec, owner.meta.annotations, count) or (count if together else min(1, count))
+    starts_together = all_there and (indexed or kai.asks_for_topology(owner.meta))
+    least = kai.min_member(spec, owner.meta.annotations, count) or (
+        count if starts_together else min(1, count)
+    )
     if all_there:
         count = max(0, count - (owner.status.natural("succeeded") or 0))
     template = spec.raw("template")
@@ -55,7 +57,7 @@ def job(owner: Owner) -> Described:
         return NewPod(f"{owner.name}-{number}-{letters(number)}", {**labels, **index}, index)
 
     role = Role("", count, min(least, count), template, "spec.template", pod)
-    change = "set spec.completionMode to Indexed" if all_there and not together else ""
+    change = "set spec.completionMode to Indexed" if all_there and not starts_together else ""
     return Described((role,), idle=why_idle(owner, spec.raw("suspend")), change=change)
 
 

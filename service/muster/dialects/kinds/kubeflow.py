@@ -126,8 +126,8 @@ def _pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
             REPLICA_TYPE: kind,
             REPLICA_INDEX: str(number),
         }
-        alone = owner.kind == "MPIJob" and kind == _LAUNCHER
-        name = f"{owner.name}-{kind}" + ("" if alone else f"-{number}")
+        is_launcher = owner.kind == "MPIJob" and kind == _LAUNCHER
+        name = f"{owner.name}-{kind}" + ("" if is_launcher else f"-{number}")
         return NewPod(name, labels, init_containers=(first,) if first is not None else ())
 
     return pod

@@ -42,7 +42,7 @@ def describe(owner: Owner) -> Described:
     if copies * size > MAX_PODS:
         template.bad("size", size, f"at most {MAX_PODS:,} pods in all groups")
         size = 1
-    under = "spec.leaderWorkerTemplate"
+    template_path = "spec.leaderWorkerTemplate"
     workers = template.raw("workerTemplate")
     leaders = template.raw("leaderTemplate")
     has_leader = leaders is not None
@@ -52,23 +52,23 @@ def describe(owner: Owner) -> Described:
         1,
         1,
         leaders if has_leader else workers,
-        f"{under}.{'leaderTemplate' if has_leader else 'workerTemplate'}",
+        f"{template_path}.{'leaderTemplate' if has_leader else 'workerTemplate'}",
         _pod(owner, size, 0),
     )
     if size == 1:
         return Described((role,), copies, numbered=True)
-    more = Role(
+    worker_role = Role(
         WORKER,
         size - 1,
         size - 1,
         workers,
-        f"{under}.workerTemplate",
+        f"{template_path}.workerTemplate",
         _pod(owner, size, 1),
         later=size - 1 if late else 0,
         exclusive=EXCLUSIVE in (owner.meta.annotations or {}),
         segments_fill=True,
     )
-    return Described((role, more), copies, numbered=True)
+    return Described((role, worker_role), copies, numbered=True)
 
 
 def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
@@ -90,9 +90,9 @@ def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
         if subgroup is not None:
             labels[SUBGROUP_INDEX] = str(subgroup)
             labels[SUBGROUP_KEY] = _hash(f"{leader}/{subgroup}")
-        by = ("StatefulSet", owner.name if index == 0 else leader)
+        controller = ("StatefulSet", owner.name if index == 0 else leader)
         name = leader if index == 0 else f"{leader}-{index}"
-        return NewPod(name, labels, {SIZE: str(size), **exclusive}, by)
+        return NewPod(name, labels, {SIZE: str(size), **exclusive}, controller)
 
     return pod
 

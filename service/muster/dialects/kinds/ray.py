@@ -61,12 +61,12 @@ def _counts_as_all(number: int, role: Role) -> str:
 
 def _workers(item: Fields) -> tuple[int, int]:
     """Return how many pods a group has, and how many must start. Without minReplicas, all must start."""
-    least, most = item.natural("minReplicas"), item.natural("maxReplicas")
+    min_replicas, max_replicas = item.natural("minReplicas"), item.natural("maxReplicas")
     hosts = _hosts(item)
-    replicas = max(item.natural("replicas") or 0, least or 0)
-    if most is not None:
-        replicas = min(replicas, max(most, least or 0))
-    return bounded(item, "replicas", replicas * hosts), (least or replicas) * hosts
+    replicas = max(item.natural("replicas") or 0, min_replicas or 0)
+    if max_replicas is not None:
+        replicas = min(replicas, max(max_replicas, min_replicas or 0))
+    return bounded(item, "replicas", replicas * hosts), (min_replicas or replicas) * hosts
 
 
 def _hosts(item: Fields) -> int:

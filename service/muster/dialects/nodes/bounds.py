@@ -56,8 +56,8 @@ def shown(problems: Iterable[str]) -> tuple[str, ...]:
     """Return the first of these problems, each once, and the number of further ones."""
     different = list(dict.fromkeys(problems))
     first = [problem[:MAX_CHARACTERS] for problem in different[:MAX_PROBLEMS]]
-    more = len(different) - len(first)
-    return (*first, *([f"and {more} more problems"] if more else ()))
+    unshown_count = len(different) - len(first)
+    return (*first, *([f"and {unshown_count} more problems"] if unshown_count else ()))
 
 
 def size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -> int:

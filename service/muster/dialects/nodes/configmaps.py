@@ -170,13 +170,13 @@ def _measured(matrix: Matrix, data: Mapping[str, str]) -> tuple[Matrix, str]:
         raise _Unreadable("expected a JSON list of lists")
     links, bad = dict(matrix.links), list[str]()
     for (i, j), link in matrix.links.items():
-        there, back = _speed(rows, i, j), _speed(rows, j, i)
-        if there is None or back is None:
+        forward_speed, backward_speed = _speed(rows, i, j), _speed(rows, j, i)
+        if forward_speed is None or backward_speed is None:
             bad.append(f"GPUs {i} and {j} have no positive number of GB/s")
         elif link is not None:
-            links[i, j] = Link(link.kind, float(max(1, round(min(there, back)))))
-    more = f" (and {len(bad) - 1} pairs more)" if len(bad) > 1 else ""
-    slip = f"{bad[0]} both ways{more}; modelled bandwidths are used there" if bad else ""
+            links[i, j] = Link(link.kind, float(max(1, round(min(forward_speed, backward_speed)))))
+    and_more = f" (and {len(bad) - 1} pairs more)" if len(bad) > 1 else ""
+    slip = f"{bad[0]} both ways{and_more}; modelled bandwidths are used there" if bad else ""
     return replace(matrix, links=links), slip
 
 

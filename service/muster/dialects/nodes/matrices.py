@@ -65,15 +65,18 @@ class _Problems:
     examples: dict[str, str] = field(default_factory=dict)
     count: dict[str, int] = field(default_factory=dict)
 
-    def add(self, what: str, then: str) -> None:
-        self.examples.setdefault(then, what)
-        self.count[then] = self.count.get(then, 0) + 1
+    def add(self, problem: str, consequence: str) -> None:
+        self.examples.setdefault(consequence, problem)
+        self.count[consequence] = self.count.get(consequence, 0) + 1
 
     def sentences(self) -> tuple[str, ...]:
-        return tuple(f"{what}{self._and_more(then)}: {then}" for then, what in self.examples.items())
+        return tuple(
+            f"{problem}{self._and_more(consequence)}: {consequence}"
+            for consequence, problem in self.examples.items()
+        )
 
-    def _and_more(self, then: str) -> str:
-        return f" (and {more} more)" if (more := self.count[then] - 1) else ""
+    def _and_more(self, consequence: str) -> str:
+        return f" (and {further_count} more)" if (further_count := self.count[consequence] - 1) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,8 @@ class Matrix:
             problems.append(
                 f"{len(missing)} pairs are missing, GPUs {i} and {j} the first of them: they count as unknown"
             )
-        if beyond := max((j for _, j in self.links if j >= gpu_count), default=None):
-            problems.append(f"it names GPU {beyond}, and the node has {gpu_count}: that is left out")
+        if highest_gpu := max((j for _, j in self.links if j >= gpu_count), default=None):
+            problems.append(f"it names GPU {highest_gpu}, and the node has {gpu_count}: that is left out")
         rows = tuple(
             tuple(None if i == j else self.links.get((min(i, j), max(i, j))) for j in range(gpu_count))
             for i in range(gpu_count)
@@ -114,10 +117,13 @@ class Matrix:
         cards = [self.cards.get(gpu, ()) for gpu in range(gpu_count)]
         if () in cards:
             return ()
-        places = [cards[:gpu].count(near) * len(near) // cards.count(near) for gpu, near in enumerate(cards)]
-        used = [near[place] for near, place in zip(cards, places, strict=True)]
-        order = sorted(set(used), key=_by_number)
-        return tuple(map(order.index, used))
+        places = [
+            cards[:gpu].count(near_cards) * len(near_cards) // cards.count(near_cards)
+            for gpu, near_cards in enumerate(cards)
+        ]
+        card_by_gpu = [near_cards[place] for near_cards, place in zip(cards, places, strict=True)]
+        order = sorted(set(card_by_gpu), key=_by_number)
+        return tuple(map(order.index, card_by_gpu))
 
 
 def _by_number(card: str) -> tuple[int, str]:
@@ -161,14 +167,15 @@ def is_table(text: str) -> bool:
 
 def _links(entries: Iterable[LinkEntry], problems: _Problems) -> dict[Pair, Link | None]:
     links: dict[Pair, Link | None] = {}
-    for i, j, word, beside in entries:
+    for i, j, word, second_word in entries:
         pair = (min(i, j), max(i, j))
         shown = " and ".join(map(str, pair))
-        link = link_of(word) or link_of(beside)
+        link = link_of(word) or link_of(second_word)
         if link is None and links.get(pair, pair) is not None:
-            more = f", {beside[:_SHOWN]!r}," if beside else ""
+            other_word = f", {second_word[:_SHOWN]!r}," if second_word else ""
             problems.add(
-                f"the link {word[:_SHOWN]!r}{more} of GPUs {shown} is unknown", "the pair counts as unknown"
+                f"the link {word[:_SHOWN]!r}{other_word} of GPUs {shown} is unknown",
+                "the pair counts as unknown",
             )
         elif links.get(pair, link) not in (link, None):
             problems.add(f"GPUs {shown} are joined in two ways", "the weaker counts")
@@ -259,9 +266,9 @@ class _Table:
         for kind in reversed(_SAME_ROOT):  # so that nearer cards replace those farther away
             for gpu, cells in self.rows:
                 by_card = zip(cells, self.names, strict=False)
-                near = [name for word, name in by_card if word == kind and _NIC.fullmatch(name)]
-                if near:
-                    nearest[gpu] = tuple(sorted(near, key=_by_number))
+                near_cards = [name for word, name in by_card if word == kind and _NIC.fullmatch(name)]
+                if near_cards:
+                    nearest[gpu] = tuple(sorted(near_cards, key=_by_number))
         return nearest
 
     def take(self, head: int, cells: list[str]) -> None:
@@ -282,7 +289,9 @@ class _Table:
     def fits(self) -> bool:
         """Return whether no row has a link in the column of its own GPU, which must have an X."""
         own_columns = ((self.columns.index(i), cells) for i, cells in self.rows if i in self.columns)
-        return not any(at < len(cells) and link_of(cells[at]) is not None for at, cells in own_columns)
+        return not any(
+            column < len(cells) and link_of(cells[column]) is not None for column, cells in own_columns
+        )
 
     def count_links(self) -> int:
         """Return the number of cells that are links. rocm-smi also prints weights and hops, which are
@@ -296,7 +305,7 @@ def _of_tables(text: str, problems: _Problems) -> _Table:
         if _is_header(cells):
             if tables:
                 tables[-1].take(-1, cells)
-            last = max(at for at, cell in enumerate(cells) if _GPU.fullmatch(cell))
+            last = max(index for index, cell in enumerate(cells) if _GPU.fullmatch(cell))
             tables.append(_Table([_gpu(cell) for cell in cells[: last + 1]], cells))
         elif tables:
             tables[-1].take(head, cells)

@@ -48,15 +48,15 @@ _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 def read(
     obj: NodeObject,
     settings: Settings = DEFAULTS,
-    more: Iterable[NodeFact] = (),
+    facts: Iterable[NodeFact] = (),
     offer: NodeOffer = NO_OFFER,
     *,
     agent: bool = False,
 ) -> Node:
-    """Return the facts of one node. `more`: facts from ConfigMaps, in any order. `offer`: the GPUs that its
+    """Return the facts of one node. `facts`: facts from ConfigMaps, in any order. `offer`: the GPUs that its
     ResourceSlices offer. `agent`: a node agent is ready there."""
     obj, left_out = bounds.bounded(obj, settings)
-    reader = _Reader(obj, settings, more, left_out)
+    reader = _Reader(obj, settings, facts, left_out)
     memory = reader.whole_units(GPU_MEM)
     installed = reader.installed(GPU_MEM) if memory else 0
     counts = reader.counts()
@@ -130,13 +130,13 @@ class _Reader:
     """Reads one node. Values that can't be read are reported in `problems`."""
 
     def __init__(
-        self, obj: NodeObject, settings: Settings, more: Iterable[NodeFact], problems: list[str]
+        self, obj: NodeObject, settings: Settings, facts: Iterable[NodeFact], problems: list[str]
     ) -> None:
         self.labels, self.annotations = obj.metadata.labels or {}, obj.metadata.annotations or {}
         self.settings, self.problems = settings, problems
         self._allocatable = obj.status.allocatable or {}
         self._capacity = obj.status.capacity or {}
-        self._facts = sorted(more, key=lambda fact: fact.name)
+        self._facts = sorted(facts, key=lambda fact: fact.name)
 
     @property
     def machine(self) -> str:
@@ -262,17 +262,17 @@ class _Reader:
         driver may serve them, as whole GPUs or as parts."""
         if keys.SHARED_GPUS in self._allocatable or self._mig_devices:
             return 0
-        there = max((self.installed(name) for name in self.settings.gpu_resources), default=0)
+        stated_gpus = max((self.installed(name) for name in self.settings.gpu_resources), default=0)
         label = self.labels.get(keys.GPU_COUNT)
         no_plugin = not (gpu_count or published or any(map(self._is_nvidias, self._allocatable)))
         never = no_plugin and positive(label)
         if never:
             self.problems.append(f"{keys.GPU_COUNT} is {label!r}, but allocatable has no GPUs")
         if label is not None and (gpu_count or never or self._offers_none(label)):
-            there = max(there, min(positive(label) or 0, MAX_GPUS))
-        elif there > gpu_count:
-            self.problems.append(f"its capacity is {there} GPUs, but allocatable has {gpu_count}")
-        return max(0, min(there, MAX_GPUS) - gpu_count)
+            stated_gpus = max(stated_gpus, min(positive(label) or 0, MAX_GPUS))
+        elif stated_gpus > gpu_count:
+            self.problems.append(f"its capacity is {stated_gpus} GPUs, but allocatable has {gpu_count}")
+        return max(0, min(stated_gpus, MAX_GPUS) - gpu_count)
 
     def topology(self, gpu_count: int, amd: bool) -> tuple[GpuTopology, tuple[int, ...]]:
         """Return the links, and the rails of network cards: by the matrix of the device plugin (annotation,
@@ -321,9 +321,9 @@ class _Reader:
         key = keys.UNHEALTHY_GPUS
         mask, slips = mask_of_list(self.annotations.get(key, "")[:MAX_BYTES] if gpu_count else "", gpu_count)
         if slips:
-            more = f" and {len(slips) - 1} more such" if len(slips) > 1 else ""
+            and_more = f" and {len(slips) - 1} more such" if len(slips) > 1 else ""
             expected = f"expected GPUs below {gpu_count} as in '0,2'"
-            self.problems.append(f"{key} has {slips[0][:40]!r}{more} in it, {expected}")
+            self.problems.append(f"{key} has {slips[0][:40]!r}{and_more} in it, {expected}")
         return mask
 
     def whole_units(self, resource: str) -> int:
@@ -528,18 +528,18 @@ def _of_labels(node: _Reader, gpu_count: int, amd: bool) -> GpuTopology:
         contradiction = f"{keys.INTERCONNECT} is {joined_by}, but other labels say otherwise"
         node.problems.append(f"{contradiction}: they are used")
     # Nothing else is known about links between islands, so the slowest kind is assumed.
-    between = Link.of_kind("NODE" if labels.get(keys.NUMA_NODE) else "SYS")
-    if size is None and between.kind == "SYS" and joined_by == PCIE:
-        between = Link.of_kind("PCIE")
-    if gpu_count < 2 or (size is None and between.kind == "SYS"):
+    outer_link = Link.of_kind("NODE" if labels.get(keys.NUMA_NODE) else "SYS")
+    if size is None and outer_link.kind == "SYS" and joined_by == PCIE:
+        outer_link = Link.of_kind("PCIE")
+    if gpu_count < 2 or (size is None and outer_link.kind == "SYS"):
         return GpuTopology.unknown(gpu_count)
     if size is None:
-        return GpuTopology.of_islands(gpu_count, 1, between, between)
+        return GpuTopology.of_islands(gpu_count, 1, outer_link, outer_link)
     if amd or joined_by == XGMI:
-        return GpuTopology.of_islands(gpu_count, size, Link.of_kind(XGMI.upper()), between)
+        return GpuTopology.of_islands(gpu_count, size, Link.of_kind(XGMI.upper()), outer_link)
     behind_switch = switched or (size > LARGEST_WITHOUT_SWITCH and joined_by != NVLINK)
-    inside = Link.of_kind(_kind(_generation(node, node.problems), size, behind_switch))
-    return GpuTopology.of_islands(gpu_count, size, inside, between)
+    inner_link = Link.of_kind(_kind(_generation(node, node.problems), size, behind_switch))
+    return GpuTopology.of_islands(gpu_count, size, inner_link, outer_link)
 
 
 def _note_against(node: _Reader, topology: GpuTopology) -> None:
@@ -582,10 +582,10 @@ def _against_product(node: _Reader, has_fabric: bool, kinds: Set[str]) -> Iterat
     if name in NEVER_LINKED:
         yield f"{keys.GPU_PRODUCT} is {product!r}, which has no NVLink, but the matrix has: it is used"
     generation = _generation(node, [])
-    most = max((int(kind[2:]) for kind in kinds if kind.startswith("NV")), default=0)
-    if generation is not None and most > LINKS_OF_VERSION[generation]:
+    max_links = max((int(kind[2:]) for kind in kinds if kind.startswith("NV")), default=0)
+    if generation is not None and max_links > LINKS_OF_VERSION[generation]:
         by_labels = f"the GPUs have {LINKS_OF_VERSION[generation]} NVLinks by their labels"
-        yield f"{by_labels}, but the matrix has NV{most}: the matrix is used"
+        yield f"{by_labels}, but the matrix has NV{max_links}: the matrix is used"
 
 
 def _interconnect(node: _Reader) -> str:

@@ -85,8 +85,8 @@ def bounded(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
     Of labels, annotations and resources, the known keys and the first others are kept.
     """
     spec = _fewer_rules(obj.spec)
-    counted = ("cpu", "memory", "ephemeral-storage", *settings.gpu_resources)
-    known_keys = {*misspelt.keys(), MIRROR, *counted, GPU_MEM, SHARED_GPUS}
+    counted_resources = ("cpu", "memory", "ephemeral-storage", *settings.gpu_resources)
+    known_keys = {*misspelt.keys(), MIRROR, *counted_resources, GPU_MEM, SHARED_GPUS}
     cut = _Cut(frozenset(known_keys), bound=bool(spec.node_name))
     return cut.of(obj if spec is obj.spec else replace(obj, spec=spec))
 
@@ -106,15 +106,15 @@ def exceeded(object_name: str, obj: PodObject, resource_names: int) -> Iterator[
         ("resources", resource_names, MAX_RESOURCES),
         (peers.NODE_FIELD, peers.node_rules_size(spec), peers.MAX_NODE_NAMES),
     )
-    for field, count, most in counts:
-        if count > most:
-            yield BadValue(object_name, f"number of {field}", f"more than {most:,}", f"at most {most:,}")
+    for field, count, limit in counts:
+        if count > limit:
+            yield BadValue(object_name, f"number of {field}", f"more than {limit:,}", f"at most {limit:,}")
 
 
-def first_entries(entries: Mapping[str, Any], most: int, known_keys: Set[str]) -> dict[str, Any]:
-    """Return the entries with known keys, then the first others, `most` + 1 at most."""
+def first_entries(entries: Mapping[str, Any], limit: int, known_keys: Set[str]) -> dict[str, Any]:
+    """Return the entries with known keys, then the first others, `limit` + 1 at most."""
     other_keys = (key for key in entries if key not in known_keys)
-    return {key: entries[key] for key in (*(entries.keys() & known_keys), *islice(other_keys, most + 1))}
+    return {key: entries[key] for key in (*(entries.keys() & known_keys), *islice(other_keys, limit + 1))}
 
 
 def _fewer_rules(spec: PodSpec) -> PodSpec:
@@ -125,8 +125,8 @@ def _fewer_rules(spec: PodSpec) -> PodSpec:
         or peers.node_rules_size(spec) <= peers.MAX_NODE_NAMES
     ):
         return spec
-    fewer = NodeAffinity(_TOO_MANY, affinity.node_affinity.preferred)
-    return replace(spec, affinity=replace(affinity, node_affinity=fewer))
+    node_affinity = NodeAffinity(_TOO_MANY, affinity.node_affinity.preferred)
+    return replace(spec, affinity=replace(affinity, node_affinity=node_affinity))
 
 
 class _Cut:
@@ -154,22 +154,22 @@ class _Cut:
             case list():
                 return self._list(name, value)
             case dict():
-                most = _MOST.get(name, _FEW)
-                return value if len(value) <= most else first_entries(value, most, self._known_keys)
+                limit = _MOST.get(name, _FEW)
+                return value if len(value) <= limit else first_entries(value, limit, self._known_keys)
             case msgspec.Struct():
                 return self.of(value)
             case _:
                 return value
 
     def _list(self, name: str, entries: list[Any]) -> list[Any]:
-        most, first = _MOST.get(name, _FEW), _FIRST.get(name)
-        some = entries
-        if len(entries) > most and name not in self._all:
+        limit, first = _MOST.get(name, _FEW), _FIRST.get(name)
+        short_list = entries
+        if len(entries) > limit and name not in self._all:
             ordered = sorted(entries, key=lambda entry: not first(entry)) if first is not None else entries
-            some = ordered[: most + 1]
+            short_list = ordered[: limit + 1]
         if name == "owner_references":
-            some = [entry for entry in some if _is_short(entry)]
-        cut_entries = [self._entry(entry) for entry in some]
+            short_list = [entry for entry in short_list if _is_short(entry)]
+        cut_entries = [self._entry(entry) for entry in short_list]
         same = len(cut_entries) == len(entries) and all(map(operator.is_, cut_entries, entries))
         return entries if same else cut_entries
 

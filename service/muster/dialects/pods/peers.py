@@ -178,23 +178,23 @@ def rules_of(object_name: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules
     `object_name` is the pod, as kind/namespace/name.
     """
     affinity = spec.affinity
-    near = affinity.pod_affinity if affinity is not None else None
-    away = affinity.pod_anti_affinity if affinity is not None else None
+    pod_affinity = affinity.pod_affinity if affinity is not None else None
+    pod_anti_affinity = affinity.pod_anti_affinity if affinity is not None else None
     ports = tuple(islice(_host_ports(spec), MAX_HOST_PORTS + 1))
     claims = [*dict.fromkeys(_volume_claims(meta, spec))]
-    if not (near or away or spec.topology_spread_constraints or ports or claims):
+    if not (pod_affinity or pod_anti_affinity or spec.topology_spread_constraints or ports or claims):
         return NO_PEER_RULES, ()
     reader = _Reader(object_name, meta)
     rules = PeerRules(
-        affinity=reader.peers("podAffinity", near),
-        anti_affinity=reader.peers("podAntiAffinity", away),
+        affinity=reader.peers("podAffinity", pod_affinity),
+        anti_affinity=reader.peers("podAntiAffinity", pod_anti_affinity),
         spread=reader.spread(spec.topology_spread_constraints or ()),
         host_ports=tuple(dict.fromkeys(ports)) if len(ports) <= MAX_HOST_PORTS else (),
         volume_claims=tuple(sorted(claims[:MAX_CLAIMS])),
     )
     if len(claims) > MAX_CLAIMS:
-        field, most = "number of PersistentVolumeClaims in volumes", f"more than {MAX_CLAIMS}"
-        reader.causes.append(BadValue(object_name, field, most, f"at most {MAX_CLAIMS}"))
+        field, value = "number of PersistentVolumeClaims in volumes", f"more than {MAX_CLAIMS}"
+        reader.causes.append(BadValue(object_name, field, value, f"at most {MAX_CLAIMS}"))
     if _size(rules) > MAX_SIZE:
         rules = PeerRules(host_ports=rules.host_ports, volume_claims=rules.volume_claims)
     if rules == NO_PEER_RULES:
@@ -315,13 +315,13 @@ def as_stored(affinity: Affinity | None, labels: Mapping[str, str]) -> Affinity 
     """Return a pod's affinity as the API server stores it; `labels` are the pod's."""
     if affinity is None:
         return None
-    near, away = (
+    pod_affinity, pod_anti_affinity = (
         replace(rule, required=[with_label_keys(term, labels) for term in rule.required])
         if rule is not None and rule.required
         else rule
         for rule in (affinity.pod_affinity, affinity.pod_anti_affinity)
     )
-    return replace(affinity, pod_affinity=near, pod_anti_affinity=away)
+    return replace(affinity, pod_affinity=pod_affinity, pod_anti_affinity=pod_anti_affinity)
 
 
 def selector_keys(spec: PodSpec) -> tuple[set[str], set[str]]:

@@ -212,14 +212,14 @@ class _Reader:
         amounts: Amounts = {}
         self.names.update(quantity_of)
         for resource, text in quantity_of.items():
-            value, whole = quantities.billionths(text), self._whole_numbers.get(resource)
-            if value is None or value < 0 or (whole and not _is_count(value)):
-                expected = whole or "a quantity that is not negative"
+            value, expected_number = quantities.billionths(text), self._whole_numbers.get(resource)
+            if value is None or value < 0 or (expected_number and not _is_count(value)):
+                expected = expected_number or "a quantity that is not negative"
                 self.slips.bad(f"{part}: {resource}", str(text), expected)
-            if value is not None and value > 0 and not (whole and value % BILLION):
+            if value is not None and value > 0 and not (expected_number and value % BILLION):
                 # Refused amounts count too: if such a pod is bound, usage is overestimated rather than
                 # underestimated.
-                amounts[resource] = min(value, MAX_OF_A_POD * BILLION) if whole else value
+                amounts[resource] = min(value, MAX_OF_A_POD * BILLION) if expected_number else value
         return amounts
 
     def gpu_resource(self, total: Amounts) -> str:
@@ -271,9 +271,9 @@ def sum_of(containers: list[Amounts], inits: list[tuple[Amounts, bool]]) -> Amou
     return total
 
 
-def add(total: Amounts, more: Mapping[str, int]) -> None:
+def add(total: Amounts, amounts: Mapping[str, int]) -> None:
     """Add amounts to a total, in place."""
-    for resource, amount in more.items():
+    for resource, amount in amounts.items():
         total[resource] = total.get(resource, 0) + amount
 
 
@@ -332,9 +332,9 @@ class _Resized:
     def _of_pod(self, raw: _Raw) -> Amounts:
         return self._reader.amounts("pod", raw)
 
-    def _sum(self, of: Callable[[ContainerStatus | None], _Raw | None]) -> Amounts:
+    def _sum(self, raw_of: Callable[[ContainerStatus | None], _Raw | None]) -> Amounts:
         def amounts(container: Container) -> Amounts:
-            raw = of(self._status_of.get(container.name))
+            raw = raw_of(self._status_of.get(container.name))
             if raw is None and not self._infeasible:
                 return self._reader.requests(container)
             return self._reader.amounts(container.name, raw or {})

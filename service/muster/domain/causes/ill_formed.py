@@ -118,8 +118,8 @@ def counted_once(causes: Iterable[C]) -> list[C]:
     pods: dict[C, list[str]] = {}
     for cause in dict.fromkeys(causes):
         place = _PLACES.get(type(cause))
-        alike = replace(cause, **{place: ""}) if place else cause
-        pods.setdefault(alike, []).extend([getattr(cause, place)] if place else [])
+        cause_without_name = replace(cause, **{place: ""}) if place else cause
+        pods.setdefault(cause_without_name, []).extend([getattr(cause, place)] if place else [])
     return [
         replace(cause, **{_PLACES[type(cause)]: min(names), "pods": len(names)}) if names else cause
         for cause, names in pods.items()

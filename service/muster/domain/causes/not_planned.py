@@ -149,8 +149,8 @@ class NotDecided(NotPlanned):
     advice = _AGAIN
 
     def __str__(self) -> str:
-        by = "wall clock" if self.truncated else "its budget"
-        return f"the search was ended by {by} before it found a plan or a proof that there is none"
+        limit = "wall clock" if self.truncated else "its budget"
+        return f"the search was ended by {limit} before it found a plan or a proof that there is none"
 
 
 @dataclass(frozen=True, slots=True)

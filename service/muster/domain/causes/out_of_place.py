@@ -146,8 +146,8 @@ class SegmentsTooLarge(Cause):
     even_empty: bool = False
 
     def __str__(self) -> str:
-        by = ", each of ".join(f"{size} in one {scope}" for size, scope in self.segments)
-        must = f"members of {the_role(self.role)} must lie by segments of {by}"
+        sizes = ", each of ".join(f"{size} in one {scope}" for size, scope in self.segments)
+        must = f"members of {the_role(self.role)} must lie by segments of {sizes}"
         return f"{must}{so_many_fit(self.members_fit, self.members_needed, self.even_empty)}"
 
     @property
@@ -209,8 +209,8 @@ class NodesExcluded(Cause):
 
     @property
     def advice(self) -> str:
-        nodes, role, by = counted_noun("node", self.nodes), the_role(self.role), self.by
-        kind, _, detail = by.partition(" ")
+        nodes, role, rule = counted_noun("node", self.nodes), the_role(self.role), self.by
+        kind, _, detail = rule.partition(" ")
         match kind:
             case "cordoned":
                 return f"Uncordon {nodes}." if self.nodes == 1 else f"Uncordon some of {nodes}."
@@ -220,10 +220,10 @@ class NodesExcluded(Cause):
             case "taint":
                 return _without_taint(detail, nodes, role)
             case "selector" | "affinity":
-                return f"Remove the {by} from the pods of {role}, or label {nodes} so that it admits them."
+                return f"Remove the {rule} from the pods of {role}, or label {nodes} so that it admits them."
             case "partition":
                 return _asking_otherwise(detail, nodes)
-        return f"Change what the plugin refuses, on {nodes} or in the pods of {role}: {by}."
+        return f"Change what the plugin refuses, on {nodes} or in the pods of {role}: {rule}."
 
 
 def _without_taint(taint: str, nodes: str, role: str) -> str:
@@ -271,8 +271,8 @@ class GpusNotMatching(Cause):
     def advice(self) -> str:
         if self.each:
             return "Ask with selectors that match as many GPUs on more nodes, or for a number of GPUs."
-        apart = ", or make each role a gang of its own" if self.differing else ""
-        return f"Ask with selectors that more GPUs match{apart}."
+        or_own_gangs = ", or make each role a gang of its own" if self.differing else ""
+        return f"Ask with selectors that more GPUs match{or_own_gangs}."
 
 
 def told_by_preset(preset: str, label: str) -> str:

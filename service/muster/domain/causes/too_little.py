@@ -45,8 +45,8 @@ class MemberTooLarge(Cause):
 
     @property
     def advice(self) -> str:
-        most, larger = amount(self.resource, self.largest), amount(self.resource, self.needed)
-        return f"Ask for at most {most} in one pod, or add a node with {larger}."
+        limit, larger = amount(self.resource, self.largest), amount(self.resource, self.needed)
+        return f"Ask for at most {limit} in one pod, or add a node with {larger}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class GpusNotOffered(Cause):
 
     def __str__(self) -> str:
         subject = f"{counted_noun('node', self.nodes)} {plural_verb('offer', self.nodes)}"
-        of = f"{self.offered} of {'its' if self.nodes == 1 else 'their'} {self.there} {self.resource}"
-        return f"{subject} {of}: {', '.join(self.names)}{and_more(self.nodes)}"
+        share = f"{self.offered} of {'its' if self.nodes == 1 else 'their'} {self.there} {self.resource}"
+        return f"{subject} {share}: {', '.join(self.names)}{and_more(self.nodes)}"
 
     @property
     def advice(self) -> str:
@@ -158,13 +158,13 @@ class ClusterTooSmall(Cause):
     def __str__(self) -> str:
         need, fit = _need(self), _fit(self)
         nodes = "all nodes" if self.anywhere else f"the nodes that admit {_them(self)}"
-        have = f"{nodes} have {amount(self.resource, self.total)} in all"
+        supply = f"{nodes} have {amount(self.resource, self.total)} in all"
         if not self.largest_node:
             return f"{need}, and there are no nodes"
         fit += if_empty(bool(fit))
         if self.total < self.needed:
-            return f"{need}, and {have}{fit}"
-        return f"{need}; {have}, but {_pieces(self)}{fit}"
+            return f"{need}, and {supply}{fit}"
+        return f"{need}; {supply}, but {_pieces(self)}{fit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,11 +267,11 @@ class MembersToCome(Cause):
     advice = "The first members start where those that come later fit too: else they would wait for them."
 
     def __str__(self) -> str:
-        come, of = (
+        come, roles = (
             plural_verb("come", self.members),
             f"{plural('role', len(self.roles))} {listed(self.roles)}",
         )
-        return f"{self.members} of these members {come} when the others have a node: {of}"
+        return f"{self.members} of these members {come} when the others have a node: {roles}"
 
 
 ShortOf = ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart

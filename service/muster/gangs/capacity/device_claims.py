@@ -169,15 +169,17 @@ class ClaimedGpus:
         Shares that leave less than a GiB take the whole GPU. So does any share if the node does not share its
         GPUs.
         """
-        whole, shares, parts = 0, 0, Counter[int]()
+        whole_gpus, shares, parts = 0, 0, Counter[int]()
         for gpu, share in pairs:
             if share:
                 parts[gpu] += share
                 shares += 1
             else:
-                whole |= 1 << gpu
-        whole |= mask_of([gpu for gpu, share in parts.items() if not _is_part(node, gpu, share)])
-        return cls(whole, {gpu: share for gpu, share in parts.items() if not whole >> gpu & 1}, shares)
+                whole_gpus |= 1 << gpu
+        whole_gpus |= mask_of([gpu for gpu, share in parts.items() if not _is_part(node, gpu, share)])
+        return cls(
+            whole_gpus, {gpu: share for gpu, share in parts.items() if not whole_gpus >> gpu & 1}, shares
+        )
 
     @property
     def mask(self) -> int:
@@ -187,8 +189,8 @@ class ClaimedGpus:
     def bytes_on(self, node: Node) -> dict[int, int]:
         """Return GPU → bytes. For a whole GPU these are all the bytes that the node offers in slices."""
         memory = dict(enumerate(node.gpu_memory))
-        whole = {gpu: memory.get(gpu, 0) * GIB for gpu in bits(self.whole_gpus)}
-        return whole | dict(self.bytes_by_gpu)
+        bytes_of_whole_gpus = {gpu: memory.get(gpu, 0) * GIB for gpu in bits(self.whole_gpus)}
+        return bytes_of_whole_gpus | dict(self.bytes_by_gpu)
 
 
 NOTHING = ClaimedGpus(0, {}, 0)
@@ -201,21 +203,21 @@ def _with_claimed(
 
     Keys that are no UIDs stand for claims that count by themselves. `bound` are the UIDs of bound pods.
     """
-    all_usages, parts, whole = dict(usages), Counter[int](), 0
+    all_usages, parts, whole_gpus = dict(usages), Counter[int](), 0
     for holder, claimed in gpus_by_holder.items():
         extra = claimed
         if (usage := usages.get(holder)) is not None:
             all_usages[holder], extra = _split_claimed(node, usage, claimed, bound=holder in bound)
-            whole |= 0 if all_usages[holder].units else all_usages[holder].gpus
+            whole_gpus |= 0 if all_usages[holder].units else all_usages[holder].gpus
         if extra.whole_gpus:
             all_usages[f"{holder}'s devices"] = Usage(
                 holder, node.name, Resources(pods=0), gpus=extra.whole_gpus
             )
-        whole |= extra.whole_gpus
+        whole_gpus |= extra.whole_gpus
         parts.update(extra.bytes_by_gpu)
     for gpu, share in parts.items():
         units = min(_units(share), node.gpu_memory[gpu] - _sum_units(all_usages.values(), gpu))
-        if units > 0 and not whole >> gpu & 1:
+        if units > 0 and not whole_gpus >> gpu & 1:
             key = f"shares of GPU {gpu}"
             all_usages[key] = Usage(key, node.name, Resources(pods=0), gpus=1 << gpu, units=units)
     return {
@@ -253,7 +255,7 @@ def _split_of_bound(node: Node, usage: Usage, claimed: ClaimedGpus) -> tuple[Usa
         return replace(usage, gpus=claimed.whole_gpus, unindexed_gpus=0, units=0), replace(
             claimed, whole_gpus=0
         )
-    parts = {gpu: more for gpu, share in bytes_by_gpu.items() if (more := share - units * GIB)}
+    parts = {gpu: extra_bytes for gpu, share in bytes_by_gpu.items() if (extra_bytes := share - units * GIB)}
     return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), ClaimedGpus(0, parts, len(parts))
 
 

@@ -414,17 +414,17 @@ def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
     overestimated rather than underestimated. Pods with whole GPUs are believed before pods that share GPUs,
     because no share is planned on a whole GPU.
     """
-    whole, shared, believed = 0, 0, []
+    whole_gpus, shared, believed = 0, 0, []
     memory = dict(enumerate(node.gpu_memory))
     for usage in sorted(usages, key=lambda usage: (usage.units > 0, usage.pod_uid)):
-        unavailable = whole if usage.units else whole | shared
+        unavailable = whole_gpus if usage.units else whole_gpus | shared
         over = usage.units and any(memory.get(gpu, usage.units) < usage.units for gpu in bits(usage.gpus))
         if usage.gpus and (usage.gpus & unavailable or usage.gpus >> node.topology.gpu_count or over):
             believed.append(replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count()))
             continue
         believed.append(usage)
         if not usage.units:
-            whole |= usage.gpus
+            whole_gpus |= usage.gpus
             continue
         shared |= usage.gpus
         for gpu in bits(usage.gpus):

@@ -260,12 +260,12 @@ class HintTable:
         """Return an upper bound on the members of each quota that all nodes together hold; shape
         (quotas,)."""
         quotas = self._quotas.values
-        most = np.zeros(len(quotas), dtype=np.int64)
+        max_members = np.zeros(len(quotas), dtype=np.int64)
         for (resource, free), nodes in ledger.whole_gpus().items():
             if resource in self._resources and free and nodes:
                 of_resource = quotas[:, 1] == self._resources[resource]
-                most[of_resource] += nodes * (free // quotas[of_resource, 2])
-        return most
+                max_members[of_resource] += nodes * (free // quotas[of_resource, 2])
+        return max_members
 
     def _number(self, resource: str) -> int:
         return self._resources.setdefault(resource, len(self._resources))
@@ -278,7 +278,7 @@ class HintTable:
             rows.values[:, 0] = numbers[rows.values[:, 0]]
         live_rules = np.unique(self._asks.values[:, 6])
         rules = list(self._rules)
-        self._rules = {rules[number]: at for at, number in enumerate(live_rules.tolist())}
+        self._rules = {rules[number]: index for index, number in enumerate(live_rules.tolist())}
         self._asks.values[:, 6] = np.searchsorted(live_rules, self._asks.values[:, 6])
         self._hints = [hint for hint in self._hints if hint is not None]
         self._slots = {hint: slot for slot, hint in enumerate(self._hints) if hint is not None}

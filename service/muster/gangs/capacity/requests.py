@@ -314,17 +314,19 @@ def _compute_domain(pod: Pod) -> str:
 
 def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     """Return role → its members, in the order of their ranks."""
-    alike: dict[_Alike, list[Pod]] = {}
+    pods_by_key: dict[_Alike, list[Pod]] = {}
     for pod in pods:
         topology_request = pod.topology_request
         scopes = (topology_request.role_scope, topology_request.segments)
         key = (pod.slice, pod.resources, pod.rules, *scopes, _devices(pod), peers.kind(pod))
-        alike.setdefault((topology_request.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(pod)
+        pods_by_key.setdefault((topology_request.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(
+            pod
+        )
     # The last part is sorted by its repr, because any fixed order will do.
-    keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
+    keys = sorted(pods_by_key, key=lambda key: (*key[:3], repr(key[3])))
     names = names_of_roles([key[0] for key in keys])
     return {
-        name: sorted(alike[key], key=lambda pod: rank_key(_member(pod)))
+        name: sorted(pods_by_key[key], key=lambda pod: rank_key(_member(pod)))
         for name, key in zip(names, keys, strict=True)
     }
 
@@ -416,12 +418,14 @@ class Replicas:
         running, waiting = self._hosts_of.get(leaf.roles, (None, None))
         if running is None or waiting is None:
             return Leaf(roles, least, leaf.unit, leaf.begun % leaf.unit)
-        back = sum(hosts for replica, hosts in waiting.items() if replica in running)
-        whole = sum(replica not in running and hosts >= leaf.unit for replica, hosts in waiting.items())
-        most = back + whole * leaf.unit
+        returning_hosts = sum(hosts for replica, hosts in waiting.items() if replica in running)
+        whole_replicas = sum(
+            replica not in running and hosts >= leaf.unit for replica, hosts in waiting.items()
+        )
+        max_members = returning_hosts + whole_replicas * leaf.unit
         if len(roles) > 1:
-            return Leaf(roles, least, 1 if back else leaf.unit, max_members=most)
-        return Leaf(roles, least, leaf.unit, -back % leaf.unit, back, most)
+            return Leaf(roles, least, 1 if returning_hosts else leaf.unit, max_members=max_members)
+        return Leaf(roles, least, leaf.unit, -returning_hosts % leaf.unit, returning_hosts, max_members)
 
     def in_turn(self) -> Iterator[Pod]:
         """Yield the members with ranks in the order in which they start: hosts that come back, complete

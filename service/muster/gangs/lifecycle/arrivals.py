@@ -75,7 +75,7 @@ class Change:
             return False  # the last one that is expected
         if self.before is not None and self.before.present:
             return gang.phase in _MAY_LEAVE and self.leaves()
-        return self._waits_in(gang, alike=gang.phase is not Phase.INVALID)
+        return self._waits_in(gang, same_claim=gang.phase is not Phase.INVALID)
 
     def leaves(self) -> bool:
         """Return whether a waiting member goes while other members stay."""
@@ -87,18 +87,18 @@ class Change:
             and (self.after is None or not (self.after.present or self.after.node))
         )
 
-    def _waits_in(self, gang: Gang, owned: bool = True, alike: bool = True) -> bool:
+    def _waits_in(self, gang: Gang, owned: bool = True, same_claim: bool = True) -> bool:
         """Return whether the pod waits for a node and may be a member of the gang.
 
-        `owned`: one of the gang's owners must own it. `alike`: it must ask for its gang the same as another
-        member.
+        `owned`: one of the gang's owners must own it. `same_claim`: it must ask for its gang the same as
+        another member.
         """
         return (
             self.after is not None
             and self.after.present
             and not self.after.node
             and (not owned or self.after.owner in gang.group.owners)
-            and (not alike or (not self.after.causes and self.after.claim in gang.group.claims))
+            and (not same_claim or (not self.after.causes and self.after.claim in gang.group.claims))
         )
 
 
@@ -346,7 +346,7 @@ class PodHandler:
         """Namespace → PodGroups whose last change waits; None for a PodGroup that is gone."""
         self._rate = Rate(GROUPS_AHEAD_S, clock=lambda: state.now)
 
-    def seen(self, pod: Pod) -> tuple[str, ...]:
+    def see_pod(self, pod: Pod) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
         state = self._state
         self.differences.see(pod)
@@ -359,17 +359,17 @@ class PodHandler:
         after = state.roster.pods.get(pod.uid, pod)
         if not self._try_defer_count(names, before, after):
             owners = {pod_state.owner for pod_state in (before, after) if pod_state is not None}
-            self.regroup({name for name in names if not self._counted_later(name, owners)})
+            self.regroup({name for name in names if not self._count_later(name, owners)})
         while state.roster.begun:
             gangs = self._gangs_of(state.roster.begun.pop())
             for gang in gangs if any(gang.group.unbound for gang in gangs) else ():
                 gang.stale = True
                 state.recount_soon(gang)
         if usage_before is not None and self._is_lost(before, pod, usage_before):
-            self._lost(before, usage_before)
+            self._keep_place_of(before, usage_before)
         return touched
 
-    def gone(self, uid: str) -> None:
+    def forget_pod(self, uid: str) -> None:
         """Forget a pod that is gone."""
         state = self._state
         self.differences.forget(uid)
@@ -380,9 +380,9 @@ class PodHandler:
         names = state.roster.drop(uid)
         if not self._try_defer_count(names, before, None):
             owners = {before.owner} if before is not None else set()
-            self.regroup({name for name in names if not self._counted_later(name, owners)})
+            self.regroup({name for name in names if not self._count_later(name, owners)})
         if usage_before is not None:
-            self._lost(before, usage_before)
+            self._keep_place_of(before, usage_before)
         else:
             planning.try_full_nodes(state)
 
@@ -434,7 +434,7 @@ class PodHandler:
         """Take in how many pods of a Job have succeeded."""
         names = self._state.roster.see_succeeded(uid, succeeded)
         if len(names) <= MANY or not self._state.synced:
-            self.regroup({name for name in names if not self._counted_later(name, {uid})})
+            self.regroup({name for name in names if not self._count_later(name, {uid})})
             return
         for gang in (gang for name in names for gang in self._gangs_of(name)):
             gang.stale = True
@@ -573,7 +573,7 @@ class PodHandler:
         node = self._state.ledger.nodes.get(usage_before.node)
         return pod.terminating and (node is None or not node.ready)
 
-    def _lost(self, pod: Pod | None, usage_before: Usage) -> None:
+    def _keep_place_of(self, pod: Pod | None, usage_before: Usage) -> None:
         """Keep the place of a pod that failed or is gone, if a running gang needs it."""
         if pod is None or pod.claim is None or pod.claim.lone:
             return
@@ -597,7 +597,7 @@ class PodHandler:
             return bool(group.bound) and not group.enough_bound
         return 0 < size - len(gang.group.unbound) < gang.group.fewest_needed
 
-    def _counted_later(self, name: NameKey, owners: set[str]) -> bool:
+    def _count_later(self, name: NameKey, owners: set[str]) -> bool:
         """Have the gangs of a name counted later, if they have many pods and were just counted.
 
         `owners` are the owners of the pod that changed. Return whether the gangs are counted later. This

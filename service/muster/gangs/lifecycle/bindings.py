@@ -370,8 +370,8 @@ def _refusing_node(state: State, plan: Plan) -> str:
         node = state.ledger.nodes.get(name)
         if node is None:
             return f"node {name} is gone"
-        if (by := profile_refusal(node, roles[role])) is not None:
-            return f"node {name} can't take pods now: {by}"
+        if (reason := profile_refusal(node, roles[role])) is not None:
+            return f"node {name} can't take pods now: {reason}"
     return ""
 
 

@@ -50,7 +50,7 @@ class NodeHandler:
         self._later: dict[str, float] = {}
         """Node → when its changes may help gangs again."""
 
-    def changed(self, name: str, after: Node | None) -> None:
+    def see_node(self, name: str, after: Node | None) -> None:
         """Take in a node that appeared or changed; None if it is gone. Plans on it that are not permitted
         become void."""
         state, before = self._state, self._state.ledger.nodes.get(name)
@@ -94,12 +94,15 @@ class NodeHandler:
 
     def tick(self) -> None:
         """Let nodes that changed too often help gangs now."""
-        ledger, due = self._state.ledger, [name for name, at in self._later.items() if at <= self._state.now]
+        ledger, due = (
+            self._state.ledger,
+            [name for name, due_at in self._later.items() if due_at <= self._state.now],
+        )
         ledger.gain(due)
         ledger.existing_pods.changes.everything |= bool(due)
         for name in due:
             del self._later[name]
-        for name in [name for name, at in self._rename_due.items() if at <= self._state.now]:
+        for name in [name for name, due_at in self._rename_due.items() if due_at <= self._state.now]:
             del self._rename_due[name]
             self._plan_refused(name)
 
@@ -135,7 +138,7 @@ class NodeHandler:
                     EmitEvent("default", ((node.name, node.name),), EventReason.INVALID, message, "Node")
                 )
 
-    def taken_on(self, nodes: tuple[str, ...]) -> None:
+    def void_overbooked(self, nodes: tuple[str, ...]) -> None:
         """Void plans on nodes where others took reserved capacity, until the remaining plans fit."""
         for name in nodes:
             self._state.retained.release_taken(name)

@@ -127,8 +127,8 @@ def _describe_exclusions(gang: Gang) -> str:
         f"{min(names) if len(names) == 1 else f'{len(names)} nodes'} ({plugin}: {why})"
         for (plugin, why), names in sorted(nodes.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return f"Left out for a while: {', '.join(listed[:3])}{more}"
+    and_more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return f"Left out for a while: {', '.join(listed[:3])}{and_more}"
 
 
 _WOKEN_AT_ONCE = 250
@@ -553,7 +553,7 @@ def _take_reservation(state: State, solving: Solving, decision: Decision | None)
 
     The gang gets no reservation if it would not fit even then, or if the planner did not decide.
     """
-    reserves = state.backfill.answered(solving.solve.gang, solving.solve.request, decision)
+    reserves = state.backfill.take_answer(solving.solve.gang, solving.solve.request, decision)
     gang = state.gangs.get(solving.solve.gang)
     if reserves and gang is not None and gang.phase is Phase.UNPLACEABLE:
         kinds, text = (*gang.kinds, "backfill"), f"{gang.reason}. {state.backfill.current}"

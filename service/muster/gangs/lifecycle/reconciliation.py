@@ -180,7 +180,7 @@ def all_bindings_known(gang: Gang) -> None:
     If the bound members and the awaited ones are enough, the last Permit does not count as incomplete.
     """
     members = (*gang.group.bound, *(pod for pod in gang.group.unbound if pod.uid in gang.awaited))
-    gang.permit_incomplete &= not gang.group.enough(members)
+    gang.permit_incomplete &= not gang.group.is_enough(members)
 
 
 def drop_orphan(state: State, uid: str) -> None:

@@ -40,14 +40,14 @@ class SessionHandler:
         self._in_flight: tuple[Usage, ...] = ()
         """Bindings that the current session reported, until `activate` has taken them in."""
 
-    def opened(self, session: inputs.SessionOpened) -> None:
+    def open_session(self, session: inputs.SessionOpened) -> None:
         """End the session before, and begin this one."""
         self._state.in_tree.begin(session.answers_in_tree)
-        self.closed()
+        self.close_session()
         self._state.epoch, self._in_flight = session.epoch, session.in_flight
         self.activate()
 
-    def closed(self) -> None:
+    def close_session(self) -> None:
         """Withdraw the plans of the session that ended.
 
         Members of permitted gangs keep their places until they are seen bound or given up.
@@ -201,11 +201,11 @@ class Clock:
         self._unfinished = -math.inf
         """When the last Tick came, if it left timers to the next one."""
 
-    def interrupted(self, resource: str) -> None:
+    def interrupt(self, resource: str) -> None:
         """Pause all timers: the watch of this resource is interrupted."""
         self._state.interrupted.setdefault(resource, self._state.now)
 
-    def resumed(self, resource: str) -> None:
+    def resume(self, resource: str) -> None:
         """Note that a watch is back. When no watch is interrupted any more, postpone all deadlines.
 
         The time of the interruption does not count, because its events are seen only now.

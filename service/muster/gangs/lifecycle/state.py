@@ -153,23 +153,23 @@ class State:
         """Have the gangs of the name counted soon, because more pods may come and go."""
         self.timers.start(gang, self.now + self.settings.settle_s, Timer.RECOUNT)
 
-    def transition(self, gang: Gang, trigger: Trigger, to: InPhase) -> None:
+    def transition(self, gang: Gang, trigger: Trigger, new_phase: InPhase) -> None:
         """Move the gang to its next phase, and drop the timers of the phase before.
 
         Raises:
             ImpossibleTransitionError: the trigger does not lead there from the gang's phase.
         """
-        gang.enter(trigger, to)
-        self.publisher.moved(gang, trigger)
+        gang.enter(trigger, new_phase)
+        self.publisher.note_move(gang, trigger)
         self.roster.touched.add(gang.name[:3])
         gang.timers.pop(Timer.PHASE, None)
         if not gang.stale:  # else what has changed would not be counted
             gang.timers.pop(Timer.RECOUNT, None)
-        elif isinstance(to, Unplaceable):  # nothing else would have it counted
+        elif isinstance(new_phase, Unplaceable):  # nothing else would have it counted
             self.recount_soon(gang)
         gang.timers.pop(Timer.IN_TREE, None)
-        if isinstance(to, Planned):
-            self.ahead[gang.key] = len(to.plan.order)
+        if isinstance(new_phase, Planned):
+            self.ahead[gang.key] = len(new_phase.plan.order)
         else:
             self.ahead.pop(gang.key, None)
         self.queue.remove(gang)
@@ -192,9 +192,9 @@ class State:
         self.transition(gang, trigger, Planning(overtaken=trigger is Trigger.OUTDATED))
         self.enqueue(gang)
 
-    def void(self, gang: Gang, trigger: Trigger, to: InPhase, why: str, silent: bool = False) -> None:
+    def void(self, gang: Gang, trigger: Trigger, new_phase: InPhase, why: str, silent: bool = False) -> None:
         """Drop the gang's plan. Unless `silent`, the shim gets a verdict and holds the pods again."""
-        self.transition(gang, trigger, to)
+        self.transition(gang, trigger, new_phase)
         gang.reason = why
         if not silent:
             self.publisher.withdraw_verdict(gang)

@@ -62,8 +62,8 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
         group.role_topology_requests.get(claim.topology_request.role, NO_TOPOLOGY_REQUEST),
     )
     # Owners join one gang up to this number. It includes the pods of optional subgroups.
-    whole = group.min_member if group.quorum is None else group.size
-    min_member = claim.min_member or whole
+    gang_size = group.min_member if group.quorum is None else group.size
+    min_member = claim.min_member or gang_size
     return replace(
         pod,
         claim=replace(
@@ -295,7 +295,7 @@ class Group:
     @property
     def enough_bound(self) -> bool:
         """Return whether all required members are bound, of each role too."""
-        return self.enough(self.bound)
+        return self.is_enough(self.bound)
 
     @property
     def was_fully_bound(self) -> bool:
@@ -325,7 +325,7 @@ class Group:
         candidates = sum(pod.created <= newest for pod in self.unbound)
         return candidates - left_out >= missing
 
-    def enough(self, pods: Collection[Pod]) -> bool:
+    def is_enough(self, pods: Collection[Pod]) -> bool:
         """Return whether these pods are as many as the gang needs, of each role too."""
         return len(pods) >= self.needed and not any(self.roles_short(pods))
 

@@ -134,8 +134,8 @@ def without_strangers(incarnation: Incarnation) -> Iterable[Incarnation]:
     """Yield the incarnation without strangers, by the third table, then its strangers as another one."""
     pods = [pod for of_owner in incarnation.values() for pod in of_owner if pod.present]
     waiting = [pod for pod in pods if not pod.node]
-    alike = len({pod.claim for pod in waiting}) < 2 and not any(pod.causes for pod in waiting)
-    running = set() if alike else {asked_of_gang(pod) for pod in pods if pod.node}
+    is_one_kind = len({pod.claim for pod in waiting}) < 2 and not any(pod.causes for pod in waiting)
+    running = set() if is_one_kind else {asked_of_gang(pod) for pod in pods if pod.node}
     replacements = (
         {pod.uid for pod in waiting if not pod.causes and asked_of_gang(pod) in running} if running else ()
     )

@@ -65,7 +65,7 @@ class Roster:
         """Return all PodGroups that exist."""
         return self._pod_groups
 
-    def named(self, key: NameKey) -> Collection[Pod]:
+    def pods_named(self, key: NameKey) -> Collection[Pod]:
         """Return the pods with this name, present or not."""
         return self._named.get(key, {}).values()
 
@@ -154,15 +154,15 @@ class Roster:
                 del self._by_object[of_object]
         return {key}
 
-    def _count(self, key: NameKey, pod: Pod, more: int) -> None:
+    def _count(self, key: NameKey, pod: Pod, change: int) -> None:
         names = self._names_of.setdefault(pod.owner, Counter())
-        names[key] += more
+        names[key] += change
         if not names[key]:
             del names[key]
         if not names:
             del self._names_of[pod.owner]
         for whose in (pod.owner, None):
-            self._present[key, whose] += more * pod.present
+            self._present[key, whose] += change * pod.present
             if not self._present[key, whose]:
                 del self._present[key, whose]
 
@@ -197,8 +197,8 @@ class Roster:
             pods.extend(self._deleted(key, pods, born[owner]))
         return [
             group_of(key, incarnation, self.policies, of_object, is_ambiguous(incarnation, born), since)
-            for whole in assign(by_owner, born)
-            for incarnation in without_strangers(whole)
+            for with_strangers in assign(by_owner, born)
+            for incarnation in without_strangers(with_strangers)
             if any(pod.present for pods in incarnation.values() for pod in pods)
         ]
 

@@ -350,13 +350,13 @@ class ExistingPods:
     def without(self, uids: Collection[str]) -> Iterator[None]:
         """Answer queries inside the block as if these pods were on no node."""
         pods = [self._pods[uid] for uid in uids if uid in self._pods]
-        apart = [(pod, node) for pod in pods if (node := self._node_of(pod.uid))]
-        for pod, node in apart:
+        hidden_pods = [(pod, node) for pod in pods if (node := self._node_of(pod.uid))]
+        for pod, node in hidden_pods:
             self._count(pod, node, -1)
         try:
             yield
         finally:
-            for pod, node in apart:
+            for pod, node in hidden_pods:
                 self._count(pod, node, 1)
 
     def _count(self, pod: Pod, node: str, pods: int) -> None:

@@ -38,7 +38,7 @@ def rename_roles(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -
     """Return the constraint for all parts of its roles."""
     roles = parts_of(constraint.roles, names)
     if isinstance(constraint, AntiAffinity | Affinity):
-        return replace(constraint, roles=roles, others=parts_of(constraint.others, names))
+        return replace(constraint, roles=roles, other_roles=parts_of(constraint.other_roles, names))
     return replace(constraint, roles=roles, counted_roles=parts_of(constraint.counted_roles, names))
 
 
@@ -137,19 +137,19 @@ def too_many_lists(
 
     `lists`: their number, without the additional lists for different numbers of GPUs.
     """
-    title, most = f"the claims of gang {gang}", MOST_GPU_LISTS
-    if lists > most:
+    title, limit = f"the claims of gang {gang}", MOST_GPU_LISTS
+    if lists > limit:
         value = f"{lists} lists of matching GPUs"
-        return BadValue(title, "selectors", value, f"{most} at most: ask alike in more of its members")
+        return BadValue(title, "selectors", value, f"{limit} at most: ask alike in more of its members")
     for role, answers in roles:
         for answer in answers if 0 in role.gpu_counts else ():
             for rank, devices in enumerate(answer.devices):
                 numbers = len({len(names) for names in devices.values()} - {0})
                 if role.gpu_counts[: rank + 1][-1] == 0 and numbers > 1:
                     lists += numbers - 1
-                    if numbers > MOST_NUMBERS or lists > most:
+                    if numbers > MOST_NUMBERS or lists > limit:
                         value = f"All, and nodes have {numbers} different numbers of matching GPUs"
-                        expected = f"{MOST_NUMBERS} at most, and {most} lists of matching GPUs in the gang"
+                        expected = f"{MOST_NUMBERS} at most, and {limit} lists of matching GPUs in the gang"
                         return BadValue(title, "allocationMode", value, expected)
     return None
 
@@ -350,9 +350,9 @@ def _align_masks(cut: Sequence[_Masks], matching: Sequence[Mapping[str, int]], s
     """Give all roles the same GPUs on each node where they had the same GPUs before."""
     for name in dict.fromkeys(name for masks in cut for name in masks):
         state = snapshot.nodes[name]
-        whole = {_mask(role_matching, name, state) for role_matching in matching}
-        if len(whole) == 1:
-            fewest = whole.pop()
+        full_masks = {_mask(role_matching, name, state) for role_matching in matching}
+        if len(full_masks) == 1:
+            fewest = full_masks.pop()
             for masks in cut:
                 fewest &= masks.get(name, fewest)
             for masks in cut:

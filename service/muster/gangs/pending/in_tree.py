@@ -146,7 +146,7 @@ class InTree:
         before, after = record.answers, record.answers.renewed(answers, lists)
         record.answers, record.answered = after, True
         suspect = report.gang in self._suspects
-        changed = after.alike != before.alike if suspect else after.stated != before.stated
+        changed = after.shared_answers != before.shared_answers if suspect else after.stated != before.stated
         changed |= lists != before.gpu_lists and lists > MOST_GPU_LISTS
         record.version += changed
         return changed

@@ -38,23 +38,26 @@ class GangAnswers:
     """A live view of the cluster's nodes."""
     by_pod: Mapping[str, InTreeAnswer] = field(default_factory=dict)
     """Pod UID → answer."""
-    alike: Mapping[str, InTreeAnswer] = field(default_factory=dict)
+    shared_answers: Mapping[str, InTreeAnswer] = field(default_factory=dict)
     """Pod UID → the first answer, of this report or an earlier one, that equals the pod's."""
     gpu_lists: int = 0
     """Lists of matching GPUs in the answers. More than `MOST_GPU_LISTS` are not kept, and refuse the gang."""
 
     def renewed(self, by_pod: Mapping[str, InTreeAnswer], gpu_lists: int = 0) -> GangAnswers:
-        """Return new answers. In `alike`, equal answers share one object, also with the old answers."""
-        distinct = {id(answer): answer for answer in (NOTHING, *self.alike.values(), *by_pod.values())}
+        """Return new answers. In `shared_answers`, equal answers share one object, also with the old
+        answers."""
+        distinct = {
+            id(answer): answer for answer in (NOTHING, *self.shared_answers.values(), *by_pod.values())
+        }
         firsts = dict[InTreeAnswer, InTreeAnswer]()
         first_of = {number: firsts.setdefault(answer, answer) for number, answer in distinct.items()}
-        alike = {uid: first_of[id(answer)] for uid, answer in by_pod.items()}
-        return GangAnswers(self.nodes, by_pod, alike, gpu_lists)
+        shared_answers = {uid: first_of[id(answer)] for uid, answer in by_pod.items()}
+        return GangAnswers(self.nodes, by_pod, shared_answers, gpu_lists)
 
     @property
     def stated(self) -> dict[str, InTreeAnswer]:
-        """Return `alike` without the answers that state nothing."""
-        return {uid: answer for uid, answer in self.alike.items() if answer is not NOTHING}
+        """Return `shared_answers` without the answers that state nothing."""
+        return {uid: answer for uid, answer in self.shared_answers.items() if answer is not NOTHING}
 
     def causes(self, gang: str, request: Request) -> tuple[Cause, ...]:
         """Return the causes if plugins refuse members on all nodes, and too few other members remain.
@@ -66,8 +69,8 @@ class GangAnswers:
         roles = ((role, self._distinct(role)) for role in request.roles)
         if (cause := too_many_lists(gang, self.gpu_lists, roles)) is not None:
             return (cause,)
-        alone = _is_alone(request)
-        asking = (answers for role in request.roles for answers in self._together(role, alone))
+        is_alone = _is_alone(request)
+        asking = (answers for role in request.roles for answers in self._together(role, is_alone))
         if (cause := too_many_nodes(gang, asking)) is not None:
             return (cause,)
         blocked: dict[str, tuple[str, InTreeAnswer]] = {}
@@ -79,10 +82,10 @@ class GangAnswers:
         if not blocked or request.size - len(blocked) >= request.min_member:
             return ()
         missing = sorted({claim for _, answer in blocked.values() for claim in answer.missing_claims})
-        more = max(answer.more_missing_claims for _, answer in blocked.values())
-        causes: list[Cause] = [ClaimsMissing(tuple(missing), more)] if missing else []
+        unlisted_claims = max(answer.more_missing_claims for _, answer in blocked.values())
+        causes: list[Cause] = [ClaimsMissing(tuple(missing), unlisted_claims)] if missing else []
         everywhere = {(role, answer.everywhere) for role, answer in blocked.values() if answer.everywhere}
-        return (*causes, *(RefusedEverywhere(role, by) for role, by in sorted(everywhere)))
+        return (*causes, *(RefusedEverywhere(role, reason) for role, reason in sorted(everywhere)))
 
     def refine(self, request: Request) -> Request:
         """Return the request with a role for each answer, and with the answer's facts about nodes.
@@ -92,13 +95,13 @@ class GangAnswers:
         """
         if not self.by_pod:
             return request
-        alone, cache = _is_alone(request), SubrequestCache()
-        parts = {role.name: self._parts(role, alone, cache) for role in request.roles}
+        is_alone, cache = _is_alone(request), SubrequestCache()
+        parts = {role.name: self._parts(role, is_alone, cache) for role in request.roles}
         by_name = name_parts(parts)
         names = {name: tuple(part.name for part in role_parts) for name, role_parts in by_name.items()}
         roles = [part for role_parts in by_name.values() for part in role_parts]
         scope = request.required_scope
-        if alone and len(roles) > 1:
+        if is_alone and len(roles) > 1:
             scope = scope or request.roles[0].required_scope
         return replace(
             request,
@@ -128,12 +131,12 @@ class GangAnswers:
             return {}
 
         @cache
-        def refused(by: str) -> Mapping[str, str]:
-            return dict.fromkeys(self.nodes, by)
+        def refuse_everywhere(reason: str) -> Mapping[str, str]:
+            return dict.fromkeys(self.nodes, reason)
 
         def of(answer: InTreeAnswer) -> Mapping[str, str]:
-            by = answer.everywhere or (_missing(answer) if answer.missing_claims else "")
-            return refused(by) if by else answer.refused
+            reason = answer.everywhere or (_missing(answer) if answer.missing_claims else "")
+            return refuse_everywhere(reason) if reason else answer.refused
 
         return {role.name: common(map(of, self._distinct(role))) for role in roles if role.members}
 
@@ -147,26 +150,26 @@ class GangAnswers:
         by_role = {role.name: self._distinct(role) for role in request.roles}
         return limit_by_other_devices(request, by_role, snapshot)
 
-    def _together(self, role: Role, alone: bool) -> list[list[InTreeAnswer]]:
+    def _together(self, role: Role, is_alone: bool) -> list[list[InTreeAnswer]]:
         """Return the answers that count together, for each part of the role."""
         answers = self._distinct(role)
-        return [answers] if _stays_whole(role, alone) else [[answer] for answer in answers]
+        return [answers] if _stays_whole(role, is_alone) else [[answer] for answer in answers]
 
-    def _parts(self, role: Role, alone: bool, cache: SubrequestCache) -> list[Role]:
+    def _parts(self, role: Role, is_alone: bool, cache: SubrequestCache) -> list[Role]:
         """Return the role's members as one role for each answer.
 
         A role with segments is not split, because segments consist of consecutive members. If a role has a
         scope of its own, each part would choose its own domain. So such a role is not split for different
-        scores. For other differences it is split only if it is `alone`: its scope then acts as the gang's. A
-        role that is not split has its first member's scores, and the GPUs that all of its members may have.
+        scores. For other differences it is split only if it is `is_alone`: its scope then acts as the gang's.
+        A role that is not split has its first member's scores, and the GPUs that all of its members may have.
         """
-        answers = self._answers(role) if role.required_scope is None else self._alike(role)
+        answers = self._answers(role) if role.required_scope is None else self._identical_answers(role)
         by_answer: dict[int, tuple[InTreeAnswer, list[Member]]] = {}
         for member, answer in zip(role.members, answers, strict=True):
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
-        if len(by_answer) > 1 and _stays_whole(role, alone):
-            whole = replace(role, scores=answers[0].scores)
-            return [self._with_devices(whole, self._distinct(role), cache)]
+        if len(by_answer) > 1 and _stays_whole(role, is_alone):
+            whole_role = replace(role, scores=answers[0].scores)
+            return [self._with_devices(whole_role, self._distinct(role), cache)]
         parts = list[Role]()
         for answer, members in by_answer.values():
             part = replace(role, members=tuple(members), room=dict(answer.room), scores=answer.scores)
@@ -183,25 +186,25 @@ class GangAnswers:
     def _answers(self, role: Role) -> list[InTreeAnswer]:
         return [self.by_pod.get(member.uid, NOTHING) for member in role.members]
 
-    def _alike(self, role: Role) -> list[InTreeAnswer]:
+    def _identical_answers(self, role: Role) -> list[InTreeAnswer]:
         """Return the answers of the role's members. Equal answers are the same object."""
         first = dict[int, InTreeAnswer]()
-        kinds = (id(self.alike.get(member.uid, NOTHING)) for member in role.members)
+        kinds = (id(self.shared_answers.get(member.uid, NOTHING)) for member in role.members)
         pairs = zip(kinds, self._answers(role), strict=True)
         return [first.setdefault(kind, answer) for kind, answer in pairs]
 
     def _distinct(self, role: Role) -> list[InTreeAnswer]:
         """Return the different answers for the role's members."""
-        return list({id(answer): answer for answer in self._alike(role)}.values())
+        return list({id(answer): answer for answer in self._identical_answers(role)}.values())
 
 
 def _is_alone(request: Request) -> bool:
     return len(request.roles) == 1 and not request.running
 
 
-def _stays_whole(role: Role, alone: bool) -> bool:
+def _stays_whole(role: Role, is_alone: bool) -> bool:
     """Return whether the role is not split, because of its segments or its scope. See `_parts`."""
-    return bool(role.segments) or (role.required_scope is not None and not alone)
+    return bool(role.segments) or (role.required_scope is not None and not is_alone)
 
 
 def _missing(answer: InTreeAnswer) -> str:

@@ -57,10 +57,10 @@ class _Order:
     def __init__(self, is_current: Callable[[_Entry], bool]) -> None:
         self._is_current = is_current
         self._heap: list[_Entry] = []
-        self._apart: dict[str, list[_Entry]] = {}
+        self._heap_by_namespace: dict[str, list[_Entry]] = {}
 
     def __len__(self) -> int:
-        return len(self._heap) + sum(map(len, self._apart.values()))
+        return len(self._heap) + sum(map(len, self._heap_by_namespace.values()))
 
     def push(self, entry: _Entry) -> None:
         """Add an entry."""
@@ -72,8 +72,8 @@ class _Order:
 
         Entries of `paused` namespaces are left out, except for partially bound gangs.
         """
-        for namespace in self._apart.keys() - {*resting, *paused}:
-            for entry in self._apart.pop(namespace):
+        for namespace in self._heap_by_namespace.keys() - {*resting, *paused}:
+            for entry in self._heap_by_namespace.pop(namespace):
                 heapq.heappush(self._heap, entry)
         while self._heap:
             entry = self._heap[0]
@@ -81,10 +81,10 @@ class _Order:
             if not self._is_current(entry):
                 heapq.heappop(self._heap)
             elif entry.not_first and (namespace in resting or (entry.not_partial and namespace in paused)):
-                heapq.heappush(self._apart.setdefault(namespace, []), heapq.heappop(self._heap))
+                heapq.heappush(self._heap_by_namespace.setdefault(namespace, []), heapq.heappop(self._heap))
             else:
                 return entry
-        heads = ((namespace, self._head(heap)) for namespace, heap in self._apart.items())
+        heads = ((namespace, self._head(heap)) for namespace, heap in self._heap_by_namespace.items())
         allowed = (
             head for namespace, head in heads if head and not (head.not_partial and namespace in paused)
         )
@@ -93,7 +93,7 @@ class _Order:
     def tidy(self, current: int) -> None:
         """Remove entries that no longer count, once they outnumber the current entries."""
         if len(self) > 2 * current + FAIR_TURN:
-            for heap in (self._heap, *self._apart.values()):
+            for heap in (self._heap, *self._heap_by_namespace.values()):
                 heap[:] = filter(self._is_current, heap)
                 heapq.heapify(heap)
 
@@ -334,6 +334,6 @@ class SchedulingQueue:
 
     def update(self) -> None:
         """Have the planner asked about the gangs that no change woke, to update their numbers."""
-        old = (self._refused[hint] for hint, at in self._numbers.items() if at <= self._passed_over)
+        old = (self._refused[hint] for hint, number in self._numbers.items() if number <= self._passed_over)
         self.to_update = sorted({*self.to_update, *itertools.chain.from_iterable(old)}, reverse=True)
         self._passed_over, self.update_at = -1, None

@@ -304,22 +304,22 @@ class Gang:
             if lost_sizes[_size(pod)]:
                 lost_sizes[_size(pod)] -= 1
                 replacements.append(pod)
-        return bool(group.bound) and not group.enough_bound and group.enough((*group.bound, *replacements))
+        return bool(group.bound) and not group.enough_bound and group.is_enough((*group.bound, *replacements))
 
     @property
     def idle_places(self) -> set[str]:
         """Return the UIDs of the members that have a reserved or retained place and no Binding under way."""
         return (self.reserved | self.retained) - self.awaited.keys()
 
-    def enter(self, trigger: Trigger, to: InPhase) -> None:
+    def enter(self, trigger: Trigger, new_phase: InPhase) -> None:
         """Move to another phase.
 
         Raises:
             ImpossibleTransitionError: the table of transitions has another phase there, or none.
         """
-        if after(self.phase, trigger) is not to.phase:
-            raise ImpossibleTransitionError(f"a {self.phase} gang: {trigger}, to {to.phase}")
-        self.in_phase = to
+        if after(self.phase, trigger) is not new_phase.phase:
+            raise ImpossibleTransitionError(f"a {self.phase} gang: {trigger}, to {new_phase.phase}")
+        self.in_phase = new_phase
 
     def waiting(self) -> tuple[tuple[str, str], ...]:
         """Return (name, UID) of the members that are not bound, sorted."""

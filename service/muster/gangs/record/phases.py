@@ -292,10 +292,13 @@ def after(phase: Phase, trigger: Trigger) -> Phase:
 def table() -> str:
     """Return the transitions as a Markdown table: one line for each phase reached by one trigger."""
     froms: dict[tuple[Trigger, Phase], list[str]] = {}
-    for (phase, trigger), to in TRANSITIONS.items():
-        froms.setdefault((trigger, to), []).append(phase)
+    for (phase, trigger), reached_phase in TRANSITIONS.items():
+        froms.setdefault((trigger, reached_phase), []).append(phase)
     lines = ["| from | when | to |", "| --- | --- | --- |"]
-    lines += [f"| {', '.join(phases)} | {trigger} | {to} |" for (trigger, to), phases in froms.items()]
+    lines += [
+        f"| {', '.join(phases)} | {trigger} | {reached_phase} |"
+        for (trigger, reached_phase), phases in froms.items()
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -83,8 +83,11 @@ class Differences:
         """Return a sentence for each of the first pods, and a sentence with the number of further pods."""
         pods = sorted((self._pods[uid] for uid in self._sentences), key=lambda pod: (pod.namespace, pod.name))
         listed = [f"pod {pod.namespace}/{pod.name}: {self._sentences[pod.uid]}" for pod in pods[:LISTED]]
-        more = len(pods) - len(listed)
-        return [*listed, *([f"{more} more pods have other GPUs than planned"] if more else [])]
+        unlisted_count = len(pods) - len(listed)
+        return [
+            *listed,
+            *([f"{unlisted_count} more pods have other GPUs than planned"] if unlisted_count else []),
+        ]
 
     def _judge(self, pod: Pod) -> None:
         if pod.planned is not None:
@@ -110,8 +113,12 @@ class Differences:
         drivers = {device.driver for device in planned}
         unplanned = {device for device in claimed - planned if device.driver in drivers or device in gpus}
         missing = planned - claimed
-        more = unplanned & gpus if not missing else unplanned
-        return differing_devices_sentence(missing, more) if len(more) >= max(1, len(missing)) else ""
+        extra_devices = unplanned & gpus if not missing else unplanned
+        return (
+            differing_devices_sentence(missing, extra_devices)
+            if len(extra_devices) >= max(1, len(missing))
+            else ""
+        )
 
     def _forget_difference(self, uid: str) -> None:
         self._due.pop(uid, None)

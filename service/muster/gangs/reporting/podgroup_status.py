@@ -120,7 +120,7 @@ class PodGroupStatuses:
             )
         name = (*key, "")
         gangs = sorted(self._gangs_of(name), key=lambda gang: (gang.group.since, gang.key))
-        status = _status_of(group, self._roster.named(name), gangs, last.status)
+        status = _status_of(group, self._roster.pods_named(name), gangs, last.status)
         if status == last.shown:
             return
         soon = last.written_at + self._settings.numbers_s

@@ -61,10 +61,10 @@ class Publisher:
 
     def take(self) -> list[Instruction]:
         """Return the gathered instructions, and start anew."""
-        out, self._out = self._out, []
-        return out
+        instructions, self._out = self._out, []
+        return instructions
 
-    def moved(self, gang: Gang, why: str) -> None:
+    def note_move(self, gang: Gang, why: str) -> None:
         """Add the instruction `Moved`: the gang has entered another phase."""
         group, link = gang.group, ""
         if gang.phase is Phase.PLANNING:
@@ -164,9 +164,11 @@ class Publisher:
                 kind, name = (group.owner.kind, group.owner.name) if group.owner else ("PodGroup", group.name)
                 objects = ((name, group.uid),)
                 self._out.append(EmitEvent(namespace, objects, reason, message, kind, group.api_version))
-            elif (by := _controller(gang, first[1])) is not None:
-                objects = ((by.name, by.uid),)
-                self._out.append(EmitEvent(namespace, objects, reason, message, by.kind, by.api_version))
+            elif (controller := _controller(gang, first[1])) is not None:
+                objects = ((controller.name, controller.uid),)
+                self._out.append(
+                    EmitEvent(namespace, objects, reason, message, controller.kind, controller.api_version)
+                )
 
 
 def _controller(gang: Gang, uid: str) -> Controller | None:

@@ -58,9 +58,9 @@ def in_affinity(view: Columns, role: Role) -> Bools:
 
 def refusal(node: Node, role: Role) -> str | None:
     """Return why the node refuses the role, or None if it admits the role."""
-    by = profile_refusal(node, role)
-    if by is not None:
-        return by
+    profile_reason = profile_refusal(node, role)
+    if profile_reason is not None:
+        return profile_reason
     for term in role.rules.required:
         if not matches(term, node):
             return selector_text(term)
@@ -205,15 +205,15 @@ class _Common(Mapping[str, str]):
     """The nodes that all of these maps refuse: node → its reason in the first map."""
 
     first_map: Mapping[str, str]
-    others: tuple[Mapping[str, str], ...]
+    other_maps: tuple[Mapping[str, str], ...]
 
     def __getitem__(self, node: str) -> str:
-        if all(node in refusing for refusing in self.others):
+        if all(node in refusing for refusing in self.other_maps):
             return self.first_map[node]
         raise KeyError(node)
 
     def __iter__(self) -> Iterator[str]:
-        return (node for node in self.first_map if all(node in refusing for refusing in self.others))
+        return (node for node in self.first_map if all(node in refusing for refusing in self.other_maps))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -224,5 +224,5 @@ def common(refused: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
 
     The maps are not copied.
     """
-    first, *more = refused
-    return _Common(first, tuple(more)) if more else first
+    first, *other_maps = refused
+    return _Common(first, tuple(other_maps)) if other_maps else first

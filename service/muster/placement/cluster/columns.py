@@ -199,7 +199,7 @@ class Columns:
     promised: Bools
     shape: Codes
     shapes: tuple[Shape, ...]
-    wide: Codes
+    wide_codes: Codes
     wide_names: tuple[str, ...]
     profile: Codes
     profiles: tuple[Profile, ...]
@@ -217,7 +217,7 @@ class Columns:
     """
     rails: Ints
     """[GPU index, row] int64: the network rail of the GPU (`Node.rail_by_gpu`) as a bit; 0 if not known."""
-    others: dict[str, Ints]
+    other_amounts: dict[str, Ints]
     """Free amounts of further resources by name, [row] int64. A resource is read when `free` is first called
     for it.
     """
@@ -259,10 +259,10 @@ class Columns:
         cpu and memory.
         """
         line = LINE_OF.get(name)
-        column: Ints | None = self.others.get(name) if line is None else self.amounts[line]
+        column: Ints | None = self.other_amounts.get(name) if line is None else self.amounts[line]
         if column is None:
             amounts = (_cut(state.free.other(name)) for state in self.states)
-            column = self.others[name] = fixed(np.fromiter(amounts, np.int64, len(self.states)))
+            column = self.other_amounts[name] = fixed(np.fromiter(amounts, np.int64, len(self.states)))
         return column
 
     gpu_total = _ColumnProperty("totals", 6)
@@ -294,13 +294,15 @@ class Columns:
             domains = self._domains[scope] = by_path(self, scope)
         return domains
 
-    def named(self, scope: str) -> Domains:
+    def label_names(self, scope: str) -> Domains:
         """Return the names that labels give to the parts of a scope, as `part_of` reads them.
 
         Equal names may be several domains: `part` tells them apart.
         """
         return (
-            Domains(self.wide, self.wide_names) if scope == Scope.NVLINK_DOMAIN else self._read(True, scope)
+            Domains(self.wide_codes, self.wide_names)
+            if scope == Scope.NVLINK_DOMAIN
+            else self._read(True, scope)
         )
 
     def label(self, key: str) -> Domains:
@@ -357,11 +359,16 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         last.shape, last.shapes, source, step.reshaped, [place.shape for place in new], None
     )
     gpu_memory = _memory_with(last.gpu_memory, source, step.rows, states, shapes)
-    wide, wide_names = coded(
-        last.wide, last.wide_names, source, step.reshaped, [place.wide or None for place in new], natural
+    wide_codes, wide_names = coded(
+        last.wide_codes,
+        last.wide_names,
+        source,
+        step.reshaped,
+        [place.wide_domain or None for place in new],
+        natural,
     )
 
-    readings, domains, places = _reused(last, step, snapshot, wide)
+    readings, domains, places = _reused(last, step, snapshot, wide_codes)
     return Columns(
         snapshot=snapshot,
         nodes=nodes,
@@ -369,7 +376,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         promised=promised,
         shape=shape,
         shapes=shapes,
-        wide=wide,
+        wide_codes=wide_codes,
         wide_names=wide_names,
         profile=profile,
         profiles=profiles,
@@ -377,7 +384,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
         totals=totals,
         gpu_memory=gpu_memory,
         rails=rails,
-        others={},
+        other_amounts={},
         _order=order,
         _readings=readings,
         _domains=domains,
@@ -386,11 +393,11 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
 
 
 def _reused(
-    last: Columns, step: Changes, snapshot: Snapshot, wide: Codes
+    last: Columns, step: Changes, snapshot: Snapshot, wide_codes: Codes
 ) -> tuple[dict[tuple[bool, str], Domains], dict[str, Domains], dict[str, Place]]:
     """Return the readings, domains and places of `last` that are valid for the snapshot too.
 
-    `wide` [row] is the snapshot's column: the same array as in `last` if no entry changed.
+    `wide_codes` [row] is the snapshot's column: the same array as in `last` if no entry changed.
     """
     levels, new_nodes = snapshot.levels, [step.order.states[row].node for row in step.renewed]
     readings, domains, places = last._readings, last._domains, last._places
@@ -402,7 +409,10 @@ def _reused(
             for key, parts in readings.copy().items()
         }
     if readings is not last._readings or snapshot.naming != last.snapshot.naming:
-        same_labels = (levels, snapshot.naming) == (last.levels, last.snapshot.naming) and wide is last.wide
+        same_labels = (levels, snapshot.naming) == (
+            last.levels,
+            last.snapshot.naming,
+        ) and wide_codes is last.wide_codes
         same_labels = same_labels and all(parts is last._readings[key] for key, parts in readings.items())
         domains = domains.copy() if same_labels else {}
     if step.source is not None:
@@ -465,20 +475,20 @@ def _memory_with(
     shapes: Sequence[Shape],
 ) -> Ints:
     """Return `Columns.gpu_memory` with these rows set. The shapes decide how many lines it has."""
-    lines = max((len(shape.memory) for shape in shapes), default=0)
-    if lines != len(old):
-        resized = np.zeros((lines, old.shape[1]), np.int64)
-        resized[: min(len(old), lines)] = old[:lines]
+    gpu_count = max((len(shape.memory) for shape in shapes), default=0)
+    if gpu_count != len(old):
+        resized = np.zeros((gpu_count, old.shape[1]), np.int64)
+        resized[: min(len(old), gpu_count)] = old[:gpu_count]
         old = fixed(resized)
-    if not lines:
+    if not gpu_count:
         rows = ()
-    return with_rows(old, source, rows, [memory_of(states[row], lines) for row in rows])
+    return with_rows(old, source, rows, [memory_of(states[row], gpu_count) for row in rows])
 
 
-def memory_of(state: NodeState, lines: int) -> tuple[int, ...]:
+def memory_of(state: NodeState, gpu_count: int) -> tuple[int, ...]:
     """Return one node's values for the lines of `Columns.gpu_memory`."""
-    line = [_cut(line) for line in state.free_memory[:lines]]
-    return (*line, *(0,) * (lines - len(line)))
+    line = [_cut(line) for line in state.free_memory[:gpu_count]]
+    return (*line, *(0,) * (gpu_count - len(line)))
 
 
 def _nothing() -> Columns:
@@ -491,7 +501,7 @@ def _nothing() -> Columns:
         promised=fixed(np.zeros(0, np.bool_)),
         shape=no_code,
         shapes=(),
-        wide=no_code,
+        wide_codes=no_code,
         wide_names=(),
         profile=no_code,
         profiles=(),
@@ -499,7 +509,7 @@ def _nothing() -> Columns:
         totals=fixed(np.zeros((7, 0), np.int64)),
         gpu_memory=fixed(np.zeros((0, 0), np.int64)),
         rails=fixed(np.zeros((BOARD_GPUS, 0), np.int64)),
-        others={},
+        other_amounts={},
         _order=Order((), (), [], []),
         _readings={},
         _domains={},

@@ -146,12 +146,12 @@ def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
     A role with fewer subrequests than others has its last one. If all subrequests ask for the same number of
     GPUs, the last variant lets each node use a subrequest of its own (`_any_subrequest_per_node`).
     """
-    most = max(len(role.subrequests) for role in request.roles)
-    if not most:
+    max_subrequests = max(len(role.subrequests) for role in request.roles)
+    if not max_subrequests:
         yield request
         return
     tried = list[Request]()
-    for rank in range(most):
+    for rank in range(max_subrequests):
         variant = _with(
             request, [_with_subrequest(role, _subrequest_at(role, rank)) for role in request.roles]
         )
@@ -266,8 +266,10 @@ def groups_of(node: Node, attributes: tuple[str, ...]) -> tuple[int, ...]:
         # Only these can lie in the result. All products would be as many as masks to the power of attributes.
         parts = (group & mask for group in groups for mask in masks)
         groups = [part for part in parts if part.bit_count() > 1]
-    alone = everything & ~sum(groups)
-    groups += [1 << gpu for gpu in range(node.topology.gpu_count) if alone >> gpu & 1] if groups else []
+    ungrouped_gpus = everything & ~sum(groups)
+    groups += (
+        [1 << gpu for gpu in range(node.topology.gpu_count) if ungrouped_gpus >> gpu & 1] if groups else []
+    )
     return tuple(sorted(groups, key=lambda mask: mask & -mask))
 
 

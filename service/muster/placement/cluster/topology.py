@@ -193,8 +193,8 @@ class Topology:
 
     def nvlink_domains(self, row: int) -> tuple[tuple[str, int], ...]:
         """Return the NVLink domains of the node with the masks of its GPUs, whether promised or not."""
-        place, wide = self._view.place(row), self.part(row, Scope.NVLINK_DOMAIN)
-        return ((wide, place.all_gpus),) if wide else place.own_domains
+        place, wide_domain = self._view.place(row), self.part(row, Scope.NVLINK_DOMAIN)
+        return ((wide_domain, place.all_gpus),) if wide_domain else place.own_domains
 
     def touched(self, row: int, mask: int) -> set[str]:
         """Return the names of the NVLink domains that these GPUs lie in.
@@ -216,9 +216,9 @@ class Topology:
 
         A label may name the domain. Otherwise the node has one NVLink domain of its own, or several.
         """
-        view, wide = self._view, self.index(Scope.NVLINK_DOMAIN)
-        alone = np.array([len(shape.domains) == 1 for shape in view.shapes], bool)[view.shape]
-        return np.where(alone & (wide < 0), own_part_if_none(wide), wide)
+        view, wide_domain = self._view, self.index(Scope.NVLINK_DOMAIN)
+        has_one_domain = np.array([len(shape.domains) == 1 for shape in view.shapes], bool)[view.shape]
+        return np.where(has_one_domain & (wide_domain < 0), own_part_if_none(wide_domain), wide_domain)
 
     def regions(self, scope: str | None) -> Ints:
         """Return [row] int64: the region in which a gang with this required scope could lie.
@@ -242,28 +242,28 @@ def own_part_if_none(index: Ints) -> Ints:
 def by_path(view: Columns, scope: str) -> Domains:
     """Return the domains of a scope that labels give. Wider domains tell domains of one name apart."""
     hierarchy = Hierarchy.of(scope, view.levels, view.snapshot.naming)
-    named, *around = (view.named(level.scope) for level in hierarchy.levels)
+    own_domains, *wider_domains = (view.label_names(level.scope) for level in hierarchy.levels)
     ended = _ends(view, hierarchy, 0)
     codes_around: list[Ints] = []
-    for i, domains in enumerate(around, start=1):
+    for i, domains in enumerate(wider_domains, start=1):
         codes_around.append(np.where(ended, NONE, domains.codes))
         ended |= _ends(view, hierarchy, i)
-    if not any(_several(named.codes, codes) for codes in codes_around):
-        return named
-    rows = np.flatnonzero(named.codes >= 0).tolist()
-    texts = [(*domains.names, "") for domains in (named, *around)]
-    lines = [named.codes[rows].tolist(), *(codes[rows].tolist() for codes in codes_around)]
-    names_by_row = ([text[code] for code in line] for text, line in zip(texts, lines, strict=True))
+    if not any(_several(own_domains.codes, codes) for codes in codes_around):
+        return own_domains
+    rows = np.flatnonzero(own_domains.codes >= 0).tolist()
+    texts = [(*domains.names, "") for domains in (own_domains, *wider_domains)]
+    codes_by_level = [own_domains.codes[rows].tolist(), *(codes[rows].tolist() for codes in codes_around)]
+    names_by_row = ([text[code] for code in line] for text, line in zip(texts, codes_by_level, strict=True))
     paths = list(zip(*names_by_row, strict=True))
     names = hierarchy.names(set(paths))
-    blank = np.full(len(named.codes), NONE, np.int32)
+    blank = np.full(len(own_domains.codes), NONE, np.int32)
     return Domains(*coded(blank, (), None, rows, [names[path] for path in paths], natural))
 
 
-def _ends(view: Columns, hierarchy: Hierarchy, at: int) -> Bools:
+def _ends(view: Columns, hierarchy: Hierarchy, level_index: int) -> Bools:
     """Return [row] bool: whether the node's path ends at this level, because the name there is unique."""
-    level = hierarchy.levels[at]
-    has_name = view.named(level.scope).codes >= 0
+    level = hierarchy.levels[level_index]
+    has_name = view.label_names(level.scope).codes >= 0
     if level.scope in hierarchy.unique:
         return np.asarray(has_name)
     for label in level.labels:
@@ -293,7 +293,7 @@ class Place:
     name: str
     state: NodeState
     shape: Shape
-    wide: str
+    wide_domain: str
     promised: bool
 
     @property
@@ -312,12 +312,12 @@ def place_of(state: NodeState) -> Place:
     node = state.node
     count = node.topology.gpu_count
     everything = (1 << count) - 1
-    wide = part_of(node, NVLINK.scope, (NVLINK,)) if count else ""
-    topology, masks = node.topology, (everything,) if wide else node.topology.islands
-    fabric = bool(wide) or node.topology.has_fabric
+    wide_domain = part_of(node, NVLINK.scope, (NVLINK,)) if count else ""
+    topology, masks = node.topology, (everything,) if wide_domain else node.topology.islands
+    fabric = bool(wide_domain) or node.topology.has_fabric
     pools = masks if fabric and not state.unindexed_gpus else (everything,)
     if topology.groups:
-        wide, masks = "", topology.groups
+        wide_domain, masks = "", topology.groups
     promised = not state.unindexed_gpus or len(masks) == 1
     if state.unindexed_gpus:
         # It is unknown which GPUs are free, so neither links nor domains smaller than the node can be
@@ -328,7 +328,7 @@ def place_of(state: NodeState) -> Place:
     if node.gpu_memory and not node.gpu_resources:
         pools = ()
     shape = Shape(topology, masks, pools, state.unindexed_gpus, node.gpu_memory, node.spread)
-    return Place(node.name, state, shape, wide, promised)
+    return Place(node.name, state, shape, wide_domain, promised)
 
 
 def narrow_to_wide(levels: tuple[Level, ...], scopes: Iterable[str]) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ def emptied(view: Columns, request: Request) -> Columns:
         shape=shape,
         shapes=shapes,
         promised=promised,
-        others={},
+        other_amounts={},
         _places={},
     )
 
@@ -141,16 +141,18 @@ def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns
     free = view.amounts.copy()
     for resource in LINES.keys() & set(resources):
         free[LINES[resource]] = empty.amounts[LINES[resource]]
-    other_amounts = {name: (empty if name in resources else view).free(name) for name in view.others}
+    other_amounts = {name: (empty if name in resources else view).free(name) for name in view.other_amounts}
     memory = (empty if GPU_MEMORY in resources else view).gpu_memory
-    return replace(empty if GPU in resources else view, amounts=free, gpu_memory=memory, others=other_amounts)
+    return replace(
+        empty if GPU in resources else view, amounts=free, gpu_memory=memory, other_amounts=other_amounts
+    )
 
 
 def _all_memory(view: Columns) -> Ints:
-    lines = len(view.gpu_memory)
-    of_shape = np.zeros((lines, len(view.shapes)), np.int64)
+    gpu_count = len(view.gpu_memory)
+    of_shape = np.zeros((gpu_count, len(view.shapes)), np.int64)
     for i, shape in enumerate(view.shapes):
-        of_shape[: len(shape.memory), i] = shape.memory[:lines]
+        of_shape[: len(shape.memory), i] = shape.memory[:gpu_count]
     return values_in(of_shape[:, view.shape], view.totals[0])
 
 

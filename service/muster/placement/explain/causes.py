@@ -144,8 +144,10 @@ def _with_members(instance: Instance, members: Mapping[str, int]) -> Instance:
     """Return the instance for a gang of only these members by role. All of them must fit."""
     request = instance.request
     roles = tuple(first_by_rank(role, members[role.name]) for role in request.roles)
-    alone = replace(request, roles=roles, quorum=None)
-    return instance_with(instance.columns, replace(alone, min_member=alone.size), instance.admitted)
+    smaller_request = replace(request, roles=roles, quorum=None)
+    return instance_with(
+        instance.columns, replace(smaller_request, min_member=smaller_request.size), instance.admitted
+    )
 
 
 def _members_missing(quorum: Quorum, waiting: Mapping[str, int]) -> Iterator[MembersMissing]:
@@ -215,7 +217,7 @@ def _fits_with_all(cluster: ClusterView, limits: Limits) -> bool:
     roles = tuple(replace(role, matching={}) for role in cluster.request.roles)
     all_gpus = replace(cluster, request=replace(cluster.request, roles=roles))
     assumptions = Assumptions(instance_of(all_gpus, limits.excluded), limits.excluded)
-    return Oracle(Budget(limits)).enough(assumptions.world(assumptions.all)) is not False
+    return Oracle(Budget(limits)).target_fits(assumptions.world(assumptions.all)) is not False
 
 
 RULES: tuple[AssumptionKind | Constraint, ...] = (AssumptionKind.SCOPE, AssumptionKind.RUNNING, *CONSTRAINTS)
@@ -239,31 +241,31 @@ def shortage(conflict: Conflict) -> Cause | None:
     if not len(rows) and len(world.view.names):
         return None
     request = conflict.assumptions.request
-    whole = emptied(world.view, replace(request, running=())) if request.running else world.view
-    if conflict.even_empty and (cause := _too_large(conflict, replace(world, view=whole), rows)):
+    empty_view = emptied(world.view, replace(request, running=())) if request.running else world.view
+    if conflict.even_empty and (cause := _too_large(conflict, replace(world, view=empty_view), rows)):
         return cause
     # Members that fit one by one may still break a rule, so then they are not counted.
     fit = None if request.required_scope or any(constraints_of(request)) else conflict.oracle.members(world)
-    short, *more = _limits(conflict, world, rows)
-    free = {resource: _sum(free_of(world.view, resource)[rows]) for resource in (short, *more)}
-    if more:
-        apart = tuple((_name_of(conflict, resource), amount) for resource, amount in free.items())
-        return FreeApart(conflict.name, apart, fit, world.target, conflict.even_empty)
+    short, *also_short = _limits(conflict, world, rows)
+    free = {resource: _sum(free_of(world.view, resource)[rows]) for resource in (short, *also_short)}
+    if also_short:
+        free_amounts = tuple((_name_of(conflict, resource), amount) for resource, amount in free.items())
+        return FreeApart(conflict.name, free_amounts, fit, world.target, conflict.even_empty)
     if conflict.even_empty:
-        return _cluster_too_small(conflict, world, whole, rows, short, fit)
+        return _cluster_too_small(conflict, world, empty_view, rows, short, fit)
     name, demand = _name_of(conflict, short), _demand(world, short)
     numbers = (conflict.name, name, free[short], demand, fit, world.target)
     elsewhere, largest = _sum(np.delete(free_of(world.view, short), rows)), _largest(world.view, rows, short)
-    enough = free[short] >= demand
-    return FreeInPieces(*numbers, *largest, elsewhere) if enough else NotEnoughFree(*numbers, elsewhere)
+    is_enough = free[short] >= demand
+    return FreeInPieces(*numbers, *largest, elsewhere) if is_enough else NotEnoughFree(*numbers, elsewhere)
 
 
 def _cluster_too_small(
-    conflict: Conflict, world: World, whole: Columns, rows: Ints, resource: str, fit: int | None
+    conflict: Conflict, world: World, empty_view: Columns, rows: Ints, resource: str, fit: int | None
 ) -> ClusterTooSmall:
     """Return the cause that the cluster has too little of a resource, even without other pods.
 
-    Existing members take the resource too, so they are counted among the members. `whole` is the cluster
+    Existing members take the resource too, so they are counted among the members. `empty_view` is the cluster
     without existing members.
     """
     request = conflict.assumptions.request
@@ -274,11 +276,11 @@ def _cluster_too_small(
     return ClusterTooSmall(
         roles,
         _name_of(conflict, resource),
-        _sum(free_of(whole, resource)[rows]),
+        _sum(free_of(empty_view, resource)[rows]),
         demand,
         fit if fit is None else fit + len(running),
         world.target + len(running),
-        *_largest(whole, rows, resource),
+        *_largest(empty_view, rows, resource),
         conflict.nobody_admits,
     )
 
@@ -317,12 +319,12 @@ def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
     in_use = {obstacle.subject for obstacle in conflict.obstacles_of(AssumptionKind.IN_USE)}
     resources.sort(key=lambda resource: resource not in in_use)
     shares = {resource: _share_covered(conflict, world, rows, resource) for resource in resources}
-    alone = [resource for resource in resources if shares[resource] < 1]
-    if alone:
-        return [min(alone, key=lambda resource: (resource not in in_use, shares[resource]))]
+    short_resources = [resource for resource in resources if shares[resource] < 1]
+    if short_resources:
+        return [min(short_resources, key=lambda resource: (resource not in in_use, shares[resource]))]
 
     def forbids(subset: frozenset[str]) -> bool:
-        return conflict.oracle.enough(_asking_only(world, subset)) is False
+        return conflict.oracle.target_fits(_asking_only(world, subset)) is False
 
     short = irreducible([(resource,) for resource in reversed(resources)], forbids)
     return [resource for resource in resources if resource in short]
@@ -464,8 +466,8 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
     for role in conflict.conflicting_roles if missing.any() else ():
         if not role.gpus:
             continue
-        more = (view.free_count + missing) // role.gpus > view.free_count // role.gpus
-        rows = np.flatnonzero(more & ~_refusing_nodes(conflict, role))
+        holds_more = (view.free_count + missing) // role.gpus > view.free_count // role.gpus
+        rows = np.flatnonzero(holds_more & ~_refusing_nodes(conflict, role))
         if len(rows):
             on_offer = int((view.gpu_total[rows] - broken[rows]).sum())
             gpus, names = on_offer + int(missing[rows].sum()), tuple(view.names[row] for row in rows[:LISTED])

@@ -26,7 +26,7 @@ class Oracle:
         self.budget = budget
         self._fits: dict[tuple[World, int | None], Fit] = {}
 
-    def enough(self, world: World) -> bool | None:
+    def target_fits(self, world: World) -> bool | None:
         """Return whether `world.target` members fit; None if that was not decided."""
         if not world.target:
             return True
@@ -139,7 +139,7 @@ def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Confl
     """
 
     def forbids(subset: Collection[Assumption]) -> bool:
-        return oracle.enough(assumptions.world(subset)) is False
+        return oracle.target_fits(assumptions.world(subset)) is False
 
     if not proven and not forbids(assumptions.all):
         return None

@@ -48,7 +48,8 @@ class _Findings(RefusalFacts):
 
     def works(self, request: Request) -> bool:
         return (
-            self.conflict.oracle.enough(replace(self.conflict.with_all_assumptions, request=request)) is True
+            self.conflict.oracle.target_fits(replace(self.conflict.with_all_assumptions, request=request))
+            is True
         )
 
     def admitting(self, role: Role) -> list[str]:
@@ -118,8 +119,8 @@ class _Findings(RefusalFacts):
         return self._nowhere(scope, self.conflict.part_of_gang)
 
     def best_part(self, role: Role, scope: str) -> tuple[str, int | None, int]:
-        alone = replace(self.conflict, roles=frozenset((Assumption(AssumptionKind.ROLE, role.name),)))
-        existing, world = self.existing(role.name), alone.world().within(scope)
+        role_conflict = replace(self.conflict, roles=frozenset((Assumption(AssumptionKind.ROLE, role.name),)))
+        existing, world = self.existing(role.name), role_conflict.world().within(scope)
         running = tuple(member for member in world.request.running if member.role == role.name)
         world = replace(world, request=replace(world.request, running=running))
         fit = self.conflict.oracle.largest_fit(world)
@@ -149,16 +150,18 @@ class _Findings(RefusalFacts):
         existing = {member.running: member for member in self.existing(role.name)}
         if not existing:
             return
-        alone = replace(self.request, roles=(replace(role, required_scope=None),), running=tuple(existing))
-        blocks = blocks_of(alone)
+        role_request = replace(
+            self.request, roles=(replace(role, required_scope=None),), running=tuple(existing)
+        )
+        blocks = blocks_of(role_request)
         segments = []
-        for together in blocks.together:
-            if together.running:
-                members = [existing[running] for running in together.running]
-                part = self._where_they_run(together.scope, members)
-                missing = sum(len(blocks.roles[block].members) for block in together.blocks)
-                short = missing - self._room(role, together.scope, part)
-                segments.append((short, RunningElsewhere(together.scope, part, len(members))))
+        for block_group in blocks.together:
+            if block_group.running:
+                members = [existing[running] for running in block_group.running]
+                part = self._where_they_run(block_group.scope, members)
+                missing = sum(len(blocks.roles[block].members) for block in block_group.blocks)
+                short = missing - self._room(role, block_group.scope, part)
+                segments.append((short, RunningElsewhere(block_group.scope, part, len(members))))
         segments.sort(key=lambda segment: segment[0] <= 0)
         yield from (cause for _, cause in segments[:1])
 
@@ -206,8 +209,8 @@ def _most_free(world: World, scope: str) -> str:
     """
     view, hosts = world.view, world.admitting
     has_slices = any(role.slice for role in world.request.roles)
-    whole = GPU if any(role.gpus for role in world.request.roles) else CPU
-    free = np.maximum(0, free_of(view, GPU_MEMORY if has_slices else whole))
+    unsliced_resource = GPU if any(role.gpus for role in world.request.roles) else CPU
+    free = np.maximum(0, free_of(view, GPU_MEMORY if has_slices else unsliced_resource))
     if scope in INSIDE:
         rows = np.flatnonzero(hosts & _promised_rows(view, scope))
         return _most_free_inside(view, scope, rows.tolist(), has_slices)
@@ -223,7 +226,7 @@ def _most_free_inside(view: Columns, scope: str, rows: list[int], has_slices: bo
 
     Equal nodes are looked at once. The nodes of a wide domain are not added up.
     """
-    most, most_free, kinds = -1, "", set[tuple[int, ...]]()
+    most_units, most_free, kinds = -1, "", set[tuple[int, ...]]()
     for row in rows:
         free = (
             view.gpu_memory[:, row].tolist() if has_slices else [*np.binary_repr(view.free_gpus[row])[::-1]]
@@ -233,9 +236,9 @@ def _most_free_inside(view: Columns, scope: str, rows: list[int], has_slices: bo
             continue
         kinds.add(kind)
         for part, mask in view.topology.parts(row, scope):
-            inside = sum(amount for gpu, amount in enumerate(kind[1:]) if mask >> gpu & 1)
-            if inside > most:
-                most, most_free = inside, part
+            free_units = sum(amount for gpu, amount in enumerate(kind[1:]) if mask >> gpu & 1)
+            if free_units > most_units:
+                most_units, most_free = free_units, part
     return most_free
 
 

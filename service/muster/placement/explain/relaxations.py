@@ -75,8 +75,8 @@ def _on_whole_gpus(conflict: Conflict) -> Conflict:
 
 
 def _links_gpus(request: Request, role: Role) -> bool:
-    inside = request.required_scope in INSIDE or role.required_scope in INSIDE
-    return role.gpus > 1 or (role.gpus == 1 and inside)
+    is_inside_node = request.required_scope in INSIDE or role.required_scope in INSIDE
+    return role.gpus > 1 or (role.gpus == 1 and is_inside_node)
 
 
 def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
@@ -107,7 +107,7 @@ def _admitting(conflict: Conflict) -> Iterator[Relaxation]:
         if is_state(taint) or not (taint or reason.startswith(SELECTORS)):
             continue
         world = assumptions.world(assumptions.all - {obstacle})
-        if conflict.oracle.enough(world) is True:
+        if conflict.oracle.target_fits(world) is True:
             rows = world.admitted[role] & ~conflict.with_all_assumptions.admitted[role]
             nodes = int(np.count_nonzero(rows & (world.room[role] > 0)))
             yield Tolerate(role, taint, nodes) if taint else DropSelector(role, reason, nodes)
@@ -120,7 +120,7 @@ def _wider(conflict: Conflict, findings: RefusalFacts) -> Iterator[Relaxation]:
         return
     for wider in findings.wider(scope):
         world = conflict.with_all_assumptions.within(wider)
-        if conflict.oracle.enough(world) is True:
+        if conflict.oracle.target_fits(world) is True:
             yield WiderScope(scope, wider or "", conflict.oracle.up_to_target(world).part, world.target)
             return
 
@@ -146,13 +146,17 @@ def _uncordon(conflict: Conflict) -> Uncordon | None:
         return None
     world, oracle = conflict.with_all_assumptions, conflict.oracle
     open_world = conflict.assumptions.world(conflict.assumptions.all - cordons)
-    if oracle.enough(open_world) is not True:
+    if oracle.target_fits(open_world) is not True:
         return None
     rows = _most_useful_first(world, open_world)
     if not rows:
         return None
-    alike = len(world.request.roles) == 1 and not binds_members(world.request)
-    fewest = _fewest(rows, alike, lambda nodes: oracle.enough(_with_open(world, open_world, nodes)) is True)
+    are_members_alike = len(world.request.roles) == 1 and not binds_members(world.request)
+    fewest = _fewest(
+        rows,
+        are_members_alike,
+        lambda nodes: oracle.target_fits(_with_open(world, open_world, nodes)) is True,
+    )
     return Uncordon(tuple(sorted(world.view.names[row] for row in fewest)))
 
 
@@ -166,12 +170,12 @@ def _with_open(world: World, open_world: World, rows: Sequence[int]) -> World:
     return replace(world, admitted=admitting)
 
 
-def _fewest(parts: Sequence[Sequence[int]], alike: bool, works: Works) -> Sequence[int]:
+def _fewest(parts: Sequence[Sequence[int]], are_members_alike: bool, works: Works) -> Sequence[int]:
     """Return a small set of rows that works, found in a bounded number of tries. No row of the set can be
     left out.
 
-    `alike` is whether all members are alike and no rule binds them. Then the shortest prefix of the rows that
-    works has the fewest rows.
+    `are_members_alike` is whether all members are alike and no rule binds them. Then the shortest prefix of
+    the rows that works has the fewest rows.
     """
     all_rows = [row for part in parts for row in part]
     for row in all_rows[:TRIED_ALONE]:
@@ -181,7 +185,7 @@ def _fewest(parts: Sequence[Sequence[int]], alike: bool, works: Works) -> Sequen
     fewest = (
         min(in_parts, key=lambda rows: len(rows) or len(all_rows)) or _prefix(all_rows, works) or all_rows
     )
-    if alike or len(fewest) > MAX_REDUCED:
+    if are_members_alike or len(fewest) > MAX_REDUCED:
         return fewest
     return sorted(irreducible([tuple(reversed(fewest))], lambda rows: works(sorted(rows))))
 
@@ -209,12 +213,14 @@ def _most_useful_first(world: World, open_world: World) -> list[list[int]]:
     missing = world.target - np.bincount(part[in_part], current_room[in_part])
     by_part: list[tuple[int, list[int]]] = []
     for code in np.unique(part[rows]).tolist():
-        inside = rows[part[rows] == code]
-        inside = inside[np.argsort(current_room[inside] - opened_room[inside], kind="stable")]
-        nodes = int(np.searchsorted(np.cumsum((opened_room - current_room)[inside]), missing[code])) + 1
-        by_part.append((nodes if nodes <= len(inside) else len(opened_room), inside.tolist()))
+        rows_of_part = rows[part[rows] == code]
+        rows_of_part = rows_of_part[
+            np.argsort(current_room[rows_of_part] - opened_room[rows_of_part], kind="stable")
+        ]
+        nodes = int(np.searchsorted(np.cumsum((opened_room - current_room)[rows_of_part]), missing[code])) + 1
+        by_part.append((nodes if nodes <= len(rows_of_part) else len(opened_room), rows_of_part.tolist()))
     by_part.sort(key=lambda nodes_and_rows: nodes_and_rows[0])
-    return [inside for _, inside in by_part]
+    return [rows_of_part for _, rows_of_part in by_part]
 
 
 def _room(world: World) -> Ints:
@@ -252,21 +258,21 @@ def more_free(conflict: Conflict) -> MoreFree | None:
 
     The result is None if free GPUs alone do not help.
     """
-    (role, *more), assumptions = conflict.conflicting_roles, conflict.assumptions
+    (role, *other_roles), assumptions = conflict.conflicting_roles, conflict.assumptions
     resource = GPU_MEMORY if role.slice else GPU
     others_keep = Assumption(AssumptionKind.IN_USE, subject=resource)
-    if more or not (role.slice or role.gpus) or others_keep not in conflict.obstacles:
+    if other_roles or not (role.slice or role.gpus) or others_keep not in conflict.obstacles:
         return None
     search = _Search(conflict.world(), assumptions.world(assumptions.all - {others_keep}).view, role)
-    inside = search.world.request.required_scope in INSIDE
-    ways = (search.inside_node() if inside else None, search.across_nodes())
-    release = min(filter(None, ways), key=lambda release: release.total, default=None)
+    is_inside_node = search.world.request.required_scope in INSIDE
+    releases = (search.inside_node() if is_inside_node else None, search.across_nodes())
+    release = min(filter(None, releases), key=lambda release: release.total, default=None)
     if release is None:
         return None
     gang = conflict.with_all_assumptions
     view = search.with_free(gang.view, release)
     room = {role.name: room_of(view, role) for role in gang.request.roles}
-    if conflict.oracle.enough(replace(gang, view=view, room=room)) is not True:
+    if conflict.oracle.target_fits(replace(gang, view=view, room=room)) is not True:
         return None
     nodes = tuple((view.names[row], int(units.sum())) for row, units in sorted(release.units.items()))
     return MoreFree(GPU_MEMORY if role.slice else role.gpu_resource, release.total, nodes)
@@ -306,11 +312,11 @@ class _Search:
         view, empty = self.world.view, self.empty
         if not self.role.slice:
             free_now, free_if_empty = (
-                np.maximum(0, gpu_counts(of.free_gpus[rows] & mask) - of.unindexed[rows])
-                for of in (view, empty)
+                np.maximum(0, gpu_counts(columns.free_gpus[rows] & mask) - columns.unindexed[rows])
+                for columns in (view, empty)
             )
             return free_now[None], free_if_empty[None]
-        free_now, free_if_empty = (values_in(of.gpu_memory[:, rows], mask) for of in (view, empty))
+        free_now, free_if_empty = (values_in(columns.gpu_memory[:, rows], mask) for columns in (view, empty))
         # If the indices of taken GPUs are unknown, these GPUs must become free, not their memory.
         return free_now, np.where(view.unindexed[rows] == 0, free_if_empty, free_now)
 
@@ -359,22 +365,27 @@ class _Search:
         limit = self.limit
         rows = np.flatnonzero(usable & (limit > room))
         free_now, free_if_empty = self.pools(rows)
-        more = np.minimum(limit[rows], slice_room(free_if_empty, ask)) - room[rows]
-        more = np.clip(more, 0, min(MAX_MORE_MEMBERS, world.target))
-        parts = (missing > 0) & (np.bincount(part[rows], more, len(missing)) >= missing)
+        more_members = np.minimum(limit[rows], slice_room(free_if_empty, ask)) - room[rows]
+        more_members = np.clip(more_members, 0, min(MAX_MORE_MEMBERS, world.target))
+        parts = (missing > 0) & (np.bincount(part[rows], more_members, len(missing)) >= missing)
         if not parts.any():
             return None
         dearest = ask.gpus * ask.units  # a member costs 1 to this many units
         parts &= missing <= missing[parts].min() * dearest
-        at = np.flatnonzero(parts[part[rows]])
-        rows, free_now, free_if_empty, more = rows[at], free_now[:, at], free_if_empty[:, at], more[at]
+        indices = np.flatnonzero(parts[part[rows]])
+        rows, free_now, free_if_empty, more_members = (
+            rows[indices],
+            free_now[:, indices],
+            free_if_empty[:, indices],
+            more_members[indices],
+        )
         price, cost = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
         offering, prices = [rows[:0]], [price[:0]]
-        for members in range(1, 1 + int(more.max())):
+        for members in range(1, 1 + int(more_members.max())):
             before, cost = cost, self.price(free_now, free_if_empty, room[rows] + members)
-            price = np.where(more >= members, np.maximum(price, cost - before), 0)
-            offering.append(rows[more >= members])
-            prices.append(price[more >= members])
+            price = np.where(more_members >= members, np.maximum(price, cost - before), 0)
+            offering.append(rows[more_members >= members])
+            prices.append(price[more_members >= members])
         nodes = _cheapest(np.concatenate(offering), np.concatenate(prices), part, missing.astype(np.int64))
         counts = np.unique(nodes, return_counts=True)
         if len(counts[0]) > MAX_NODES:
@@ -387,14 +398,14 @@ class _Search:
         world, view = self.world, self.world.view
         usable = world.admitted[self.role.name] & view.promised & ~view.topology.in_wide
         usable &= self.limit >= world.target
-        ways: list[tuple[int, int, int]] = []
+        candidates: list[tuple[int, int, int]] = []
         for shape in np.unique(view.shape[usable]).tolist():
             rows = np.flatnonzero(usable & (view.shape == shape))
             for _, mask in view.topology.parts(int(rows[0]), str(world.request.required_scope)):
                 price = self.price(*self.pools(rows, mask), np.full(len(rows), world.target))
-                at = int(price.argmin())
-                ways.append((int(price[at]), int(rows[at]), mask))
-        least, row, mask = min(ways, default=(LARGEST, 0, 0))
+                cheapest_index = int(price.argmin())
+                candidates.append((int(price[cheapest_index]), int(rows[cheapest_index]), mask))
+        least, row, mask = min(candidates, default=(LARGEST, 0, 0))
         return _Release({row: self.units(row, world.target, mask)}, mask) if least < LARGEST else None
 
     def with_free(self, view: Columns, release: _Release) -> Columns:

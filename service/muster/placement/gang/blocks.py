@@ -100,13 +100,16 @@ def _divided(
         yield from _block(cut, role, [entry.member for entry in ranked if entry.new], ())
         return
     size, scope = segments[0].size, segments[0].scope
-    chunks = [ranked[at : at + size] for at in range(0, len(ranked), size)]
-    whole = [len(chunk) == size and all(entry.new for entry in chunk) for chunk in chunks]
-    together = [
-        entry.member for chunk, all_of_it in zip(chunks, whole, strict=True) if all_of_it for entry in chunk
+    chunks = [ranked[begin : begin + size] for begin in range(0, len(ranked), size)]
+    is_full_and_new = [len(chunk) == size and all(entry.new for entry in chunk) for chunk in chunks]
+    chunk_members = [
+        entry.member
+        for chunk, all_of_it in zip(chunks, is_full_and_new, strict=True)
+        if all_of_it
+        for entry in chunk
     ]
-    yield from _block(cut, role, together, segments)
-    for chunk, all_of_it in zip(chunks, whole, strict=True):
+    yield from _block(cut, role, chunk_members, segments)
+    for chunk, all_of_it in zip(chunks, is_full_and_new, strict=True):
         if not all_of_it:
             blocks = tuple(_divided(cut, role, chunk, segments[1:]))
             running = tuple(entry.running for entry in chunk if entry.running is not None)

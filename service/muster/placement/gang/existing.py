@@ -88,8 +88,8 @@ class ExistingMembers:
             if rule.max_members < 0
             else max(0, rule.max_members - len(members_here)),
             domain_most=tuple(
-                max(0, most - members_touching)
-                for most, members_touching in zip(rule.domain_most, touching, strict=False)
+                max(0, max_in_domain - members_touching)
+                for max_in_domain, members_touching in zip(rule.domain_most, touching, strict=False)
             ),
             existing_mask=self.masks[row],
             touched=sum(domain for domain, count in zip(domains, touching, strict=True) if count),
@@ -111,8 +111,8 @@ def common_parts(view: Columns, scope: str, members: Iterable[BoundMember]) -> f
     """Return the parts of a scope that hold all these members; None if there are no members."""
     common: frozenset[str] | None = None
     for member in members:
-        inside = frozenset(parts_holding(view, scope, member))
-        common = inside if common is None else common & inside
+        holding_parts = frozenset(parts_holding(view, scope, member))
+        common = holding_parts if common is None else common & holding_parts
     return common
 
 

@@ -117,8 +117,8 @@ class Instance:
 
     def unusable(self, rows: Ints, counts: Ints) -> Ints:
         """Return [row, packing] the GPUs of these nodes that members without GPUs make unusable."""
-        beside = np.isin(rows, list(self.existing.with_gpus))
-        return unusable_gpus(self.columns, self.roles, rows, counts, beside)
+        has_gang_gpus = np.isin(rows, list(self.existing.with_gpus))
+        return unusable_gpus(self.columns, self.roles, rows, counts, has_gang_gpus)
 
     def unit(self, role: int) -> int:
         """Return a number of members whose multiples satisfy the unit of each node's rule."""
@@ -163,10 +163,10 @@ class Instance:
         room = self.room.copy()
         for name, blocks in self.rules.together:
             part = self.rules.cells[name]
-            inside, count = part >= 0, int(part.max(initial=0)) + 1
+            in_part, count = part >= 0, int(part.max(initial=0)) + 1
             for block in blocks:
-                holds = np.bincount(part[inside], room[block][inside], count) >= need[block]
-                room[block] *= inside & holds[np.maximum(part, 0)]
+                holds = np.bincount(part[in_part], room[block][in_part], count) >= need[block]
+                room[block] *= in_part & holds[np.maximum(part, 0)]
         return replace(self, room=room)
 
     def node_rule(self, row: int) -> tuple[NodeRule | None, Shape, int]:
@@ -279,14 +279,14 @@ def _room_under(rule: NodeRule, shape: Shape, r: int, room: Ints, free: Ints) ->
         return np.asarray(room // step * step)
     members = np.zeros_like(room)
     for room_before, free_mask in {*zip(room.tolist(), free.tolist(), strict=True)}:
-        alone = [
+        packings_alone = [
             tuple(n if block == r else 0 for block in range(len(rule.gpus)))
             for n in range(room_before, 0, -1)
         ]
         domains = searched_domains(rule, shape, free_mask)
-        may_fit = (p for p in alone if allowed(rule, p, domains) is not False)
-        most = next((packing[r] for packing in may_fit), 0)
-        members[(room == room_before) & (free == free_mask)] = most
+        may_fit = (p for p in packings_alone if allowed(rule, p, domains) is not False)
+        max_members = next((packing[r] for packing in may_fit), 0)
+        members[(room == room_before) & (free == free_mask)] = max_members
     return members
 
 
@@ -351,11 +351,11 @@ def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupporte
 def _with_attributes(
     instance: Instance, attributes: tuple[tuple[str, ...], ...], scopes: tuple[str, ...]
 ) -> NotSupported | None:
-    request, (first, *more) = instance.request, map(" and ".join, attributes)
+    request, (first, *other_attributes) = instance.request, map(" and ".join, attributes)
     if instance.sliced:
         return NotSupported("matchAttribute", first)
-    if more:
-        return NotSupported("matchAttribute", more[0], first)
+    if other_attributes:
+        return NotSupported("matchAttribute", other_attributes[0], first)
     rules = [("scope", scope) for scope in (request.required_scope, *scopes) if scope]
     rules += [(rule, scope) for rule, scope, _ in _scopes(request)]
     rule_inside = next((rule for rule in rules if rule[1] == Scope.NVLINK_DOMAIN), None)

@@ -57,18 +57,18 @@ def on_row(
     view: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: NodeRule | None
 ) -> NodeContext:
     """Return the context of a node with these existing members, for the costs of GPU choices."""
-    wide, nvswitch = view.topology.in_wide[row], view.label(NVSWITCH)
-    return NodeContext(costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), row in existing.with_gpus)
+    in_wide, nvswitch = view.topology.in_wide[row], view.label(NVSWITCH)
+    return NodeContext(costs, bool(in_wide), rule, bool(_is_true(nvswitch)[row]), row in existing.with_gpus)
 
 
 def node_kinds(instance: Instance, rows: Ints) -> Ints:
     """Return [property, node] int64. Nodes with equal columns have equal GPUs and costs of GPU choices."""
     view = instance.columns
-    lines: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], instance.rules.in_node[rows]]
-    lines += [view.promised[rows], view.topology.in_wide[rows]]
+    properties: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], instance.rules.in_node[rows]]
+    properties += [view.promised[rows], view.topology.in_wide[rows]]
     if instance.costs:
-        lines += [*view.gpu_memory[:, rows], _is_true(view.label(NVSWITCH))[rows]]
-    return np.stack([line.astype(np.int64) for line in lines])
+        properties += [*view.gpu_memory[:, rows], _is_true(view.label(NVSWITCH))[rows]]
+    return np.stack([line.astype(np.int64) for line in properties])
 
 
 def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
@@ -93,11 +93,11 @@ def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> In
     `counts` is int64, members of these roles: [packing, role], or [row, packing, role] if each node has its
     own packings.
     """
-    at, with_gpus = rows[:, None], np.array([takes_gpus(role) for role in roles])
+    row_column, with_gpus = rows[:, None], np.array([takes_gpus(role) for role in roles])
     total, free = _gpu_shares(view, roles, rows, counts)
     cpu = counts @ np.array([role.resources.cpu_milli for role in roles], np.int64)
-    shares = eighths(free, total) + eighths(view.cpu[at] - cpu, view.cpu_total[at])
-    return shares + opening(view)[at] * (counts[..., with_gpus] > 0).any(axis=-1)
+    shares = eighths(free, total) + eighths(view.cpu[row_column] - cpu, view.cpu_total[row_column])
+    return shares + opening(view)[row_column] * (counts[..., with_gpus] > 0).any(axis=-1)
 
 
 def eighths(free: Ints, total: Ints) -> Ints:
@@ -121,10 +121,10 @@ def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) 
     of_shape = np.array([sum(shape.memory) for shape in view.shapes], np.int64)[view.shape[rows]][:, None]
     serves, asks = of_shape > 0, [ask_of(role) for role in roles]
     units = np.array([ask.units * ask.gpus for ask in asks], np.int64)
-    whole = np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
+    gpus = np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     units_of_gpu = np.where(serves, of_shape // np.maximum(1, total), 1)
     free_units = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
-    return np.where(serves, of_shape, total), free_units - counts @ units - units_of_gpu * (counts @ whole)
+    return np.where(serves, of_shape, total), free_units - counts @ units - units_of_gpu * (counts @ gpus)
 
 
 MIN_STEPS, MAX_STEPS = 16, 64
@@ -145,17 +145,19 @@ def opening(view: Columns) -> Ints:
     """
     open_to_pods = np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile]
     has_gpus = view.gpu_total > 0
-    whole = np.flatnonzero(open_to_pods & has_gpus & (view.free_count == view.gpu_total))
+    free_rows = np.flatnonzero(open_to_pods & has_gpus & (view.free_count == view.gpu_total))
     cost = np.zeros(len(has_gpus), np.int64)
     for scope in (*view.topology.scopes, Scope.NVLINK_DOMAIN):
         domains = view.topology.domains(scope)
-        if len(whole) and domains.names:
+        if len(free_rows) and domains.names:
             domain = 1 + domains.by_row  # 0 stands for no domain
             nodes = np.bincount(domain, has_gpus).astype(np.int64)
-            free = np.bincount(domain[whole], minlength=len(nodes))
+            free = np.bincount(domain[free_rows], minlength=len(nodes))
             free[0] = 0
             largest = max(1, int(nodes[1:].max()))
-            cost[whole] += -(-min(MAX_STEPS, max(MIN_STEPS, largest)) * free[domain[whole]] // largest)
+            cost[free_rows] += -(
+                -min(MAX_STEPS, max(MIN_STEPS, largest)) * free[domain[free_rows]] // largest
+            )
     return cost
 
 
@@ -167,14 +169,16 @@ LARGEST_AMOUNT = 1 << 42
 """Amounts are cut here, so that their products do not overflow."""
 
 
-def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints, beside: Bools) -> Ints:
+def unusable_gpus(
+    view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints, has_gang_gpus: Bools
+) -> Ints:
     """Return [row, packing] int64: the GPUs that these members without GPUs make unusable on these nodes.
 
     Such members take cpu and memory that pods with GPUs need. A GPU's share of a resource is the node's
     amount divided by the node's GPUs. Shares are counted in GPU-thousandths.
 
     `counts` is int64, members of these roles: [packing, role], or [row, packing, role] if each node has its
-    own packings. `beside` [row] bool is whether members of the gang with GPUs run on the node.
+    own packings. `has_gang_gpus` [row] bool is whether members of the gang with GPUs run on the node.
     """
     with_gpus = np.array([takes_gpus(role) for role in roles])
     counts = counts if counts.ndim == 3 else counts[None]
@@ -187,20 +191,20 @@ def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints
         (view.cpu_total, view.cpu, [role.resources.cpu_milli for role in roles], 0),
         (view.memory_total, view.memory, [role.resources.memory_bytes for role in roles], MIB),
     ):
-        whole, free_amount = node_total[rows][:, None] >> unit, free[rows][:, None]
-        scale = np.where(whole > 0, ONE_GPU * total, 0), np.maximum(1, whole)
+        total_amount, free_amount = node_total[rows][:, None] >> unit, free[rows][:, None]
+        scale = np.where(total_amount > 0, ONE_GPU * total, 0), np.maximum(1, total_amount)
         of_theirs = theirs @ np.array(demand, np.int64)
         of_all = of_theirs + idle @ np.array(demand, np.int64)
-        enough = np.where(whole > 0, 0, ONE_GPU * total)
-        before = np.minimum(before, enough + _shares((free_amount - of_theirs) >> unit, scale))
-        after = np.minimum(after, enough + _shares((free_amount - of_all) >> unit, scale))
-        beyond = [
+        gpus_without_limit = np.where(total_amount > 0, 0, ONE_GPU * total)
+        before = np.minimum(before, gpus_without_limit + _shares((free_amount - of_theirs) >> unit, scale))
+        after = np.minimum(after, gpus_without_limit + _shares((free_amount - of_all) >> unit, scale))
+        share_excess = [
             np.maximum(0, _shares(amount >> unit, scale) - ONE_GPU * gpus_taken)
             for amount in (of_all, of_theirs)
         ]
-        excess = np.maximum(excess, beyond[0] - beyond[1])
+        excess = np.maximum(excess, share_excess[0] - share_excess[1])
     lost_now = (before - after + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
-    is_only_user = ~(theirs.any(axis=-1) | beside[:, None])
+    is_only_user = ~(theirs.any(axis=-1) | has_gang_gpus[:, None])
     lost_later = np.where(
         is_only_user, np.maximum(1, -(-excess // ONE_GPU)), (excess + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
     )
@@ -210,5 +214,5 @@ def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints
 
 def _shares(amount: Ints, scale: tuple[Ints, Ints]) -> Ints:
     """Return for how many GPUs, in thousandths, this amount is a full share."""
-    times, whole = scale
-    return np.asarray(np.clip(amount, 0, LARGEST_AMOUNT) * times // whole)
+    times, total_amount = scale
+    return np.asarray(np.clip(amount, 0, LARGEST_AMOUNT) * times // total_amount)

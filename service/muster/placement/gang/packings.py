@@ -150,12 +150,12 @@ def _packed(
     kind if they differ only in the order of their GPUs, or in amounts that no member can use.
     """
     asks = instance.asks
-    units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
+    units, is_whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
     names, demand = _demand_by_resource(instance.roles)
     free_amounts = np.maximum(0, _free(instance, rows, names))
     useful = np.minimum(free_amounts, demand.T @ caps)  # members cannot use more
-    index, first = distinct(np.concatenate([caps, useful, units * 2 + whole]))
-    table = packed(asks, caps[:, first], demand.T, useful[:, first], units[:, first], whole[:, first])
+    index, first = distinct(np.concatenate([caps, useful, units * 2 + is_whole]))
+    table = packed(asks, caps[:, first], demand.T, useful[:, first], units[:, first], is_whole[:, first])
     if table is None:
         return None
     return index, [
@@ -175,9 +175,9 @@ def _gpu_kinds(asks: Asks, need: Sequence[int], memory: Ints, free: Ints) -> tup
     useful = useful * (useful >= min(of_slices, default=0))
     if not whole_gpus(asks, tuple(need)):
         return -np.sort(-useful, axis=0), np.zeros(useful.shape, bool)
-    wide = max(len(memory), int(free.max(initial=0)).bit_length())
-    useful = np.concatenate([useful, np.zeros((wide - len(memory), memory.shape[1]), np.int64)])
-    kinds = -np.sort(-(useful * 2 + (free >> np.arange(wide)[:, None] & 1)), axis=0)
+    gpu_count = max(len(memory), int(free.max(initial=0)).bit_length())
+    useful = np.concatenate([useful, np.zeros((gpu_count - len(memory), memory.shape[1]), np.int64)])
+    kinds = -np.sort(-(useful * 2 + (free >> np.arange(gpu_count)[:, None] & 1)), axis=0)
     return kinds // 2, kinds % 2 > 0
 
 
@@ -190,12 +190,12 @@ def _by_first_fit(
     useful GPUs differ only in their order are checked once.
     """
     index_of, lists = mixed
-    units, whole = _gpu_kinds(asks, need, memory, free)
-    index, first = distinct(np.concatenate([index_of[None], units * 2 + whole]))
+    units, is_whole = _gpu_kinds(asks, need, memory, free)
+    index, first = distinct(np.concatenate([index_of[None], units * 2 + is_whole]))
     fitting_lists = []
     for i in first.tolist():
         packings = lists[int(index_of[i])]
-        gpus = tuple(map(Gpu, units[:, i].tolist(), whole[:, i].tolist()))
+        gpus = tuple(map(Gpu, units[:, i].tolist(), is_whole[:, i].tolist()))
         fitting = [packing for packing in packings.all if first_fit(asks, packing, gpus) is not None]
         if len(fitting) < len(packings.all):
             packings = _listed(fitting, len(asks), complete=False)
@@ -312,7 +312,9 @@ def _packings(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Count
         ]
         packing_set = set(packings)
         largest = [
-            packing for packing in packings if not any(more in packing_set for more in _one_more(packing))
+            packing
+            for packing in packings
+            if not any(larger_packing in packing_set for larger_packing in _one_more(packing))
         ]
     else:
         largest = list(
@@ -361,12 +363,15 @@ def _fill_up(asks: tuple[Counts, ...], caps: Counts, free: Counts, packing: Coun
     ]
     for r, ask in enumerate(asks):
         room = min(
-            (have // amount for have, amount in zip(free_amounts, ask, strict=True) if amount),
+            (free_amount // amount for free_amount, amount in zip(free_amounts, ask, strict=True) if amount),
             default=caps[r],
         )
-        more = min(room, caps[r] - filled[r])
-        filled[r] += more
-        free_amounts = [have - more * amount for have, amount in zip(free_amounts, ask, strict=True)]
+        added_members = min(room, caps[r] - filled[r])
+        filled[r] += added_members
+        free_amounts = [
+            free_amount - added_members * amount
+            for free_amount, amount in zip(free_amounts, ask, strict=True)
+        ]
     return tuple(filled)
 
 
@@ -414,33 +419,35 @@ class Packed:
 
     def largest(self) -> list[Ints]:
         """Return the maximal packings of each kind, [packing, role] int64."""
-        most = self.max_deep
-        alone = most >= 0
-        alone[(0,) * len(self.axes)] &= most[(0,) * len(self.axes)] > 0  # leaves out the empty packing
+        max_deep = self.max_deep
+        is_max = max_deep >= 0
+        is_max[(0,) * len(self.axes)] &= max_deep[(0,) * len(self.axes)] > 0  # leaves out the empty packing
         for axis in range(len(self.axes)):
-            fewer, more = ((slice(None),) * axis + (part,) for part in (slice(0, -1), slice(1, None)))
-            alone[fewer] &= most[fewer] > most[more]
-        *at, kind = np.nonzero(alone)
+            one_fewer, one_more = ((slice(None),) * axis + (part,) for part in (slice(0, -1), slice(1, None)))
+            is_max[one_fewer] &= max_deep[one_fewer] > max_deep[one_more]
+        *role_counts, kind = np.nonzero(is_max)
         order = np.argsort(kind, kind="stable")
         packings = np.zeros((len(order), self.roles + 1), np.int64)
-        for r, counts in zip(self.axes, at, strict=True):
+        for r, counts in zip(self.axes, role_counts, strict=True):
             packings[:, r] = counts[order]
-        packings[:, self.deep] = most[alone][order]
-        return np.split(packings[:, : self.roles], np.searchsorted(kind[order], np.arange(1, most.shape[-1])))
+        packings[:, self.deep] = max_deep[is_max][order]
+        return np.split(
+            packings[:, : self.roles], np.searchsorted(kind[order], np.arange(1, max_deep.shape[-1]))
+        )
 
     def all_of_kind(self, kind: int) -> Ints:
         """Return all packings of one kind except the empty one, [packing, role] int64, sorted."""
-        most = self.max_deep[..., kind]
-        at = np.argwhere(most >= 0)
-        times = most[tuple(at.T)].astype(np.int64) + 1
+        max_deep = self.max_deep[..., kind]
+        role_counts = np.argwhere(max_deep >= 0)
+        times = max_deep[tuple(role_counts.T)].astype(np.int64) + 1
         packings = np.zeros((int(times.sum()), self.roles + 1), np.int64)
-        packings[:, list(self.axes)] = np.repeat(at, times, axis=0)
+        packings[:, list(self.axes)] = np.repeat(role_counts, times, axis=0)
         packings[:, self.deep] = np.arange(len(packings)) - np.repeat(np.cumsum(times) - times, times)
         packings = packings[packings.any(axis=1), : self.roles]
         return packings[np.lexsort(packings.T[::-1])]
 
 
-def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole: Bools) -> Packed | None:
+def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, is_whole: Bools) -> Packed | None:
     """Return the table for these kinds of nodes; None if it would be too large.
 
     A dynamic program goes over the GPUs of the nodes. For each combination of member counts of the other
@@ -449,8 +456,8 @@ def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole
 
     `caps` [role, kind] is how many members of each role alone a node takes. `amounts` [resource, role] is a
     member's request for further resources, and `free` [resource, kind] the free amount on a node. `units`
-    [GPU, kind] is the free memory of each GPU, and `whole` [GPU, kind] bool is whether a member may take the
-    GPU whole.
+    [GPU, kind] is the free memory of each GPU, and `is_whole` [GPU, kind] bool is whether a member may take
+    the GPU whole.
     """
     active = [r for r in range(len(asks)) if caps[r].max(initial=0)]
     single = [r for r in active if asks[r].units and asks[r].gpus == 1]
@@ -466,28 +473,28 @@ def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole
         return None
     chunk = max(1, AT_ONCE // filling.cells)
     parts = [
-        filling.max_deep(units[:, start : start + chunk], whole[:, start : start + chunk])
+        filling.max_deep(units[:, start : start + chunk], is_whole[:, start : start + chunk])
         for start in range(0, kinds, chunk)
     ]
-    most = np.concatenate(parts, axis=-1)
-    _limited(most, axes, deep, caps, amounts, free)
-    return Packed(most, axes, deep, roles)
+    max_deep = np.concatenate(parts, axis=-1)
+    _limited(max_deep, axes, deep, caps, amounts, free)
+    return Packed(max_deep, axes, deep, roles)
 
 
-def _limited(most: Small, axes: Counts, deep: int, caps: Ints, amounts: Ints, free: Ints) -> None:
+def _limited(max_deep: Small, axes: Counts, deep: int, caps: Ints, amounts: Ints, free: Ints) -> None:
     """Cut the table down, in place, to the other limits."""
-    np.minimum(most, caps[deep], out=most, casting="unsafe")
-    at: tuple[Ints, ...] = np.indices(most.shape[:-1], sparse=True)
-    for r, counts in zip(axes, at, strict=True):
-        most[np.broadcast_to(counts[..., None] > caps[r], most.shape)] = NO_ROOM
+    np.minimum(max_deep, caps[deep], out=max_deep, casting="unsafe")
+    role_counts: tuple[Ints, ...] = np.indices(max_deep.shape[:-1], sparse=True)
+    for r, counts in zip(axes, role_counts, strict=True):
+        max_deep[np.broadcast_to(counts[..., None] > caps[r], max_deep.shape)] = NO_ROOM
     for ask, has in zip(amounts, free, strict=True):
         if (ask @ caps <= has).all():
             continue
-        sums = sum((counts * int(ask[r]) for r, counts in zip(axes, at, strict=True)), np.int64(0))
+        sums = sum((counts * int(ask[r]) for r, counts in zip(axes, role_counts, strict=True)), np.int64(0))
         spare = has - np.asarray(sums)[..., None]
-        most[np.broadcast_to(spare < 0, most.shape)] = NO_ROOM
+        max_deep[np.broadcast_to(spare < 0, max_deep.shape)] = NO_ROOM
         if ask[deep]:
-            np.minimum(most, spare // ask[deep], out=most, where=spare >= 0, casting="unsafe")
+            np.minimum(max_deep, spare // ask[deep], out=max_deep, where=spare >= 0, casting="unsafe")
 
 
 class _Filling:
@@ -496,9 +503,9 @@ class _Filling:
     The axes of the state are the number of whole GPUs taken, then the places of each other role with slices.
     """
 
-    def __init__(self, asks: Asks, most: Ints, axes: Counts, deep: int) -> None:
+    def __init__(self, asks: Asks, max_members: Ints, axes: Counts, deep: int) -> None:
         self._asks, self._axes, self._deep = asks, axes, asks[deep].units
-        self._sizes = tuple(int(most[r]) + 1 for r in axes)
+        self._sizes = tuple(int(max_members[r]) + 1 for r in axes)
         self._sliced = [i for i, r in enumerate(axes) if asks[r].units]
         self._units = tuple(asks[axes[i]].units for i in self._sliced)
         self._whole_gpus = [0 if asks[r].units else asks[r].gpus for r in axes]
@@ -513,19 +520,19 @@ class _Filling:
 
     def work(self, units: int, gpus: int) -> int:
         """Return the steps for one node that has `gpus` GPUs of `units` units."""
-        ways = prod(units // of_slice + 1 for of_slice in self._units)
+        filling_count = prod(units // of_slice + 1 for of_slice in self._units)
         times = prod(self._sizes[i] for i in self._several)
-        return max(self.cells, times * gpus * ways * prod(self._state(self._sizes, gpus)))
+        return max(self.cells, times * gpus * filling_count * prod(self._state(self._sizes, gpus)))
 
-    def max_deep(self, units: Ints, whole: Bools) -> Small:
+    def max_deep(self, units: Ints, is_whole: Bools) -> Small:
         """Return [count of each other role …, node] int16: the most members of the deep role."""
-        most = np.full((*self._sizes, units.shape[1]), NO_ROOM, np.int16)
+        max_members = np.full((*self._sizes, units.shape[1]), NO_ROOM, np.int16)
         for several in product(*(range(self._sizes[i]) for i in self._several)):
             on_several = dict(zip(self._several, several, strict=True))
             sizes = tuple(
                 on_several[i] + 1 if i in on_several else size for i, size in enumerate(self._sizes)
             )
-            state = self._fill_gpus(units, whole, sizes, on_several)
+            state = self._fill_gpus(units, is_whole, sizes, on_several)
             counts = np.ix_(*(np.arange(on_several.get(i, 0), n) for i, n in enumerate(sizes)))
             whole_gpus = sum(
                 (n * gpus for n, gpus in zip(counts, self._whole_gpus, strict=True)), np.int64(0)
@@ -533,22 +540,24 @@ class _Filling:
             whole_gpus = np.broadcast_to(whole_gpus, np.broadcast_shapes(*(n.shape for n in counts)))
             places = (counts[i] * self._asks[self._axes[i]].gpus for i in self._sliced)
             cells = state[(np.minimum(whole_gpus, len(state) - 1), *places)]
-            most[counts] = np.where((whole_gpus < len(state))[..., None], cells, NO_ROOM)
-        return most
+            max_members[counts] = np.where((whole_gpus < len(state))[..., None], cells, NO_ROOM)
+        return max_members
 
     def _state(self, sizes: Counts, gpus: int) -> tuple[int, ...]:
-        whole = sum((size - 1) * gpus_each for size, gpus_each in zip(sizes, self._whole_gpus, strict=True))
+        max_whole_gpus = sum(
+            (size - 1) * gpus_each for size, gpus_each in zip(sizes, self._whole_gpus, strict=True)
+        )
         places = ((sizes[i] - 1) * self._asks[self._axes[i]].gpus + 1 for i in self._sliced)
-        return (min(gpus, whole) + 1, *places)
+        return (min(gpus, max_whole_gpus) + 1, *places)
 
-    def _fill_gpus(self, units: Ints, whole: Bools, sizes: Counts, on_several: dict[int, int]) -> Small:
+    def _fill_gpus(self, units: Ints, is_whole: Bools, sizes: Counts, on_several: dict[int, int]) -> Small:
         shape = self._state(sizes, len(units))
         on_one = tuple(on_several.get(i, sizes[i] - 1) for i in self._sliced)
         state = np.full((*shape, units.shape[1]), NO_ROOM, np.int16)
         state[(0,) * len(shape)] = 0
-        for memory, free in zip(units, whole, strict=True):
+        for memory, free in zip(units, is_whole, strict=True):
             grown = np.maximum(state + (memory // self._deep).astype(np.int16), NO_ROOM)
-            for way, gain in self._ways(memory, on_one):
+            for way, gain in self._fillings(memory, on_one):
                 _grow(grown, state, (0, *way), gain)
             if shape[0] > 1 and free.any():
                 _grow(
@@ -557,7 +566,7 @@ class _Filling:
             state = np.maximum(grown, NO_ROOM)
         return state
 
-    def _ways(self, memory: Ints, on_one: Counts) -> Iterator[tuple[Counts, Small]]:
+    def _fillings(self, memory: Ints, on_one: Counts) -> Iterator[tuple[Counts, Small]]:
         """Yield the ways to put slices of the other roles on one GPU of each node.
 
         With each way comes [node] int16: how many slices of the deep role still fit on that GPU.

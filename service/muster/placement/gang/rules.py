@@ -60,7 +60,7 @@ class Rules:
     """row → block → NVLink domain of the node in which the block must lie."""
     caps: Ints | None = None
     """[block, row] int64: the most members of the block that the node holds; None without such limits."""
-    apart: list[tuple[Bools, BlockIndices, BlockIndices]] = field(default_factory=list)
+    repulsions: list[tuple[Bools, BlockIndices, BlockIndices]] = field(default_factory=list)
     """([row] bool, blocks, blocks): on these nodes, members of the first blocks and members of the second
     blocks exclude each other.
     """
@@ -85,7 +85,7 @@ class Rules:
         view, in_wide = self.view, self.view.topology.in_wide
         index_of_rule: dict[NodeRule | None, int] = {None: 0}
         self.in_node, self.node_rules = np.zeros(len(view.names), np.int64), tuple(index_of_rule)
-        collected = (self.pinned, self.one_domain_blocks, self.apart, self.limits, existing)
+        collected = (self.pinned, self.one_domain_blocks, self.repulsions, self.limits, existing)
         units = (*(unit - 1 for unit in self.unit), *self.domain_unit)
         if not any(collected) and not any(units) and max(self.node_most, self.domain_most) < 0:
             return
@@ -94,34 +94,34 @@ class Rules:
             rule = existing.after(view, row, self._rule_on(row, bool(in_wide[row])))
             return index_of_rule.setdefault(rule if rule.binds else None, len(index_of_rule))
 
-        elsewhere = np.arange(len(self.in_node))
+        other_rows = np.arange(len(self.in_node))
         if existing.masks:
-            elsewhere = np.delete(elsewhere, list(existing.masks))
-        code = view.shape[elsewhere] * 2 + in_wide[elsewhere]
-        for line in (*(nodes for nodes, _, _ in self.apart), *(most for most, _ in self.limits)):
-            values, dense = np.unique(line[elsewhere], return_inverse=True)
+            other_rows = np.delete(other_rows, list(existing.masks))
+        code = view.shape[other_rows] * 2 + in_wide[other_rows]
+        for line in (*(nodes for nodes, _, _ in self.repulsions), *(cap for cap, _ in self.limits)):
+            values, dense = np.unique(line[other_rows], return_inverse=True)
             code = np.unique(code * len(values) + dense, return_inverse=True)[1]
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        if len(elsewhere):
-            self.in_node[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]
+        if len(other_rows):
+            self.in_node[other_rows] = np.array([index(row) for row in other_rows[first].tolist()])[inverse]
         for row in existing.masks:
             self.in_node[row] = index(row)
         self.node_rules = tuple(index_of_rule)
 
-    def _rule_on(self, row: int, wide: bool) -> NodeRule:
-        """Return the rule of a node without existing members. In a `wide` domain the node is one domain."""
+    def _rule_on(self, row: int, in_wide: bool) -> NodeRule:
+        """Return the rule of a node without existing members. If `in_wide`, the node is one domain."""
         view, count, pins = self.view, len(self.blocks.roles), self.pinned.get(row, {})
         domains = len(view.shapes[view.shape[row]].domains)
         return NodeRule(
             tuple(role.gpus for role in self.blocks.roles),
             tuple(self.unit),
-            (0,) * count if wide else tuple(self.domain_unit),
+            (0,) * count if in_wide else tuple(self.domain_unit),
             tuple(pins.get(block, -1) for block in range(count)),
-            () if wide else tuple(self.one_domain_blocks),
+            () if in_wide else tuple(self.one_domain_blocks),
             self.node_most,
             (self.domain_most,) * domains if self.domain_most >= 0 else (),
-            apart=tuple((first, repelled) for nodes, first, repelled in self.apart if nodes[row]),
-            limits=tuple((members, int(most[row])) for most, members in self.limits if most[row] < LARGEST),
+            repulsions=tuple((first, repelled) for nodes, first, repelled in self.repulsions if nodes[row]),
+            limits=tuple((members, int(cap[row])) for cap, members in self.limits if cap[row] < LARGEST),
         )
 
     @property
@@ -135,19 +135,19 @@ class Rules:
         """
         return tuple(1 if rule is None else rule.unit_of(block) for rule in self.node_rules)
 
-    def cap_role(self, block: int, most: Ints) -> None:
-        """Let each node hold at most `most` [row] int64 members of the block."""
+    def cap_role(self, block: int, max_members: Ints) -> None:
+        """Let each node hold at most `max_members` [row] int64 members of the block."""
         if self.caps is None:
             shape = (len(self.blocks.roles), len(self.view.names))
             self.caps = np.full(shape, LARGEST, np.int64)
-        self.caps[block] = np.minimum(self.caps[block], most)
+        self.caps[block] = np.minimum(self.caps[block], max_members)
 
-    def cap_together(self, blocks: BlockIndices, most: Ints) -> None:
-        """Let each node hold at most `most` [row] int64 members of these blocks together."""
+    def cap_together(self, blocks: BlockIndices, max_members: Ints) -> None:
+        """Let each node hold at most `max_members` [row] int64 members of these blocks together."""
         for block in blocks:
-            self.cap_role(block, most)
+            self.cap_role(block, max_members)
         if len(blocks) > 1:
-            self.limits.append((most, blocks))
+            self.limits.append((max_members, blocks))
 
     def exclude(self, blocks: BlockIndices, rows: Bools) -> None:
         """Keep these blocks off the nodes `rows` [row] bool."""
@@ -181,8 +181,8 @@ class Rules:
         topology = self.view.topology
         if scope == Scope.GPU:
             return topology.index(Scope.NODE)
-        whole = self.sliced and scope == Scope.NVLINK_DOMAIN
-        return topology.whole_nodes() if whole else topology.index(scope)
+        needs_whole_node = self.sliced and scope == Scope.NVLINK_DOMAIN
+        return topology.whole_nodes() if needs_whole_node else topology.index(scope)
 
 
 def one_node_each(domains: PartsByRow) -> bool:

@@ -118,8 +118,8 @@ def _distinct_demands(asks: Asks, packings: Values) -> tuple[Values, Values]:
     """Return the packings with distinct demands for GPUs (the first of equal ones), and for each packing its
     index among them.
     """
-    whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
-    gpus_taken = np.concatenate([packings[:, [ask.units > 0 for ask in asks]], whole[:, None]], axis=1)
+    whole_counts = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
+    gpus_taken = np.concatenate([packings[:, [ask.units > 0 for ask in asks]], whole_counts[:, None]], axis=1)
     _, first, like = np.unique(gpus_taken, axis=0, return_index=True, return_inverse=True)
     return first, like
 
@@ -139,9 +139,11 @@ def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: N
     begins = np.searchsorted(own_choices.packing, np.arange(len(first)))
     count = np.bincount(own_choices.packing, minlength=len(first))[like]
     packing = np.repeat(np.arange(len(packings)), count)
-    at = begins[like][packing] + np.arange(len(packing)) - np.repeat(np.cumsum(count) - count, count)
-    arrays = {name: getattr(own_choices, name)[at] for name in ("masks", "shared", *CHOICE_VALUES)}
-    return replace(own_choices, packing=packing, costs=own_choices.costs[:, at], **arrays)
+    choice_index = (
+        begins[like][packing] + np.arange(len(packing)) - np.repeat(np.cumsum(count) - count, count)
+    )
+    arrays = {name: getattr(own_choices, name)[choice_index] for name in ("masks", "shared", *CHOICE_VALUES)}
+    return replace(own_choices, packing=packing, costs=own_choices.costs[:, choice_index], **arrays)
 
 
 def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
@@ -163,13 +165,13 @@ class _Candidates:
 
     packing: Values
     """[way] The index of the packing."""
-    ways: GpuWays
+    gpu_ways: GpuWays
     damage: Values
     """[way] The damage to the shared GPUs, in units of THOUSANDTH."""
 
     def select(self, selection: NDArray[Any]) -> _Candidates:
         """Return only the candidates of `selection`."""
-        gpus = GpuWays(self.ways.shared[selection], self.ways.whole_gpus[selection])
+        gpus = GpuWays(self.gpu_ways.shared[selection], self.gpu_ways.whole_gpus[selection])
         return _Candidates(self.packing[selection], gpus, self.damage[selection])
 
 
@@ -177,15 +179,15 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) ->
     """Return all candidates; None if there are too many."""
     sliced = [r for r, ask in enumerate(asks) if ask.units and packings[:, r].any()]
     units, gpus = tuple(asks[r].units for r in sliced), np.array([asks[r].gpus for r in sliced], np.int64)
-    whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
+    whole_counts = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     places = packings[:, sliced] * gpus
-    most = int(places.sum(axis=1).max(initial=0))
-    gpu_sets = _pairs(node, context, min(units, default=0), int(whole.max(initial=0)), most)
+    max_places = int(places.sum(axis=1).max(initial=0))
+    gpu_sets = _pairs(node, context, min(units, default=0), int(whole_counts.max(initial=0)), max_places)
     if gpu_sets is None:
         return None
     shared, index = np.unique(gpu_sets.shared, return_inverse=True)
-    right_size = gpu_counts(gpu_sets.whole_gpus) == whole[:, None]
-    ways: list[tuple[Values, Values, Values]] = []
+    right_size = gpu_counts(gpu_sets.whole_gpus) == whole_counts[:, None]
+    candidates: list[tuple[Values, Values, Values]] = []
     # A member of several GPUs has one slice on each GPU. So packings with equal numbers of such members are
     # solved together.
     several = packings[:, sliced] * (gpus > 1)
@@ -200,44 +202,46 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) ->
         of_group = cheapest[(slice(None), *places[group].T)].reshape(len(shared), -1)
         damage = np.broadcast_to(of_group, (len(shared), len(group))).T[:, index]
         group_index, way = np.nonzero((damage < UNFILLED) & right_size[group])
-        ways.append((group[group_index], way, damage[group_index, way]))
-    packing, way, damage = (np.concatenate(arrays) for arrays in zip(*ways, strict=True))
+        candidates.append((group[group_index], way, damage[group_index, way]))
+    packing, way, damage = (np.concatenate(arrays) for arrays in zip(*candidates, strict=True))
     return _Candidates(packing, GpuWays(gpu_sets.shared[way], gpu_sets.whole_gpus[way]), damage)
 
 
-def _pairs(node: NodeGpus, context: NodeContext, smallest: int, whole: int, places: int) -> GpuWays | None:
+def _pairs(
+    node: NodeGpus, context: NodeContext, smallest: int, max_whole: int, places: int
+) -> GpuWays | None:
     """Return all ways to take GPUs, up to a swap of equal GPUs; None if there are too many."""
     shared, whole_gpus = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    for gpus in _alike(node, context):
+    for gpus in _swappable_groups(node, context):
         slices, free = 0 < smallest <= node.units(gpus[0]), node.is_whole(gpus[0])
-        ways = [
-            (first, then)
+        size_pairs = [
+            (first, second)
             for first in range(len(gpus) + 1 if slices else 1)
-            for then in range(len(gpus) - first + 1 if free and whole else 1)
+            for second in range(len(gpus) - first + 1 if free and max_whole else 1)
         ]
         first_gpus = [sum(1 << gpu for gpu in gpus[:n]) for n in range(len(gpus) + 1)]
-        of_shared = np.array([first_gpus[first] for first, _ in ways])
-        of_whole = np.array([first_gpus[first + then] - first_gpus[first] for first, then in ways])
+        of_shared = np.array([first_gpus[first] for first, _ in size_pairs])
+        of_whole = np.array([first_gpus[first + second] - first_gpus[first] for first, second in size_pairs])
         shared, whole_gpus = (shared[:, None] + of_shared).ravel(), (whole_gpus[:, None] + of_whole).ravel()
-        small_enough = (gpu_counts(shared) <= places) & (gpu_counts(whole_gpus) <= whole)
+        small_enough = (gpu_counts(shared) <= places) & (gpu_counts(whole_gpus) <= max_whole)
         shared, whole_gpus = shared[small_enough], whole_gpus[small_enough]
         if len(shared) > MAX_SETS:
             return None
     return GpuWays(shared, whole_gpus)
 
 
-def _alike(node: NodeGpus, context: NodeContext) -> list[list[int]]:
+def _swappable_groups(node: NodeGpus, context: NodeContext) -> list[list[int]]:
     """Return the usable GPUs in groups. GPUs of one group can be swapped without any effect."""
     groups: dict[tuple[int, ...], list[int]] = {}
     touched, gang_gpus = (context.rule.touched, context.rule.existing_mask) if context.rule else (0, 0)
-    counted = [parts_of(cost, node.shape.topology) for cost in context.costs]
+    parts_by_cost = [parts_of(cost, node.shape.topology) for cost in context.costs]
     told_apart = context.rule is not None and context.rule.tells_domains_apart
     for number, kind in enumerate(kinds_in(node.shape, told_apart)):
         for gpu in kind:
             units, free = node.units(gpu), node.is_whole(gpu)
             memory = node.shape.memory[gpu] if gpu < len(node.shape.memory) else 0
             if units or free:
-                homes = (next((mask for mask in parts if mask >> gpu & 1), 0) for parts in counted)
+                homes = (next((mask for mask in parts if mask >> gpu & 1), 0) for parts in parts_by_cost)
                 key = (number, units, memory, free, touched >> gpu & 1, gang_gpus >> gpu & 1, *homes)
                 groups.setdefault(key, []).append(gpu)
     return [sorted(group) for group in groups.values()]
@@ -254,29 +258,29 @@ def _narrow(
     """Return the candidates that an optimal plan may use."""
     shape, rule = node.shape, context.rule
     if rule is not None and rule.binds_domains:
-        domains = (searched_domains(rule, shape, mask) for mask in candidates.ways.all.tolist())
+        domains = (searched_domains(rule, shape, mask) for mask in candidates.gpu_ways.all.tolist())
         pairs = list(zip(candidates.packing.tolist(), domains, strict=True))
         verdicts = {(m, gpus): allowed(rule, packings[m], gpus) for m, gpus in set(pairs)}
         complete &= None not in verdicts.values()
         candidates = candidates.select(np.array([verdicts[pair] is True for pair in pairs], bool))
     for cost in context.costs:
         candidates = candidates.select(
-            least_of(candidates.packing, cost_of(cost, node, candidates.ways, context))
+            least_of(candidates.packing, cost_of(cost, node, candidates.gpu_ways, context))
         )
-    packing, masks, shared = candidates.packing, candidates.ways.all, candidates.ways.shared
-    weakest, ring, sockets, inside = links_over(shape, node.free, masks, context.existing_mask)
-    whole_weakest, whole_ring, *_ = links_over(shape, node.free, candidates.ways.whole_gpus, 0)
+    packing, masks, shared = candidates.packing, candidates.gpu_ways.all, candidates.gpu_ways.shared
+    weakest, ring, sockets, links_left = links_over(shape, node.free, masks, context.existing_mask)
+    whole_weakest, whole_ring, *_ = links_over(shape, node.free, candidates.gpu_ways.whole_gpus, 0)
     damage = candidates.damage + THOUSANDTH * damage_to_pools(shape, node.free, masks)
     tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):
         tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
     # If two ways take the same GPUs, the way that takes the best-linked GPUs whole is better.
     split = (-whole_weakest, -whole_ring, shared)
-    order = that_matter(packing, weakest, -ring, sockets, damage, tightness, -inside, masks, *split)
+    order = that_matter(packing, weakest, -ring, sockets, damage, tightness, -links_left, masks, *split)
     best_ways = candidates.select(order)
     costs = np.zeros((len(context.costs), len(order)), np.int64)
     for level, cost in enumerate(context.costs):
-        costs[level] = cost_of(cost, node, best_ways.ways, context)
+        costs[level] = cost_of(cost, node, best_ways.gpu_ways, context)
     values = (weakest[order], ring[order], sockets[order], damage[order] // THOUSANDTH)
     return Choices(best_ways.packing, masks[order], shared[order], costs, *values, complete)
 
@@ -292,13 +296,13 @@ def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, cont
             first_way = first_fit(asks, packing, gpus)
         if first_way is None:
             continue
-        slices_by_role, whole = first_way
+        slices_by_role, taken_whole = first_way
         shared = sum(1 << g for g in range(len(node.memory)) if any(of_role[g] for of_role in slices_by_role))
         units_left = [
             units - sum(of_role[g] * ask.units for of_role, ask in zip(slices_by_role, asks, strict=True))
             for g, units in enumerate(node.memory)
         ]
-        mask = sum(1 << g for g in whole)
+        mask = sum(1 << g for g in taken_whole)
         after = fragmentation(
             node.shape,
             node.free & ~(shared | mask),
@@ -376,7 +380,7 @@ class LowerBounds:
         self._results: dict[Hashable, Values] = {}
         """Results that many packings share."""
 
-    def of(self, packing: Counts, costs: tuple[Cost, ...], wide: bool) -> Values:
+    def of(self, packing: Counts, costs: tuple[Cost, ...], in_wide: bool) -> Values:
         """Return [level, node] int64: the costs in their order, then CHOICE_VALUES; less is better.
 
         The bound is 0 for values for which no better bound is computed.
@@ -396,15 +400,15 @@ class LowerBounds:
         # A node that needs more GPUs than it has cannot hold the packing at all.
         shared = np.minimum(shared, len(places))
         sign = -1 if self._shape.spread else 1
-        whole = whole_gpus(self._asks, packing)
+        whole_count = whole_gpus(self._asks, packing)
         none: Values = np.zeros_like(opened)
 
         def covering(parts: tuple[int, ...]) -> Values:
             """Return [node] the fewest of these parts of the node that hold the slices."""
             if not demand:
-                return np.full(places.shape[1], int(whole > 0))
-            most = self._once((kind, parts), lambda: _cumulated(_capacity_of_parts(parts, places)))
-            return np.asarray(np.minimum((most < demand).sum(axis=0), len(parts)), np.int64)
+                return np.full(places.shape[1], int(whole_count > 0))
+            max_slices = self._once((kind, parts), lambda: _cumulated(_capacity_of_parts(parts, places)))
+            return np.asarray(np.minimum((max_slices < demand).sum(axis=0), len(parts)), np.int64)
 
         def bound_of(cost: Cost) -> Values:
             """Return [node] the bound of one level before the links."""
@@ -414,15 +418,15 @@ class LowerBounds:
                 return np.asarray(sign * (opened if cost is Cost.SHARING else shared), np.int64)
             parts = parts_of(cost, self._shape.topology) or self._shape.domains
             if cost in SPREAD.values():
-                return np.asarray(none - min(len(parts), slots + whole), np.int64)
-            return none if wide and cost is Cost.NVLINK_DOMAINS else covering(parts)
+                return np.asarray(none - min(len(parts), slots + whole_count), np.int64)
+            return none if in_wide and cost is Cost.NVLINK_DOMAINS else covering(parts)
 
         fastest, largest = _best_links(self._shape.topology)
-        size = np.minimum(shared + whole, len(fastest) - 1)
-        lines = [bound_of(cost) for cost in costs]
-        damage = self._least_damage(packing, opened, whole)
+        size = np.minimum(shared + whole_count, len(fastest) - 1)
+        cost_bounds = [bound_of(cost) for cost in costs]
+        damage = self._least_damage(packing, opened, whole_count)
         bounds = {"weakest": -fastest[size], "ring": -largest[size], "damage": damage}
-        return np.stack([*lines, *(bounds.get(name, none) for name in CHOICE_VALUES)])
+        return np.stack([*cost_bounds, *(bounds.get(name, none) for name in CHOICE_VALUES)])
 
     def _once(self, key: Hashable, make: Callable[[], Values]) -> Values:
         if key not in self._results:
@@ -444,13 +448,13 @@ class LowerBounds:
         useful = self._once(smallest, lambda: np.where(self._memory >= smallest, self._memory, 0))
         return useful, sum(packing[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
 
-    def _least_damage(self, packing: Counts, opened: Values, whole: int) -> Values:
+    def _least_damage(self, packing: Counts, opened: Values, whole_count: int) -> Values:
         """Return a lower bound of the damage: to the pools, plus to each shared GPU as if it alone were
         filled.
         """
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
-        damage = self._pools(opened, whole)
-        if len(sliced) == 1 and not whole:
+        damage = self._pools(opened, whole_count)
+        if len(sliced) == 1 and not whole_count:
             ask, members = self._asks[sliced[0]], packing[sliced[0]]
             damage += self._slice_damage(ask, members * ask.gpus)[members * ask.gpus]
             return damage
@@ -458,7 +462,7 @@ class LowerBounds:
             damage -= self._fragmentation_now(gpu)
         return damage
 
-    def _pools(self, opened: Values, whole: int) -> Values:
+    def _pools(self, opened: Values, whole_count: int) -> Values:
         """Return the damage to the wholly free GPUs; the least possible damage if several sets of GPUs can be
         taken.
         """
@@ -470,31 +474,35 @@ class LowerBounds:
             after = table[np.maximum(0, free_after - shape.hidden)].min(axis=0)
             return np.asarray((after - table[np.maximum(0, self._fresh - shape.hidden)]).sum(axis=0))
 
-        if len(shape.pools) != 1 or (whole and opened.any()):
+        if len(shape.pools) != 1 or (whole_count and opened.any()):
             return self._once("pools", at_best).copy()
         before, after = table[
-            np.maximum(0, np.array([self._fresh[0], self._fresh[0] - opened - whole]) - shape.hidden)
+            np.maximum(0, np.array([self._fresh[0], self._fresh[0] - opened - whole_count]) - shape.hidden)
         ]
         return np.asarray(after - before)
 
     def _slice_damage(self, ask: MemberAsk, places: int) -> Values:
-        tables = [table for (of, most), table in self._damage.items() if of == ask and most >= places]
+        tables = [
+            table
+            for (table_ask, max_places), table in self._damage.items()
+            if table_ask == ask and max_places >= places
+        ]
         return tables[0] if tables else self._tabulate_slices(ask, places)
 
-    def _tabulate_slices(self, ask: MemberAsk, most: int) -> Values:
+    def _tabulate_slices(self, ask: MemberAsk, max_places: int) -> Values:
         """Return [places, node]: the least damage of this many slices, on any GPUs."""
         never = np.int64(1) << 40
-        total = np.full((most + 1, self._memory.shape[1]), never)
+        total = np.full((max_places + 1, self._memory.shape[1]), never)
         total[0] = 0
         for gpu, units in enumerate(self._memory):
             grown, before = total.copy(), self._fragmentation_now(gpu)
-            for count in range(1, min(most, int(units.max(initial=0)) // ask.units) + 1):
+            for count in range(1, min(max_places, int(units.max(initial=0)) // ask.units) + 1):
                 units_left = units - count * ask.units
                 after = unusable_slices(self._shape, gpu, np.maximum(0, units_left))
                 cost = np.where(units_left >= 0, after - before, never)
-                np.minimum(grown[count:], total[: most + 1 - count] + cost, out=grown[count:])
+                np.minimum(grown[count:], total[: max_places + 1 - count] + cost, out=grown[count:])
             total = grown
-        self._damage[ask, most] = total
+        self._damage[ask, max_places] = total
         return total
 
     def _fragmentation_now(self, gpu: int) -> Values:

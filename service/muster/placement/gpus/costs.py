@@ -78,7 +78,7 @@ class NodeContext:
 
     costs: tuple[Cost, ...]
     """The levels before the links, in their order."""
-    wide: bool = False
+    in_wide: bool = False
     """Whether all GPUs of the node lie in one NVLink domain over several nodes. Such a domain is counted as a
     part.
     """
@@ -116,12 +116,12 @@ def parts_of(cost: Cost, topology: GpuTopology) -> tuple[int, ...]:
     return parts(topology) if parts else ()
 
 
-def cost_of(cost: Cost, node: NodeGpus, ways: GpuWays, context: NodeContext) -> Values:
+def cost_of(cost: Cost, node: NodeGpus, gpu_ways: GpuWays, context: NodeContext) -> Values:
     """Return [way] int64: the cost of each way."""
-    masks, shape = ways.all, node.shape
+    masks, shape = gpu_ways.all, node.shape
     if cost in (Cost.SHARING, Cost.SHARED_GPUS):
-        counted = node.free if cost is Cost.SHARING else ~context.existing_mask
-        gpus = gpu_counts(ways.shared & counted)
+        counted_gpus = node.free if cost is Cost.SHARING else ~context.existing_mask
+        gpus = gpu_counts(gpu_ways.shared & counted_gpus)
         return -gpus if shape.spread else gpus
     if cost in (Cost.NVSWITCH, Cost.NVSWITCH_SPREAD):
         counts = not context.has_gang_gpus and context.nvswitch is (cost is Cost.NVSWITCH_SPREAD)
@@ -129,7 +129,7 @@ def cost_of(cost: Cost, node: NodeGpus, ways: GpuWays, context: NodeContext) -> 
     sign = -1 if cost in SPREAD.values() else 1
     if parts := parts_of(cost, shape.topology):
         return sign * _parts(masks, parts, context.existing_mask)
-    counted_elsewhere = context.wide and cost is Cost.NVLINK_DOMAINS
+    counted_elsewhere = context.in_wide and cost is Cost.NVLINK_DOMAINS
     return sign * _parts(
         masks, () if counted_elsewhere else shape.domains, context.rule.touched if context.rule else 0
     )

@@ -66,8 +66,10 @@ def fragmentation(shape: Shape, free: int, memory: Sequence[int] = ()) -> int:
 
     `free` is the mask of wholly free GPUs. `memory` is the free units for slices, by GPU.
     """
-    whole = sum(unusable(max(0, (free & pool).bit_count() - shape.hidden)) for pool in shape.pools)
-    return whole + sum(
+    unusable_whole_gpus = sum(
+        unusable(max(0, (free & pool).bit_count() - shape.hidden)) for pool in shape.pools
+    )
+    return unusable_whole_gpus + sum(
         unusable_slices(shape, gpu, units) for gpu, units in enumerate(memory) if not free >> gpu & 1
     )
 
@@ -182,7 +184,7 @@ class _Gpus(NamedTuple):
     """[node, GPU] The free thousandths of the GPU."""
     is_whole: Bools
     """[node, GPU] Whether the GPU is wholly free."""
-    have: Ints
+    serving_gpus: Ints
     """[node, shape] How many GPUs can serve one GPU of the shape."""
     room: Ints
     """[node, shape] The free GPU-thousandths on these GPUs."""
@@ -226,24 +228,27 @@ class Prices:
         """Return [row, way] int64: the damage of taking `gpus` [way] whole GPUs and `cpu_milli` [way] of
         these nodes.
         """
-        rows, alike = self._once(rows)
+        rows, representative = self._once(rows)
         damage = np.zeros((len(rows), len(gpus)), np.int64)
-        whole, units = self.gpus.is_whole[rows], self.gpus.units[rows]
-        from_last = np.cumsum(whole[:, ::-1], axis=1)[:, ::-1]
+        is_whole, units = self.gpus.is_whole[rows], self.gpus.units[rows]
+        from_last = np.cumsum(is_whole[:, ::-1], axis=1)[:, ::-1]
         for way, (size, cpu) in enumerate(zip(gpus.tolist(), cpu_milli.tolist(), strict=True)):
             gpus_taken = np.zeros((len(rows), len(self.kinds.units)), np.int64)
-            node, gpu = np.nonzero(whole & (from_last <= size))
+            node, gpu = np.nonzero(is_whole & (from_last <= size))
             if len(node):
                 begins = np.flatnonzero(np.diff(node, prepend=-1))
-                had = _enough(self.kinds, units[node, gpu], whole[node, gpu])
-                gpus_taken[node[begins]] = np.add.reduceat(had, begins, axis=0, dtype=np.int64)
-            have, room = self.gpus.have[rows] - gpus_taken, self.gpus.room[rows] - ONE_GPU * gpus_taken
-            damage[:, way] = self._damage(rows, have, room, cpu)
-        return damage[alike]
+                could_serve = _can_serve(self.kinds, units[node, gpu], is_whole[node, gpu])
+                gpus_taken[node[begins]] = np.add.reduceat(could_serve, begins, axis=0, dtype=np.int64)
+            serving_gpus, room = (
+                self.gpus.serving_gpus[rows] - gpus_taken,
+                self.gpus.room[rows] - ONE_GPU * gpus_taken,
+            )
+            damage[:, way] = self._damage(rows, serving_gpus, room, cpu)
+        return damage[representative]
 
     def of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
         """Return [row, GPU] int64: the damage of one slice on each GPU, LARGEST if the GPU has no room."""
-        rows, alike = self._once(rows)
+        rows, representative = self._once(rows)
         gpus, memory = self.gpus, self.nodes.memory
         damage = np.full((len(rows), memory.shape[1]), LARGEST)
         # The first of several equal GPUs represents all of them.
@@ -253,21 +258,21 @@ class Prices:
         index, gpu = np.nonzero(holds & (same == np.arange(same.shape[1])))
         row = rows[index]
         units_left = gpus.units[row, gpu] - units
-        had = _enough(self.kinds, gpus.units[row, gpu], gpus.is_whole[row, gpu])
-        has = _enough(self.kinds, units_left, np.zeros(len(row), bool))
+        could_serve = _can_serve(self.kinds, gpus.units[row, gpu], gpus.is_whole[row, gpu])
+        can_serve = _can_serve(self.kinds, units_left, np.zeros(len(row), bool))
         free = (units_left * ONE_GPU // np.maximum(1, memory[row, gpu]))[:, None]
-        have = gpus.have[row] - had + has
-        room = gpus.room[row] - had * gpus.free[row, gpu][:, None] + has * free
-        damage[index, gpu] = self._damage(row, have, room, cpu_milli)
-        return np.where(holds, np.take_along_axis(damage, same, axis=1), LARGEST)[alike]
+        serving_gpus = gpus.serving_gpus[row] - could_serve + can_serve
+        room = gpus.room[row] - could_serve * gpus.free[row, gpu][:, None] + can_serve * free
+        damage[index, gpu] = self._damage(row, serving_gpus, room, cpu_milli)
+        return np.where(holds, np.take_along_axis(damage, same, axis=1), LARGEST)[representative]
 
     def _once(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return one row of each code, and for each given row the index of the row that represents it."""
-        _, first, alike = np.unique(self.code[rows], return_index=True, return_inverse=True)
-        return rows[first], alike
+        _, first, representative = np.unique(self.code[rows], return_index=True, return_inverse=True)
+        return rows[first], representative
 
-    def _damage(self, rows: Ints, have: Ints, room: Ints, cpu_milli: int) -> Ints:
-        loss = self.usable[rows] - _usable(self.kinds, have, room, self.view.cpu[rows] - cpu_milli)
+    def _damage(self, rows: Ints, serving_gpus: Ints, room: Ints, cpu_milli: int) -> Ints:
+        loss = self.usable[rows] - _usable(self.kinds, serving_gpus, room, self.view.cpu[rows] - cpu_milli)
         # Sum along the last axis, so that the sum of a row does not depend on other rows.
         damage = np.round((self.weights[self.nodes.row_class[rows]] * loss).sum(axis=1), DIGITS)
         steps: Ints = np.rint(np.clip(damage / STEP, -MAX_PRICE_STEPS, MAX_PRICE_STEPS)).astype(np.int64)
@@ -295,8 +300,8 @@ def _following(last: Prices | None, view: Columns) -> Prices:
     differs = map(is_not, view.states, last.view.states) if last else repeat(True, len(view.states))
     rows = np.fromiter(compress(count(), differs), np.int64)
     gpus = _gpus_of(view, kinds, rows, nodes.memory)
-    usable = _usable(kinds, gpus.have, gpus.room, view.cpu[rows])
-    lines = (
+    usable = _usable(kinds, gpus.serving_gpus, gpus.room, view.cpu[rows])
+    properties = (
         nodes.row_class[rows, None],
         view.cpu[rows, None],
         gpus.units,
@@ -304,7 +309,7 @@ def _following(last: Prices | None, view: Columns) -> Prices:
         nodes.memory[rows],
     )
     codes = last.codes if last else defaultdict(count().__next__)
-    code = np.array([codes[state.tobytes()] for state in np.hstack(lines)], np.int64)
+    code = np.array([codes[state.tobytes()] for state in np.hstack(properties)], np.int64)
     if last:
         gpus = _Gpus(*(_with(old, rows, new) for old, new in zip(last.gpus, gpus, strict=True)))
         usable = _with(last.usable, rows, usable)
@@ -338,8 +343,8 @@ def _nodes_of(view: Columns, kinds: TypicalRequests, last: _Nodes | None) -> _No
     sources = (kinds, view.nodes, view.shape, view.shapes, view.profile, view.profiles, *labels.values())
     if last is not None and all(map(is_, sources, last.sources)):
         return last
-    lines = [np.asarray([bool(shape.memory) for shape in view.shapes], bool)[view.shape]]
-    lines += [
+    properties = [np.asarray([bool(shape.memory) for shape in view.shapes], bool)[view.shape]]
+    properties += [
         np.array([bool(p.gpu_resources) for p in view.profiles], bool)[view.profile],
         np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile],
     ]
@@ -348,34 +353,34 @@ def _nodes_of(view: Columns, kinds: TypicalRequests, last: _Nodes | None) -> _No
         for key, values in condition:
             codes = [labels[key].index[value] for value in values if value in labels[key].index]
             accepted &= np.isin(labels[key].codes, codes)
-        lines.append(accepted)
-    classes, row_class = np.unique(np.stack(lines), axis=1, return_inverse=True)
+        properties.append(accepted)
+    classes, row_class = np.unique(np.stack(properties), axis=1, return_inverse=True)
     sliced = kinds.units[kinds.shape[kinds.size]] > 0
     serves = np.where(sliced, classes[0][:, None], classes[1][:, None])
     accepts = classes[3:].T[:, kinds.label_selector] & serves & classes[2][:, None]
-    most = int(view.gpu_total.max(initial=0))
-    by_shape = np.zeros((len(view.shapes), most), np.int64)
+    max_gpus = int(view.gpu_total.max(initial=0))
+    by_shape = np.zeros((len(view.shapes), max_gpus), np.int64)
     for i, shape in enumerate(view.shapes):
-        by_shape[i, : len(shape.memory)] = shape.memory[:most]
+        by_shape[i, : len(shape.memory)] = shape.memory[:max_gpus]
     return _Nodes(sources, row_class, accepts.astype(np.float64), by_shape[view.shape])
 
 
 def _gpus_of(view: Columns, kinds: TypicalRequests, rows: Ints, memory: Ints) -> _Gpus:
     count = memory.shape[1]
-    whole = (view.free_gpus[rows][:, None] >> np.arange(count) & 1).astype(bool)
+    is_whole = (view.free_gpus[rows][:, None] >> np.arange(count) & 1).astype(bool)
     # If it is unknown which GPUs are taken, the last ones count as taken.
-    whole &= np.cumsum(whole, axis=1) <= view.free_count[rows][:, None]
+    is_whole &= np.cumsum(is_whole, axis=1) <= view.free_count[rows][:, None]
     units = np.zeros((len(rows), count), np.int64)
-    lines = view.gpu_memory[:count, rows].T
-    units[:, : lines.shape[1]] = lines
-    free = np.where(whole, ONE_GPU, ONE_GPU * units // np.maximum(1, memory[rows]))
-    enough = _enough(kinds, units, whole)
-    return _Gpus(units, free, whole, enough.sum(axis=1), (free[:, :, None] * enough).sum(axis=1))
+    gpu_memory = view.gpu_memory[:count, rows].T
+    units[:, : gpu_memory.shape[1]] = gpu_memory
+    free = np.where(is_whole, ONE_GPU, ONE_GPU * units // np.maximum(1, memory[rows]))
+    can_serve = _can_serve(kinds, units, is_whole)
+    return _Gpus(units, free, is_whole, can_serve.sum(axis=1), (free[:, :, None] * can_serve).sum(axis=1))
 
 
-def _usable(kinds: TypicalRequests, have: Ints, room: Ints, cpu: Ints) -> Floats:
+def _usable(kinds: TypicalRequests, serving_gpus: Ints, room: Ints, cpu: Ints) -> Floats:
     """Return [node, size]: the GPU-thousandths that the size can use, on GPUs that could serve it."""
-    fitting = have // kinds.gpus
+    fitting = serving_gpus // kinds.gpus
     fed = cpu[:, None] / np.maximum(1, kinds.cpu)
     usable: Floats = np.minimum(1, fed / np.maximum(1, fitting)[:, kinds.shape])
     usable *= fed >= 1
@@ -383,6 +388,6 @@ def _usable(kinds: TypicalRequests, have: Ints, room: Ints, cpu: Ints) -> Floats
     return usable
 
 
-def _enough(kinds: TypicalRequests, units: Ints, whole: Bools) -> Bools:
+def _can_serve(kinds: TypicalRequests, units: Ints, is_whole: Bools) -> Bools:
     """Return [GPU …, shape] bool: whether a GPU with these free units can serve one GPU of the shape."""
-    return np.where(kinds.units > 0, units[..., None] >= kinds.units, whole[..., None])
+    return np.where(kinds.units > 0, units[..., None] >= kinds.units, is_whole[..., None])

@@ -158,8 +158,8 @@ def _largest_sum(
     lowest, later_gpus = union & -union, tuple(bits(union & (union - 1)))
     best_split: _Split | None = None
     for size in sorted(set(sizes), reverse=True):
-        at = sizes.index(size)
-        later_sizes = sizes[:at] + sizes[at + 1 :]
+        size_index = sizes.index(size)
+        later_sizes = sizes[:size_index] + sizes[size_index + 1 :]
         for more_gpus in combinations(later_gpus, size - 1):
             part = lowest | mask_of(more_gpus)
             if table.weakest[part] < floor:
@@ -266,13 +266,13 @@ def _best_sets(shape: Shape, rows: int, row: Values, free: Values, masks: Values
         ring_table.total[masks],
         damage_to_pools(shape, free, masks),
     )
-    inside = ring_table.inside[free & ~masks]
+    links_left = ring_table.link_sums[free & ~masks]
     sockets = socket_distances(topology, masks)
 
     # Of sets with equal weakest links only the best one can be in an optimal plan. Narrow each such group to
     # the best set, key by key.
     finer = group * len(ring_table.levels) + np.searchsorted(ring_table.levels, weakest)
-    keys = (-ring, sockets, damage, -inside, masks)
+    keys = (-ring, sockets, damage, -links_left, masks)
     sets = np.arange(len(masks))
     for key in keys:
         sets = sets[least_of(finer[sets], key[sets])]
@@ -313,7 +313,7 @@ def links_over(shape: Shape, free: int, masks: Values, present: int) -> tuple[Va
         return np.where(gpu_counts(masks | present) < 2, NO_LINK, 0), none, none, none
     table, union = rings(shape.topology), masks | present
     sockets = socket_distances(shape.topology, union)
-    return table.weakest[union], table.total[union], sockets, table.inside[free & ~masks]
+    return table.weakest[union], table.total[union], sockets, table.link_sums[free & ~masks]
 
 
 def least_of(group: Values, key: Values) -> NDArray[np.bool_]:
@@ -386,8 +386,10 @@ def _without_links(shape: Shape, free: int, allowed: int) -> Sets:
 def _packed(domains: Iterable[int], allowed: int, missing: int) -> int:
     gpus, open_domains = 0, [allowed & domain for domain in domains if allowed & domain]
     while missing:
-        enough = [domain for domain in open_domains if domain.bit_count() >= missing]
-        pick = min(enough, key=int.bit_count) if enough else max(open_domains, key=int.bit_count)
+        large_domains = [domain for domain in open_domains if domain.bit_count() >= missing]
+        pick = (
+            min(large_domains, key=int.bit_count) if large_domains else max(open_domains, key=int.bit_count)
+        )
         open_domains.remove(pick)
         gpus |= lowest(pick, missing)
         missing -= min(missing, pick.bit_count())

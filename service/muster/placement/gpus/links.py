@@ -36,7 +36,7 @@ class Rings:
     """The weakest link of the best ring: NO_LINK below two GPUs, 0 if a link is unknown."""
     total: Values
     """The sum of the links of the best ring."""
-    inside: Values
+    link_sums: Values
     """The sum of all links inside the set."""
     levels: Values
     """All values of `weakest`, in rising order."""
@@ -75,13 +75,13 @@ def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
             break
     step_of = {gpu: stride for stride, kind in zip(_strides(sizes), kinds, strict=True) for gpu in kind}
     state_of = _subset_sums([step_of[gpu] for gpu in range(count)])
-    inside = np.zeros(1, np.int64)
+    link_sums = np.zeros(1, np.int64)
     for gpu in range(count):
-        inside = np.concatenate((inside, inside + _subset_sums(links[gpu, :gpu].tolist())))
+        link_sums = np.concatenate((link_sums, link_sums + _subset_sums(links[gpu, :gpu].tolist())))
     small = gpu_counts(np.arange(1 << count)) < 2
     levels = np.array(sorted({0, *thresholds, NO_LINK}))
     weakest, total = np.where(small, NO_LINK, weakest[state_of]), np.where(small, 0, total[state_of])
-    return Rings(weakest, total, inside, levels)
+    return Rings(weakest, total, link_sums, levels)
 
 
 def link_matrix(topology: GpuTopology) -> Values:
@@ -193,13 +193,15 @@ def pcie_parts(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
     return tuple(parts_by_border)
 
 
-def _parted(topology: GpuTopology, inside: int, kinds: frozenset[str]) -> list[int]:
+def _parted(topology: GpuTopology, gpu_mask: int, kinds: frozenset[str]) -> list[int]:
     """Return the parts of these GPUs at one border."""
     parts: list[int] = []
-    for gpu in bits(inside):
+    for gpu in bits(gpu_mask):
         links = enumerate(topology.links[gpu])
-        apart = sum(1 << neighbour for neighbour, link in links if link is not None and link.kind in kinds)
-        home = next((i for i, mask in enumerate(parts) if not mask & apart), None)
+        separated_gpus = sum(
+            1 << neighbour for neighbour, link in links if link is not None and link.kind in kinds
+        )
+        home = next((i for i, mask in enumerate(parts) if not mask & separated_gpus), None)
         if home is None:
             parts.append(1 << gpu)
         else:

@@ -52,7 +52,7 @@ class NodeRule:
     """The mask of the GPUs of existing members."""
     touched: int = 0
     """The mask of all GPUs of the NVLink domains of existing members."""
-    apart: tuple[tuple[Counts, Counts], ...] = ()
+    repulsions: tuple[tuple[Counts, Counts], ...] = ()
     """(blocks, blocks): members of the first blocks stay off a node with members of the second blocks."""
     limits: tuple[tuple[Counts, int], ...] = ()
     """(blocks, most): the node takes at most this many members of these blocks together."""
@@ -75,7 +75,7 @@ class NodeRule:
     @property
     def binds(self) -> bool:
         """Whether the rule limits anything."""
-        numbers = max(self.unit) > 1 or self.max_members >= 0 or bool(self.apart or self.limits)
+        numbers = max(self.unit) > 1 or self.max_members >= 0 or bool(self.repulsions or self.limits)
         return numbers or self.binds_domains or bool(self.touched)
 
     def unit_of(self, block: int) -> int:
@@ -87,23 +87,23 @@ class NodeRule:
         return (
             (self.max_members < 0 or sum(packing) <= self.max_members)
             and all(count % unit == 0 for count, unit in zip(packing, self.unit, strict=True))
-            and all(sum(packing[b] for b in blocks) <= most for blocks, most in self.limits)
-            and all(_apart(packing, blocks, repelled) for blocks, repelled in self.apart)
+            and all(sum(packing[b] for b in blocks) <= max_members for blocks, max_members in self.limits)
+            and all(_keeps_apart(packing, blocks, repelled) for blocks, repelled in self.repulsions)
         )
 
     def takes_one(self, blocks: Sequence[int]) -> bool:
         """Return whether the node takes at most one member of all these blocks."""
-        return any({*blocks} <= {*first} & {*repelled} for first, repelled in self.apart)
+        return any({*blocks} <= {*first} & {*repelled} for first, repelled in self.repulsions)
 
     def max_alone(self, block: int) -> int:
         """Return how many members of this block alone the limits allow, −1 for no limit."""
-        limits = [most for blocks, most in self.limits if block in blocks]
-        limits += [1 for first, repelled in self.apart if block in first and block in repelled]
+        limits = [max_members for blocks, max_members in self.limits if block in blocks]
+        limits += [1 for first, repelled in self.repulsions if block in first and block in repelled]
         limits += [self.max_members] if self.max_members >= 0 else []
         return min(limits, default=-1)
 
 
-def _apart(packing: Counts, blocks: Counts, repelled: Counts) -> bool:
+def _keeps_apart(packing: Counts, blocks: Counts, repelled: Counts) -> bool:
     first, second = sum(packing[b] for b in blocks), sum(packing[b] for b in repelled)
     return not first or not second or first == second == 1 == sum(packing[b] for b in blocks if b in repelled)
 
@@ -135,8 +135,8 @@ def allowed(rule: NodeRule, packing: Counts, domains: Counts) -> bool | None:
     """
     if not rule.admits(packing) or not rule.binds_domains:
         return rule.admits(packing)
-    ways, proven = _searched(rule, packing, domains)
-    return ways is not None if proven else None
+    counts_by_item, proven = _searched(rule, packing, domains)
+    return counts_by_item is not None if proven else None
 
 
 def lying_in(rule: NodeRule, packing: Counts, shape: Shape, gpus: int) -> Spread:
@@ -144,9 +144,9 @@ def lying_in(rule: NodeRule, packing: Counts, shape: Shape, gpus: int) -> Spread
     spread: list[Counts | tuple[Counts, ...] | None] = [None] * len(packing)
     if rule.binds_domains:
         order = _order(rule, _free_by_domain(shape, gpus))
-        ways, _ = _searched(rule, packing, searched_domains(rule, shape, gpus))
-        assert ways is not None, "the packing is not allowed"
-        own_ways = [tuple(way[order.index(domain)] for domain in range(len(order))) for way in ways]
+        counts_by_item, _ = _searched(rule, packing, searched_domains(rule, shape, gpus))
+        assert counts_by_item is not None, "the packing is not allowed"
+        own_ways = [tuple(way[order.index(domain)] for domain in range(len(order))) for way in counts_by_item]
         placed_blocks = [block for block, _ in _items(rule, packing)]
         for block in set(placed_blocks):
             of_block = tuple(
@@ -193,22 +193,22 @@ def _searched(rule: NodeRule, packing: Counts, domains: Counts) -> tuple[tuple[C
     limits = rule.domain_most or (0,) * len(domains)
     names = (domain if domain in rule.pinned else -1 for domain in range(len(domains)))
     start = _State(tuple(map(_Domain, domains, limits, names)), (-1,) * len(rule.one_domain_blocks))
-    ways, dead = list[Counts](), set[tuple[int, _State]]()
-    path = [(start, _ways(rule, *items[0], start))]
+    counts_by_item, dead = list[Counts](), set[tuple[int, _State]]()
+    path = [(start, _ways_of_block(rule, *items[0], start))]
     for _ in range(MAX_STEPS):
         state, ways_on = path[-1]
         way, after = next(ways_on, (None, state))
         if way is None:
-            dead.add((len(ways), state.swapped()))
+            dead.add((len(counts_by_item), state.swapped()))
             path.pop()
             if not path:
                 return None, True
-            ways.pop()
-        elif (len(ways) + 1, after.swapped()) not in dead:
-            ways.append(way)
-            if len(ways) == len(items):
-                return tuple(ways), True
-            path.append((after, _ways(rule, *items[len(ways)], after)))
+            counts_by_item.pop()
+        elif (len(counts_by_item) + 1, after.swapped()) not in dead:
+            counts_by_item.append(way)
+            if len(counts_by_item) == len(items):
+                return tuple(counts_by_item), True
+            path.append((after, _ways_of_block(rule, *items[len(counts_by_item)], after)))
     return None, False
 
 
@@ -236,7 +236,7 @@ def _may_span(rule: NodeRule, block: int) -> bool:
     return rule.gpus[block] > 1 and not _is_bound(rule, block)
 
 
-def _ways(rule: NodeRule, block: int, count: int, state: _State) -> Iterator[tuple[Counts, _State]]:
+def _ways_of_block(rule: NodeRule, block: int, count: int, state: _State) -> Iterator[tuple[Counts, _State]]:
     """Yield the ways to place members of a block: the members by domain, or the GPUs by domain of a member
     that may span domains.
     """
@@ -300,24 +300,26 @@ def _at_home(rule: NodeRule, block: int, home: int, state: _State) -> _State:
     )
     if homes == state.homes:
         return state
-    named = (domain._replace(name=home) if at == home else domain for at, domain in enumerate(state.domains))
-    return _State(tuple(named), homes)
+    named_domains = (
+        domain._replace(name=home) if index == home else domain for index, domain in enumerate(state.domains)
+    )
+    return _State(tuple(named_domains), homes)
 
 
-def _compositions(total: int, most: Counts, domains: Sequence[_Domain]) -> Iterator[Counts]:
-    """Yield the ways to write `total` as a sum of parts, each at most its entry of `most`, in order.
+def _compositions(total: int, limits: Counts, domains: Sequence[_Domain]) -> Iterator[Counts]:
+    """Yield the ways to write `total` as a sum of parts, each at most its entry of `limits`, in order.
 
     Of ways that differ only by a swap of equal domains, only the first is yielded.
     """
-    if not most:
+    if not limits:
         if total == 0:
             yield ()
         return
     later = domains[1:]
-    for first in range(min(total, most[0]), max(0, total - sum(most[1:])) - 1, -1):
+    for first in range(min(total, limits[0]), max(0, total - sum(limits[1:])) - 1, -1):
         later_most = tuple(
             min(limit, first) if domain == domains[0] else limit
-            for limit, domain in zip(most[1:], later, strict=True)
+            for limit, domain in zip(limits[1:], later, strict=True)
         )
         for later_summands in _compositions(total - first, later_most, later):
             yield (first, *later_summands)

@@ -70,13 +70,15 @@ def slice_room(memory: Values, ask: MemberAsk) -> Values:
     largest fits too, and the largest number is found bit by bit.
     """
     places = memory // max(1, ask.units)
-    most = places.sum(axis=0) // max(1, ask.gpus)
+    max_members = places.sum(axis=0) // max(1, ask.gpus)
     if ask.gpus == 1:
-        return np.asarray(most, np.int64)
+        return np.asarray(max_members, np.int64)
     members = np.zeros(memory.shape[1], np.int64)
-    for bit in reversed(range(int(most.max(initial=0)).bit_length())):
-        more = members + (1 << bit)
-        members = np.where(np.minimum(places, more).sum(axis=0) >= more * ask.gpus, more, members)
+    for bit in reversed(range(int(max_members.max(initial=0)).bit_length())):
+        tried_members = members + (1 << bit)
+        members = np.where(
+            np.minimum(places, tried_members).sum(axis=0) >= tried_members * ask.gpus, tried_members, members
+        )
     return members
 
 
@@ -93,9 +95,9 @@ def whole_gpus(asks: Asks, packing: Counts) -> int:
     return sum(count * ask.gpus for count, ask in zip(packing, asks, strict=True) if not ask.units)
 
 
-def every_filling(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
+def every_filling(room: int, units: Counts, max_slices: Counts) -> Iterator[Counts]:
     """Yield all ways to fill one GPU with slices of these units."""
-    for way in product(*(range(min(n, room // size) + 1) for size, n in zip(units, most, strict=True))):
+    for way in product(*(range(min(n, room // size) + 1) for size, n in zip(units, max_slices, strict=True))):
         if sum(count * size for count, size in zip(way, units, strict=True)) <= room:
             yield way
 
@@ -113,9 +115,11 @@ def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[
     for r in sorted(range(len(asks)), key=lambda r: -asks[r].units):
         ask = asks[r]
         for _ in range(packing[r] if ask.units else 0):
-            enough = [g for g in range(len(gpus)) if units_left[g] >= ask.units]
-            enough.sort(key=lambda g: (slices_by_role[r][g] >= packing[r], not opened[g], units_left[g], g))
-            best_gpus = enough[: ask.gpus]
+            fitting_gpus = [g for g in range(len(gpus)) if units_left[g] >= ask.units]
+            fitting_gpus.sort(
+                key=lambda g: (slices_by_role[r][g] >= packing[r], not opened[g], units_left[g], g)
+            )
+            best_gpus = fitting_gpus[: ask.gpus]
             if len(best_gpus) < ask.gpus:
                 return None
             for g in best_gpus:
@@ -123,10 +127,10 @@ def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[
                 slices_by_role[r][g] += 1
                 opened[g] = True
     unopened = [g for g, is_open in enumerate(opened) if not is_open]
-    whole = whole_gpus(asks, packing)
-    if len(unopened) < whole:
+    whole_count = whole_gpus(asks, packing)
+    if len(unopened) < whole_count:
         return None
-    return [tuple(counts) for counts in slices_by_role], unopened[:whole]
+    return [tuple(counts) for counts in slices_by_role], unopened[:whole_count]
 
 
 UNFILLED = np.int64(1) << 60
@@ -137,7 +141,7 @@ damages.
 
 
 def least_damage_by_filling(
-    node: NodeGpus, shared: Values, units: Counts, most: Counts, slots: Counts
+    node: NodeGpus, shared: Values, units: Counts, max_slices: Counts, slots: Counts
 ) -> Values:
     """Return [set of shared GPUs, places of each role …] int64: the least damage of filling the set, in units
     of THOUSANDTH.
@@ -154,7 +158,7 @@ def least_damage_by_filling(
         sets = [i for i, top in enumerate(highest) if top == gpu]
         grown_from = least_damage[[index[int(shared[i]) & ~(1 << gpu)] for i in sets]]
         least_of_sets = np.full_like(grown_from, UNFILLED)
-        for way, cost in _ways(node, gpu, units, most):
+        for way, cost in _fillings(node, gpu, units, max_slices):
             into = tuple(slice(n, None) for n in way)
             out_of = tuple(slice(0, cell - n) for n, cell in zip(way, cells, strict=True))
             target = least_of_sets[(slice(None), *into)]
@@ -163,29 +167,29 @@ def least_damage_by_filling(
     return least_damage
 
 
-def _ways(node: NodeGpus, gpu: int, units: Counts, most: Counts) -> tuple[tuple[Counts, int], ...]:
+def _fillings(node: NodeGpus, gpu: int, units: Counts, max_slices: Counts) -> tuple[tuple[Counts, int], ...]:
     """Return the ways to fill the GPU with at least one slice, each with its damage in units of THOUSANDTH.
 
     On nodes that spread slices, a small extra cost makes the GPUs fill evenly.
     """
     units_left = node.memory[gpu]
-    most = tuple(min(n, units_left // of_slice) for n, of_slice in zip(most, units, strict=True))
-    return _costed(node.shape, gpu, bool(node.free >> gpu & 1), units_left, units, most)
+    max_slices = tuple(min(n, units_left // of_slice) for n, of_slice in zip(max_slices, units, strict=True))
+    return _costed(node.shape, gpu, bool(node.free >> gpu & 1), units_left, units, max_slices)
 
 
 @lru_cache(maxsize=1 << 14)
 def _costed(
-    shape: Shape, gpu: int, fresh: bool, units_left: int, units: Counts, most: Counts
+    shape: Shape, gpu: int, fresh: bool, units_left: int, units: Counts, max_slices: Counts
 ) -> tuple[tuple[Counts, int], ...]:
-    ways = np.array([way for way in every_filling(units_left, units, most) if any(way)], np.int64)
-    ways = ways.reshape(len(ways), len(units))
+    fillings = np.array([way for way in every_filling(units_left, units, max_slices) if any(way)], np.int64)
+    fillings = fillings.reshape(len(fillings), len(units))
     before = 0 if fresh else unusable_slices(shape, gpu, units_left)
-    costs = (unusable_slices(shape, gpu, units_left - ways @ np.array(units, np.int64)) - before) * int(
+    costs = (unusable_slices(shape, gpu, units_left - fillings @ np.array(units, np.int64)) - before) * int(
         THOUSANDTH
     )
     if shape.spread:
-        costs += np.minimum(ways.sum(axis=1) ** 2, int(THOUSANDTH) >> 6)
-    return tuple(zip(map(tuple, ways.tolist()), costs.tolist(), strict=True))
+        costs += np.minimum(fillings.sum(axis=1) ** 2, int(THOUSANDTH) >> 6)
+    return tuple(zip(map(tuple, fillings.tolist()), costs.tolist(), strict=True))
 
 
 @lru_cache(maxsize=1 << 13)
@@ -197,20 +201,20 @@ def slices_by_gpu(asks: Asks, packing: Counts, node: NodeGpus, shared: int) -> t
     """
     sliced = [r for r, ask in enumerate(asks) if ask.units and packing[r]]
     units = tuple(asks[r].units for r in sliced)
-    most = tuple(packing[r] for r in sliced)
+    max_slices = tuple(packing[r] for r in sliced)
     goal = tuple(packing[r] * asks[r].gpus for r in sliced)
     states: dict[Counts, tuple[int, tuple[Counts, ...]]] = {(0,) * len(sliced): (0, ())}
     for gpu in bits(shared):
-        more: dict[Counts, tuple[int, tuple[Counts, ...]]] = {}
-        ways = _ways(node, gpu, units, most)
+        next_states: dict[Counts, tuple[int, tuple[Counts, ...]]] = {}
+        fillings = _fillings(node, gpu, units, max_slices)
         for state, (cost, ways_so_far) in states.items():
-            for way, extra in ways:
-                reached = tuple(have + n for have, n in zip(state, way, strict=True))
+            for way, extra in fillings:
+                reached = tuple(slices_so_far + n for slices_so_far, n in zip(state, way, strict=True))
                 if any(n > limit for n, limit in zip(reached, goal, strict=True)):
                     continue
-                if reached not in more or cost + extra < more[reached][0]:
-                    more[reached] = (cost + extra, (*ways_so_far, way))
-        states = more
+                if reached not in next_states or cost + extra < next_states[reached][0]:
+                    next_states[reached] = (cost + extra, (*ways_so_far, way))
+        states = next_states
     ways_so_far = states[goal][1]
     count = len(node.memory)
     slices_by_role = [[0] * count for _ in asks]

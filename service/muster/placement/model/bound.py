@@ -103,8 +103,8 @@ class Bound:
                     ordered = np.partition(point.by_part, [self.limit - 1, self.limit])
                     last, following = ordered[self.limit - 1], ordered[self.limit]
                     always |= following - point.by_part > gap
-                inside = self.part != FREE
-                room[inside] -= np.maximum(0.0, point.by_part[self.part[inside]] - last)
+                in_part = self.part != FREE
+                room[in_part] -= np.maximum(0.0, point.by_part[self.part[in_part]] - last)
             if self.patterns_touching_none is None:
                 still_open &= point.slack <= room[:, None]
             else:
@@ -169,7 +169,7 @@ class _Pricing:
         Patterns that touch no part can be used in all parts. So the value of a part is only the value that
         its other patterns add.
         """
-        kinds, parts, inside = len(self.costs), int(self.part.max(initial=FREE)) + 1, self.part != FREE
+        kinds, parts, in_part = len(self.costs), int(self.part.max(initial=FREE)) + 1, self.part != FREE
         reduced = self.costs - self.resources @ x
         cheapest, each_kind = reduced.argmin(axis=1), np.arange(kinds)
         least = np.minimum(0.0, reduced[each_kind, cheapest])
@@ -180,7 +180,7 @@ class _Pricing:
             always = np.minimum(0.0, anywhere[each_kind, spared])
             value -= self.size * always[self.kind]
             slack = np.where(self.patterns_touching_none, reduced - always[:, None], slack)
-        by_part = np.bincount(self.part[inside], value[inside], parts).astype(float)
+        by_part = np.bincount(self.part[in_part], value[in_part], parts).astype(float)
         in_cheapest = np.ones(parts + 1, bool)  # the last entry stands for FREE
         if self.limit is not None and parts > self.limit:
             in_cheapest[:-1] = False

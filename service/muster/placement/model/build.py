@@ -110,10 +110,12 @@ class Variables:
         """Return Σ over nodes of the weight [kind, pattern] of their pattern. `indices` selects variables of
         `takes`; None means all.
         """
-        at = np.arange(len(self.takes)) if indices is None else np.asarray(indices, np.int64)
-        values = weight[self.kind[at], self.pattern[at]]
+        variable_indices = np.arange(len(self.takes)) if indices is None else np.asarray(indices, np.int64)
+        values = weight[self.kind[variable_indices], self.pattern[variable_indices]]
         nonzero = np.flatnonzero(values)
-        return LinearExpr.weighted_sum([self.takes[at[i]] for i in nonzero], values[nonzero].tolist())
+        return LinearExpr.weighted_sum(
+            [self.takes[variable_indices[i]] for i in nonzero], values[nonzero].tolist()
+        )
 
     def cost(self, level: Level) -> LinearExprT:
         """Return the cost of a level: the sum over the patterns taken, plus the parts touched."""
@@ -137,17 +139,17 @@ class Variables:
 
 
 def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> list[Group]:
-    alike = _alike(problem, levels)
+    pattern_code = _pattern_codes(problem, levels)
     classes, patterns = np.nonzero(problem.open)
     # The first of several equal patterns of a class stands for all.
-    _, first = np.unique(classes * (int(alike.max(initial=0)) + 1) + alike, return_index=True)
-    alike, classes, patterns = alike[first], classes[first], patterns[first]
+    _, first = np.unique(classes * (int(pattern_code.max(initial=0)) + 1) + pattern_code, return_index=True)
+    pattern_code, classes, patterns = pattern_code[first], classes[first], patterns[first]
     begins = np.flatnonzero(np.diff(classes, prepend=-1)).tolist()
     by_key: dict[tuple[int | None, bytes], dict[int, tuple[int, ...]]] = {}
     for begin, end in zip(begins, [*begins[1:], len(classes)], strict=True):
         c = int(classes[begin])
         cell = None if pooled is not None and pooled[c] else int(problem.cell[c])
-        group = by_key.setdefault((cell, alike[begin:end].tobytes()), {})
+        group = by_key.setdefault((cell, pattern_code[begin:end].tobytes()), {})
         group[c] = tuple(patterns[begin:end].tolist())
     return [
         Group(tuple(group), tuple(group.values()), int(problem.size[list(group)].sum()), cell)
@@ -155,19 +157,19 @@ def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> 
     ]
 
 
-def _alike(problem: Problem, levels: Sequence[Level]) -> Ints:
+def _pattern_codes(problem: Problem, levels: Sequence[Level]) -> Ints:
     """Return a number for each open pattern, in the order of np.nonzero.
 
     Patterns with equal numbers have equal members and equal values at these levels.
     """
     classes, pattern = np.nonzero(problem.open)
-    at = (problem.kind[classes], pattern)
+    pattern_index = (problem.kind[classes], pattern)
     weights = [problem.patterns.counts[:, :, role] for role in range(len(problem.need))]
     for level in levels:
         weights += [level.cost(problem.patterns), *([level.touches(problem)] if level.scope else [])]
     code = np.zeros(len(classes), np.int64)
     for weight in weights:
-        values, index = np.unique(weight[at], return_inverse=True)
+        values, index = np.unique(weight[pattern_index], return_inverse=True)
         code = np.unique(code * len(values) + index, return_inverse=True)[1]
     return code
 
@@ -275,7 +277,7 @@ def _add_by_part(variables: Variables, level: Level | None) -> None:
     if not problem.rules or (problem.patterns.nodes[problem.patterns.valid] == 0).any():
         return
     # With several roles, or with very different nodes, tables of members are too weak to help.
-    alike = sum(map(bool, problem.need)) == 1 and problem.classes <= MAX_CLASSES
+    tables_help = sum(map(bool, problem.need)) == 1 and problem.classes <= MAX_CLASSES
     for i, share in enumerate(shares(problem)):
         fewest = share.fewest_nodes(problem)
         for part, nodes in fewest.items():
@@ -287,9 +289,9 @@ def _add_by_part(variables: Variables, level: Level | None) -> None:
             ]
             taken_nodes = LinearExpr.sum([variables.takes[v] for v in indices])
             variables.model.add(taken_nodes >= nodes).with_name(f"by_part/{i}/{part}/nodes")
-            if alike and level is not None and problem.exact and NODES.name in problem.at_most:
-                elsewhere = sum(fewest.values()) - nodes
-                spare = problem.at_most[NODES.name] - elsewhere
+            if tables_help and level is not None and problem.exact and NODES.name in problem.at_most:
+                nodes_elsewhere = sum(fewest.values()) - nodes
+                spare = problem.at_most[NODES.name] - nodes_elsewhere
                 _add_cost(variables, level, share, (part, indices), spare, f"by_part/{i}/{part}")
 
 
@@ -324,14 +326,14 @@ def _add_cost(
     model.add(variables.total(cost, indices) >= least_cost).with_name(f"{name}/cost")
 
 
-def _least_costs(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most: tuple[int, int]) -> Ints:
+def _least_costs(problem: Problem, counts: Ints, cost: Ints, in_part: Ints, limits: tuple[int, int]) -> Ints:
     """Return [members] the least cost on up to `nodes` nodes, if each node were as good as the best node of
     the part.
     """
-    nodes, members = most
-    kind = problem.kind[inside][:, None]
+    nodes, members = limits
+    kind = problem.kind[in_part][:, None]
     pattern = np.arange(problem.open.shape[1])
-    still_open = problem.open[inside]
+    still_open = problem.open[in_part]
     node_cost = np.full(int(counts.max(initial=0)) + 1, FORBIDDEN)
     np.minimum.at(node_cost, counts[kind, pattern][still_open], cost[kind, pattern][still_open])
     table = np.full(members + 1, FORBIDDEN)
@@ -379,7 +381,13 @@ class QuorumRule:
         by_role = [model.new_int_var(0, need, f"of/{role}") for role, need in enumerate(self.need)]
         for role, placed_members in enumerate(variables.placed):
             model.add(
-                LinearExpr.sum([by_role[i] for i, of in enumerate(self.representatives) if of == role])
+                LinearExpr.sum(
+                    [
+                        by_role[i]
+                        for i, representative in enumerate(self.representatives)
+                        if representative == role
+                    ]
+                )
                 == placed_members
             )
         model.add(self._started(variables, by_role, self.quorum, "quorum") == 1)
@@ -389,7 +397,7 @@ class QuorumRule:
         """Return whether the part may get members and counts as started."""
         model, started = variables.model, variables.model.new_bool_var(name)
         if isinstance(part, Leaf):
-            roles = [role for role, of in enumerate(self.names) if of in part.roles]
+            roles = [role for role, role_name in enumerate(self.names) if role_name in part.roles]
             members = LinearExpr.sum([by_role[role] for role in roles])
             model.add(members >= part.min_members * started)
             model.add(members <= part.limit(sum(self.need[role] for role in roles)) * started)

@@ -82,14 +82,14 @@ class Patterns:
         if len(packings):
             counts[valid] = np.concatenate(packings).reshape(-1, roles)
         zero = np.zeros_like(valid, np.int64)
-        at = np.broadcast_to(np.arange(width), valid.shape).astype(np.int64)
+        packing_index = np.broadcast_to(np.arange(width), valid.shape).astype(np.int64)
         return cls(
             counts,
             valid,
             nodes=zero + 1,
             weakest=zero + NO_LINK,
             gpus=zero,
-            packing=at,
+            packing=packing_index,
             choice=zero,
         )
 
@@ -140,8 +140,8 @@ class Problem:
         classes that touch no part of the scope.
         """
         touching_none = self.patterns_touching_none(scope)
-        inside = classes[:, None]
-        return self.open & (inside if touching_none is None else inside | touching_none[self.kind])
+        in_classes = classes[:, None]
+        return self.open & (in_classes if touching_none is None else in_classes | touching_none[self.kind])
 
     def classes_without_gpus(self, scopes: Collection[str]) -> Bools:
         """Return [class] bool: whether no open pattern of the class touches a part of these scopes."""
@@ -228,7 +228,7 @@ NO_LIMIT: Ints = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule(ABC):
-    """A rule about the members of `roles`, and of `others`, in each part.
+    """A rule about the members of `roles`, and of `other_roles`, in each part.
 
     Methods without a solver understand only `max_members` and `step`. They decline a rule if `in_numbers` is
     false.
@@ -237,7 +237,7 @@ class Rule(ABC):
     part: ByCell
     """The part of the cell, −1 if it lies in none."""
     roles: tuple[int, ...]
-    others: tuple[int, ...] = ()
+    other_roles: tuple[int, ...] = ()
     max_members: ByPart = field(default_factory=lambda: NO_LIMIT)
     """The most members that the part takes; empty without such a limit."""
     step: int = 1
@@ -261,7 +261,7 @@ class Rule(ABC):
     @property
     def bound_roles(self) -> tuple[int, ...]:
         """The roles whose members can break the rule."""
-        return (*self.roles, *self.others)
+        return (*self.roles, *self.other_roles)
 
     @property
     def distinguished_by(self) -> tuple[Ints, ...]:
@@ -299,9 +299,9 @@ class PartShare:
         """Return, for each part that must take members, the fewest nodes that hold `low` members."""
         nodes_of = {}
         for code in np.flatnonzero(self.low > 0).tolist():
-            inside = self.part == code
-            size = problem.size[inside]
-            by_node = np.repeat(self.capacity[inside] // np.maximum(1, size), size)
+            in_part = self.part == code
+            size = problem.size[in_part]
+            by_node = np.repeat(self.capacity[in_part] // np.maximum(1, size), size)
             nodes_of[code] = fewest(by_node, int(self.low[code]))
         return nodes_of
 
@@ -314,29 +314,31 @@ class PartShare:
         codes = codes[:, (codes >= 0).all(axis=0)]
         nested = len(np.unique(codes[0])) == codes.shape[1]
         for code in np.flatnonzero(self.low > 0).tolist():
-            inside = self.part == code
-            free = int(self.capacity[inside & (other_part == FREE)].sum())
-            counted = inside & (other_part != FREE)
+            in_part = self.part == code
+            free = int(self.capacity[in_part & (other_part == FREE)].sum())
+            in_both = in_part & (other_part != FREE)
             capacities = (
-                np.bincount(other_part[counted], self.capacity[counted]) if counted.any() else np.zeros(1)
+                np.bincount(other_part[in_both], self.capacity[in_both]) if in_both.any() else np.zeros(1)
             )
             count = fewest(capacities.astype(np.int64), int(self.low[code]) - free)
             total, largest_count = total + count, max(largest_count, count)
         return total if nested else largest_count
 
-    def in_fullest(self, other_part: Ints, most: Ints) -> Bools:
+    def in_fullest(self, other_part: Ints, member_counts: Ints) -> Bools:
         """Return [class] bool: the classes in the fullest parts of another scope (`other_part` [class]).
 
-        For each part, the fewest of the fullest parts that hold `most` [part] members are taken. Classes that
-        lie in no part are always included.
+        For each part, the fewest of the fullest parts that hold `member_counts` [part] members are taken.
+        Classes that lie in no part are always included.
         """
         is_inside = np.asarray((other_part == FREE) | (self.part < 0))
-        for code in np.flatnonzero(most > 0).tolist():
-            inside = (self.part == code) & (other_part != FREE)
-            if inside.any():
-                capacities = np.bincount(other_part[inside], self.capacity[inside]).astype(np.int64)
-                fullest = np.argsort(-capacities, kind="stable")[: fewest(capacities, int(most[code]))]
-                is_inside |= inside & np.isin(other_part, fullest)
+        for code in np.flatnonzero(member_counts > 0).tolist():
+            in_part = (self.part == code) & (other_part != FREE)
+            if in_part.any():
+                capacities = np.bincount(other_part[in_part], self.capacity[in_part]).astype(np.int64)
+                fullest = np.argsort(-capacities, kind="stable")[
+                    : fewest(capacities, int(member_counts[code]))
+                ]
+                is_inside |= in_part & np.isin(other_part, fullest)
         return is_inside
 
 

@@ -202,10 +202,10 @@ def _next_core(problem: Problem, lower_bound: Bound, level: Level, guesses: list
     two.
     """
     core = _core(problem, lower_bound, level, guesses.pop(0))
-    enough = max(FEW, MORE * int(core.problem.open.sum()))
+    max_patterns = max(FEW, MORE * int(core.problem.open.sum()))
     while guesses and guesses[0] < inf:
         larger = _core(problem, lower_bound, level, guesses[0])
-        if larger.problem.open.sum() > enough:
+        if larger.problem.open.sum() > max_patterns:
             break
         core = larger
         guesses.pop(0)
@@ -219,12 +219,14 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
         still_open, always = lower_bound.usable_below(problem, upper)
         core, old_classes = problem.narrowed(still_open)
     scope, limit = counted_scope(problem)
-    counted = {counted_level.scope for counted_level in levels_of(problem, level) if counted_level.scope}
-    counted &= problem.parts.keys()
+    counted_scopes = {
+        counted_level.scope for counted_level in levels_of(problem, level) if counted_level.scope
+    }
+    counted_scopes &= problem.parts.keys()
     if problem.rules:
         return _Core(upper, core, old_classes, None)
-    if counted - {scope}:
-        return _Core(upper, core, old_classes, core.classes_without_gpus(counted))
+    if counted_scopes - {scope}:
+        return _Core(upper, core, old_classes, core.classes_without_gpus(counted_scopes))
     if scope is None or limit is None:
         return _Core(upper, core, old_classes, np.ones(core.classes, bool))
     part = core.part(scope)
@@ -242,9 +244,9 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
 def _most_nodes(problem: Problem, lower_bound: Bound) -> float:
     """Return the most nodes of any plan: the nodes of the largest parts that may be touched."""
     nodes = np.where(problem.open, problem.patterns.nodes[problem.kind], 0).max(axis=1) * problem.size
-    inside = lower_bound.part != FREE
-    by_part = np.sort(np.bincount(lower_bound.part[inside], nodes[inside]))[::-1]
-    return float(nodes[~inside].sum() + by_part[: lower_bound.limit].sum())
+    in_part = lower_bound.part != FREE
+    by_part = np.sort(np.bincount(lower_bound.part[in_part], nodes[in_part]))[::-1]
+    return float(nodes[~in_part].sum() + by_part[: lower_bound.limit].sum())
 
 
 def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: float = -inf) -> Solution:

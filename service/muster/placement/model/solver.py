@@ -86,11 +86,11 @@ class Status(Enum):
 def run(model: cp_model.CpModel, budget: Budget) -> tuple[Status, cp_model.CpSolver | None]:
     """Return how the solve ended, and the solver with its solution if there is one."""
     feasible: cp_model.CpSolver | None = None
-    for more, limit in (({}, FIRST_TRY), (LINEAR, inf)):
+    for extra_parameters, limit in (({}, FIRST_TRY), (LINEAR, inf)):
         if budget.spent:
             break
         solver = cp_model.CpSolver()
-        for name, value in (PARAMETERS | more).items():
+        for name, value in (PARAMETERS | extra_parameters).items():
             setattr(solver.parameters, name, value)
         solver.parameters.max_deterministic_time = min(limit, budget.deterministic_time)
         seconds = budget.seconds()

@@ -162,29 +162,29 @@ class DomainCapacities:
         if self.limit == 1:
             return self.options_with_nodes(int(self.fewest[self.possible].min()))
         price = self.prices[-1]
-        enough, visited = self._enough, 0
-        for nodes in range(-(price.slack(0, self.need) // price.members), enough):
+        max_nodes, visited = self._sufficient_nodes, 0
+        for nodes in range(-(price.slack(0, self.need) // price.members), max_nodes):
             options = self.options_with_nodes(nodes)
             visited += options.steps
             if visited > MAX_TABLE_STEPS:
                 return None
             if options.cheapest(options.fewest, 1, nodes) is not None:
                 return options
-        return self.options_with_nodes(enough)
+        return self.options_with_nodes(max_nodes)
 
     @property
-    def _enough(self) -> int:
+    def _sufficient_nodes(self) -> int:
         """An upper bound of the fewest nodes: all nodes if rules limit domains."""
-        room, enough = np.bincount(self.domain, self.cap), len(self.rows)
+        room, max_nodes = np.bincount(self.domain, self.cap), len(self.rows)
         if self.step > 1 or (self.max_members < np.minimum(room, self.need)).any():
-            return enough
+            return max_nodes
         fullest = np.argsort(-room, kind="stable")[: self.limit]
         for domains in (fullest, *(price.domains for price in self.prices)):
             if room[domains].sum() >= self.need:
                 touched = np.zeros(len(room), bool)
                 touched[domains] = True
-                enough = min(enough, fewest(self.cap[touched[self.domain]], self.need))
-        return enough
+                max_nodes = min(max_nodes, fewest(self.cap[touched[self.domain]], self.need))
+        return max_nodes
 
     def options_with_nodes(self, nodes: int) -> DomainOptions:
         """Return the options of domains in plans with this number of nodes."""
@@ -274,12 +274,12 @@ class DomainOptions:
 
     def of_domain(self, domain: int) -> DomainOptions:
         """Return the options of one domain."""
-        inside, only = self.domain == domain, slice(domain, domain + 1)
+        in_domain, only = self.domain == domain, slice(domain, domain + 1)
         nodes = {
-            name: getattr(self, name)[inside] for name in ("rows", "index_in_domain", "cap", "min_members")
+            name: getattr(self, name)[in_domain] for name in ("rows", "index_in_domain", "cap", "min_members")
         }
         return replace(
-            self, **nodes, domain=self.domain[inside] * 0, open=self.open[only], fewest=self.fewest[only]
+            self, **nodes, domain=self.domain[in_domain] * 0, open=self.open[only], fewest=self.fewest[only]
         )
 
     def cheapest(self, cost: Ints, per_node_offset: int, max_total: int) -> Ints | None:

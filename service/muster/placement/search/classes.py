@@ -196,21 +196,21 @@ def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[
         unusable = _by_packing(instance, rows, index, packings, instance.unusable)
     view, gpus = instance.columns, tuple(role.gpus for role in instance.roles)
     shape, free = view.shape[rows].tolist(), view.free_gpus[rows].tolist()
-    wide = view.topology.in_wide[rows].tolist()
+    in_wide = view.topology.in_wide[rows].tolist()
     ruled, node_rules = instance.rules.in_node[rows].tolist(), instance.rules.node_rules
     tables: list[NodeTable | None] = []
     complete = all(packings[m].complete for m in np.unique(index))
     for i, m in enumerate(index.tolist()):
         rule = node_rules[ruled[i]]
         if rule is None:
-            table, key = node_patterns(packings[m].all, gpus, view.shapes[shape[i]], free[i], wide[i])
+            table, key = node_patterns(packings[m].all, gpus, view.shapes[shape[i]], free[i], in_wide[i])
         elif tables and budget.late:
             complete = False
             tables.append(None)
             continue
         else:
             table, key, all_sets = ruled_patterns(
-                packings[m].all, rule, view.shapes[shape[i]], free[i], wide[i]
+                packings[m].all, rule, view.shapes[shape[i]], free[i], in_wide[i]
             )
             complete &= all_sets
         if priced:  # priced damage is equal for all GPU sets of a packing, like the best fit
@@ -224,12 +224,15 @@ def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[
 
 
 def with_tables(
-    instance: Instance, problem: Problem, tables: Sequence[NodeTable | None], further: tuple[str, ...] = ()
+    instance: Instance,
+    problem: Problem,
+    tables: Sequence[NodeTable | None],
+    extra_fields: tuple[str, ...] = (),
 ) -> Problem:
     """Return the problem with the patterns of these tables, one table for each node; None leaves the node
     out.
 
-    `further` are the names of the costs after PATTERN_FIELDS.
+    `extra_fields` are the names of the costs after PATTERN_FIELDS.
     """
     rows, cell = nodes_of(problem)
     is_touched = _already_touched(instance, rows).tolist()
@@ -243,7 +246,7 @@ def with_tables(
                 kinds[key] = len(kinds)
                 by_kind.append(table)
             kind[i] = kinds[key]
-    patterns = _patterns(by_kind, len(problem.need), further)
+    patterns = _patterns(by_kind, len(problem.need), extra_fields)
     if instance.without_gpus is WithoutGpus.SOME_MEMBERS:
         patterns = replace(patterns, nodes=np.asarray(patterns.gpus > 0, np.int64))
     for (_, is_already_touched), k in kinds.items():
@@ -262,7 +265,7 @@ def with_tables(
 
 @lru_cache(maxsize=1 << 15)
 def node_patterns(
-    packings: tuple[Counts, ...], gpus: Counts, shape: Shape, free: int, wide: bool
+    packings: tuple[Counts, ...], gpus: Counts, shape: Shape, free: int, in_wide: bool
 ) -> tuple[Ints, bytes]:
     """Return the patterns of one node [pattern, counts by role and PATTERN_FIELDS] int64, and their bytes."""
     sets = sets_of(shape, free)
@@ -271,9 +274,9 @@ def node_patterns(
     choices = sets.choices[size]
     packing = np.repeat(np.arange(len(packings)), choices)
     choice = np.arange(len(packing)) - np.repeat(np.cumsum(choices) - choices, choices)
-    at = (size[packing], choice)
-    values = {name: getattr(sets, name)[at] for name in SET_VALUES}
-    if wide:
+    set_index = (size[packing], choice)
+    values = {name: getattr(sets, name)[set_index] for name in SET_VALUES}
+    if in_wide:
         values["domains"] = np.zeros(len(packing), np.int64)
     fields = (*values.values(), size[packing], packing, choice)
     table = np.concatenate([counts[packing], np.stack(fields, axis=1)], axis=1)
@@ -282,7 +285,7 @@ def node_patterns(
 
 @lru_cache(maxsize=1 << 14)
 def ruled_patterns(
-    packings: tuple[Counts, ...], rule: NodeRule, shape: Shape, free: int, wide: bool
+    packings: tuple[Counts, ...], rule: NodeRule, shape: Shape, free: int, in_wide: bool
 ) -> tuple[Ints, bytes, bool]:
     """Return the patterns, and their bytes, of a node with a rule, and whether the patterns are complete."""
     sets = [sets_under(rule, shape, free, counts) for counts in packings]
@@ -292,7 +295,7 @@ def ruled_patterns(
         for choice, (gpus, _) in enumerate(sets[packing][0])
     ]
     table = np.array(rows, np.int64).reshape(len(rows), len(rule.gpus) + len(PATTERN_FIELDS))
-    if wide:
+    if in_wide:
         table[:, len(rule.gpus) + PATTERN_FIELDS.index("domains")] = 0
     return table, table.tobytes(), all(complete for _, complete in sets)
 
@@ -325,15 +328,15 @@ def _by_packing(
     return by_row
 
 
-def _patterns(of_kinds: list[NodeTable], roles: int, further: tuple[str, ...]) -> Patterns:
+def _patterns(of_kinds: list[NodeTable], roles: int, extra_fields: tuple[str, ...]) -> Patterns:
     width = max((len(table.patterns) for table in of_kinds), default=0)
-    tables = np.zeros((len(of_kinds), width, roles + len(PATTERN_FIELDS) + len(further)), np.int64)
+    tables = np.zeros((len(of_kinds), width, roles + len(PATTERN_FIELDS) + len(extra_fields)), np.int64)
 
-    def stacked(of: Callable[[NodeTable], Ints | None]) -> Ints:
+    def stacked(values_of: Callable[[NodeTable], Ints | None]) -> Ints:
         """Return [kind, pattern] a value of the packings."""
         values = np.zeros((len(of_kinds), width), np.int64)
         for kind, table in enumerate(of_kinds):
-            of_table = of(table)
+            of_table = values_of(table)
             if of_table is not None:
                 packing = table.patterns[:, roles + PATTERN_FIELDS.index("packing")]
                 values[kind, : len(packing)] = of_table[packing]
@@ -345,7 +348,7 @@ def _patterns(of_kinds: list[NodeTable], roles: int, further: tuple[str, ...]) -
         count = len(table.patterns)
         tables[kind, :count] = table.patterns
         valid[kind, :count] = True
-    costs = {name: tables[:, :, roles + i] for i, name in enumerate((*PATTERN_FIELDS, *further))}
+    costs = {name: tables[:, :, roles + i] for i, name in enumerate((*PATTERN_FIELDS, *extra_fields))}
     fields = {name: costs.pop(name) for name in ("weakest", "gpus", "packing", "choice")}
     costs[BEST_FIT.field] = left_over
     if any(table.unusable is not None for table in of_kinds):
@@ -408,12 +411,12 @@ def _relative(codes: Ints, part: Ints, begins: Ints) -> Ints:
     """
     if not len(codes):
         return codes
-    inside = codes >= 0
+    has_code = codes >= 0
     top = int(codes.max(initial=0)) + 1
     low, high = np.full(top, np.iinfo(np.int64).max), np.full(top, -2)
-    np.minimum.at(low, codes[inside], part[inside])
-    np.maximum.at(high, codes[inside], part[inside])
-    in_one_part = inside & (low[np.maximum(codes, 0)] == high[np.maximum(codes, 0)])
+    np.minimum.at(low, codes[has_code], part[has_code])
+    np.maximum.at(high, codes[has_code], part[has_code])
+    in_one_part = has_code & (low[np.maximum(codes, 0)] == high[np.maximum(codes, 0)])
     first = np.repeat(
         np.minimum.reduceat(np.where(in_one_part, codes, top), begins), np.diff([*begins, len(codes)])
     )

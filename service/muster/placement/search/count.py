@@ -173,10 +173,10 @@ class _FitCounter:
         """Return the most members that fit in one region, or inside a node if a scope asks for that."""
         if not any(instance.need) or not len(instance.columns.names):
             return NO_FIT
-        inside = self._inside_nodes(instance)
-        across = self._in_regions(instance)
-        fit = max(inside, across, key=self._rank)
-        fit = replace(fit, proven=inside.proven and across.proven)
+        fit_inside = self._inside_nodes(instance)
+        fit_across = self._in_regions(instance)
+        fit = max(fit_inside, fit_across, key=self._rank)
+        fit = replace(fit, proven=fit_inside.proven and fit_across.proven)
         return replace(fit, counts=tuple(instance.by_role(fit.counts).values())) if fit.counts else fit
 
     def _in_regions(self, instance: Instance) -> Fit:
@@ -191,7 +191,7 @@ class _FitCounter:
             return parts.fit(fullest, int(parts.upper[fullest]))
         if not self.roles_in_order:
             parts = parts.with_lower()
-        largest, proven, enough = NO_FIT, True, self.target or sum(parts.need)
+        largest, proven, target_members = NO_FIT, True, self.target or sum(parts.need)
         region_bounds, complete = parts.by_upper_bound(max(1, self.target or 0))
         for region in region_bounds:
             if not region.upper or region.upper < max(self.target or 0, largest.members):
@@ -202,7 +202,7 @@ class _FitCounter:
                 continue
             if region.problem is None:
                 largest = parts.fit(region.code, region.upper)
-            elif parts.lower[region.code] >= enough:
+            elif parts.lower[region.code] >= target_members:
                 largest = parts.fit(region.code, int(parts.lower[region.code]))
             elif self.budget.spent:
                 proven = False
@@ -210,9 +210,9 @@ class _FitCounter:
                 counts, is_most = self._solved(region, parts.quorum)
                 proven &= is_most
                 largest = max(largest, parts.fit(region.code, sum(counts), counts), key=self._rank)
-            if largest.members >= enough:
+            if largest.members >= target_members:
                 break
-        return replace(largest, proven=proven and (complete or largest.members >= enough))
+        return replace(largest, proven=proven and (complete or largest.members >= target_members))
 
     def _solved(self, region: _RegionBound, quorum: QuorumRule | None) -> tuple[Counts, bool]:
         """Return how many members of each role the region holds, and whether that is proven.
@@ -259,9 +259,9 @@ class _FitCounter:
 def _parts_inside(instance: Instance, scopes: tuple[str, ...]) -> tuple[Ints, Ints]:
     """Return the parts of the scopes that are nodes or lie inside nodes: [part] the row, and the GPU mask."""
     view = instance.columns
-    narrow = [scope for scope in scopes if scope in INSIDE]
+    inner_scopes = [scope for scope in scopes if scope in INSIDE]
     rows, masks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    if narrow or Scope.NODE in scopes:
+    if inner_scopes or Scope.NODE in scopes:
         usable = np.asarray((instance.room > 0).any(axis=0))
         if instance.existing:
             hosts = list(instance.existing.masks)
@@ -273,7 +273,7 @@ def _parts_inside(instance: Instance, scopes: tuple[str, ...]) -> tuple[Ints, In
             usable &= ~view.topology.in_wide  # wide domains are regions
         for shape in np.unique(view.shape[usable]).tolist():
             of_shape = np.flatnonzero(usable & (view.shape == shape))
-            for mask in parts_inside(instance, int(of_shape[0]), narrow):
+            for mask in parts_inside(instance, int(of_shape[0]), inner_scopes):
                 rows.append(of_shape)
                 masks.append(np.full(len(of_shape), mask))
     return np.concatenate(rows), np.concatenate(masks)
@@ -401,18 +401,20 @@ class _RegionBounds:
         undecided = promising[~decided[promising]]
         if not len(undecided):
             return [*by_code.values()], True
-        inside = np.isin(self.code, undecided)
+        is_undecided = np.isin(self.code, undecided)
         need = self.need if self.quorum is None else self.quorum.need_in_model
-        problem, complete = coarse_problem(self.instance, self.rows[inside], need, (), self.code[inside])
+        problem, complete = coarse_problem(
+            self.instance, self.rows[is_undecided], need, (), self.code[is_undecided]
+        )
         if problem.classes:
             upper, exact = by_packings(problem, self.instance.common_unit(self.active[0]))
             exact &= self.quorum is None
             # Regions are sorted by code, as the parts of the problem are.
             present = np.unique(self.code[np.searchsorted(self.rows, problem.rows)])
-            for part, (code, most) in enumerate(zip(present.tolist(), upper.tolist(), strict=True)):
-                by_code[code] = _RegionBound(code, most)
-                if not exact and most > self.lower[code]:
-                    by_code[code] = _RegionBound(code, most, problem, part)
+            for part, (code, max_members) in enumerate(zip(present.tolist(), upper.tolist(), strict=True)):
+                by_code[code] = _RegionBound(code, max_members)
+                if not exact and max_members > self.lower[code]:
+                    by_code[code] = _RegionBound(code, max_members, problem, part)
         return sorted(by_code.values(), key=lambda region: (-region.upper, region.code)), complete
 
 
@@ -444,15 +446,15 @@ def by_sums(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
     parts, active = int(part.max()) + 1, [r for r, members in enumerate(need) if members]
     needed = np.array(need)[active, None]
     caps = np.minimum(instance.room[active][:, rows], needed).astype(np.float64)
-    most = np.minimum([np.bincount(part, cap, parts) for cap in caps], needed)
-    upper = most.sum(axis=0)
+    max_members = np.minimum([np.bincount(part, cap, parts) for cap in caps], needed)
+    upper = max_members.sum(axis=0)
     for amount, free in _resources(instance, rows, active) if len(active) > 1 else ():
         usable = np.minimum(np.maximum(0, free), amount @ caps)
         spare = np.bincount(part, usable, parts) * (1 + ROUNDING_ERROR)
         members = np.zeros(parts)
         for r in np.argsort(amount, kind="stable").tolist():
-            more = np.minimum(most[r], spare // amount[r]) if amount[r] else most[r]
-            members, spare = members + more, spare - more * amount[r]
+            added_members = np.minimum(max_members[r], spare // amount[r]) if amount[r] else max_members[r]
+            members, spare = members + added_members, spare - added_members * amount[r]
         upper = np.minimum(upper, members)
     return np.asarray(upper, np.int64)
 
@@ -495,14 +497,14 @@ def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tu
         ([min(of_role.get(name, 0), LARGEST) for of_role in amounts], instance.columns.free(name))
         for name in sorted(set[str]().union(*amounts))
     ]
-    most = np.array(
+    max_by_rule = np.array(
         [
             LARGEST if rule is None or rule.max_members < 0 else rule.max_members
             for rule in instance.rules.node_rules
         ]
     )
-    if most.min() < LARGEST:
-        resources.append(([1] * len(roles), most[instance.rules.in_node]))
+    if max_by_rule.min() < LARGEST:
+        resources.append(([1] * len(roles), max_by_rule[instance.rules.in_node]))
     return [(np.array(amount, np.int64), free[rows]) for amount, free in resources]
 
 
@@ -561,19 +563,22 @@ def _members_by_region(
         sums = np.zeros((len(narrowest), len(price)))
         np.add.at(sums, wider[first], values)
         group, first, values = wider, narrowest, sums
-        inside = part[first] >= 0
+        in_part = part[first] >= 0
         if rule.in_one_part:
-            all_rules, (_, wide, group) = False, np.unique(region, return_index=True, return_inverse=True)
-            most = np.zeros((len(wide), len(price)))
-            np.maximum.at(most, group[first[inside]], values[inside])
-            first, values = wide, most
+            all_rules, (_, first_of_region, group) = (
+                False,
+                np.unique(region, return_index=True, return_inverse=True),
+            )
+            largest_values = np.zeros((len(first_of_region), len(price)))
+            np.maximum.at(largest_values, group[first[in_part]], values[in_part])
+            first, values = first_of_region, largest_values
             continue
         if len(rule.max_members):
-            limits = rule.max_members[part[first][inside]][:, None] * price
-            values[inside] = np.minimum(values[inside], limits)
+            limits = rule.max_members[part[first][in_part]][:, None] * price
+            values[in_part] = np.minimum(values[in_part], limits)
         if len(roles) == 1:
             unit = max(unit, rule.step)
-            values[inside] -= values[inside] % unit
+            values[in_part] -= values[in_part] % unit
     by_region = np.zeros((int(problem.parts[REGION].max()) + 1, len(price)))
     np.add.at(by_region, region[first], values)
     return by_region - (by_region % unit if len(roles) == 1 else 0), all_rules
@@ -599,7 +604,7 @@ def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
             rows = rows[topology.index(segment.scope)[rows] >= 0]
     if not len(rows):
         return NO_FIT
-    whole, short, size = _on_nodes(instance, role, rows)
+    in_full, short, size = _on_nodes(instance, role, rows)
     wider = [(rows, size)]
     for segment in reversed(role.segments):
         if segment.scope != Scope.NVLINK_DOMAIN:
@@ -607,19 +612,19 @@ def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
             wider.append((code, segment.size))
     part = np.arange(len(rows))
     for code, step in (*wider, (region[rows], wider[-1][1])):
-        inside, (_, first) = np.unique(code, return_inverse=True)[1], np.unique(part, return_index=True)
+        outer_part, (_, first) = np.unique(code, return_inverse=True)[1], np.unique(part, return_index=True)
         # A node may have smaller segments than its NVLink domains.
-        if step % size or (inside != inside[first][part]).any():
+        if step % size or (outer_part != outer_part[first][part]).any():
             return None
-        members = np.bincount(inside[first], whole).astype(np.int64)
+        members = np.bincount(outer_part[first], in_full).astype(np.int64)
         longest = np.zeros_like(members)
-        np.maximum.at(longest, inside[first], short)
-        whole, short, part, size = members - members % step, members % step + longest, inside, step
-    most = np.minimum(whole + short, len(role.members))
-    fullest = int(most.argmax())
-    counts = tuple(min(int(most[fullest]), len(role.members)) for role in instance.request.roles)
+        np.maximum.at(longest, outer_part[first], short)
+        in_full, short, part, size = members - members % step, members % step + longest, outer_part, step
+    max_members = np.minimum(in_full + short, len(role.members))
+    fullest = int(max_members.argmax())
+    counts = tuple(min(int(max_members[fullest]), len(role.members)) for role in instance.request.roles)
     row = int(rows[part == fullest][0])
-    return Fit(int(most[fullest]), topology.part(row, scope) if scope else "", True, counts)
+    return Fit(int(max_members[fullest]), topology.part(row, scope) if scope else "", True, counts)
 
 
 def _only_in_segments(instance: Instance) -> Role | None:
@@ -631,8 +636,8 @@ def _only_in_segments(instance: Instance) -> Role | None:
     (role,), scopes = active, {segment.scope for segment in active[0].segments}
     if any(constraint is not SEGMENTS for constraint, _, _ in constraints_of(request)) or Scope.GPU in scopes:
         return None
-    wide = Scope.NVLINK_DOMAIN in scopes and instance.columns.topology.in_wide.any()
-    return None if wide or not role.gpus else role
+    has_wide_domains = Scope.NVLINK_DOMAIN in scopes and instance.columns.topology.in_wide.any()
+    return None if has_wide_domains or not role.gpus else role
 
 
 def _on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints, Ints, int]:
@@ -642,7 +647,7 @@ def _on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints, Ints, i
     The segments are the role's segments by NVLink domain, else segments of one member.
     """
     view, room = instance.columns, room_of(instance.columns, role)[rows]
-    whole, short = np.zeros_like(room), np.zeros_like(room)
+    in_full, short = np.zeros_like(room), np.zeros_like(room)
     size = next((segment.size for segment in role.segments if segment.scope == Scope.NVLINK_DOMAIN), 0)
     if not size:
         return room, short, 1
@@ -650,10 +655,10 @@ def _on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints, Ints, i
         of_shape = np.flatnonzero(view.shape[rows] == code)
         for domain in view.shapes[code].domains:
             members = gpu_counts(view.free_gpus[rows[of_shape]] & domain) // role.gpus
-            whole[of_shape] += members - members % size
+            in_full[of_shape] += members - members % size
             short[of_shape] = np.maximum(short[of_shape], members % size)
-    fit = np.minimum(whole, room - room % size)
+    fit = np.minimum(in_full, room - room % size)
     # If cpu, memory or another resource limits the node (fit < whole), its NVLink domains still have free
     # GPUs. So the short segment may have up to size − 1 members.
-    short = np.where(fit < whole, size - 1, short)
+    short = np.where(fit < in_full, size - 1, short)
     return fit, np.minimum(short, room - fit), size

@@ -169,10 +169,12 @@ def regions_of(
         return None
     for i, level in enumerate(instance.levels):
         part = parts_by_row(instance, level, holding.rows)
-        inside = _regions_holding(holding.rows, _pairs(holding.region, part), holding.cap, need, domain_rules)
-        if not len(inside.rows):
+        narrower_regions = _regions_holding(
+            holding.rows, _pairs(holding.region, part), holding.cap, need, domain_rules
+        )
+        if not len(narrower_regions.rows):
             return replace(holding, uncounted=instance.levels[i:])
-        holding = inside
+        holding = narrower_regions
     return holding
 
 
@@ -183,18 +185,18 @@ def _regions_holding(
     holds = domain_rules.capacity(rows, cap, region) >= need
     if holds.all():
         return EqualRegions(rows, region, cap, (), domain_rules)
-    inside = holds[region]
-    region = (np.cumsum(holds) - 1)[region[inside]]
-    return EqualRegions(rows[inside], region, cap[inside], (), domain_rules)
+    in_region = holds[region]
+    region = (np.cumsum(holds) - 1)[region[in_region]]
+    return EqualRegions(rows[in_region], region, cap[in_region], (), domain_rules)
 
 
 def _pairs(region: Ints, part: Ints) -> Ints:
     """Return a code for each pair of a region and a part."""
     if not region.any():
         return part
-    inside = np.zeros(int(region.max()) + 1, np.int64)
-    inside[region] = part
-    if (inside[region] == part).all():  # no region has several parts
+    part_of_region = np.zeros(int(region.max()) + 1, np.int64)
+    part_of_region[region] = part
+    if (part_of_region[region] == part).all():  # no region has several parts
         return region
     return renumbered(region * (int(part.max(initial=0)) + 1) + part)
 
@@ -211,15 +213,17 @@ def regions_of_several_parts(instance: Instance, regions: EqualRegions, need: in
         room, region_of = domain_rules.capacity(rows, cap, pair), np.zeros(int(pair.max()) + 1, np.int64)
         region_of[pair] = region
         parts = [np.flatnonzero(region_of == code) for code in range(int(region.max()) + 1)]
-        fewest = min(fewest_that_hold(room[inside], need) for inside in parts)
-        if sum(comb(len(inside), fewest) for inside in parts) > MAX_PART_CHOICES:
+        fewest = min(fewest_that_hold(room[pairs_of_region], need) for pairs_of_region in parts)
+        if sum(comb(len(pairs_of_region), fewest) for pairs_of_region in parts) > MAX_PART_CHOICES:
             return Declined("there are too many choices of wider parts")
-        choices = [choice for inside in parts for choice in combinations(inside.tolist(), fewest)]
+        choices = [
+            choice for pairs_of_region in parts for choice in combinations(pairs_of_region.tolist(), fewest)
+        ]
         nodes = [
             np.flatnonzero(np.isin(pair, choice)) for choice in choices if room[list(choice)].sum() >= need
         ]
         index = np.concatenate(nodes)
-        code = np.repeat(np.arange(len(nodes)), [len(inside) for inside in nodes])
+        code = np.repeat(np.arange(len(nodes)), [len(nodes_of_choice) for nodes_of_choice in nodes])
         regions = replace(regions, rows=rows[index], region=code, cap=cap[index])
     return regions
 
@@ -307,10 +311,10 @@ def _must_count_nvlink_domains(instance: Instance, regions: EqualRegions, domain
     topology, rows = instance.columns.topology, regions.rows
     if not topology.in_wide[rows].any():
         return False
-    wide = topology.index(Scope.NVLINK_DOMAIN)[rows]
+    wide_domain = topology.index(Scope.NVLINK_DOMAIN)[rows]
     if regions.uncounted:
-        return not _same(domain, wide)
-    return bool((wide < 0).any()) or not _nested(domain, wide)
+        return not _same(domain, wide_domain)
+    return bool((wide_domain < 0).any()) or not _nested(domain, wide_domain)
 
 
 # Phase 4: sets of GPUs
@@ -360,13 +364,13 @@ def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets 
     node_properties = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
     index, first = distinct(np.stack([values[rows].astype(np.int64) for values in node_properties]))
     tables = list[Ints]()
-    for free, shape, rule, wide in zip(
+    for free, shape, rule, in_wide in zip(
         *(values[rows[first]].tolist() for values in node_properties), strict=True
     ):
         table = _table(view.shapes[shape], free, instance.rules.node_rules[rule], counts, sizes)
         if table is None:
             return None
-        if wide:  # a table may be shared, so it is copied
+        if in_wide:  # a table may be shared, so it is copied
             table = np.where(np.array(SET_FIELDS)[:, None, None] == "domains", 0, table)
         tables.append(table)
     width = max((table.shape[2] for table in tables), default=1)
@@ -483,10 +487,12 @@ def best_plan(instance: Instance, options: DomainOptions, sets: NodeSets) -> Tab
 def _sums(sets: NodeSets, levels: Sequence[Level], choice: Ints, members: Ints) -> dict[str, int]:
     """Return by field the sum over a plan, which has `members` on each node."""
     used_nodes = np.flatnonzero(members)
-    at = (used_nodes, members[used_nodes], choice[used_nodes, members[used_nodes]])
+    set_index = (used_nodes, members[used_nodes], choice[used_nodes, members[used_nodes]])
     return {
         level.field: int(
-            (sets.left_over[at[:2]] if level is BEST_FIT else sets.values[level.field][at]).sum()
+            (
+                sets.left_over[set_index[:2]] if level is BEST_FIT else sets.values[level.field][set_index]
+            ).sum()
         )
         for level in levels
     }
@@ -533,8 +539,8 @@ class DomainTable:
         by_place[options.domain, options.index_in_domain] = np.where(
             valid, cost.cost + cost.per_node_offset, NEVER
         )[:, ::unit]
-        least, most = (int(amount) // unit for amount in options.capacities.member_counts[[0, -1]])
-        return cls(options, Table.of(by_place, least, most), unit)
+        min_units, max_units = (int(amount) // unit for amount in options.capacities.member_counts[[0, -1]])
+        return cls(options, Table.of(by_place, min_units, max_units), unit)
 
     @property
     def total(self) -> Ints:
@@ -628,9 +634,9 @@ def _sets_by_node(
     valid = np.zeros(shape, bool)
     for i, node in enumerate(by_node):
         begins = np.searchsorted(node.packing, node.packing)
-        at = (i, node.packing + int(options.min_members[i]), np.arange(len(node.packing)) - begins)
+        set_index = (i, node.packing + int(options.min_members[i]), np.arange(len(node.packing)) - begins)
         values_of_node = [*node.costs, *(getattr(node, name) for name in CHOICE_VALUES)]
         for name, of_name in zip(values, values_of_node, strict=True):
-            values[name][at] = of_name
-        valid[at] = True
+            values[name][set_index] = of_name
+        valid[set_index] = True
     return node_sets(instance, role, options, values, valid), all(node.complete for node in by_node)

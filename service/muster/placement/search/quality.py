@@ -99,21 +99,21 @@ class LevelCore:
         return Solved((plan.with_level(OpenPatterns(decision.problem, decision.use), decision.value),), gap)
 
 
-def _prepare(instance: Instance, counted: DecidedLevel, budget: Budget) -> tuple[OpenPatterns, bool]:
+def _prepare(instance: Instance, nodes_level: DecidedLevel, budget: Budget) -> tuple[OpenPatterns, bool]:
     """Return the problem with all patterns, a solution if one is found, and whether the patterns are
     complete.
 
     Patterns that no plan with this number of nodes can have are left out. The solution is the solution of the
     coarse problem.
     """
-    by_row = _trim(counted.problem, counted.use)
+    by_row = _trim(nodes_level.problem, nodes_level.use)
     idle_rows = np.zeros(0, np.int64)
-    if counted.problem.gpu_only_scopes:
-        counted, idle_rows = _find_idle_rows(counted)
+    if nodes_level.problem.gpu_only_scopes:
+        nodes_level, idle_rows = _find_idle_rows(nodes_level)
     if instance.costs:
-        problem, complete = patterns_for_count(instance, counted, by_row, budget)
+        problem, complete = patterns_for_count(instance, nodes_level, by_row, budget)
     else:
-        problem, complete = fine_problem(instance, counted.problem, budget)
+        problem, complete = fine_problem(instance, nodes_level.problem, budget)
     if not problem.open.any():
         return OpenPatterns(problem, None), complete
     if len(idle_rows):  # either all nodes of a class are idle, or none
@@ -125,37 +125,37 @@ def _prepare(instance: Instance, counted: DecidedLevel, budget: Budget) -> tuple
     if instance.binds_only_by_scopes:
         use = _as_use(problem, by_row)
     else:
-        used_rows = {row for row, _, _ in counted.problem.used_nodes(counted.use)}
+        used_rows = {row for row, _, _ in nodes_level.problem.used_nodes(nodes_level.use)}
         use = _on_nodes(problem, sorted(used_rows), budget)
-    still_open, _ = nodes_bound(problem, counted.duals).usable_below(problem, counted.value)
+    still_open, _ = nodes_bound(problem, nodes_level.duals).usable_below(problem, nodes_level.value)
     plans = OpenPatterns(problem, use).keeping(still_open)
     if not plans.problem.open.any():  # nodes were left out, as there was no time for them
         return plans, complete
     plans = plans.keeping(without_equals(plans.problem))
     problem = plans.problem
     counts = (problem.patterns.nodes[problem.kind] | ~problem.open).all(axis=1)
-    most = np.where(counts, max(1, counted.value), problem.size)
-    return replace(plans, problem=replace(problem, size=np.minimum(problem.size, most))), complete
+    max_nodes = np.where(counts, max(1, nodes_level.value), problem.size)
+    return replace(plans, problem=replace(problem, size=np.minimum(problem.size, max_nodes))), complete
 
 
-def _find_idle_rows(counted: DecidedLevel) -> tuple[DecidedLevel, Ints]:
+def _find_idle_rows(nodes_level: DecidedLevel) -> tuple[DecidedLevel, Ints]:
     """Return the decided level, and the idle rows: after counting, none of their open patterns has GPUs. So
     no best plan puts members with GPUs there.
 
     In the returned problem these rows are one cell, which lies in no part. They keep their own cells if rules
     refer to cells, or if a scope is required for all members.
     """
-    problem = counted.problem
+    problem = nodes_level.problem
     is_idle = problem.classes_without_gpus(problem.gpu_only_scopes)
     rows = problem.rows[:0]
     if is_idle.any():
         rows = np.concatenate([problem.nodes(c) for c in np.flatnonzero(is_idle).tolist()])
     if problem.rules or not problem.gpu_only_scopes.issuperset(problem.at_most.keys() & problem.parts.keys()):
-        return counted, rows
+        return nodes_level, rows
     nowhere = max((len(part) for part in problem.parts.values()), default=0)
     parts = {scope: np.append(part, FREE) for scope, part in problem.parts.items()}
     cell = np.where(is_idle, nowhere, problem.cell)
-    return replace(counted, problem=replace(problem, cell=cell, parts=parts)), rows
+    return replace(nodes_level, problem=replace(problem, cell=cell, parts=parts)), rows
 
 
 def _trim(problem: Problem, use: Use) -> dict[int, Counts]:
@@ -182,9 +182,9 @@ def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
     size = np.array(
         [int(is_used[start : start + n].sum()) for start, n in zip(problem.begin, problem.size, strict=True)]
     )
-    inside = replace(problem, size=np.minimum(problem.size, size))
-    inside, old_classes = inside.narrowed(inside.open & (size > 0)[:, None])
-    solved = feasible(inside, budget)
+    problem_on_rows = replace(problem, size=np.minimum(problem.size, size))
+    problem_on_rows, old_classes = problem_on_rows.narrowed(problem_on_rows.open & (size > 0)[:, None])
+    solved = feasible(problem_on_rows, budget)
     if solved.status is not Status.SOLVED:
         return None
     return to_full(solved.use, old_classes)
@@ -285,7 +285,7 @@ MAX_PRICES = 12
 
 
 def patterns_for_count(
-    instance: Instance, counted: DecidedLevel, by_row: Mapping[int, Counts], budget: Budget
+    instance: Instance, nodes_level: DecidedLevel, by_row: Mapping[int, Counts], budget: Budget
 ) -> tuple[Problem, bool]:
     """Return the problem with all patterns of plans with the counted number of nodes, and whether the
     patterns are complete.
@@ -293,18 +293,18 @@ def patterns_for_count(
     Rows with members in `by_row` are always considered, other rows only as long as there is time. Rows of
     parts in which a plan may open few GPUs come first.
     """
-    problem, nodes = counted.problem, counted.value
+    problem, nodes = nodes_level.problem, nodes_level.value
     rows, cell = nodes_of(problem)
     index, packings = packings_on(instance, rows, problem.need)
     scope, limit = counted_scope(problem)
     part = problem.parts[scope][cell] if scope is not None and limit == 1 else np.zeros(len(rows), np.int64)
     part = part - int(part.min(initial=0))
-    packing_filter = _packing_filter(instance, counted, (index, packings), part)
+    packing_filter = _packing_filter(instance, nodes_level, (index, packings), part)
     complete = all(packings[m].complete for m in np.unique(index))
     tables: list[NodeTable | None] = [None] * len(rows)
     is_used = np.isin(rows, list(by_row))
-    near = np.isin(part, part[is_used])
-    order = np.lexsort((rows, part, -_slack_memory(instance, rows, part, nodes), ~near, ~is_used))
+    in_used_parts = np.isin(part, part[is_used])
+    order = np.lexsort((rows, part, -_slack_memory(instance, rows, part, nodes), ~in_used_parts, ~is_used))
     with budget.share(1 - QUALITY_SHARE):
         for i in order.tolist():
             if not is_used[i] and budget.spent:
@@ -317,8 +317,8 @@ def patterns_for_count(
                 tables[i], all_of_them = _table(instance, int(rows[i]), passing_packings)
                 complete &= all_of_them
                 budget.spend(choosing_time(instance.asks, passing_packings))
-    further = tuple(cost.value for cost in instance.costs if cost is not Cost.NVLINK_DOMAINS)
-    return with_tables(instance, problem, tables, further), complete
+    extra_fields = tuple(cost.value for cost in instance.costs if cost is not Cost.NVLINK_DOMAINS)
+    return with_tables(instance, problem, tables, extra_fields), complete
 
 
 def _sample(packings: Ints, counts: Counts | None) -> Ints:
@@ -350,20 +350,20 @@ class _PackingFilter:
     def passing(self, row: int, packings: Packings) -> Ints:
         """Return the packings [packing, role] of the row that pass the filter."""
         all_packings = packings.make_all()
-        enough = (all_packings @ self.prices >= self.min_values[row]).all(axis=1)
+        passes = (all_packings @ self.prices >= self.min_values[row]).all(axis=1)
         if self.touching is not None:
-            enough |= ~all_packings[:, self.touching].any(axis=1)
-        return np.asarray(all_packings[enough])
+            passes |= ~all_packings[:, self.touching].any(axis=1)
+        return np.asarray(all_packings[passes])
 
 
 def _packing_filter(
-    instance: Instance, counted: DecidedLevel, mixed: tuple[Ints, list[Packings]], part: Ints
+    instance: Instance, nodes_level: DecidedLevel, mixed: tuple[Ints, list[Packings]], part: Ints
 ) -> _PackingFilter:
     index, packings = mixed
-    need = np.array(counted.problem.need)
+    need = np.array(nodes_level.problem.need)
     if instance.existing:  # nodes with existing members are not counted
         return _PackingFilter(np.zeros((len(need), 1)), np.zeros((len(index), 1)))
-    prices = _prices(instance, counted.problem.need, counted.duals)
+    prices = _prices(instance, nodes_level.problem.need, nodes_level.duals)
     touching = None
     if instance.without_gpus is WithoutGpus.SOME_MEMBERS:
         touching = np.array([takes_gpus(role) for role in instance.roles])
@@ -371,11 +371,11 @@ def _packing_filter(
     value_by_price = np.array([(packing.maximal @ prices).max(axis=0, initial=0.0) for packing in packings])[
         index
     ]
-    elsewhere = np.stack(
-        [_best_other_nodes(by_price, part, counted.value) for by_price in value_by_price.T], axis=1
+    value_elsewhere = np.stack(
+        [_best_other_nodes(by_price, part, nodes_level.value) for by_price in value_by_price.T], axis=1
     )
     total = need @ prices
-    return _PackingFilter(prices, total - elsewhere - EPSILON * (1 + total), touching)
+    return _PackingFilter(prices, total - value_elsewhere - EPSILON * (1 + total), touching)
 
 
 def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats:
@@ -400,10 +400,10 @@ def _best_other_nodes(value: Floats, part: Ints, nodes: int) -> Floats:
     order = np.lexsort((-value, part))
     rank = np.empty(len(part), np.int64)
     rank[order] = place_in_run(part[order])
-    inside = rank < nodes - 1
-    top = np.bincount(part, np.where(inside, value, 0.0))
+    is_among_best = rank < nodes - 1
+    top = np.bincount(part, np.where(is_among_best, value, 0.0))
     following = np.bincount(part, np.where(rank == nodes - 1, value, 0.0))
-    return np.asarray(top[part] + np.where(inside, following[part] - value, 0.0))
+    return np.asarray(top[part] + np.where(is_among_best, following[part] - value, 0.0))
 
 
 def _slack_memory(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
@@ -422,13 +422,15 @@ def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodeTable, boo
         tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), costs_on(instance, row)
     )
     packing = table[:, len(instance.roles) + PATTERN_FIELDS.index("packing")]
-    at = np.array([row])
-    left_over = best_fit(instance, at, packings)[0]
+    rows = np.array([row])
+    left_over = best_fit(instance, rows, packings)[0]
     if instance.prices is not None:
-        damage = instance.prices.of_whole(at, instance.gpus(packings), instance.cpu(packings))[0]
+        damage = instance.prices.of_whole(rows, instance.gpus(packings), instance.cpu(packings))[0]
         table = table.copy()
         table[:, len(instance.roles) + PATTERN_FIELDS.index("damage")] = damage[packing]
-    unusable = None if instance.without_gpus is WithoutGpus.NO_MEMBER else instance.unusable(at, packings)[0]
+    unusable = (
+        None if instance.without_gpus is WithoutGpus.NO_MEMBER else instance.unusable(rows, packings)[0]
+    )
     return NodeTable(table, table.tobytes(), left_over, unusable), complete
 
 
@@ -441,17 +443,17 @@ def _patterns(
     """
     sets = choices(asks, packings, node, context)
     domains = np.zeros_like(sets.packing)
-    further = []
+    extra_values = []
     for cost, values in zip(context.costs, sets.costs, strict=True):
         if cost is Cost.NVLINK_DOMAINS:
             domains = values
         else:
-            further.append(values)
+            extra_values.append(values)
     begins = np.searchsorted(sets.packing, np.arange(len(packings)))
     size = gpu_counts(sets.masks)
     choice = np.arange(len(sets.packing)) - begins[sets.packing]
     counts = np.array(packings, np.int64).reshape(len(packings), len(asks))[sets.packing]
     of_set = {"domains": domains, **{name: getattr(sets, name) for name in CHOICE_VALUES}}
     values = (of_set[name] for name in SET_VALUES)
-    fields = (*values, size, sets.packing, choice, *further)
+    fields = (*values, size, sets.packing, choice, *extra_values)
     return np.concatenate([counts, np.stack(fields, axis=1)], axis=1), sets.complete

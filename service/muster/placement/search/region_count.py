@@ -130,11 +130,11 @@ class RegionCounter:
             )
         self.proven &= complete
         for code in holding.tolist():
-            inside, _ = problem.narrowed(problem.open & (part == code)[:, None])
+            region_problem, _ = problem.narrowed(problem.open & (part == code)[:, None])
             if unusable_first:
-                self._least_unusable(inside, levels)
+                self._least_unusable(region_problem, levels)
             else:
-                self._parts(inside, levels, ())
+                self._parts(region_problem, levels, ())
 
     def _least_unusable(self, problem: Problem, levels: Sequence[str]) -> None:
         """Count a region for a gang without GPUs: first the GPUs that the gang makes unusable, on all
@@ -195,16 +195,18 @@ class RegionCounter:
         part, choices = problem.part(scope), []
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
         for combination in combinations(names.tolist(), parts):
-            inside, _ = problem.narrowed(problem.open_patterns_of(np.isin(part, combination), scope))
-            least_parts = fewest_parts(inside, inside.part(narrower[0]), self._prices, self._need)
+            choice_problem, _ = problem.narrowed(problem.open_patterns_of(np.isin(part, combination), scope))
+            least_parts = fewest_parts(
+                choice_problem, choice_problem.part(narrower[0]), self._prices, self._need
+            )
             if least_parts is not None:
-                choices.append((least_parts, combination, inside))
+                choices.append((least_parts, combination, choice_problem))
         outcome = Status.INFEASIBLE
-        for tries, (_, _, inside) in enumerate(sorted(choices, key=lambda choice: choice[:2])):
+        for tries, (_, _, choice_problem) in enumerate(sorted(choices, key=lambda choice: choice[:2])):
             if tries and self._budget.late:
                 self.proven = False
                 return outcome if outcome is Status.SOLVED else Status.UNKNOWN
-            status = self._parts(inside, narrower, (*prefix, parts))
+            status = self._parts(choice_problem, narrower, (*prefix, parts))
             if status is not Status.INFEASIBLE:
                 outcome = Status.SOLVED if Status.SOLVED in (status, outcome) else status
         return outcome
@@ -444,10 +446,10 @@ def in_fullest(problem: Problem, scope: str, by_class: NDArray[np.float64], coun
     `by_class` [class] is the value that one node holds.
     """
     part = problem.part(scope)
-    inside = part != FREE
-    capacity = np.bincount(part[inside], (by_class * problem.size)[inside])
+    in_part = part != FREE
+    capacity = np.bincount(part[in_part], (by_class * problem.size)[in_part])
     fullest = np.argsort(-capacity, kind="stable")[:count]
-    return np.asarray(~inside | np.isin(part, fullest))
+    return np.asarray(~in_part | np.isin(part, fullest))
 
 
 # A solution without a solver, for when the solver runs out of time
@@ -463,12 +465,14 @@ def greedy(problem: Problem, by_price: tuple[RolePrices, ...]) -> Use | None:
     if problem.rules:
         return _divided_evenly(problem)
     for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
-        is_chosen, inside = np.ones(problem.classes, bool), problem
-        for name, most in problem.at_most.items():  # widest first
+        is_chosen, problem_in_parts = np.ones(problem.classes, bool), problem
+        for name, max_parts in problem.at_most.items():  # widest first
             if name in problem.parts:
-                is_chosen &= in_fullest(problem, name, by_class * is_chosen, most)
-                inside = replace(inside, open=inside.open_patterns_of(is_chosen, name))
-        use = _fill(inside, np.flatnonzero(inside.open.any(axis=1)), np.array(price))
+                is_chosen &= in_fullest(problem, name, by_class * is_chosen, max_parts)
+                problem_in_parts = replace(
+                    problem_in_parts, open=problem_in_parts.open_patterns_of(is_chosen, name)
+                )
+        use = _fill(problem_in_parts, np.flatnonzero(problem_in_parts.open.any(axis=1)), np.array(price))
         if use is not None:
             return use
     return None
@@ -511,8 +515,8 @@ def _divided_evenly(problem: Problem) -> Use | None:
     parts, counts = len(share.low), share.low.copy()
     fullest = share.in_fullest(narrow_part, counts) & (share.capacity > 0)
     capacity_by_part = np.bincount(share.part[fullest], share.capacity[fullest], parts).astype(np.int64)
-    for most in (np.minimum(share.even, capacity_by_part), share.even):
-        room, missing = np.maximum(0, most - counts), problem.need[role] - int(counts.sum())
+    for max_by_part in (np.minimum(share.even, capacity_by_part), share.even):
+        room, missing = np.maximum(0, max_by_part - counts), problem.need[role] - int(counts.sum())
         counts += np.clip(missing - (np.cumsum(room) - room), 0, room)
     fullest = share.in_fullest(narrow_part, counts) & (share.capacity > 0)
     in_pattern = np.where(problem.open, problem.patterns.counts[problem.kind, :, role], 0)
@@ -554,9 +558,7 @@ def _fill(problem: Problem, classes: Ints, price: Ints) -> Use | None:
         wasted = np.where(useful == most_useful, full_worth - useful, np.inf)
         i, p = np.unravel_index(int(wasted.argmin()), useful.shape)
         c, in_pattern = int(classes[i]), counts[i, p]
-        times = min(
-            [int(room[c]), *(int(have // n) for have, n in zip(missing, in_pattern, strict=True) if n)]
-        )
+        times = min([int(room[c]), *(int(gap // n) for gap, n in zip(missing, in_pattern, strict=True) if n)])
         times = max(1, times)
         use[c, int(p)] = use.get((c, int(p)), 0) + times
         room[c] -= times

@@ -33,8 +33,8 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
             touched_parts = [part[member.row] for member in instance.existing.members]
             usable &= np.isin(part, touched_parts) if holding else False
         parts.append(part)
-    code, *further = parts or [np.zeros(len(usable), np.int64)]
-    for part in further:
+    code, *wider_parts = parts or [np.zeros(len(usable), np.int64)]
+    for part in wider_parts:
         code = renumbered(np.where(usable, code * (int(part.max(initial=0)) + 1) + part, 0))
     return np.where(usable, code, NOWHERE)
 
@@ -47,9 +47,9 @@ def place_in_run(codes: Ints) -> Ints:
 
     Equal codes must be adjacent.
     """
-    at, begins = np.arange(len(codes)), np.ones(len(codes), bool)
+    index, begins = np.arange(len(codes)), np.ones(len(codes), bool)
     begins[1:] = codes[1:] != codes[:-1]
-    return at - np.maximum.accumulate(np.where(begins, at, 0))
+    return index - np.maximum.accumulate(np.where(begins, index, 0))
 
 
 def fullest_first(codes: Ints, cap: Ints) -> Ints:

@@ -170,8 +170,8 @@ class _WithFewerMembers:
         unproven = None if self.proven else Gap(MEMBERS.name)
         if counts is None:
             return self.instance, SearchResult((), unproven)
-        fewer, plan = self.tried[counts]
-        return fewer, replace(plan, gap=unproven or plan.gap)
+        smaller_instance, plan = self.tried[counts]
+        return smaller_instance, replace(plan, gap=unproven or plan.gap)
 
     def _attempt(self, counts: Counts, method: str) -> bool:
         """Return whether a plan for these numbers of members is found, of each role the first by rank."""
@@ -179,10 +179,10 @@ class _WithFewerMembers:
             first_members = {
                 role.name: n for role, n in zip(self.instance.request.roles, counts, strict=True)
             }
-            fewer = self.instance.keeping(first_members)
+            smaller_instance = self.instance.keeping(first_members)
             self.tried[counts] = (
-                fewer,
-                _for_counts(fewer, self.required, fewer.need, method, self.budget),
+                smaller_instance,
+                _for_counts(smaller_instance, self.required, smaller_instance.need, method, self.budget),
             )
         plan = self.tried[counts][1]
         self.proven &= bool(plan.shares) or plan.gap is None
@@ -223,13 +223,13 @@ class _WithFewerMembers:
     def _descending_counts(self) -> Iterator[Counts]:
         caps, request = self._caps(), self.instance.request
         totals = range(min(sum(caps), request.size - 1), request.min_member - 1, -1)
-        ways = (counts for total in totals for counts in shared_out(total, caps))
-        for counts in islice(ways, MOST_WAYS):
+        all_counts = (counts for total in totals for counts in shared_out(total, caps))
+        for counts in islice(all_counts, MOST_WAYS):
             if self.budget.late:
                 break
             if self._starts(counts):
                 yield counts
-        self.proven &= not self.budget.late and next(ways, None) is None
+        self.proven &= not self.budget.late and next(all_counts, None) is None
 
     def _starts(self, counts: Counts) -> bool:
         names = (role.name for role in self.instance.request.roles)
@@ -277,8 +277,8 @@ class _WithFewerMembers:
             else:
                 last = [leaf for leaf, count in step if count][-1]
                 unplaced |= dict.fromkeys(last.roles & unplaced.keys(), 0)
-        enough = has_begun and sum(counts.values()) >= self.instance.request.min_member
-        return tuple(counts.values()) if enough else None
+        is_enough = has_begun and sum(counts.values()) >= self.instance.request.min_member
+        return tuple(counts.values()) if is_enough else None
 
     def _caps(self) -> Counts:
         """Return for each role an upper bound of the number of members that fit."""
@@ -370,7 +370,7 @@ def _first_answer(plan: PartialPlan, incumbent: Value | None, budget: Budget) ->
         began = budget.now()
         answer = method.solve(plan, plan.levels[0], incumbent, budget)
         if not isinstance(answer, Declined):
-            budget.decided(method.name, began)
+            budget.note_decision(method.name, began)
             return _FirstAnswer(method, answer, declined, gap)
         if answer.reason:  # else the method is for a feature that this gang does not use
             declined.append((method.name, answer.reason))

@@ -68,12 +68,12 @@ class SingleNode:
 
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if some node takes all members."""
-        instance, wide = plan.instance, plan.instance.columns.topology.in_wide
-        inside = {Scope.NODE, Scope.GPU} & {*plan.scopes} or (sum(plan.need) == 1 and not instance.existing)
-        apart = (instance.without_gpus is WithoutGpus.SOME_MEMBERS or level is UNUSABLE) and not inside
-        if apart and Scope.NVLINK_DOMAIN not in plan.scopes:
+        instance, in_wide = plan.instance, plan.instance.columns.topology.in_wide
+        one_node = {Scope.NODE, Scope.GPU} & {*plan.scopes} or (sum(plan.need) == 1 and not instance.existing)
+        no_wide = (instance.without_gpus is WithoutGpus.SOME_MEMBERS or level is UNUSABLE) and not one_node
+        if no_wide and Scope.NVLINK_DOMAIN not in plan.scopes:
             return Declined(BETTER_ELSEWHERE)
-        nodes = instance.restricted_to(~wide) if apart else instance
+        nodes = instance.restricted_to(~in_wide) if no_wide else instance
         with budget.phase("scan"):
             inside_scopes = [scope for scope in plan.scopes if scope in INSIDE]
             rows = _rows(nodes, plan.scopes, plan.need)
@@ -82,8 +82,10 @@ class SingleNode:
         if best_node is None:
             return Declined("no node takes all members", gap)
         shares: tuple[NodeShare, ...] = (best_node.share,)
-        if apart and instance.room[:, wide].any():  # an NVLink domain of several nodes may be better
-            spread, unproven = self.decide(replace(plan, instance=instance.restricted_to(wide)), None, budget)
+        if no_wide and instance.room[:, in_wide].any():  # an NVLink domain of several nodes may be better
+            spread, unproven = self.decide(
+                replace(plan, instance=instance.restricted_to(in_wide)), None, budget
+            )
             gap = gap or unproven
             values = {shares: best_node.value} | ({spread.shares(): spread.value} if spread else {})
             shares = min(values, key=lambda shares: _value(instance, shares, values[shares]))
@@ -93,13 +95,13 @@ class SingleNode:
 def _value(instance: Instance, shares: Sequence[NodeShare], value: Value) -> tuple[int, ...]:
     """Return the value of a plan in one NVLink domain. `value` is its value at the quality levels."""
     rows, counts = np.array([s.row for s in shares]), np.array([s.counts for s in shares], np.int64)
-    beside = instance.without_gpus is WithoutGpus.SOME_MEMBERS
-    touching = rows[[s.gpus.mask > 0 for s in shares]] if beside else rows
+    some_without_gpus = instance.without_gpus is WithoutGpus.SOME_MEMBERS
+    touching = rows[[s.gpus.mask > 0 for s in shares]] if some_without_gpus else rows
     topology = instance.columns.topology
     parts = [len(np.unique(topology.index_or_own(scope)[touching])) for scope in instance.levels]
     crossed, unusable = (*parts, len(touching)), int(instance.unusable(rows, counts[:, None]).sum())
     values_of_set = value[-len(quality_levels(instance.costs)) :]
-    return (*crossed, unusable, *values_of_set) if beside else (unusable, *crossed, *values_of_set)
+    return (*crossed, unusable, *values_of_set) if some_without_gpus else (unusable, *crossed, *values_of_set)
 
 
 class BestNode(NamedTuple):
@@ -130,17 +132,21 @@ def find_best_node(
     if instance.without_gpus is not WithoutGpus.NO_MEMBER:
         exact[UNUSABLE] = instance.unusable(rows, counts)[:, 0]
     first = _first_of_each_kind(instance, rows, [*exact.values()])
-    rows, usable, exact = rows[first], usable[first], {level: of[first] for level, of in exact.items()}
+    rows, usable, exact = (
+        rows[first],
+        usable[first],
+        {level: row_values[first] for level, row_values in exact.items()},
+    )
     bounds_by_level = (
         by_level(instance, lower_bounds(instance, rows, (need,))[:, :, 0], exact[BEST_FIT]) | exact
     )
     levels = sorted(bounds_by_level, key=lambda level: level is not UNUSABLE)
-    lines, best_node = [bounds_by_level[level] for level in levels], None
-    by_field = {level.field: of.tolist() for level, of in exact.items()}
-    wide = instance.columns.topology.in_wide[rows].tolist()
-    bounds = [*zip(*(line.tolist() for line in lines), strict=True)]
+    bounds_in_order, best_node = [bounds_by_level[level] for level in levels], None
+    by_field = {level.field: row_values.tolist() for level, row_values in exact.items()}
+    in_wide = instance.columns.topology.in_wide[rows].tolist()
+    bounds = [*zip(*(line.tolist() for line in bounds_in_order), strict=True)]
     is_enumeration_slow, complete = bool(instance.costs), True
-    for i in np.lexsort((rows, *lines[::-1])).tolist():
+    for i in np.lexsort((rows, *bounds_in_order[::-1])).tolist():
         row = int(rows[i])
         if best_node is not None and (bounds[i], row) > best_node[:2]:
             break  # no other node can be better
@@ -151,8 +157,8 @@ def find_best_node(
             share, values, proven = _on_best_gpus(instance, row, need, allowed & int(usable[i]), budget)
             complete &= proven
             if share is not None:
-                values |= {field: of[i] for field, of in by_field.items()}
-                if wide[i]:
+                values |= {field: row_values[i] for field, row_values in by_field.items()}
+                if in_wide[i]:
                     values[NVLINK_DOMAINS.field] = int(share.gpus.mask > 0)
                 candidate = BestNode(value_of(levels, values), row, allowed, share)
                 if best_node is None or candidate[:3] < best_node[:3]:
@@ -165,8 +171,8 @@ def _rows(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
     fits = fits_at_once(instance, need)
     if instance.existing:
         # With existing members elsewhere, the gang is on several nodes, and parts must be counted.
-        inside = any(scope in (*INSIDE, Scope.NODE) for scope in scopes)
-        hosts = list(instance.existing.masks) if inside and len(instance.existing.masks) == 1 else []
+        is_inside_node = any(scope in (*INSIDE, Scope.NODE) for scope in scopes)
+        hosts = list(instance.existing.masks) if is_inside_node and len(instance.existing.masks) == 1 else []
         fits &= np.isin(np.arange(len(fits)), hosts)
     for scope in scopes:
         if scope not in (*INSIDE, Scope.NODE):
@@ -236,13 +242,13 @@ def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -
     if instance.existing:  # their GPUs count too, so no bound is known; only few nodes are searched
         bounds[:] = -LARGEST
         return bounds
-    shape, wide = view.shape[rows], view.topology.in_wide[rows]
-    for code, in_wide in sorted(set(zip(shape.tolist(), wide.tolist(), strict=True))):
-        indices = np.flatnonzero((shape == code) & (wide == in_wide))
+    shape, is_wide = view.shape[rows], view.topology.in_wide[rows]
+    for code, in_wide in sorted(set(zip(shape.tolist(), is_wide.tolist(), strict=True))):
+        indices = np.flatnonzero((shape == code) & (is_wide == in_wide))
         of_shape = view.shapes[code]
-        lines = len(of_shape.memory)
+        gpu_count = len(of_shape.memory)
         shape_bounds = LowerBounds(
-            of_shape, view.gpu_memory[:lines, rows[indices]], view.free_gpus[rows[indices]], instance.asks
+            of_shape, view.gpu_memory[:gpu_count, rows[indices]], view.free_gpus[rows[indices]], instance.asks
         )
         for m in reversed(range(len(packings))):  # largest first, because its results serve the others
             bounds[:, indices, m] = shape_bounds.of(packings[m], costs, in_wide)
@@ -273,8 +279,8 @@ def parts_inside(instance: Instance, row: int, scopes: list[str]) -> list[int]:
     masks = [everything]
     for scope in scopes:
         holding = instance.existing.parts(view, scope)
-        inside = view.topology.parts(row, scope)
-        parts = [mask for name, mask in inside if holding is None or name in holding]
+        named_masks = view.topology.parts(row, scope)
+        parts = [mask for name, mask in named_masks if holding is None or name in holding]
         masks = [mask & part for mask in masks for part in parts if mask & part or not everything]
     return masks
 

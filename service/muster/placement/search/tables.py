@@ -70,21 +70,21 @@ class Table:
         Between equals, the first children are taken.
         """
         remaining, by_child = members.copy(), np.zeros((len(parts), self.cost.shape[1]), np.int64)
-        at = parts[:, None]
+        part_index = parts[:, None]
         for child in reversed(range(self.cost.shape[1])):
             amounts = np.flatnonzero((self.cost[parts, child] < NEVER).any(axis=0))
             before = remaining[:, None] - amounts
-            cost = np.where(before < 0, NEVER, self.min_cost[child][at, before])
-            reached = cost + self.cost[at, child, amounts]
-            target = self.min_cost[child + 1][at, remaining[:, None]]
+            cost = np.where(before < 0, NEVER, self.min_cost[child][part_index, before])
+            reached = cost + self.cost[part_index, child, amounts]
+            target = self.min_cost[child + 1][part_index, remaining[:, None]]
             by_child[:, child] = amounts[(reached == target).argmax(axis=1)]
             remaining -= by_child[:, child]
         return by_child
 
 
-def steps(children: int, offered: int, parts: int, most: int) -> int:
+def steps(children: int, offered: int, parts: int, max_members: int) -> int:
     """Return the work of a table, in elements, if each child offers at most this many numbers of members."""
-    return children * offered * max(CALL, parts * (most + 1))
+    return children * offered * max(CALL, parts * (max_members + 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,12 +18,12 @@ def admission(snapshot: Snapshot, request: Request, plan: Placed) -> list[str]:
     """Return a sentence for each role and node of the plan where the node does not admit the role."""
     roles = {role.name: role for role in request.roles}
     pairs = {(m.role, m.node) for m in plan.members if m.role in roles}
-    whys = ((role, name, _refused(snapshot.nodes[name].node, roles[role])) for role, name in pairs)
+    whys = ((role, name, _refusal_of(snapshot.nodes[name].node, roles[role])) for role, name in pairs)
     refused = sorted(refusal for refusal in whys if refusal[2])
     return [f"node {name} does not admit role {role}: {why}" for role, name, why in refused]
 
 
-def _refused(node: Node, role: Role) -> str:
+def _refusal_of(node: Node, role: Role) -> str:
     shares = node.memory_resources if node.gpu_memory else frozenset()
     if role.gpus and role.gpu_resource not in node.gpu_resources:
         return f"it does not offer {role.gpu_resource}"

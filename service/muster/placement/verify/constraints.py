@@ -31,14 +31,14 @@ def scopes(fabric: Fabric, request: Request, plan: Placed, everyone: Spots) -> l
         wrong.append(f"the members do not lie in {reached}, {plan.domain}")
     if reached is None and plan.domain:
         wrong.append(f"no scope is reached, but the plan lies in {plan.domain}")
-    narrow = ["nvlink-domain", "node", *(level.scope for level in reversed(fabric.levels))]
+    narrow_scopes = ["nvlink-domain", "node", *(level.scope for level in reversed(fabric.levels))]
     if any(spot.gpus for spot in spots):
-        narrow.insert(0, "gpu")
+        narrow_scopes.insert(0, "gpu")
     if reached is not None:  # a label key that is no level may be wider or narrower than any level
-        narrow = narrow[: narrow.index(reached if reached in narrow else "node")]
+        narrow_scopes = narrow_scopes[: narrow_scopes.index(reached if reached in narrow_scopes else "node")]
     wrong += [
         f"one {scope} holds all members, not only {reached}"
-        for scope in narrow
+        for scope in narrow_scopes
         if fabric.common(spots, scope)
     ]
     return wrong
@@ -169,7 +169,7 @@ def _holding(snapshot: Snapshot, key: str, nodes: Iterable[str]) -> set[str]:
 
 def _anti_affinity(snapshot: Snapshot, rule: AntiAffinity, members: Members) -> Iterator[str]:
     bound = _by_domain(snapshot, rule.topology_key, members, rule.roles)
-    repelling_uids = _by_domain(snapshot, rule.topology_key, members, rule.others)
+    repelling_uids = _by_domain(snapshot, rule.topology_key, members, rule.other_roles)
     repelling_domains = _holding(snapshot, rule.topology_key, rule.existing)
     for domain, uids in sorted(bound.items()):
         repelling = repelling_uids.get(domain, set())
@@ -185,10 +185,10 @@ def _affinity(snapshot: Snapshot, rule: Affinity, members: Members) -> Iterator[
     for node in bare:
         yield f"{rule.name}: node {node} has no label {key}"
     bound = _by_domain(snapshot, key, members, rule.roles)
-    opened = {*_by_domain(snapshot, key, members, rule.others - rule.roles)}
+    opened = {*_by_domain(snapshot, key, members, rule.other_roles - rule.roles)}
     opened |= _holding(snapshot, key, rule.existing)
     unmatched = sorted(bound.keys() - opened)
-    themselves = _by_domain(snapshot, key, members, rule.roles & rule.others)
+    themselves = _by_domain(snapshot, key, members, rule.roles & rule.other_roles)
     if unmatched and not rule.existing and unmatched[0] in themselves:
         unmatched = unmatched[1:]  # the first member may open one domain
     for domain in unmatched:

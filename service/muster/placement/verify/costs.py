@@ -31,8 +31,8 @@ def costs(
         shares = [_sharing(spot, groups[name], _running(old, spot)) for name, spot in touched.items()]
         totals["sharing"] = sum(opened for opened, _ in shares)
         totals["shared_gpus"] = sum(shared for _, shared in shares)
-    counted, claimed = tuple(totals.items()), plan.objective.costs
-    return [] if counted == claimed else [f"the costs are {counted}, not {claimed}"]
+    real_costs, claimed = tuple(totals.items()), plan.objective.costs
+    return [] if real_costs == claimed else [f"the costs are {real_costs}, not {claimed}"]
 
 
 def _running(old: Spots, spot: Spot) -> list[Spot]:
@@ -109,8 +109,8 @@ def crossings(
     touching = {
         name: spot for name, spot in everyone.items() if spot.gpus or not spot.indices_known
     } or everyone
-    counted = tuple((scope, fabric.count_touched(touching, scope)) for scope in scopes)
-    if counted == claimed:
+    real_counts = tuple((scope, fabric.count_touched(touching, scope)) for scope in scopes)
+    if real_counts == claimed:
         return []
-    numbers = [", ".join(f"{scope} {n}" for scope, n in crossings) for crossings in (counted, claimed)]
+    numbers = [", ".join(f"{scope} {n}" for scope, n in crossings) for crossings in (real_counts, claimed)]
     return [f"the parts touched are {numbers[0]}, not {numbers[1]}"]

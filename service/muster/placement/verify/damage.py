@@ -24,8 +24,8 @@ _TYPICAL_PARTS = (1, 2, 4)
 def is_priced(request: Request) -> bool:
     """Return whether typical requests price the gang's damage (`prices`), if the cluster lists any."""
     slices = [role.slice for role in request.roles if role.slice and role.members]
-    alone = request.size == 1 and not request.running
-    return not slices or (alone and slices[0].gpus == 1)
+    is_single_pod = request.size == 1 and not request.running
+    return not slices or (is_single_pod and slices[0].gpus == 1)
 
 
 def damage(plan: Placed, kinds: Mapping[Kind, int], groups: Groups, touched: Spots) -> list[str]:
@@ -68,7 +68,11 @@ def _pools(kind: Kind) -> tuple[int, ...]:
     if kind.slices_only:
         return ()
     islands = kind.topology.islands
-    return (-1,) if kind.unindexed_gpus or kind.wide or len(islands) == kind.topology.gpu_count else islands
+    return (
+        (-1,)
+        if kind.unindexed_gpus or kind.in_wide_domain or len(islands) == kind.topology.gpu_count
+        else islands
+    )
 
 
 @cache
@@ -165,8 +169,8 @@ def _free_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli:
     for gpu in (*taken_gpus, *shared):
         if gpu < len(units):  # `capacities` reports a GPU that the node lacks
             units[gpu] -= shared.get(gpu, units[gpu])
-    whole = [gpu for gpu in before.free_gpus if gpu not in taken_gpus and gpu not in shared]
-    return _FreeAmounts(before.cpu_milli - cpu_milli, whole, units)
+    whole_gpus = [gpu for gpu in before.free_gpus if gpu not in taken_gpus and gpu not in shared]
+    return _FreeAmounts(before.cpu_milli - cpu_milli, whole_gpus, units)
 
 
 def _thousandths(state: NodeState, room: _FreeAmounts) -> list[int]:
@@ -196,7 +200,7 @@ def unusable(request: Request, plan: Placed, groups: Groups, touched: Spots, old
             state = touched[name].state
             total += _unusable_now(state, roles, with_gpu_roles)
             total += _unusable_later(
-                state, roles, with_gpu_roles, beside=bool(with_gpu_roles) or name in with_gpus
+                state, roles, with_gpu_roles, has_gang_gpus=bool(with_gpu_roles) or name in with_gpus
             )
     return [f"members without GPUs make {total} GPUs unusable, not {claimed}"] if total != claimed else []
 
@@ -210,16 +214,18 @@ def _unusable_now(state: NodeState, roles: Sequence[Role], takers: Sequence[Role
             *(
                 share
                 for share, _ in _shares(
-                    state, [a - b for a, b in zip(amounts, _requested(counted), strict=True)]
+                    state, [a - b for a, b in zip(amounts, _requested(counted_roles), strict=True)]
                 )
             ),
         )
-        for amounts, counted in ((_amounts(state.free), takers), (_amounts(state.free), roles))
+        for amounts, counted_roles in ((_amounts(state.free), takers), (_amounts(state.free), roles))
     )
     return -((after - before + _SLACK) // _GPU)
 
 
-def _unusable_later(state: NodeState, roles: Sequence[Role], takers: Sequence[Role], *, beside: bool) -> int:
+def _unusable_later(
+    state: NodeState, roles: Sequence[Role], takers: Sequence[Role], *, has_gang_gpus: bool
+) -> int:
     """Return how many shares members without GPUs take beyond those of the gang's own GPUs."""
     gpus = sum(role.gpus for role in takers)
     excess = max(
@@ -228,7 +234,7 @@ def _unusable_later(state: NodeState, roles: Sequence[Role], takers: Sequence[Ro
             _shares(state, _requested(roles)), _shares(state, _requested(takers)), strict=True
         )
     )
-    rounded = -((_SLACK - excess) // _GPU) if beside else max(1, -(-excess // _GPU))
+    rounded = -((_SLACK - excess) // _GPU) if has_gang_gpus else max(1, -(-excess // _GPU))
     return min(rounded, state.node.topology.gpu_count - gpus)
 
 
@@ -280,12 +286,12 @@ def best_fit(snapshot: Snapshot, request: Request, plan: Placed, groups: Groups)
 def _gpus_left(state: NodeState, roles: Sequence[Role], in_memory: bool) -> int:
     """Return the share of the GPUs that members of these roles leave free; of their memory if members share
     GPUs."""
-    whole = sum(role.gpus for role in roles)
+    whole_gpus = sum(role.gpus for role in roles)
     memory, count = sum(state.node.gpu_memory), state.node.topology.gpu_count
     if not (in_memory and memory):
-        return _share(_free(state) - whole, count)
+        return _share(_free(state) - whole_gpus, count)
     units = sum(role.slice.gpus * role.slice.units for role in roles if role.slice)
-    return _share(sum(state.free_memory) - units - memory // count * whole, memory)
+    return _share(sum(state.free_memory) - units - memory // count * whole_gpus, memory)
 
 
 def _share(amount_left: int, every: int) -> int:
@@ -304,8 +310,8 @@ def _opening(snapshot: Snapshot, scope: str, opened: Sequence[NodeState]) -> int
     free = Counter(part[state.node.name] for state in with_gpus if _wholly_free(state))
     domains = filter(None, (part[state.node.name] for state in opened))
     largest = max((count for domain, count in nodes.items() if domain), default=1)
-    counted = min(_MOST, max(_FEWEST, largest))
-    return sum(-(-counted * free[domain] // largest) for domain in domains)
+    scale_size = min(_MOST, max(_FEWEST, largest))
+    return sum(-(-scale_size * free[domain] // largest) for domain in domains)
 
 
 def _wholly_free(state: NodeState) -> bool:
@@ -322,9 +328,9 @@ def _free(state: NodeState) -> int:
 def preferences(request: Request, plan: Placed) -> list[str]:
     """Return the errors in the claimed value of the preferences."""
     scores = {role.name: role.scores for role in request.roles if role.members}
-    counted = None
+    real_penalty = None
     if any(scores.values()):
         reached = (scores.get(member.role, {}).get(member.node, 0) for member in plan.members)
-        counted = sum(100 - min(100, max(0, score)) for score in reached)
+        real_penalty = sum(100 - min(100, max(0, score)) for score in reached)
     claimed = plan.objective.preference_penalty
-    return [] if counted == claimed else [f"the preferences are missed by {counted}, not {claimed}"]
+    return [] if real_penalty == claimed else [f"the preferences are missed by {real_penalty}, not {claimed}"]

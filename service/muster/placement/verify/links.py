@@ -89,7 +89,7 @@ _NUMA_NODE = 64
 def sockets(plan: Placed, kinds: Mapping[Kind, int]) -> list[str]:
     """Return a sentence if the claimed distance is wrong. Existing members on the plan's nodes count too."""
     planned = ((kind, nodes) for kind, nodes in kinds.items() if _is_planned(kind))
-    total = sum(nodes * _apart(kind.topology, kind.gpus) for kind, nodes in planned)
+    total = sum(nodes * _cost_of_parts(kind.topology, kind.gpus) for kind, nodes in planned)
     claimed = plan.objective.socket_distance
     return [f"the socket distance is {total}, not {claimed}"] if total != claimed else []
 
@@ -105,31 +105,31 @@ def rails(request: Request, plan: Placed, spots: Iterable[Spot]) -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def _apart(topology: GpuTopology, mask: int) -> int:
+def _cost_of_parts(topology: GpuTopology, mask: int) -> int:
     """Return the costs of all further parts that the GPUs of the mask touch."""
     gpu_homes = [home for gpu, home in enumerate(homes(topology)) if mask >> gpu & 1]
-    further = [len({home[: depth + 1] for home in gpu_homes}) - 1 for depth in range(len(_NEAR_TO_FAR))]
-    return _NUMA_NODE * further[0] + sum(further[1:]) if gpu_homes else 0
+    further_parts = [len({home[: depth + 1] for home in gpu_homes}) - 1 for depth in range(len(_NEAR_TO_FAR))]
+    return _NUMA_NODE * further_parts[0] + sum(further_parts[1:]) if gpu_homes else 0
 
 
 @lru_cache(maxsize=256)
 def homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
     """Return by GPU the numbers of its NUMA node, its host bridge there, and so on down to its switch."""
-    so_far: list[tuple[int, ...]] = []
+    home_by_gpu: list[tuple[int, ...]] = []
     for gpu in range(topology.gpu_count):
         home: tuple[int, ...] = ()
         for nearest in range(len(_NEAR_TO_FAR) - 1, -1, -1):
-            across = _NEAR_TO_FAR[nearest:]
+            link_kinds = _NEAR_TO_FAR[nearest:]
             number = 0
             while any(
-                _kind(topology, gpu, earlier) in across
+                _kind(topology, gpu, earlier) in link_kinds
                 for earlier in range(gpu)
-                if so_far[earlier][: len(home) + 1] == (*home, number)
+                if home_by_gpu[earlier][: len(home) + 1] == (*home, number)
             ):
                 number += 1
             home = (*home, number)
-        so_far.append(home)
-    return tuple(so_far)
+        home_by_gpu.append(home)
+    return tuple(home_by_gpu)
 
 
 def _kind(topology: GpuTopology, a: int, b: int) -> str:

@@ -45,8 +45,8 @@ class Labels:
         cluster. This is looked up where these nodes differ in their labels. With `in_words` it always is, so
         that each text has the names of the wider parts.
         """
-        around = self._enclosing_scopes(scope)
-        names_by_node = self._names_by_node(nodes, around)
+        scopes = self._enclosing_scopes(scope)
+        names_by_node = self._names_by_node(nodes, scopes)
         by_first_name, distinct = dict[str, set[Names]](), set(names_by_node.values())
         for names in distinct:
             by_first_name.setdefault(names[0], set()).add(names)
@@ -55,42 +55,42 @@ class Labels:
             for name, several in by_first_name.items()
             if name and (in_words or len(several) > 1) and any("" in names for names in several)
         }
-        every = self._all_named(unclear, around)
+        every = self._all_named(unclear, scopes)
         homes = dict[Names, Names]()
         for name, several in unclear.items():
             homes |= _homes(several, every[name])
-        words = [word for word, _ in around]
+        words = [word for word, _ in scopes]
         texts = {names: _text(words, homes.get(names, names)) for names in distinct}
         return {node: texts[names] for node, names in names_by_node.items()}
 
-    def _all_named(self, first_names: Iterable[str], around: list[ScopeKeys]) -> Mapping[str, set[Names]]:
+    def _all_named(self, first_names: Iterable[str], scopes: list[ScopeKeys]) -> Mapping[str, set[Names]]:
         """Return the labels of all nodes of the cluster, for each of these names."""
         names_by_first: dict[str, set[Names]] = {name: set() for name in first_names}
         if names_by_first:
             every = [state.node for state in self._snapshot.nodes.values()]
-            for names in set(self._names_by_node(every, around).values()):
+            for names in set(self._names_by_node(every, scopes).values()):
                 if names[0] in names_by_first:
                     names_by_first[names[0]].add(names)
         return names_by_first
 
-    def _names_by_node(self, nodes: Iterable[Node], around: list[ScopeKeys]) -> Mapping[str, Names]:
+    def _names_by_node(self, nodes: Iterable[Node], scopes: list[ScopeKeys]) -> Mapping[str, Names]:
         """Return the names that each node gives. Nodes with equal labels are read once."""
-        keys = [key for _, labels in around for key in labels]
+        keys = [key for _, labels in scopes for key in labels]
         names_by_values: dict[tuple[object, ...], Names] = {}
         names_by_node = {}
         for node in nodes:
             values = (node.topology.gpu_count > 0, *map(node.labels.get, keys))
             names = names_by_values.get(values)
             if names is None:
-                names = names_by_values[values] = self._names(node, around)
+                names = names_by_values[values] = self._names(node, scopes)
             names_by_node[node.name] = names
         return names_by_node
 
-    def _names(self, node: Node, around: list[ScopeKeys]) -> Names:
-        names, labels = [""] * len(around), node.labels
-        for i, (word, keys) in enumerate(around):
-            apart = keys == NVLINK[1] and not node.topology.gpu_count
-            for key in () if apart else keys:
+    def _names(self, node: Node, scopes: list[ScopeKeys]) -> Names:
+        names, labels = [""] * len(scopes), node.labels
+        for i, (word, keys) in enumerate(scopes):
+            has_no_domain = keys == NVLINK[1] and not node.topology.gpu_count
+            for key in () if has_no_domain else keys:
                 if name := labels.get(key):
                     names[i] = name
                     break
@@ -138,8 +138,14 @@ def _homes(touched: set[Names], every: set[Names]) -> Mapping[Names, Names]:
         return dict.fromkeys(touched, max(every, key=lambda names: (len(names) - names.count(""), names)))
     homes = {}
     for names in touched:
-        fuller = [more for more in every if more != names and _fits(names, more)]
-        fullest = [more for more in fuller if not any(more != most and _fits(more, most) for most in fuller)]
+        fuller = [candidate for candidate in every if candidate != names and _fits(names, candidate)]
+        fullest = [
+            candidate
+            for candidate in fuller
+            if not any(
+                candidate != fuller_names and _fits(candidate, fuller_names) for fuller_names in fuller
+            )
+        ]
         homes[names] = fullest[0] if len(fullest) == 1 else names
     return homes
 
@@ -149,8 +155,8 @@ def _fits(names: Names, longer: Names) -> bool:
 
 
 def _text(words: list[str], names: Names) -> str:
-    around = zip(words[1:], names[1:], strict=True)
-    return names[0] and names[0] + "".join(f" of {word} {name}" for word, name in around if name)
+    wider_names = zip(words[1:], names[1:], strict=True)
+    return names[0] and names[0] + "".join(f" of {word} {name}" for word, name in wider_names if name)
 
 
 def describes(description: str, part: str) -> bool:
@@ -158,10 +164,10 @@ def describes(description: str, part: str) -> bool:
 
     "of no zone" fits a part without a zone.
     """
-    (name, *around), (part_name, *wider) = description.split(" of "), part.split(" of ")
+    (name, *wider_phrases), (part_name, *wider) = description.split(" of "), part.split(" of ")
     denied = {f"no {phrase.partition(' ')[0]}" for phrase in wider}
-    absent = {phrase for phrase in around if phrase.startswith("no ")} - denied
-    return name == part_name and {*around} <= {*wider, *absent}
+    absent = {phrase for phrase in wider_phrases if phrase.startswith("no ")} - denied
+    return name == part_name and {*wider_phrases} <= {*wider, *absent}
 
 
 class Spot(NamedTuple):
@@ -207,8 +213,8 @@ def spots_of_running(snapshot: Snapshot, request: Request) -> Spots:
     spots = {}
     for r in request.running:
         if r.node in snapshot.nodes:
-            counted = r.usage.unindexed_gpus if r.usage is not None else 0
-            is_known = r.gpus > 0 or not (counted or asks.get(r.role))
+            unindexed_gpus = r.usage.unindexed_gpus if r.usage is not None else 0
+            is_known = r.gpus > 0 or not (unindexed_gpus or asks.get(r.role))
             spots[r.member.uid] = Spot(r.role, snapshot.nodes[r.node], r.gpus, is_known)
     return spots
 
@@ -245,7 +251,7 @@ class Kind(NamedTuple):
     """
 
     topology: GpuTopology
-    wide: bool
+    in_wide_domain: bool
     slices_only: bool
     free_gpus: int
     unindexed_gpus: int
@@ -275,25 +281,25 @@ class Fabric:
         """Return the parts of the scope that hold all of these spots."""
         common: set[str] | None = None
         for spot in spots:
-            inside = self._holding(spot, scope)
-            common = inside if common is None else common & inside
+            holding_parts = self._holding(spot, scope)
+            common = holding_parts if common is None else common & holding_parts
             if not common:
                 break
         return common or set()
 
     def count_touched(self, spots: Spots, scope: str) -> int:
         """Return how many parts of the scope these spots, one for each node, touch."""
-        names, parts, alike = self.names(scope), set[Part](), Counter[tuple[GpuTopology, int]]()
+        names, parts, nodes_by_kind = self.names(scope), set[Part](), Counter[tuple[GpuTopology, int]]()
         if scope != NVLINK[0]:
             return len({names[name] or (name,) for name in spots})
         for name, spot in spots.items():
             if names[name] or spot.state.unindexed_gpus or not spot.indices_known:
                 parts |= self.touched(spot, scope)
             else:
-                alike[spot.state.node.topology, spot.gpus] += 1
+                nodes_by_kind[spot.state.node.topology, spot.gpus] += 1
         return len(parts) + sum(
             nodes * sum(island & gpus > 0 for island in topology.islands)
-            for (topology, gpus), nodes in alike.items()
+            for (topology, gpus), nodes in nodes_by_kind.items()
         )
 
     def count(self, spots: Iterable[Spot], scope: str) -> Counter[Part]:

@@ -34,7 +34,7 @@ from muster.placement.model.problem import PartShare, Problem, Rule, capacity
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AntiAffinityRule(Rule):
-    """Let no part hold a member of `roles` and another member of `others`.
+    """Let no part hold a member of `roles` and another member of `other_roles`.
 
     A role in both has at most one member in each part.
     """
@@ -42,15 +42,15 @@ class AntiAffinityRule(Rule):
     def add(self, variables: Variables, name: str) -> None:
         """Let each part have members of one side only, or a single member that is on both sides."""
         problem, model = variables.problem, variables.model
-        on_both_sides = tuple(role for role in self.roles if role in self.others)
+        on_both_sides = tuple(role for role in self.roles if role in self.other_roles)
         sides = (
             (tuple(role for role in self.roles if role not in on_both_sides), None),
-            (tuple(role for role in self.others if role not in on_both_sides), None),
+            (tuple(role for role in self.other_roles if role not in on_both_sides), None),
             (on_both_sides, 1),
         )
         sides_by_part: dict[int, list[IntVar]] = {}
-        for side, (roles, most) in enumerate(sides):
-            need = sum(problem.need[role] for role in roles) if most is None else most
+        for side, (roles, max_members) in enumerate(sides):
+            need = sum(problem.need[role] for role in roles) if max_members is None else max_members
             for part, counts in variables.by_part(self.part, roles).items():
                 if part >= 0:
                     has_members = model.new_bool_var(f"{name}/{part}/{side}")
@@ -67,7 +67,7 @@ def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
     Members stay out of the domains of running pods that repel them, and out of each other's domains.
     """
     domains = rules.view.topology.by_label(rule.topology_key)
-    blocks, repelled = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
+    blocks, repelled = rules.blocks_of(rule.roles), rules.blocks_of(rule.other_roles)
     repelling_domains = domains[rules.rows(rule.existing)]
     rules.exclude(blocks, (domains >= 0) & np.isin(domains, repelling_domains))
     if not blocks or not repelled:
@@ -76,7 +76,7 @@ def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
     for block in set(blocks) & set(repelled):
         rules.cap_role(block, np.where(labelled, 1, LARGEST))
     if len({*blocks, *repelled}) > 1:
-        rules.apart.append((labelled, blocks, repelled))
+        rules.repulsions.append((labelled, blocks, repelled))
     if one_node_each(domains):
         return
     if set(blocks) == set(repelled):
@@ -88,7 +88,8 @@ def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AffinityRule(Rule):
-    """Keep members of `roles` in parts that are `opened` [part] bool, or that a member of `others` opens.
+    """Keep members of `roles` in parts that are `opened` [part] bool, or that a member of `other_roles`
+    opens.
 
     A member of a role in both may open a part only if `opens_first` is true, and then only one part.
     """
@@ -105,9 +106,9 @@ class AffinityRule(Rule):
         """Add the rule to the model, with a variable for each part that a member may open."""
         problem, model = variables.problem, variables.model
         need = sum(problem.need[role] for role in self.roles)
-        opening = variables.by_part(self.part, set(self.others) - set(self.roles))
+        opening = variables.by_part(self.part, set(self.other_roles) - set(self.roles))
         themselves = (
-            variables.by_part(self.part, set(self.others) & set(self.roles)) if self.opens_first else {}
+            variables.by_part(self.part, set(self.other_roles) & set(self.roles)) if self.opens_first else {}
         )
         first = []
         for part, counts in variables.by_part(self.part, self.roles).items():
@@ -134,7 +135,7 @@ def _add_affinity(rules: Rules, rule: Affinity, name: str) -> None:
     If no member can open a domain, members are only kept off nodes without a matching pod.
     """
     domains = rules.view.topology.by_label(rule.topology_key)
-    blocks, openers = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
+    blocks, openers = rules.blocks_of(rule.roles), rules.blocks_of(rule.other_roles)
     if not blocks:
         return
     rules.exclude(blocks, domains < 0)
@@ -170,8 +171,8 @@ class SpreadRule(Rule):
     """Limit each part with a member of `roles` to at most `max_skew` pods more than the emptiest `eligible`
     part.
 
-    The matching pods that run and the members of `others` count. The number of pods in the emptiest part lies
-    between `lowest` and `highest`.
+    The matching pods that run and the members of `other_roles` count. The number of pods in the emptiest part
+    lies between `lowest` and `highest`.
     """
 
     counts: Ints
@@ -195,12 +196,12 @@ class SpreadRule(Rule):
 
         The emptiest part limits the fullest one, and the members that must be placed raise the emptiest one.
         """
-        if set(self.roles) != set(self.others):
+        if set(self.roles) != set(self.other_roles):
             return None
         part, held_by = self.counts[problem.cell], capacity(problem, self.roles)
         unit = problem.unit_of(self.roles)
-        parts, inside = len(self.running_pods), part >= 0
-        room = np.bincount(part[inside], held_by[inside], parts).astype(np.int64)
+        parts, in_part = len(self.running_pods), part >= 0
+        room = np.bincount(part[in_part], held_by[in_part], parts).astype(np.int64)
         reached = self.running_pods + room
         highest = min([self.highest, *reached[self.eligible].tolist()])
 
@@ -210,8 +211,8 @@ class SpreadRule(Rule):
             )
 
         lowest, need = self.lowest, sum(problem.need[role] for role in self.roles)
-        elsewhere = ((self.part[problem.cell] >= 0) & ~inside & (held_by > 0)).any()
-        if not problem.partial and not elsewhere:
+        has_room_elsewhere = ((self.part[problem.cell] >= 0) & ~in_part & (held_by > 0)).any()
+        if not problem.partial and not has_room_elsewhere:
             while lowest < highest and int(members_at(lowest).sum()) < need:
                 lowest += 1
         low = np.where(self.eligible, -(np.minimum(0, self.running_pods - lowest) // unit * unit), 0)
@@ -220,21 +221,21 @@ class SpreadRule(Rule):
     def add(self, variables: Variables, name: str) -> None:
         """Add the rule to the model, with one variable for the number of pods in the emptiest part."""
         problem, model = variables.problem, variables.model
-        counted = variables.by_part(self.counts, self.others)
+        counts_by_part = variables.by_part(self.counts, self.other_roles)
         total = {
-            part: LinearExpr.sum([int(self.running_pods[part]), *counted.get(part, [])])
+            part: LinearExpr.sum([int(self.running_pods[part]), *counts_by_part.get(part, [])])
             for part in range(len(self.running_pods))
             if self.eligible[part]
         }
-        absent = [int(self.running_pods[part]) for part in total if part not in counted]
+        absent = [int(self.running_pods[part]) for part in total if part not in counts_by_part]
         least = model.new_int_var(
             self.lowest, max(self.lowest, min([self.highest, *absent])), f"{name}/least"
         )
         for part, members in total.items():
-            if self.highest > self.lowest and part in counted:
+            if self.highest > self.lowest and part in counts_by_part:
                 model.add(least <= members).with_name(f"{name}/{part}/least")
         need = sum(problem.need[role] for role in self.roles)
-        same = set(self.roles) == set(self.others)
+        same = set(self.roles) == set(self.other_roles)
         for part, counts in variables.by_part(self.part, self.roles).items():
             if part not in total:
                 continue  # no pod counts in this part
@@ -254,7 +255,7 @@ def _add_spread(rules: Rules, rule: Spread, name: str) -> None:
     or limits for each node keep the skew small.
     """
     domains = rules.view.topology.by_label(rule.topology_key)
-    blocks_bound, counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted_roles)
+    blocks_bound, blocks_counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted_roles)
     rules.exclude(blocks_bound, domains < 0)
     blocks_by_admission: dict[object, BlockIndices] = {}
     for block in blocks_bound:
@@ -262,7 +263,7 @@ def _add_spread(rules: Rules, rule: Spread, name: str) -> None:
         blocks_by_admission[admission] = (*blocks_by_admission.get(admission, ()), block)
     for i, blocks in enumerate(blocks_by_admission.values()):
         counts = np.where(eligible_to(rules.view, rule, rules.blocks.roles[blocks[0]]), domains, -1)
-        _spread_of(rules, rule, f"{name}/{i}", domains, counts, blocks, counted)
+        _spread_of(rules, rule, f"{name}/{i}", domains, counts, blocks, blocks_counted)
 
 
 def eligible_to(view: Columns, rule: Spread, role: Role) -> Bools:
@@ -324,7 +325,7 @@ def _spread_of(
     skew = partial(
         SpreadRule,
         roles=bound,
-        others=counted,
+        other_roles=counted,
         running_pods=pods_there,
         eligible=eligible,
         max_skew=max_skew,
@@ -336,14 +337,14 @@ def _spread_of(
     def may_hold(packing: Counts) -> Bools:
         if not any(packing[block] for block in bound):
             return np.ones(len(domains), bool)
-        at, more = np.maximum(domains, 0), sum(packing[block] for block in counted)
-        total = np.where(eligible[at], pods_there[at] + np.where(counts >= 0, more, 0), 0)
+        domain, new_members = np.maximum(domains, 0), sum(packing[block] for block in counted)
+        total = np.where(eligible[domain], pods_there[domain] + np.where(counts >= 0, new_members, 0), 0)
         if few:
             return np.asarray(total <= max_skew)
         smallest = np.partition(np.append(pods_there[eligible], LARGEST), 1)[:2]
-        is_emptiest = (pods_there[at] == smallest[0]) & eligible[at]
+        is_emptiest = (pods_there[domain] == smallest[0]) & eligible[domain]
         least_elsewhere = np.where(is_emptiest, smallest[1], smallest[0])
-        least = np.minimum(least_elsewhere, np.where(eligible[at], total, LARGEST))
+        least = np.minimum(least_elsewhere, np.where(eligible[domain], total, LARGEST))
         return np.asarray(total - least <= max_skew)
 
     rules.gang_on_node_checks.append(may_hold)

@@ -34,8 +34,8 @@ class MaxPerPart(Rule):
         """Add one inequality for each part to the model."""
         for part, counts in variables.by_part(self.part, self.roles).items():
             if part >= 0:
-                most = int(self.max_members[part])
-                variables.model.add(LinearExpr.sum(counts) <= most).with_name(f"{name}/{part}")
+                max_members = int(self.max_members[part])
+                variables.model.add(LinearExpr.sum(counts) <= max_members).with_name(f"{name}/{part}")
 
     def share(self, problem: Problem) -> PartShare:
         """Return the limits of each part for the bound."""
@@ -67,10 +67,10 @@ class _MaxPer(ByScope):
         def works(members: int) -> bool:
             return findings.works(self.changed(request, key, MaxPer(key, members)))
 
-        low, step, most = before, 1, request.size + len(request.running)
-        while low < most and not works(high := min(before + step, most)):
+        low, step, gang_size = before, 1, request.size + len(request.running)
+        while low < gang_size and not works(high := min(before + step, gang_size)):
             low, step = high, 2 * step
-        if low >= most:
+        if low >= gang_size:
             return
         while high - low > 1:
             middle = (low + high) // 2
@@ -105,8 +105,8 @@ def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> Non
     rules.add_rule(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, max_members=room))
 
 
-def _less(most: int, members: int) -> int:
-    return members if most < 0 else min(most, members)
+def _less(max_members: int, members: int) -> int:
+    return members if max_members < 0 else min(max_members, members)
 
 
 def _may_hold_all(rules: Rules, rule: PerScope, blocks: BlockIndices, running: int, packing: Counts) -> Bools:
@@ -114,8 +114,8 @@ def _may_hold_all(rules: Rules, rule: PerScope, blocks: BlockIndices, running: i
 
     Domains inside a node are checked by the rule of the node.
     """
-    inside = rule.scope == Scope.NVLINK_DOMAIN and not rules.sliced
-    spared = ~rules.view.topology.in_wide if inside else np.zeros(len(rules.view.names), bool)
+    checked_in_node = rule.scope == Scope.NVLINK_DOMAIN and not rules.sliced
+    spared = ~rules.view.topology.in_wide if checked_in_node else np.zeros(len(rules.view.names), bool)
     return np.asarray(spared | (sum(packing[block] for block in blocks) + running <= rule.members))
 
 
@@ -127,11 +127,11 @@ class _Room(OfRoles):
         for name in dict.fromkeys(rules.blocks.roles[block].name for block in rules.active):
             blocks = rules.blocks_of([name])
             room, row = rules.blocks.roles[blocks[0]].room, rules.view.row
-            most_by_row = {row[node]: most for node, most in room.items() if node in row}
+            most_by_row = {row[node]: max_members for node, max_members in room.items() if node in row}
             if most_by_row:
-                most = np.full(len(rules.view.names), LARGEST, np.int64)
-                most[list(most_by_row)] = list(most_by_row.values())
-                rules.cap_together(blocks, most)
+                max_members = np.full(len(rules.view.names), LARGEST, np.int64)
+                max_members[list(most_by_row)] = list(most_by_row.values())
+                rules.cap_together(blocks, max_members)
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[RoomTooSmall]:
         """Yield how many members the nodes that admit the role can hold, as far as known."""

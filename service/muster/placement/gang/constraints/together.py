@@ -95,8 +95,8 @@ def outside_domains(rules: Rules, codes: Ints) -> Bools:
     `codes` [row] is the domain over several nodes, -1 for none. A node without GPUs has no domain inside.
     """
     view = rules.view
-    inside = np.array([shape.topology.gpu_count > 0 for shape in view.shapes], bool)[view.shape]
-    return np.asarray((codes < 0) & ~(view.promised & inside))
+    has_gpus = np.array([shape.topology.gpu_count > 0 for shape in view.shapes], bool)[view.shape]
+    return np.asarray((codes < 0) & ~(view.promised & has_gpus))
 
 
 def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
@@ -170,21 +170,21 @@ class _Subgroup(ByName):
             in_one_part(rules, Together(group.scope, rules.blocks_of(group.roles), running), existing)
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
-        group = _named(findings.request, key)
+        group = _find_subgroup(findings.request, key)
         yield SubgroupScope(key, group.scope, *findings.fit(), findings.even_empty)
         yield from findings.joining(group.scope, *group.roles)
         if (nowhere := findings.no_such(group.scope)) is not None:
             yield nowhere
 
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Relaxation]:
-        if not findings.is_nowhere(_named(findings.request, key).scope):
+        if not findings.is_nowhere(_find_subgroup(findings.request, key).scope):
             yield from super().relaxations(findings, role, key)
 
 
 SUBGROUP = _Subgroup()
 
 
-def _named(request: Request, name: str) -> Subgroup:
+def _find_subgroup(request: Request, name: str) -> Subgroup:
     return next(group for group in request.subgroups if group.name == name)
 
 
@@ -199,8 +199,8 @@ class WholeSegments(Rule):
         model, (role,) = variables.model, self.roles
         for part, counts in variables.by_part(self.part, self.roles).items():
             if part >= 0:
-                most = variables.problem.need[role] // self.step
-                number = model.new_int_var(0, most, f"{name}/{part}")
+                max_segments = variables.problem.need[role] // self.step
+                number = model.new_int_var(0, max_segments, f"{name}/{part}")
                 model.add(LinearExpr.sum(counts) == self.step * number).with_name(f"{name}/{part}")
 
 
