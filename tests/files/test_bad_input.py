@@ -43,6 +43,10 @@ BAD = {
         "apiVersion: v1\nkind: Node\nmetadata: {name: a, labels: {1: a}}",
         "Node a: metadata.labels: expected keys that are string, got integer",
     ),
+    "a key is no text, beside a null": Bad(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: x, labels: {2: a, k: null}}",
+        "Pod default/x: metadata.labels: expected keys that are string, got integer",
+    ),
     "an amount is a list": Bad(
         "apiVersion: v1\nkind: Node\nmetadata: {name: a}\nstatus: {allocatable: {cpu: '1', pods: [1]}}",
         "Node a: status.allocatable.pods: expected integer or number or string, got list",

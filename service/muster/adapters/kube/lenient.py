@@ -150,6 +150,8 @@ def _parts(kind: Any, value: object, path: str, lost_fields: list[Lost]) -> tupl
         ]
         return ([item for item in items if item is not msgspec.UNSET],)
     if get_origin(kind) is dict and (members := _inside(dict, value)) is not None:
+        if not all(isinstance(key, str) for key in members):  # in YAML, a key may be a number or null
+            return None
         inner_type = get_args(kind)[1]
         pairs = (
             (key, _value(inner_type, item, _path_of(path, key), lost_fields)) for key, item in members.items()
