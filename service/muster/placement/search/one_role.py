@@ -1,20 +1,20 @@
 """Decide a gang of one role over the tree zones > racks > nodes > sets of GPUs, without a solver.
 
 *Domains* are the parts of the narrowest level, for example racks. Rules may bind them: the members in a
-domain are a multiple of a step (segments), or at most a number. The phases:
+domain are a multiple of a step (segments), or at most a number. The steps, as docs/objective.md has them:
 
-1. `SortedCapacities` finds the regions that hold the gang: the parts of the required scopes. If one zone
-   holds the gang, each such zone becomes a region of its own; then the same for racks.
-2. `regions_of_several_parts`: if no single zone holds the gang, each choice of the fewest zones is a region.
-3. `capacities` finds the fewest domains and nodes by sums of sorted capacities. It excludes member counts
-   that no such plan has. In a plan with the fewest nodes, each domain uses the fewest nodes that hold its
-   members. So a domain has one variable: its number of members.
-4. `gpu_sets` lists the sets of GPUs that a node may give to 0, 1, 2 … members.
-5. `best_plan` decides the levels below the nodes. All levels but the weakest link are sums, so `one_cost`
-   combines them into one weighted number. A table gives the least cost of m members in each domain, node
-   after node. The same table over domains gives the least cost of all members. The weakest link is not a sum.
-   So thresholds are tried from the fastest link down, and the first threshold with a plan gives the best
-   plan.
+1. One part (`SortedCapacities`). *Regions* hold the gang: the parts of the required scopes. If one zone holds
+   the gang, each such zone becomes a region of its own; then the same for racks.
+2. Several parts (`regions_of_several_parts`). If no zone holds the gang, each choice of the fewest zones is a
+   region.
+3. Domains and nodes (`capacities`). Sums of sorted capacities give the fewest domains and nodes. They exclude
+   member counts that no such plan has. In a plan with the fewest nodes, each domain uses the fewest nodes
+   that hold its members. So a domain has one variable: its number of members.
+4. Sets of GPUs (`gpu_sets`). For each node, the sets that it may give to 0, 1, 2 … members are listed.
+5. Levels below the nodes (`best_plan`). All levels but the weakest link are sums, so `one_cost` combines them
+   into one weighted number. A table gives the least cost of m members in each domain, node after node. The
+   same table over domains gives the least cost of all members. The weakest link is not a sum. So thresholds
+   are tried from the fastest link down, and the first threshold with a plan gives the best plan.
 
 With slices or a policy, enumerating the GPU sets of a node takes long. So each domain gets a lower bound from
 the same table, and domains are searched in the order of their bounds (`best_by_branch_and_bound`).
