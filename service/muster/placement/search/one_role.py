@@ -228,7 +228,7 @@ def regions_of_several_parts(instance: Instance, regions: EqualRegions, need: in
     return regions
 
 
-# Phase 3: domains and nodes
+# Step 3: domains and nodes
 
 
 def over_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
@@ -317,7 +317,7 @@ def _must_count_nvlink_domains(instance: Instance, regions: EqualRegions, domain
     return bool((wide_domain < 0).any()) or not _nested(domain, wide_domain)
 
 
-# Phase 4: sets of GPUs
+# Step 4: sets of GPUs
 
 SET_FIELDS = (*SET_VALUES, "valid")
 """The values of a GPU set, and whether the set exists."""
@@ -428,7 +428,7 @@ def _ruled(rule: NodeRule, shape: Shape, free: int, packings: tuple[tuple[int, .
     return table
 
 
-# Phase 5: the levels below the nodes
+# Step 5: the levels below the nodes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
