@@ -1,7 +1,7 @@
 """The annotations of a Binding: written for a plan, and read again after a restart.
 
-Written for a gang's plan (`gangs`), and read whenever a bound pod is seen (`dialects`): both
-sides stand here so that they cannot drift apart.
+`gangs` writes them for a plan, and `dialects` reads them from each bound pod. Writer and reader are in one
+module, so that they agree.
 
     gpu.topology/allocation  {"version":1,"generation":7,"containers":{"main":[0,1]},"gpus":[0,1],
                               "indices":"planned"}; of shared GPUs also "gpu_mem":{"0":3,"1":3}, GiB by GPU;
@@ -45,15 +45,16 @@ MEM_OF_POD = "ALIYUN_COM_GPU_MEM_POD"
 MEM_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 MEM_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 SHARES = "scheduler.framework.gpushare.allocation"
-"""{"<place of the container in the pod, from 0>":{"<GPU>":GiB}}: the place and not the name, since the tools
-that read it (kubectl-inspect-gpushare) decode it into map[int]map[string]int."""
+"""{"<place of the container in the pod, from 0>":{"<GPU>":GiB}}: the place and not the name, because tools
+such as kubectl-inspect-gpushare decode the annotation into map[int]map[string]int."""
 
 CDI_KIND = "nvidia.com/gpu"
 """The kind of CDI devices in the specification that NVIDIA's toolkit writes."""
 NRI = "nvidia.cdi.k8s.io"
 """The prefix of the keys that NVIDIA's NRI plugin reads (`is_nri_key`)."""
 _MAX_NAME = 63
-"""Characters of a key behind its "/". Kubernetes takes no update of a pod that has a longer one."""
+"""Largest number of characters of a key after its "/". Kubernetes refuses each update of a pod with a longer
+key."""
 
 RESERVED_KEYS = (
     ALLOCATION,
@@ -72,29 +73,30 @@ RESERVED_KEYS = (
 """Only the scheduler may write these keys: an unbound pod with such a key is refused."""
 
 FOLLOWED_RESOURCE = "aliyun.com/gpu"
-"""The device plugin of this resource reads the annotation. Plugins of other resources choose themselves."""
+"""The device plugin of this resource reads the annotation. Plugins of other resources choose GPUs themselves.
+"""
 SECOND_RESOURCE = "nvidia.com/gpu"
-"""A node agent may be a second endpoint for it, and then gives the planned GPUs."""
+"""A node agent may be a second endpoint for this resource. Then containers get the planned GPUs."""
 SEVERAL_ENDPOINTS_SINCE = 37
-"""Minor version of the first kubelet that knows several endpoints of one resource (kubernetes PR 135437). For
-others all devices are gone when one endpoint disconnects."""
+"""Minor version of the first kubelet that knows several endpoints of one resource (kubernetes PR 135437). An
+older kubelet loses all devices of the resource when one endpoint disconnects."""
 
 VERSION = 1
 MAX_GPUS = 62
-"""GPUs of one node that are used: no index at or above it is read, and masks fit into a signed 64 bit number.
-
-Nodes have at most 16 GPUs today (HGX-2, p2.16xlarge), or 56 parts that are offered as GPUs."""
+"""Largest number of GPUs of one node that are used, so that a mask fits into a signed 64 bit number. Larger
+indices are not read. Nodes have at most 16 GPUs today (HGX-2, p2.16xlarge), or 56 parts that are offered as
+GPUs."""
 MAX_MEMBERS = 2**31
-"""Largest believed number of members of a gang. Annotations of a pod that its user bound may have any value.
-"""
+"""Largest number of members that is believed. If a user binds a pod, its annotations may have any value."""
 MAX_NAMED = 16
 """Largest number of nodes that a decision names."""
 MAX_SECONDS = 2.0**40
-"""Largest believed number of seconds since the epoch. Later or infinite values, and values that are no
-numbers, are not believed."""
+"""Largest number of seconds since the epoch that is believed. Larger values, infinity and NaN are not
+believed."""
 MAX_BYTES = 16 * 1024
-"""No annotation longer than this is written or read. A Binding bypasses the API server's validation of
-annotations, and a pod with over 256 KiB of them can't be updated any more: ours together stay far below."""
+"""Longest annotation that is written or read. The API server does not validate the annotations of a Binding.
+But a pod with more than 256 KiB of annotations can't be updated any more. Muster's annotations together stay
+far below this limit."""
 
 
 def write(
@@ -107,13 +109,12 @@ def write(
     *,
     exact: bool = False,
 ) -> dict[str, str]:
-    """Return the annotations of one member's Binding, all but their time.
+    """Return the annotations of one member's Binding, without their time.
 
-    One without GPUs carries no allocation.
-
-    `generation` and `decision` (`write_decision`) are the plan's; `gpu_memory`: what each GPU of its node
-    offers in slices, in GiB (`Node.gpu_memory`); `devices`: what a DRA driver gives it, as
-    driver/pool/name in the order of its GPUs; `exact`: containers get these GPUs (`exactness.is_exact`).
+    A member without GPUs has no allocation. `generation` and `decision` (`write_decision`) are those of the
+    plan. `gpu_memory`: GiB that each GPU of the node offers in slices (`Node.gpu_memory`). `devices`: the
+    devices that a DRA driver gives the member, as driver/pool/name in the order of its GPUs. `exact`:
+    containers get these GPUs (`exactness.is_exact`).
     """
     values = {DECISION: decision}
     if not place.gpus:
@@ -130,8 +131,9 @@ def write(
 def write_decision(plan: Placed, batch: Batch, trace_id: str = "", not_exact: tuple[str, ...] = ()) -> str:
     """Return the annotation that is equal for all members of a plan.
 
-    `trace_id`: of the trace that shows the decision, "" for none. `not_exact`: nodes where members may get
-    other GPUs than planned; the first of them are named. So are nodes where links or taken GPUs are unknown.
+    `trace_id`: the trace that shows the decision; "" for none. `not_exact`: nodes where members may get other
+    GPUs than planned. The annotation has their number and the first names. The same holds for nodes where
+    links or taken GPUs are unknown.
     """
     unknown = {"unknown_links": plan.unknown_links, "unknown_indices": plan.unknown_indices}
     inexact = {"exact": False, "not_exact_nodes": len(not_exact), "not_exact": not_exact[:MAX_NAMED]}
@@ -152,13 +154,13 @@ def write_decision(plan: Placed, batch: Batch, trace_id: str = "", not_exact: tu
 
 
 def timed(values: Mapping[str, str], wall_ns: int) -> dict[str, str]:
-    """Return a Binding's annotations with their time, in ns since the epoch: both device plugins want it."""
+    """Return a Binding's annotations with their time in ns since the epoch. Both device plugins need it."""
     times = ((ASSIGNED, ASSUME_TIME), (MEM_ASSIGNED, MEM_ASSUME_TIME))
     return {**values, **{time: str(wall_ns) for assigned, time in times if assigned in values}}
 
 
 def read_batch(annotations: Mapping[str, str]) -> Batch | None:
-    """Return the batch with which a bound pod was permitted; None if its annotations have none."""
+    """Return the batch with which a bound pod was permitted; None if its annotations have no batch."""
     value = _object(annotations.get(DECISION))
     members_needed, left_out, newest = (value.get(key) for key in ("needed", "left_out", "newest"))
     if not (_is_count(members_needed) and _is_count(left_out) and isinstance(newest, int | float)):
@@ -189,21 +191,23 @@ def on_node(pod: Pod, annotations: Mapping[str, str]) -> Pod:
 
 
 def read(annotations: Mapping[str, str], pod: Pod) -> int | None:
-    """Return the bit mask of a bound pod's GPUs, shared ones too; None as `read_gpus`."""
+    """Return the bit mask of a bound pod's GPUs, whole or shared. Return None if `read_gpus` does."""
     gpus = read_gpus(annotations, pod)
     return None if gpus is None else mask_of(gpus)
 
 
 def read_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | None:
-    """Return a bound pod's GPUs in the plan's order, shared ones too; None when its annotations don't say, or
-    can't be true: they must name as many as the pod asks for, and as much memory of each. Ours first, then
-    those of the aliyun schedulers. GPUs that a node agent found in the containers count before all of these.
+    """Return a bound pod's GPUs, whole or shared, in the plan's order; None if no annotation is credible.
+
+    An annotation is credible if it has as many GPUs as the pod requests, and as much memory of each GPU. GPUs
+    that a node agent found in the containers come first. Then come Muster's annotation and those of the
+    aliyun schedulers.
     """
     return reported_gpus(annotations, pod) or planned_gpus(annotations, pod)
 
 
 def reported_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | None:
-    """Return the GPUs that a node agent found in the containers; None without a report that can be true."""
+    """Return the GPUs that a node agent found in the containers; None without a credible report."""
     value = _object(annotations.get(DEVICES))
     gpus = value.get("gpus")
     if value.get("version") != VERSION or not isinstance(gpus, list) or not all(map(_is_index, gpus)):
@@ -212,14 +216,15 @@ def reported_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] |
 
 
 def write_devices(gpus: Collection[int]) -> str:
-    """Return the annotation for GPUs that are not the planned ones."""
+    """Return the annotation for GPUs that differ from the planned GPUs."""
     return _json({"version": VERSION, "gpus": sorted(gpus)})
 
 
 def planned_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | None:
-    """Return the GPUs that the Binding names; None as `read_gpus`."""
+    """Return the GPUs that the Binding names; None if no annotation is credible, as in `read_gpus`."""
     count = pod.slice.gpus if pod.slice is not None else pod.gpus
-    # Shares that are there outdo the older index, which does not say how much of each GPU it is.
+    # If the annotation SHARES is there, it is read: the older index does not say how much of each GPU the pod
+    # takes.
     by_others = _shares if SHARES in annotations else _index
     for reader in (_ours, by_others) if pod.slice is not None else (_ours, _group):
         gpus = reader(annotations, pod) if count else None
@@ -229,7 +234,7 @@ def planned_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | 
 
 
 def planned_devices(annotations: Mapping[str, str]) -> tuple[Device, ...]:
-    """Return the devices of a DRA driver that the Binding names; () if it names none, or no devices."""
+    """Return the DRA devices that the Binding names; () if it names none, or if a name is malformed."""
     value = _object(annotations.get(ALLOCATION))
     items = value.get("devices")
     if value.get("version") != VERSION or not isinstance(items, list) or len(items) > MAX_GPUS:
@@ -239,7 +244,7 @@ def planned_devices(annotations: Mapping[str, str]) -> tuple[Device, ...]:
 
 
 def _device(text: object) -> Device | None:
-    """Return a device by driver/pool/name. A pool's name may have slashes."""
+    """Return the device that a text such as driver/pool/name names. A pool's name may have slashes."""
     parts = text.split("/") if isinstance(text, str) else []
     if not all(parts) or len(parts) < len(("driver", "pool", "name")):
         return None
@@ -247,9 +252,9 @@ def _device(text: object) -> Device | None:
 
 
 def container_gpus(pod: Pod, gpus: tuple[int, ...]) -> dict[str, list[int]]:
-    """Return the pod's GPUs dealt to its containers, in their order.
+    """Return the GPUs of each container: the pod's GPUs, dealt out in the order of the containers.
 
-    If the GPUs are shared, each container uses a part of each.
+    If the GPUs are shared, each container uses a part of each GPU.
     """
     if pod.slice is not None:
         return {name: list(gpus) for name, units in pod.container_gpus if units}
@@ -266,11 +271,11 @@ def is_nri_key(key: str) -> bool:
 
 
 def write_nri(node: Node, pod: Pod, place: MemberPlacement) -> dict[str, str]:
-    """Return the annotations that give each container its planned GPUs; {} if the plugin can't, or must not,
-    do so on the node.
+    """Return the annotations by which NVIDIA's NRI plugin gives each container its planned GPUs.
 
-    The plugin adds these GPUs to what a device plugin gives. So they are written for aliyun.com/gpu alone,
-    where that is a number and no device plugin serves it.
+    Return {} if the plugin can't, or must not, give GPUs on this node. The plugin adds GPUs to those of a
+    device plugin. So the annotations are written only for aliyun.com/gpu, on nodes where it is a number
+    without a device plugin.
     """
     if not node.cdi_devices or place.units or not place.gpus or pod.gpu_resource != FOLLOWED_RESOURCE:
         return {}
@@ -301,14 +306,17 @@ def _allocation(
     text = _json(value)
     if len(text) <= MAX_BYTES:
         return text
-    # Hundreds of containers with long names: the pod's own list is what counts after a restart.
+    # With hundreds of long container names, these are left out: after a restart the pod's own list counts.
     value.pop("devices", None)
     return _json({**value, "containers": {}})
 
 
 def _share_keys(pod: Pod, place: MemberPlacement, gpu_memory: tuple[int, ...]) -> dict[str, str]:
-    """Return the annotations that the gpushare device plugin and its tools read. The GPUs of one pod may
-    differ in size. The smallest size is written, so that a part never counts as more of a GPU than it is."""
+    """Return the annotations that the gpushare device plugin and its tools read.
+
+    The GPUs of one pod may differ in size. The smallest size is written, so that the pod's part of a GPU
+    never looks larger than it is.
+    """
     sizes = [gpu_memory[gpu] for gpu in place.gpus if gpu < len(gpu_memory)]
     return {
         MEM_GPUS: _listed(place.gpus),
@@ -327,12 +335,12 @@ def _by_container(pod: Pod, place: MemberPlacement) -> str:
     text = _json(by_place)
     if len(text) <= MAX_BYTES:
         return text
-    # Hundreds of containers on many GPUs: what counts is the sum of each GPU.
+    # With hundreds of containers on many GPUs, only the sum of each GPU is written.
     return _json({"0": {str(gpu): place.units for gpu in place.gpus}})
 
 
 def _ours(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
-    """Return the GPUs that our own annotation names."""
+    """Return the GPUs of Muster's own annotation."""
     value = _object(annotations.get(ALLOCATION))
     by_gpu = value.get("gpu_mem", {})
     units = [pod.slice.units] * pod.slice.gpus if pod.slice is not None else []
@@ -343,12 +351,12 @@ def _ours(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
 
 
 def _group(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
-    """Whole GPUs, as any gputopology scheduler writes them."""
+    """Return whole GPUs, as gputopology schedulers write them."""
     return _indices(annotations.get(GROUP)) if pod.gpu_resource == FOLLOWED_RESOURCE else None
 
 
 def _shares(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
-    """Shared GPUs, by container: each GPU's sum must be what the pod asks of one."""
+    """Return shared GPUs by container: the amounts on each GPU must add up to the pod's request."""
     units: dict[str, int] = {}
     for by_gpu in _object(annotations.get(SHARES)).values():
         if not isinstance(by_gpu, dict) or not all(isinstance(amount, int) for amount in by_gpu.values()):
@@ -360,7 +368,7 @@ def _shares(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
 
 
 def _index(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
-    """Shared GPUs, as older gpushare schedulers write them."""
+    """Return shared GPUs, as older gpushare schedulers write them."""
     memory_of_pod = str(pod.slice.units * pod.slice.gpus) if pod.slice is not None else ""
     return (
         _indices(annotations.get(MEM_GPUS))
@@ -378,7 +386,7 @@ def _indices(text: str | None) -> list[int] | None:
 
 
 def _object(text: str | None) -> dict[str, Any]:
-    """Return a JSON object; an empty one for anything else."""
+    """Return a JSON object; an empty object for any other text."""
     if text is None or len(text) > MAX_BYTES:
         return {}
     try:

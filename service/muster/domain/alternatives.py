@@ -1,4 +1,4 @@
-"""The other places where a gang could have gone, each with the first level at which it is worse."""
+"""Other places where a gang could have gone, each with the first level of the objective that differs."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The best place that was found in one domain. `says` is the comparison in words.
+    """The best place that was found in one domain.
 
-    `level` is the first level that differs; "" if none does. `value` and `chosen` are its values in the
-    domain and at the gang's place. `proven`: no better place exists in the domain. `free_gpus`: free GPUs in
-    the domain on nodes that admit the gang. `most_on_a_node`: most of them on one node.
+    `says` is the comparison with the gang's place in words. `level` is the first level that differs; "" if no
+    level does. `value` and `chosen` are its values in the domain and at the gang's place. If `proven`, no
+    better place exists in the domain. `free_gpus`: free GPUs on nodes of the domain that admit the gang.
+    `most_on_a_node`: the largest number of them on one node.
     """
 
     domain: str
@@ -66,12 +67,12 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The places other than `domain` where the gang could go, the best first. They are shown in this form.
+    """Places other than `domain` where the gang could go, the best first, as they are shown.
 
-    `left_out` is the number of other domains of the scope that were not tried, and `shut` the number in which
-    no node admits the gang. `late`: the time was over before all domains were tried. `others` says these
-    numbers in words. `note` names the state of the cluster for which the places were computed. `why_not`: why
-    no place is known; "" if places are known.
+    `left_out`: number of domains that were not tried. `shut`: number of domains in which no node admits the
+    gang. `late`: the time was over before all domains were tried. `others` says these facts as a sentence.
+    `note` names the state of the cluster for which the places were computed. `why_not`: why no place is
+    known; "" if places are known.
     """
 
     domain: str
@@ -86,12 +87,12 @@ class Alternatives:
 
 
 def not_known(why: str) -> Alternatives:
-    """Return that the alternatives are not known, and why."""
+    """Return the value that says why the alternatives are not known."""
     return Alternatives("", "", (), 0, 0, late=False, others="", note=NOTE, why_not=why)
 
 
 def fewer_fit(fit: int, size: int, free_gpus: int, most_on_a_node: int) -> str:
-    """Return that only `fit` of `size` members fit into a domain."""
+    """Return the words for a domain into which only `fit` of `size` members fit."""
     free = f"{counted_noun('GPU', free_gpus)} {'is' if free_gpus == 1 else 'are'} free there"
     if most_on_a_node < free_gpus:
         free += f", at most {most_on_a_node} on one node"
@@ -99,7 +100,7 @@ def fewer_fit(fit: int, size: int, free_gpus: int, most_on_a_node: int) -> str:
 
 
 def others_in_words(scope: str, left_out: int, shut: int, late: bool) -> str:
-    """Return a sentence on the number of domains that are not listed, and why; "" if all are listed."""
+    """Return a sentence that says how many domains are not listed, and why; "" if all are listed."""
     noun = printable(SCOPE_NOUNS.get(scope, scope))
     parts = []
     if left_out:

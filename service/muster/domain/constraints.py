@@ -1,10 +1,11 @@
-"""Constraints on a whole gang, each with its cause and its relaxation: between pods, and by scope.
+"""Constraints on a whole gang, between pods or by scope, each with its cause and its relaxation.
 
-Constraints between pods come from the pods' own fields, and are resolved to roles and nodes. The gangs' code
-resolves label selectors and namespaces against the members and against all other pods of the cluster. So the
-planner sees only names of roles, names of nodes, and numbers. `name` is the constraint as its user wrote it:
-causes and relaxations show it. `topology_key` is the node label whose values are the domains. `NODE` stands
-for "each node is a domain", whatever its labels.
+Constraints between pods come from the pods' own fields. The code of `gangs` resolves their label selectors
+and namespaces against the members and all other pods. So the planner sees only names of roles, names of
+nodes, and numbers.
+
+`name` is the constraint as its user wrote it, for causes and relaxations. `topology_key` is the node label
+whose values are the domains. `NODE` means that each node is a domain, whatever its labels.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from muster.domain.reasons import Cause, Relaxation
 from muster.domain.words import counted_noun, of_role, or_wait, plural, plural_verb, so_many_fit
 
 NODE = "node"
-"""As `topology_key`: each node is a domain of its own (host ports, volumes that attach to one node)."""
+"""Value of `topology_key` if each node is a domain of its own (host ports, volumes that attach to one node).
+"""
 
 
 class CountsOn:
-    """Tells whether other members may need members of a role to keep the constraint."""
+    """A constraint that says whether some members need members of another role."""
 
     fewer_fit: ClassVar[bool] = True
     """Whether a member can always be left out: if n members keep the constraint, n − 1 members do too."""
 
     def counts_on(self, role: str) -> bool:
-        """Return whether other members may need members of the role. By default they need none."""
+        """Return whether other members may need members of the role. By default no member does."""
         return False
 
 
@@ -106,8 +108,7 @@ Constraint = AntiAffinity | Affinity | Spread
 
 @dataclass(frozen=True, slots=True)
 class AntiAffinityLimits(Cause):
-    """A constraint, as its user named it, keeps pods out of one domain of `topology_key`. So `members_fit`
-    fit."""
+    """A constraint keeps pods in different domains of `topology_key`. So only `members_fit` members fit."""
 
     constraint: str
     topology_key: str
@@ -127,8 +128,7 @@ class AntiAffinityLimits(Cause):
 
 @dataclass(frozen=True, slots=True)
 class AffinityUnsatisfied(Cause):
-    """A constraint lets members lie only in domains of `topology_key` with a matching pod. So `members_fit`
-    fit."""
+    """A constraint allows only domains of `topology_key` with a matching pod. So only `members_fit` fit."""
 
     constraint: str
     topology_key: str
@@ -149,7 +149,8 @@ class AffinityUnsatisfied(Cause):
 
 @dataclass(frozen=True, slots=True)
 class SkewTooLarge(Cause):
-    """A constraint lets domains of `topology_key` differ by at most `max_skew` pods. So `members_fit` fit."""
+    """A constraint lets domains of `topology_key` differ by at most `max_skew` pods. So only `members_fit`
+    fit."""
 
     constraint: str
     topology_key: str
@@ -172,7 +173,7 @@ class SkewTooLarge(Cause):
 
 @dataclass(frozen=True, slots=True)
 class DropConstraint(Relaxation):
-    """The pods go without a constraint, as its user named it."""
+    """The pods drop the constraint of this name."""
 
     constraint: str
 
@@ -182,22 +183,22 @@ class DropConstraint(Relaxation):
 
 @dataclass(frozen=True, slots=True)
 class PerScope(CountsOn):
-    """A number of members of the gang, running ones counted, in one part of `scope`."""
+    """A number for the members in one part of `scope`. Running members count."""
 
     scope: str
     members: int
 
     annotation: ClassVar[str]
-    """The annotation in which users write it: rack=2,node=1."""
+    """The annotation with the numbers, as rack=2,node=1."""
     nowhere: ClassVar[str]
-    """The effect on it if no node lies in any domain of the scope."""
+    """The effect if no node lies in any domain of the scope."""
     not_by: ClassVar[frozenset[str]] = frozenset({"gpu"})
-    """Scopes that users may not name. Members with whole GPUs share none, so a number by GPU is useless."""
+    """Scopes that users may not name. Members with whole GPUs share no GPU, so a number by GPU is useless."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaxPer(PerScope):
-    """At most this number of members. A node without the label of the scope is a part of its own."""
+    """The largest number of members. A node without the label of the scope is a part of its own."""
 
     annotation = "max-per"
     nowhere = "max-per counts each node as one"
@@ -205,7 +206,7 @@ class MaxPer(PerScope):
 
 @dataclass(frozen=True, slots=True)
 class TooFewParts(Cause):
-    """At most `members_per_part` of the gang may lie in one part of the scope. So `members_fit` fit."""
+    """At most `members_per_part` members may lie in one part of the scope. So only `members_fit` fit."""
 
     scope: str
     members_per_part: int
@@ -213,7 +214,7 @@ class TooFewParts(Cause):
     members_needed: int
     even_empty: bool = False
     running: int = 0
-    """Members that run already and count."""
+    """Number of running members, which count too."""
 
     def __str__(self) -> str:
         limit, runs = counted_noun("member", self.members_per_part), plural_verb("run", self.running)
@@ -229,7 +230,7 @@ class TooFewParts(Cause):
 
 @dataclass(frozen=True, slots=True)
 class MorePerPart(Relaxation):
-    """More members of the gang may lie in one part of the scope, in place of `before`."""
+    """More members of the gang may lie in one part of the scope than now, which is `before`."""
 
     scope: str
     members_per_part: int
@@ -246,10 +247,8 @@ PER_SCOPE: tuple[type[PerScope], ...] = (MaxPer,)
 
 @dataclass(frozen=True, slots=True)
 class Subgroup:
-    """All members of these roles, by name, lie in one part of `scope`, running ones too.
-
-    `name` is how causes and relaxations call it.
-    """
+    """All members of the named roles, also running members, lie in one part of `scope`. `name` is for causes
+    and relaxations."""
 
     name: str
     scope: str
@@ -258,8 +257,8 @@ class Subgroup:
 
 @dataclass(frozen=True, slots=True)
 class SubgroupScope(Cause):
-    """All members of the subgroup must lie in one part of a scope: `constraint` names it. So `members_fit`
-    of the gang fit."""
+    """All members of the subgroup must lie in one part of a scope, as `constraint` says. So only
+    `members_fit` members of the gang fit."""
 
     constraint: str
     scope: str
@@ -278,8 +277,11 @@ class SubgroupScope(Cause):
 
 @dataclass(frozen=True, slots=True)
 class RoomTooSmall(Cause):
-    """Nodes can hold few members of a role, as for the volumes that they attach. On the nodes that admit it
-    there is room for `room` of its `members`; so `members_fit` of the gang fit."""
+    """Nodes can hold few members of a role, for example because a node attaches few volumes.
+
+    The nodes that admit the role have room for `room` of its `members`. So only `members_fit` members of the
+    gang fit.
+    """
 
     role: str
     room: int
@@ -302,8 +304,8 @@ class RoomTooSmall(Cause):
 
 @dataclass(frozen=True, slots=True)
 class AttributesDiffer(Cause):
-    """The `gpus` of each member of a role must agree on `attributes`. On `nodes` of those that admit the role
-    some GPUs do. So `members_fit` of the gang fit."""
+    """The `gpus` of each member of a role must agree on `attributes`. On `nodes` of the nodes that admit the
+    role, some GPUs do. So only `members_fit` members of the gang fit."""
 
     role: str
     attributes: tuple[str, ...]

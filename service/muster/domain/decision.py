@@ -15,8 +15,11 @@ _LISTED_NODES = 3
 
 @dataclass(frozen=True, slots=True)
 class MemberPlacement:
-    """Where one member goes. `gpus` are indices on the node, rising; empty for a cpu-only member. It takes
-    them whole, or `units` of the memory of each where that is not zero."""
+    """The place of one member.
+
+    `gpus` are indices on the node in rising order; empty for a cpu-only member. The member takes the GPUs
+    whole, or, if `units` is not 0, this many units of the memory of each GPU.
+    """
 
     uid: str
     name: str
@@ -36,13 +39,14 @@ class Objective:
 
     preferred_reached: str | None
     role_preferences: tuple[tuple[str, str | None], ...]
-    """(preference, the first of its scopes that holds its roles or None); () if no role has preferences."""
+    """(preference, the first of its scopes that holds its roles, or None if no scope does); () if no role has
+    preferences."""
     crossings: tuple[tuple[str, int], ...]
     unusable_gpus: int | None
     """How many GPUs members without GPUs make unusable; None if every member has GPUs."""
     costs: tuple[tuple[str, int], ...]
-    """What policies and slices count: (level, cost), the first one first; () if the gang has neither. NVLink
-    domains are among `crossings`."""
+    """The costs by policies and slices: (level, cost), the most important level first; () if the gang has
+    neither. NVLink domains are among `crossings`."""
     weakest_link_gb_per_s: float | None
     ring_gb_per_s: float
     socket_distance: int
@@ -51,15 +55,13 @@ class Objective:
     preference_penalty: int | None = None
     """Σ over members of 100 − the score of their node; None if no role has scores."""
     rails: int | None = None
-    """On how many network rails the GPUs of a gang on several nodes lie; None if no rail is known."""
+    """The number of network rails of the GPUs, for a gang on several nodes; None if no rail is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Which method decided one level of the objective.
-
-    `declined`: the methods that were asked before it, each with the reason why it does not apply.
-    """
+    """The method that decided one level of the objective. `declined`: methods that were asked before, each
+    with the reason why it does not apply."""
 
     level: str
     method: str
@@ -68,16 +70,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A plan. `domain` is the narrowest part of the fabric that holds all members: "node dgx-07",
-    "nvlink-domain dgx-07/0", "rack r1"; empty when none does.
+    """A plan.
 
-    `optimal` says that every level is proven best. Otherwise `unproven` is the first level that is not, and
-    `gap` bounds it (its value over its bound, as a share). `truncated`: wall clock cut the search short.
+    `domain` is the narrowest part of the fabric that holds all members ("node dgx-07", "nvlink-domain
+    dgx-07/0", "rack r1"); empty if no part does.
 
-    `steps` say which method decided which level, in the order of the levels. `unknown_links` are the nodes
-    with two or more of the gang's GPUs where no link between GPUs is known: their choice is arbitrary.
-    `unknown_indices` are the nodes with GPUs of new members where other pods have GPUs and do not say which:
-    the chosen ones may be among them."""
+    If `optimal`, every level is proven best. Otherwise `unproven` is the first level without a proof. `gap`
+    bounds its error, as a share: how far its value is above its bound. `truncated`: wall clock cut the search
+    short. `steps` name the method of each level, in the order of the levels.
+
+    `unknown_links` are nodes on which the gang has several GPUs, and no link between GPUs is known: the
+    choice of GPUs there is arbitrary. `unknown_indices` are nodes on which other pods have GPUs with unknown
+    indices: the chosen GPUs may be among these.
+    """
 
     gang: GangId
     members: tuple[MemberPlacement, ...]
@@ -91,17 +96,19 @@ class Placed:
     steps: tuple[Step, ...] = ()
     unknown_links: tuple[str, ...] = ()
     coming: int = 0
-    """Members that come later, for which there is room as well. They are not in `members`."""
+    """Number of members that come later. The plan leaves room for them, and they are not in `members`."""
     unknown_indices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """Nothing fits now; `causes` together forbid it, and none of them can be left out. Each one of
-    `relaxations` was checked to help, the cheapest first.
+    """No plan exists now. `causes` together forbid each plan, and no cause can be left out.
 
-    `contested`: where other pods have GPUs that the gang lacks, on nodes that admit it: those of the part of
-    the fabric that nearly holds it; () if they are very many."""
+    `relaxations` are changes that were checked to help, the cheapest first.
+
+    `contested`: nodes that admit the gang and on which other pods hold the GPUs that it lacks. If one part of
+    the fabric nearly holds the gang, only nodes of this part. () if there are too many nodes.
+    """
 
     gang: GangId
     causes: tuple[Cause, ...]
@@ -130,7 +137,7 @@ Decision = Placed | Unplaceable
 
 @dataclass(frozen=True, slots=True)
 class MoreFree(Relaxation):
-    """`amount` more of the resource free; `nodes` says how much on each node."""
+    """`amount` more of the resource becomes free; `nodes` has the amount of each node."""
 
     resource: str
     amount: int
@@ -152,7 +159,7 @@ class MoreFree(Relaxation):
 
 @dataclass(frozen=True, slots=True)
 class Uncordon(Relaxation):
-    """These cordoned nodes admit pods again. All of them are needed."""
+    """These cordoned nodes admit pods again. The gang needs all of these nodes."""
 
     nodes: tuple[str, ...]
 
@@ -164,7 +171,7 @@ class Uncordon(Relaxation):
 
 @dataclass(frozen=True, slots=True)
 class Tolerate(Relaxation):
-    """The role tolerates a taint, as key=value:effect; `nodes` that have it have room."""
+    """The role tolerates a taint, given as key=value:effect. `nodes` with this taint have room."""
 
     role: str
     taint: str
@@ -176,7 +183,7 @@ class Tolerate(Relaxation):
 
 @dataclass(frozen=True, slots=True)
 class DropSelector(Relaxation):
-    """The role goes without one selector term, or its node affinity; `nodes` more have room then."""
+    """The role drops one selector term, or its node affinity. Then `nodes` more nodes have room."""
 
     role: str
     selector: str
@@ -188,8 +195,11 @@ class DropSelector(Relaxation):
 
 @dataclass(frozen=True, slots=True)
 class WiderScope(Relaxation):
-    """Another required scope, or none (""): then all of `members_needed` fit, in `part`. `role`: whose own
-    scope it is, "" for the gang's."""
+    """The required scope becomes another scope, or none (""). Then all `members_needed` members fit, in
+    `part`.
+
+    `role` is the role that has the scope; "" for the gang's scope.
+    """
 
     scope: str
     wider: str
@@ -205,7 +215,7 @@ class WiderScope(Relaxation):
 
 @dataclass(frozen=True, slots=True)
 class SmallerSegments(Relaxation):
-    """The role comes in segments of these sizes, widest first, or in none: ()."""
+    """The role has segments of these sizes, the widest first; () for no segments."""
 
     role: str
     sizes: tuple[tuple[int, str], ...]
@@ -219,7 +229,7 @@ class SmallerSegments(Relaxation):
 
 @dataclass(frozen=True, slots=True)
 class FewerMembers(Relaxation):
-    """`min_member` members of the gang are enough to start."""
+    """The gang starts with `min_member` members."""
 
     min_member: int
     before: int

@@ -1,4 +1,4 @@
-"""Whether containers get the planned GPUs, or may get others of their node, and which nodes are not exact."""
+"""Tell which nodes are exact: their containers get the planned GPUs, and never other GPUs of the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from muster.domain.words import listed
 WHYS = (HandsOut.OWN_CHOICE, HandsOut.READS_ANNOTATIONS, HandsOut.AGENT_AWAY)
 """Reasons why a node's GPUs are not exact."""
 _NAMED = 2
-"""Nodes that the note names for each reason."""
+"""Number of nodes that a note names for each reason."""
 _CLAUSES = {
     HandsOut.OWN_CHOICE: "the device plugin chooses on",
     HandsOut.READS_ANNOTATIONS: "the device plugin may swap those of equal pods on",
@@ -30,7 +30,8 @@ def is_exact(node: Node, pod: Pod, place: MemberPlacement) -> bool:
         case HandsOut.AGENT if shared or pod.gpu_resource == FOLLOWED_RESOURCE:
             return True
         case HandsOut.NRI if pod.gpu_resource == FOLLOWED_RESOURCE:
-            # Without annotations nothing gives the containers any GPU, also if they take all of the node.
+            # Without the annotations no component gives the containers GPUs, even if the pod takes all GPUs
+            # of the node.
             return not place.gpus or bool(write_nri(node, pod, place))
         case HandsOut.SECOND_ENDPOINT if not shared and pod.gpu_resource == SECOND_RESOURCE:
             return True
@@ -43,16 +44,14 @@ def not_exact(members: Iterable[tuple[Node, Pod, MemberPlacement]]) -> tuple[str
 
 
 def why_not(node: Node) -> HandsOut | None:
-    """Return the reason why the node's GPUs are not exact; None if they are, or if no GPUs are planned there.
-
-    A node with one GPU leaves no choice.
-    """
+    """Return the reason why the node's GPUs are not exact; None if they are exact, or no GPUs are planned
+    there. A node with one GPU leaves no choice."""
     plannable = bool(node.gpu_resources or node.gpu_memory) and node.topology.gpu_count > 1
     return node.hands_out if plannable and node.hands_out in WHYS else None
 
 
 def nodes_by_why(nodes: Iterable[Node]) -> dict[HandsOut, list[str]]:
-    """Return the names of the nodes whose GPUs are not exact, by what makes them so."""
+    """Return reason → names of the nodes whose GPUs are not exact for this reason."""
     names_by_why: dict[HandsOut, list[str]] = {why: [] for why in WHYS}
     for node in nodes:
         if (why := why_not(node)) is not None:
@@ -61,7 +60,7 @@ def nodes_by_why(nodes: Iterable[Node]) -> dict[HandsOut, list[str]]:
 
 
 def notes(nodes: Iterable[Node]) -> list[str]:
-    """Return one sentence about all nodes whose GPUs are not exact; none if all are."""
+    """Return one sentence about all nodes whose GPUs are not exact; no sentence if all are exact."""
     with_gpus = [node for node in nodes if node.topology.gpu_count]
     by_why = nodes_by_why(with_gpus)
     inexact = sum(map(len, by_why.values()))
@@ -75,7 +74,8 @@ def notes(nodes: Iterable[Node]) -> list[str]:
 
 
 def _leaves_no_choice(node: Node, pod: Pod, place: MemberPlacement) -> bool:
-    """Return whether the node has one GPU, or one container gets all of its GPUs and these are sound."""
+    """Return whether no choice is left: the node has one GPU, or one container gets all its GPUs, all
+    healthy."""
     if node.topology.gpu_count == 1:
         return True
     units = [number for _, number in pod.container_gpus if number]

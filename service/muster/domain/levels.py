@@ -1,7 +1,7 @@
-"""The levels of the fabric above the node, and which nodes lie in one domain of a scope.
+"""The levels of the fabric above the node, and the domain of each node by scope.
 
-A domain is a path: the name that a node's label gives it, and the names of the wider domains around it. So
-rack r1 of zone a and rack r1 of zone b are two racks.
+A domain is a path: the name that a node's label gives the domain, and the names of the wider domains around
+it. So rack r1 of zone a and rack r1 of zone b are two racks.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from muster.domain.request import Scope
 from muster.domain.words import listed, nearest
 
 _MOST_NAMES, _MOST_DOMAINS = 3, 3
-"""Names in a sentence about repeated names, and domains of one name, at most."""
+"""Largest numbers of names in a sentence about repeated names, and of domains of one name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A scope wider than a node, and the node labels that name its parts: the first one that a node carries
+    """A scope wider than a node, and the node labels that name its parts. The first of these labels on a node
     counts."""
 
     scope: str
@@ -30,10 +30,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Facts, apart from the levels, that tell equal names apart.
+    """Facts that tell equal names of domains apart, in addition to the levels.
 
-    `unique`: scopes in which each domain has a name of its own, whatever wider labels say. `trees`: label
-    keys of further hierarchies (KAI's Topologies), each widest first.
+    `unique`: scopes in which each domain has a unique name, whatever wider labels say. `trees`: label keys of
+    further hierarchies (KAI's Topologies), each widest first.
     """
 
     unique: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ DEFAULT_LEVELS = (
     Level(Scope.ZONE.value, ("topology.kubernetes.io/zone",)),
     Level(Scope.RACK.value, ("topology.kubernetes.io/rack",)),
 )
-"""Widest first, as all lists of levels."""
+"""The widest level first, as in all lists of levels."""
 
 PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
     {
@@ -88,9 +88,10 @@ PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
         ),
     }
 )
-"""Levels of fabrics, widest first, by the labels that these put on nodes.
+"""The levels of known fabrics, widest first, by the labels that each fabric puts on nodes.
 
-- Topograph: its page "node labels". Tier 0 is the switch next to the node. Before version 1.0 it had others.
+- Topograph: its page "node labels". Tier 0 is the switch next to the node. Versions before 1.0 had other
+  labels.
 - EKS: its user guide, "network topology labels". Layer 3 is the nearest.
 - GKE, OKE: the levels of their examples for Kueue's Topology.
 - CoreWeave: its page "InfiniBand and RoCE labels".
@@ -101,14 +102,16 @@ DEFAULT_NAMING = Naming()
 
 _PARTS = re.compile(r"[-_.]")
 _NEAR_KEY = 0.8
-"""Least similarity of a label key that was probably meant: keys of one prefix are alike by more than half."""
+"""Least similarity at which a label key counts as meant. It is high, because keys of one prefix are alike by
+more than half."""
 
 NVLINK = Level(Scope.NVLINK_DOMAIN.value, ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
-"""NVLink domains over nodes lie inside the narrowest level, though no level of the snapshot says so."""
+"""The level of NVLink domains over nodes. They lie inside the narrowest level, although no level of the
+snapshot says so."""
 
 FABRIC = "gpu.topology/nvlink-fabric"
-"""A scope around the cliques of one NVLink fabric. Nodes are read with this label: it is the first part of
-their clique's name."""
+"""The scope of one NVLink fabric, which contains its cliques. Each node is read with this label, whose value
+is the first part of its clique's name."""
 
 UNIQUE_LABELS = frozenset(
     {
@@ -120,22 +123,21 @@ UNIQUE_LABELS = frozenset(
 """Labels whose values their writers make unique in the cluster: a clique begins with the cluster's UUID."""
 
 Path = tuple[str, ...]
-"""The names of a domain and of the domains around it, narrowest first, "" where the node's labels give
-none."""
+"""The names of a domain and of the domains around it, narrowest first; "" if no label gives a name."""
 
 
 def part_of(node: Node, scope: str, levels: tuple[Level, ...]) -> str:
-    """Return the name that labels give the node's part of a scope; "" where the node carries none of them.
+    """Return the name of the node's part of a scope, by its labels; "" if it has none of the labels.
 
-    Equal names may be different domains: see `Hierarchy`. A scope that is no level is a label key of its own.
+    Equal names may be different domains: see `Hierarchy`. A scope that is no level is itself a label key.
     """
     labels = next((level.labels for level in levels if level.scope == scope), (scope,))
     return next((node.labels[label] for label in labels if node.labels.get(label)), "")
 
 
 def preset_with(scope: str, keys: Collection[str]) -> tuple[str, str]:
-    """Return the preset that has this scope, and its label for the scope, if that is one of these `keys` of
-    nodes; ("", "") if there is none."""
+    """Return the preset with this scope, and its label for the scope; ("", "") if there is none. The label
+    must be among these `keys` of nodes."""
     presets = (
         (name, label)
         for name, levels in PRESETS.items()
@@ -147,9 +149,10 @@ def preset_with(scope: str, keys: Collection[str]) -> tuple[str, str]:
 
 
 def scope_meant(scope: str, scopes: Collection[str], keys: Collection[str]) -> str:
-    """Return the scope that was probably meant by a scope without nodes; "" if that is not clear.
+    """Return the scope that was probably meant, for a scope without nodes; "" if this is not clear.
 
-    `keys` are label keys of nodes: one that ends in the scope's word, as example.com/rack, may be the scope.
+    `keys` are label keys of nodes. A key that ends in the scope's word, such as example.com/rack, may be the
+    scope.
     """
     similar_keys = [
         key for key in sorted(keys) if "/" in key and _PARTS.split(key.rpartition("/")[2])[-1] == scope
@@ -174,13 +177,13 @@ class Hierarchy:
         own_level = next((level for level in order if level.scope == scope), own_level)
         narrower = order[_depth(own_level, order, len(order)) :]
         path = [own_level]
-        for level in path:  # it grows meanwhile
+        for level in path:  # the list grows in the loop
             wider_levels = dict.fromkeys(_around(level, order, naming.trees))
             path += [wider for wider in wider_levels if wider not in path and wider not in narrower]
         return cls(tuple(path), naming.unique)
 
     def path(self, node: Node) -> Path:
-        """Return the names of the node's domains, up to one that is unique.
+        """Return the names of the node's domains, up to the first unique name.
 
         A node without GPUs lies in no NVLink domain.
         """
@@ -197,9 +200,9 @@ class Hierarchy:
         """Return the domain of each path: "r1", or "r1 of zone a" if others are named r1. Equal strings are
         one domain.
 
-        Nodes of one name lie in one domain unless they carry two names of a wider one. Where they do, a node
-        that lacks wider labels lies in the only domain that its other labels fit. If there is no such one,
-        nodes with the same labels are a domain of their own.
+        Nodes with one name lie in one domain, unless they have different names for a wider domain. Then a
+        node that lacks wider labels lies in the domain that its other labels fit, if there is only one.
+        Otherwise nodes with the same labels are a domain of their own.
         """
         paths_by_name: dict[str, set[Path]] = {}
         for path in paths:
@@ -215,11 +218,8 @@ class Hierarchy:
         return name_of
 
     def _suffixes(self, domains: Collection[Path]) -> Mapping[Path, str]:
-        """Return a description of each domain; no two are alike.
-
-        It has the names of wider domains in which the domains differ: the nearest first, as many as are
-        needed.
-        """
+        """Return a different description of each domain. It has the names of wider domains in which the
+        domains differ: the nearest first, as many as are needed."""
         differ = [i for i in range(1, len(self.levels)) if len({path[i] for path in domains}) > 1]
         for count in range(1, len(differ) + 1):
             wider_names = {path: tuple(path[i] for i in differ[:count]) for path in domains}
@@ -236,7 +236,7 @@ class Hierarchy:
 
 
 def domains_of(nodes: Iterable[Node], hierarchy: Hierarchy) -> Mapping[str, str]:
-    """Node → its domain of the hierarchy's narrowest scope, "" for none."""
+    """Return node → its domain of the hierarchy's narrowest scope; "" for none."""
     paths = {node.name: hierarchy.path(node) for node in nodes}
     names = hierarchy.names(set(paths.values()))
     return {node: names[path] for node, path in paths.items()}
@@ -267,7 +267,7 @@ def repeated_names(nodes: Iterable[Node], levels: tuple[Level, ...], naming: Nam
 
 
 def _repeated(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
-    """Return the names that several domains have, each with its domains."""
+    """Return each name of several domains, with these domains."""
     domains_by_name: dict[str, list[str]] = {}
     for domain in sorted({*domains_of(nodes, hierarchy).values()} - {""}):
         domains_by_name.setdefault(domain.partition(" ")[0], []).append(domain)
@@ -275,19 +275,19 @@ def _repeated(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
 
 
 def _of_label(label: str, order: Iterable[Level]) -> Level:
-    """Return the level that this label alone gives."""
+    """Return the level of this label alone."""
     return next((level for level in order if level.labels == (label,)), Level(label, (label,)))
 
 
 def _depth(level: Level, order: Sequence[Level], default: int) -> int:
-    """Where the level's first label stands among the levels of the cluster."""
+    """Return the place of the level's first label among the levels of the cluster."""
     return next(
         (i for i, level_in_order in enumerate(order) if level.labels[0] in level_in_order.labels), default
     )
 
 
 def _around(level: Level, order: Sequence[Level], trees: Iterable[tuple[str, ...]]) -> Iterable[Level]:
-    """Yield the levels just around this level: the next one of the cluster, and the next one of each tree."""
+    """Yield the next wider levels of this level: one of the cluster, and one of each tree."""
     yield from order[: _depth(level, order, 0)][-1:]
     for tree in trees:
         index = next((i for i, label in enumerate(tree) if label in level.labels), 0)
@@ -295,11 +295,11 @@ def _around(level: Level, order: Sequence[Level], trees: Iterable[tuple[str, ...
 
 
 def _homes(paths: Collection[Path]) -> Mapping[Path, Path]:
-    """Map each path of one name to the path of its domain. If exactly one path says more and agrees, that
-    path is the domain; else the path itself is."""
+    """Return path → path of its domain, for paths with one name. If exactly one path agrees and has more
+    names, it is the domain. Otherwise the path itself is the domain."""
     homes: dict[Path, Path] = {}
     fitting: dict[tuple[bool, ...], dict[Path, set[Path]]] = {}
-    for path in sorted(paths, key=lambda path: (path.count(""), path)):  # what says more comes first
+    for path in sorted(paths, key=lambda path: (path.count(""), path)):  # paths with more names first
         has_name = tuple(map(bool, path))
         if has_name not in fitting:
             fitting[has_name] = {}

@@ -18,15 +18,15 @@ class TaintEffect(StrEnum):
 
 
 class HandsOut(StrEnum):
-    """The component that decides on a node which GPUs a container gets, and so whether they are the planned
-    ones.
+    """The component that decides on a node which GPUs a container gets.
 
-    `DRA`: a claim names the devices. `AGENT`: the node agent offers the GPUs. `SECOND_ENDPOINT`: the node
-    agent chooses among the GPUs of NVIDIA's device plugin. `NRI`: NVIDIA's NRI plugin gives the GPUs that an
-    annotation names. With these four components containers get the planned GPUs. `READS_ANNOTATIONS`: a
-    device plugin that finds a pod's plan by the requested amount, so that equal pods may swap GPUs.
-    `OWN_CHOICE`: a device plugin that knows no plan. `AGENT_AWAY`: a node agent must decide, and none is
-    ready.
+    With the first four, containers get the planned GPUs. `DRA`: a claim names the devices. `AGENT`: the node
+    agent offers the GPUs. `SECOND_ENDPOINT`: the node agent chooses among the GPUs of NVIDIA's device plugin.
+    `NRI`: NVIDIA's NRI plugin gives the GPUs that an annotation names.
+
+    With the others, containers may get other GPUs. `READS_ANNOTATIONS`: a device plugin finds a pod's plan by
+    the requested amount, so that equal pods may swap GPUs. `OWN_CHOICE`: a device plugin knows no plan.
+    `AGENT_AWAY`: a node agent should decide, and no agent is ready.
     """
 
     DRA = "dra"
@@ -101,7 +101,7 @@ class Resources:
         return Resources(self.cpu_milli * count, self.memory_bytes * count, self.pods * count, multiplied)
 
     def other(self, name: str) -> int:
-        """Return the amount of one of `others`; 0 if it is not among them."""
+        """Return the amount of a resource in `others`; 0 if `others` does not have it."""
         return next((amount for resource, amount in self.others if resource == name), 0)
 
 
@@ -118,7 +118,7 @@ def _sum(first: Amounts, second: Amounts) -> Amounts:
 
 
 def total(summands: Iterable[Resources]) -> Resources:
-    """Return the sum of these resources, in time that grows as their names do."""
+    """Return the sum of these resources. The time grows with the number of their names."""
     cpu_milli, memory_bytes, pods, amounts = 0, 0, 0, dict[str, int]()
     for resources in summands:
         cpu_milli += resources.cpu_milli
@@ -159,11 +159,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClaim:
-    """The devices that a ResourceClaim holds, and the UIDs of the pods that it is for. It holds none if it is
-    not allocated, or gone.
+    """The devices that a ResourceClaim holds, and the UIDs of the pods that it is for. A claim that is gone
+    or not allocated holds no device.
 
-    `shares` are the bytes that it takes of each device's memory, 0 if it takes the whole device; () if it
-    takes all of them whole.
+    `shares`: bytes of each device's memory that the claim takes, 0 for the whole device. () if the claim
+    takes all devices whole.
     """
 
     uid: str
@@ -172,7 +172,7 @@ class DeviceClaim:
     shares: tuple[int, ...] = ()
 
     def parts(self) -> Iterator[tuple[Device, int]]:
-        """Yield each device with the bytes that are taken of it."""
+        """Yield each device with the bytes that the claim takes of it; 0 for the whole device."""
         return zip(self.devices, self.shares or (0,) * len(self.devices), strict=True)
 
     def is_for(self, uids: Collection[str]) -> bool:
@@ -181,7 +181,7 @@ class DeviceClaim:
 
 
 Need = tuple[tuple[int, int], ...]
-"""(number of a counter, amount that a device consumes of it) of all its counters."""
+"""The counters that a device consumes, as (number of the counter, consumed amount)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,32 +258,32 @@ class Node:
     memory_resources: frozenset[str] = frozenset({GPU_MEM})
     """Names by which slices request this memory (`Slice.resource`)."""
     spread: bool = False
-    """Whether a slice goes to the GPU with the most free memory, and not to the one with the least that is
-    enough."""
+    """Whether a slice goes to the GPU with the most free memory. Otherwise it goes to the GPU with the least
+    free memory that is enough."""
     unhealthy: int = 0
     """Bit mask of GPUs on which no pod is planned."""
     tainted: int = 0
-    """Bit mask of unhealthy GPUs with only a taint of their device. Members that tolerate it may have
-    them."""
+    """Bit mask of GPUs that are unhealthy only by a taint of their device. Members that tolerate the taint
+    may have these GPUs."""
     devices: tuple[Device | None, ...] = ()
-    """The device of each GPU by index, if only a DRA driver serves the GPUs. None is a GPU that the driver
-    does not publish now; it is also unhealthy."""
+    """The device of each GPU by index, if only a DRA driver serves the GPUs. None stands for a GPU that the
+    driver does not publish now. Such a GPU is also unhealthy."""
     attribute_groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Attribute → bit masks of GPUs that agree on it. GPUs without the attribute are in no mask. If no two
-    GPUs agree, an attribute is left out, unless it is one of partitions."""
+    """Attribute → bit masks of GPUs that agree on it. GPUs without the attribute are in no mask. An attribute
+    on which no two GPUs agree is left out, unless it is an attribute of partitions."""
     partitions: tuple[tuple[int, str], ...] = ()
-    """(GPUs, attribute) of each partition size, if a pod with several GPUs starts only on one partition. A
-    claim gets a partition of this size if it names the attribute; "" if any GPUs of this number are a
-    partition."""
+    """(number of GPUs, attribute) of each partition size, if a pod with several GPUs must have exactly one
+    partition. A claim gets a partition of this size if it names the attribute. "" means that any GPUs of this
+    number are a partition."""
     counters: Mapping[PoolKey, PoolCounters] = field(default_factory=dict)
-    """Counters of pools whose devices share them: a GPU may be taken because other devices are, such as its
-    partitions."""
+    """Counters that the devices of a pool share. By them, for example, a GPU with taken partitions is taken.
+    """
     machine: str = ""
     """Type of the machine ("ecs.sccgn6.24xlarge"). It does not affect plans."""
     cdi_devices: tuple[str, ...] = ()
-    """Names of its GPUs in annotations of NVIDIA's NRI plugin, by index; () if these are not written."""
+    """Names of its GPUs for NVIDIA's NRI plugin, by index; () if the plugin gets no annotations."""
     missing_gpus: int = 0
-    """Number of GPUs that it has, by capacity or labels, and does not offer."""
+    """Number of GPUs that the node has by capacity or labels, but does not offer."""
     offers_parts: bool = False
     """Whether its GPUs are parts of GPUs: MIG devices, or GPUs that several pods share."""
     hands_out: HandsOut = HandsOut.OWN_CHOICE
@@ -291,25 +291,27 @@ class Node:
     rails: tuple[int, ...] = ()
     """Network rail of each GPU by index, numbered from 0 without gaps; () if not published."""
     problems: tuple[str, ...] = ()
-    """Sentences about facts that could not be read (a broken GPU_TOPOLOGY). The node is used without them."""
+    """Sentences about facts that could not be read (a broken GPU_TOPOLOGY). The node is used without these
+    facts."""
 
     @property
     def rail_by_gpu(self) -> tuple[int, ...]:
-        """The network rail of each GPU: as published, else its index on a board of eight; () if not known."""
+        """Return the network rail of each GPU: as published, else its index on a board of eight; () if not
+        known."""
         count = self.topology.gpu_count
         by_index = tuple(range(BOARD_GPUS)) if count == BOARD_GPUS else ()
         return self.rails if self.rails and count <= BOARD_GPUS else by_index
 
     @property
     def untainted(self) -> int:
-        """Return the bit mask of the GPUs whose devices have no taint: a pod may have these, unless its
-        claims name others."""
+        """Return the bit mask of GPUs whose devices have no taint. If a pod's claims name no GPUs, it may
+        have these."""
         return (1 << self.topology.gpu_count) - 1 & ~self.tainted
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The capacity of one node that a pod takes: bound, or held by a live plan."""
+    """The capacity of one node that a pod takes, because it is bound or a live plan holds it."""
 
     pod_uid: str
     node: str
@@ -317,11 +319,11 @@ class Usage:
     gpus: int = 0
     """Bit mask of its GPUs; 0 if their indices are unknown."""
     unindexed_gpus: int = 0
-    """Number of its GPUs if their indices are unknown (a pod of another scheduler); else 0."""
+    """Number of its GPUs if their indices are unknown (pods of other schedulers); else 0."""
     units: int = 0
     """GiB of memory that it takes of each GPU; 0 if it takes whole GPUs."""
 
     @property
     def holds_gpus(self) -> bool:
-        """Return whether the pod takes GPUs, whole or slices of them, known by index or not."""
+        """Return whether the pod takes GPUs: whole or slices, with known indices or not."""
         return bool(self.gpus or self.unindexed_gpus)

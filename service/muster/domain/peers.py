@@ -1,7 +1,7 @@
-"""A pod's rules about other pods, by its own fields, and the match of labels with a selector.
+"""A pod's rules about other pods, as its own fields state them, and the match of labels with a selector.
 
-`PeerRules` are facts of one pod. `gangs.constraints` resolves them against the members of a gang and all
-other pods, to the constraints that the planner knows (`domain.constraints`).
+`PeerRules` are facts of one pod. `gangs.peers.constraints` turns them into constraints that the planner knows
+(`domain.constraints`), by the members of a gang and all other pods.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Labels = tuple[tuple[str, str], ...]
 """Labels of a pod or a namespace, sorted by key. Pods of one template share one object."""
 
 Selector = tuple[SelectorTerm, ...] | None
-"""A label selector: all of these requirements, with In, NotIn, Exists and DoesNotExist. () matches all
-labels, None matches none, as an empty and a missing LabelSelector do in the API."""
+"""A label selector: all of these requirements, with In, NotIn, Exists and DoesNotExist. As in the API, an
+empty selector () matches all labels, and a missing selector (None) matches no labels."""
 
 ANY_ADDRESS = "0.0.0.0"
 """The host address that conflicts with every other."""
@@ -100,13 +100,13 @@ class PeerTerm:
 
     @property
     def words(self) -> str:
-        """The term as its user wrote it: `app=web by kubernetes.io/hostname`."""
+        """Return the term as its user wrote it: `app=web by kubernetes.io/hostname`."""
         return f"{selector_words(self.selector)} by {self.topology_key}"
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadTerm:
-    """One of the topologySpreadConstraints with DoNotSchedule. It counts pods of the pod's own namespace."""
+    """An entry of topologySpreadConstraints with DoNotSchedule. It counts pods of the pod's own namespace."""
 
     topology_key: str
     selector: Selector
@@ -117,7 +117,7 @@ class SpreadTerm:
 
     @property
     def words(self) -> str:
-        """The term as its user wrote it: `app=web by topology.kubernetes.io/zone, maxSkew 1`."""
+        """Return the term as its user wrote it: `app=web by topology.kubernetes.io/zone, maxSkew 1`."""
         least = f", minDomains {self.min_domains}" if self.min_domains > 1 else ""
         return f"{selector_words(self.selector)} by {self.topology_key}, maxSkew {self.max_skew}{least}"
 
@@ -132,7 +132,7 @@ class HostPort:
 
     @property
     def words(self) -> str:
-        """The port as `8080/TCP`, with its address unless that is any."""
+        """Return the port as `8080/TCP`, with its address unless this is ANY_ADDRESS."""
         address = "" if self.address == ANY_ADDRESS else f"{self.address}:"
         return f"{address}{self.port}/{self.protocol}"
 

@@ -11,9 +11,9 @@ from muster.domain.reasons import Cause
 from muster.domain.request import NodeRules, Segment, Slice
 
 GROUP = 10**9
-"""Ranks of one group of a controller's pods, at most: an index has nine digits.
+"""Largest number of ranks in one group of a controller's pods, because an index has nine digits.
 
-The rank of a pod in a group is the group's index times this, and its own index.
+The rank of a pod in a group is the group's index times this number, plus the pod's index.
 """
 
 
@@ -51,28 +51,29 @@ class GangClaim:
     error."""
     topology_request: TopologyRequest = field(default_factory=TopologyRequest)
     lone: bool = False
-    """Whether the pod is a gang of one."""
+    """Whether the pod is a gang by itself."""
     by_object: bool = False
-    """Whether a PodGroup of this dialect and name has the other facts. Without it the gang waits."""
+    """Whether a PodGroup of this dialect and name has the other facts. Without the PodGroup the gang waits.
+    """
     size: int | None = None
-    """Expected number of members. When they are there, the gang waits for no more."""
+    """Expected number of members. Once this many are present, the gang waits for no more."""
     job: str = ""
-    """Kind, namespace and name of the job that has the other facts, in place of a PodGroup."""
+    """Kind, namespace and name of the job that has the other facts. Then there is no PodGroup."""
     count_key: str = field(default="", compare=False)
-    """The key that states `min_member` and `replicas`, for sentences. It does not tell claims apart."""
+    """The key that states `min_member` and `replicas`, for sentences. Claims that differ only in this key are
+    equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The record of the members that were permitted together, written on each of them."""
+    """The record about members that were permitted together. It is written on each of these pods."""
 
     needed: int
-    """Number of members that had to be bound, so that the gang was not partially bound; 0 if it was complete
-    before."""
+    """Number of members that had to be bound for a complete gang; 0 if the gang was complete before."""
     left_out: int
     """Number of waiting members that were left out."""
     newest: float
-    """When the newest member of that time was created, in seconds since the Unix epoch."""
+    """When the newest member among them was created, in seconds since the Unix epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +98,14 @@ class Pod:
     gpus: int = 0
     """Number of whole GPUs of `gpu_resource`, summed over its containers."""
     gpu_counts: tuple[int, ...] = ()
-    """Number of GPUs by each subrequest of its claims, 0 for all matching GPUs of its node; () if `gpus`
-    states the number. Until the pod is bound, `gpus` is the smallest of them."""
+    """Number of GPUs by each subrequest of its claims, 0 for all matching GPUs of its node. () if `gpus`
+    states the number. Until the pod is bound, `gpus` is the smallest of these numbers."""
     gpu_resource: str = ""
     slice: Slice | None = None
-    """Memory of shared GPUs that it requests, in place of whole GPUs."""
+    """The memory of shared GPUs that it requests. Then it requests no whole GPUs."""
     container_gpus: tuple[tuple[str, int], ...] = ()
-    """(container, GPUs) in the order of the containers. With a slice: (container, units on each GPU) of all
-    containers by their place in the pod, then of sidecars with units."""
+    """(container, GPUs) in the order of the containers. If the pod has a slice: (container, units on each
+    GPU), first of all containers in their order, then of sidecars with units."""
     rules: NodeRules = field(default_factory=NodeRules)
     claim: GangClaim | None = None
     rank: int | None = None
@@ -115,40 +116,42 @@ class Pod:
     priority: int = 0
     created: float = 0.0
     started: float = 0.0
-    """When its kubelet accepted it, in seconds since the Unix epoch; 0 before."""
+    """When its kubelet accepted the pod, in seconds since the Unix epoch; 0 before."""
     node: str = ""
-    """Its node; "" until it is bound."""
+    """Its node; "" until the pod is bound."""
     running: bool = False
     finished: bool = False
     succeeded: bool = False
-    """The pod has succeeded: its gang needs no place for it again."""
+    """Whether the pod has succeeded. Its gang needs no place for it again."""
     terminating: bool = False
     gated: bool = False
-    """It has schedulingGates of its own, or a ResourceClaim that is not made: not a present member yet."""
+    """Whether it has schedulingGates, or a ResourceClaim that is not made yet. Then it is not a present
+    member."""
     allocation: int | None = None
-    """Bit mask of its GPUs on its node, also shared ones, by its annotations; None if unknown."""
+    """Bit mask of its GPUs on its node, whole or shared, by its annotations; None if unknown."""
     planned: int | None = None
     """Bit mask of its planned GPUs, if a node agent found other GPUs in its containers."""
     devices: tuple[Device, ...] = ()
     """The devices of a DRA driver that its plan names."""
     batch: Batch | None = None
-    """The batch that it was bound with; None if its annotations don't tell."""
+    """The batch with which it was bound; None if its annotations have no batch."""
     labels: Labels = ()
     peers: PeerRules = NO_PEER_RULES
     """Its rules about other pods."""
     traceparent: str = ""
-    """W3C trace context of its creator; "" if its annotations have none."""
+    """W3C trace context of its creator; "" if its annotations have no trace context."""
     preferences: bool = False
-    """It prefers some nodes (preferred affinity, ScheduleAnyway): kube-scheduler's scores of nodes count."""
+    """Whether it prefers some nodes (preferred affinity, ScheduleAnyway). Then kube-scheduler's scores of
+    nodes count."""
     match_attributes: tuple[str, ...] = ()
     """Names of attributes on which the devices of its claims must agree."""
     several_claims: bool = False
-    """Its GPUs are in several claims."""
+    """Whether its GPUs are in several claims."""
     unallocated_claims: tuple[str, ...] = ()
     """Names of its ResourceClaims that other pods may name too, and that have no devices yet."""
     device_claims: bool = False
-    """It has ResourceClaims, or Kubernetes makes one for an extended resource. In-tree answers tell which
-    nodes can meet them."""
+    """Whether it has ResourceClaims, also claims that Kubernetes makes for an extended resource. In-tree
+    answers tell which nodes can serve these claims."""
     compute_domain: str = ""
     """UID of NVIDIA's ComputeDomain, if one of its claims is for a channel."""
     causes: tuple[Cause, ...] = ()
@@ -174,13 +177,13 @@ class Pod:
 
     @property
     def present(self) -> bool:
-        """Whether it counts as a member of its gang now."""
+        """Return whether it counts as a member of its gang now."""
         return not (self.finished or self.terminating or self.gated)
 
     @property
     def usage(self) -> Usage | None:
-        """Return the capacity that it takes of its node, until it is gone or finished. A terminating pod
-        still takes it."""
+        """Return the capacity that it takes of its node. A terminating pod still takes capacity, a finished
+        pod takes none."""
         if not self.node or self.finished:
             return None
         units = self.slice.units if self.slice else 0

@@ -1,4 +1,4 @@
-"""A PodGroup object as the gangs see it: what it says of its gang, whichever API it was written in."""
+"""The facts of a PodGroup about its gang, independent of the PodGroup's API."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PodGroupKey = tuple[str, str, str]
 """Namespace, dialect, name."""
 
 OURS = "scheduling.run.ai/v2"
-"""The API whose PodGroups carry a status of ours. That of any other is its own scheduler's to write."""
+"""The API whose PodGroups get a status from Muster. For other APIs, their own scheduler writes the status."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition of a status, without its time: `reason` is one word, `message` a sentence."""
+    """One condition of a status, without its time. `reason` is one word, `message` a sentence."""
 
     type: str
     status: bool
@@ -30,9 +30,12 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class PodGroupStatus:
-    """How a PodGroup's gang stands. Counts are pods: `needed` must fit at once, `present` are there,
-    `placed` are bound or permitted to bind, `running` have running containers. `domain` is the part of the
-    fabric that holds the placed ones, `reason` the last sentence that was said of the gang."""
+    """The state of a PodGroup's gang.
+
+    Counts are numbers of pods: `needed` must fit at the same time, `present` exist, `placed` are bound or
+    permitted to bind, `running` have running containers. `domain` is the part of the fabric that holds the
+    placed pods. `reason` is the last sentence about the gang.
+    """
 
     phase: str
     needed: int = 0
@@ -44,7 +47,7 @@ class PodGroupStatus:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """Whether enough members are there, and whether they have their places."""
+        """Return the conditions: whether enough members are present, and whether they have places."""
         complete, all_placed = self.present >= self.needed > 0, self.placed >= self.needed > 0
         return (
             Condition("Complete", complete, "MembersPresent" if complete else "MembersMissing"),
@@ -54,8 +57,8 @@ class PodGroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class FollowerTemplate:
-    """The template of followers of one role: they come when others have a node, and run together with
-    these."""
+    """The template for followers of one role. Followers come when other members have a node, and run together
+    with them."""
 
     pod: Pod
     """A follower, by the pod template of its job."""
@@ -64,9 +67,9 @@ class FollowerTemplate:
     shared_labels: frozenset[str] = frozenset()
     """Labels whose values are equal for all members of a unit."""
     exclusive: bool = False
-    """Whether each unit has a topology domain of its own, which its leader chooses."""
+    """Whether each unit has its own topology domain, which its leader chooses."""
     unit: int = 0
-    """Number of consecutive members that are one unit with a leader."""
+    """Number of consecutive members that form one unit with a leader."""
     unit_label: str = ""
     """The label that numbers the units; "" if the role follows a leader of another role."""
 
@@ -85,24 +88,22 @@ class PodGroup:
     name: str
     uid: str = ""
     min_member: int | None = None
-    """Number of members that must fit at once."""
+    """Number of members that must fit at the same time."""
     topology_request: TopologyRequest = field(default_factory=TopologyRequest)
     """Constraints of the whole gang."""
     role_topology_requests: Mapping[str, TopologyRequest] = field(default_factory=dict)
     """Role (KAI's subgroup) → its own constraints."""
     role_min: Mapping[str, int] = field(default_factory=dict)
-    """Role → number of its members that must fit at once."""
+    """Role → number of its members that must fit at the same time."""
     role_later: Mapping[str, int] = field(default_factory=dict)
-    """Role that comes when others have started → number of its members that must start together.
-
-    Such a role counts once a member of it is there. `role_min` has 0 for it.
-    """
+    """Role that comes after others have started → number of its members that must start together. Such a role
+    counts once one of its members is present. Its number in `role_min` is 0."""
     role_unit: Mapping[str, int] = field(default_factory=dict)
-    """Role of `role_min` → number of members that are one replica and start together."""
+    """Role of `role_min` → number of members in one replica, which start together."""
     role_first: Mapping[str, int] = field(default_factory=dict)
     """Role → number of pods of each of its Jobs that start before the other pods of all its Jobs."""
     follower_templates: tuple[FollowerTemplate, ...] = ()
-    """Members that come later. The first members are planned where these fit too."""
+    """Members that come later. The first members are planned only where later members fit too."""
     subgroups: tuple[Subgroup, ...] = ()
     """Scopes for the members of several roles together."""
     role_preferences: tuple[RolePreference, ...] = ()
@@ -115,10 +116,10 @@ class PodGroup:
     problems: tuple[str, ...] = ()
     api_version: str = OURS
     size: int | None = None
-    """Number of members that come at once; None if unknown. When they are there, the gang waits for no more.
-    """
+    """Number of members that come at once; None if unknown. Once this many are present, the gang waits for no
+    more."""
     owner: Controller | None = None
-    """The object that it was inferred from, if there is no PodGroup object."""
+    """The job from which these facts were read, if there is no PodGroup object."""
     status: PodGroupStatus | None = field(default=None, compare=False)
 
     @property

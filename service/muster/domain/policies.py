@@ -1,5 +1,4 @@
-"""Policies of a cluster: named preferences with weights, the levels of its fabric, the requests that usually
-come."""
+"""Policies of a cluster: named preferences with weights, the levels of its fabric, and typical requests."""
 
 from __future__ import annotations
 
@@ -37,8 +36,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """All policies, the levels above the node, widest first, what tells domains of one name apart, and the
-    typical requests, () if none are given. If not `enabled`, policies have no effect."""
+    """All policies, and the settings of the cluster next to them.
+
+    `levels` are those above the node, widest first. `naming` tells domains of one name apart. `typical` are
+    the typical requests; () if none are given. If not `enabled`, policies have no effect.
+    """
 
     enabled: bool = True
     policies: tuple[Policy, ...] = ()
@@ -47,13 +49,13 @@ class Policies:
     naming: Naming = DEFAULT_NAMING
 
     def terms(self, names: tuple[str, ...]) -> tuple[Term, ...]:
-        """Return the terms of the policies of these names, the heaviest first, each once; of names that are
-        not there none."""
+        """Return the terms of the policies with these names: each once, the largest weight first. Unknown
+        names have no terms."""
         policies = [policy for policy in self.policies if self.enabled and policy.name in names]
         return tuple(dict.fromkeys(p.term for p in sorted(policies, key=lambda p: (-p.weight, p.name))))
 
     def unknown(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the names that no policy has."""
+        """Return the names without a policy."""
         policy_names = {policy.name for policy in self.policies}
         return tuple(name for name in names if name not in policy_names)
 

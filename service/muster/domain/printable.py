@@ -14,13 +14,13 @@ unassigned, separators of lines and of paragraphs."""
 
 
 def printable(text: str, at_most: int | None = None) -> str:
-    """Return `text` with each character that is not to be printed as its escape.
+    """Return `text` with an escape for each character that must not be printed.
 
-    The result is one line of valid Unicode. It has `at_most` characters if that is given, the last one an
-    ellipsis if there were more.
+    The result is one line of valid Unicode. With `at_most`, it has at most this number of characters, and a
+    longer text ends in an ellipsis.
     """
     if at_most is not None and len(text) > at_most:
-        text = text[:at_most] + "…"  # one more than may stay: it is cut below
+        text = text[:at_most] + "…"  # one character too many, which is cut below
     if not text.isprintable():
         text = "".join(_escape(character) for character in text)
     if at_most is not None and len(text) > at_most:

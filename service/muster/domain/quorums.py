@@ -1,9 +1,9 @@
-"""How many subgroups of a gang must start, in a tree: KAI's minSubGroup.
+"""The number of subgroups of a gang that must start, as a tree: KAI's minSubGroup.
 
-A subgroup without others below it is a `Leaf`: it starts with at least `min_members` members, or gets none.
-Any other is a `Quorum`: it starts if at least `min_parts` of its parts start. Nothing below a part that does
-not start gets a member. The whole gang is a quorum too. A gang whose roles have minimums is a quorum of them
-all.
+A `Leaf` is a subgroup without subgroups: it starts with at least `min_members` members, or gets none. A
+`Quorum` is a subgroup with parts, or the whole gang: it starts if at least `min_parts` of its parts start. If
+a part does not start, no subgroup below it gets a member. A gang whose roles have minimums is a quorum of
+these roles.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ Counts = Mapping[str, int]
 """Role → number of members; 0 for roles that are not in it."""
 
 MembersByLeaf = tuple[tuple["Leaf", int], ...]
-"""Leaves that start, each with its number of members."""
+"""The leaves that start, each with its number of members."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The members of some roles, by name: none of them, or at least `min_members`.
+    """The members of some roles, given by name. They start together, `min_members` or more, or none starts.
 
-    Every `unit` members are one replica, which is of use only as a whole. `begun` members of a replica are
-    there already. The first `back` members come back to replicas that run, and need not wait for others. No
-    more than `max_members` members can start: the others belong to replicas that lack members; -1 if all can.
+    `unit` members in a row are one replica, which is of use only as a whole. `begun` members of a replica are
+    present already. The first `back` members return to replicas that run, and need not wait for others. At
+    most `max_members` members can start, because the other members belong to incomplete replicas; -1 means
+    that all can.
     """
 
     roles: frozenset[str]
@@ -39,11 +40,11 @@ class Leaf:
         return sum(counts.get(role, 0) for role in self.roles)
 
     def limit(self, members: int) -> int:
-        """Return how many of this number of waiting members can start at most."""
+        """Return the largest number of these waiting members that can start."""
         return members if self.max_members < 0 else min(members, self.max_members)
 
     def in_part(self, members: int) -> int:
-        """Return how many of this number of members make no whole replica."""
+        """Return how many of these members are left over from whole replicas."""
         return 0 if members <= self.back else (members + self.begun) % self.unit
 
     def starts(self, members: int) -> bool:
@@ -51,12 +52,12 @@ class Leaf:
         return self.min_members <= members == self.limit(members) and not self.in_part(members)
 
     def fewest(self, members: int) -> int:
-        """Return the fewest members, at least this number, that are enough and make whole replicas."""
+        """Return the smallest number from this one on that is enough and makes whole replicas."""
         members = max(members, self.min_members)
         return members + -self.in_part(members) % self.unit
 
     def most_startable(self, members: int) -> int:
-        """Return the most members, at most this number, with which the leaf starts; 0 if there are none."""
+        """Return the largest number up to this one with which the leaf starts; 0 if there is none."""
         members = self.limit(members)
         startable = members - self.in_part(members)
         return startable if startable >= max(1, self.min_members) else 0
@@ -96,13 +97,13 @@ class Quorum:
         return self.map_leaves(lambda leaf: leaf.less(present))
 
     def no_more(self) -> Quorum:
-        """Return the tree in which nothing starts beyond what must."""
+        """Return the tree in which exactly the minimum starts."""
         parts = (part if isinstance(part, Leaf) else part.no_more() for part in self.parts)
         return Quorum(self.min_parts, tuple(parts), only=True)
 
     @property
     def leaves_no_choice(self) -> bool:
-        """Return whether each role must start: the parts are leaves, and all are needed."""
+        """Return whether each role must start: all parts are leaves, and all parts are needed."""
         return self.min_parts == len(self.parts) and all(isinstance(part, Leaf) for part in self.parts)
 
     def starts(self, counts: Counts) -> bool:
@@ -110,10 +111,11 @@ class Quorum:
         return _starts(self, counts) and _is_whole(self, counts)
 
     def fewest(self, waiting: Counts | None = None, *, some: bool = False) -> MembersByLeaf | None:
-        """Return the leaves that start the gang with the fewest members, earlier ones between equals.
+        """Return the leaves that start the gang with the fewest members. Of equal choices, earlier leaves
+        come first.
 
-        The result is None if too few are `waiting`; None means any number. With `some`, at least one member
-        comes, even if the gang needs none.
+        Return None if too few members are `waiting`, where None stands for any number. With `some`, at least
+        one member is included, even if the gang needs none.
         """
         return _fewest(self, waiting, some)
 
@@ -128,7 +130,7 @@ def _starts(part: Part, counts: Counts) -> bool:
 
 
 def _is_whole(part: Part, counts: Counts) -> bool:
-    """Return whether nothing below the part gets members without a start of all that it lies in."""
+    """Return whether members lie only in subgroups that start, together with all subgroups around them."""
     if isinstance(part, Leaf):
         return True
     begun = [child for child in part.parts if not _is_empty(child, counts)]
@@ -155,7 +157,8 @@ def _fewest(part: Part, waiting: Counts | None, at_least_one: bool) -> MembersBy
     first = _join(options[: part.min_parts])
     if not at_least_one or members_of(first):
         return first
-    # The others that start need no member, whichever part it is that gets one.
+    # Here all parts of the minimum start without members. So one part gets a member, the part that needs the
+    # fewest, and the other parts still start with none.
     with_one = [
         (i, leaves) for i, child in enumerate(part.parts) if (leaves := _fewest(child, waiting, True))
     ]
@@ -180,5 +183,5 @@ def of_roles(leaves: Iterable[tuple[Leaf, int]], waiting: Counts) -> dict[str, i
 
 
 def members_of(leaves: MembersByLeaf) -> int:
-    """Return how many members these leaves start with."""
+    """Return the number of members with which these leaves start."""
     return sum(count for _, count in leaves)

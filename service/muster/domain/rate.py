@@ -1,4 +1,4 @@
-"""How often something is done: at a rate for each owner, or again after a failure."""
+"""Limits on how often work is done: a rate for each owner, an amount per second, delays after failures."""
 
 from __future__ import annotations
 
@@ -20,28 +20,32 @@ class Rate:
         self._advance_s = advance_s
         self._clock = clock
         self._paid: dict[str, float] = {}
-        """By owner, when it owes nothing any more."""
+        """Owner → the time when it owes nothing any more."""
 
     def charge(self, owner: str, cost_s: float) -> None:
-        """Charge an owner for a reading."""
+        """Charge an owner for a reading or write."""
         self._paid[owner] = max(self._clock(), self._paid.get(owner, 0.0)) + cost_s
 
     def rest_s(self, owner: str) -> float:
-        """Return in how many seconds something of the owner may be read."""
+        """Return the seconds until the owner's next reading or write may begin."""
         return max(0.0, self.due(owner) - self._clock())
 
     def due(self, owner: str) -> float:
-        """Return when something of the owner may be read, in seconds of the clock."""
+        """Return when the owner's next reading or write may begin, in seconds of the clock."""
         return self._paid.get(owner, -math.inf) - self._advance_s
 
     def forget(self) -> None:
-        """Forget who owes nothing."""
+        """Forget the owners that owe nothing."""
         now = self._clock()
         self._paid = {owner: paid for owner, paid in self._paid.items() if paid > now}
 
 
 class Budget:
-    """How much may be used: `most` at once, and `per_s` more with each second. `clock` as for `Rate`."""
+    """An amount that clients use up: at first `max_amount`, and `per_s` is added each second up to this
+    maximum.
+
+    `clock` returns monotonic seconds.
+    """
 
     def __init__(self, max_amount: float, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_amount, self._per_s, self._clock = max_amount, per_s, clock
@@ -56,16 +60,16 @@ class Budget:
         return self._available
 
     def spend(self, amount: float = 1.0) -> None:
-        """Take an amount, also one that is not there: later ones wait for it."""
+        """Take an amount. It may exceed the available amount: later callers then see a negative amount."""
         self._available -= amount
 
 
 @dataclass(slots=True)
 class Backoff:
-    """Delays before another try, in seconds: `first_delay`, doubling up to `limit`, each from its upper half.
+    """Delays before another try, in seconds: `first_delay`, then doubled up to `limit`, each with jitter.
 
-    So a thousand clients that lost the same API server do not come back at once, and none comes back
-    immediately.
+    A delay is random between half of this value and the value. So a thousand clients that lost the same API
+    server do not come back at the same time, and no client comes back immediately.
     """
 
     first_delay: float = 0.25
@@ -79,5 +83,5 @@ class Backoff:
         return random.uniform(base / 2, base)
 
     def reset(self) -> None:
-        """After a success the next failure waits shortly again."""
+        """Begin again with the first delay, after a success."""
         self._next = 0.0

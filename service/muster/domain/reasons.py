@@ -1,7 +1,7 @@
-"""Why a gang waits, does not fit or is ill-formed, and what would help: what all causes and relaxations have.
+"""The bases of all causes and relaxations: why a gang waits, does not fit or is ill-formed, and what helps.
 
-The causes of one subject are a module of `causes`, and those of constraints lie with the constraints. A cause
-is shown to the owners of the pods or of the cluster in words, and to programs as its type and its fields.
+Each module of `causes` has the causes of one subject. Causes of constraints are in `constraints`. Users see a
+cause as a sentence, and programs see its type and fields.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True)
 class Cause(ABC):
-    """Say in words why a gang waits. Fields have the numbers: users see both."""
+    """The reason why a gang waits, as a sentence. Its fields have the numbers. Users see both."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """Return the cause as a clause: no capital, no full stop."""
+        """Return the cause as a clause, without capital letter and full stop."""
 
     @property
     @abstractmethod
@@ -33,16 +33,13 @@ class Cause(ABC):
 
     @property
     def advice_if_empty(self) -> str:
-        """Return the advice if another cause of the gang also holds on empty nodes."""
+        """Return the advice for a gang with another cause that also holds on empty nodes."""
         return self.advice
 
     @property
     def stays(self) -> bool:
-        """Return whether it stays whatever other pods end, and whatever members come.
-
-        Then its sentence says "even if nothing else ran". A gang with such a cause gets no backfill
-        reservation.
-        """
+        """Return whether the cause stays even if all other pods end and more members come. Then its sentence
+        says "even if nothing else ran", and the gang gets no backfill reservation."""
         return bool(getattr(self, "even_empty", False))
 
 
@@ -53,25 +50,23 @@ class Relaxation(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """Return the change as a noun phrase, without capital and full stop."""
+        """Return the change as a noun phrase, without capital letter and full stop."""
 
 
 def kinds_of(base: type) -> dict[str, type]:
-    """Return the concrete classes with this base, by name, of all modules that are imported."""
+    """Return name → concrete class with this base, in all imported modules."""
     below: list[type] = base.__subclasses__()
-    for kind in below:  # it grows meanwhile
+    for kind in below:  # the list grows in the loop
         below += kind.__subclasses__()
     bases = {parent.__name__ for kind in below for parent in kind.__bases__}
-    # `slots` makes each class twice, and the second one is used.
+    # `slots` creates each class twice, and the second class is used.
     return {kind.__name__: kind for kind in below if kind.__name__ not in bases}
 
 
 @dataclass(frozen=True, slots=True)
 class CauseView:
-    """A cause as it is shown: its kind, what blocks the gang, with numbers, and what would help.
-
-    `cause` is its type and its fields, as in the answer of `muster place -o json`.
-    """
+    """A cause as it is shown: its kind, the reason with numbers, and the advice. `cause` is its type and
+    fields, as in the answer of `muster place -o json`."""
 
     kind: str
     says: str
@@ -80,7 +75,7 @@ class CauseView:
 
 
 def explained(causes: Iterable[Cause]) -> tuple[CauseView, ...]:
-    """Return causes as they are shown. If the planner has tried relaxations, these say more."""
+    """Return causes as they are shown. Relaxations that the planner has tried say more than their advice."""
     listed = tuple(causes)
     even_empty = any(getattr(cause, "even_empty", False) for cause in listed)
     return tuple(
@@ -100,7 +95,7 @@ def _sentence(clause: str) -> str:
 
 
 def cause_type(kind: type) -> str:
-    """Return the name of a type of cause, as users see it: "no-such-domain"."""
+    """Return the name of a type of cause for users, such as "no-such-domain"."""
     return _HUMP.sub("-", kind.__name__).lower()
 
 

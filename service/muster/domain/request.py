@@ -12,7 +12,8 @@ from muster.domain.quorums import Counts, Leaf, Quorum, of_roles
 
 
 class Scope(StrEnum):
-    """Partitions of the cluster's GPUs that every cluster has a word for. Others are label keys."""
+    """The scopes that every cluster has a word for. Each scope partitions the cluster's GPUs. Other scopes
+    are label keys."""
 
     GPU = "gpu"
     NVLINK_DOMAIN = "nvlink-domain"
@@ -23,8 +24,11 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GangId:
-    """Identity of a gang. A name used again by other owners is a new gang, hence `owners`: their UIDs, or of
-    many their number and a digest (`muster.gangs.membership.roster`)."""
+    """The identity of a gang.
+
+    `owners` are the UIDs of its owners, because other owners with the same name are a new gang. For many
+    owners it is their number and a digest (`muster.gangs.membership.roster`).
+    """
 
     namespace: str
     dialect: str
@@ -36,7 +40,7 @@ class GangId:
 
     @property
     def key(self) -> str:
-        """One string, unique among live gangs, for the wire and for maps."""
+        """Return a string that is unique among live gangs, for the wire and for maps."""
         return "/".join((self.namespace, self.dialect, self.name, *self.owners))
 
 
@@ -61,16 +65,15 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class NodeRules:
-    """Which nodes admit a pod: all of `required`, and one of `any_of` (each a conjunction) if there are any.
-
-    Terms on `metadata.name` (matchFields) use that key.
-    """
+    """The rules for nodes that admit a pod: all terms of `required`, and one conjunction of `any_of` if there
+    are any. Terms on `metadata.name` (matchFields) use that key."""
 
     required: tuple[SelectorTerm, ...] = ()
     any_of: tuple[tuple[SelectorTerm, ...], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     _hash: int = field(init=False, repr=False, compare=False)
-    """Kept, because a gang may have thousands of members, and rules may have a thousand values."""
+    """The hash is stored, because a gang may have thousands of members, and rules may have a thousand values.
+    """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.required, self.any_of, self.tolerations)))
@@ -80,7 +83,7 @@ class NodeRules:
 
     @property
     def size(self) -> int:
-        """Return how many names and values there are."""
+        """Return the number of names and values in the rules."""
         terms = (*self.required, *(term for terms in self.any_of for term in terms))
         return len(self.tolerations) + sum(1 + len(term.values) for term in terms)
 
@@ -96,10 +99,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Every `size` consecutive members of a role, in rank order from the first, lie in one part of `scope`.
-
-    The last ones, where the number of members is no multiple of `size`, make a shorter segment.
-    """
+    """`size` consecutive members of a role, in rank order from the first, lie in one part of `scope`. If the
+    number of members is no multiple of `size`, the last segment is shorter."""
 
     size: int
     scope: str
@@ -107,10 +108,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Memory of shared GPUs: `units` (GiB) on each of `gpus` GPUs of one node.
-
-    `resource` is how the pod asks for it: an extended resource, or a capacity of devices (`of_capacity`).
-    """
+    """Memory of shared GPUs: `units` (GiB) on each of `gpus` GPUs of one node. The pod requests it by
+    `resource`: an extended resource, or a capacity of devices."""
 
     units: int
     gpus: int = 1
@@ -119,10 +118,8 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class RolePreference:
-    """Scopes that all members of these roles, by name, share if they can, running ones too.
-
-    The first of `scopes` that can hold them is taken. `name` is how the decision calls the preference.
-    """
+    """Preferred scopes of the named roles together. The first of `scopes` that can hold all their members,
+    also running ones, is taken. `name` is for the decision."""
 
     name: str
     scopes: tuple[str, ...]
@@ -131,8 +128,8 @@ class RolePreference:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A preference inside the objective: what of the topology (nvlink, numa, nvswitch) to pack, prefer or
-    spread over. See docs/policies.md."""
+    """A level of the objective by a policy: pack, prefer or spread over a part of the topology (nvlink, numa,
+    nvswitch). See docs/policies.md."""
 
     topology: str
     strategy: str
@@ -140,12 +137,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class TypicalRequest:
-    """One kind of the requests that usually come, and its share: by these damage is measured.
+    """A kind of request that is typical in the cluster. Damage is measured by typical requests.
 
-    `share` is positive; only the ratios between the shares of a mix count. A pod of it asks for `cpu_milli`
-    thousandths of a core and for `gpus` whole GPUs. If `units` is not zero, it asks for as many GiB of each
-    GPU's memory instead, as `aliyun.com/gpu-mem` counts. `labels`: label keys of nodes with the values that
-    it accepts, as its node selector or affinity has them; all must hold.
+    `share` is positive, and only the ratios between shares count. A pod requests `cpu_milli` thousandths of a
+    core and `gpus` whole GPUs. If `units` is not zero, it requests this many GiB of each GPU's memory
+    instead, as `aliyun.com/gpu-mem` counts. `labels`: label keys of nodes with the values that the pod
+    accepts, as its node selector or affinity has them. All keys must match.
     """
 
     share: float
@@ -157,29 +154,32 @@ class TypicalRequest:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A member that is bound already and stays where it is. `gpus` is the bit mask of its GPUs (shared ones
-    too), 0 if it has none or they are unknown. The snapshot already counts what it takes."""
+    """A member that is bound already and keeps its place.
+
+    `gpus` is the bit mask of its GPUs, whole or shared; 0 if it has none or they are unknown. The snapshot
+    already counts its capacity as taken.
+    """
 
     member: Member
     role: str
     node: str
     gpus: int = 0
     usage: Usage | None = field(default=None, compare=False)
-    """What it takes of its node, which is read where no member of its role waits."""
+    """The capacity that it takes of its node. Needed only for roles without waiting members."""
 
     @property
     def has_gpus(self) -> bool:
-        """Return whether it is known to have GPUs, be it by their number alone."""
+        """Return whether it is known to have GPUs, even if only their number is known."""
         return bool(self.gpus or (self.usage is not None and self.usage.unindexed_gpus))
 
 
 @dataclass(frozen=True, slots=True)
 class Subrequest:
-    """One way to serve the claims of a role's members: `gpus` for each, of those that match.
+    """One way to serve the claims of a role's members: `gpus` matching GPUs for each member.
 
-    `matching` is as that of `Role`. `number` is its place among the subrequests that the claims name, from 1.
-    With `takes_all` a member takes all matching GPUs of its node (allocationMode All): nodes with another
-    number of them have none here.
+    `matching` has the meaning of `Role.matching`. `number` is the place among the subrequests of the claims,
+    from 1. With `takes_all` a member takes all matching GPUs of its node (allocationMode All). Nodes with
+    another number of matching GPUs can't serve this subrequest.
     """
 
     matching: Mapping[str, int] = field(hash=False)
@@ -190,12 +190,12 @@ class Subrequest:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Members with equal requests; the planner counts them and fills their names in last.
+    """Members with equal requests. The planner counts them, and fills their names in last.
 
-    `gpus` whole GPUs a member, of the extended resource `gpu_resource` ("" and 0 for cpu-only members), or a
-    `slice` of shared ones: never both.
-    `required_scope`: all members of this role in one part of it; other roles may be in other parts.
-    `segments` are nested, widest first: each size is a multiple of the next, and each scope comes once.
+    Each member requests `gpus` whole GPUs of the extended resource `gpu_resource`, or a `slice` of shared
+    GPUs, but never both. A cpu-only member has 0 and "". `required_scope`: all members of this role lie in
+    one part of the scope; other roles may lie in other parts. `segments` are nested, widest first. Each size
+    is a multiple of the next, and each scope comes once.
 
     Raises:
         ValueError: two segments have one scope.
@@ -211,28 +211,24 @@ class Role:
     segments: tuple[Segment, ...] = ()
     slice: Slice | None = None
     room: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Node → how many members of the role it can hold at most.
-
-    The planner does not model the reason: volumes that a node can attach. Nodes that are not in it have no
-    such limit.
-    """
+    """Node → largest number of members of the role there. The planner does not model the reason, such as
+    volumes that a node can attach. Nodes that are left out have no such limit."""
     scores: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Node → how much kube-scheduler's preferences favour it for a member (0 to 100, node affinity, pod
-    affinity, images …); 0 for nodes that are not in it. The last level of the objective sums it up."""
+    """Node → kube-scheduler's score for a member, by its preferences: 0 to 100 (node affinity, pod affinity,
+    images …). Nodes that are left out have 0. The last level of the objective sums the scores up."""
     match_attributes: tuple[str, ...] = ()
     """The devices of each member agree on these attributes."""
     several_claims: bool = False
     """The GPUs of each member are in several claims, and the plan does not say which claim gets which GPU."""
     matching: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Node → bit mask of the GPUs that a member may have, where its claims match some or tolerate taints.
-
-    Of other nodes a member may have all GPUs whose devices have no taint.
-    """
+    """Node → bit mask of the GPUs that a member may have, if its claims match only some GPUs or tolerate
+    taints. On nodes that are left out, a member may have all GPUs whose devices have no taint."""
     gpu_counts: tuple[int, ...] = ()
-    """GPUs by each subrequest of the claims, 0 for all that match on a node; () if `gpus` says it."""
+    """Number of GPUs by each subrequest of the claims, 0 for all matching GPUs of a node. () if `gpus` states
+    the number."""
     subrequests: tuple[Subrequest, ...] = ()
-    """The subrequests; () if there is no choice. The first one with which the gang fits is planned. Until
-    then `gpus` are the fewest of all subrequests."""
+    """The subrequests; () if there is no choice. The first subrequest with which the gang fits is planned.
+    Until then `gpus` is the smallest number of all subrequests."""
     chosen_subrequest: Subrequest | None = None
     """The subrequest that was planned."""
 
@@ -245,11 +241,11 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A complete gang: `min_member` of its members must fit at once, within one part of `required_scope`.
+    """A complete gang. `min_member` of its members must fit at once, in one part of `required_scope`.
 
-    `preferred_scopes` are tried in the order given. `running` are members that stay where
-    they are: they are not in `roles[…].members`, `min_member` does not count them, but scopes, segments,
-    `per_scope` and every level of the objective do. `terms` are decided in this order.
+    `preferred_scopes` are tried in this order. `terms` are decided in this order. `running` are members that
+    keep their places. They are not in `roles[…].members`, and `min_member` does not count them. But scopes,
+    segments, `per_scope` and every level of the objective do.
     """
 
     gang: GangId
@@ -261,17 +257,19 @@ class Request:
     running: tuple[Running, ...] = ()
     terms: tuple[Term, ...] = ()
     subgroups: tuple[Subgroup, ...] = ()
-    """Several roles that share a part of a scope. The scope of one role is its own."""
+    """Scopes of several roles together. The scope of a single role is in the role."""
     role_preferences: tuple[RolePreference, ...] = ()
-    """They are tried in this order, after the preferred scopes of the whole gang."""
+    """Preferred scopes of roles. They are tried in this order, after the preferred scopes of the whole gang.
+    """
     constraints: tuple[Constraint, ...] = ()
     """Rules between pods, from the pods' own affinity, spread constraints, host ports and shared volumes."""
     quorum: Quorum | None = None
-    """How many subgroups start, or how many members each role needs: the roles that its leaves name get
-    members as it says. Its numbers count the members that are to be placed."""
+    """The number of subgroups that start, or of members that each role needs. It decides for the roles that
+    its leaves name. It counts only members that are to be placed."""
     priority: int = 0
     created: float = 0.0
-    """Seconds since the epoch: since when the gang's members wait; with priority it orders the queue."""
+    """Since when the gang's members wait, in seconds since the epoch. Priority and this time order the queue.
+    """
 
     @property
     def size(self) -> int:
@@ -284,14 +282,12 @@ class Request:
         return {role.name: len(role.members) for role in self.roles}
 
     def starts(self, counts: Counts) -> bool:
-        """Return whether these numbers of members, by role, start as many subgroups as the gang needs."""
+        """Return whether these numbers of members by role start enough subgroups."""
         return self.quorum is None or self.quorum.starts(counts)
 
     def fewest(self) -> Counts | None:
-        """Return the fewest members of each role that start the gang; None if too few wait.
-
-        They are what each role needs, then more of the earlier roles up to `min_member`.
-        """
+        """Return the fewest members of each role that start the gang; None if too few wait. Each role gets
+        its minimum first. Then earlier roles get more, up to `min_member` in all."""
         waiting = self.waiting
         quorum = self.quorum or Quorum(1, (Leaf(frozenset(waiting), 0),))
         first_leaves = quorum.fewest(waiting, some=True)

@@ -1,4 +1,4 @@
-"""The one place where decisions and causes become English, cause first, at most 900 characters.
+"""Turn decisions and causes into English. The cause comes first, and a sentence has at most 900 characters.
 
 Each sentence is one line without control characters (`printable`), whatever users wrote into its parts.
 """
@@ -38,7 +38,7 @@ from muster.domain.words import (
 )
 
 MAX_CHARACTERS = 900
-"""An event's note may have 1,024 bytes; what comes around the sentence needs room too."""
+"""An event's note may have 1,024 bytes, and the text around the sentence needs some of these."""
 
 _FASTEST_NVLINKS = 18
 
@@ -56,7 +56,7 @@ def sentence(decision: Placed | Unplaceable | Invalid | Iterable[Cause]) -> str:
 
 
 def _clauses(causes: tuple[Cause, ...]) -> Iterator[str]:
-    """Yield a clause for each cause; one for two causes if the second says what the first is about."""
+    """Yield a clause for each cause. Two causes get one clause if the second completes the first."""
     later = list(causes)
     while later:
         cause, *later = later
@@ -89,10 +89,11 @@ def _join(cause: Cause, next_cause: Cause) -> str | None:
 
 
 def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Sequence[str] = ()) -> str:
-    """Where it goes: "2 of 2 members on node a: GPUs 0,3 (NV2, 50 GB/s modelled), proven optimal".
+    """Return where the gang goes: "2 of 2 members on node a: GPUs 0,3 (NV2, 50 GB/s modelled), proven
+    optimal".
 
-    Members that run already count: "3 of 4 members: 2 run already, 1 more on node a: …".
-    `not_exact`: nodes where containers may get other GPUs than these.
+    Members that run already count: "3 of 4 members: 2 run already, 1 more on node a: …". `not_exact`: nodes
+    where containers may get other GPUs than planned.
     """
     running, new = len(request.running) if request else 0, len(plan.members)
     subject = f"{running + new} of {running + (request.size if request else new)} members"
@@ -127,7 +128,7 @@ def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Seq
 
 
 def as_far_as(plan: Placed) -> str:
-    """Return a clause on the unknown facts that a plan's proof depends on; "" if all facts are known."""
+    """Return a clause about the unknown facts on which a plan's proof depends; "" if all facts are known."""
     nodes_of = {"links": plan.unknown_links, "taken GPUs": plan.unknown_indices}
     facts = [fact for fact, nodes in nodes_of.items() if nodes]
     return f" as far as {' and '.join(facts)} are known" if facts else ""
@@ -150,7 +151,7 @@ def doubts(plan: Placed) -> tuple[str, ...]:
 
 
 def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
-    """Pods, as namespace/name, that run on unhealthy GPUs of a node; `gpus` is the bit mask of these."""
+    """Return that pods run on unhealthy GPUs of a node. `pods` are namespace/name, `gpus` is a bit mask."""
     gpu_list = f"{plural('GPU', gpus.bit_count())} {','.join(map(str, bits(gpus)))}"
     are, pronoun = ("is", "it") if gpus.bit_count() == 1 else ("are", "them")
     run = plural_verb("run", len(pods))
@@ -158,7 +159,8 @@ def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
 
 
 def differing_devices_sentence(missing: Iterable[Device], held_devices: Iterable[Device]) -> str:
-    """Say that the claims of a pod hold devices that are not planned; `missing` are planned and not held."""
+    """Return that the claims of a pod hold devices that are not planned. `missing` are the planned devices
+    that they do not hold."""
     held_names, planned = (listed(sorted(map(str, devices))) for devices in (held_devices, missing))
     difference = (
         f"{held_names} in place of {planned}" if planned else f"{held_names} besides the planned devices"
@@ -167,14 +169,14 @@ def differing_devices_sentence(missing: Iterable[Device], held_devices: Iterable
 
 
 def differing_sentence(planned: int, actual: int) -> str:
-    """Say that containers of a pod have other GPUs than the planned ones; both are bit masks."""
+    """Return that containers of a pod have other GPUs than planned. Both arguments are bit masks."""
     subject = f"the containers have {plural('GPU', actual.bit_count())} {','.join(map(str, bits(actual)))}"
     instead = f"{','.join(map(str, bits(planned)))} planned" if planned else "no plan"
     return _cut(f"{subject} of their node, with {instead}: Muster counts what they have")
 
 
 def _gpus(units: Mapping[int, int]) -> str:
-    """Return indices, with the units of shared GPUs."""
+    """Return the indices of GPUs, with units if the GPUs are shared."""
     listed = (f"{gpu} ({gib} GiB)" if gib else str(gpu) for gpu, gib in sorted(units.items()))
     return f"{plural('GPU', len(units))} {','.join(listed)}"
 
@@ -194,7 +196,7 @@ def _link(plan: Placed) -> str:
 
 
 def _missed(plan: Placed, level: str, whom: str) -> str:
-    """Return that no preferred scope holds them, or that this was not decided."""
+    """Return that no preferred scope holds the members, or that this was not decided."""
     if plan.unproven == level:
         return f"; it was not decided whether a preferred scope holds {whom}"
     return f"; no preferred scope holds {whom}"

@@ -12,14 +12,15 @@ from muster.domain.request import TypicalRequest
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node and what is free on it.
+    """A node and its free capacity.
 
-    `free_gpus` is the bit mask of healthy GPUs that no known usage touches. `unindexed_gpus` of them are
-    taken too, but it is unknown which ones (another scheduler's pods): at most `free_gpu_count` can be
-    given whole, and no scope narrower than the node can be promised here while it is not zero.
-    `memory` is what known usages leave of each GPU's memory, by index, 0 where a GPU is taken whole or
-    unhealthy; () where the node serves no slices. See `free_memory`. `tainted` are the GPUs of
-    `Node.tainted` that no known usage touches.
+    `free_gpus` is the bit mask of healthy GPUs that no known usage touches. `unindexed_gpus` of these are
+    taken too, but their indices are unknown (pods of other schedulers). While it is not zero, at most
+    `free_gpu_count` GPUs can be given whole, and no scope narrower than the node can be promised.
+
+    `memory` is the memory that known usages leave of each GPU, by index; 0 if the GPU is unhealthy or taken
+    whole. () if the node serves no slices. See `free_memory`. `tainted` are the GPUs of `Node.tainted` that
+    no known usage touches.
     """
 
     node: Node
@@ -31,7 +32,7 @@ class NodeState:
 
     @classmethod
     def of(cls, node: Node, usages: Iterable[Usage]) -> NodeState:
-        """Return the state of `node` under these usages, all of them on it."""
+        """Return the state of `node` with these usages, which are all on this node."""
         healthy = ((1 << node.topology.gpu_count) - 1) & ~node.unhealthy
         memory = tuple(units if healthy >> gpu & 1 else 0 for gpu, units in enumerate(node.gpu_memory))
         mask, unindexed, tainted = healthy, 0, node.tainted
@@ -46,31 +47,32 @@ class NodeState:
 
     @property
     def free_memory(self) -> tuple[int, ...]:
-        """Return the units that slices can get, by GPU. If GPUs with unknown indices are taken, any free GPU
-        may be one of them: none of these is given."""
+        """Return the units that slices can get, by GPU. Return 0 for free GPUs if other GPUs are taken with
+        unknown indices, because these may be the same GPUs."""
         if not self.unindexed_gpus:
             return self.memory
         return tuple(0 if self.free_gpus >> gpu & 1 else units for gpu, units in enumerate(self.memory))
 
     @property
     def free_gpu_count(self) -> int:
-        """Return how many GPUs are free, less those that pods hold without known indices."""
+        """Return the number of free GPUs, less the number of GPUs with unknown indices that pods hold."""
         return max(0, self.free_gpus.bit_count() - self.unindexed_gpus)
 
     @property
     def most_gpus(self) -> int:
-        """Return how many GPUs a gang can get at most: one that tolerates all taints of devices."""
+        """Return the largest number of GPUs that a gang can get, if it tolerates all taints of devices."""
         return max(0, (self.free_gpus | self.tainted).bit_count() - self.unindexed_gpus)
 
     @property
     def free_by_island(self) -> tuple[int, ...]:
-        """Return the free GPUs of each NVLink domain inside the node; () if it is unknown which are taken."""
+        """Return the free GPUs of each NVLink domain inside the node; () if some taken GPUs have unknown
+        indices."""
         if self.unindexed_gpus:
             return ()
         return tuple((island & self.free_gpus).bit_count() for island in self.node.topology.islands)
 
     def taking(self, usage: Usage) -> NodeState:
-        """Return the state after one more usage."""
+        """Return the state with one more usage."""
         return replace(
             self,
             free=self.free - usage.resources,
@@ -82,7 +84,7 @@ class NodeState:
 
 
 def _memory_after(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
-    """Return the memory of each GPU that the usage leaves free. A slice on an unknown GPU counts on each
+    """Return the memory of each GPU that is free after this usage. A slice on an unknown GPU counts on each
     GPU."""
     if not memory or not (usage.gpus or usage.units):
         return memory
@@ -98,10 +100,12 @@ def _memory_after(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All nodes, by name in a fixed (sorted) order, so that equal clusters are equal inputs; and the levels
-    of the fabric above them, widest first: the parts that a plan crosses are counted level by level.
-    `typical` are the requests that usually come, () if none are given: they weight the damage. `naming` says
-    what tells domains of one name apart."""
+    """All nodes by name, and the facts of the cluster.
+
+    Names are sorted, so that equal clusters are equal inputs. `levels` are the levels of the fabric above the
+    nodes, widest first. A plan's crossings are counted for each level. `typical` are the typical requests, ()
+    if none are given; they weight the damage. `naming` tells domains of one name apart.
+    """
 
     nodes: Mapping[str, NodeState]
     levels: tuple[Level, ...] = DEFAULT_LEVELS
@@ -117,7 +121,7 @@ class Snapshot:
         typical: tuple[TypicalRequest, ...] = (),
         naming: Naming = DEFAULT_NAMING,
     ) -> Snapshot:
-        """Return the snapshot of `nodes` under `usages`; usages of nodes that are not there are left out."""
+        """Return the snapshot of `nodes` with `usages`. Usages of unknown nodes are left out."""
         by_node: dict[str, list[Usage]] = {}
         for usage in usages:
             by_node.setdefault(usage.node, []).append(usage)
@@ -126,7 +130,7 @@ class Snapshot:
         return cls(states, levels, typical, naming)
 
     def taking(self, usages: Iterable[Usage]) -> Snapshot:
-        """Return the snapshot after these usages as well."""
+        """Return the snapshot with these usages in addition."""
         nodes = dict(self.nodes)
         for usage in usages:
             if usage.node in nodes:

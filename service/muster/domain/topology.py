@@ -23,8 +23,8 @@ LINK_GB_PER_S: Mapping[str, float] = MappingProxyType(
         "SYS": 10.0,
     }
 )
-"""Modelled bandwidths, GB/s. Among the PCIe kinds only the order is meant. PCIE says no more than that the
-path is PCIe: it may be any of these, so it counts as little more than the slowest."""
+"""Modelled bandwidths, GB/s. Of the PCIe kinds only the order counts. PCIE is a PCIe path of unknown kind, so
+it counts as little more than the slowest kind."""
 
 _COUNTS = (
     "Single", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve",
@@ -41,10 +41,11 @@ LINK_WORDS: Mapping[str, str] = MappingProxyType(
         **{f"NV{n}": f"{word} NVLink{'' if n == 1 else 's'}" for n, word in enumerate(_COUNTS, start=1)},
     }
 )
-"""Kind of a link → the words of the original device plugin for it. That stops at NV4, we at NV18."""
+"""Kind of a link → its words in the original device plugin. The plugin stops at NV4, this table at NV18."""
 
 FABRIC_KINDS = re.compile(r"NV([1-9]|1[0-8])$|XGMI$")
-"""Link kinds that make a fast island: GPUs that these connect, directly or not, share an nvlink-domain."""
+"""Kinds of links that form an nvlink-domain: GPUs that such links connect, directly or through others, are in
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Link:
 
     @property
     def is_fabric(self) -> bool:
-        """Whether the link is NVLink or xGMI, as opposed to PCIe."""
+        """Return whether the link is NVLink or xGMI, and not PCIe."""
         return FABRIC_KINDS.match(self.kind) is not None
 
 
@@ -77,9 +78,9 @@ class Link:
 class GpuTopology:
     """The link matrix of one node's GPUs. Equal matrices are equal values, so sets found for one serve all.
 
-    Invariant: `links[i][j]` is `links[j][i]`; it is None if i == j, and for a link that is not known.
-    `groups` are the parts, as bit masks, that members may not span: other ones than the NVLink domains. ()
-    means the NVLink domains.
+    Invariant: `links[i][j]` is `links[j][i]`, and None if i == j or if the link is not known. `groups` are
+    bit masks of the parts that members may not span, if these are not the NVLink domains. () means the NVLink
+    domains.
     """
 
     links: tuple[tuple[Link | None, ...], ...]
@@ -87,13 +88,13 @@ class GpuTopology:
 
     @classmethod
     def unknown(cls, gpu_count: int) -> GpuTopology:
-        """GPUs about whose links nothing is known."""
+        """Return GPUs without any known link."""
         return cls(((None,) * gpu_count,) * gpu_count)
 
     @classmethod
     def of_islands(cls, gpu_count: int, island_size: int, inner_link: Link, outer_link: Link) -> GpuTopology:
-        """GPUs in consecutive islands of `island_size`, fully connected by `inner_link`, joined by
-        `outer_link`."""
+        """Return GPUs in consecutive islands of `island_size`: `inner_link` inside an island, `outer_link`
+        between islands."""
         return cls(
             tuple(
                 tuple(
@@ -111,7 +112,7 @@ class GpuTopology:
 
     @cached_property
     def is_known(self) -> bool:
-        """Whether any link is known."""
+        """Return whether any link is known."""
         return any(link is not None for row in self.links for link in row)
 
     @cached_property
@@ -122,13 +123,13 @@ class GpuTopology:
         return self._hash
 
     def link(self, a: int, b: int) -> Link | None:
-        """Return the link between GPUs `a` and `b`; None when it is not known."""
+        """Return the link between GPUs `a` and `b`; None if it is not known."""
         return self.links[a][b]
 
     @cached_property
     def islands(self) -> tuple[int, ...]:
-        """NVLink domains inside the node as bit masks, by lowest GPU: connected components of the fabric
-        links. A GPU without any is an island of its own."""
+        """Return the NVLink domains inside the node as bit masks, by lowest GPU: connected components of the
+        fabric links. A GPU without a fabric link is an island of its own."""
         masks: list[int] = []
         unvisited = (1 << self.gpu_count) - 1
         while unvisited:
@@ -150,7 +151,7 @@ class GpuTopology:
 
     @cached_property
     def has_fabric(self) -> bool:
-        """Whether any two GPUs are joined by NVLink or xGMI."""
+        """Return whether NVLink or xGMI joins any two GPUs."""
         return any(link is not None and link.is_fabric for row in self.links for link in row)
 
 

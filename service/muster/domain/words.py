@@ -8,11 +8,11 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 LISTED = 4
-"""Things that one sentence lists; it counts the others."""
+"""Number of things that one sentence lists. It gives the number of the others."""
 GPU_MEMORY = "GPU memory"
 """In causes, the resource of shared GPUs, in GiB."""
 WHO_TELLS = "the node annotation GPU_TOPOLOGY or the node label gpu.topology/interconnect would tell"
-"""Sources of the links of a node's GPUs, for a sentence about a node without any: docs/links.md."""
+"""Sources of a node's links, for a sentence about a node without links: docs/links.md."""
 
 
 def in_bytes(resource: str) -> bool:
@@ -21,7 +21,7 @@ def in_bytes(resource: str) -> bool:
 
 
 def gpus_with(units: int) -> str:
-    """Return the name that causes give to GPUs with this much memory for slices."""
+    """Return the name in causes of GPUs with this much memory for slices."""
     return f"GPUs of {units} GiB"
 
 
@@ -56,7 +56,7 @@ def plural_verb(verb: str, count: int) -> str:
 
 
 def so_many_fit(fit: int | None, members_needed: int, even_empty: bool = False) -> str:
-    """Return a clause that follows what they need: how many members fit, if that is known."""
+    """Return a clause that says how many members fit, if this is known."""
     number_clause = (
         "" if fit is None else f": {fit or 'none'} of {members_needed} {'fit' if fit > 1 else 'fits'}"
     )
@@ -64,12 +64,13 @@ def so_many_fit(fit: int | None, members_needed: int, even_empty: bool = False) 
 
 
 def if_empty(even_empty: bool) -> str:
-    """Return a clause that says whether it is so on empty nodes too."""
+    """Return a clause that says whether the cause also holds on empty nodes."""
     return ", even if nothing else ran" if even_empty else ""
 
 
 def or_wait(until: str, even_empty: bool) -> str:
-    """Return a clause of advice; "" if it is so on empty nodes too, where no wait helps."""
+    """Return a clause that advises to wait; "" if the cause also holds on empty nodes, because waiting does
+    not help."""
     return "" if even_empty else f", or wait until {until}"
 
 
@@ -83,7 +84,7 @@ def amount(resource: str, amount: int) -> str:
 
 
 def number(resource: str, amount: int) -> str:
-    """Return the number of an amount in its unit.
+    """Return an amount in its unit, as a number.
 
     `amount`: cpu in thousandths of a core, memory in bytes.
     """
@@ -102,7 +103,7 @@ def quoted(value: str) -> str:
 
 
 def and_more(count: int) -> str:
-    """Return how many of `count` things a list of `LISTED` leaves out; "" if none."""
+    """Return the clause for the things that a list of `LISTED` leaves out; "" if it leaves out none."""
     return f" and {count - LISTED} more" if count > LISTED else ""
 
 
@@ -113,7 +114,7 @@ def listed(names: Sequence[str], limit: int = LISTED) -> str:
 
 
 def such_pods(first: str, pods: int) -> str:
-    """Return the pod, or how many pods there are and which is the first."""
+    """Return the name of the only pod, or the number of pods and the first name."""
     return first if pods == 1 else f"{pods} pods ({first} is the first)"
 
 
@@ -128,8 +129,8 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
-    """Return the known word that this word is nearly, "" if none is close or the word is known."""
-    listed = sorted(set(words))  # of equal ones the same in each process
+    """Return the known word that this word resembles; "" if it resembles none, or is known itself."""
+    listed = sorted(set(words))  # of equally near words, the same in each process
     matches = [] if word in listed else get_close_matches(word, listed, 1, similarity)
     return matches[0] if matches else ""
 

@@ -1,4 +1,5 @@
-"""Why a gang waits, does not fit or is ill-formed: each cause with its sentence and with what helps.
+"""Causes why a gang waits, does not fit or is ill-formed, each with its sentence and its advice.
 
-A module has the causes of one subject, and ends with their union. `muster.domain.reasons` joins the unions.
+Each module has the causes of one subject, and ends with their union. `muster.domain.reasons` joins the
+unions.
 """

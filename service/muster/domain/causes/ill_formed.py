@@ -10,7 +10,7 @@ from muster.domain.reasons import Cause
 from muster.domain.words import counted_noun, listed, quoted, such_pods
 
 _MAX_VALUE_CHARS = 80
-"""Characters that are kept of a value that can't be read."""
+"""Number of characters that are kept of an unreadable value."""
 
 
 class IllFormed(Cause):
@@ -22,8 +22,8 @@ class IllFormed(Cause):
 
 @dataclass(frozen=True, slots=True)
 class BadValue(IllFormed):
-    """A label, annotation or field that can't be read. `where` is the object, as kind/namespace/name: the
-    first of `pods` members that have it."""
+    """A label, annotation or field that can't be read. `where` is its object, as kind/namespace/name. If
+    several pods have the value, it is the first of these `pods`."""
 
     where: str
     field: str
@@ -78,7 +78,8 @@ class TooManyMembers(IllFormed):
 
 @dataclass(frozen=True, slots=True)
 class ForgedAllocation(IllFormed):
-    """A pod, the first of `pods`, came with an annotation that only the scheduler may write."""
+    """An unbound pod has an annotation that only the scheduler may write. It is the first of `pods` such
+    pods."""
 
     pod: str
     key: str
@@ -95,7 +96,8 @@ class ForgedAllocation(IllFormed):
 
 @dataclass(frozen=True, slots=True)
 class DialectsDisagree(IllFormed):
-    """A pod, the first of `pods`, speaks two dialects that name different gangs or counts."""
+    """A pod has keys of two dialects that name different gangs or counts. It is the first of `pods` such
+    pods."""
 
     pod: str
     first: str
@@ -110,7 +112,7 @@ class DialectsDisagree(IllFormed):
 
 C = TypeVar("C", bound=Cause)
 _PLACES: dict[type, str] = {BadValue: "where", ForgedAllocation: "pod", DialectsDisagree: "pod"}
-"""Causes of single pods, and the field that names the pod."""
+"""Type of a cause about one pod → the field that names the pod."""
 
 
 def counted_once(causes: Iterable[C]) -> list[C]:

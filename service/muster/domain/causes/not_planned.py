@@ -1,4 +1,4 @@
-"""Causes of gangs that are not complete yet, or without a plan whatever the room."""
+"""Causes of gangs that are incomplete, or that get no plan for reasons other than capacity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Waiting(Cause):
 
 
 class NotPlanned(Cause):
-    """Something is missing, refused or too much, whatever the room."""
+    """The gang gets no plan for a reason other than capacity."""
 
     __slots__ = ()
     stays = True
@@ -31,8 +31,11 @@ class Ended(NotPlanned):
 
 @dataclass(frozen=True, slots=True)
 class MembersMissing(Waiting):
-    """`role`: "" where members of any role count. `stateful_set`: the StatefulSet that has made one pod, and
-    may make each of the others when the one before runs; "" if no such set is known."""
+    """The gang lacks members. `role`: "" if members of any role count.
+
+    `stateful_set`: the StatefulSet that has made one pod, and may make each further pod only when the
+    previous pod runs; "" if no such set is known.
+    """
 
     present: int
     needed: int
@@ -59,7 +62,7 @@ class MembersMissing(Waiting):
 
 @dataclass(frozen=True, slots=True)
 class PodGroupMissing(Waiting):
-    """The pods name a PodGroup that is not there (yet). `name` is namespace/name."""
+    """The pods name a PodGroup that does not exist (yet). `name` is namespace/name."""
 
     name: str
     stays = True
@@ -74,7 +77,8 @@ class PodGroupMissing(Waiting):
 
 @dataclass(frozen=True, slots=True)
 class JobMissing(Waiting):
-    """The job that made the pods, as kind, namespace and name, is not there: it says how many they are."""
+    """The job that made the pods, and that states their number, does not exist. `job` is its kind, namespace
+    and name."""
 
     job: str
     stays = True
@@ -89,7 +93,8 @@ class JobMissing(Waiting):
 
 @dataclass(frozen=True, slots=True)
 class ClaimsMissing(NotPlanned):
-    """The pods name PersistentVolumeClaims that do not exist (yet). `more`: their number besides `claims`."""
+    """The pods name PersistentVolumeClaims that do not exist (yet). `more`: number of claims that `claims`
+    leaves out."""
 
     claims: tuple[str, ...]
     more: int = 0
@@ -106,7 +111,7 @@ class ClaimsMissing(NotPlanned):
 
 @dataclass(frozen=True, slots=True)
 class RefusedEverywhere(NotPlanned):
-    """An in-tree plugin refuses members of the role whatever the node. `by` is the plugin and its reason."""
+    """An in-tree plugin refuses members of the role on each node. `by` is the plugin and its reason."""
 
     role: str
     by: str
@@ -118,9 +123,12 @@ class RefusedEverywhere(NotPlanned):
 
 @dataclass(frozen=True, slots=True)
 class NotSupported(NotPlanned):
-    """The gang shares GPUs, and has a rule about parts inside a node, `rule` (max-per, role-scope or
-    segment-scope, or a subgroup's level) by `scope`: that is not decided. `attribute`: it shares no GPUs, and
-    has the rule together with this matchAttribute."""
+    """The planner does not support this combination of rules.
+
+    The gang shares GPUs, and has `rule` about parts inside a node by `scope`: max-per, role-scope,
+    segment-scope, or a subgroup's level. With `attribute`, the gang shares no GPUs, and has the rule together
+    with this matchAttribute.
+    """
 
     rule: str
     scope: str
@@ -155,7 +163,7 @@ class NotDecided(NotPlanned):
 
 @dataclass(frozen=True, slots=True)
 class PlannerDefect(NotPlanned):
-    """The planner failed on this gang, as `error` says: nothing is known."""
+    """The planner failed on this gang with `error`, so nothing is known about its place."""
 
     error: str
     advice = "Report it with the output of `muster capture`."
@@ -167,8 +175,8 @@ class PlannerDefect(NotPlanned):
 
 @dataclass(frozen=True, slots=True)
 class TookTooLong(Ended):
-    """The planner was ended after `seconds` of wall clock: nothing is known. `others_wait`: because other
-    gangs waited for it, and not because that is the limit."""
+    """The planner was ended after `seconds` of wall clock, so nothing is known. `others_wait`: it was ended
+    early, because other gangs waited."""
 
     seconds: float
     others_wait: bool = False
@@ -181,7 +189,7 @@ class TookTooLong(Ended):
 
 @dataclass(frozen=True, slots=True)
 class TookTooMuchMemory(Ended):
-    """The planner was ended when it needed more than `limit_mib` MiB for the decision: nothing is known."""
+    """The planner was ended because it needed more than `limit_mib` MiB, so nothing is known."""
 
     limit_mib: int
     advice = "Make the pods more alike, or raise planner.memory_mib."
@@ -193,7 +201,7 @@ class TookTooMuchMemory(Ended):
 
 @dataclass(frozen=True, slots=True)
 class TooManyRoles(NotPlanned):
-    """The gang's members differ too much: there are `roles` roles, and `most` are planned together."""
+    """The gang has `roles` roles. At most `most` roles are planned together."""
 
     roles: int
     most: int

@@ -1,4 +1,4 @@
-"""Causes of gangs for which there may be enough, but not where members may lie.
+"""Causes of gangs for which there may be enough capacity, but not at the places that their rules allow.
 
 `members_fit` of `members_needed` fit; None if the search for the greatest number did not end.
 """
@@ -25,8 +25,8 @@ from muster.domain.words import (
 
 @dataclass(frozen=True, slots=True)
 class DomainTooSmall(Cause):
-    """No part of the required scope holds all; the best one holds `members_fit`, or, where it holds none, has
-    most free. `role`: "" where all roles of the gang are meant."""
+    """No part of the required scope holds all members. The best part holds `members_fit`. If no part holds
+    any, it is the part with most free capacity. `role`: "" if all roles of the gang are meant."""
 
     scope: str
     best: str
@@ -35,7 +35,7 @@ class DomainTooSmall(Cause):
     has_nvlink: bool = True
     """False when the scope is an nvlink-domain and the best part is a GPU without NVLink."""
     even_empty: bool = False
-    """Also if nothing else ran there: `members_fit` counts that."""
+    """Whether this holds even if nothing else ran there. Then `members_fit` is counted on empty nodes."""
     role: str = ""
     links_known: bool = True
     """False when the best part is a GPU of a node without a known link: it may have NVLink."""
@@ -52,8 +52,8 @@ class DomainTooSmall(Cause):
 
 @dataclass(frozen=True, slots=True)
 class RoleScope(Cause):
-    """All members of a role must lie in one part of its own scope. The best part holds `members_fit` of them;
-    if that is all, it does not leave the other roles enough."""
+    """All members of a role must lie in one part of the role's scope. The best part holds `members_fit`
+    members. If this is all of them, the part does not leave enough for the other roles."""
 
     role: str
     scope: str
@@ -75,17 +75,18 @@ class RoleScope(Cause):
 
 @dataclass(frozen=True, slots=True)
 class NoSuchDomain(Cause):
-    """No node that admits the gang lies in a part of the required scope."""
+    """No node that admits the gang lies in any part of the required scope."""
 
     scope: str
     role: str = ""
     labels: tuple[str, ...] = ()
-    """The node labels that name the parts of the scope, if no node of the cluster carries any of them; else
-    ()."""
+    """The node labels that name the parts of the scope, if no node of the cluster has any of these labels;
+    else ()."""
     meant: str = ""
-    """The scope that was probably meant then, "" if there is none."""
+    """The scope that was probably meant, if no node has the labels; "" if there is none."""
     preset: str = ""
-    """The preset of levels whose label for this scope, `preset_label`, is on nodes; "" if there is none."""
+    """The preset of levels that knows this scope by the label `preset_label`, which is on nodes; "" if there
+    is none."""
     preset_label: str = ""
     stays = True
 
@@ -115,9 +116,12 @@ class NoSuchDomain(Cause):
 
 @dataclass(frozen=True, slots=True)
 class IndicesUnknown(Cause):
-    """Pods on the nodes that admit the gang hold GPUs of unknown index, so no part inside a node can be
-    promised. `role`: "" if the gang or several of its roles ask for the scope.
-    `scope`: "" if the GPUs of these nodes can't be shared for that reason."""
+    """Pods on the nodes that admit the gang hold GPUs of unknown index. So no part inside a node can be
+    promised.
+
+    `role`: "" if the gang or several of its roles ask for the scope. `scope`: "" if the GPUs of these nodes
+    can't be shared for this reason.
+    """
 
     scope: str
     nodes: int
@@ -157,14 +161,14 @@ class SegmentsTooLarge(Cause):
 
 
 IN_SEVERAL_CLAIMS = "each of several claims has only some of them"
-"""How a reason ends if the GPUs of a member are no partition for this."""
+"""The end of a reason if the GPUs of a member are no partition because several claims have them."""
 _AGAIN = "Start the whole gang again, so that all its members are placed together"
 
 
 @dataclass(frozen=True, slots=True)
 class RunningElsewhere(Cause):
-    """Running members determine the part of a scope where the others must be. `part` is "" if they are
-    in several parts themselves, or in an unknown one."""
+    """The other members must lie in the part of a scope where running members lie. `part` is "" if running
+    members lie in several parts, or in an unknown part."""
 
     scope: str
     part: str
@@ -193,11 +197,8 @@ class RunningElsewhere(Cause):
 
 @dataclass(frozen=True, slots=True)
 class NodesExcluded(Cause):
-    """Nodes that would have had room but do not admit the role.
-
-    `by` is a selector term, a taint, "cordoned", "not ready", or the plugin that refused them. It may also be
-    a partition of GPUs.
-    """
+    """Nodes have room, but do not admit the role. `by` is a selector term, a taint, "cordoned", "not ready",
+    a partition of GPUs, or the plugin that refused the nodes."""
 
     role: str
     by: str
@@ -227,6 +228,7 @@ class NodesExcluded(Cause):
 
 
 def _without_taint(taint: str, nodes: str, role: str) -> str:
+    """Return the advice against a taint. A taint that shows a node's state needs a repair of the node."""
     if is_state(taint):
         mend = f"Mend what causes taint {taint} on {nodes}: `kubectl describe node` says more"
         return f"{mend}. A toleration does not help."
@@ -234,6 +236,7 @@ def _without_taint(taint: str, nodes: str, role: str) -> str:
 
 
 def _asking_otherwise(detail: str, nodes: str) -> str:
+    """Return the advice for GPUs that are no partition of their node: another form of the request."""
     _, has_attribute, attribute = detail.partition("matchAttribute ")
     if has_attribute:
         return f"Ask for these GPUs by a claim with matchAttribute {attribute}."
@@ -244,10 +247,11 @@ def _asking_otherwise(detail: str, nodes: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GpusNotMatching(Cause):
-    """The claims of members match some GPUs of these nodes: `matching` of `gpus`. The others do not count.
+    """The claims of members match only `matching` of the `gpus` GPUs of these nodes. The other GPUs do not
+    count.
 
-    On `differing` of the nodes roles match different GPUs. None is planned there. `each` > 0: a member takes
-    all matching GPUs of its node, and these are as many on each of the nodes.
+    On `differing` of the nodes, roles match different GPUs, so no member is planned there. `each` > 0: a
+    member takes all matching GPUs of its node, and each of the nodes has this number.
     """
 
     nodes: int
@@ -276,24 +280,26 @@ class GpusNotMatching(Cause):
 
 
 def told_by_preset(preset: str, label: str) -> str:
-    """Return a clause about the preset by which a label of nodes tells a scope; "" if there is none."""
+    """Return a clause about the preset that knows a label of nodes; "" if there is none."""
     return (
         f"; nodes carry {label}: set `preset: {preset}` in the policies (docs/policies.md)" if preset else ""
     )
 
 
 def within(scope: str, part: str) -> str:
-    """Return where a member of this part of the scope lies."""
+    """Return the phrase for a place in this part of the scope."""
     return f"{'on' if scope in (Scope.NODE, Scope.GPU) else 'in'} {scope} {part}"
 
 
 def _none_holds(cause: DomainTooSmall | RoleScope) -> str:
+    """Return the clause that no part holds all members, with the best part if it is known."""
     members, fit = f"{_all(cause.members_needed)}{of_role(cause.role)}", cause.members_fit
     best_domain = "" if fit is None or not cause.best else f": the best, {cause.best}, holds {fit}"
     return f"no one {cause.scope} holds {members}{if_empty(cause.even_empty)}{best_domain}"
 
 
 def _another_scope(cause: DomainTooSmall | RoleScope) -> str:
+    """Return the advice to require a wider scope, or to wait if this may help."""
     wait = or_wait(f"more is free in one {cause.scope}", cause.even_empty)
     return f"Require a wider scope than {cause.scope}, or only prefer {cause.scope}{wait}."
 

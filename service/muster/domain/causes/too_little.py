@@ -1,4 +1,4 @@
-"""Causes of gangs for which there is too little, or it is not where it helps.
+"""Causes of gangs for which there is too little capacity, or capacity in the wrong places.
 
 `members_fit` of `members_needed` fit; None if the search for the greatest number did not end.
 """
@@ -26,7 +26,7 @@ from muster.domain.words import (
 
 @dataclass(frozen=True, slots=True)
 class MemberTooLarge(Cause):
-    """One member asks for more than any node that admits it has. `largest_node` has most of what is short."""
+    """One member requests more than any admitting node has. `largest_node` has most of the resource."""
 
     role: str
     resource: str
@@ -51,8 +51,8 @@ class MemberTooLarge(Cause):
 
 @dataclass(frozen=True, slots=True)
 class ResourceNotOffered(Cause):
-    """No node of the cluster offers what the role asks for. `meant`: the resource that was probably meant, ""
-    if there is none."""
+    """No node of the cluster offers the resource that the role requests. `meant`: the resource that was
+    probably meant; "" if there is none."""
 
     role: str
     resource: str
@@ -74,7 +74,8 @@ class ResourceNotOffered(Cause):
 
 @dataclass(frozen=True, slots=True)
 class GpusNotOffered(Cause):
-    """Nodes that admit the role offer some of their GPUs alone: `offered` of `there`. `names`: the first."""
+    """Nodes that admit the role offer only `offered` of their `there` GPUs. `names`: the first of these
+    nodes."""
 
     role: str
     resource: str
@@ -95,9 +96,10 @@ class GpusNotOffered(Cause):
 
 @dataclass(frozen=True, slots=True)
 class RoomTaken(Cause):
-    """Who has the GPUs where the gang nearly fits: gangs of lower priority, other gangs, and pods in no gang.
+    """The holders of the GPUs where the gang nearly fits: gangs of lower priority, other gangs, pods in no
+    gang.
 
-    `where` says which nodes these are.
+    `where` names these nodes in words.
     """
 
     where: str
@@ -138,7 +140,7 @@ class RoomTaken(Cause):
 class ClusterTooSmall(Cause):
     """The nodes that admit the role, taken together, could not host its members even if they were empty.
 
-    `total` and `needed` count the resource that is short. If the total is enough, no single node has enough:
+    `total` and `needed` count the scarce resource. If the total is enough, no single node has enough.
     `largest_node` has the most, `largest`.
     """
 
@@ -178,7 +180,7 @@ class NotEnoughFree(Cause):
     members_fit: int | None
     members_needed: int
     elsewhere: int = 0
-    """How much is free on other nodes, which do not admit the role."""
+    """Free amount on other nodes, which do not admit the role."""
 
     def __str__(self) -> str:
         return f"{_need(self)}, and {_are_free(self)}{_fit(self)}"
@@ -191,7 +193,8 @@ class NotEnoughFree(Cause):
 
 @dataclass(frozen=True, slots=True)
 class FreeInPieces(Cause):
-    """Enough of the resource is free in sum, but in pieces too small; `largest` of it on `largest_node`."""
+    """Enough of the resource is free in sum, but in pieces that are too small. The largest piece is
+    `largest`, on `largest_node`."""
 
     role: str
     resource: str
@@ -202,7 +205,7 @@ class FreeInPieces(Cause):
     largest_node: str
     largest: int
     elsewhere: int = 0
-    """How much is free on other nodes, which do not admit the role."""
+    """Free amount on other nodes, which do not admit the role."""
 
     def __str__(self) -> str:
         fit = _fit(self)
@@ -216,8 +219,11 @@ class FreeInPieces(Cause):
 
 @dataclass(frozen=True, slots=True)
 class FreeApart(Cause):
-    """Of each of these resources as much as is needed is free, but not on the same nodes. `resources`:
-    (resource, free); (resource, what there is) if that is so even on empty nodes."""
+    """Each of these resources has enough free in sum, but not on the same nodes.
+
+    `resources`: (resource, free amount). If this holds even on empty nodes, it is the amount of the empty
+    cluster.
+    """
 
     role: str
     resources: tuple[tuple[str, int], ...]
@@ -260,7 +266,8 @@ class SubgroupsNeeded(Cause):
 
 @dataclass(frozen=True, slots=True)
 class MembersToCome(Cause):
-    """Members of these roles come when the others have a node. Room for them is looked for at once."""
+    """Members of these roles come when other members have a node. The planner looks for their room already
+    now."""
 
     members: int
     roles: tuple[str, ...]
@@ -275,10 +282,11 @@ class MembersToCome(Cause):
 
 
 ShortOf = ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart
-"""There is too little for the members of a role together."""
+"""Causes by which the members of a role together lack capacity."""
 
 
 def _several(cause: ShortOf) -> bool:
+    """Return whether the cause is about several roles, whose names are then listed with commas."""
     return ", " in cause.role
 
 
@@ -287,22 +295,25 @@ def _them(cause: ShortOf) -> str:
 
 
 def _needs(cause: ShortOf) -> str:
+    """Return the subject and verb of a clause: "role r needs", "the pod needs"."""
     if cause.members_needed == 1 and not cause.role:
         return "the pod needs"
     return f"{the_role(cause.role)} {'need' if _several(cause) else 'needs'}"
 
 
 def _fit(cause: ShortOf) -> str:
-    """Return how many of several members fit, as `so_many_fit`."""
+    """Return the clause of `so_many_fit` about several members."""
     return so_many_fit(cause.members_fit, cause.members_needed) if cause.members_needed > 1 else ""
 
 
 def _need(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces) -> str:
+    """Return the clause about the needed amount: "role r needs 8 GPUs for 2 members"."""
     members = f" for {counted_noun('member', cause.members_needed)}" if cause.members_needed > 1 else ""
     return f"{_needs(cause)} {amount(cause.resource, cause.needed)}{members}"
 
 
 def _are_free(cause: NotEnoughFree | FreeInPieces) -> str:
+    """Return the clause about the free amount, on nodes that admit the role and on others."""
     free = f"{amount(cause.resource, cause.free)} {'is' if cause.free == 1 else 'are'} free"
     if not cause.elsewhere:
         return free
@@ -310,6 +321,7 @@ def _are_free(cause: NotEnoughFree | FreeInPieces) -> str:
 
 
 def _pieces(cause: ClusterTooSmall | FreeInPieces) -> str:
+    """Return the phrase about the largest piece, which is too small."""
     largest = number(cause.resource, cause.largest)
     piece = "GPU" if cause.resource == GPU_MEMORY else "node"
     return f"in pieces too small, at most {largest} on one {piece} ({cause.largest_node})"
