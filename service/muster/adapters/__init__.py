@@ -1,5 +1,5 @@
-"""Where Muster meets the world: the Kubernetes API, the shim, traces, metrics and HTTP.
+"""The adapters: the Kubernetes API, the shim, the planner's process, traces, metrics and HTTP.
 
-Only here may kubernetes, grpc, aiohttp and opentelemetry be imported, and only lazily where they are slow to
-load. Adapters translate and carry; what to do is decided in `muster.gangs`.
+Only this package may import kubernetes, grpc, aiohttp and opentelemetry, and modules that load slowly are
+imported when needed. Adapters translate and transport. `muster.gangs` decides.
 """

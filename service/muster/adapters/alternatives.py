@@ -1,8 +1,8 @@
-"""Answer where else a gang could have gone, next to the event loop and never on the way of a decision.
+"""Answer where else a gang could have gone, outside the event loop and without delaying decisions.
 
-A process of its own answers, at the lowest priority. It starts with the first question and ends when none
-comes for some time. However many ask, one question is answered at a time, few wait, and the process gets a
-small share of one core. Two kinds of askers, with and without a token, do not take each other's share.
+A separate process answers, at the lowest priority. It starts with the first question, and ends if no question
+comes for some time. One question is answered at a time, few questions wait, and the process gets a small
+share of one core. Clients with and without a token have separate shares.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from muster.gangs.reporting.places import AskAlternatives
 
 PLACE = "muster.placement.alternatives:alternatives"
 LIMIT_S = 2.0
-"""For the alternatives of one gang."""
+"""Time limit for the alternatives of one gang."""
 DETERMINISTIC_TIME = 0.1
-"""The solver's time for one alternative, in its own measure: about seconds of a core."""
+"""The solver's deterministic time for one alternative: about seconds of a core."""
 NICENESS = 19
 MEMORY_MIB = 512
 SHARE = 0.1
-"""Of one core, over time."""
+"""Share of one core, over time."""
 BURST_S = 10.0
-"""Seconds of a core that may be used at once."""
+"""Seconds of a core that may be used in one burst."""
 WAITING = 4
-"""Questions of one kind of askers that wait. The next ones are refused."""
+"""Largest number of waiting questions of one kind of clients. Further questions are refused."""
 MAX_ANSWERS = 64
 ANSWERS_LIVE_S = 5.0
-"""Answers that are given again, and how long: people look at one gang in several windows."""
+"""Number of answers that are kept, and for how many seconds, because people look at one gang in several
+windows."""
 IDLE_S = 60.0
-"""After so long without a question the process ends."""
+"""Seconds without a question after which the process ends."""
 
 BUSY = "Too many ask for alternatives now. Ask again in some seconds."
 NOT_FOUND = "They could not be computed. The log of the service says why."
@@ -48,14 +49,14 @@ log = structlog.get_logger(__name__)
 
 
 class Asker(Enum):
-    """Who asks: the page, or clients of /explain, which needs no token."""
+    """The kind of client: the page, or /explain, which needs no token."""
 
     PAGE = "page"
     EXPLAIN = "explain"
 
 
 class _Share(Budget):
-    """The budget of one kind of clients: seconds of a core that come back slowly, and places to wait in."""
+    """The budget of one kind of clients: seconds of a core, which return slowly, and waiting places."""
 
     waiting = 0
 
@@ -69,7 +70,7 @@ def _process() -> PlannerProcess:
 
 
 class AlternativesAnswerer:
-    """`ask` returns what to ask about a gang, by its key, or why there is nothing to ask."""
+    """Answers questions. `ask` returns the question about a gang by its key, or why there is no question."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class AlternativesAnswerer:
         try:
             answer = await asyncio.shield(answering)
         finally:
-            # Its time counts although the one who asked may have gone. The lock is kept until then.
+            # Its time counts even if the client has gone. The lock is held until then.
             await asyncio.wait([answering])
             share.spend(self._clock() - began)
             self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)

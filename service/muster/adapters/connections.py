@@ -1,4 +1,4 @@
-"""Serve HTTP with a bound on connections: clients may ask for nothing, or not read what they asked for."""
+"""Serve HTTP with a limit on connections, because clients may ask nothing, or not read their answers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ log = structlog.get_logger(__name__)
 
 
 class Server:
-    """An HTTP server. At `most` connections, the oldest idle one is cut off for a new one.
+    """An HTTP server with at most `max_connections` connections.
 
-    So a client that connects and says nothing costs one of `most` places, for as long as no other needs it. A
-    client that does not read its answer within `send_s` is cut off. Where all are busy, a new connection is
-    refused, or with `makes_way` takes the place of the oldest: for answers that take milliseconds. While the
-    server runs, `address_file` has its address. `options` are those of aiohttp's AppRunner.
+    At this limit, a new connection replaces the oldest idle connection. So a client that connects and asks
+    nothing keeps its place only while no other client needs it. If no connection is idle, a new connection is
+    refused. With `makes_way` it replaces the oldest connection instead, which suits answers that take
+    milliseconds. A client that does not read its answer within `send_s` is cut off.
+
+    While the server runs, `address_file` has its address. `options` are those of aiohttp's AppRunner.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class Server:
         self._busy: set[asyncio.BaseProtocol] = set()
         self.on_answer = app.on_response_prepare
         self.dropped = 0
-        """Clients that did not read in time."""
+        """Number of clients that did not read in time."""
 
     async def start(self, host: str, port: int, path: str = "") -> tuple[str, str]:
         """Listen; port 0 takes a free one. Return the URL, which ends with `path`, and the address.
@@ -60,7 +62,7 @@ class Server:
         return url, address
 
     async def stop(self) -> None:
-        """Stop the server, cut its clients off, and remove the file with its address."""
+        """Stop the server, cut off its clients, and remove the file with its address."""
         if self._listening is not None:
             self._listening.close()
             if self._address_file is not None:
@@ -91,7 +93,7 @@ class Server:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a request to its last byte, and keep its connection meanwhile."""
+        """Answer a request to its last byte. Its connection is not idle until then."""
         self._busy.add(request.protocol)
         try:
             response = await handler(request)
@@ -105,7 +107,7 @@ class Server:
             self._busy.discard(request.protocol)
 
     def drop(self, request: web.Request) -> None:
-        """Cut a client off that does not read."""
+        """Cut off a client that does not read."""
         self.dropped += 1
         log.info("a client was dropped: it did not read in time", waited_s=self._send_s)
         cut_off(request)
@@ -126,7 +128,7 @@ def cut_off(request: web.Request) -> None:
 
 
 class _Refused(asyncio.Protocol):
-    """Ends its connection at once."""
+    """The protocol of a refused connection, which it ends at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):

@@ -1,9 +1,10 @@
-"""The loop around the Coordinator: inputs in, in order; instructions out; the shim's calls in between.
+"""Run the Coordinator: pass inputs to it in order, carry its instructions out, and answer the shim's calls in
+between.
 
-Changes reach the Coordinator through one bounded inbox. The calls of the shim do not queue behind them: they
-are answered between two inputs, on the same thread. So the Coordinator never sees two things at once, and a
-burst of ten thousand pod changes does not cost a call its deadline. Sessions do go through the inbox: the
-verdicts that an older input still causes must not reach a newer session.
+Changes reach the Coordinator through one bounded inbox. Calls of the shim do not wait behind these changes.
+They are answered between two inputs, on the same thread. So the Coordinator never handles two things at the
+same time, and a call keeps its deadline in a burst of ten thousand pod changes. Sessions go through the
+inbox, so that verdicts of an older input never reach a newer session.
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ from muster.gangs.reporting.places import Owner
 from muster.gangs.reporting.tally import Tally
 
 AT_ONCE = 128
-"""Nodes, or gangs, that are looked at without a pause for a reader."""
+"""Number of nodes or gangs that are read for a client without a pause."""
 SLICE_S = 0.005
-"""So long inputs are handled, or gangs are shown, before the loop's other tasks get a turn."""
+"""Seconds for which inputs are handled, or gangs are shown, before the loop's other tasks get a turn."""
 
 
 class ControlLoop:
-    """Carries inputs to the gangs and instructions from them. `run` ends only by cancellation, or by a defect
-    in the Coordinator: its state can't be trusted then, and a restart rebuilds it from what is bound.
+    """Passes inputs to the gangs, and carries out their instructions. `run` ends only by cancellation, or by
+    a defect in the Coordinator. After a defect its state can't be trusted, and a restart rebuilds the state
+    from the bound pods.
 
-    Others may ask `gangs`. Only this class changes it. `carry_out`: kind of instruction → what carries it
-    out. Those for the shim, and moves, are carried out here. `begins` hears that this replica leads.
+    Other classes may read `gangs`. Only this class changes it. `carry_out`: kind of instruction → the
+    function that carries it out. This class carries out moves, and instructions for the shim. `begins` is
+    called when this replica begins to lead.
     """
 
     def __init__(
@@ -74,11 +77,11 @@ class ControlLoop:
     # --- inputs --------------------------------------------------------------------------------------
 
     async def put(self, message: Input) -> None:
-        """Queue an input; waits while the inbox is full."""
+        """Queue an input. Wait while the inbox is full."""
         await self._inbox.put(message)
 
     async def run(self) -> None:
-        """Handle inputs one at a time until cancelled: nothing else changes the gangs."""
+        """Handle inputs one at a time until cancelled. No other task changes the gangs."""
         while True:
             self._take(await self._inbox.get())
             until = time.monotonic() + SLICE_S
@@ -89,7 +92,7 @@ class ControlLoop:
             await asyncio.sleep(0)
 
     async def sync(self, message: Input) -> None:
-        """Queue `Synced`; from when it is handled and all gangs are known, sessions may begin."""
+        """Queue `Synced`. Once it is handled, all gangs are known and sessions may begin."""
         await self._in_order(lambda: self._carry_out(self.gangs.handle(message)))
         while self.gangs.catches_up:
             await self._in_order(lambda: self._carry_out(self.gangs.handle(Tick(time.monotonic()))))
@@ -101,8 +104,8 @@ class ControlLoop:
         return self._synced.is_set()
 
     async def summary(self, namespace: str = "", name: str = "") -> list[Any]:
-        """Return all gangs, some at a time: the loop does other work between them. With a `name`, return only
-        gangs with this name, or with a pod of this name."""
+        """Return all gangs. The loop does other work in between. With a `name`, return only gangs with this
+        name, or with a pod of this name."""
         views: list[Any] = []
         keys = self.gangs.keys_of(namespace, name) if name else self.gangs.keys()
         until = time.monotonic() + SLICE_S
@@ -114,7 +117,7 @@ class ControlLoop:
         return views
 
     async def count(self) -> Tally:
-        """Count all gangs as `tally` does, some at a time as in `summary`."""
+        """Count all gangs as `tally` does. The loop does other work in between."""
         tally, keys = self.gangs.tally(()), self.gangs.keys()
         for begin in range(0, len(keys), AT_ONCE):
             self.gangs.tally(keys[begin : begin + AT_ONCE], tally)
@@ -122,7 +125,7 @@ class ControlLoop:
         return tally
 
     async def owners(self, nodes: Sequence[str]) -> dict[str, tuple[Owner, ...]]:
-        """Return which gangs have the GPUs of these nodes, some at a time as in `summary`."""
+        """Return the gangs that have the GPUs of these nodes. The loop does other work in between."""
         owners: dict[str, tuple[Owner, ...]] = {}
         for begin in range(0, len(nodes), AT_ONCE):
             chunk = nodes[begin : begin + AT_ONCE]
@@ -132,7 +135,7 @@ class ControlLoop:
 
     @property
     def leads(self) -> bool:
-        """Return whether a shim is connected, as only the leader's is."""
+        """Return whether a shim is connected. Only the leader has a shim."""
         return self._session is not None
 
     def shut_down(self) -> None:
@@ -150,7 +153,7 @@ class ControlLoop:
             self._carry_out(self.gangs.handle(item))
 
     async def _in_order(self, deed: Callable[[], None]) -> None:
-        """Do something after all that waits in the inbox; returns when it is done."""
+        """Call `deed` after all inputs in the inbox. Return once it is done."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def do() -> None:
@@ -182,7 +185,7 @@ class ControlLoop:
             self._session.push(v1.WatchResponse(in_tree_question=messages.in_tree_question(question)))
 
     def _arm_timer(self) -> None:
-        """One timer for the earliest deadline; it puts a Tick."""
+        """Set the only timer to the earliest deadline. The timer puts a Tick."""
         due = self.gangs.next_deadline()
         if self._timer is not None and (due is None or due != self._due):
             self._timer.cancel()
@@ -204,7 +207,7 @@ class ControlLoop:
         await self._synced.wait()
 
     async def open_session(self, session: Session, in_flight: Sequence[Any]) -> None:
-        """Make this session the current one and end the one before."""
+        """Make this session the current session, and end the earlier session."""
 
         def begin() -> None:
             if self._session is not None:
@@ -219,7 +222,7 @@ class ControlLoop:
         await self._in_order(begin)
 
     async def close_session(self, session: Session) -> None:
-        """End the session, unless another has begun since."""
+        """End the session, unless another session has begun."""
 
         def finish() -> None:
             if self._session is session:
@@ -229,10 +232,10 @@ class ControlLoop:
         await self._inbox.put(finish)
 
     def answer(self, call: calls.Call[calls.Answer]) -> calls.Answer:
-        """Answer a call, before what waits in the inbox.
+        """Answer a call, before the inputs in the inbox.
 
         Raises:
-            calls.StaleError: it names a plan or question that is not the current one.
+            calls.StaleError: the call names a plan or question that is not current.
         """
         if isinstance(call, calls.Filter):
             self._attempts.note_answer(call.plan.gang)

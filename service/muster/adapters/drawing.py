@@ -62,7 +62,7 @@ class NodePicture:
 
     @property
     def free_count(self) -> int:
-        """The number of GPUs that no pod has."""
+        """Return the number of GPUs that no pod has."""
         return max(0, self.topology.gpu_count - len(self.marks) - self.unindexed_gpus)
 
     def is_chosen(self, gpu: int) -> bool:

@@ -30,14 +30,14 @@ computes. The calls have deadlines of milliseconds. The cost of more switches is
 time."""
 
 PASSED_ON = "passed on"
-"""Outcome of a gang that the foreground planner did not decide in time: the background planner does."""
+"""Outcome if the foreground planner did not decide in time, so that the background planner decides."""
 
 log = structlog.get_logger(__name__)
 
 
 class Planner:
-    """`submit` never waits; the coordinator asks for one gang at a time, so next to nothing queues.
-    `run` ends only by cancellation."""
+    """Runs one planner. `submit` never waits. The coordinator asks about one gang at a time, so the queue
+    stays short. `run` ends only by cancellation."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class Planner:
         self._waiting.put_nowait((solve, time.monotonic()))
 
     def end(self, instruction: EndSolve) -> None:
-        """End this decision, if it is in progress."""
+        """End the decision about this instruction, if it is in progress."""
         if self._deciding == (instruction.gang, instruction.generation):
             self._place.interrupt()
 
     async def warm(self) -> None:
-        """Return when the solver is loaded. `load` runs in the planner's thread."""
+        """Return once the solver is loaded. `load` runs in the planner's thread."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._place.load)
 
     async def run(self) -> None:
@@ -104,7 +104,7 @@ class Planner:
             log.warning("the planner still solves at exit", waited_s=deadline_s)
 
     def _decide(self, solve: Solve, trace_id: str) -> SolveAnswered | SolveFailed:
-        """Decide, in the planner's thread."""
+        """Decide about one gang, in the planner's thread."""
         began = time.monotonic()
 
         def seconds_left() -> float:

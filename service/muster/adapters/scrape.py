@@ -25,7 +25,8 @@ MOST_NAMESPACES = 100
 
 
 class _Read:
-    """Figures that take long to read. They are read in parts before a scrape, or else during it."""
+    """Figures that take long to read. They are read in parts before a scrape; if that was not done, during
+    the scrape."""
 
     def __init__(self, loop: ControlLoop, room: Room) -> None:
         self._loop, self._room = loop, room

@@ -20,7 +20,7 @@ version."""
 
 
 class Status(TypedDict):
-    """The gangs of a running service. `ready`: whether it has seen the whole cluster."""
+    """The gangs of a running service. `ready`: whether the service has seen the whole cluster."""
 
     version: Literal[1]
     kind: Literal["status"]
@@ -30,9 +30,9 @@ class Status(TypedDict):
 
 
 class Explained(TypedDict):
-    """Details of the gangs of one name: how each was decided, its timeline and its traces.
+    """Details of the gangs of one name: the decision, timeline and traces of each.
 
-    With `alternatives` in the query, the first ones also have `alternatives`: see docs/operations.md.
+    With `alternatives` in the query, the first gangs also have `alternatives`: see docs/operations.md.
     """
 
     version: Literal[1]
@@ -51,12 +51,14 @@ class IslandView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node with GPUs. `free` counts those that no pod has and no plan holds.
+    """A node with GPUs.
 
-    `domains`: scope → the node's domain in it. `exact`: containers get the planned GPUs of the node. `why`
-    says what hands out others, in a word of `HandsOut`; "" where it is exact. `islands`: where no label names
-    its NVLink domain, those inside it; none if pods hold GPUs and do not say which. `owners`: who has, or
-    is to have, the others.
+    `free` counts GPUs that no pod has and no plan holds. `domains`: scope → the node's domain. `exact`:
+    containers get the planned GPUs of the node. `why` is the word of `HandsOut` for the component that gives
+    other GPUs; "" if the node is exact.
+
+    `islands`: the NVLink domains inside the node, if no label names its NVLink domain; none if pods hold GPUs
+    with unknown indices. `owners`: the gangs and pods that have the other GPUs, or will get them.
     """
 
     name: str
@@ -72,7 +74,7 @@ class NodeView:
 
 
 class Nodes(TypedDict):
-    """The nodes with GPUs of a running service, and the scopes above and inside them that have names."""
+    """The nodes with GPUs of a running service, and the scopes that have names."""
 
     version: Literal[1]
     kind: Literal["nodes"]

@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 def address_file(socket: Path) -> Path:
-    """Where the HTTP address of the service on this socket is written."""
+    """Return the file with the HTTP address, for the service on this socket."""
     return socket.with_name(socket.name + ".http")
 
 
@@ -67,11 +67,12 @@ class CachedAnswer:
 
 
 class Web:
-    """The HTTP server. `gangs` gives what /gangs shows, by namespace and name, where "" is all of them.
+    """The HTTP server.
 
-    `explained` and `nodes` give what /explain and /nodes show, `unready` why the service is not ready, or "".
-    `with_alternatives` adds to an answer of /explain where else the gangs could go. It bounds by itself how
-    many ask.
+    `gangs` returns the answer of /gangs, by namespace and name, where "" stands for all. `explained` and
+    `nodes` return the answers of /explain and /nodes. `unready` returns why the service is not ready, or "".
+    `with_alternatives` adds to an answer of /explain where else the gangs could go. It limits its own
+    requests.
     """
 
     def __init__(

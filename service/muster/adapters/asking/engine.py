@@ -1,4 +1,4 @@
-"""Decide from the cluster, without a service: the same answers by the same engine, at one moment.
+"""Decide from the cluster without a service: the same answers by the same engine, for one moment.
 
 Facts that only a service has are missing: phases, reservations, and refusals of in-tree plugins.
 """
@@ -31,7 +31,7 @@ from muster.gangs.record.gang import Gang, view
 from muster.gangs.reporting.places import Owner
 
 TIME_LIMIT_S = 10.0
-"""For each gang."""
+"""Time limit for each gang, in seconds."""
 
 _PHASES = {Status.WAITING: "collecting", Status.PLACED: "placeable"}
 

@@ -41,7 +41,7 @@ class NoAnswer(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """How the service is found: by its address, or by the lease in its namespace."""
+    """The way to find the service: by its address, or by the lease in its namespace."""
 
     url: str = ""
     kubeconfig: Path | None = None
@@ -114,7 +114,7 @@ def _leader(service: Where) -> str:
 
 
 def kubectl(service: Where, *arguments: str) -> list[str]:
-    """Return the command with which kubectl does this, [] if it is not on PATH."""
+    """Return the kubectl command that does this; [] if kubectl is not on PATH."""
     program = shutil.which("kubectl")
     if program is None:
         return []

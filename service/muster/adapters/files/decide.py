@@ -1,4 +1,4 @@
-"""Place gang after gang, by priority and age, on what the ones before have left. There is no I/O here.
+"""Place gang after gang, by priority and age, in the capacity that earlier gangs leave. There is no I/O here.
 
 The parts are those of the service: its roster groups pods, its ledger counts what is taken, and its requests
 go to `placement.place`. Actions of the service over time are not here: waiting, retries, Bindings.

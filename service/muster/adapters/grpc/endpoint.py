@@ -1,8 +1,9 @@
-"""The unix socket's file: ours alone, private, and free of what a killed service left behind.
+"""Own the unix socket's file: private, locked, and without the remains of a killed service.
 
-gRPC removes whatever file is at a socket's path before it binds, also the socket of a service that runs. So
-a lock file next to it says which process owns the path; the kernel releases the lock however its holder ends.
-The lock file keeps the last session epoch: epochs rise across restarts even if the clock was set back.
+Before gRPC binds, it removes any file at the socket's path, even the socket of a running service. So a lock
+file next to the socket says which process owns the path. The kernel releases the lock when its holder ends,
+for any reason. The lock file has the last session epoch, so that epochs rise across restarts even if the
+clock is set back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ PATH_LIMIT = 107
 
 
 class SocketError(Exception):
-    """The socket can't be ours; the text says what to do."""
+    """This process can't own the socket. The text says what to do."""
 
 
 class Endpoint:
@@ -32,14 +33,14 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """As gRPC wants it."""
+        """Return the address in gRPC's form."""
         return f"unix:{self.path}"
 
     def claim(self) -> None:
         """Take the path and remove a stale socket from it.
 
         Raises:
-            SocketError: another service runs there, or the folder is open to others.
+            SocketError: another service runs there, or other users can write to the folder.
         """
         if len(os.fsencode(self.path)) > PATH_LIMIT:
             raise SocketError(
@@ -58,11 +59,11 @@ class Endpoint:
         self._remove_socket()
 
     def protect(self) -> None:
-        """Let only this user and root connect; called after the bind."""
+        """Let only this user and root connect. Call it after the bind."""
         self.path.chmod(0o600)
 
     def release(self) -> None:
-        """Remove the socket and let the path go. The lock's file stays: removing it would race."""
+        """Remove the socket and release the path. The lock file stays: its removal would be a race."""
         if self._lock is None:
             return
         self._remove_socket()
@@ -70,9 +71,9 @@ class Endpoint:
         self._lock = None
 
     def next_epoch(self) -> int:
-        """Return a number above every one that was given on this path before.
+        """Return a larger number than all earlier epochs on this path.
 
-        It is in milliseconds of the wall clock, so that it also rises after the folder was wiped.
+        It is the wall clock in milliseconds, so that it also rises if the folder was wiped.
         """
         if self._lock is None:
             raise SocketError(f"{self.path} is not claimed")

@@ -1,4 +1,4 @@
-"""Between the wire's messages and the gangs' words. Nothing is decided here, only laid out flat."""
+"""Translate between messages of the wire and the types of `gangs`. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ OUTCOMES = {
     instructions.Outcome.WITHDRAWN: Outcome.WITHDRAWN,
 }
 MEMBERS_OF_A_PART = 4096
-"""Members of a verdict or question in one response. A longer one is sent in parts, of 1.3 MB at most."""
+"""Largest number of members in one response. A longer verdict or question is sent in parts of at most 1.3 MB.
+"""
 FATES = {
     BindingFate.NEVER_SENT: calls.BindingFate.NEVER_SENT,
     BindingFate.REFUSED: calls.BindingFate.REFUSED,
@@ -50,9 +51,9 @@ FATES = {
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """How a call of the shim is read, and its answer written.
+    """The functions that read a call of the shim and write its answer.
 
-    `call` raises ValueError or IndexError for a request that makes no sense.
+    `call` raises ValueError or IndexError for a malformed request.
     """
 
     parse: Callable[[bytes], Any]
@@ -64,7 +65,7 @@ def _plan(plan: PlanRef | None) -> calls.PlanRef:
     """Return the plan that a call names.
 
     Raises:
-        ValueError: it names none.
+        ValueError: the call names no plan.
     """
     if plan is None or not plan.gang:
         raise ValueError("the call names no plan")
@@ -72,7 +73,7 @@ def _plan(plan: PlanRef | None) -> calls.PlanRef:
 
 
 def _unreserve(request: UnreserveRequest) -> calls.Unreserve:
-    """Return the report of Unreserve. A Binding with a fate that we do not know may have succeeded."""
+    """Return the report of Unreserve. A Binding of unknown fate may have succeeded."""
     return calls.Unreserve(
         time.monotonic(),
         _plan(request.plan),
@@ -86,7 +87,7 @@ def _unreserve(request: UnreserveRequest) -> calls.Unreserve:
 
 
 def verdict(push: instructions.PushVerdict, traceparent: str = "") -> Verdict:
-    """Return the verdict as the shim gets it. `traceparent`: the parent of the shim's spans."""
+    """Return the verdict as a message. `traceparent`: the parent of the shim's spans."""
     return Verdict(
         gang=push.gang,
         generation=push.generation,
@@ -101,7 +102,7 @@ def verdict(push: instructions.PushVerdict, traceparent: str = "") -> Verdict:
 
 
 def in_tree_question(ask: instructions.AskInTree) -> InTreeQuestion:
-    """Return the question, as the shim is asked."""
+    """Return the in-tree question as a message."""
     return InTreeQuestion(
         gang=ask.gang,
         question=ask.question,
@@ -112,7 +113,7 @@ def in_tree_question(ask: instructions.AskInTree) -> InTreeQuestion:
 
 
 def parts(response: WatchResponse) -> Iterator[WatchResponse]:
-    """Yield the response in parts of `MEMBERS_OF_A_PART`; most have one."""
+    """Yield the response in parts of `MEMBERS_OF_A_PART` members. Most responses have one part."""
     message = response.verdict if response.verdict is not None else response.in_tree_question
     members = 0 if message is None else len(message.names)
     if message is None or members <= MEMBERS_OF_A_PART:
@@ -132,13 +133,14 @@ def _in_tree_report(report: Any) -> calls.InTreeReport:
 
     Raises:
         IndexError: an index points at nothing.
-        ValueError: it names no gang, or a column has not one byte for each node.
+        ValueError: the report names no gang, or a column does not have one byte for each node.
     """
     about = _plan(PlanRef(epoch=report.epoch, gang=report.gang))
     nodes = tuple(report.nodes)
 
     def column(values_by_number: tuple[Any, ...]) -> Callable[[bytes], dict[str, Any]]:
-        """Return how a column is read: a byte for each node, the number of its value. Most have 0: none."""
+        """Return a function that reads a column: one byte for each node, the number of the node's value. 0
+        means no value."""
 
         @cache
         def read(numbers: bytes) -> dict[str, Any]:
@@ -189,7 +191,7 @@ def _reason_of(refusal: Any) -> str:
 
 
 def _filter_response(answer: calls.FilterAnswer) -> FilterResponse:
-    """Distinct nodes once, candidates as indices into them."""
+    """Return the answer as a message: each node once, and candidates as indices of nodes."""
     index: dict[str, int] = {}
     offsets, candidates = [0], list[int]()
     for nodes in answer.candidates:
@@ -211,7 +213,8 @@ def _filter_response(answer: calls.FilterAnswer) -> FilterResponse:
 
 
 def _permit_response(answer: calls.PermitAnswer) -> PermitResponse:
-    """Keys once, in order of first use; values member by member, "" where a member has none."""
+    """Return the answer as a message: each key once, in order of first use. Values follow member by member,
+    "" for a missing value."""
     keys = list(dict.fromkeys(key for member in answer.annotations for key in member))
     values = [member.get(key, "") for member in answer.annotations for key in keys]
     return PermitResponse(
@@ -232,7 +235,7 @@ METHODS: Mapping[str, Method] = {
     "Score": Method(
         ScoreRequest.parse,
         lambda request: calls.Score(time.monotonic(), _plan(request.plan)),
-        # in the order of Filter's candidates
+        # The order is that of Filter's candidates.
         lambda answer: ScoreResponse(scores=[score for scores in answer.scores for score in scores]),
     ),
     "Reserve": Method(
@@ -252,4 +255,4 @@ METHODS: Mapping[str, Method] = {
         lambda _: ReportInTreeResponse(),
     ),
 }
-"""The calls of the shim, by the name of their method."""
+"""Name of the method → the shim's call."""

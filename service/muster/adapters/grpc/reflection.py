@@ -1,7 +1,7 @@
 """The contract's descriptors, for gRPC reflection (grpcurl needs it) and for protobuf's own message classes.
 
-betterproto2's messages have no descriptors. buf writes them next to the generated code. They get a pool of
-their own, so that another library in the process can load the same contract.
+betterproto2's messages have no descriptors. buf writes them next to the generated code. The descriptors get a
+pool of their own, so that another library in the process can load the same contract.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 def message_class(name: str) -> Any:
     """Return the class that protobuf's own runtime makes for a message of our contract.
 
-    It reads and writes long lists in C, where betterproto2 handles them item by item in Python.
+    This runtime reads and writes long lists in C. betterproto2 handles each item in Python.
 
     Raises:
         KeyError: the contract has no such message.
@@ -45,12 +45,11 @@ def pool() -> descriptor_pool.DescriptorPool:
 
 
 def to_bytes(message: Message) -> bytes:
-    """Return the message as it goes over the wire, written by protobuf's own runtime.
+    """Return the bytes of the message on the wire, written by protobuf's own runtime.
 
-    betterproto2 encodes repeated fields item by item in Python, and the event loop stands still meanwhile: 30
-    ms for the Filter answer of a gang of 2,048 members with eight nodes each. The runtime needs 0.5 ms.
-    Fields come from the message's own definition, so a field that is added to the contract needs no change
-    here.
+    betterproto2 encodes each item of a repeated field in Python, and this blocks the event loop: 30 ms for
+    the Filter answer of a gang of 2,048 members with eight nodes each. The runtime needs 0.5 ms. Fields come
+    from the message's own definition, so a new field of the contract needs no change here.
 
     Raises:
         ValueError: the message has a field that descriptors.binpb lacks; without an error it would be lost.

@@ -1,7 +1,7 @@
-"""GangService on grpc.aio: translates calls, holds the one session, and says whether it is healthy.
+"""Serve GangService on grpc.aio: translate calls, hold the only session, and report health.
 
-A generic handler serves betterproto2's messages, whose own server code is made for another library. All
-answers come from `GangCalls` at once; nothing here waits for a plan.
+A generic handler serves betterproto2's messages, because betterproto2's server code is for another library.
+`GangCalls` gives all answers at once, and no call waits for a plan.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from muster.gangs.messages import calls
 
 SERVICE = "muster.v1.GangService"
 MESSAGE_LIMIT = 16 * 1024 * 1024
-"""Bytes of one answer: the candidates of a gang of thousands are some megabytes."""
+"""Largest number of bytes of one answer. The candidates of a gang of thousands take some megabytes."""
 REQUEST_LIMIT = 256 * 1024 * 1024
-"""Bytes of one request. Watch has all Bindings in flight, and no session begins without it."""
+"""Largest number of bytes of one request. Watch contains all Bindings in flight, and each session begins with
+Watch."""
 STALLED_S = 60.0
-"""A shim that takes no response of its session for so long does not read: the session ends."""
+"""Seconds after which a session ends if the shim has taken no response."""
 CONCURRENT_CALLS = 256
 DRAIN_S = 2.0
 
@@ -50,18 +51,18 @@ class Cause(StrEnum):
 
     REPLACED = "replaced"
     SLOW = "slow"
-    """The shim has read nothing for long."""
+    """The shim has not read its responses for a long time."""
     SHUTDOWN = "shutdown"
     SHIM_LEFT = "left"
 
 
 class Session:
-    """One Watch stream: a queue of what the shim is to be told, and why it ended.
+    """One Watch stream: the queue of responses for the shim, and the cause of its end.
 
-    Planning never waits for the shim: the queue takes everything, and the stream is written as fast as the
-    shim reads. A later verdict of a gang replaces the one before, so the length is that of the gangs. No
-    number of gangs ends a session, since the next session would be told of as many. `push` and `end` never
-    wait; `next` is for the one task that writes the stream.
+    Planning never waits for the shim. The queue has no limit, and the stream is written as fast as the shim
+    reads. A later verdict of a gang replaces its earlier verdict, so the queue is no longer than the number
+    of gangs. A session is not ended for a long queue, because the next session would get as many verdicts.
+    `push` and `end` never wait. Only the task that writes the stream calls `next`.
     """
 
     def __init__(self, epoch: int, answers_in_tree: bool = False) -> None:
@@ -73,10 +74,10 @@ class Session:
         self._arrived = asyncio.Event()
 
     def push(self, response: WatchResponse) -> bool:
-        """Queue one response; False when the session has ended."""
+        """Queue one response. Return False if the session has ended."""
         gang = response.verdict.gang if response.verdict is not None else ""
         if response.in_tree_question is not None:
-            gang = f"?{response.in_tree_question.gang}"  # no gang's key begins like that
+            gang = f"?{response.in_tree_question.gang}"  # no gang's key begins with ?
         if self.cause is not None:
             return False
         self._queue.pop(gang, None)
@@ -85,7 +86,8 @@ class Session:
         return True
 
     def end(self, cause: Cause) -> None:
-        """End the session; the first cause stays. Queued messages are dropped: the next session gets all."""
+        """End the session. The first cause stays. Queued messages are dropped, because the next session gets
+        everything."""
         if self.cause is None:
             self.cause = cause
             self._queue.clear()
@@ -93,7 +95,7 @@ class Session:
             self._arrived.set()
 
     async def next(self) -> WatchResponse | None:
-        """Return the next response; None when the session has ended."""
+        """Return the next response; None once the session has ended."""
         while not self._queue and self.cause is None:
             self._arrived.clear()
             await self._arrived.wait()
@@ -101,31 +103,31 @@ class Session:
 
 
 class GangCalls(Protocol):
-    """The calls of the server to the gangs."""
+    """The interface through which the server calls the gangs."""
 
     def answer(self, call: calls.Call[calls.Answer]) -> calls.Answer:
         """Answer a call at once.
 
         Raises:
-            calls.StaleError: it names a plan that is not current.
-            ValueError, IndexError: its arguments make no sense.
+            calls.StaleError: the call names a plan that is not current.
+            ValueError, IndexError: its arguments are malformed.
         """
 
     async def wait_for_sync(self) -> None:
         """Return once the cluster has been seen in full."""
 
     async def open_session(self, session: Session, in_flight: Sequence[Any]) -> None:
-        """Begin a session. Return when it is the current one, and the one before it has ended.
+        """Begin a session. Return once this session is current, and the earlier session has ended.
 
         `in_flight`: InFlightBindings of `reflection.message_class`.
         """
 
     async def close_session(self, session: Session) -> None:
-        """End the session, unless another has begun since."""
+        """End the session, unless another session has begun."""
 
 
 class GangServer:
-    """The server. `start`, then `serving` once the cluster has been seen, then `stop`."""
+    """The server. Call `start`, then `serving` once the cluster has been seen, then `stop`."""
 
     def __init__(
         self, gangs: GangCalls, endpoint: Endpoint, metrics: Metrics, *, stalled_s: float = STALLED_S
@@ -138,10 +140,10 @@ class GangServer:
         self._server: Any = None
 
     async def start(self) -> None:
-        """Bind the socket, NOT_SERVING as yet.
+        """Bind the socket. Health is NOT_SERVING.
 
         Raises:
-            endpoint.SocketError: the socket can't be ours.
+            endpoint.SocketError: this process can't own the socket.
         """
         self._endpoint.claim()
         self._server = grpc.aio.server(
@@ -163,11 +165,11 @@ class GangServer:
         log.info("listening", socket=str(self._endpoint.path))
 
     async def serving(self) -> None:
-        """From now on health says SERVING."""
+        """Report SERVING from now on."""
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
     async def stop(self) -> None:
-        """Refuse new calls, give running ones two seconds, remove the socket."""
+        """Refuse new calls, give running calls two seconds, and remove the socket."""
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
             await self._server.stop(DRAIN_S)
@@ -191,8 +193,8 @@ class GangServer:
     # --- the session ---------------------------------------------------------------------------------
 
     async def _watch(self, request: Any, context: Any) -> None:
-        """One stream. Messages are written here, not yielded: a write that the shim does not take can then be
-        given up when the session ends."""
+        """Serve one stream. Messages are written here and not yielded, so that a write which the shim does
+        not take ends with the session."""
         await self._gangs.wait_for_sync()
         session = Session(self._endpoint.next_epoch(), request.answers_in_tree)
         log.info("session opened", session=request.session, epoch=session.epoch)
@@ -201,7 +203,7 @@ class GangServer:
             await self._gangs.open_session(session, request.in_flight)
             await self._write_all(session, context)
         finally:
-            session.end(Cause.SHIM_LEFT)  # unless it has ended already
+            session.end(Cause.SHIM_LEFT)  # a session that has ended keeps its cause
             cause = session.cause or Cause.SHIM_LEFT
             log.info("session ended", session=request.session, epoch=session.epoch, cause=cause.value)
             self._metrics.session_ended(cause.value)
@@ -218,7 +220,7 @@ class GangServer:
                     first = asyncio.FIRST_COMPLETED
                     await asyncio.wait({write, ended}, timeout=self._stalled_s, return_when=first)
                     if not write.done():
-                        session.end(Cause.SLOW)  # unless it has ended already
+                        session.end(Cause.SLOW)  # a session that has ended keeps its cause
                         write.cancel()
                         with contextlib.suppress(asyncio.CancelledError):
                             await write
@@ -237,7 +239,7 @@ class GangServer:
             code, text = grpc.StatusCode.FAILED_PRECONDITION, str(stale) or "the plan is not the current one"
         except (ValueError, IndexError) as wrong:
             code, text = grpc.StatusCode.INVALID_ARGUMENT, str(wrong)
-        except Exception as defect:  # the shim must get an answer; the traceback is for us
+        except Exception as defect:  # the shim must get an answer, and the log the traceback
             trace = ids_of_call(context.invocation_metadata())
             gang = getattr(getattr(request, "plan", request), "gang", "")
             log.exception("call failed", method=name, gang=gang, **trace)

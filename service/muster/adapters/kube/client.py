@@ -34,7 +34,7 @@ OPEN_TIMEOUT_S = 30.0
 """Timeout until a watch is established: a server may let it queue for a while."""
 DEAD_PEER_S = 9
 """A peer that acknowledges nothing for this time is gone (TCP_USER_TIMEOUT and keep-alive probes). It is
-shorter than the time after which gangs give a place up because no Binding was seen (`session_s`)."""
+shorter than the time after which gangs give a place up because no Binding was seen (`Settings.session_s`)."""
 CREDENTIALS_RELOAD_AFTER_S = 10.0
 ERROR_BODY_LIMIT = 4096
 _MISSHAPEN = (TypeError, AttributeError)
@@ -386,12 +386,12 @@ class Liveness:
 
     A frozen server with a live connection looks like an idle server: its kernel acknowledges everything, and
     bookmarks come once a minute at best. Every client may ask for /livez (system:public-info-viewer), and no
-    queue of a busy server delays the answer (the flow schema `probes` is exempt). Without an answer all
+    queue of a busy server delays the answer (the flow schema "probes" is exempt). Without an answer all
     watches are closed.
 
-    A frozen server is noticed after 8 s. Until `session_s` has passed, gangs keep places of pods whose
-    Binding was not seen. The limit of 8 s is shorter, because the Binding may be in the server's socket and
-    succeed when the server wakes.
+    A frozen server is noticed after 8 s. Until `Settings.session_s` has passed, gangs keep places of pods
+    whose Binding was not seen. The limit of 8 s is shorter, because the Binding may be in the server's socket
+    and succeed when the server wakes.
     """
 
     def __init__(self, client: KubeClient, quiet_s: float = 2.0, deadline_s: float = 3.0) -> None:

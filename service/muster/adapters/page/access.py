@@ -25,13 +25,14 @@ PATH = "/muster/page"
 """A non-resource URL: a ClusterRole grants `get` of it."""
 
 MOST_KNOWN = 1024
-"""Tokens whose answer is kept: allowed ones, and as many others."""
+"""Largest number of tokens whose answer is kept: this many allowed tokens, and as many other tokens."""
 ALLOWED_S = 60.0
 REFUSED_S = 10.0
 AT_ONCE = 4
-"""Checks of new tokens that are under way, and as many of tokens that were allowed."""
+"""Largest number of checks at the same time: this many of new tokens, and as many of tokens that were
+allowed."""
 WAIT_S = 5.0
-"""How long one check may take."""
+"""Time limit of one check."""
 PER_S = 10.0
 BURST = 20.0
 
@@ -43,7 +44,7 @@ class Answer(Enum):
     UNKNOWN = 401
     FORBIDDEN = 403
     UNAVAILABLE = 503
-    """The API server can't be asked now."""
+    """The API server does not answer now, or too many checks run."""
 
 
 class _User(msgspec.Struct, rename={"user": "username"}):
@@ -66,8 +67,7 @@ class _Review(msgspec.Struct):
 
 
 class Access:
-    """Asks the API server about tokens, by `post` of its client. Tokens themselves are not kept: only keyed
-    digests of them are."""
+    """Asks the API server about tokens, by `post` of its client. Only keyed digests of tokens are kept."""
 
     def __init__(
         self,

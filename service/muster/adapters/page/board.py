@@ -1,8 +1,8 @@
 """The state that all browsers see. It is read in small parts while a browser is connected, and sent as
 changes.
 
-The cluster is not read while no browser is connected. A look takes as many short turns of the event loop as
-it needs. The pause after it is at least PAUSE_SHARE times as long as the look.
+The cluster is not read while no browser is connected. One reading of the cluster takes several short turns of
+the event loop. The pause after a reading is at least PAUSE_SHARE times as long as the reading.
 """
 
 from __future__ import annotations
@@ -30,27 +30,28 @@ from muster.domain.snapshot import Snapshot
 from muster.gangs.coordinator import Coordinator
 
 NODES_AT_ONCE = 200
-"""Nodes that are looked at before the loop's other tasks get a turn: some milliseconds."""
+"""Number of nodes that are read before the loop's other tasks get a turn: some milliseconds."""
 WAIT_S = 10.0
-"""How long a browser waits for a look."""
+"""Seconds for which a browser waits for a reading."""
 EVERY_S = 1.0
 PAUSE_SHARE = 20
-"""A look takes at most a twentieth of the loop's time."""
+"""Length of the pause as a multiple of the reading, so that readings take at most a twentieth of the loop's
+time."""
 AFTER_DEFECT_S = 30.0
 MOST_CHANGE_BYTES = 512 << 10
 MOST_CHANGED_CELLS = 16_384
-"""A larger change is not told: browsers read the state anew."""
+"""Largest number of changed cells that are sent. After a larger change, browsers read the state again."""
 
 
 log = structlog.get_logger(__name__)
 
 
 class Source(Protocol):
-    """`adapters.control_loop.ControlLoop`, as far as it is used here."""
+    """The part of `adapters.control_loop.ControlLoop` that the page needs."""
 
     @property
     def gangs(self) -> Coordinator:
-        """Return the coordinator, which is only read here."""
+        """Return the coordinator. The page only reads it."""
 
     @property
     def is_synced(self) -> bool:
@@ -66,7 +67,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """A layout, the same as JSON, and the nodes and levels that it was made of."""
+    """A layout, its JSON, and the nodes and levels from which it was made."""
 
     layout: Layout = field(default_factory=Layout)
     static: msgspec.Raw = field(default_factory=lambda: _shown(Layout()))
@@ -74,7 +75,7 @@ class _Map:
     levels: object = None
 
     def is_of(self, snapshot: Snapshot) -> bool:
-        """Return whether nothing that the layout is made of has changed."""
+        """Return whether the snapshot has the same nodes and levels as the layout."""
         if self.levels != (snapshot.levels, snapshot.naming) or self.nodes.keys() != snapshot.nodes.keys():
             return False
         return all(snapshot.nodes[name].node is node for name, node in self.nodes.items())
@@ -91,7 +92,7 @@ class _Map:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the browsers know at one generation."""
+    """The state that browsers have at one generation."""
 
     map: _Map = field(default_factory=_Map)
     cells: Sequence[int] = ()
@@ -102,7 +103,7 @@ class _Seen:
 
 
 class Board:
-    """Looks at the cluster for all browsers together."""
+    """Reads the cluster for all browsers together."""
 
     def __init__(self, source: Source, history: History, model_label: str, extras_s: float) -> None:
         self._source, self._history = source, history
@@ -111,20 +112,20 @@ class Board:
         self._numbers = Numbers()
         self._seen = _Seen()
         self._fresh = asyncio.Event()
-        """Set while what was seen is recent: it is cleared when the cluster is looked at again."""
+        """Set while the last reading is recent. A new reading clears it."""
         self._news = asyncio.Event()
         self._watching = 0
         self._watched = asyncio.Event()
         self._body: tuple[str, asyncio.Future[bytes]] | None = None
-        """The state at a generation, packed once for all browsers."""
+        """A generation, and its state packed once for all browsers."""
 
     # --- for the server -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look again and again while a browser is connected, until cancelled.
+        """Read the cluster again and again while a browser is connected, until cancelled.
 
-        Nothing else looks, so that no number of requests makes it look more often. A defect here is logged.
-        It does not end the service: gangs are placed without the page too.
+        Only this task reads the cluster, so requests can't make readings more frequent. A defect is logged,
+        and the service continues, because gangs are placed without the page too.
         """
         while True:
             await self._watched.wait()
@@ -139,7 +140,7 @@ class Board:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Have the cluster looked at meanwhile."""
+        """Keep the cluster read while a browser is connected."""
         self._watching += 1
         self._watched.set()
         try:
@@ -150,7 +151,7 @@ class Board:
                 self._watched.clear()
 
     async def wait_for(self, after: int, within_s: float) -> bool:
-        """Return whether there is a newer generation than `after`, at the latest after `within_s`."""
+        """Wait up to `within_s` for a newer generation than `after`. Return whether there is one."""
         if self.log.generation > after:
             return True
         event = self._news
@@ -161,7 +162,7 @@ class Board:
         return True
 
     async def state(self) -> bytes:
-        """Return all that a browser needs to begin, as JSON in gzip.
+        """Return the whole state for a browser, as JSON in gzip.
 
         Raises:
             TimeoutError: The cluster was not looked at in time.
@@ -171,7 +172,7 @@ class Board:
         if self._body is None or self._body[0] != self.log.id:
             packing = asyncio.ensure_future(asyncio.to_thread(_pack, self._state()))
             self._body = (self.log.id, packing)
-        return await asyncio.shield(self._body[1])  # others wait for it too
+        return await asyncio.shield(self._body[1])  # other requests wait for it
 
     async def detail(self, key: str) -> bytes | None:
         """Return the details of one gang as JSON; None if there is no such gang."""
@@ -186,7 +187,7 @@ class Board:
     # --- looking ------------------------------------------------------------------------------------
 
     async def _look(self) -> float:
-        """Look at everything once, and tell what changed. Return the seconds that it took of the loop."""
+        """Read the whole cluster once, and send the changes. Return the seconds of the loop that it took."""
         turns, before = _Turns(), self._seen
         with turns.one():
             snapshot = self._source.gangs.snapshot()
@@ -195,7 +196,7 @@ class Board:
         cells, shut, changed = await self._cells(map_.layout, turns)
         began = time.perf_counter()
         views = await self._source.summary()
-        turns.spent += time.perf_counter() - began  # at most: other tasks ran meanwhile
+        turns.spent += time.perf_counter() - began  # an upper bound: other tasks ran in between
         gang_rows, phases = await asyncio.to_thread(rows, views, self._extras_s)
         with turns.one():
             totals = self._totals(
@@ -214,7 +215,7 @@ class Board:
     async def _cells(
         self, layout: Layout, turns: _Turns
     ) -> tuple[list[int], dict[int, int], list[tuple[int, int]]]:
-        """Return the number of each GPU, the nodes that take no pods, and each index whose number changed."""
+        """Return the number of each GPU's cell, the closed nodes, and the indices of changed cells."""
         names, firsts = layout.names, layout.first_cell
         before = self._seen.cells if layout is self._seen.map.layout else ()
         cells: list[int] = []
@@ -232,7 +233,7 @@ class Board:
                     if now is not Closed.OPEN:
                         shut[number] = int(now)
                     if state is None or state.node.topology.gpu_count != count:
-                        cells += [int(Cell.OTHERS)] * count  # the layout is old: the next look mends it
+                        cells += [int(Cell.OTHERS)] * count  # the layout is old: the next reading corrects it
                     else:
                         cells += cells_of(state, takers, self._numbers)
                 first = firsts[start]
@@ -242,7 +243,7 @@ class Board:
         return cells, shut, changed
 
     def _owners(self, cells: list[int]) -> dict[str, int]:
-        """Forget the numbers of gangs that have no GPU any more. Return the others."""
+        """Forget the numbers of gangs without GPUs. Return the other gangs with their numbers."""
         numbers_shown = set(cells)
         self._numbers.keep(
             [
@@ -267,7 +268,8 @@ class Board:
     # --- telling ------------------------------------------------------------------------------------
 
     def _tell(self, change: bytes | None) -> None:
-        """Begin a generation. None, and a change that is too large, have the browsers begin anew."""
+        """Begin a generation with this change. After None, or a change that is too large, browsers read the
+        state again."""
         if change is None or len(change) > MOST_CHANGE_BYTES:
             self.log.clear()
         else:
@@ -289,7 +291,7 @@ class Board:
 
 
 def _change(old: _Seen, new: _Seen, cells: list[tuple[int, int]]) -> dict[str, Any]:
-    """Return the changes under the same layout: `cells`, and all others."""
+    """Return the changes while the layout stays: `cells`, and the changes of all other fields."""
     shut = sorted(old.closed.items() ^ new.closed.items())
     owners = new.owners.items() - old.owners.items()
     parts = {
@@ -305,7 +307,7 @@ def _change(old: _Seen, new: _Seen, cells: list[tuple[int, int]]) -> dict[str, A
 
 
 def _usable(cells: list[int], shut: Mapping[int, int], layout: Layout) -> int:
-    """Return how many GPUs are free on nodes that take pods."""
+    """Return the number of free GPUs on nodes that take pods."""
     firsts = layout.first_cell
     closed_cells = chain.from_iterable(cells[firsts[node] : firsts[node + 1]] for node in shut)
     return cells.count(Cell.FREE) - sum(cell == Cell.FREE for cell in closed_cells)
@@ -320,7 +322,7 @@ def _pack(state: dict[str, Any]) -> bytes:
 
 
 class _Turns:
-    """Measures the turns of the loop that a look takes."""
+    """Measures the turns of the loop that a reading takes."""
 
     def __init__(self) -> None:
         self.spent = 0.0
@@ -337,12 +339,12 @@ class _Turns:
 
 MOST_CHANGES = 256
 MOST_BYTES = 4 << 20
-"""Of all changes in the log."""
+"""Largest number of bytes of all changes in the log."""
 
 
 class Log:
-    """Changes as bytes. An id has the id of the log and a generation, because another process has another
-    log."""
+    """The last changes, as bytes. An id consists of the log's id and a generation, because each process has
+    its own log."""
 
     def __init__(self, most_bytes: int = MOST_BYTES, most_changes: int = MOST_CHANGES) -> None:
         self._most_bytes, self._most_changes = most_bytes, most_changes
@@ -361,7 +363,7 @@ class Log:
         return f"{self._name}-{generation}"
 
     def add(self, change: bytes) -> None:
-        """Add a change. The oldest changes go while there are too many, or too many bytes."""
+        """Add a change. The oldest changes are dropped while there are too many changes or bytes."""
         self.generation += 1
         self._changes.append(change)
         self._bytes += len(change)
@@ -369,22 +371,22 @@ class Log:
             self._bytes -= len(self._changes.popleft())
 
     def clear(self) -> None:
-        """Begin a generation to which no change leads: every browser starts anew."""
+        """Begin a generation without a change that leads to it: every browser reads the state again."""
         self.generation += 1
         self._changes.clear()
         self._bytes = 0
 
     def position(self, id_: str) -> int | None:
-        """Return the generation of an id; None if changes after it are not all here."""
+        """Return the generation of an id; None if the log lacks a change after it."""
         name, _, number = id_.rpartition("-")
         if name != self._name or not (number.isascii() and number.isdigit()) or len(number) > 18:
             return None
         return int(number) if self.has_all_after(int(number)) else None
 
     def has_all_after(self, generation: int) -> bool:
-        """Return whether changes lead from this generation to the newest one."""
+        """Return whether the log has all changes from this generation to the newest."""
         return self.generation - len(self._changes) <= generation <= self.generation
 
     def after(self, generation: int) -> bytes | None:
-        """Return the change that follows a generation; None if it is the newest one."""
+        """Return the change after a generation; None if the generation is the newest."""
         return self._changes[generation - self.generation] if generation < self.generation else None

@@ -1,4 +1,4 @@
-"""The page's details of one gang: its place with links and bandwidth, refused nodes, and its timeline."""
+"""Describe one gang for the page: its place with links and bandwidth, refused nodes, and its timeline."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe(
 ) -> dict[str, Any]:
     """Return the details of a gang that the browser shows.
 
-    It may take long, where the rings of a kind of node are computed for the first time.
+    This may take long the first time for each kind of node, because its rings are computed.
     """
     by_node = _by_node(details.places)
     nodes = [_node(name, places, snapshot) for name, places in list(by_node.items())[:MOST_NODES]]
@@ -66,7 +66,7 @@ def _by_node(places: Sequence[PodGpus]) -> Mapping[str, list[PodGpus]]:
 
 
 def _node(name: str, places: Sequence[PodGpus], snapshot: Snapshot) -> dict[str, Any]:
-    """Return the gang's GPUs on a node, and how they are joined."""
+    """Return the gang's GPUs on a node, and the links between them."""
     state = snapshot.nodes.get(name)
     mask = 0
     for place in places:
@@ -89,7 +89,7 @@ def _node(name: str, places: Sequence[PodGpus], snapshot: Snapshot) -> dict[str,
 
 
 def _links(topology: GpuTopology, mask: int) -> list[list[str]] | None:
-    """Return the kind of the link between each two of these GPUs; None if no link of the node is known."""
+    """Return the kind of link of each pair of these GPUs; None if no link of the node is known."""
     gpus = list(bits(mask))
     if not topology.is_known or len(gpus) < 2:
         return None
@@ -100,7 +100,8 @@ def _links(topology: GpuTopology, mask: int) -> list[list[str]] | None:
 
 
 def _ring(topology: GpuTopology, mask: int) -> dict[str, float] | None:
-    """Return the best ring over these GPUs, in modelled GB/s; None if there is none or links are unknown."""
+    """Return the bandwidth of the best ring over these GPUs, in modelled GB/s; None if there is no ring, or
+    links are unknown."""
     if mask.bit_count() < 2 or not topology.is_known or topology.gpu_count > MAX_RING_GPUS:
         return None
     table = rings(topology)
@@ -120,7 +121,7 @@ def _pod(place: PodGpus) -> dict[str, Any]:
 
 
 def _plan(plan: Placed) -> dict[str, Any]:
-    """Return how the planner decided."""
+    """Return the planner's steps and proof."""
     objective = plan.objective
     return {
         "domain": printable(plan.domain),
@@ -159,12 +160,12 @@ def _levels(objective: Objective) -> Iterator[tuple[str, str]]:
 # --- the timeline --------------------------------------------------------------------------------
 
 MOST_STEPS = 32
-"""Of one gang: the last ones."""
+"""Largest number of steps of one gang that are kept: the last steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A gang entered `phase` at this time, in seconds since the Unix epoch, because of `why`."""
+    """A gang entered `phase` at this time (seconds since the Unix epoch), because of `why`."""
 
     at: float
     phase: str
@@ -172,7 +173,7 @@ class Step:
 
 
 class History:
-    """The last steps of each gang that exists. `since` is when this service began to look."""
+    """The last steps of each existing gang. `since` is when this service began to record."""
 
     def __init__(self, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic):
         self._wall, self._clock = wall, clock
@@ -183,7 +184,7 @@ class History:
         return len(self._steps)
 
     def note_move(self, move: Moved) -> None:
-        """Take in that a gang has entered a phase. A gang that is finished is forgotten."""
+        """Take in that a gang has entered a phase. A finished gang is forgotten."""
         if move.phase == "finished":
             self._steps.pop(move.gang, None)
             return
@@ -192,5 +193,5 @@ class History:
         steps.append(Step(wall_time, move.phase, move.why))
 
     def of(self, gang: str) -> tuple[Step, ...]:
-        """Return the gang's steps, oldest first. The first ones are missing if there are MOST_STEPS."""
+        """Return the gang's steps, oldest first. If there are MOST_STEPS, earlier steps may be missing."""
         return tuple(self._steps.get(gang, ()))

@@ -1,4 +1,4 @@
-"""Where each GPU is on the map: groups of nodes by the levels of the fabric, and one cell for each GPU."""
+"""Arrange the map: groups of nodes by the levels of the fabric, and one cell for each GPU."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from muster.domain.words import natural
 from muster.gangs.reporting.places import PodGpus
 
 MOST_CHARACTERS = 63
-"""Of a name that a label gives, as of any label value in Kubernetes."""
+"""Largest number of characters of a name from a label, as of label values in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
     """A node on the map.
 
-    `domain` is its NVLink domain over nodes, "" for none. `islands` has a letter for each GPU: GPUs of one
-    letter are joined by NVLink or xGMI.
+    `domain` is its NVLink domain over nodes, "" for none. `islands` has a letter for each GPU. NVLink or xGMI
+    joins GPUs with the same letter.
     """
 
     name: str
@@ -38,7 +38,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The nodes of one domain of the narrowest level; `path` names it and the wider ones, widest first."""
+    """The nodes in one domain of the narrowest level. `path` has the names of this and all wider domains,
+    widest first."""
 
     path: tuple[str, ...]
     boxes: tuple[Box, ...]
@@ -58,7 +59,7 @@ class Layout:
 
     @cached_property
     def first_cell(self) -> tuple[int, ...]:
-        """Return the index of the first cell of each node, and after them the number of cells."""
+        """Return the index of each node's first cell, then the number of cells."""
         firsts = [0]
         for group in self.groups:
             for box in group.boxes:
@@ -66,7 +67,7 @@ class Layout:
         return tuple(firsts)
 
     def shown(self) -> dict[str, Any]:
-        """Return the layout that the browser draws. Texts that many nodes share are in it once."""
+        """Return the layout for the browser. A text that many nodes share occurs once."""
         models: dict[str, int] = {}
         islands: dict[str, int] = {}
         domains: dict[str, int] = {"": 0}
@@ -120,10 +121,7 @@ def _box(node: Node, nvlink_domain_of: Mapping[str, str], model_label: str) -> B
 
 
 def islands_of(topology: GpuTopology) -> str:
-    """Return a letter for each GPU: equal letters are one NVLink domain.
-
-    "" if no GPU is joined to another.
-    """
+    """Return a letter for each GPU; "" if no two GPUs are joined. Equal letters are one NVLink domain."""
     if not topology.has_fabric:
         return ""
     letters = ["?"] * topology.gpu_count
@@ -145,21 +143,21 @@ def _text(name: str) -> str:
 
 
 class Cell(IntEnum):
-    """Numbers that stand for no gang. A gang has two numbers of its own, from FIRST_GANG on."""
+    """Numbers of cells without one gang. From FIRST_GANG on, each gang has two numbers."""
 
     FREE = 0
     UNHEALTHY = 1
     OTHERS = 2
-    """Pods of no gang have it, or a device claim."""
+    """Pods without a gang, or a device claim, have the GPU."""
     SHARED = 3
-    """Several gangs have slices of it."""
+    """Several gangs have slices of the GPU."""
     UNKNOWN = 4
-    """Taken, as far as the number tells: which GPUs of the node are taken is not known."""
+    """The GPU counts as taken: the number of taken GPUs of the node is known, but not their indices."""
 
 
 FIRST_GANG = 8
 MOST_RESTING = 256
-"""Numbers that were given up and are not given to another gang yet."""
+"""Largest number of free numbers that are not given to another gang yet."""
 
 
 class Closed(IntEnum):
@@ -172,10 +170,11 @@ class Closed(IntEnum):
 
 
 class Numbers:
-    """The numbers of gangs: an even one for GPUs that its pods have, and the next one for reserved GPUs.
+    """The two numbers of each gang: an even number for GPUs that its pods have, and the next number for
+    reserved GPUs.
 
-    Browsers make letters of them, so they stay small: a number is given again, but not soon. No cell has it
-    when it is forgotten, so a browser cannot mix two gangs up.
+    Browsers turn numbers into letters, so numbers stay small. A number is used again, but not soon. It is
+    only forgotten when no cell has it, so a browser cannot mix up two gangs.
     """
 
     def __init__(self) -> None:
@@ -194,7 +193,7 @@ class Numbers:
         return number
 
     def keep(self, gangs: Iterable[str]) -> None:
-        """Forget all other gangs: their numbers rest, and the one that has rested longest is given next."""
+        """Forget all other gangs. Their numbers rest, and the number that has rested longest is used next."""
         numbers = {gang: self._of[gang] for gang in gangs if gang in self._of}
         self._resting += [number for gang, number in self._of.items() if gang not in numbers]
         self._of = numbers

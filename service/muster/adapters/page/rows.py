@@ -11,23 +11,26 @@ from muster.gangs.record.gang import GangView
 from muster.gangs.record.phases import Phase
 
 MOST_ROWS = 1_000
-"""Gangs that the list shows. Totals count all."""
+"""Largest number of gangs in the list. Totals count all gangs."""
 MOST_REASON = 256
-"""Characters of a reason in the list, which shows two lines. All of it is with the gang."""
+"""Largest number of characters of a reason in the list, which shows two lines. The details of the gang have
+the whole reason."""
 
 IN_LINE = frozenset({Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN, Phase.GIVEN_UP})
 """Phases of gangs that wait for a place and have all members that they need."""
 
 UNDER_WAY = frozenset({Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED})
-"""Phases of gangs that have a place, and members that are not bound yet."""
+"""Phases of gangs with a place that are not fully bound yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A gang in the list. `order` sorts the list: its stage, then its place in the order of the planner.
+    """A gang in the list.
 
-    Gangs in line have stage 0. The browser counts their positions, so that a gang that leaves does not change
-    the rows of other gangs.
+    `order` sorts the list: by stage, then by the gang's place in the order of the planner.
+
+    Gangs in line have stage 0. The browser computes positions, so that the rows of other gangs stay equal
+    when a gang leaves.
     """
 
     key: str
@@ -47,8 +50,8 @@ class Row:
 def rows(views: Iterable[GangView], extras_s: float) -> tuple[list[Row], Counter[str]]:
     """Return the first MOST_ROWS rows, and all gangs by phase.
 
-    `extras_s`: how much younger a gang counts that lacks only members which it can do without. The order is
-    that of `gangs/pending/scheduling_queue.py`, without its fair turns.
+    `extras_s`: seconds by which a gang counts as younger if it lacks only optional members. The order is that
+    of `gangs/pending/scheduling_queue.py`, without its fair turns.
     """
     phases: Counter[str] = Counter()
     ordered = []
@@ -85,7 +88,7 @@ def _turn(view: GangView, extras_s: float) -> tuple[int, bool, float]:
 
 
 def _why(view: GangView) -> str:
-    """Return why the gang waits, as it is now: a reason outlives its phase."""
+    """Return why the gang waits. While it is planned, its last reason is old, so the result is ""."""
     match view.phase:
         case Phase.PLANNING:
             return ""

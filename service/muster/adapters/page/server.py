@@ -1,7 +1,8 @@
-"""The page over HTTP, read-only: its files, the state, changes as server-sent events, and one gang.
+"""Serve the page over HTTP, read-only: its files, the state, changes as server-sent events, and one gang.
 
-Every browser is a possible enemy. Its number is bounded. What it does not read in time ends its connection.
-Where tokens are needed, the files alone come without one: they say nothing of the cluster.
+A browser may be hostile. So the number of browsers is limited, and a browser that does not read in time is
+cut off. If tokens are needed, only the files come without a token, because they say nothing about the
+cluster.
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ from muster.adapters.page.board import Board
 SHUTDOWN_S = 1.0
 HEARTBEAT_S = 15.0
 SEND_S = 10.0
-"""How long a browser may take to read what is sent."""
+"""Seconds that a browser may take to read an answer."""
 KEEP_ALIVE_S = 75.0
 AT_ONCE = 8
-"""Requests for the state or for a gang that are answered at once; others wait, at most WAIT_S."""
+"""Number of requests for the state or a gang that are answered at the same time. Others wait, for at most
+WAIT_S."""
 WAIT_S = 5.0
 OWN_SITES = ("same-origin", "none")
-"""What browsers say of requests by the page itself, and by people. Other sites could take all places of
-readers, although they can't read an answer."""
+"""Values of Sec-Fetch-Site for requests by the page itself, and by people. Other sites can't read an answer,
+but could take all places of readers."""
 MOST_KEY = 2048
-"""Characters of a gang's key."""
+"""Largest number of characters of a gang's key."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -67,13 +69,13 @@ log = structlog.get_logger(__name__)
 
 
 def page_address_file(socket: Path) -> Path:
-    """Return where the address of the page of the service on this socket is written."""
+    """Return the file with the page's address, for the service on this socket."""
     return socket.with_name(socket.name + ".page")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much browsers may take of the service, and how long. `clients` may read changes."""
+    """Limits for browsers. At most `clients` browsers may read changes."""
 
     clients: int = 32
     connections: int = 256
@@ -84,8 +86,8 @@ class Limits:
 class PageServer:
     """Serves the page. `access` is None if no tokens are needed.
 
-    `alternatives` returns where else a gang could have gone, by its key. It bounds by itself how many ask.
-    The address is written next to `socket`, if one is named.
+    `alternatives` returns where else a gang could have gone, by its key. It limits its own requests. If
+    `socket` is given, the address is written to a file next to it.
     """
 
     def __init__(
@@ -135,13 +137,13 @@ class PageServer:
             log.warning("the page is open to all who reach it: set page.tokens", url=self.url)
 
     async def stop(self) -> None:
-        """Stop the server; browsers are cut off."""
+        """Stop the server and cut off all browsers."""
         await self._server.stop()
 
     # --- what is asked ------------------------------------------------------------------------------
 
     async def _on_file(self, request: web.Request) -> web.Response:
-        """Answer with a file of the page. These are the same for all, and need no token."""
+        """Answer with a file of the page. Files are the same for all users, and need no token."""
         self._check_host(request)
         name = request.match_info["name"] or "index.html"
         if name not in self._files:
@@ -171,15 +173,15 @@ class PageServer:
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _on_alternatives(self, request: web.Request) -> web.Response:
-        """Answer where else a gang could have gone. Such a question may take seconds, so it does not use a
-        turn of the other questions."""
+        """Answer where else a gang could have gone. Such an answer may take seconds, so it uses no turn of
+        other requests."""
         await self._check(request)
         body = msgspec.json.encode(await self._alternatives(request.query.get("key", "")[:MOST_KEY]))
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _on_events(self, request: web.Request) -> web.StreamResponse:
-        """Send all changes after the change that the browser saw last. `reset` tells the browser to read the
-        state anew."""
+        """Send all changes after the change that the browser saw last. The event "reset" tells the browser to
+        read the state again."""
         await self._check(request)
         if self.clients >= self._limits.clients:
             raise _busy(f"{self.clients} browsers are connected already, the most that may be.\n")
@@ -212,14 +214,14 @@ class PageServer:
         except TimeoutError:
             self._server.drop(request)
         except (web.HTTPException, ConnectionError):
-            cut_off(request)  # its token is no longer good, or it has gone
+            cut_off(request)  # the token is not valid any more, or the browser has gone
         return response
 
     async def _send(self, response: web.StreamResponse, data: bytes) -> None:
-        """Write; what the browser does not take in time ends its connection.
+        """Write data. A browser that does not read it in time is cut off.
 
         Raises:
-            TimeoutError: It did not read.
+            TimeoutError: The browser did not read.
         """
         async with asyncio.timeout(self._limits.send_s):
             await response.write(data)
@@ -246,10 +248,10 @@ class PageServer:
             raise _busy(REFUSALS[answer])
 
     def _check_host(self, request: web.Request) -> None:
-        """Refuse names that are not of this machine, where the page is for this machine alone.
+        """Refuse foreign host names if the page is for this machine only.
 
-        A hostile site can give its own name our address, and would then read the page in its visitor's
-        browser.
+        A hostile site can let its own name resolve to the page's address. Then it would read the page in its
+        visitor's browser.
         """
         if self._local_only and not _is_local(request.host):
             raise web.HTTPMisdirectedRequest(text="Open the page as localhost or by a loopback address.\n")
@@ -272,7 +274,7 @@ async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def _logger() -> logging.Logger:
-    """Return a logger that says nothing of malformed requests: aiohttp quotes them, with the token."""
+    """Return a logger without lines about malformed requests, because aiohttp quotes them with the token."""
 
     def is_ours(record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
@@ -302,7 +304,7 @@ def _is_local(host: str) -> bool:
 
 
 def _static() -> Iterator[tuple[str, tuple[bytes, str, str]]]:
-    """Yield the name of each file of the page with its bytes, type and tag."""
+    """Yield the name, bytes, type and tag of each file of the page."""
     for file in files("muster.adapters.page").joinpath("static").iterdir():
         if kind := TYPES.get(Path(file.name).suffix):
             body = file.read_bytes()

@@ -1,4 +1,4 @@
 """Check before and after an installation whether a cluster has what Muster needs: `muster preflight`.
 
-`read` asks the API server, `checks` judges what it said and does no I/O, `report` prints.
+`read` asks the API server, `checks` judges the facts without I/O, and `report` prints the findings.
 """

@@ -1,4 +1,4 @@
-"""Judge what is known of a cluster. Pure: each check takes the facts and returns one finding."""
+"""Judge the facts about a cluster, without I/O. Each check takes the facts and returns one finding."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from muster.domain.levels import DEFAULT_LEVELS
 from muster.domain.words import listed
 
 BUILT_FOR = 37
-"""The minor version of the kube-scheduler that the shim is."""
+"""The minor version of the kube-scheduler from which the shim is built."""
 OLDEST = 34
-"""The oldest minor version whose API has all that the shim needs, if features are switched off."""
+"""The oldest minor version whose API is enough for the shim, if features are switched off."""
 MUSTER = "muster"
 SKEW_S = 2.0
-"""A difference of clocks that matters: leases and tokens go by time, and so does the order of events."""
+"""Seconds of difference between clocks that matter: leases, tokens and the order of events depend on time."""
 
 PART_OF_EVERY = {
     "v1": {"pods", "nodes", "bindings", "events"},
@@ -35,10 +35,10 @@ PART_OF_EVERY = {
     "resource.k8s.io/v1": {"deviceclasses", "resourceclaims", "resourceslices"},
     "admissionregistration.k8s.io/v1": {"validatingadmissionpolicies"},
 }
-"""What the shim and the manifests cannot do without."""
+"""The resources that the shim and the manifests need."""
 
 GATED = {("resource.k8s.io/v1", "devicetaintrules"): "DRADeviceTaintRules"}
-"""What the shim waits for at its start unless a feature gate is off."""
+"""Resource → the feature gate. With the gate on, the shim waits for the resource at its start."""
 
 POD_GROUPS = tuple(version for versions in APIS for version in versions)
 """API groups whose PodGroups are read."""
@@ -48,7 +48,7 @@ OTHERS = {
     "kai.scheduler/v1": "KAI",
     "scheduling.koordinator.sh/v1alpha1": "Koordinator",
 }
-"""API groups that tell of another scheduler of gangs."""
+"""API groups of other schedulers of gangs."""
 
 EXEMPT = "gpu.topology/nri-annotations=allowed"
 """The label of namespaces whose pods may name GPUs."""
@@ -92,7 +92,7 @@ def judge(facts: Facts) -> list[Finding]:
 
 
 def server_version(facts: Facts) -> Judged:
-    """Compare the API server's version with the versions that the shim can work with."""
+    """Compare the API server's version with the versions that the shim supports."""
     match = re.match(r"v1\.(\d+)", facts.version)
     if match is None:
         return warning(f"the API server's version {facts.version!r} is not known")
@@ -138,7 +138,7 @@ def apis(facts: Facts) -> Judged:
 
 
 def rbac(facts: Facts) -> Judged:
-    """Name rights that are missing: of Muster's account, or of the user who wants to install it."""
+    """Name missing rights: those of Muster's account, or of the user who wants to install Muster."""
     if facts.missing_rights is None:
         return warning(
             "you may not ask which rights Muster's account has",
@@ -160,7 +160,7 @@ def rbac(facts: Facts) -> Judged:
 
 
 def admission(facts: Facts) -> Judged:
-    """Say whether users can write which GPUs a pod has."""
+    """Say whether users can write the annotations that give a pod GPUs."""
     if facts.policy and facts.policy_bound:
         return ok("the policy muster-allocations guards the annotations of GPUs")
     if not facts.installed:
@@ -173,7 +173,7 @@ def admission(facts: Facts) -> Judged:
 
 
 def namespaces(facts: Facts) -> Judged:
-    """Name what would let others act as Muster: rights in its namespaces, or a label that all may set."""
+    """Name ways for others to act as Muster: rights in its namespaces, or a label that everyone may set."""
     foreign = [
         f"{name}/{binding}"
         for name, namespace in sorted(facts.namespaces.items())
@@ -243,7 +243,7 @@ def pod_groups(facts: Facts) -> Judged:
 
 
 def gpus(facts: Facts) -> Judged:
-    """Say who offers GPUs, and which nodes should and do not."""
+    """Say which components offer GPUs, and which nodes should offer GPUs but do not."""
     offering = [node for node in facts.nodes if node.gpus]
     if not offering:
         if facts.gpu_drivers:
@@ -311,7 +311,7 @@ def _names(nodes: list[NodeFacts]) -> str:
 
 
 def topology(facts: Facts) -> Judged:
-    """Say of how many GPU nodes the domains of each level, and the links, are known."""
+    """Say for how many GPU nodes the links are known, and the domains of each level."""
     offering = [node for node in facts.nodes if node.gpus]
     if not offering:
         return note("there are no nodes with GPUs yet")
@@ -338,7 +338,7 @@ def topology(facts: Facts) -> Judged:
 
 
 def other_schedulers(facts: Facts) -> Judged:
-    """Name other schedulers whose pods have GPUs: two schedulers can give one node's GPUs away at once."""
+    """Name other schedulers whose pods have GPUs, because two schedulers can give away the same GPU."""
     pods_by_scheduler = {name: count for name, count in facts.gpu_pods.items() if name != MUSTER}
     installed = [name for group, name in OTHERS.items() if group in facts.served]
     if not pods_by_scheduler and not installed:
@@ -372,7 +372,7 @@ def clocks(facts: Facts) -> Judged:
 
 
 def unread(facts: Facts) -> Judged:
-    """Name what could not be read, so that nothing looks right only because it was not seen."""
+    """Name the parts that could not be read, so that no check looks good only for missing facts."""
     if facts.unread:
         return warning(
             f"not everything could be read: {listed(facts.unread)}", "run this as a user who may list these"

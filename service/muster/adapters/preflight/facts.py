@@ -20,7 +20,8 @@ list,watch podgroups.scheduling.sigs.k8s.io podgroups.scheduling.volcano.sh
 patch podgroups/status.scheduling.run.ai pods/status
 create pods/eviction events
 """
-"""Rights of the service in the whole cluster: scheduler-config/rbac-service.yaml, but not by name."""
+"""Rights of the service in the whole cluster: scheduler-config/rbac-service.yaml, without rights by object
+name."""
 
 SCHEDULER = """
 list,watch,get,delete pods
@@ -48,7 +49,7 @@ create customresourcedefinitions.apiextensions.k8s.io flowschemas.flowcontrol.ap
 create validatingadmissionpolicies.admissionregistration.k8s.io
 create validatingadmissionpolicybindings.admissionregistration.k8s.io
 """
-"""What the user needs who applies scheduler-config/ or the chart, without the node agent and alert rules."""
+"""Rights of the user who applies scheduler-config/ or the chart, without the node agent and alert rules."""
 
 
 def rights(table: str) -> frozenset[Right]:
@@ -64,9 +65,12 @@ def rights(table: str) -> frozenset[Right]:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A node. `gpus`: how many a device plugin or a DRA driver offers of each GPU resource. `links_known`: of
-    the GPUs inside it. `drivers`: the DRA drivers whose devices are its GPUs. `not_exact`: what may give
-    containers other GPUs than planned, None if nothing."""
+    """The facts about a node.
+
+    `gpus`: GPU resource → number of GPUs that a device plugin or a DRA driver offers. `links_known`: whether
+    the links between its GPUs are known. `drivers`: DRA drivers whose devices are its GPUs. `not_exact`: why
+    containers may get other GPUs than planned; None if they can't.
+    """
 
     name: str
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -87,7 +91,7 @@ class NamespaceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The API server's clock less this machine's lies between two numbers of seconds."""
+    """Bounds in seconds for the API server's clock minus this machine's clock."""
 
     at_least_s: float
     at_most_s: float
@@ -95,16 +99,17 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that was read.
+    """All facts.
 
-    `served`: the resources of each "group/version" that Muster uses, "v1" for the core. `missing_rights`: of
-    Muster's account if it is `installed`, else of the user. It is None if the API server does not say.
-    `policy`, `policy_bound`: whether the admission policy and its binding exist. `guarded_drivers`: DRA
-    drivers whose devices Muster alone may allocate, by another policy. `gpu_drivers`: DRA drivers that seem
-    to publish GPUs, planned or not. `leases_ahead`: nodes whose clock is ahead of the API server's,
-    in seconds. `gpu_pods`: live pods with GPUs by their schedulerName. `namespaces`: those of Muster that
-    exist. `exempt`: namespaces whose pods may name GPUs. `labels_guarded`: whether a policy guards the label
-    that says so.
+    `served`: "group/version" ("v1" for the core) → its resources that Muster uses. `missing_rights`: rights
+    that Muster's account lacks if it is `installed`, else the user; None if the API server does not say.
+    `policy`, `policy_bound`: whether the admission policy and its binding exist.
+
+    `guarded_drivers`: DRA drivers whose devices only Muster may allocate, by another policy. `gpu_drivers`:
+    DRA drivers that seem to publish GPUs, planned or not. `leases_ahead`: node → seconds by which its clock
+    is ahead of the API server's. `gpu_pods`: schedulerName → number of live pods with GPUs. `namespaces`:
+    existing namespaces of Muster. `exempt`: namespaces whose pods may name GPUs. `labels_guarded`: whether a
+    policy guards the label of exempt namespaces.
     """
 
     version: str

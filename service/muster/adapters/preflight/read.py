@@ -1,4 +1,4 @@
-"""Ask a cluster for the facts. Each part that may not be read is named, and the others are read."""
+"""Ask a cluster for the facts. A part that may not be read is named, and the other parts are read."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ENDED = {"Succeeded", "Failed"}
 
 
 class Reader:
-    """Reads one cluster, and notes what it may not read."""
+    """Reads one cluster, and notes the parts that it may not read."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -214,7 +214,7 @@ class Reader:
         return slices
 
     async def _clock(self) -> Clock | None:
-        """Ask the API server to create something that it does not store: it writes its time."""
+        """Ask the API server for its clock, by a dry run that creates an object with a time."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         before = datetime.now(UTC)
         try:
@@ -229,9 +229,9 @@ class Reader:
         return Clock((theirs - after).total_seconds(), (theirs - before).total_seconds() + 1)
 
     async def _leases_ahead(self, clock: Clock | None) -> dict[str, float]:
-        """Return by how much nodes renew their leases in the API server's future.
+        """Return node → seconds by which it renews its lease in the API server's future.
 
-        A clock that is behind looks like a lease that is renewed late, so it is not found here.
+        A node clock that is behind looks like a late renewal, so it is not found here.
         """
         path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
         leases = await self._read("leases of nodes", path, {"limit": str(PAGE_SIZE)})

@@ -1,1 +1,1 @@
-"""The planner in a process of its own: it can be ended, and its memory is bounded."""
+"""The planner in a process of its own, which can be ended and whose memory is bounded."""

@@ -1,8 +1,8 @@
-"""The planner's process: answers one request after another, until the service is gone or ends it.
+"""The planner's process. It answers one request after another until the service ends it or is gone.
 
-Started as `python -m muster.adapters.solver.child FD PARENT PLACE`: the socket to the service, the service's
-process id, and the function that decides, as "module:function". It is a program of its own and no fork: the
-service has threads (gRPC's among them), which do not survive a fork.
+The service starts `python -m muster.adapters.solver.child FD PARENT PLACE`: the socket to the service, the
+service's process id, and the function that decides, as "module:function". It is a new program and not a fork,
+because the service's threads (such as gRPC's) do not survive a fork.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ _DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
 _LATE_S = 2.0
-"""Seconds after which the process ends itself, if the service should have ended it and has not."""
+"""Seconds past the limit after which the process ends itself, if the service has not ended it."""
 
 _LOADED_LATE = ("numpy.ma",)
-"""Modules that others import when they are first needed: the first refused gang would wait for them."""
+"""Modules that libraries import late. They are loaded at the start, because the first refused gang would wait
+for them."""
 
 _MANY = 1000
-"""After this many changed nodes, long-lived objects are frozen again for the garbage collector."""
+"""Number of changed nodes after which long-lived objects are frozen again for the garbage collector."""
 
 _MOST_GROWTH_MIB = 512
-"""Growth over many decisions after which the process ends and another one takes its place."""
+"""Growth over many decisions after which the process ends, and a new process takes its place."""
 
 _TRIM_MIB = 64
-"""Growth in one decision after which free memory is given back to the system."""
+"""Growth in one decision after which free memory is returned to the system."""
 
 
 Place = Callable[[Snapshot, Any, Limits], Decision | Alternatives]
@@ -63,7 +64,7 @@ def main(fd: int, parent: int, place: str) -> None:
 
 
 def serve(channel: socket.socket, place: Place) -> None:
-    """Answer each `Ask` on the socket; return when the service has closed it."""
+    """Answer each `Ask` on the socket. Return once the service has closed the socket."""
     replica, settled = Replica(), 0
     wire.send(channel, wire.encode(Ready()))
     while True:
@@ -92,15 +93,15 @@ def serve(channel: socket.socket, place: Place) -> None:
         except (BrokenPipeError, ConnectionError):
             return
         if ends:
-            return  # the service starts another one, with nothing left over
-        if renewed > _MANY:  # they live as long as this process: no collection has to look at them again
+            return  # the service starts a new process
+        if renewed > _MANY:  # long-lived objects, which no collection needs to read
             gc.collect()
             gc.freeze()
             settled = data_bytes()
 
 
 _OUT_OF_MEMORY = wire.encode(OutOfMemory())
-"""Made beforehand: there may be no memory to make it."""
+"""Encoded in advance, because there may be no memory to encode it later."""
 
 
 def _answer(snapshot: Snapshot, ask: Ask, place: Place) -> Answer | Failed:
@@ -122,7 +123,7 @@ def _seconds_left(until: float, processor_until: float) -> Callable[[], float]:
 
 
 def data_bytes() -> int:
-    """Return this process's private writable memory, as RLIMIT_DATA counts it; 0 if it is unknown."""
+    """Return the private writable memory of this process, as RLIMIT_DATA counts it; 0 if it is unknown."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[5]) * resource.getpagesize()
@@ -131,7 +132,7 @@ def data_bytes() -> int:
 
 
 def _limit(baseline: int, ask: Ask) -> None:
-    """Bound the memory and the time of what follows. The timer ends this process where the service can't."""
+    """Bound the memory and the time of the decision. The timer ends this process if the service can't."""
     if baseline:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         limit = baseline + ask.memory_bytes
@@ -148,7 +149,7 @@ def _unlimit() -> None:
 
 
 def _trim() -> None:
-    """Give free memory back to the system: it would count in the baseline of the next decision."""
+    """Return free memory to the system, because it would count in the baseline of the next decision."""
     gc.collect()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
@@ -156,7 +157,7 @@ def _trim() -> None:
 
 
 def _settle_in(parent: int) -> None:
-    """Let the service alone end this process, and let it not outlive the service."""
+    """Ignore signals from a terminal, and end together with the service."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

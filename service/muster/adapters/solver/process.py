@@ -1,9 +1,9 @@
-"""The service's end of the planner's process: starts it, asks it, ends it when a limit is reached.
+"""The service's side of the planner's process: start it, ask it, and end it at a limit.
 
 Where no process can be started, the service decides itself (`Inside`).
 
-All of this blocks, and belongs on one thread of its own, which lives as long as the service: the kernel ends
-the process together with the thread that started it. `close` alone may be called from elsewhere.
+All methods but `close` block. They must run on one thread that lives as long as the service: when the thread
+that started the process ends, the kernel ends the process. Any thread may call `close`.
 """
 
 from __future__ import annotations
@@ -38,32 +38,33 @@ from muster.placement.limits import MOST_ROLES, Limits, Stretch, Timings
 PLACE = "muster.placement.place:place"
 
 MARGIN_S = 0.3
-"""Seconds past the time limit before the process is ended: the planner keeps the limit itself, and may have
-a plan by then."""
+"""Seconds between the time limit and the end of the process. The planner itself stops at the limit, and may
+return a plan in these seconds."""
 
 EXIT_S = 1.0
-"""How long a process that has closed its socket may take to exit: its status says what it died of."""
+"""Seconds in which a process that has closed its socket must exit. Its exit status says why it ended."""
 
 WATCH_S = 0.1
-"""So often the memory of the process is looked at while it decides."""
+"""Seconds between two readings of the process's memory while it decides."""
 
 SHORT_S = 1.0
-"""The least time for a decision while other gangs wait. The decision may itself have waited for a process."""
+"""The shortest time for a decision while other gangs wait. The decision may itself have waited for a process.
+"""
 
 LONG_S = 0.5
-"""After so long a decision may have to be ended: the next process begins to load meanwhile."""
+"""Seconds after which the next process begins to load, because the decision may have to be ended."""
 
 START_S = 60.0
-"""How long a process may take to load the planner."""
+"""Seconds in which a process must load the planner."""
 
 TRY_AGAIN_S = 60.0
-"""How long it is decided inside before a process is tried again."""
+"""Seconds of decisions inside the service before a process is tried again."""
 
 log = structlog.get_logger(__name__)
 
 
 class CantStart(Exception):
-    """No process for the planner can be started here."""
+    """No process for the planner can be started on this machine."""
 
 
 class Defect(Exception):
@@ -76,10 +77,13 @@ class Closed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`deterministic_time` and `most_roles` as in `placement.limits.Limits`; `memory_mib` is what
-    one decision may use beyond what the process holds before it. `niceness`: of the process, as nice(2).
-    `slice_s`: seconds of processor time for one decision, which a busy machine does not shorten. `spare`:
-    whether another process waits for the end of one that decides for long."""
+    """The bounds of one decision, and of its process.
+
+    `deterministic_time` and `most_roles` are those of `placement.limits.Limits`. `memory_mib`: memory that a
+    decision may use, on top of the process's memory before it. `niceness` of the process, as in nice(2).
+    `slice_s`: seconds of processor time, which a busy machine does not shorten. `spare`: whether a second
+    process waits while the first one decides for long.
+    """
 
     deterministic_time: float = 0.5
     memory_mib: int = 1024
@@ -90,7 +94,7 @@ class Bounds:
 
 
 class _Child:
-    """One process, from its start to its end."""
+    """One process of the planner, from its start to its end."""
 
     def __init__(self, place: str, niceness: int) -> None:
         ours, theirs = socket.socketpair()
@@ -118,24 +122,24 @@ class _Child:
         return self._process.pid
 
     def kill(self) -> None:
-        """End it now. Any thread may call this."""
+        """End the process now. Any thread may call this."""
         self._process.kill()
 
     def is_over(self) -> bool:
-        """Whether it has closed its end of the socket, while nothing was asked of it."""
+        """Return whether the process has closed its end of the socket while no question was open."""
         return bool(select.select([self.channel], [], [], 0)[0])
 
     def answers(self, within_s: float) -> bool:
-        """Whether an answer, or its end, comes within this time. Where not, it is noted how much memory it
-        holds. (The kernel's own note, `ru_maxrss`, counts what the service held when it started it.)"""
+        """Return whether an answer comes, or the process ends, within this time. If not, note the memory that
+        it holds. (The kernel's ru_maxrss would include the service's memory at the start of the process.)"""
         if select.select([self.channel], [], [], within_s)[0]:
             return True
         self.resident_most = max(self.resident_most, self.resident())
         return False
 
     def reap(self, grace_s: float = 0.0) -> int:
-        """End it, if it has not ended by itself after `grace_s`, and wait until it is gone: its exit status,
-        negative for a signal."""
+        """End the process if it has not ended by itself after `grace_s`, and wait until it is gone. Return
+        its exit status, which is negative for a signal."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_s)
         self.kill()
@@ -143,7 +147,7 @@ class _Child:
         return self._process.wait()
 
     def resident(self) -> int:
-        """Return the bytes that it holds now; 0 if the system does not tell."""
+        """Return the bytes of memory that the process holds now; 0 if the system does not say."""
         try:
             with open(f"/proc/{self.pid}/statm", "rb") as file:
                 return int(file.read().split()[1]) * resource.getpagesize()
@@ -152,7 +156,8 @@ class _Child:
 
 
 class PlannerProcess:
-    """Decides in a process of its own. `place` is the function that decides there, as "module:function"."""
+    """Decides in a process of its own. `place` names the function that the process calls, as
+    "module:function"."""
 
     def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
         self._bounds = bounds
@@ -161,34 +166,34 @@ class PlannerProcess:
         self._spare: _Child | None = None
         self._wants_spare = False
         self.started = 0
-        """How many processes have been started."""
+        """Number of processes that were started."""
         self.waited_s = 0.0
-        """How long the last decision waited for a process, in seconds."""
+        """Seconds for which the last decision waited for a process."""
         self.processor_s: float | None = None
         """Processor time of the last decision, in seconds; None if its process did not say."""
         self.stretches: Mapping[str, Stretch] = {}
-        """What the last decision's time was spent on, by the monotonic clock; {} if its process did not say.
-        """
+        """Phase of the planner → its time in the last decision, by the monotonic clock; {} if the process did
+        not say."""
         self._lock = threading.Lock()
         self._closed = self._interrupted = False
 
     @property
     def pid(self) -> int | None:
-        """The process that runs now; None before the first and after the last."""
+        """Return the id of the running process; None if no process runs."""
         child = self._child
         return None if child is None else child.pid
 
     def load(self) -> None:
-        """Start the process, and return when it has loaded the planner.
+        """Start the process, and return once it has loaded the planner.
 
         Raises:
-            CantStart: it did not come so far.
+            CantStart: the process did not load the planner.
             Closed: `close` was called.
         """
         self._ready()
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
-        """Decide, as `answer` does."""
+        """Decide about one gang, as `answer` does."""
         decision = self.answer(solve, seconds_left)
         assert not isinstance(decision, Alternatives), "that answers another question"
         return decision
@@ -196,17 +201,17 @@ class PlannerProcess:
     def answer(
         self, solve: Solve | AskAlternatives, seconds_left: Callable[[], float]
     ) -> Decision | Alternatives:
-        """Answer with what `place` returns. Where the process reaches a limit it is ended, and the next one
-        started at once. The time limit counts from when there is a process that has loaded the planner.
+        """Return the result of `place`. At a limit, the process is ended and the next process is started at
+        once. The time limit begins once a process has loaded the planner.
 
         Raises:
-            CantStart: there is no process, and none can be started.
+            CantStart: no process runs, and none can be started.
             Defect: the planner failed, or its process died for no known reason.
             Closed: `close` was called.
         """
         try:
             return self._decide(solve, seconds_left())
-        except (OSError, ValueError) as end:  # the socket was closed under it
+        except (OSError, ValueError) as end:  # another thread closed the socket
             if self._closed:
                 raise Closed from end
             raise
@@ -263,11 +268,11 @@ class PlannerProcess:
         raise Defect(f"the planner's process answered {reply!r}")
 
     def interrupt(self) -> None:
-        """End the decision in progress, once it has had `SHORT_S`. Any thread may call this."""
+        """End the decision in progress, but not before `SHORT_S`. Any thread may call this."""
         self._interrupted = True
 
     def close(self) -> None:
-        """End the process; a decision in progress raises Closed."""
+        """End the process. A decision in progress raises Closed."""
         with self._lock:
             self._closed = True
             children = [child for child in (self._child, self._spare) if child is not None]
@@ -312,7 +317,7 @@ class PlannerProcess:
             raise CantStart(f"the planner's process can't be started: {problem}") from problem
 
     def _end(self, grace_s: float = 0.0) -> int:
-        """End the process, if there is one; returns its exit status."""
+        """End the process, if it runs, and return its exit status."""
         with self._lock:
             child, self._child = self._child, None
         return child.reap(grace_s) if child is not None else 0
@@ -322,14 +327,14 @@ class PlannerProcess:
         ended = self._end(grace_s)
         gang = str(solve.request.gang)
         log.warning("the planner's process is replaced", why=why, gang=gang, status=ended)
-        with contextlib.suppress(CantStart, Closed):  # the next decision meets it again, and says so
+        with contextlib.suppress(CantStart, Closed):  # the next decision reports the same error
             self._start()
         self._wants_spare = True
         return ended
 
     def _prepare_spare(self) -> None:
-        """Start one more process, if a decision has taken long: it may have to be ended, and others after it.
-        Not while the first one starts, which gangs wait for."""
+        """Start a second process if a decision takes long, because the decision may have to be ended. No
+        second process is started while the first loads, because gangs wait for the first."""
         with self._lock, contextlib.suppress(CantStart):
             is_due = self._wants_spare and self._bounds.spare and self._spare is None
             if is_due and not self._closed:
@@ -355,7 +360,7 @@ class PlannerProcess:
 
 
 class Inside:
-    """Decides on the thread that calls it: bounded in time alone, by the planner."""
+    """Decides on the caller's thread. Only time is bounded, by the planner itself."""
 
     def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
         self._bounds = bounds
@@ -365,7 +370,7 @@ class Inside:
         self.stretches: Mapping[str, Stretch] = {}
 
     def load(self) -> None:
-        """Half a second of imports."""
+        """Import the planner, which takes half a second."""
         pkgutil.resolve_name(self._name)
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
@@ -387,16 +392,16 @@ class Inside:
         return decision
 
     def interrupt(self) -> None:
-        """Tell the decision in progress that its time is up."""
+        """Tell the planner that the time of its decision is over."""
         self._interrupted = True
 
     def close(self) -> None:
-        """Tell the decision in progress, and each later one, that its time is up."""
+        """Tell the planner that the time of this decision, and of each later decision, is over."""
         self._closed = True
 
 
 class Outside(PlannerProcess):
-    """Decides in a planner process, or inside the service while no process can be started."""
+    """Decides in a process of the planner, or inside the service while no process can be started."""
 
     def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
         super().__init__(bounds, place)
@@ -404,7 +409,7 @@ class Outside(PlannerProcess):
         self._inside_until = 0.0
 
     def load(self) -> None:
-        """Start the process and wait until it is ready; load the planner here where that fails."""
+        """Start the process and wait until it is ready. If that fails, load the planner in the service."""
         try:
             super().load()
         except CantStart as problem:
@@ -424,12 +429,12 @@ class Outside(PlannerProcess):
         return decision
 
     def interrupt(self) -> None:
-        """End the decision in progress; the process is replaced."""
+        """End the decision in progress, and replace the process."""
         self._inside.interrupt()
         super().interrupt()
 
     def close(self) -> None:
-        """End the process, and tell a decision inside that its time is up."""
+        """End the process, and a decision inside the service."""
         self._inside.close()
         super().close()
 

@@ -1,8 +1,8 @@
-"""The cluster as the planner's process knows it: kept up to date by what changed since the last request.
+"""The planner's copy of the cluster. Each request brings the changes since the last request.
 
-Snapshots share the states of nodes that did not change. So comparing two of them by identity finds the rest,
-at some nanoseconds a node. The process rebuilds a snapshot from its own states: what did not change is the
-same object there too, which the planner's columns rely on.
+Two snapshots share the states of unchanged nodes. So a comparison by identity finds the changed nodes, in
+some nanoseconds for each node. The process builds each snapshot from its own states. An unchanged state is
+the same object as before, as the planner's columns require.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
 
 CHUNK = 64
-"""How many states are compared at once."""
+"""Number of states that are compared together."""
 
 
 MOST_LINKS = 1 << 20
-"""Links of all topologies that are sent once and shared by nodes. Clusters have a few topologies. More
-come with their nodes, as where a node publishes another one all the time."""
+"""Largest number of links in the topologies that are sent once and shared by nodes. A cluster has few
+topologies. Above this number, for example if a node publishes new topologies all the time, a topology is sent
+with its node."""
 
 _ELSEWHERE = GpuTopology(())
-"""Stands in a Node on the wire whose topology is sent by its number."""
+"""Stands for the topology in a Node on the wire if the topology is sent by its number."""
 
 
 AMOUNTS = tuple(field.name for field in fields(NodeState) if field.name != "node")
-"""The fields of a NodeState besides its Node, in order."""
+"""The fields of a NodeState, without its Node, in order."""
 _amounts_of: Callable[[NodeState], tuple[Any, ...]] = attrgetter(*AMOUNTS)
 
 
 class Changed(NamedTuple):
-    """One node as it is now. `node` is None if the replica has its Node already. `topology` is the number
-    of the Node's topology among those sent, -1 where the Node carries it. `amounts` are the values of
-    AMOUNTS."""
+    """The present state of one node. `node` is None if the replica has its Node already. `topology` is the
+    number of the Node's topology among the sent topologies; -1 if the Node contains it. `amounts` are the
+    values of AMOUNTS."""
 
     name: str
     node: Node | None
@@ -53,8 +54,8 @@ Facts = tuple[tuple[Level, ...], tuple[TypicalRequest, ...], Naming]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What a replica needs to hold the next snapshot. `names`: all nodes in order, None if they are the same
-    as before. `facts`: all else that the snapshot says, None if it has not changed."""
+    """The update from one snapshot to the next. `names`: all nodes in order; None if they are unchanged.
+    `facts`: the facts of the snapshot other than nodes; None if they are unchanged."""
 
     changed: tuple[Changed, ...]
     topologies: tuple[GpuTopology, ...] = ()
@@ -63,12 +64,12 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the snapshot is the previous one."""
+        """Return whether the snapshot is the previous snapshot."""
         return not self.changed and self.names is None and self.facts is None
 
 
 class Sent:
-    """The state that one process has been sent, on the service's side."""
+    """The service's record of the state that one process has."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -76,7 +77,7 @@ class Sent:
         self._facts: Facts | None = None
         self._topologies: dict[GpuTopology, int] = {}
         self._links = 0
-        """Of these topologies."""
+        """Number of links of these topologies."""
 
     def difference(self, snapshot: Snapshot) -> Difference:
         """Return the update that the process needs for this snapshot. From now on the snapshot counts as
@@ -151,7 +152,8 @@ def _facts(snapshot: Snapshot) -> Facts:
 
 
 def _differ(before: Sequence[NodeState], now: Sequence[NodeState]) -> list[int]:
-    """Return positions of unequal states. Lists compare by identity first: only unequal chunks cost time."""
+    """Return the positions of unequal states. Lists compare by identity first, so only unequal chunks cost
+    time."""
     positions: list[int] = []
     for start in range(0, len(now), CHUNK):
         old, new = before[start : start + CHUNK], now[start : start + CHUNK]

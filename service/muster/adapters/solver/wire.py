@@ -1,7 +1,7 @@
 """The messages between the service and the planner's process: pickles in frames, on one stream socket.
 
-Both ends are the same program, so pickle is safe here. Dataclasses with slots pickle slowly by default: some
-microseconds each, in Python. So each class of the domain is reduced to its constructor and its fields.
+Both ends are the same program, so pickle is safe here. By default Python pickles dataclasses with slots
+slowly, in some microseconds each. So each class of the domain is reduced to its constructor and its fields.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class Ready:
 class Ask:
     """Decide about one gang, or find its alternatives.
 
-    `until`: when its wall clock is spent, on the monotonic clock, which is the same in all processes.
-    `memory_bytes`: how much more memory the process may use meanwhile. `slice_s`: when its processor time is
-    spent, from the beginning of the decision.
+    `until`: when its wall clock ends, by the monotonic clock, which all processes share. `memory_bytes`:
+    additional memory that the process may use. `slice_s`: processor time of the decision, in seconds.
     """
 
     difference: Difference
@@ -55,9 +54,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was decided. `processor_s`: seconds of processor time that it took. `stretches`: what the time was
-    spent on, on the monotonic clock. `ends`: the process ends now, because it has grown too much over many
-    decisions."""
+    """The decision. `processor_s`: its processor time in seconds. `stretches`: phase of the planner → its
+    time, by the monotonic clock. `ends`: the process ends now, because its memory has grown too much over
+    many decisions."""
 
     decision: Decision | Alternatives
     processor_s: float
@@ -67,7 +66,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The planner has a defect. `error` is its type and its text."""
+    """The planner failed because of a defect. `error` is the type and text of the exception."""
 
     error: str
     trace: str
@@ -79,7 +78,7 @@ class OutOfMemory:
 
 
 class _Reducers(dict[type, Callable[[Any], Any]]):
-    """How values of a type are taken apart. Dataclasses of the domain are entered as they come."""
+    """Type → function that reduces a value for pickle. Dataclasses of the domain are added at first use."""
 
     def __missing__(self, kind: type) -> Callable[[Any], Any]:
         if not (dataclasses.is_dataclass(kind) and kind.__module__.startswith(_DOMAIN)):
@@ -101,15 +100,15 @@ def encode(message: object) -> bytes:
 
 
 def decode(body: bytes | bytearray) -> Any:
-    """Return the message that `encode` was given."""
+    """Return the message from its bytes."""
     return pickle.loads(body)
 
 
 def send(channel: socket.socket, body: bytes, until: float | None = None) -> None:
-    """Send one frame. `until` is a time of the monotonic clock, None waits for ever.
+    """Send one frame. `until` is a time of the monotonic clock; None waits for ever.
 
     Raises:
-        TimeoutError: the other end did not take it by then.
+        TimeoutError: the other end did not take the frame by then.
         OSError: the other end is gone.
     """
     for part in (_LENGTH.pack(len(body)), body):
@@ -118,10 +117,10 @@ def send(channel: socket.socket, body: bytes, until: float | None = None) -> Non
 
 
 def receive(channel: socket.socket, until: float | None = None) -> bytearray:
-    """Wait for one frame. `until` is a time of the monotonic clock, None waits for ever.
+    """Wait for one frame. `until` is a time of the monotonic clock; None waits for ever.
 
     Raises:
-        TimeoutError: it did not come by then.
+        TimeoutError: no complete frame came by then.
         EOFError, OSError: the other end is gone.
     """
     return _exactly(channel, _LENGTH.unpack(_exactly(channel, _LENGTH.size, until))[0], until)
@@ -140,12 +139,12 @@ def _exactly(channel: socket.socket, size: int, until: float | None) -> bytearra
 
 
 def _timeout(until: float | None) -> float | None:
-    """Seconds until then; a timeout of 0 would mean something else to a socket."""
+    """Return the seconds until this time, and never 0, because 0 means a non-blocking socket."""
     return None if until is None else max(0.001, until - time.monotonic())
 
 
 def _reducer(kind: Any) -> Callable[[Any], Reduced]:
-    """Return how values of a dataclass are taken apart."""
+    """Return the function that reduces values of a dataclass."""
     arguments = [field for field in dataclasses.fields(kind) if field.init]
     names = [field.name for field in arguments]
     if any(field.kw_only for field in arguments):

@@ -1,4 +1,4 @@
 """Muster's own telemetry: logs, traces, metrics.
 
-Each module of this folder stands alone; none of them decides anything.
+The modules are independent of each other, and decide nothing.
 """

@@ -1,4 +1,4 @@
-"""One trace for each gang and attempt: what the gang waited for, from its first member to its last Binding.
+"""Make one trace for each attempt of a gang. It shows each wait from the first member to the last Binding.
 
 The root span is "gang". The spans of the service are made when the attempt ends, so that none is exported
 without its root if the service dies. The shim's spans are children of the root too: the verdict carries its
@@ -39,17 +39,17 @@ _ENDS = {
 _BEGINS = {"collecting": "collecting", "planning": "queued", "withdrawn": "paused"}
 """Phase → the part with which an attempt begins there."""
 MOST_TRACES = 16
-"""Of one gang, that are known: the last ones."""
+"""Largest number of traces of one gang that are kept: the last traces."""
 _VERDICT = "verdict"
 _PARTS = {**_BEGINS, "planned": _VERDICT, "permitted": "seen bound"}
-"""Phase → the part that the service sees of it. The shim shows the others."""
+"""Phase → the part of the attempt that the service sees. The shim shows the other parts."""
 _MOST_EVENTS = 16
-"""Of one part."""
+"""Largest number of events of one part."""
 _COLLECTING = "collecting"
 _JOINED_MS = {"queued": "muster.queued_ms", "paused": "muster.paused_ms"}
-"""Attributes of a `collecting` that goes on: for how long the gang was in other parts meanwhile."""
+"""Part → attribute of a joined `collecting` part: how long the gang was in this other part in between."""
 _MOST_STAGES = 4
-"""Most stages of one decision that get a span. The ones that took longest are kept."""
+"""Largest number of stages of one decision with a span. The longest stages are kept."""
 _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify": "verify"}
 """Phase of the planner → its span."""
 
@@ -58,7 +58,7 @@ _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify":
 class KnownTrace:
     """The trace of one attempt. `began`: seconds since the Unix epoch. `outcome`: "" before its end.
 
-    Not `exported`: no collector gets it, so only logs and pods have the id.
+    If it is not `exported`, no collector gets the trace, and only logs and pods have the id.
     """
 
     id: str
@@ -69,7 +69,7 @@ class KnownTrace:
 
 @dataclass(slots=True)
 class _Part:
-    """One span of the service: seconds of the inputs' clock."""
+    """One span of the service. Times are seconds of the inputs' clock."""
 
     name: str
     began: float
@@ -79,7 +79,7 @@ class _Part:
     events: list[tuple[str, float]] = field(default_factory=list)
 
     def note(self, event: str, time_s: float) -> None:
-        """Add an event, unless there are many: a gang may wait for hours."""
+        """Add an event, up to `_MOST_EVENTS`, because a gang may wait for hours."""
         if len(self.events) < _MOST_EVENTS:
             self.events.append((event, time_s))
 
@@ -104,11 +104,11 @@ class _Attempt:
         return int(time_s * 1e9) + self.offset_ns
 
     def enter(self, name: str, now: float) -> None:
-        """End the part of now, and begin another unless it goes on.
+        """End the present part and begin another, unless the present part continues.
 
-        Pods that come and go move a gang to and fro, perhaps for hours. So a gang that collects again has one
-        `collecting` for all of that. It says for how much of it the gang was queued or paused. So a gang
-        waits for its decision in two parts at most.
+        Pods that come and go may move a gang between phases for hours. So all parts before a second
+        `collecting` become one `collecting` part. Its attributes say how long the gang was queued or paused
+        in between. So a gang waits for its decision in at most two parts.
         """
         if self.part is not None and self.part.name == name:
             return
@@ -141,13 +141,13 @@ class _Attempt:
 
 
 class Attempts:
-    """All attempts that are open. Everything is called in the loop's thread."""
+    """All open attempts. Only the event loop's thread calls the methods."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
         self._open: dict[str, _Attempt] = {}
         self._last: dict[str, SpanContext] = {}
-        """Gang that waits → its attempt before."""
+        """Waiting gang → its previous attempt."""
         self._traces: dict[str, deque[KnownTrace]] = {}
         """Gang → its last traces, oldest first."""
 
@@ -155,11 +155,11 @@ class Attempts:
         return len(self._open) + len(self._last)
 
     def traces(self, gang: str) -> list[KnownTrace]:
-        """Return the gang's last traces, the newest first, also after their end."""
+        """Return the gang's last traces, ended ones too, the newest first."""
         return list(self._traces.get(gang, ()))[::-1]
 
     def trace_id(self, gang: str) -> str:
-        """Return the id of the gang's trace, "" if it has none."""
+        """Return the id of the gang's trace; "" if it has no trace."""
         attempt = self._open.get(gang)
         return attempt.trace_id if attempt is not None else ""
 
@@ -190,7 +190,7 @@ class Attempts:
             attempt.enter(_PARTS.get(move.phase, ""), move.moved_at)
 
     def note_answer(self, gang: str) -> None:
-        """Take in the shim's first call about the gang: it has the verdict."""
+        """Take in the shim's first call about the gang, which shows that the shim has the verdict."""
         attempt = self._open.get(gang)
         if attempt is not None and attempt.part is not None and attempt.part.name == _VERDICT:
             attempt.leave(time.monotonic())
@@ -209,13 +209,13 @@ class Attempts:
         stretches: Mapping[str, Stretch],
         passed_on: bool,
     ) -> None:
-        """Take in a decision that was made just now; None if the planner failed."""
+        """Take in a decision that was just made; None if the planner failed."""
         attempt, now = self._open.get(solve.gang), time.monotonic()
         if attempt is None or attempt.root is None:
             return
         attempt.root.set_attributes(_attributes_of(solve))
         if attempt.part is not None and attempt.part.name == _VERDICT:
-            attempt.parts.pop()  # that decision was not the last: the gang went on waiting
+            attempt.parts.pop()  # after that decision the gang continued to wait
             attempt.part = attempt.parts.pop()
         if attempt.part is None or attempt.part.name != "queued":
             return  # it is not planned any more
@@ -284,7 +284,7 @@ class Attempts:
 
 
 def _attributes_of(solve: Solve) -> Attributes:
-    """Return the planner's question, as attributes."""
+    """Return attributes about the planner's question."""
     request = solve.request
     return {
         "muster.generation": solve.generation,
@@ -296,10 +296,9 @@ def _attributes_of(solve: Solve) -> Attributes:
 
 
 def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list[_Part]:
-    """Return the stages of a decision: at most four, whatever methods were asked.
+    """Return the longest stages of a decision, at most four.
 
-    Of several exact methods that decided levels, the one that took longest has a span. The attributes name
-    all of them.
+    If several exact methods decided levels, only the slowest has a span. The attributes name all of them.
     """
     stages = {_STAGES[name]: stretch for name, stretch in stretches.items() if name in _STAGES}
     methods = {name: stretch for name, stretch in stretches.items() if name not in PHASES}
@@ -315,7 +314,7 @@ def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list
 
 
 def describe(decision: Decision | None) -> Attributes:
-    """Return a decision, as attributes."""
+    """Return attributes about a decision."""
     if decision is None:
         return {"muster.outcome": "failed"}
     if not isinstance(decision, Placed):

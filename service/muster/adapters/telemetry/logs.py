@@ -1,4 +1,4 @@
-"""structlog, set up once: JSON for machines, colours for a terminal; the standard loggers join in."""
+"""Set up structlog: JSON for machines, colours for a terminal. Standard loggers use it too."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import structlog
 from muster.domain.printable import printable
 
 MAX_CHARACTERS = 2000
-"""Of one text in a log line."""
+"""Largest number of characters of one text in a log line."""
 MAX_ITEMS = 32
-"""Of one list in a log line."""
+"""Largest number of items of one list in a log line."""
 
 
 def escape(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escape what users wrote into the texts of a log line, and cut what is long; a structlog processor."""
+    """Escape texts of users in a log line, and cut long texts. This is a structlog processor."""
     for key, value in line.items():
         line[key] = _escape(value)
     return line
@@ -35,7 +35,8 @@ def _escape(value: Any) -> Any:
 
 
 def configure(level: str, style: str) -> None:
-    """`level`: debug, info, warning or error. `style`: json, console, or auto (console on a terminal)."""
+    """Set up logging. `level`: debug, info, warning or error. `style`: json, console, or auto (console on a
+    terminal)."""
     as_json = style == "json" or (style == "auto" and not sys.stderr.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Any] = [
@@ -44,7 +45,7 @@ def configure(level: str, style: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         escape,
     ]
-    # without the frames' locals: to render a snapshot's takes longer than the shim waits for its answer
+    # Without the frames' locals, because rendering a snapshot takes longer than the shim's deadline.
     tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
     render: list[Any] = (
         [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]

@@ -1,4 +1,5 @@
-"""Prometheus metrics, in a registry of their own so that several services (and tests) live in one process."""
+"""Prometheus metrics. They have their own registry, so that several services (and tests) can run in one
+process."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from muster.gangs.record.phases import Phase
 R = TypeVar("R")
 
 LASTING = (Phase.RUNNING, Phase.FINISHED)
-"""Phases in which a gang waits for nothing. Their length says nothing about the scheduler."""
+"""Phases in which a gang waits for nothing, so that their length says nothing about the scheduler."""
 _MILLISECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _UP_TO_HOURS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 14400.0)
@@ -24,7 +25,8 @@ _UP_TO_HOURS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 14
 
 @dataclass(frozen=True, slots=True)
 class ReadAtScrape(Generic[R]):
-    """A gauge. `values` takes it out of what was read: (values of its labels, or of the only one, value)."""
+    """A gauge. `values` computes its values from the object that was read, as (values of its labels, value).
+    For one label, the value alone stands for the tuple."""
 
     name: str
     text: str
@@ -39,7 +41,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.before_scrape: Callable[[], Awaitable[None]] = _nothing
-        """Reads slow figures before the event loop is held for a scrape."""
+        """Reads slow figures in parts, before a scrape holds the event loop."""
         self._add_planner()
         self._add_gangs()
         self._add_shim()
@@ -128,7 +130,7 @@ class Metrics:
         gap: float | None,
         trace_id: str,
     ) -> None:
-        """Count a decision. `trace_id`: of the trace that shows it, "" for none."""
+        """Count a decision. `trace_id`: the trace that shows it; "" for none."""
         self.decision_seconds.labels(outcome).observe(took_s, _exemplar(trace_id))
         for cause in set(causes):
             self._cause(cause)
@@ -138,18 +140,18 @@ class Metrics:
             self._gap.observe(gap, _exemplar(trace_id))
 
     def verdict(self, outcome: str, *, delivered: bool) -> None:
-        """Count a verdict, and whether a session was there to take it."""
+        """Count a verdict, and whether a session took it."""
         if delivered:
             self._delivered(outcome)
         else:
             self._undelivered()
 
     def read_at_scrape(self, read: Callable[[], R], *gauges: ReadAtScrape[R]) -> None:
-        """Add gauges whose values come from one thing, which is read once at each scrape."""
+        """Add gauges whose values come from one object. The object is read once for each scrape."""
         self.registry.register(_AtScrape(read, gauges))
 
     def value(self, name: str, **labels: str) -> float:
-        """Return the value of one sample, 0 if there is none: for tests."""
+        """Return the value of one sample; 0 if there is none. Only tests use it."""
         return self.registry.get_sample_value(name, labels) or 0.0
 
     def text(self, accepted: str = "") -> tuple[bytes, str]:
@@ -195,7 +197,7 @@ class _AtScrape(Generic[R]):
 
 
 class Phases:
-    """Counts moves, and keeps since when each gang that waits is in its phase."""
+    """Counts moves, and remembers since when each waiting gang is in its phase."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -203,7 +205,7 @@ class Phases:
         """Gang → its phase and when it entered it, by the inputs' clock."""
 
     def note_move(self, move: Moved, trace_id: str) -> None:
-        """Take in a move. `trace_id`: of the trace that shows it, "" for none."""
+        """Take in a move. `trace_id`: the trace that shows it; "" for none."""
         if (before := self._since.pop(move.gang, None)) is not None:
             phase, since = before
             seconds = self._metrics.phase_seconds.labels(phase)
@@ -214,7 +216,7 @@ class Phases:
             self._metrics.withdrawn(move.why)
 
     def oldest(self, now: float) -> list[tuple[str, float]]:
-        """Return phase → seconds since the gang that is in it for longest entered it."""
+        """Return phase → the longest time in seconds that a gang has been in it."""
         longest: dict[str, float] = {}
         for phase, since in self._since.values():
             longest[phase] = max(longest.get(phase, 0.0), now - since)

@@ -1,7 +1,7 @@
-"""How much room the cluster has: free GPUs by domain, read when metrics are scraped.
+"""Measure the room of the cluster: free GPUs by domain, when metrics are scraped.
 
-Nodes that are not ready or closed to pods are left out. Taints are not looked at, because pods tolerate those
-of GPU nodes. Cpu and memory are not looked at either: the planner is the judge of a gang.
+Nodes that are not ready or closed to pods are left out. Taints are ignored, because pods tolerate the taints
+of GPU nodes. Cpu and memory are ignored too: the planner decides whether a gang fits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from muster.placement.gpus.damage import ONE_GPU, unusable
 
 CLUSTER = "cluster"
 MOST_MODELS = 16
-"""Models that have a label value of their own: labels of nodes decide which there are."""
+"""Largest number of models with a label value of their own, because labels of nodes may name any models."""
 UNKNOWN = "unknown"
 
 Values = list[tuple[tuple[str, ...], float]]
@@ -43,7 +43,7 @@ class Figures:
 
 
 class Room:
-    """Counts free GPUs. Keeps the domains of the nodes, which seldom change, and the last figures."""
+    """Counts free GPUs. The domains of the nodes, which seldom change, and the last figures are kept."""
 
     def __init__(self, model_label: str) -> None:
         self._model_label = model_label
@@ -68,7 +68,7 @@ class Room:
         return self._domains
 
     def _learn(self, snapshot: Snapshot) -> None:
-        """Note in which domains the nodes lie, unless that is known."""
+        """Note the domains of the nodes, unless they are known."""
         nodes = {name: state.node for name, state in snapshot.nodes.items()}
         levels = (snapshot.levels, snapshot.naming)
         if nodes == self._nodes and levels == self._levels:
@@ -118,7 +118,7 @@ class Room:
 
 
 def _size(gpus: int) -> str:
-    """Return the power of two at or below this number: the sizes stay few."""
+    """Return the largest power of two up to this number, so that there are few sizes."""
     return str(1 << (gpus.bit_length() - 1))
 
 
@@ -126,15 +126,16 @@ def _size(gpus: int) -> str:
 
 OTHERS = "others"
 MOST_CHARACTERS = 63
-"""Of a value, as of any label value in Kubernetes."""
+"""Largest number of characters of a value, as of label values in Kubernetes."""
 RENEWAL_S = 900.0
 
 
 class LabelValues:
-    """The values of one label that have time series of their own. All others are counted as OTHERS.
+    """The values of one label that have time series of their own. All other values are counted as OTHERS.
 
-    Prometheus keeps each series that it has seen. So at most `most` values have one, and after as many came,
-    one more may come every RENEWAL_S. A value keeps its place until a larger one takes it.
+    Prometheus keeps each series that it has seen. So at most `max_values` values have a series. Once this
+    many have come, one more value may come every RENEWAL_S. A value keeps its place until a larger value
+    takes it.
     """
 
     def __init__(self, max_values: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -143,7 +144,7 @@ class LabelValues:
         self._newcomers = Budget(max_values, 1 / RENEWAL_S, clock)
 
     def choose(self, counts: Mapping[str, int]) -> Set[str]:
-        """Return the values that have series of their own, given how much there is of each."""
+        """Return the values with series of their own. `counts` has the amount of each value."""
         countable = (pair for pair in counts.items() if pair[0] != OTHERS)
         for value, count in nsmallest(self._max_values, countable, key=lambda pair: (-pair[1], pair[0])):
             if value in self._values:
@@ -166,7 +167,8 @@ class LabelValues:
         return cut_counts
 
     def _has_place(self, count: int, counts: Mapping[str, int]) -> bool:
-        """Return whether a value with this count gets a place; the least of the others makes way."""
+        """Return whether a value with this count gets a series. The value with the smallest count loses its
+        series."""
         if len(self._values) < self._max_values:
             return True
         least = min(self._values, key=lambda value: (counts.get(value, 0), value))

@@ -1,4 +1,4 @@
-"""OpenTelemetry: where spans go, and the trace context of calls.
+"""Set up OpenTelemetry: the export of spans, and the trace context of calls.
 
 Spans are exported only if OTEL_EXPORTER_OTLP_ENDPOINT (or its …_TRACES_ variant) is set, and neither
 OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER=none forbids it. The exporter is imported only then. The SDK reads
@@ -32,15 +32,16 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 SAMPLER = "OTEL_TRACES_SAMPLER"
 SCOPE = InstrumentationScope("muster", "")
 CLOSE_DEADLINE_S = 3.0
-"""How long the end of the service waits for a collector to take the last spans."""
+"""Seconds for which the end of the service waits for a collector to take the last spans."""
 
 RATE, BURST = 20.0, 200.0
-"""Traces a second, and traces at once. One costs 0.3 ms of processor time, so 20 cost 0.6 % of a core."""
+"""Traces a second, and traces in one burst. A trace costs 0.3 ms of processor time, so 20 a second cost 0.6 %
+of a core."""
 RESERVE, PAUSE_S = 50.0, 1.0
-"""The last traces of `BURST`: a namespace gets one only if it had no trace for `PAUSE_S`. So a flood of gangs
-in one namespace leaves traces to the others."""
+"""Traces of `BURST` that are reserved: a namespace gets one of these only if it had no trace for `PAUSE_S`.
+So a flood of gangs in one namespace leaves traces to other namespaces."""
 NAMESPACE = "k8s.namespace.name"
-"""The attribute of a root by which namespaces are told apart."""
+"""The attribute of root spans with the namespace."""
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +49,7 @@ log = structlog.get_logger(__name__)
 class Tracing:
     """Makes spans. `exporter` is for tests; by default the environment decides.
 
-    `exports` is false if no collector gets the spans: then none needs to be made.
+    If `exports` is false, no collector gets the spans, so no span needs to be made.
     """
 
     def __init__(self, exporter: SpanExporter | None = None) -> None:
@@ -73,7 +74,7 @@ class Tracing:
         attributes: Mapping[str, Any],
         events: Sequence[tuple[str, int]] = (),
     ) -> trace.SpanContext:
-        """Hand over a span that has ended already, below a sampled one. Return its context.
+        """Pass on a span that has ended already, below a sampled span. Return its context.
 
         A span of the tracer could be changed by several threads until its end, which takes twice the time.
         """
@@ -97,32 +98,32 @@ class Tracing:
         return context
 
     def new_id(self) -> str:
-        """Return an id for a trace that is not exported, by which logs and annotations can be joined."""
+        """Return an id for a trace that is not exported, so that logs and annotations have a common id."""
         return trace.format_trace_id(self._ids.generate_trace_id())
 
     def flush(self) -> None:
-        """Send what waits, in the thread that calls it."""
+        """Send the waiting spans, in the caller's thread."""
         self._provider.force_flush()
 
     def close(self) -> None:
-        """Send what is left, for at most three seconds: a collector may be away."""
+        """Send the remaining spans. The collector may be away, so this takes at most three seconds."""
         last = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(CLOSE_DEADLINE_S)
 
 
 class AtMost(Sampler):
-    """Takes a root while there is room for it, at `RATE` over time and `BURST` at once.
+    """Samples root spans: at most `BURST` at once, and `RATE` a second over time.
 
-    Namespaces share the last `RESERVE` of this room. It says once that attempts stay without a
-    trace. Only the event loop may call it.
+    Namespaces share the last `RESERVE` of these. The first attempt without a trace is logged. Only the event
+    loop may call it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._budget, self._has_warned = Budget(BURST, RATE, clock), False
         self._latest: dict[object, float] = {}
-        """When a namespace had its last trace, for a pause at least."""
+        """Namespace → when it had its last trace, kept for at least one pause."""
 
     def should_sample(
         self,
@@ -152,15 +153,15 @@ class AtMost(Sampler):
         return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
 
     def get_description(self) -> str:
-        """Return its name for logs of the SDK."""
+        """Return the sampler's name for logs of the SDK."""
         return f"AtMost{{{RATE:g}/s}}"
 
 
 class ReportedOnce(SpanExporter):
-    """Reports once that spans are lost, and once that they are taken again.
+    """Logs once that spans are lost, and once that the collector takes spans again.
 
-    The SDK's own exporter logs a line for each batch and each retry. It sends on a thread of its own, and its
-    queue is bounded: a slow collector costs spans and never time.
+    The SDK's own exporter would log a line for each batch and each retry. It has its own thread and a bounded
+    queue, so a slow collector costs spans, but no time.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
@@ -181,7 +182,7 @@ class ReportedOnce(SpanExporter):
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Send what is left."""
+        """Send the remaining spans."""
         return self._exporter.force_flush(timeout_millis)
 
     def _note(self, result: SpanExportResult, why: str) -> SpanExportResult:
@@ -211,19 +212,19 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 
 def span_context(traceparent: str) -> trace.SpanContext:
-    """Return the context that a traceparent names; an invalid one for a malformed text."""
+    """Return the context of a traceparent; an invalid context for a malformed text."""
     context = _PROPAGATOR.extract({"traceparent": traceparent})
     return trace.get_current_span(context).get_span_context()
 
 
 def traceparent_of(context: trace.SpanContext) -> str:
-    """Return the context as W3C writes it."""
+    """Return the W3C traceparent of the context."""
     ids = f"{trace.format_trace_id(context.trace_id)}-{trace.format_span_id(context.span_id)}"
     return f"00-{ids}-{context.trace_flags:02x}"
 
 
 def ids_of_call(metadata: Iterable[tuple[str, Any]] | None) -> dict[str, str]:
-    """Return the trace of a call from its metadata, for log lines; {} if it has none."""
+    """Return the trace ids in a call's metadata, for log lines; {} without ids."""
     traceparent = next((str(value) for key, value in metadata or () if key == "traceparent"), "")
     context = span_context(traceparent) if traceparent else trace.INVALID_SPAN_CONTEXT
     return {"trace_id": trace.format_trace_id(context.trace_id)} if context.is_valid else {}
