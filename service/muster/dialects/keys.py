@@ -5,8 +5,8 @@ from __future__ import annotations
 ACK_TOPOLOGY = "topology"
 """Value of the label `ACK_NODE_MODE` of nodes whose GPUs are planned whole, by topology."""
 SHARED_GPUS = "aliyun.com/gpu-count"
-"""On nodes the extended resource that counts the GPUs which share their memory; on pods the label that says
-over how many GPUs the pod's memory is spread."""
+"""On nodes: the extended resource that counts GPUs with shared memory. On pods: the label with the number of
+GPUs over which the pod's memory is spread."""
 ACK_NAME = "gpu-topology"
 ACK_REPLICAS = "gpu-topology-replica"
 ACK_NODE_MODE = "ack.node.gpu.schedule"

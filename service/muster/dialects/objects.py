@@ -121,7 +121,7 @@ class LabelSelector(ApiObject, frozen=True):
 
 
 class PodAffinityTerm(ApiObject, frozen=True):
-    """Pods that a pod shall be near to, or far from, in a topology domain."""
+    """Pods that must share, or must not share, a topology domain with this pod."""
 
     topology_key: str = ""
     label_selector: LabelSelector | None = None
@@ -296,7 +296,7 @@ class CsiVolume(ApiObject, frozen=True):
 
 
 class VolumeSpec(ApiObject, frozen=True):
-    """The kinds of volumes that are attached to nodes. Others are mounted alone."""
+    """The kinds of volumes that are attached to nodes. Other volumes are only mounted."""
 
     csi: CsiVolume | None = None
     aws_elastic_block_store: Presence | None = None

@@ -35,7 +35,7 @@ MAX_CAUSES = 8
 MAX_UNKNOWN = 16
 """Largest number of unknown fields that are compared with the known fields."""
 NEARLY = 0.8
-"""Similarity of two names (`difflib`) from which on a name counts as misspelt."""
+"""Similarity of two names (`words.nearest`) from which on a name counts as misspelt."""
 _MAX_DIGITS = 9
 
 

@@ -105,7 +105,7 @@ class _Near:
             self._matching[domain] += times
 
     def urgency(self, member: MemberPlacement) -> int:
-        """Put a member that opens a domain first, then members that others need, then the others."""
+        """Return the sort key: −2 for a member that opens a domain, −1 for one that others need, else 0."""
         if member.role not in self._rule.roles:
             return -1 if member.role in self._rule.other_roles else 0
         opens = member.role in self._rule.other_roles and self._domain_of(member) not in self._open_later
@@ -146,7 +146,7 @@ class _Even:
             self._levels[before + times] += 1
 
     def urgency(self, member: MemberPlacement) -> int:
-        """Put members that do not count last, the others by the level to which they raise a domain."""
+        """Return the sort key: the number of matching pods in its domain; for others the largest key."""
         row = self._row[member.node]
         if member.role in self._rule.counted_roles:
             return self._count[int(self._domains[row])] if self._eligible[row] else 0

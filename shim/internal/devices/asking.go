@@ -114,7 +114,7 @@ type MatchingGPUs struct {
 	// Names are driver/name, or driver/pool/name if the driver has GPUs in several pools of the node. The list is nil if the
 	// pod may have all GPUs without taints, and empty if it may have no GPU.
 	Names []string
-	// Groups are the groups of these GPUs that hold fewer pods than their GPUs suffice for.
+	// Groups are the groups of these GPUs in which other devices run out before the GPUs do.
 	Groups []Group
 }
 

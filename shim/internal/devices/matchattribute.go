@@ -36,7 +36,7 @@ type matchAttributeClaim struct {
 	gpus      []resourceapi.DeviceRequest
 	watching  bool                         // a request of the pod watches devices, perhaps of the GPUs' driver
 	binding   bool                         // other devices must agree with the GPUs
-	shared    []*resourceapi.ResourceSlice // of no single node
+	shared    []*resourceapi.ResourceSlice // slices that belong to several nodes
 	allocated *structured.AllocatedState
 }
 

@@ -85,7 +85,7 @@ type question struct {
 	message      *musterv1.InTreeQuestion
 	epoch        uint64
 	claims       sets.Set[string] // names of the claims that its pods name
-	due          time.Time        // when it is answered first, or again without a new cause
+	due          time.Time        // time of the first answer, and later of the next routine renewal
 	notUntil     time.Time        // no renewal before this time
 	answered     bool
 	claimChanged bool   // a claim that its pods name has changed since its last inspection began

@@ -29,8 +29,8 @@ func (t *turns) take(q *question, reason workReason) {
 	t.questions[q], t.namespaces[q.message.Namespace] = t.now, t.now
 }
 
-// before returns whether the question comes before the other question. Renewals because of a claim that the pods name come
-// before other renewals. After every second renewal it is the other way round, so that neither kind can block the other.
+// before returns whether the question comes before the other question. The two kinds of renewals alternate, so that
+// neither kind can block the other: after an even number of renewals, those because of a claim that the pods name come first.
 func (t *turns) before(q *question, reason workReason, otherQuestion *question, otherReason workReason) bool {
 	if reason != otherReason {
 		order := [...]int{unanswered: 2, claimChanged: 0, otherChange: 1}

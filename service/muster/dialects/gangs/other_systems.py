@@ -181,7 +181,7 @@ PREFIXES = frozenset(key.rpartition("/")[0] for key in places() if "/" in key) -
 
 
 def claim(object_name: str, meta: Metadata) -> Reading:
-    """Return the gang that the pod `object_name` names in the words of other systems."""
+    """Return the gang that the pod `object_name` names by keys of other systems."""
     return agreed(
         meta.name, (_claim(object_name, meta, gang_keys) for gang_keys in READ if not gang_keys.fallback_only)
     )
@@ -210,8 +210,8 @@ def ack(object_name: str, meta: Metadata) -> Reading:
 
 
 def last(object_name: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
-    """Return the gang of a pod that nothing else names: one that is read, or one that is refused.
-    `with_gpus`: the pod asks for GPUs, or shares of some."""
+    """Return the gang of a pod that no other dialect names, read or refused. `with_gpus`: the pod requests
+    GPUs or shares of GPUs."""
     reading = agreed(
         meta.name, (_claim(object_name, meta, gang_keys) for gang_keys in READ if gang_keys.fallback_only)
     )
@@ -233,8 +233,8 @@ def last(object_name: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Re
 
 
 def _names_none(meta: Metadata, key: str, value: str, with_gpus: bool) -> bool:
-    """Return whether a key of another system names no gang this time: HiveD's annotation says more than a
-    group, and users have the word of KubeShare for groups of their own."""
+    """Return whether this value of another system's key names no gang. HiveD's annotation may have no group,
+    and users may have a key like KubeShare's for groups of their own."""
     if key == _HIVED:
         return "affinityGroup" not in value or bool(_NO_GROUP.search(value))
     other_keys = {*(meta.labels or {}), *(meta.annotations or {})} - {key}
@@ -267,7 +267,7 @@ _GANG_LIKE = re.compile(
 
 
 def unknown(meta: Metadata, known_keys: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for keys that look like those of another system for gangs. `known` are not told."""
+    """Yield a sentence for each key outside `known_keys` that looks like another system's key for gangs."""
     place_of = {
         **dict.fromkeys(meta.annotations or {}, ANNOTATION),
         **dict.fromkeys(meta.labels or {}, LABEL),

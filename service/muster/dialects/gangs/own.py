@@ -6,8 +6,8 @@ gpu.topology/scope: rack            preferred-scopes: nvlink-domain,node
 gpu.topology/segment-size: "16,4"   segment-scope: rack,nvlink-domain
 gpu.topology/max-per: rack=8,node=1
 
-They make a gang, or add to the gang that a pod names in another dialect, or to a gang of one. Any other key
-is an error (`misspelt`), because it would have no effect.
+These keys make a gang. They also add constraints to a gang of another dialect, or to a gang of one. Any other
+key is an error (`misspelt`), because it would have no effect.
 """
 
 from __future__ import annotations

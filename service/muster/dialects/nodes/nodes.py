@@ -327,7 +327,7 @@ class _Reader:
         return mask
 
     def whole_units(self, resource: str) -> int:
-        """Return the number of whole units of the resource, because a part of a unit can't be given."""
+        """Return the number of whole units of the resource. A part of a unit can't be given."""
         return min(quantities.MOST, int(self.quantity(resource)))
 
     def allocatable(self) -> Resources:
@@ -338,8 +338,8 @@ class _Reader:
         return Resources(cpu, self.whole_units("memory"), self.whole_units("pods"), other_resources)
 
     def installed(self, resource: str) -> int:
-        """Return the number of units with broken ones. A failed GPU is taken out of allocatable, and stays in
-        capacity."""
+        """Return the number of units, including broken units. A failed GPU is in capacity, but not in
+        allocatable."""
         value = quantities.parse(self._capacity.get(resource, 0))
         return max(self.whole_units(resource), min(quantities.MOST, int(value)) if value else 0)
 
@@ -423,7 +423,7 @@ def _note_missing(node: _Reader, units: int, by_gpu: tuple[int, ...], unhealthy:
 
 
 def _spreads(node: _Reader) -> bool:
-    """Return whether a node's slices go to the GPU with most left instead of least."""
+    """Return whether a node's slices go to the GPU with the most free memory, and not the least."""
     placement = node.labels.get(keys.ACK_NODE_PLACEMENT, BINPACK)
     if placement not in (BINPACK, SPREAD):
         label = f"the label {keys.ACK_NODE_PLACEMENT} is {placement!r}"
@@ -450,7 +450,7 @@ def _cdi_devices(node: _Reader, gpu_count: int, resources: frozenset[str]) -> tu
 
 
 def _listed(text: str) -> tuple[int, ...]:
-    """Return the numbers in a list; () if one of them is none."""
+    """Return the numbers in a list; () if an item is no number."""
     if len(text) > MAX_GPUS * 12:
         return ()
     numbers = tuple(natural(part.strip()) for part in text.split(","))

@@ -28,7 +28,7 @@ ms."""
 
 
 class Ledger:
-    """Usages by pod UID. Outside, `nodes`, `bound`, `reservations` and `gained` are only read."""
+    """Usages by pod UID. Other classes only read `nodes`, `bound`, `reservations` and `gained`."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -38,10 +38,10 @@ class Ledger:
         self.existing_pods = ExistingPods(self.node_of)
         """The pods of these usages, for constraints between pods."""
         self.device_claims = DeviceClaims()
-        """The devices that ResourceClaims hold. They count whether or not a pod's usage does."""
+        """The devices that ResourceClaims hold. They count even if no pod's usage has them."""
         self._nodes_of: dict[PoolKey, set[str]] = {}
-        """Pool of devices → its nodes. There may be several, because a node may name the pool of another
-        node."""
+        """Pool of devices → its nodes. A pool may have several nodes, because a node may name the pool of
+        another node."""
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
         self._ended: dict[str, NodeState] = {}
@@ -53,7 +53,7 @@ class Ledger:
 
     @property
     def gained(self) -> set[str]:
-        """Nodes that appeared, changed for plans, or lost a usage, since `take_changes`."""
+        """Return the nodes that appeared, changed for plans, or lost a usage since `take_changes`."""
         return self.existing_pods.changes.gained
 
     def set_policies(self, policies: Policies) -> None:
@@ -203,7 +203,7 @@ class Ledger:
         return self._states.get(name)
 
     def after_all_ended(self, own_uids: Collection[str], unchanged_nodes: Collection[str]) -> Snapshot:
-        """Return the cluster as if all pods with GPUs had ended, except for `own_uids` ones.
+        """Return the cluster as if all pods with GPUs had ended, except for the pods in `own_uids`.
 
         Pods without GPUs stay, because no plan relies on their end. Nodes in `unchanged_nodes` keep their
         present state.

@@ -428,8 +428,8 @@ class Replicas:
         return Leaf(roles, least, leaf.unit, -returning_hosts % leaf.unit, returning_hosts, max_members)
 
     def in_turn(self) -> Iterator[Pod]:
-        """Yield the members with ranks in the order in which they start: hosts that come back, complete
-        replicas, others."""
+        """Yield all members. Ranks of waiting hosts are raised so that their order is the order in which they
+        start: hosts that come back, then complete replicas, then others."""
         for pod in self._group.members:
             leaf = self._leaf_of.get(pod.topology_request.role) if not pod.node else None
             running, waiting = self._hosts_of[leaf.roles] if leaf is not None else (None, None)

@@ -324,8 +324,9 @@ _MAY_WAIT = (*_MAY_LEAVE, Phase.RUNNING)
 _COUNT_JOB_EVERY_S = 0.002
 """If the pods of a Job name more than `MANY` gangs, seconds until their count, for each gang."""
 GROUPS_AHEAD_S = 5.0
-"""A namespace that owes more than these seconds must wait: of each of its PodGroups, only the last change is
-taken in later. A change costs COUNT_EVERY_S for each pod that names the PodGroup, and for _MORE_PODS."""
+"""A namespace may owe this many seconds of counting. Above this, changes of its PodGroups wait, and only the
+last change of each PodGroup is used. One change costs COUNT_EVERY_S × (pods that name the PodGroup +
+_MORE_PODS)."""
 _MORE_PODS = 4
 
 GROUPED_AT_ONCE = 128
@@ -389,8 +390,8 @@ class PodHandler:
     def claim_seen(self, claim: DeviceClaim) -> tuple[str, ...]:
         """Take in the devices that a ResourceClaim holds. Return the nodes on which they changed.
 
-        A refused gang is planned again if these devices are for its pods: they are free for this gang alone.
-        It is not if it pauses after a decision that was ended: users can change a claim all the time.
+        A refused gang is planned again if the claim is for its pods, because the devices are free for this
+        gang alone. A gang in a pause keeps pausing, because users can change claims all the time.
         """
         state = self._state
         before = state.ledger.device_claims.consumers_of(claim.uid)

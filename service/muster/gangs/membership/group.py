@@ -140,7 +140,7 @@ class Followers:
     numbers: range
     """The followers' numbers in the role."""
     sibling: Pod
-    """Its labels of the gang are those of the followers."""
+    """A pod of the gang. Followers get its values of the template's `shared_labels`."""
     leader: Pod | None = None
     """The followers are placed in the leader's topology domain by its rules; None if no pod leads."""
 
@@ -351,7 +351,7 @@ class Group:
         return tuple(pod for role in self.followers for pod in role.placeholders(of_object))
 
     def least_followers(self, placeholders: Collection[Pod]) -> Counts:
-        """Return how many of these followers must fit, by the roles that they state."""
+        """Return role → number of these followers that must fit. Roles are named as the followers state."""
         later = self.pod_group.role_later if self.pod_group is not None else {}
         return {
             role: min(count, later.get(role, count)) for role, count in stated_roles(placeholders).items()
@@ -359,12 +359,12 @@ class Group:
 
     @property
     def subgroups(self) -> tuple[Subgroup, ...]:
-        """Return the scopes that members of several roles share, by the roles that pods state."""
+        """Return the scopes that several roles share. Roles have the names that pods state."""
         return self.pod_group.subgroups if self.pod_group is not None else ()
 
     @property
     def role_preferences(self) -> tuple[RolePreference, ...]:
-        """Return the preferred scopes of several roles together, by the names that pods give to roles."""
+        """Return the preferred scopes of several roles together. Roles have the names that pods state."""
         return self.pod_group.role_preferences if self.pod_group is not None else ()
 
     @property

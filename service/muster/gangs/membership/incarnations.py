@@ -49,7 +49,7 @@ STRANGERS = "#strangers"
 
 @dataclass(slots=True)
 class _IncarnationBuilder:
-    """The incarnation that owners join now, and the facts of its pods that decide which owner may."""
+    """The incarnation that owners join now, and the facts that decide whether an owner may join."""
 
     pods: Incarnation
     count: int
@@ -63,7 +63,7 @@ class _IncarnationBuilder:
     """When the first pod of the incarnation began to run."""
 
     def takes(self, pods: list[Pod]) -> bool:
-        """Return whether an owner's pods may join, by all rows of the table but the last two."""
+        """Return whether an owner's pods may join, by the table of owners without its last two rows."""
         return (
             self.pod_count < self.count
             and _born(pods) <= self.ended_began
@@ -98,7 +98,7 @@ def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list
 
 
 def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
-    """Split an incarnation of one owner into its waves, by the second table."""
+    """Split an incarnation of one owner into its waves, by the table of waves."""
     ((owner, pods), *more_owners) = incarnation.items()
     if more_owners or not owner or not any(pod.succeeded for pod in pods):
         return [incarnation]
@@ -131,7 +131,10 @@ def without_earlier(pods: Collection[Pod]) -> list[Pod]:
 
 
 def without_strangers(incarnation: Incarnation) -> Iterable[Incarnation]:
-    """Yield the incarnation without strangers, by the third table, then its strangers as another one."""
+    """Yield the incarnation without strangers, then the strangers as another incarnation.
+
+    The table "waiting pod, while members run" of this module tells who is a stranger.
+    """
     pods = [pod for of_owner in incarnation.values() for pod in of_owner if pod.present]
     waiting = [pod for pod in pods if not pod.node]
     is_one_kind = len({pod.claim for pod in waiting}) < 2 and not any(pod.causes for pod in waiting)

@@ -52,20 +52,20 @@ NOTHING = InTreeAnswer()
 
 
 MOST_GPU_LISTS = 16
-"""Lists of matching GPUs that the answers for one gang may have: for each kind of its pods, each subrequest,
-and with allocationMode All for each number of GPUs.
+"""Largest number of lists of matching GPUs in the answers for one gang. There is a list for each kind of its
+pods and each subrequest, and with allocationMode All for each number of GPUs.
 
 Each plan reads each list on all nodes, on the event loop: 2 ms at 5,000 nodes.
 """
 MOST_NUMBERS = 8
-"""Different numbers of matching GPUs on nodes, for a subrequest with allocationMode All."""
+"""Largest number of different numbers of matching GPUs on nodes, for a subrequest with allocationMode All."""
 MOST_LISTED_NODES = 1 << 18
-"""Nodes in all lists of a gang that one plan reads. Roles share lists.
+"""Largest number of nodes in the lists that one plan of a gang reads, summed up. Roles share lists.
 
-To read this number takes 0.5 s, or 1.8 s if each node has 16 devices with names and pools of its own.
+Reading this number takes 0.5 s, or 1.8 s if each node has 16 devices with names and pools of its own.
 """
 _MOST_NODES = 1 << 15
-"""Nodes whose names of devices are remembered."""
+"""Largest number of nodes whose names of devices are cached."""
 
 
 SubrequestCache = dict[tuple[int, ...], tuple[Subrequest, ...]]
@@ -253,11 +253,11 @@ _MaskCache = dict[tuple[int, ...], _Masks]
 def limit_by_other_devices(
     request: Request, answers: Mapping[str, Sequence[InTreeAnswer]], snapshot: Snapshot
 ) -> Request:
-    """Return the request without GPUs for which no other devices remain that agree with them.
+    """Return the request without GPUs that lack agreeing other devices.
 
     `answers` has the answers for the members of each role. If several roles may have the same GPUs of a node,
-    the other devices must be enough for all these roles. Then each role gets the GPUs that all of them may
-    have.
+    the other devices must be enough for all these roles. Then each role may have only the GPUs that all these
+    roles may have.
     """
     if not any(answer.groups for role_answers in answers.values() for answer in role_answers):
         return request
@@ -333,6 +333,8 @@ def _limit_masks(
 
 
 def _mask(matching: Mapping[str, int], name: str, state: NodeState) -> int:
+    """Return the bit mask of the GPUs of a node that a member may have; of its untainted GPUs if no answer
+    limits them."""
     return matching.get(name, state.node.untainted)
 
 

@@ -1,13 +1,13 @@
-"""How long gangs may have a planner while other gangs wait. A planner decides about one gang at a time.
+"""Share each planner's time between namespaces while several gangs wait.
 
-The foreground planner has a short time for each gang. A namespace that takes much of it has its gangs decided
-by the background planner, until its share is met.
+A planner decides about one gang at a time. The foreground planner has a short time for each gang. A namespace
+may use more than its share of this planner. Then the background planner decides about its gangs until the
+share is met again. The background planner has more time.
 
-The background planner has more time. A long decision is ended after `patience_s` if another gang waits. The
-next decision about the same gang may take twice as long, so that a slow decision gets its time in the end.
-But a namespace has such long turns for only 1/`LONG_TURNS` of the time. A namespace whose gangs took long
-comes after the others until its share of the planner's time is met. If no other gang waits, a decision
-continues.
+If another gang waits, a decision is ended after `patience_s`. The next decision about the same gang may take
+twice as long, so that a slow decision succeeds in the end. But a namespace has such long turns for only
+1/`LONG_TURNS` of the time. A namespace above its share comes after other namespaces until the share is met
+again. If no other gang waits, a decision continues.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ class Terms:
 
 
 FOREGROUND = Terms(share=0.02, free_s=0.1, burst_s=15.0, of_processor=True)
-"""One slow gang does no harm to the others of its namespace; a second one within 15 seconds does."""
+"""A namespace may owe 15 s of rest, and a gang that uses 0.3 s of processor time costs 14.7 s of rest. So one
+such gang has no effect on other gangs of its namespace. A second one within that time sends the namespace's
+gangs to the background."""
 
 BACKGROUND = Terms(share=0.25, free_s=0.5)
 
 MOST_S = 10.0
-"""Largest number of seconds that count for one turn, because the planner has a time limit of its own."""
+"""Largest number of seconds that count for one turn, because the planner itself has a time limit."""
 
 LONG_TURNS = 30
 """After a turn longer than `patience_s`, a namespace has no other long turn for this many times its length.
@@ -44,7 +46,7 @@ LONG_TURNS = 30
 
 
 class PlannerShare:
-    """Track which namespace has a planner and since when, and which namespaces are over their share.
+    """Track the namespace that has the planner, since when it has it, and the namespaces above their share.
 
     `now` is in seconds of the inputs' clock in all methods.
     """
@@ -52,16 +54,16 @@ class PlannerShare:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self.ends_at: float | None = None
-        """When to end the current decision if other gangs wait; None if it is not to be ended."""
+        """When the current decision is ended if other gangs wait; None if it is not ended."""
         self._namespace = ""
         self._since = 0.0
         self._rests_until: dict[str, float] = {}
-        """Namespace → until when its share is met again."""
+        """Namespace → when its share is met again."""
         self._no_long_turn: dict[str, float] = {}
-        """Namespace → until when it gets no long turn."""
+        """Namespace → when it may get a long turn again."""
 
     def began(self, namespace: str, now: float, patience_s: float, ended_decisions: int = 0) -> None:
-        """Note that the planner began with a gang of this namespace.
+        """Note that the planner began to decide about a gang of this namespace.
 
         `ended_decisions` as in `Gang`.
         """
@@ -91,11 +93,12 @@ class PlannerShare:
         return True
 
     def resting(self, now: float) -> frozenset[str]:
-        """Return the namespaces that are over their share."""
+        """Return the namespaces that are above their share."""
         self._rests_until = _after(self._rests_until, now)
         self._no_long_turn = _after(self._no_long_turn, now)
         return frozenset(_after(self._rests_until, now + self._terms.burst_s))
 
 
 def _after(until: Mapping[str, float], now: float) -> dict[str, float]:
+    """Return the entries whose time is later than `now`."""
     return {namespace: when for namespace, when in until.items() if when > now}

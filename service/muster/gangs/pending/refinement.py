@@ -160,8 +160,10 @@ class GangAnswers:
 
         A role with segments is not split, because segments consist of consecutive members. If a role has a
         scope of its own, each part would choose its own domain. So such a role is not split for different
-        scores. For other differences it is split only if it is `is_alone`: its scope then acts as the gang's.
-        A role that is not split has its first member's scores, and the GPUs that all of its members may have.
+        scores. For other differences it is split only if `is_alone`, which means that the gang has no other
+        role and no running members. Then its scope becomes the gang's scope, so that all parts share one
+        domain. A role that is not split has its first member's scores, and the GPUs that all of its members
+        may have.
         """
         answers = self._answers(role) if role.required_scope is None else self._identical_answers(role)
         by_answer: dict[int, tuple[InTreeAnswer, list[Member]]] = {}
@@ -199,11 +201,12 @@ class GangAnswers:
 
 
 def _is_alone(request: Request) -> bool:
+    """Return whether the gang has one role and no running members."""
     return len(request.roles) == 1 and not request.running
 
 
 def _stays_whole(role: Role, is_alone: bool) -> bool:
-    """Return whether the role is not split, because of its segments or its scope. See `_parts`."""
+    """Return whether the role is not split because of its segments or its scope, as `_parts` explains."""
     return bool(role.segments) or (role.required_scope is not None and not is_alone)
 
 

@@ -83,7 +83,7 @@ class Watchers:
         self._places: dict[str | None, dict[_Label, _Place]] = {}
         """Namespace (None for terms that do not name a single one) → label → place."""
         self._labels: dict[PeerTerm, _Label] = {}
-        """Term → the label that it is stored under."""
+        """Term → the label under which it is stored."""
 
     def add(self, hint: QueueingHint) -> None:
         """Add a hint that is not in the set yet."""
@@ -173,8 +173,7 @@ def _namespace(term: PeerTerm) -> str | None:
 
 
 def _least_crowded(term: PeerTerm, places: Mapping[_Label, _Place]) -> _Label:
-    """Return the label to store the term under: of the labels that it requires, the label with the fewest
-    terms."""
+    """Return the label under which the term is stored: the required label with the fewest terms."""
     required: list[_Label] = [
         (requirement.key, requirement.values[0])
         if requirement.operator == "In" and len(requirement.values) == 1

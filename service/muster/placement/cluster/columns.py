@@ -188,8 +188,8 @@ class Columns:
 
     All columns have the axis [row]. Each node is its own domain in `nodes`, so its code is its row. `shape`
     and `profile` are indices into `shapes` and `profiles`, which are in the order of the first row with each.
-    `wide` is an index into `wide_names`: the name of an NVLink domain that a label gives, -1 for none. Equal
-    names may be several domains, which `wide_domains` tells apart. `Place` explains wide domains and
+    `wide_codes` are indices into `wide_names`: the name of an NVLink domain that a label gives, -1 for none.
+    Equal names may be several domains, which `wide_domains` tells apart. `Place` explains wide domains and
     `promised`.
     """
 
@@ -223,7 +223,8 @@ class Columns:
     """
     _order: Order
     _readings: dict[tuple[bool, str], Domains]
-    """Results of `named` (key True) and `label` (key False). Views share them while all their nodes agree."""
+    """Results of `label_names` (key True) and `label` (key False). Views share them while all their nodes
+    agree."""
     _domains: dict[str, Domains]
     """Results of `part`. Views share them while no label that was read has changed."""
     _places: dict[str, Place]
@@ -306,7 +307,7 @@ class Columns:
         )
 
     def label(self, key: str) -> Domains:
-        """Return the values of a label. Unlike in `named`, an empty value is a value."""
+        """Return the values of a label. Unlike in `label_names`, an empty value is a value."""
         return self._read(False, key)
 
     def place(self, row: int) -> Place:

@@ -285,9 +285,9 @@ def _several(codes: Codes, wider: Codes | Ints) -> bool:
 class Place:
     """One node as the planner sees it.
 
-    `wide` is the name that a label gives to its NVLink domain, which may span nodes, else "". `promised` is
-    whether scopes narrower than the node can be kept. That is impossible while GPUs with unknown indices are
-    taken, unless all GPUs of the node are one domain.
+    `wide_domain` is the name that a label gives to its NVLink domain, which may span nodes; "" without a
+    label. `promised` is whether scopes narrower than the node can be kept. That is impossible while GPUs with
+    unknown indices are taken, unless all GPUs of the node are one domain.
     """
 
     name: str

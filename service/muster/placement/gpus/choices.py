@@ -317,7 +317,8 @@ def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, cont
 
 
 def _first_under(rule: NodeRule, packing: Counts, node: NodeGpus) -> tuple[list[Counts], list[int]] | None:
-    """Return the same as `first_fit` for members that the rule binds to domains: the lowest GPUs of each."""
+    """Return one way to take GPUs if the rule binds members to domains, as (slices by role, whole GPUs). The
+    way has the lowest GPUs of each domain. None if the packing breaks the rule."""
     free = node.free & node.allowed & sum(node.shape.domains)
     if not allowed(rule, packing, searched_domains(rule, node.shape, free)):
         return None

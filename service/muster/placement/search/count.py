@@ -424,8 +424,8 @@ class _RegionBounds:
 STEPS = (0.0, 0.5, 0.75, 0.875, 1.0)
 """The discounts that are tried for each role, if there are at most three roles and no rule binds them.
 
-A discount for a small role helps if all of the role fits anyway, and other members are four to eight times as
-large.
+Small members get a low price: if they all fit anyway, the bound depends on members that are four to eight
+times as large.
 """
 
 CORNERS = (0.0, 1.0)

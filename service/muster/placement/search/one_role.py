@@ -85,7 +85,7 @@ class SortedCapacities:
     accepted_states: ClassVar = (Undecided,)
 
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide the levels at which one part suffices, for one role that at most its domains bind."""
+        """Decide the levels at which one part suffices, for one role, if rules bind it by domain alone."""
         instance, active = plan.instance, plan.active
         if len(active) != 1:
             return Declined("several roles")

@@ -94,7 +94,8 @@ def _roles_of(part: Quorum | Leaf) -> frozenset[str]:
 def attributes(snapshot: Snapshot, request: Request, plan: Placed) -> list[str]:
     """Return a sentence for each member whose GPUs do not agree on an attribute that its role names.
 
-    There is also a sentence for each member that may get GPUs with which its node does not start it.
+    Also return a sentence for each member whose GPUs need not be one Fabric Manager partition: its node may
+    not start it.
     """
     roles = {role.name: role for role in request.roles}
     wrong = []

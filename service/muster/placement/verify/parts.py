@@ -246,8 +246,8 @@ class Kind(NamedTuple):
     """The properties of a node that decide the values of the gang's GPUs there. Nodes of one kind are counted
     once.
 
-    `wide` is whether labels name the node's NVLink domain, and `slices_only` whether it serves no GPU whole.
-    `new` masks the GPUs of placed members, and `gpus` those of all members.
+    `in_wide_domain` is whether labels name the node's NVLink domain, and `slices_only` whether it serves no
+    GPU whole. `new` masks the GPUs of placed members, and `gpus` those of all members.
     """
 
     topology: GpuTopology

@@ -26,7 +26,7 @@ from muster.placement.model.problem import Ints, PartShare, Problem, Rule, capac
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaxPerPart(Rule):
-    """Limit the members of these roles in each part to `left` [part]."""
+    """Limit the members of these roles in each part to `max_members` [part]."""
 
     in_numbers: ClassVar[bool] = True
 
