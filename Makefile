@@ -128,6 +128,7 @@ check-python: $(READY) ## Of it: Python
 	$(TOOL)/lint-imports
 	$(call say,check: plain English)
 	$(PY) -m checks.prose
+	$(PY) -m checks.docstring_names
 	$(call say,check: lengths)
 	$(PY) -m checks.sizes
 	$(call say,check: names)
