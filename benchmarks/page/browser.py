@@ -49,7 +49,7 @@ async def serving(
     scene: Scene, access: Access | None = None, limits: Limits | None = None, port: int = 0
 ) -> AsyncIterator[tuple[PageServer, Board]]:
     """Serve the page of a scene."""
-    board = Board(scene, scene.history, "nvidia.com/gpu.product", 300.0)
+    board = Board(scene, scene.history, "nvidia.com/gpu.product")
     server = PageServer(board, access, limits or Limits(), scene.alternatives)
     await server.start("127.0.0.1", port)
     looking = asyncio.create_task(board.run())

@@ -135,7 +135,7 @@ class App:
             socket=config.socket,
         )
         product = GPU_PRODUCT
-        self._board = Board(self.control_loop, history, product, config.gangs.extras_s)
+        self._board = Board(self.control_loop, history, product)
         access = Access(self._client.post) if config.page.tokens else None
         of_page = partial(self._alternatives.of, asker=Asker.PAGE)
         limits = Limits(clients=config.page.clients)
@@ -294,7 +294,7 @@ class App:
             "version": STATUS_VERSION,
             "kind": "status",
             "ready": self.control_loop.is_synced,
-            "gangs": gangs if name else with_positions(gangs, self._config.gangs.extras_s),
+            "gangs": gangs if name else with_positions(gangs),
             "notes": notes,
         }
 

@@ -88,5 +88,6 @@ def test_members_beyond_the_minimum_wait_for_gangs_that_came_within_a_fixed_time
     world.see(*members("g", 4, 2, created=1.0)[2:])
     world.see(*members("h", 2, 2, created=1.0 + later_s))
     assert not world.planned("h")
+    assert min(world.coordinator.summary(), key=lambda view: view.queue_order).name == first
     world.gone("f")
     assert planned(world, first) == 2

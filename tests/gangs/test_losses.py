@@ -445,6 +445,8 @@ def test_a_pod_that_is_deleted_on_a_broken_node_is_lost_at_once(ready: bool, tur
     assert gang.has_precedence is turn
     world.wait(KEPT_S + 1)
     assert gang.has_precedence is turn
+    first = min(world.coordinator.summary(), key=lambda view: view.queue_order)
+    assert first.name == ("g" if turn else "q")
     world.send(inputs.NodeSeen(world.now, node("n9", 8)))
     assert (world.planned(), world.planned("q")) == (turn, not turn)
 

@@ -194,7 +194,7 @@ def test_no_gang_may_wait_for_both_planners() -> None:
     state = world.coordinator.state
     (waits,) = waiting_or_refused(state.queue)
     for lane in Lane:
-        state.queue.add_waiting(state.gangs[waits], lane, first=False)
+        state.queue.add_waiting(state.gangs[waits], lane, state.queue_order(state.gangs[waits]))
     assert check(world.coordinator) == [f"{waits} waits for both planners"]
 
 

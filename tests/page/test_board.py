@@ -27,7 +27,7 @@ def scene() -> Scene:
 
 @pytest.fixture
 async def board(scene: Scene) -> AsyncIterator[Board]:
-    board = Board(scene, scene.history, "nvidia.com/gpu.product", 300.0)
+    board = Board(scene, scene.history, "nvidia.com/gpu.product")
     looking = asyncio.create_task(board.run())
     yield board
     looking.cancel()

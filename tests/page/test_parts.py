@@ -29,7 +29,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
 from muster.domain.words import natural
 from muster.gangs.messages.instructions import Moved
-from muster.gangs.record.gang import GangView
+from muster.gangs.record.gang import GangView, QueueOrder
 from muster.gangs.record.phases import Phase
 from muster.gangs.reporting.places import PodGpus
 from tests.gangs.world import node
@@ -169,49 +169,58 @@ def test_a_node_that_takes_no_pods_is_marked(facts: Node, expected: Closed) -> N
     assert closed(None) is Closed.GONE
 
 
-def seen(name: str, phase: Phase = Phase.PLANNING, **more: object) -> GangView:
-    gang_view = GangView(f"ns/x/{name}", "ns", name, "x", phase, 1, 2, 0, 2, 0, 100.0, "", None)
-    return replace(gang_view, **more)  # type: ignore[arg-type]
+def seen(
+    name: str,
+    phase: Phase = Phase.PLANNING,
+    *,
+    priority: int = 0,
+    created: float = 100.0,
+    is_partial: bool = False,
+    reason: str = "",
+) -> GangView:
+    order = QueueOrder(True, -priority, not is_partial, created)
+    return GangView(
+        f"ns/x/{name}", "ns", name, "x", phase, 1, 2, 0, 2, priority, created, reason, None, order
+    )
 
 
 def test_gangs_in_line_have_positions_and_others_none() -> None:
     views = [
-        seen("runs", Phase.RUNNING, bound=2),
+        seen("runs", Phase.RUNNING),
         seen("old", created=50.0),
         seen("misses-a-pod", Phase.COLLECTING, priority=9),
         seen("important", Phase.UNPLACEABLE, created=300.0, priority=5),
-        seen("partial", Phase.WITHDRAWN, created=400.0, bound=1),
+        seen("partial", Phase.WITHDRAWN, created=400.0, is_partial=True),
     ]
-    positions = {view.name: view.position for view in with_positions(views, 0.0)}
+    positions = {view.name: view.position for view in with_positions(views)}
     assert positions == {"important": 1, "partial": 2, "old": 3, "runs": None, "misses-a-pod": None}
 
 
 def test_gangs_stand_in_the_order_of_the_planner() -> None:
     views = [
-        seen("runs", Phase.RUNNING, bound=2),
+        seen("runs", Phase.RUNNING),
         seen("young", created=200.0),
         seen("misses-a-pod", Phase.COLLECTING, priority=9),
         seen("old", Phase.UNPLACEABLE, created=50.0),
         seen("important", created=300.0, priority=5),
-        seen("only-extras", created=60.0, bound=2),
-        seen("partial", Phase.WITHDRAWN, created=400.0, bound=1),
+        seen("partial", Phase.WITHDRAWN, created=400.0, is_partial=True),
         seen("starts", Phase.PERMITTED),
     ]
-    gang_rows, phases = rows(views, extras_s=300.0)
-    waiting = ["important", "partial", "old", "young", "only-extras"]
+    gang_rows, phases = rows(views)
+    waiting = ["important", "partial", "old", "young"]
     assert [row.name for row in gang_rows] == [*waiting, "misses-a-pod", "starts", "runs"]
-    assert [row.order[0] for row in gang_rows] == [0] * 5 + [1, 2, 3]
-    assert phases["planning"] == 3
+    assert [row.order[0] for row in gang_rows] == [0] * 4 + [1, 2, 3]
+    assert phases["planning"] == 2
 
 
 def test_a_long_reason_is_cut_in_the_list() -> None:
-    ((row,), _) = rows([seen("waits", Phase.UNPLACEABLE, reason="long " * 100)], 0.0)
+    ((row,), _) = rows([seen("waits", Phase.UNPLACEABLE, reason="long " * 100)])
     assert len(row.reason) == MOST_REASON
 
 
 def test_the_list_is_bounded_and_keeps_those_that_wait() -> None:
     many = [seen(f"r{at}", Phase.RUNNING) for at in range(MOST_ROWS + 5)]
-    gang_rows, phases = rows([*many, seen("waits")], 0.0)
+    gang_rows, phases = rows([*many, seen("waits")])
     assert (len(gang_rows), gang_rows[0].name, phases["running"]) == (MOST_ROWS, "waits", MOST_ROWS + 5)
 
 

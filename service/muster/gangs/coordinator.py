@@ -171,7 +171,7 @@ class Coordinator:
 
     def _view(self, gang: Gang) -> GangView:
         self.state.fresh_group(gang)
-        return view(gang)
+        return view(gang, self.state.queue_order(gang))
 
     def gpus_of_pods(self, nodes: Sequence[str]) -> list[tuple[places.PodGpus, ...]]:
         """Return the GPUs that each pod takes, for each of these nodes."""

@@ -27,6 +27,7 @@ from muster.domain.decision import Unplaceable
 from muster.domain.levels import domains_by_scope
 from muster.domain.pod import Pod
 from muster.domain.reasons import explained
+from muster.gangs.messages import settings as gang_settings
 from muster.gangs.record.gang import Gang, view
 from muster.gangs.reporting.places import Owner
 
@@ -83,8 +84,10 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
     group, decision = outcome.group, outcome.decision
     relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
     gang = Gang(group.gang.key, (group.gang.namespace, group.gang.dialect, group.gang.name, ""), group)
+    # The settings of the service are not known here.
+    queue_order = gang.queue_order(is_covered=False, extras_s=gang_settings.Settings().extras_s)
     return {
-        **msgspec.to_builtins(view(gang)),
+        **msgspec.to_builtins(view(gang, queue_order)),
         "phase": _PHASES.get(outcome.status, outcome.status.value),
         "reason": outcome.message,
         "causes": msgspec.to_builtins(explained(outcome.causes)),

@@ -105,9 +105,9 @@ class _Seen:
 class Board:
     """Reads the cluster for all browsers together."""
 
-    def __init__(self, source: Source, history: History, model_label: str, extras_s: float) -> None:
+    def __init__(self, source: Source, history: History, model_label: str) -> None:
         self._source, self._history = source, history
-        self._model_label, self._extras_s = model_label, extras_s
+        self._model_label = model_label
         self.log = Log()
         self._numbers = Numbers()
         self._seen = _Seen()
@@ -197,7 +197,7 @@ class Board:
         began = time.perf_counter()
         views = await self._source.summary()
         turns.spent += time.perf_counter() - began  # an upper bound: other tasks ran in between
-        gang_rows, phases = await asyncio.to_thread(rows, views, self._extras_s)
+        gang_rows, phases = await asyncio.to_thread(rows, views)
         with turns.one():
             totals = self._totals(
                 cells, _usable(cells, shut, map_.layout), phases, len(views) - len(gang_rows)

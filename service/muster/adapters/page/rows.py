@@ -27,7 +27,7 @@ UNDER_WAY = frozenset({Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED})
 class Row:
     """A gang in the list.
 
-    `order` sorts the list: by stage, then by the gang's place in the order of the planner.
+    `order` sorts the list: by stage, then by the gang's sort key in the queue.
 
     Gangs in line have stage 0. The browser computes positions, so that the rows of other gangs stay equal
     when a gang leaves.
@@ -44,29 +44,25 @@ class Row:
     created: float
     reason: str
     queue: str
-    order: tuple[int, int, bool, float]
+    order: tuple[int, bool, int, bool, float]
 
 
-def rows(views: Iterable[GangView], extras_s: float) -> tuple[list[Row], Counter[str]]:
-    """Return the first MOST_ROWS rows, and all gangs by phase.
-
-    `extras_s`: seconds by which a gang counts as younger if it lacks only optional members. The order is that
-    of `gangs/pending/scheduling_queue.py`, without its fair turns.
-    """
+def rows(views: Iterable[GangView]) -> tuple[list[Row], Counter[str]]:
+    """Return the first MOST_ROWS rows, and all gangs by phase. Fair turns of the queue do not count."""
     phases: Counter[str] = Counter()
     ordered = []
     for view in views:
         phases[view.phase.value] += 1
-        ordered.append(((_stage(view), *_turn(view, extras_s)), view.key, view))
+        ordered.append(((_stage(view), *view.queue_order), view.key, view))
     ordered.sort(key=lambda item: item[:2])
     return [_row(view, order) for order, _, view in ordered[:MOST_ROWS]], phases
 
 
-def with_positions(views: Iterable[GangView], extras_s: float) -> list[GangView]:
-    """Return the views. Gangs in line get their positions. `extras_s` as for `rows`."""
+def with_positions(views: Iterable[GangView]) -> list[GangView]:
+    """Return the views. Gangs in line get their positions."""
     gang_views = list(views)
     line = sorted(
-        (view for view in gang_views if not _stage(view)), key=lambda view: (*_turn(view, extras_s), view.key)
+        (view for view in gang_views if not _stage(view)), key=lambda view: (view.queue_order, view.key)
     )
     position = {view.key: number for number, view in enumerate(line, 1)}
     return [replace(view, position=position.get(view.key)) for view in gang_views]
@@ -80,13 +76,6 @@ def _stage(view: GangView) -> int:
     return 2 if view.phase in UNDER_WAY else 3
 
 
-def _turn(view: GangView, extras_s: float) -> tuple[int, bool, float]:
-    """Return the place in the order of the planner: priority, then partially bound gangs, then age."""
-    is_enough = view.bound >= view.needed
-    partial = view.bound > 0 and not is_enough
-    return -view.priority, not partial, view.created + (extras_s if is_enough else 0.0)
-
-
 def _why(view: GangView) -> str:
     """Return why the gang waits. While it is planned, its last reason is old, so the result is ""."""
     match view.phase:
@@ -98,7 +87,7 @@ def _why(view: GangView) -> str:
             return view.reason
 
 
-def _row(view: GangView, order: tuple[int, int, bool, float]) -> Row:
+def _row(view: GangView, order: tuple[int, bool, int, bool, float]) -> Row:
     return Row(
         view.key,
         view.namespace,

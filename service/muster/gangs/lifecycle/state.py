@@ -19,7 +19,7 @@ from muster.gangs.pending import planner_share
 from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
 from muster.gangs.pending.scheduling_queue import SchedulingQueue, namespace_of
-from muster.gangs.record.gang import Gang, Solving, Timer, Timers
+from muster.gangs.record.gang import Gang, QueueOrder, Solving, Timer, Timers
 from muster.gangs.record.phases import InPhase, Phase, Planned, Planning, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Publisher
 from muster.gangs.reservations import Backfill, Retained
@@ -54,7 +54,7 @@ class State:
         """Generations: numbers of plans and refusals, over all gangs."""
         self.timers = Timers(self.gangs, lambda: self.now, self.interrupted)
         self.publisher = Publisher(settings, self.timers, self.numbers, lambda: self.active)
-        self.queue = SchedulingQueue(self.ledger, settings.extras_s)
+        self.queue = SchedulingQueue(self.ledger)
         self.to_group: dict[NameKey, None] = {}
         """Names whose pods are to be grouped again. All names are when the cluster is known, and when its
         policies change."""
@@ -185,7 +185,11 @@ class State:
         """Queue the gang with its present generation: for the planner `lane`, or by whether the gang is
         slow."""
         lane = lane or (Lane.BACKGROUND if gang.slow else Lane.FOREGROUND)
-        self.queue.add_waiting(gang, lane, first=self.retained.covers(gang))
+        self.queue.add_waiting(gang, lane, self.queue_order(gang))
+
+    def queue_order(self, gang: Gang) -> QueueOrder:
+        """Return the gang's sort key in the queue."""
+        return gang.queue_order(self.retained.covers(gang), self.settings.extras_s)
 
     def replan(self, gang: Gang, trigger: Trigger) -> None:
         """Queue an unplaceable gang again, or one whose answer came too late."""

@@ -15,7 +15,7 @@ from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.peers.existing_pods import Changes
 from muster.gangs.pending.watchers import Watchers
-from muster.gangs.record.gang import Gang, Solving
+from muster.gangs.record.gang import Gang, QueueOrder, Solving
 
 FAIR_TURN = 4
 """In one of this many turns, the gang that was planned longest ago comes first."""
@@ -24,23 +24,18 @@ FAIR_TURN = 4
 class _Entry(NamedTuple):
     """An entry of the queue. Entries are compared field by field, and False comes before True."""
 
-    not_first: bool
-    """Whether the gang may not go ahead of all others. See `Queue.put`."""
     last_turn: int
-    """The turn in which the gang was planned last; 0 if it never was, or if turns do not count."""
-    negative_priority: int
-    not_partial: bool
-    """Whether the gang is not partially bound."""
-    created: float
-    """Since when the gang waits, in seconds since the Unix epoch."""
+    """The turn in which the gang was planned last; 0 if it never was, or if turns do not count. −1 for a
+    covered gang."""
+    order: QueueOrder
     key: str
     """The gang's key."""
     number: int
     """Number of the entry. Only the last entry of a gang counts."""
 
     def is_below(self, floor: int | None) -> bool:
-        """Return whether the gang's priority is below `floor`, and it is not first."""
-        return floor is not None and self.not_first and -self.negative_priority < floor
+        """Return whether the gang's priority is below `floor`, and the gang is not covered."""
+        return floor is not None and self.order.not_covered and -self.order.negative_priority < floor
 
 
 def namespace_of(key: str) -> str:
@@ -80,13 +75,15 @@ class _Order:
             namespace = namespace_of(entry.key)
             if not self._is_current(entry):
                 heapq.heappop(self._heap)
-            elif entry.not_first and (namespace in resting or (entry.not_partial and namespace in paused)):
+            elif entry.order.not_covered and (
+                namespace in resting or (entry.order.not_partial and namespace in paused)
+            ):
                 heapq.heappush(self._heap_by_namespace.setdefault(namespace, []), heapq.heappop(self._heap))
             else:
                 return entry
         heads = ((namespace, self._head(heap)) for namespace, heap in self._heap_by_namespace.items())
         allowed = (
-            head for namespace, head in heads if head and not (head.not_partial and namespace in paused)
+            head for namespace, head in heads if head and not (head.order.not_partial and namespace in paused)
         )
         return min(allowed, default=None)
 
@@ -125,16 +122,13 @@ class Queue:
         self._turn = 0
         self._number = 0
 
-    def put(
-        self, key: str, priority: int, created: float, partial: bool = False, first: bool = False
-    ) -> None:
-        """Add a gang to the queue, or move it. `first`: the gang goes ahead of every gang without this
-        flag."""
+    def put(self, key: str, order: QueueOrder) -> None:
+        """Add a gang to the queue, or move it."""
         self._number += 1
         self._entries[key] = self._number
-        entry = _Entry(not first, 0, -priority, not partial, created, key, self._number)
+        entry = _Entry(0, order, key, self._number)
         self._by_priority.push(entry)
-        last_turn = 0 if first else self._last_turn.get(key, 0)
+        last_turn = self._last_turn.get(key, 0) if order.not_covered else -1
         self._by_last_turn.push(entry._replace(last_turn=last_turn))
         self._tidy()  # without a session nothing is popped
 
@@ -160,12 +154,12 @@ class Queue:
         """Remove the next gang and return its key; None if none waits.
 
         `only_partial`: return None unless the first gang by priority is partially bound. Gangs of `resting`
-        namespaces come after other gangs, unless they are `first`. `floor`: return only a gang of at least
-        this priority, or a gang that is `first`. Gangs of `paused` namespaces are left out, except for
+        namespaces come after other gangs, unless they are covered. `floor`: return only a gang of at least
+        this priority, or a gang that is covered. Gangs of `paused` namespaces are left out, except for
         partially bound gangs.
         """
         entry = self._by_priority.first_entry(resting, paused)
-        if only_partial and (entry is None or entry.not_partial):
+        if only_partial and (entry is None or entry.order.not_partial):
             return None
         self._turn += 1
         if entry is None or entry.is_below(floor):
@@ -195,10 +189,8 @@ class SchedulingQueue:
     gang waits.
     """
 
-    def __init__(self, ledger: Ledger, extras_s: float) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self.update_at: float | None = None
-        self._extras_s = extras_s
-        """Seconds by which a gang counts as younger if it waits only for optional members."""
         self._ledger = ledger
         self._queues = {lane: Queue() for lane in Lane}
         self._refused: dict[QueueingHint, set[str]] = {}
@@ -218,21 +210,10 @@ class SchedulingQueue:
         self._lacking: dict[str, int] = {}
         """Gangs that lack required members and wait for the planner, or soon will: key → priority."""
 
-    def add_waiting(self, gang: Gang, lane: Lane, first: bool) -> None:
-        """Queue the gang for a planner; `first` as in `Queue.put`.
-
-        A gang that waits only for optional members counts as `extras_s` younger. So gangs that lack required
-        members come first, if they came within this time.
-        """
-        group, partial = gang.group, gang.has_precedence
-        created = group.since
-        if partial:  # it is as old as its oldest bound member
-            created = min(created, *(pod.created for pod in group.bound))
-        if group.enough_bound:
-            created += self._extras_s
-        else:
-            self.note_lacking(gang)
-        self._queues[lane].put(gang.key, group.priority, created, partial, first)
+    def add_waiting(self, gang: Gang, lane: Lane, order: QueueOrder) -> None:
+        """Queue the gang for a planner."""
+        self.note_lacking(gang)
+        self._queues[lane].put(gang.key, order)
 
     def note_lacking(self, gang: Gang) -> None:
         """Note that the gang will soon wait for the planner, if it lacks required members."""

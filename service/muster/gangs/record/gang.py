@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
@@ -90,6 +91,18 @@ class Lost:
 
     pod: Pod
     usage: Usage
+
+
+class QueueOrder(NamedTuple):
+    """Sort key of a gang in the queue: the gang with the lowest key is planned first."""
+
+    not_covered: bool
+    """Whether the gang holds no place for some waiting member."""
+    negative_priority: int
+    not_partial: bool
+    """Whether the gang has no precedence over gangs of its priority."""
+    created: float
+    """Since when the gang waits, in seconds since the Unix epoch."""
 
 
 class Timer(StrEnum):
@@ -306,6 +319,19 @@ class Gang:
                 replacements.append(pod)
         return bool(group.bound) and not group.enough_bound and group.is_enough((*group.bound, *replacements))
 
+    def queue_order(self, is_covered: bool, extras_s: float) -> QueueOrder:
+        """Return the gang's sort key in the queue. `is_covered`: it holds a place for each waiting member.
+
+        A gang that waits only for optional members counts as `extras_s` younger. So gangs that lack required
+        members come first, if they came within this time.
+        """
+        created, is_partial = self.group.since, self.has_precedence
+        if is_partial:  # the gang is as old as its oldest bound member
+            created = min(created, *(pod.created for pod in self.group.bound))
+        if self.group.enough_bound:
+            created += extras_s
+        return QueueOrder(not is_covered, -self.group.priority, not is_partial, created)
+
     @property
     def idle_places(self) -> set[str]:
         """Return the UIDs of the members that have a reserved or retained place and no Binding under way."""
@@ -349,6 +375,7 @@ class GangView:
     created: float
     reason: str
     plan: Placed | None
+    queue_order: QueueOrder
     queue: str = ""
     """Queue of its PodGroup; "" if it has none."""
     causes: tuple[CauseView, ...] = ()
@@ -366,7 +393,7 @@ class GangView:
     positions."""
 
 
-def view(gang: Gang) -> GangView:
+def view(gang: Gang, queue_order: QueueOrder) -> GangView:
     """Return a read-only view of the gang as it is now."""
     group = gang.group
     return GangView(
@@ -383,6 +410,7 @@ def view(gang: Gang) -> GangView:
         created=group.since,
         reason=gang.reason,
         plan=gang.plan.placed if gang.plan is not None else None,
+        queue_order=queue_order,
         queue=group.pod_group.queue if group.pod_group is not None else "",
         causes=explained(blocks(gang)),
         helps=tuple(map(str, gang.helps)) if gang.phase is Phase.UNPLACEABLE else (),
