@@ -1,14 +1,13 @@
 """Arrivals: take in changes of pods, group the pods into gangs, and update each gang whose members changed.
 
-Some changes of one pod need no count of its gang. Otherwise a gang of thousands would be counted again for
-each pod that comes, is bound or goes.
+`deferral.py` says when a gang is counted after a change of one of its pods.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from muster.domain.node import DeviceClaim, Usage
 from muster.domain.pod import Pod
@@ -17,6 +16,7 @@ from muster.domain.policies import Policies
 from muster.domain.rate import Rate
 from muster.domain.sentences import sentence
 from muster.gangs.lifecycle import bindings, planning, reconciliation
+from muster.gangs.lifecycle.deferral import MAY_LEAVE, Change, Count, when_to_count
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group, NameKey, name_key, planning_facts
 from muster.gangs.record.gang import Gang, Timer
@@ -32,75 +32,6 @@ from muster.gangs.record.phases import (
     Trigger,
 )
 from muster.gangs.reporting.differences import Differences
-
-_MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
-"""Phases in which the departure of a member voids no plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change of one pod."""
-
-    before: Pod | None
-    """The pod before the change; None if it was not known."""
-    after: Pod | None
-    """The pod after the change; None if it is gone."""
-    present: int
-    """Number of present pods that have the gang's name. If pods of other owners have it too, only pods of the
-    gang's owners count."""
-
-    def leaves_in_place(self, gang: Gang) -> bool:
-        """Return whether this change leaves the gang in its phase, so that a new count can wait."""
-        match gang.phase:
-            case Phase.COLLECTING if gang.group.waits_for is not None:
-                if not 0 < self.present < gang.group.needed:
-                    return False
-                # While nothing runs, the owner does not matter: owners are assigned when enough are there.
-                return self.after is None or self._waits_in(gang, owned=bool(gang.group.bound))
-            case Phase.RUNNING if not gang.group.unbound:
-                return self.present > 0 and (self.after is None or bool(self.after.node))
-            case _:
-                return False
-
-    def is_one_of_many(self, gang: Gang) -> bool:
-        """Return whether other pods are likely to follow. The gang is then counted once, after all of them.
-
-        Other pods may follow if the gang's size is open, or if the gang stays ill-formed whatever comes.
-        """
-        if gang.phase is Phase.GIVEN_UP or gang.is_partially_bound:
-            return False
-        if gang.phase is not Phase.INVALID and (not gang.group.elastic or gang.group.waits_for is not None):
-            return False
-        if self.present == gang.group.size and not gang.group.ambiguous:
-            return False  # the last one that is expected
-        if self.before is not None and self.before.present:
-            return gang.phase in _MAY_LEAVE and self.leaves()
-        return self._waits_in(gang, same_claim=gang.phase is not Phase.INVALID)
-
-    def leaves(self) -> bool:
-        """Return whether a waiting member goes while other members stay."""
-        return (
-            self.present > 0
-            and self.before is not None
-            and self.before.present
-            and not self.before.node
-            and (self.after is None or not (self.after.present or self.after.node))
-        )
-
-    def _waits_in(self, gang: Gang, owned: bool = True, same_claim: bool = True) -> bool:
-        """Return whether the pod waits for a node and may be a member of the gang.
-
-        `owned`: one of the gang's owners must own it. `same_claim`: it must ask for its gang the same as
-        another member.
-        """
-        return (
-            self.after is not None
-            and self.after.present
-            and not self.after.node
-            and (not owned or self.after.owner in gang.group.owners)
-            and (not same_claim or (not self.after.causes and self.after.claim in gang.group.claims))
-        )
-
 
 _COUNTED_LATER = (
     Phase.COLLECTING,
@@ -243,7 +174,7 @@ def _members_moving(state: State, gang: Gang, change: Change) -> None:
     """
     gang.stale = True
     reconciliation.note_arrival(state, gang)
-    if gang.phase is Phase.PLANNING and change.leaves():
+    if gang.phase is Phase.PLANNING and change.is_departure:
         state.transition(gang, Trigger.IN_MOTION, Collecting())
     if gang.phase in _COUNTED_LATER:
         if gang.arrival_window is None or Timer.RECOUNT not in gang.timers:
@@ -251,28 +182,6 @@ def _members_moving(state: State, gang: Gang, change: Change) -> None:
         # A deadline in the past would be taken for a service that stood still, and `Clock` would postpone all
         # timers.
         state.timers.set(gang, max(state.now, state.settings.settled(gang.arrival_window)), Timer.RECOUNT)
-
-
-def _count_later(state: State, gang: Gang, until: float) -> None:
-    """Note that the gang's pods changed, and have the gang counted at `until`.
-
-    Until then the gang waits for no planner.
-    """
-    gang.stale = True
-    reconciliation.note_arrival(state, gang)
-    if gang.phase is Phase.PLANNING:
-        state.transition(gang, Trigger.IN_MOTION, Collecting())
-    state.timers.start(gang, until, Timer.RECOUNT)
-
-
-def _tell_soon(state: State, gang: Gang, member_count: int) -> None:
-    """Update the conditions of the gang's pods soon: new pods may be among them.
-
-    The pause grows with the gang, so that a gang of thousands is not updated every few seconds.
-    """
-    state.timers.set_earlier(
-        gang, state.now + max(state.settings.waiting_s, state.settings.member_s * member_count)
-    )
 
 
 def recount(state: State, gang: Gang) -> None:
@@ -319,7 +228,7 @@ MANY = 64
 per pod."""
 COUNT_EVERY_S = 0.0005
 """Seconds between two counts of such gangs, for each pod: a gang of 4,000 is counted once in 2 s."""
-_MAY_WAIT = (*_MAY_LEAVE, Phase.RUNNING)
+_MAY_WAIT = (*MAY_LEAVE, Phase.RUNNING)
 """Phases in which a gang of many pods is counted later."""
 _COUNT_JOB_EVERY_S = 0.002
 """If the pods of a Job name more than `MANY` gangs, seconds until their count, for each gang."""
@@ -358,9 +267,7 @@ class PodHandler:
         if pod.uid in state.orphans and (pod.node or not pod.present):
             reconciliation.drop_orphan(state, pod.uid)
         after = state.roster.pods.get(pod.uid, pod)
-        if not self._try_defer_count(names, before, after):
-            owners = {pod_state.owner for pod_state in (before, after) if pod_state is not None}
-            self.regroup({name for name in names if not self._count_later(name, owners)})
+        self._count_after(names, before, after)
         while state.roster.begun:
             gangs = self._gangs_of(state.roster.begun.pop())
             for gang in gangs if any(gang.group.unbound for gang in gangs) else ():
@@ -379,9 +286,7 @@ class PodHandler:
         reconciliation.drop_orphan(state, uid)
         before = state.roster.pods.get(uid)
         names = state.roster.drop(uid)
-        if not self._try_defer_count(names, before, None):
-            owners = {before.owner} if before is not None else set()
-            self.regroup({name for name in names if not self._count_later(name, owners)})
+        self._count_after(names, before, None)
         if usage_before is not None:
             self._keep_place_of(before, usage_before)
         else:
@@ -435,7 +340,7 @@ class PodHandler:
         """Take in how many pods of a Job have succeeded."""
         names = self._state.roster.see_succeeded(uid, succeeded)
         if len(names) <= MANY or not self._state.synced:
-            self.regroup({name for name in names if not self._count_later(name, {uid})})
+            self._count(names, {uid})
             return
         for gang in (gang for name in names for gang in self._gangs_of(name)):
             gang.stale = True
@@ -532,36 +437,32 @@ class PodHandler:
     def _gangs_of(self, name: NameKey) -> list[Gang]:
         return [self._state.gangs[key] for key in sorted(self._names.get(name, ()))]
 
-    def _try_defer_count(self, names: set[NameKey], before: Pod | None, pod: Pod | None) -> bool:
-        """Defer the count of the pod's gang, if this change leaves the gang in its phase.
-
-        Then the gang is marked as stale, and may be counted later. So a gang of thousands is not counted
-        again for each pod. Return whether the count was deferred.
-        """
-        roster = self._state.roster
-        owner = next((pod_state.owner for pod_state in (before, pod) if pod_state is not None), "")
-        gang = self._gang_touched(names, owner, stays=pod is not None and pod.present)
-        if gang is None or not self._state.synced:
-            return False
-        if len(gang.group.owners) > 1 and not roster.size(gang.name, owner):
-            return False  # the owner's last pod: the gang has another identity now
-        if gang.group.ambiguous and gang.phase is Phase.PLANNING:
-            return False  # its pods may form two gangs
-        change = Change(before, pod, self._present(gang))
-        if change.is_one_of_many(gang):
-            _members_moving(self._state, gang, change)
-            return True
-        if pod is not None and pod.node and pod.uid in gang.awaited and len(gang.awaited) > 1:
-            bindings.member_bound(self._state, gang, pod.uid)
-            return True
-        unaffected = change.leaves_in_place(gang)
-        gang.stale |= unaffected
-        several_gangs = len(self._names[gang.name]) > 1 or owner not in gang.group.owners
-        if unaffected and not (pod is not None and pod.present) and several_gangs:
-            self._state.recount_soon(gang)  # owners may be assigned anew
-        if unaffected and gang.phase is Phase.COLLECTING:
-            _tell_soon(self._state, gang, change.present)
-        return unaffected
+    def _count_after(self, names: set[NameKey], before: Pod | None, pod: Pod | None) -> None:
+        """Count the gangs of these names after a change of a pod, or have them counted later."""
+        is_present = pod is not None and pod.present
+        owners = [pod_state.owner for pod_state in (before, pod) if pod_state is not None]
+        owner = owners[0] if owners else ""
+        gang = self._gang_touched(names, owner, is_present)
+        if gang is None:
+            self._count(names, set(owners))
+            return
+        state, change = self._state, Change(before, pod, self._present(gang))
+        match when_to_count(gang, change):
+            case Count.NOW:
+                self._count(names, set(owners))
+            case Count.AFTER_SERIES:
+                _members_moving(state, gang, change)
+            case Count.AFTER_BINDINGS:
+                assert pod is not None
+                bindings.member_bound(state, gang, pod.uid)
+            case Count.WHEN_READ:
+                gang.stale = True
+                if not is_present and (len(self._names[gang.name]) > 1 or owner not in gang.group.owners):
+                    state.recount_soon(gang)  # owners may be assigned anew
+                if gang.phase is Phase.COLLECTING:
+                    # New pods need conditions. A large gang has a longer pause.
+                    pause_s = max(state.settings.waiting_s, state.settings.member_s * change.present)
+                    state.timers.set_earlier(gang, state.now + pause_s)
 
     def _is_lost(self, before: Pod | None, pod: Pod, usage_before: Usage) -> bool:
         """Return whether a bound pod fails now, or is deleted while its node is gone or not ready.
@@ -598,28 +499,36 @@ class PodHandler:
             return bool(group.bound) and not group.enough_bound
         return 0 < size - len(gang.group.unbound) < gang.group.fewest_needed
 
+    def _count(self, names: set[NameKey], owners: set[str]) -> None:
+        """Count the gangs of these names, except for names that `_count_later` takes."""
+        self.regroup({name for name in names if not self._count_later(name, owners)})
+
     def _count_later(self, name: NameKey, owners: set[str]) -> bool:
         """Have the gangs of a name counted later, if they have many pods and were just counted.
 
         `owners` are the owners of the pod that changed. Return whether the gangs are counted later. This
         limits the time that one name can take, however often its pods change. A gang of these owners that
-        holds a plan or is partially bound is counted at once.
+        holds a plan or is partially bound is counted at once. Other gangs wait for no planner until then.
         """
-        size = self._state.roster.size(name)
+        state, size = self._state, self._state.roster.size(name)
         until = self._counted_at.get(name, -math.inf) + COUNT_EVERY_S * size
-        if size < MANY or self._state.now >= until:
+        if size < MANY or state.now >= until:
             return False
         gangs = self._gangs_of(name)
         later = [gang for gang in gangs if gang.phase in _MAY_WAIT and not gang.is_partially_bound]
         if not later or any(owners & gang.group.owners for gang in gangs if gang not in later):
             return False
         for gang in later:
-            _count_later(self._state, gang, until)
+            gang.stale = True
+            reconciliation.note_arrival(state, gang)
+            if gang.phase is Phase.PLANNING:
+                state.transition(gang, Trigger.IN_MOTION, Collecting())
+            state.timers.start(gang, until, Timer.RECOUNT)
         return True
 
     def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:
         """Return the gang that a change of a pod of this owner concerns; None if it may concern several
-        gangs.
+        gangs, or the gang's identity.
 
         `stays`: the pod is still present.
         """
@@ -630,7 +539,14 @@ class PodHandler:
             incarnations = [gang for gang in incarnations if owner in gang.group.owners]
             if not stays and any(gang.phase is not Phase.RUNNING for gang in incarnations):
                 return None
-        return incarnations[0] if len(names) == 1 and len(incarnations) == 1 else None
+        if len(names) != 1 or len(incarnations) != 1 or not self._state.synced:
+            return None
+        (gang,) = incarnations
+        if len(gang.group.owners) > 1 and not self._state.roster.size(gang.name, owner):
+            return None  # the owner's last pod: the gang has another identity now
+        if gang.group.ambiguous and gang.phase is Phase.PLANNING:
+            return None  # its pods may form two gangs
+        return gang
 
     def _present(self, gang: Gang) -> int:
         """Return how many present pods have the gang's name.
