@@ -15,7 +15,9 @@ from functools import cached_property
 import numpy as np
 
 from muster.placement.cluster.columns import LARGEST, Bools, Ints
+from muster.placement.limits import Budget
 from muster.placement.model.problem import fewest
+from muster.placement.search.plan import EqualRegions
 from muster.placement.search.regions import fullest_first, place_in_run, renumbered
 from muster.placement.search.tables import MAX_TABLE_STEPS, NEVER, Table, steps
 
@@ -311,3 +313,30 @@ class DomainOptions:
         if table.total[0, need] > domain_cost * self.capacities.limit + max_total:
             return None
         return np.asarray(table.split(np.zeros(1, np.int64), np.array([need]))[0] * self.capacities.step)
+
+
+def options_at_minimum(regions: EqualRegions, domain: Ints, need: int, budget: Budget) -> list[DomainOptions]:
+    """Return the options of domains, for the regions with the fewest domains and nodes.
+
+    `domain` [node] is the domain of each node of `regions`. If one domain is enough, all of them count as one
+    region. The result is empty if the tables would be too large, or if there is no time left.
+    """
+    region = regions.region if regions.uncounted else np.zeros_like(regions.region)
+    step, max_members = regions.domain_rules.step, regions.domain_rules.max_members
+    capacities = []
+    for code in range(int(region.max()) + 1):
+        in_region = region == code
+        rows = regions.rows[in_region]
+        limits = None if max_members is None else max_members[rows]
+        cap, codes = regions.cap[in_region], domain[in_region]
+        capacities.append(DomainCapacities.of(rows, cap, codes, need, step=step, max_members=limits))
+    limit, options = min(domains.limit for domains in capacities), list[DomainOptions]()
+    for domains in capacities:
+        if domains.limit == limit:
+            options_of_region = None if budget.late else domains.options_at_minimum()
+            if options_of_region is None:
+                return []
+            options.append(options_of_region)
+    nodes = min(possible.nodes for possible in options)
+    options = [possible for possible in options if possible.nodes == nodes]
+    return options if all(possible.fits_tables for possible in options) else []

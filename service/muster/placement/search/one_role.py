@@ -53,7 +53,7 @@ from muster.placement.model.objective import (
     value_of,
 )
 from muster.placement.model.problem import fewest as fewest_that_hold
-from muster.placement.search.capacities import DomainCapacities, DomainOptions
+from muster.placement.search.capacities import DomainOptions, options_at_minimum
 from muster.placement.search.classes import parts_by_row
 from muster.placement.search.plan import (
     Answer,
@@ -243,7 +243,7 @@ def over_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
     domain = parts_by_row(instance, joint.uncounted[-1], joint.rows) if joint.uncounted else joint.region
     if takes_gpus(instance.roles[role]) and _must_count_nvlink_domains(instance, joint, domain):
         return Declined("NVLink domains over several nodes are to be counted")
-    options = _options_at_minimum(list(_domains(joint, domain, plan.need[role])), budget)
+    options = options_at_minimum(joint, domain, plan.need[role], budget)
     all_proven, plans = True, list[tuple[Value, tuple[NodeShare, ...]]]()
     for possible in options:
         if plans and budget.late:
@@ -263,42 +263,6 @@ def over_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
     _, shares = min(plans, key=itemgetter(0))
     gap = None if all_proven else Gap(quality_levels(instance.costs)[0].name)
     return Solved((plan.complete(shares),), gap)
-
-
-def _options_at_minimum(regions: Sequence[DomainCapacities], budget: Budget) -> list[DomainOptions]:
-    """Return the options of domains, for the regions with the fewest domains and nodes.
-
-    The result is empty if the tables would be too large, or if there is no time left.
-    """
-    limit = min(domains.limit for domains in regions)
-    options_by_region = [
-        None if budget.late else domains.options_at_minimum() for domains in regions if domains.limit == limit
-    ]
-    options = [possible for possible in options_by_region if possible is not None]
-    nodes = min((possible.nodes for possible in options), default=0)
-    options = [possible for possible in options if possible.nodes == nodes]
-    return (
-        options if None not in options_by_region and all(possible.fits_tables for possible in options) else []
-    )
-
-
-def _domains(regions: EqualRegions, domain: Ints, need: int) -> Iterator[DomainCapacities]:
-    """Yield the domains of each region. If one domain is enough, all of them count as one region."""
-    domain_rules = regions.domain_rules
-    max_members = None if domain_rules.max_members is None else domain_rules.max_members[regions.rows]
-    for region in range(int(regions.region.max()) + 1 if regions.uncounted else 1):
-        indices = (
-            np.flatnonzero(regions.region == region) if regions.uncounted else np.arange(len(regions.rows))
-        )
-        limits = None if max_members is None else max_members[indices]
-        yield DomainCapacities.of(
-            regions.rows[indices],
-            regions.cap[indices],
-            domain[indices],
-            need,
-            step=domain_rules.step,
-            max_members=limits,
-        )
 
 
 def _must_count_nvlink_domains(instance: Instance, regions: EqualRegions, domain: Ints) -> bool:
