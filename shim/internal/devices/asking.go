@@ -141,25 +141,35 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod's requests for GPUs have %d different selectors; at most %d are planned", count, maxSelectors))
 	}
 	state.Write(questionKey, question)
-	defer func() { a.view.gpuDrivers, a.view.allocated = nil, nil }()
 	watchesToo := a.watchesNextToGPUs(pod, question)
 	if len(question.requests) == 0 && !watchesToo {
-		return a.DynamicResources.PreFilter(ctx, state, pod, nodes)
+		only, _, status := a.preFilterInTree(ctx, state, pod, nodes, nil)
+		return only, status
 	}
 	all, err := a.manager.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
 	question.slices, question.partial = byNode(all)
+	var gpuDrivers sets.Set[string]
 	if watchesToo {
-		a.view.gpuDrivers, question.watchRequests = a.drivers(ctx, all), a.watchRequests(pod)
+		gpuDrivers, question.watchRequests = a.drivers(ctx, all), a.watchRequests(pod)
 	}
-	only, status := a.DynamicResources.PreFilter(ctx, state, pod, nodes)
-	if match := a.matchAttributeClaimOf(pod); match != nil && status.IsSuccess() && a.view.allocated != nil {
-		match.allocated, match.shared = a.view.allocated, question.slices[""]
+	only, allocated, status := a.preFilterInTree(ctx, state, pod, nodes, gpuDrivers)
+	if match := a.matchAttributeClaimOf(pod); match != nil && status.IsSuccess() && allocated != nil {
+		match.allocated, match.shared = allocated, question.slices[""]
 		question.matchClaim = match
 	}
 	return only, status
+}
+
+// preFilterInTree runs PreFilter of the in-tree plugin. The plugin sees devices of gpuDrivers without our taint. The
+// function also returns which devices are allocated, or nil if the plugin did not ask.
+func (a *Asking) preFilterInTree(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, gpuDrivers sets.Set[string]) (*fwk.PreFilterResult, *structured.AllocatedState, *fwk.Status) {
+	a.view.gpuDrivers = gpuDrivers
+	defer func() { a.view.gpuDrivers, a.view.allocated = nil, nil }()
+	only, status := a.DynamicResources.PreFilter(ctx, state, pod, nodes)
+	return only, a.view.allocated, status
 }
 
 // Filter implements fwk.FilterPlugin.

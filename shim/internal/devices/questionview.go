@@ -17,8 +17,8 @@ type questionView struct {
 	fwk.SharedDRAManager
 	fwk.ResourceClaimTracker
 	asking *Asking
-	// During a PreFilter, devices of gpuDrivers are shown without our taint, and allocated is the state that the in-tree
-	// plugin has received.
+	// These are an argument and a result of preFilterInTree: devices of gpuDrivers are shown without our taint, and
+	// allocated is the state that the in-tree plugin has received.
 	gpuDrivers sets.Set[string]
 	allocated  *structured.AllocatedState
 }
