@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from muster.placement.gpus.choices import sets_under
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
 from muster.placement.gpus.node_rules import NodeRule
 from muster.placement.limits import Budget, takes_gpus
-from muster.placement.model.objective import BEST_FIT, UNUSABLE, WIDE, WithoutGpus
+from muster.placement.model.objective import BEST_FIT, DAMAGE, UNUSABLE, WIDE, WithoutGpus
 from muster.placement.model.problem import FREE, Patterns, Problem
 from muster.placement.model.solve import counted_scope
 
@@ -170,15 +170,39 @@ class NodeTable:
     """[pattern, column] Counts by role, PATTERN_FIELDS, then further costs."""
     key: bytes
     """The bytes of `patterns`, to compare tables."""
-    left_over: Ints
-    """[packing] The best fit."""
-    unusable: Ints | None = None
-    """[packing] The GPUs that the packing makes unusable; None if all members have GPUs."""
+    values: Mapping[str, Ints]
+    """By field [packing]: further values, which are equal for all GPU sets of a packing."""
+
+    @classmethod
+    def of(cls, instance: Instance, patterns: Ints, key: bytes, values: Mapping[str, Ints]) -> NodeTable:
+        """Return the table with these `packing_values`. Priced damage takes the place of the damage in
+        `patterns`."""
+        other_values, roles = dict(values), len(instance.roles)
+        damage = other_values.pop(DAMAGE.field, None)
+        if damage is not None:
+            packing = patterns[:, roles + PATTERN_FIELDS.index("packing")]
+            patterns = patterns.copy()
+            patterns[:, roles + PATTERN_FIELDS.index("damage")] = damage[packing]
+            key = patterns.tobytes()
+        return cls(patterns, key, other_values)
 
     @property
     def identity(self) -> tuple[bytes, ...]:
         """The values that distinguish tables."""
-        return (self.key, self.left_over.tobytes(), b"" if self.unusable is None else self.unusable.tobytes())
+        return (self.key, *(of_packings.tobytes() for of_packings in self.values.values()))
+
+
+def packing_values(instance: Instance, rows: Ints, counts: Ints) -> dict[str, Ints]:
+    """Return by field [row, packing] the values of a node that depend on its packing alone.
+
+    `counts` is [packing, role].
+    """
+    values = {BEST_FIT.field: best_fit(instance, rows, counts)}
+    if instance.prices is not None:
+        values[DAMAGE.field] = instance.prices.of_whole(rows, instance.gpus(counts), instance.cpu(counts))
+    if instance.without_gpus is not WithoutGpus.NO_MEMBER:
+        values[UNUSABLE.field] = instance.unusable(rows, counts)
+    return values
 
 
 def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[Problem, bool]:
@@ -189,11 +213,7 @@ def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[
     """
     rows, _ = nodes_of(problem)
     index, packings = packings_on(instance, rows, problem.need)
-    left_overs = _by_packing(instance, rows, index, packings, partial(best_fit, instance))
-    priced = _priced(instance, rows, index, packings)
-    unusable = None
-    if instance.without_gpus is not WithoutGpus.NO_MEMBER:
-        unusable = _by_packing(instance, rows, index, packings, instance.unusable)
+    values = _values_by_row(instance, rows, index, packings)
     view, gpus = instance.columns, tuple(role.gpus for role in instance.roles)
     shape, free = view.shape[rows].tolist(), view.free_gpus[rows].tolist()
     in_wide = view.topology.in_wide[rows].tolist()
@@ -213,13 +233,7 @@ def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[
                 packings[m].all, rule, view.shapes[shape[i]], free[i], in_wide[i]
             )
             complete &= all_sets
-        if priced:  # priced damage is equal for all GPU sets of a packing, like the best fit
-            table = table.copy()
-            table[:, len(instance.roles) + PATTERN_FIELDS.index("damage")] = priced[i][
-                table[:, len(instance.roles) + PATTERN_FIELDS.index("packing")]
-            ]
-            key = table.tobytes()
-        tables.append(NodeTable(table, key, left_overs[i], None if unusable is None else unusable[i]))
+        tables.append(NodeTable.of(instance, table, key, values[i]))
     return with_tables(instance, problem, tables), complete
 
 
@@ -300,31 +314,17 @@ def ruled_patterns(
     return table, table.tobytes(), all(complete for _, complete in sets)
 
 
-def _priced(instance: Instance, rows: Ints, index: Ints, packings: list[Packings]) -> list[Ints]:
-    """Return the priced damage of each packing, by row; [] if damage is F."""
-    prices = instance.prices
-    if prices is None:
-        return []
-
-    def damage(rows: Ints, counts: Ints) -> Ints:
-        return prices.of_whole(rows, instance.gpus(counts), instance.cpu(counts))
-
-    return _by_packing(instance, rows, index, packings, damage)
-
-
-def _by_packing(
-    instance: Instance, rows: Ints, index: Ints, packings: list[Packings], cost: Callable[[Ints, Ints], Ints]
-) -> list[Ints]:
-    """Return for each row the cost of the row's packings.
-
-    `cost` maps rows and counts [packing, role] to [row, packing].
-    """
-    by_row: list[Ints] = [np.zeros(0, np.int64)] * len(rows)
+def _values_by_row(
+    instance: Instance, rows: Ints, index: Ints, packings: list[Packings]
+) -> list[dict[str, Ints]]:
+    """Return for each row the `packing_values` of the row's packings."""
+    by_row: list[dict[str, Ints]] = [{}] * len(rows)
     for m in np.unique(index).tolist():
         indices = np.flatnonzero(index == m)
         counts = np.array(packings[m].all, np.int64).reshape(len(packings[m].all), len(instance.roles))
-        for i, row in zip(indices.tolist(), cost(rows[indices], counts), strict=True):
-            by_row[i] = row
+        values = packing_values(instance, rows[indices], counts)
+        for k, i in enumerate(indices.tolist()):
+            by_row[i] = {name: of_rows[k] for name, of_rows in values.items()}
     return by_row
 
 
@@ -332,28 +332,18 @@ def _patterns(of_kinds: list[NodeTable], roles: int, extra_fields: tuple[str, ..
     width = max((len(table.patterns) for table in of_kinds), default=0)
     tables = np.zeros((len(of_kinds), width, roles + len(PATTERN_FIELDS) + len(extra_fields)), np.int64)
 
-    def stacked(values_of: Callable[[NodeTable], Ints | None]) -> Ints:
-        """Return [kind, pattern] a value of the packings."""
-        values = np.zeros((len(of_kinds), width), np.int64)
-        for kind, table in enumerate(of_kinds):
-            of_table = values_of(table)
-            if of_table is not None:
-                packing = table.patterns[:, roles + PATTERN_FIELDS.index("packing")]
-                values[kind, : len(packing)] = of_table[packing]
-        return values
-
-    left_over = stacked(lambda table: table.left_over)
+    names = (*of_kinds[0].values,) if of_kinds else (BEST_FIT.field,)
+    values = {name: np.zeros((len(of_kinds), width), np.int64) for name in names}
     valid = np.zeros((len(of_kinds), width), bool)
     for kind, table in enumerate(of_kinds):
-        count = len(table.patterns)
+        count, packing = len(table.patterns), table.patterns[:, roles + PATTERN_FIELDS.index("packing")]
         tables[kind, :count] = table.patterns
         valid[kind, :count] = True
+        for name, of_packings in table.values.items():
+            values[name][kind, :count] = of_packings[packing]
     costs = {name: tables[:, :, roles + i] for i, name in enumerate((*PATTERN_FIELDS, *extra_fields))}
     fields = {name: costs.pop(name) for name in ("weakest", "gpus", "packing", "choice")}
-    costs[BEST_FIT.field] = left_over
-    if any(table.unusable is not None for table in of_kinds):
-        costs[UNUSABLE.field] = stacked(lambda table: table.unusable)
-    return Patterns(tables[:, :, :roles], valid, valid.astype(np.int64), costs=costs, **fields)
+    return Patterns(tables[:, :, :roles], valid, valid.astype(np.int64), costs=costs | values, **fields)
 
 
 def _problem(

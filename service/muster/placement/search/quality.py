@@ -15,7 +15,7 @@ import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts
 from muster.placement.gang.instance import Counts, Instance
-from muster.placement.gang.on_node import best_fit, costs_on, gpus_on
+from muster.placement.gang.on_node import costs_on, gpus_on
 from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, choices, choosing_time
 from muster.placement.gpus.costs import Cost, NodeContext
@@ -28,10 +28,10 @@ from muster.placement.model.problem import FREE, Floats, Problem, Use, to_full, 
 from muster.placement.model.solve import DecidedLevel, Solution, counted_scope, decide, feasible, nodes_bound
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import (
-    PATTERN_FIELDS,
     NodeTable,
     fine_problem,
     nodes_of,
+    packing_values,
     with_tables,
     without_equals,
 )
@@ -417,21 +417,13 @@ def _slack_memory(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Flo
 
 
 def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodeTable, bool]:
-    """Return the patterns of one node with the best fit of each, and whether the patterns are complete."""
+    """Return the patterns of one node with the values of each, and whether the patterns are complete."""
     table, complete = _patterns(
         tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), costs_on(instance, row)
     )
-    packing = table[:, len(instance.roles) + PATTERN_FIELDS.index("packing")]
-    rows = np.array([row])
-    left_over = best_fit(instance, rows, packings)[0]
-    if instance.prices is not None:
-        damage = instance.prices.of_whole(rows, instance.gpus(packings), instance.cpu(packings))[0]
-        table = table.copy()
-        table[:, len(instance.roles) + PATTERN_FIELDS.index("damage")] = damage[packing]
-    unusable = (
-        None if instance.without_gpus is WithoutGpus.NO_MEMBER else instance.unusable(rows, packings)[0]
-    )
-    return NodeTable(table, table.tobytes(), left_over, unusable), complete
+    values = packing_values(instance, np.array([row]), packings)
+    of_row = {name: of_rows[0] for name, of_rows in values.items()}
+    return NodeTable.of(instance, table, table.tobytes(), of_row), complete
 
 
 @lru_cache(maxsize=1 << 14)
