@@ -45,7 +45,10 @@ async def measure(scene: Scene, rounds: int) -> dict[str, Any]:
     """Scrape over HTTP: the first time, with no change in between, after a pod, and after a node."""
     metrics = Metrics()
     scrape.show(metrics, _loop(scene, metrics), Room(MODEL))
-    at_once_before, web.AT_ONCE = web.AT_ONCE, 10**6  # each scrape is answered anew
+    at_once_before, web.ANSWERS_WITHOUT_PAUSE = (
+        web.ANSWERS_WITHOUT_PAUSE,
+        10**6,
+    )  # each scrape is answered anew
     try:
         with tempfile.TemporaryDirectory() as folder:
             served = web.Web(metrics, _none, _none, _none, _nothing, str, Path(folder) / "socket")
@@ -55,7 +58,7 @@ async def measure(scene: Scene, rounds: int) -> dict[str, Any]:
             finally:
                 await served.stop()
     finally:
-        web.AT_ONCE = at_once_before
+        web.ANSWERS_WITHOUT_PAUSE = at_once_before
 
 
 async def _measured(scene: Scene, url: str, rounds: int) -> dict[str, Any]:

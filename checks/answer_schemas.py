@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from muster.adapters.files.report import Answer
+from muster.adapters.files.report import PlaceReport
 from muster.adapters.preflight.report import Preflight
 from muster.adapters.status import Status
 from muster.domain.reasons import Cause, cause_type, kinds_of
@@ -29,7 +29,7 @@ def schemas() -> Mapping[str, Schema]:
 
 
 def _place() -> Schema:
-    schema = _schema(Answer, "The answer of muster place -o json")
+    schema = _schema(PlaceReport, "The answer of muster place -o json")
     schema["$defs"]["Gang"]["properties"]["causes"]["items"] = _with_causes(schema)
     return schema
 

@@ -18,7 +18,7 @@ from e2e.scene import COMPLETE, Scene
 from local_cluster.stack import Stack
 from local_cluster.stack_config import lease_path
 
-AT_ONCE = 4
+MAX_GANGS_AT_ONCE = 4
 """Gangs that are not over. They leave room for a new one at any time."""
 MEMBERS = 3
 RUNS_FOR = "1s"
@@ -73,7 +73,7 @@ def stream(scene: Scene, gangs: int, deeds: Deeds) -> Measured:
                 if over >= until and doing is None:
                     began = time.monotonic()
                     doing = thread.submit(do)
-                while sent < over + AT_ONCE:
+                while sent < over + MAX_GANGS_AT_ONCE:
                     scene.create(*_gang(f"g{sent}"))
                     sent += 1
                 _wait(scene, over + 1)

@@ -51,7 +51,7 @@ from local_cluster.ports import free_port, is_free, start_on_free_ports
 from local_cluster.processes import LOG_TAIL_LINES, Process, ProcessError
 
 HTTP_TIMEOUT_S = 5.0
-MOST_STRETCH = 3
+MAX_STRETCH = 3
 """Of a lease on a slow machine: tests wait until it has run out."""
 SESSION = "muster_shim_session_up"
 
@@ -310,7 +310,7 @@ class Stack:
 
     def _scheduler_argv(self) -> list[str]:
         configuration, kubeconfig = self.directory / "scheduler.json", self._kubeconfig
-        self.stretch = min(MOST_STRETCH, math.ceil(slowness()))
+        self.stretch = min(MAX_STRETCH, math.ceil(slowness()))
         if self.cluster.collector:
             kubeconfig = self.cluster.kubeconfig_for_user(stack_config.USER, stack_config.TRACED)
         stack_config.write_scheduler_configuration(

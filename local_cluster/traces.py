@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_SPANS = 15
+MAX_SPANS = 15
 """Of a gang in service and shim, besides one for each Binding."""
 LEAST_COVERED = 0.95
 """Share of a gang's time that its other spans must explain."""
@@ -105,8 +105,8 @@ class Trace:
         if bindings != members:
             faults.append(f"{bindings} spans {BINDING} for {members} members")
         ours = sum(len(names.get(process, ())) for process in PARTS) - bindings
-        if ours > MOST_SPANS:
-            faults.append(f"{ours} spans besides Bindings, at most {MOST_SPANS} are allowed")
+        if ours > MAX_SPANS:
+            faults.append(f"{ours} spans besides Bindings, at most {MAX_SPANS} are allowed")
         if self.covered < LEAST_COVERED:
             faults.append(f"spans explain {self.covered:.0%} of the time")
         return faults

@@ -14,7 +14,7 @@ from benchmarks.page.scene import Scene
 from local_cluster.patience import HANG_S
 from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
-from muster.adapters.page.server import Limits, PageServer
+from muster.adapters.page.server import BrowserLimits, PageServer
 
 NAMES = ("chromium", "google-chrome")
 """Debian has the first one. The machines of GitHub have the second one too."""
@@ -46,11 +46,11 @@ async def chromium() -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def serving(
-    scene: Scene, access: Access | None = None, limits: Limits | None = None, port: int = 0
+    scene: Scene, access: Access | None = None, limits: BrowserLimits | None = None, port: int = 0
 ) -> AsyncIterator[tuple[PageServer, Board]]:
     """Serve the page of a scene."""
     board = Board(scene, scene.history, "nvidia.com/gpu.product")
-    server = PageServer(board, access, limits or Limits(), scene.alternatives)
+    server = PageServer(board, access, limits or BrowserLimits(), scene.alternatives)
     await server.start("127.0.0.1", port)
     looking = asyncio.create_task(board.run())
     try:

@@ -15,21 +15,21 @@ from checks.devices.smi import LIMIT_S
 from checks.devices.table import DIFFERS, SAME, UNKNOWN, Row, same
 from muster.adapters.agent.api import ApiServer
 from muster.adapters.agent.gpus import Source
-from muster.adapters.agent.run import Agent, Settings
+from muster.adapters.agent.run import Agent, AgentSettings
 from muster.devices.hardware import MATRIX, UUIDS
 from tests.adapters.agent_world import FakeApi, next_devices, pod, refused
 from tests.adapters.fake_kubelet import Asking, FakeKubelet
 
 NODE = "n"
 """As the fake API server calls it."""
-MOST_S = 60.0
+MAX_LIFE_S = 60.0
 
 
 def spoken(source: Source) -> Iterator[Row]:
     """Yield the rows of one life of the agent."""
 
     async def speak() -> list[Row]:
-        async with asyncio.timeout(MOST_S):
+        async with asyncio.timeout(MAX_LIFE_S):
             return [row async for row in _rows(source)]
 
     yield from asyncio.run(speak())
@@ -41,7 +41,7 @@ async def _rows(source: Source) -> AsyncIterator[Row]:
     with tempfile.TemporaryDirectory(prefix="kubelet-") as folder:
         async with FakeKubelet(Path(folder)) as kubelet:
             for_both = cast(ApiServer, api)
-            agent = Agent(Settings(NODE, kubelet.sockets), source, for_both, for_both)
+            agent = Agent(AgentSettings(NODE, kubelet.sockets), source, for_both, for_both)
             running = asyncio.create_task(agent.run(stop))
             try:
                 request = await kubelet.registered.get()

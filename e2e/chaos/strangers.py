@@ -27,7 +27,7 @@ from local_cluster.processes import Process
 from local_cluster.stack import scheduler_argv
 
 SCHEDULER = "default-scheduler"
-AT_ONCE = 14
+MAX_STRANGERS_AT_ONCE = 14
 """As many as there are nodes: one each, more or less."""
 
 CPU = (8, 16, 32, 48)
@@ -106,7 +106,7 @@ class Strangers:
             if pod["status"].get("phase") in FINISHED or not (bound or keep):
                 self._losses.excuse([uid])
                 self._patient.delete(f"{self._path}/{self._made.pop(uid)}")
-        if keep and len(self._made) < AT_ONCE:
+        if keep and len(self._made) < MAX_STRANGERS_AT_ONCE:
             self._create()
 
     def _create(self) -> None:

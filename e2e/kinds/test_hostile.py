@@ -10,7 +10,7 @@ from e2e.kinds.test_operators import kubeflow
 from e2e.scene import Scene
 from local_cluster.api import ApiError, Object
 
-MOST = 2**31 - 1
+MAX_REPLICAS = 2**31 - 1
 """The largest number of replicas that the CRD admits."""
 pytestmark = pytest.mark.usefixtures("one_node")
 
@@ -19,12 +19,12 @@ def torch(workers: int) -> Object:
     return kubeflow("PyTorchJob", "pytorchReplicaSpecs", Master=1, Worker=workers)
 
 
-@pytest.mark.parametrize("count", [MOST, MOST + 1, 2**63])
+@pytest.mark.parametrize("count", [MAX_REPLICAS, MAX_REPLICAS + 1, 2**63])
 def test_a_number_beyond_any_cluster_holds_no_other_job(count: int, scene: Scene, jobs: Jobs) -> None:
     """The API server or Muster refuses it. The job of an ordinary user starts."""
     huge = torch(count)
     huge["metadata"]["name"] = "huge"
-    if count > MOST:
+    if count > MAX_REPLICAS:
         with pytest.raises(ApiError, match=r"4(00|22)"):
             jobs.submit(huge)
     else:

@@ -24,7 +24,7 @@ from local_cluster.demo.report import report
 from local_cluster.demo.sandbox import Sandbox, run
 from local_cluster.demo.show import WIDTH, Show
 from local_cluster.demo.story import Story
-from local_cluster.real.nodes import MOST
+from local_cluster.real.nodes import MAX_REAL_NODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--real",
         type=int,
         default=0,
-        choices=range(MOST + 1),
+        choices=range(MAX_REAL_NODES + 1),
         metavar="N",
         help="show containers on N nodes with real kubelets as well; needs root",
     )

@@ -48,7 +48,7 @@ DRA_DRIVER = "gpu.muster.local"
 """The name of this driver."""
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
-MOST = 16
+MAX_REAL_NODES = 16
 """The most real nodes of one cluster. Each takes about 200 MB of memory."""
 STOP_GRACE_S = 2 * END_DEADLINE_S
 PLUGIN, DRIVER = "fake-gpus", "fake-dra-driver"
@@ -95,8 +95,8 @@ class RealNodes:
         Raises:
             RealNodesError: one did not come up.
         """
-        if not 1 <= count <= MOST:
-            raise RealNodesError(f"{count} real nodes: give a number from 1 to {MOST}")
+        if not 1 <= count <= MAX_REAL_NODES:
+            raise RealNodesError(f"{count} real nodes: give a number from 1 to {MAX_REAL_NODES}")
         described = shape_nodes(Shape(nodes=(msgspec.structs.replace(group, count=count),)), "real nodes")
         first = len(self.names)
         programs = {name: binary(name) for name in NODE} | {"runc": packages.program("runc")}

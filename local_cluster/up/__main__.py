@@ -27,7 +27,7 @@ from local_cluster.nodes import apply_nodes, nodes_of, shape_nodes
 from local_cluster.patience import HANG_S
 from local_cluster.places import SOURCE
 from local_cluster.processes import ProcessError
-from local_cluster.real.nodes import MOST
+from local_cluster.real.nodes import MAX_REAL_NODES
 from local_cluster.real.printing import SHOW_GPUS
 from local_cluster.shape import Resource, ShapeError
 from local_cluster.up.racks import DEFAULT_NODES, DEFAULT_RACK, HARDWARE, BadRacks, Racks
@@ -145,9 +145,10 @@ def _parser() -> argparse.ArgumentParser:
         "--real",
         type=int,
         default=0,
-        choices=range(MOST + 1),
+        choices=range(MAX_REAL_NODES + 1),
         metavar="N",
-        help=f"nodes with a kubelet and containers besides, at most {MOST}; needs root (%(default)s)",
+        help=f"nodes with a kubelet and containers besides, at most {MAX_REAL_NODES}; "
+        "needs root (%(default)s)",
     )
     parser.add_argument("--shape", type=Path, help="nodes from a file of local_cluster/shapes/ instead")
     parser.add_argument("--dir", type=Path, help="keep cluster and logs in this folder")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from local_cluster.shape import NodeGroup, Publish, Resource, Shape
 
-MOST_NODES = 5000
+MAX_NODES = 5000
 """Nodes that Kubernetes supports in one cluster: https://kubernetes.io/docs/setup/best-practices/cluster-large/"""
 DEFAULT_NODES = 8
 DEFAULT_RACK = 8
@@ -92,8 +92,8 @@ class Racks:
 
     def __post_init__(self) -> None:
         hardware = HARDWARE[self.gpu]
-        if not 1 <= self.nodes <= MOST_NODES:
-            raise BadRacks(f"NODES={self.nodes}: give a number from 1 to {MOST_NODES}")
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise BadRacks(f"NODES={self.nodes}: give a number from 1 to {MAX_NODES}")
         if self.rack < 1:
             raise BadRacks(f"RACK={self.rack}: give the number of nodes in a rack, 1 or more")
         if not 1 <= self.gpus_per_node <= hardware.gpus:

@@ -38,7 +38,7 @@ from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
 from muster.adapters.page.detail import History
 from muster.adapters.page.rows import with_positions
-from muster.adapters.page.server import Limits, PageServer
+from muster.adapters.page.server import BrowserLimits, PageServer
 from muster.adapters.planner import Planner
 from muster.adapters.solver.process import Bounds, Outside
 from muster.adapters.status import VERSION as STATUS_VERSION
@@ -68,9 +68,9 @@ from muster.gangs.messages.instructions import (
 )
 
 EVENTS_DRAIN_S = 2.0
-MOST_EXPLAINED = 8
+MAX_EXPLAINED = 8
 """Gangs of one name that /explain shows: its incarnations."""
-MOST_WITH_ALTERNATIVES = 2
+MAX_GANGS_WITH_ALTERNATIVES = 2
 BACKGROUND_NICENESS = 10
 """Of the process that decides about slow gangs: where cores are few, it leaves them to the rest."""
 
@@ -138,7 +138,7 @@ class App:
         self._board = Board(self.control_loop, history, product)
         access = Access(self._client.post) if config.page.tokens else None
         of_page = partial(self._alternatives.of, asker=Asker.PAGE)
-        limits = Limits(clients=config.page.clients)
+        limits = BrowserLimits(clients=config.page.clients)
         self.page = PageServer(self._board, access, limits, of_page, config.socket)
         self._room = Room(product)
         scrape.show(self.metrics, self.control_loop, self._room)
@@ -302,7 +302,7 @@ class App:
         """Return the answer of /explain about the gangs that have this name, or a pod of this name."""
         explanations: list[dict[str, Any]] = []
         gangs = await self.control_loop.summary(namespace, name) if name else []
-        for gang in gangs[:MOST_EXPLAINED]:
+        for gang in gangs[:MAX_EXPLAINED]:
             if (text := await self._board.detail(gang.key)) is not None:
                 traces = self._traces(gang.key)
                 last = traces[0] if traces else {"id": "", "link": ""}
@@ -323,7 +323,7 @@ class App:
 
     async def _with_alternatives(self, explained: Explained) -> Explained:
         """Add where else the first gangs could go."""
-        for gang in explained["gangs"][:MOST_WITH_ALTERNATIVES]:
+        for gang in explained["gangs"][:MAX_GANGS_WITH_ALTERNATIVES]:
             gang["alternatives"] = await self._alternatives.of(gang["gang"]["key"], Asker.EXPLAIN)
         return explained
 

@@ -19,7 +19,7 @@ import grpc.aio
 from local_cluster.patience import HANG_S
 from muster.adapters.agent.api import ApiError, ApiServer
 from muster.adapters.agent.gpus import MatrixFile
-from muster.adapters.agent.run import Agent, Settings, Times
+from muster.adapters.agent.run import Agent, AgentSettings, Times
 from tests.adapters.fake_kubelet import Asking, FakeKubelet
 
 MATRIX = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV2\tSYS\nGPU1\tNV2\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"
@@ -102,7 +102,7 @@ class World:
     @contextlib.asynccontextmanager
     async def agent(self) -> AsyncIterator[Agent]:
         times = Times(0.02, 0.02, 0.05, self.settled_after_s)
-        settings = Settings("n", self.kubelet.sockets, look_every_s=0.02, times=times)
+        settings = AgentSettings("n", self.kubelet.sockets, look_every_s=0.02, times=times)
         api = cast(ApiServer, self.api)
         stop = asyncio.Event()
         agent = Agent(settings, MatrixFile(self.file), api, api)

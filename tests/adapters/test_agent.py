@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from muster.adapters.agent.api import MOST_BYTES
+from muster.adapters.agent.api import MAX_BYTES
 from muster.adapters.agent.gpus import source_of
 from muster.devices.inventory import InventoryError
 from muster.dialects.objects import PodObject
@@ -163,8 +163,8 @@ def test_pods_of_the_largest_size_fit_into_the_memory_of_the_agent() -> None:
     manifest = yaml.safe_load((SCHEDULER_CONFIG / "node-agent" / "daemonset.yaml").read_text())
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
     limit = int(container["resources"]["limits"]["memory"].removesuffix("Mi")) << 20
-    assert MOST_BYTES > 110 * 1.5 * (1 << 20)
-    assert limit > 2 * MOST_BYTES + (64 << 20)
+    assert MAX_BYTES > 110 * 1.5 * (1 << 20)
+    assert limit > 2 * MAX_BYTES + (64 << 20)
 
 
 async def test_devices_that_the_node_lacks_are_told(world: World) -> None:

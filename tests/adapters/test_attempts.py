@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from local_cluster.patience import HANG_S
-from local_cluster.traces import MOST_SPANS
-from muster.adapters.telemetry.attempts import MOST_TRACES, Attempts
+from local_cluster.traces import MAX_SPANS
+from muster.adapters.telemetry.attempts import MAX_TRACES, Attempts
 from muster.adapters.telemetry.tracing import ENDPOINTS, ReportedOnce, Tracing, ids_of_call, span_context
 from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Decision, Objective, Placed, Step, Unplaceable
@@ -225,8 +225,8 @@ def test_a_gang_has_at_most_fifteen_spans_whatever_happens_to_it(bench: Bench, f
     bench.attempts.note_answer("g")
     bench.move(80, "permitted")
     bench.move(90, "running")
-    assert MOST_SPANS == 15
-    assert len(bench.spans()) + len(SHIM) <= MOST_SPANS
+    assert MAX_SPANS == 15
+    assert len(bench.spans()) + len(SHIM) <= MAX_SPANS
 
 
 def test_a_gang_that_is_asked_about_again_and_again_has_few_events(bench: Bench) -> None:
@@ -251,17 +251,17 @@ def test_gangs_that_run_already_and_gangs_that_end_leave_nothing(bench: Bench) -
 
 def test_the_last_traces_are_known_until_the_gang_is_gone(bench: Bench) -> None:
     ids = []
-    for at in range(2 * MOST_TRACES):
+    for at in range(2 * MAX_TRACES):
         bench.move(10 * at, "planning")
         ids.append(bench.attempts.trace_id("g"))
         bench.move(10 * at + 5, "withdrawn", "why")
         bench.move(10 * at + 6, "planning")  # what begins with the pause is one attempt
     traces = bench.attempts.traces("g")
-    assert len(traces) == MOST_TRACES
+    assert len(traces) == MAX_TRACES
     assert {trace.exported for trace in traces} == {True}
     assert (traces[0].outcome, {trace.outcome for trace in traces[1:]}) == ("", {"withdrawn"})
     assert [trace.began for trace in traces] == sorted((trace.began for trace in traces), reverse=True)
-    assert [trace.id for trace in traces[1:]] == ids[:-MOST_TRACES:-1]
+    assert [trace.id for trace in traces[1:]] == ids[:-MAX_TRACES:-1]
     bench.move(1000, "running")
     assert (bench.attempts.trace_id("g"), bench.attempts.traces("g")[0].outcome) == ("", "bound")
     bench.move(1020, "finished")

@@ -11,9 +11,9 @@ import pytest
 
 from local_cluster.patience import HANG_S
 from muster.adapters import control_loop
-from muster.adapters.control_loop import AT_ONCE, ControlLoop
+from muster.adapters.control_loop import MAX_PER_CHUNK, ControlLoop
 from muster.adapters.grpc.generated.muster import v1
-from muster.adapters.grpc.server import Cause, Session
+from muster.adapters.grpc.server import Session, SessionEnd
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
@@ -186,7 +186,7 @@ async def test_sessions_wait_until_all_gangs_are_known(bench: Bench) -> None:
 
 
 async def test_gangs_are_counted_in_several_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_loop, "AT_ONCE", 4)
+    monkeypatch.setattr(control_loop, "MAX_PER_CHUNK", 4)
     bench.gangs.gangs = 10
     await bench.loop.count()
     assert bench.gangs.shown == [0, 4, 4, 2]
@@ -208,7 +208,7 @@ async def test_a_newer_session_replaces_the_older_which_closes_nothing(bench: Be
     await bench.loop.open_session(older, [])
     bench.gangs.gives = {SessionOpened: [verdict("for the newer")]}
     await bench.loop.open_session(newer, [])
-    assert older.cause is Cause.REPLACED
+    assert older.cause is SessionEnd.REPLACED
     await bench.loop.close_session(older)
     await bench.loop.sync(Synced(0.0))
     assert not any(isinstance(event, SessionClosed) for event in bench.gangs.heard)
@@ -304,7 +304,7 @@ async def test_the_loop_goes_on_while_many_gangs_are_shown(
 
 
 async def test_owners_are_told_of_each_node_in_several_turns(bench: Bench) -> None:
-    nodes = [f"n{at}" for at in range(3 * AT_ONCE + 1)]
+    nodes = [f"n{at}" for at in range(3 * MAX_PER_CHUNK + 1)]
     turns = 0
 
     async def others() -> None:

@@ -21,7 +21,7 @@ from local_cluster.patience import HANG_S
 from muster.adapters.grpc import messages, reflection
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.generated.muster import v1
-from muster.adapters.grpc.server import MESSAGE_LIMIT, Cause, GangServer, Session
+from muster.adapters.grpc.server import MESSAGE_LIMIT, GangServer, Session, SessionEnd
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages import calls, instructions
 
@@ -56,7 +56,7 @@ class Scripted:
 
     async def open_session(self, session: Session, in_flight: Sequence[Any]) -> None:
         if self.session is not None:
-            self.session.end(Cause.REPLACED)
+            self.session.end(SessionEnd.REPLACED)
         self.session, self.in_flight = session, in_flight
 
     async def close_session(self, session: Session) -> None:
@@ -382,7 +382,7 @@ async def test_a_new_session_ends_the_one_before_with_a_higher_epoch(bench: Benc
         await first.read()
     assert caught.value.code() is grpc.StatusCode.ABORTED
     closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), HANG_S)
-    assert (closed.epoch, closed.cause) == (epoch, Cause.REPLACED)
+    assert (closed.epoch, closed.cause) == (epoch, SessionEnd.REPLACED)
 
 
 async def test_a_shim_that_leaves_closes_its_session(bench: Bench) -> None:
@@ -390,7 +390,7 @@ async def test_a_shim_that_leaves_closes_its_session(bench: Bench) -> None:
     await stream.read()
     stream.cancel()
     closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), HANG_S)
-    assert closed.cause is Cause.SHIM_LEFT
+    assert closed.cause is SessionEnd.SHIM_LEFT
 
 
 async def test_a_shim_that_does_not_read_loses_its_session_and_nobody_waits(short_folder: Path) -> None:
@@ -405,7 +405,7 @@ async def test_a_shim_that_does_not_read_loses_its_session_and_nobody_waits(shor
         for number in range(100):  # more than the transport's window
             assert session.push(refusal(f"g{number}", reason="x" * 1_000_000)) or session.cause
         assert await asyncio.wait_for(gangs.closed_sessions.get(), HANG_S) is session
-        assert session.cause is Cause.SLOW
+        assert session.cause is SessionEnd.SLOW
         assert metrics.value("muster_sessions_total", cause="slow") == 1
     await server.stop()
 

@@ -17,7 +17,7 @@ from local_cluster.patience import HANG_S
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.kube import decode, watch
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.decode import Change, Resource, Undecodable
+from muster.adapters.kube.decode import ObjectChange, Resource, Undecodable
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Watcher
@@ -120,7 +120,7 @@ def test_a_deep_spec_of_a_custom_object_can_be_read_and_compared(depth: int) -> 
     line = with_texts({"type": "ADDED", "object": item}, {"TEXT": deep(depth)}).encode()
     first, second = (decode.pod_groups()[0].event(line) for _ in range(2))
     assert first == second
-    assert isinstance(first, Change)
+    assert isinstance(first, ObjectChange)
     assert first.object is not None
     assert msgspec.json.encode(first.object.spec).startswith(b'{"minMember":2,')
 
@@ -134,7 +134,7 @@ def test_a_bound_pod_of_another_shape_takes_its_gpus_and_one_that_waits_is_left_
     assert problem.value.key == "uid-a"
     broken["spec"]["nodeName"] = "n"
     event = decode.pods().event(json.dumps(line).encode())
-    assert isinstance(event, Change)
+    assert isinstance(event, ObjectChange)
     assert event.object is not None
     read = pods.read(event.object)
     assert (read.node, read.gpus) == ("n", 2)
@@ -145,7 +145,7 @@ def test_an_object_that_is_gone_is_gone_whatever_its_shape() -> None:
     broken["spec"] = "TEXT"
     line = with_texts({"type": "DELETED", "object": broken}, {"TEXT": deep(2_000)})
     deletion = decode.pods().event(line.encode())
-    assert isinstance(deletion, Change)
+    assert isinstance(deletion, ObjectChange)
     assert (deletion.object, deletion.metadata.uid) == (None, "uid-a")
 
 

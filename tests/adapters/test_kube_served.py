@@ -8,7 +8,7 @@ import pytest
 
 from muster.adapters.kube.intake import Intake
 from muster.dialects.devices.objects import DeviceClassObject
-from muster.dialects.quantities import MOST
+from muster.dialects.quantities import MAX_AMOUNT
 from muster.dialects.settings import DEFAULTS
 from muster.gangs.messages.inputs import Input, NodeSeen, PodSeen
 from tests.adapters.changes import seen
@@ -72,7 +72,7 @@ async def test_a_resource_of_a_class_is_offered_and_asked_about(
                 await bench.pod(resource)
             case "class":
                 await bench.see_class(NIC_CLASS)
-    assert bench.offered == {resource: MOST}
+    assert bench.offered == {resource: MAX_AMOUNT}
     assert bench.asked_about
 
 
@@ -82,7 +82,7 @@ async def test_what_a_device_plugin_offers_counts_in_place_of_the_class(bench: B
     await bench.node({NIC: "2"})
     assert bench.offered == {NIC: 2}
     await bench.node({NIC: "0"})
-    assert bench.offered == {NIC: MOST}
+    assert bench.offered == {NIC: MAX_AMOUNT}
 
 
 async def test_without_its_class_the_resource_is_offered_no_more(bench: Bench) -> None:

@@ -12,7 +12,7 @@ from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.outbox import Outbox
-from muster.adapters.kube.writers import MOST_STATUSES, StatusWriter
+from muster.adapters.kube.writers import MAX_STATUSES, StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import PodGroupStatus
 from muster.gangs.messages.instructions import WriteStatus
@@ -127,7 +127,7 @@ async def test_10_000_statuses_of_one_namespace_do_not_delay_that_of_another(
     metrics = Metrics()
     writer = StatusWriter(client, metrics)
     status = running(1).status
-    for number in range(MOST_STATUSES + 1):
+    for number in range(MAX_STATUSES + 1):
         writer.write(WriteStatus("flood", f"train-{number}", f"u{number}", status))
     assert metrics.value("muster_podgroup_statuses_total", result="dropped") == 1
     writer.write(WriteStatus("quiet", "train", "u", status))

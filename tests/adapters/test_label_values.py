@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.adapters.telemetry.room import MOST_CHARACTERS, OTHERS, RENEWAL_S, LabelValues
+from muster.adapters.telemetry.room import MAX_CHARACTERS, OTHERS, RENEWAL_S, LabelValues
 
 
 class Clock:
@@ -24,7 +24,7 @@ def test_the_largest_have_a_value_of_their_own() -> None:
 def test_values_are_short_and_printable() -> None:
     counted = LabelValues(5).cut({"q\n" + "x" * 200_000: 1, "q\n" + "x" * 300_000: 2})
     (value,) = counted
-    assert (len(value) <= MOST_CHARACTERS + 1, value.isprintable(), counted[value]) == (True, True, 3)
+    assert (len(value) <= MAX_CHARACTERS + 1, value.isprintable(), counted[value]) == (True, True, 3)
 
 
 def test_a_value_that_is_called_like_the_sum_is_part_of_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from muster.adapters.telemetry.metrics import Metrics, Phases
-from muster.adapters.telemetry.room import MOST_MODELS, OTHERS, Room
+from muster.adapters.telemetry.room import MAX_MODELS, OTHERS, Room
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, Link
@@ -66,7 +66,7 @@ def test_labels_that_others_choose_have_few_and_printable_values() -> None:
     nodes = [node(f"n{i}", model=f"model\n{i}" + "x" * 100) for i in range(200)]
     figures = Room(MODEL).figures(Snapshot.of(nodes, []))
     models = {labels[1] for labels, _ in figures.largest}
-    assert len(models) == MOST_MODELS + 1
+    assert len(models) == MAX_MODELS + 1
     assert OTHERS in models
     assert all(len(model) <= 64 and model.isprintable() for model in models)
 
@@ -77,7 +77,7 @@ def test_a_node_whose_model_changes_for_ever_adds_few_series() -> None:
         nodes = [node("a"), node("b", model=f"model {number}")]
         models |= {labels[1] for labels, _ in room.figures(Snapshot.of(nodes, [])).largest}
     assert {"H100", OTHERS} <= models
-    assert len(models) <= MOST_MODELS + 1
+    assert len(models) <= MAX_MODELS + 1
 
 
 def move(at: float, phase: str, gang: str = "g", why: str = "why") -> Moved:

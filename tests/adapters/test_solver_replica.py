@@ -10,7 +10,7 @@ import pytest
 
 from muster.adapters.solver import wire
 from muster.adapters.solver.replica import AMOUNTS, Difference, Replica, Sent
-from muster.domain.constraints import Affinity, AntiAffinity, Spread
+from muster.domain.constraints import Affinity, AntiAffinity, TopologySpread
 from muster.domain.levels import Naming
 from muster.domain.node import Resources, Usage
 from muster.domain.policies import Policies
@@ -94,7 +94,7 @@ def test_a_request_with_constraints_arrives_as_it_was_sent() -> None:
     constraints = (
         AntiAffinity("x", "host", frozenset("w")),
         Affinity("y", "zone", frozenset("w"), existing=frozenset("a")),
-        Spread("z", "zone", 1, frozenset("w"), frozenset("w"), {"a": 2}),
+        TopologySpread("z", "zone", 1, frozenset("w"), frozenset("w"), {"a": 2}),
     )
     request = Request(GangId("n", "ack", "g", ("o",)), (role,), 1, constraints=constraints)
     assert wire.decode(wire.encode(request)) == request

@@ -27,7 +27,7 @@ async def never(*_: str) -> object:
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[web.Web]:
-    monkeypatch.setattr(web, "MOST_CONNECTIONS", PLACES)
+    monkeypatch.setattr(web, "MAX_CONNECTIONS", PLACES)
     served = web.Web(Metrics(), never, never, never, never, str, tmp_path / "socket")
     await served.start("127.0.0.1", 0)
     yield served
@@ -88,11 +88,11 @@ async def test_a_flood_of_scrapes_costs_one_answer_a_second(
             return await answer.text()
 
     async with asyncio.timeout(HANG_S), aiohttp.ClientSession() as session:
-        one_by_one = [await ask() for _ in range(web.AT_ONCE)]
-        assert len(set(one_by_one)) == web.AT_ONCE  # each is new
+        one_by_one = [await ask() for _ in range(web.ANSWERS_WITHOUT_PAUSE)]
+        assert len(set(one_by_one)) == web.ANSWERS_WITHOUT_PAUSE  # each is new
         for flood in range(3):
             assert len(set(await asyncio.gather(*(ask() for _ in range(20))))) == 1
-            assert answer_count[0] == web.AT_ONCE + flood
+            assert answer_count[0] == web.ANSWERS_WITHOUT_PAUSE + flood
             clock[0] += 1
     await served.stop()
 
@@ -112,11 +112,11 @@ async def test_few_answers_about_gangs_are_made_at_a_time(path: str, tmp_path: P
     await served.start("127.0.0.1", 0)
     asking = f"GET {path}?namespace=n&name=g HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
     async with asyncio.timeout(HANG_S):
-        clients = [await connect(served, asking) for _ in range(3 * web.GANGS_AT_ONCE)]
+        clients = [await connect(served, asking) for _ in range(3 * web.MAX_GANG_ANSWERS_AT_ONCE)]
         reader, writer = await connect(served, READY)
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         writer.close()
-        assert begun == [("n", "g")] * web.GANGS_AT_ONCE
+        assert begun == [("n", "g")] * web.MAX_GANG_ANSWERS_AT_ONCE
         go_on.set()
         for answer, _ in clients:
             assert (await answer.readline()).startswith(b"HTTP/1.1 200")

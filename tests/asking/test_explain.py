@@ -11,7 +11,7 @@ import pytest
 
 from muster.adapters.asking import show
 from muster.adapters.page import detail
-from muster.adapters.page.detail import Step
+from muster.adapters.page.detail import PhaseStep
 from muster.domain.alternatives import Alternatives, not_known
 from muster.placement.alternatives import alternatives as of_planner
 from tests.gangs.world import World, foreign, node, pod
@@ -19,7 +19,7 @@ from tests.gangs.world import World, foreign, node, pod
 TRACE = {"id": "3c878011acb847fa32d7767cde5de41b", "link": "https://traces.example/3c87"}
 
 
-def explained(world: World, *steps: Step, trace: dict[str, str] | None = None) -> list[dict[str, Any]]:
+def explained(world: World, *steps: PhaseStep, trace: dict[str, str] | None = None) -> list[dict[str, Any]]:
     """What the service says of its one gang, as a client reads it."""
     (key,) = world.coordinator.keys()
     details = world.coordinator.details(key)
@@ -113,12 +113,12 @@ def planned() -> World:
 
 
 STEPS = (
-    Step(100.0, "collecting", "members are missing"),
-    Step(103.0, "planning", "all are there"),
-    Step(103.05, "planned", "placed"),
-    Step(103.5, "withdrawn", "a node changed"),
-    Step(104.5, "planning", "all are there"),
-    Step(105.0, "running", "all are bound"),
+    PhaseStep(100.0, "collecting", "members are missing"),
+    PhaseStep(103.0, "planning", "all are there"),
+    PhaseStep(103.05, "planned", "placed"),
+    PhaseStep(103.5, "withdrawn", "a node changed"),
+    PhaseStep(104.5, "planning", "all are there"),
+    PhaseStep(105.0, "running", "all are bound"),
 )
 
 
@@ -147,7 +147,7 @@ def test_the_traces_of_all_attempts_are_listed_the_newest_first() -> None:
 
 
 @pytest.mark.parametrize("steps", [(), STEPS[:1]])
-def test_a_timeline_may_have_no_end(steps: tuple[Step, ...]) -> None:
+def test_a_timeline_may_have_no_end(steps: tuple[PhaseStep, ...]) -> None:
     lines = printed(show.trace, explained(planned(), *steps))
     assert sum(line.startswith("  attempt") for line in lines) == len(steps)
     assert not any("trace" in line for line in lines), "an unknown trace is not named"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from e2e.fuzz import largest
 from muster.adapters.kube import decode
-from muster.adapters.kube.decode import Change
+from muster.adapters.kube.decode import ObjectChange
 from muster.dialects.objects import PodObject
 from muster.dialects.pods import bounds, peers, pods, requests
 from muster.domain.causes.ill_formed import BadValue
@@ -160,10 +160,10 @@ def test_the_large_pod_of_a_watch_is_cut_and_of_a_deleted_one_only_its_identity_
         decode.pods().event(json.dumps({"type": kind, "object": large}).encode())
         for kind in ("ADDED", "DELETED")
     )
-    assert isinstance(arrival, Change)
+    assert isinstance(arrival, ObjectChange)
     assert arrival.object is not None
     assert len(arrival.object.metadata.labels or ()) == bounds.MAX_KEYS + 1
-    assert isinstance(deleted, Change)
+    assert isinstance(deleted, ObjectChange)
     assert deleted.object is None
     assert (deleted.metadata.uid, deleted.metadata.resource_version) == ("u", "7")
     assert not hasattr(deleted.metadata, "labels")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from muster.dialects.devices.claims import MAX_CAUSES, MAX_CLAIMS, Claims, claims_of
-from muster.dialects.devices.objects import ClaimSpec
+from muster.dialects.devices.objects import ResourceClaimSpec
 from muster.dialects.devices.shares import Rounding
 from muster.dialects.pods import pods
 from muster.domain.allocation import ALLOCATION
@@ -238,7 +238,7 @@ def known(case: Case, roundings: Callable[[], Collection[tuple[str, Rounding]]] 
     claims = Claims(lambda name: CLASSES.get(name, ""), roundings)
     for number, requests in enumerate(case.claims):
         spec = {"devices": {"requests": requests, "constraints": case.constraints}}
-        assert claims.see(f"ns/made-{number}", msgspec.convert(spec, ClaimSpec))
+        assert claims.see(f"ns/made-{number}", msgspec.convert(spec, ResourceClaimSpec))
     return claims
 
 
@@ -350,7 +350,7 @@ def test_a_channel_tells_its_compute_domain(opaque: Any, domain: str) -> None:
     claims = Claims(lambda name: CLASSES.get(name, ""))
     config = [{"requests": ["r"], "opaque": opaque}] if opaque is not None else [{}]
     spec = {"devices": {"requests": [request(device_class="channel")], "config": config}}
-    claims.see("ns/made", msgspec.convert(spec, ClaimSpec))
+    claims.see("ns/made", msgspec.convert(spec, ResourceClaimSpec))
     of_pod = {"resourceClaims": [{"name": "c", "resourceClaimName": "made"}]}
     pod = pods.read(pod_object(labels=GANG, spec=of_pod), claims=claims)
     assert (pod.compute_domain, pod.gpus, pod.gated, pod.causes) == (domain, 0, False, ())
@@ -367,7 +367,7 @@ def test_a_claim_of_several_pods_that_has_no_devices_yet() -> None:
     case = Case(([request(device_class="nic")], [request(device_class="nic")]), shared=True)
     claims = known(case)
     assert read(case, claims).unallocated_claims == ()
-    spec = msgspec.convert({"devices": {"requests": case.claims[0]}}, ClaimSpec)
+    spec = msgspec.convert({"devices": {"requests": case.claims[0]}}, ResourceClaimSpec)
     assert claims.see("ns/made-0", spec, unallocated=True)
     assert not claims.see("ns/made-0", spec, unallocated=True)
     assert read(case, claims).unallocated_claims == ("made-0",)
@@ -379,7 +379,9 @@ def test_a_claim_that_pods_share_and_that_has_its_devices_asks_for_no_more() -> 
     case = Case(([request(count=2)], [request()]), constraints=[{"matchAttribute": "pcieRoot"}], shared=True)
     claims = known(case)
     assert len(read(case, claims).causes) == 3
-    specs = [msgspec.convert({"devices": {"requests": requests}}, ClaimSpec) for requests in case.claims]
+    specs = [
+        msgspec.convert({"devices": {"requests": requests}}, ResourceClaimSpec) for requests in case.claims
+    ]
     assert claims.see("ns/made-0", specs[0], unallocated=False)
     assert not claims.see("ns/made-0", specs[0], unallocated=False)
     assert claims.see("ns/made-1", specs[1], unallocated=False)
@@ -393,6 +395,6 @@ def test_a_claim_that_pods_share_and_that_has_its_devices_asks_for_no_more() -> 
 def test_a_claim_that_says_nothing_new() -> None:
     case = CASES["four GPUs"]
     claims = known(case)
-    spec = msgspec.convert({"devices": {"requests": case.claims[0]}}, ClaimSpec)
+    spec = msgspec.convert({"devices": {"requests": case.claims[0]}}, ResourceClaimSpec)
     assert not claims.see("ns/made-0", spec)
     assert claims.see("ns/made-0", None)

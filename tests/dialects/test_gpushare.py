@@ -197,7 +197,7 @@ PLACEMENTS = {"": (False, 0), "binpack": (False, 0), "spread": (True, 0), "Sprea
 def test_how_a_node_places_slices(placement: str, expected: tuple[bool, int]) -> None:
     labels = {"ack.node.gpu.placement": placement} if placement else {}
     node = nodes.read(node_object({COUNT: 2, MEM: 32}, labels))
-    assert (node.spread, len(node.problems)) == expected
+    assert (node.spreads_slices, len(node.problems)) == expected
 
 
 # --- written and read back -------------------------------------------------------------------------

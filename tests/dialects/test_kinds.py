@@ -10,7 +10,7 @@ import pytest
 
 from muster.dialects.jobs.families import JobGangs, job_gangs
 from muster.dialects.jobs.pruned import pruned
-from muster.dialects.kinds.description import Member
+from muster.dialects.kinds.description import JobPod
 from muster.dialects.kinds.table import KINDS, member, modes_of
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
 from muster.dialects.pods import bounds
@@ -519,25 +519,25 @@ LAUNCHER = {
     "training.kubeflow.org/job-name": "x",
     "training.kubeflow.org/job-role": "launcher",
 }
-MEMBERS: dict[str, tuple[str, str, dict[str, str], Member | None]] = {
-    "of a Job": ("batch/v1", "Job/x", {}, Member("Job", "x", "x")),
+MEMBERS: dict[str, tuple[str, str, dict[str, str], JobPod | None]] = {
+    "of a Job": ("batch/v1", "Job/x", {}, JobPod("Job", "x", "x")),
     "of Volcano's Job": ("batch.volcano.sh/v1alpha1", "Job/x", {}, None),
-    "of a JobSet": ("batch/v1", "Job/x-w-0", JOBSET, Member("JobSet", "x", "x", "w")),
+    "of a JobSet": ("batch/v1", "Job/x-w-0", JOBSET, JobPod("JobSet", "x", "x", "w")),
     "with a JobSet's label alone": ("apps/v1", "ReplicaSet/r", JOBSET, None),
     "of a LeaderWorkerSet": (
-        "apps/v1", "StatefulSet/x", GROUP, Member("LeaderWorkerSet", "x", "x-2", "leader"),
+        "apps/v1", "StatefulSet/x", GROUP, JobPod("LeaderWorkerSet", "x", "x-2", "leader"),
     ),
-    "of a StatefulSet": ("apps/v1", "StatefulSet/x", {}, Member("StatefulSet", "x", "x")),
+    "of a StatefulSet": ("apps/v1", "StatefulSet/x", {}, JobPod("StatefulSet", "x", "x")),
     "of a PyTorchJob": (
         "kubeflow.org/v1", "PyTorchJob/x", {"training.kubeflow.org/replica-type": "worker"},
-        Member("PyTorchJob", "x", "x", "worker"),
+        JobPod("PyTorchJob", "x", "x", "worker"),
     ),
     "the launcher of mpi-operator": (
-        "batch/v1", "Job/x-launcher", LAUNCHER, Member("MPIJob", "x", "x", "launcher"),
+        "batch/v1", "Job/x-launcher", LAUNCHER, JobPod("MPIJob", "x", "x", "launcher"),
     ),
-    "a Job that says it is one": ("batch/v1", "Job/other", LAUNCHER, Member("Job", "other", "other")),
+    "a Job that says it is one": ("batch/v1", "Job/other", LAUNCHER, JobPod("Job", "other", "other")),
     "of a RayCluster": (
-        "ray.io/v1", "RayCluster/x", {"ray.io/group": "gpus"}, Member("RayCluster", "x", "x", "gpus"),
+        "ray.io/v1", "RayCluster/x", {"ray.io/group": "gpus"}, JobPod("RayCluster", "x", "x", "gpus"),
     ),
     "of a ReplicaSet": ("apps/v1", "ReplicaSet/x", {}, None),
 }  # fmt: skip
@@ -552,17 +552,17 @@ def test_the_place_of_a_pod(name: str) -> None:
 
 
 NOT_READ = {
-    "RayService": ("ray.io/v1", "RayCluster/x", Member("RayCluster", "x", "x")),
+    "RayService": ("ray.io/v1", "RayCluster/x", JobPod("RayCluster", "x", "x")),
     "Deployment": ("apps/v1", "ReplicaSet/x", None),
-    "CronJob": ("batch/v1", "Job/x", Member("Job", "x", "x")),
-    "Notebook": ("apps/v1", "StatefulSet/x", Member("StatefulSet", "x", "x")),
+    "CronJob": ("batch/v1", "Job/x", JobPod("Job", "x", "x")),
+    "Notebook": ("apps/v1", "StatefulSet/x", JobPod("StatefulSet", "x", "x")),
     "Spark (`spark-submit`)": ("v1", "Pod/driver", None),
     "SparkApplication": ("sparkoperator.k8s.io/v1beta2", "SparkApplication/x", None),
     "Knative Service": ("apps/v1", "ReplicaSet/x", None),
     "Grove's PodCliqueSet": ("grove.io/v1alpha1", "PodClique/x", None),
     "DynamoGraphDeployment": ("grove.io/v1alpha1", "PodClique/x", None),
     "Argo's Workflow": ("argoproj.io/v1alpha1", "Workflow/x", None),
-    "AppWrapper": ("batch/v1", "Job/x", Member("Job", "x", "x")),
+    "AppWrapper": ("batch/v1", "Job/x", JobPod("Job", "x", "x")),
     "pod group of Kueue (`kueue.x-k8s.io/pod-group-name`)": ("", "", None),
 }
 """A kind that is not read → the controller of its pods, and their place by it."""

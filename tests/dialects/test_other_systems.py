@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.dialects.gangs import misspelt, other_systems, podgroups
-from muster.dialects.kinds.description import Member
+from muster.dialects.kinds.description import JobPod
 from muster.dialects.objects import Metadata
 from muster.dialects.pods.pods import read
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
@@ -293,7 +293,7 @@ def test_the_way_out_is_one(name: str, ours: dict[str, dict[str, str]]) -> None:
 
 
 def test_a_job_that_is_a_gang_needs_no_other_words() -> None:
-    member = Member("PyTorchJob", "train", "train", "worker")
+    member = JobPod("PyTorchJob", "train", "train", "worker")
     obj = pod_object(labels={"grove.io/podgang": "pd-0"}, limits=GPU)
     read_pod = read(obj, member=member)
     assert read_pod.causes == ()

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.dialects.gangs import podgroups
-from muster.dialects.gangs.subgroups import Topologies, Topology
+from muster.dialects.gangs.subgroups import KaiTopology, Topologies
 from muster.dialects.objects import CustomObject
 from muster.dialects.pods import pods
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.constraints import Subgroup
-from muster.domain.levels import Level
+from muster.domain.levels import FabricLevel
 from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
 from muster.domain.quorums import Leaf, Quorum
@@ -275,7 +275,7 @@ def test_a_list_that_is_too_long_is_not_shown() -> None:
 
 
 def test_a_label_has_the_word_of_the_level_that_it_alone_gives() -> None:
-    levels = (Level("block", ("example.com/block",)), Level("rack", (RACK, "example.com/rack")))
+    levels = (FabricLevel("block", ("example.com/block",)), FabricLevel("rack", (RACK, "example.com/rack")))
     spec = {"requiredTopologyLevel": "example.com/block", "preferredTopologyLevel": RACK}
     group = read({"minMember": 1, "topologyConstraint": spec}, levels=levels)
     # A rack may have its name from another label first, so the first label alone is not the level.
@@ -285,17 +285,17 @@ def test_a_label_has_the_word_of_the_level_that_it_alone_gives() -> None:
 def test_a_level_must_be_one_of_its_topology() -> None:
     spec = {"topology": "dc", "requiredTopologyLevel": RACK}
     whole = {"minMember": 1, "topologyConstraint": spec}
-    assert read(whole, topologies={"dc": Topology((RACK, HOST))}).causes == ()
+    assert read(whole, topologies={"dc": KaiTopology((RACK, HOST))}).causes == ()
     assert read(whole, topologies=None).causes == ()
-    (cause,) = read(whole, topologies={"dc": Topology((HOST,))}).causes
+    (cause,) = read(whole, topologies={"dc": KaiTopology((HOST,))}).causes
     assert isinstance(cause, BadValue)
     assert cause.field == "spec.topologyConstraint.requiredTopologyLevel"
-    (cause,) = read(whole, topologies={"other": Topology((RACK,))}).causes
+    (cause,) = read(whole, topologies={"other": KaiTopology((RACK,))}).causes
     assert isinstance(cause, BadValue)
     assert (cause.field, cause.value) == ("spec.topologyConstraint.topology", "dc")
 
 
-ALIASES = Topology((ZONE, RACK, HOST), {"room": ZONE, "rack": RACK, "host": HOST})
+ALIASES = KaiTopology((ZONE, RACK, HOST), {"room": ZONE, "rack": RACK, "host": HOST})
 """As in KAI's example of topology aliases (its pull request 1788)."""
 
 
@@ -394,10 +394,10 @@ def test_a_topology_says_which_level_lies_in_which() -> None:
         "topologyConstraint": {"topology": "dc", "requiredTopologyLevel": RACK},
         "subGroups": two_of_three(required=BLOCK),
     }
-    group = read(spec, podgroups.KAI_API, topologies={"dc": Topology((BLOCK, RACK))})
+    group = read(spec, podgroups.KAI_API, topologies={"dc": KaiTopology((BLOCK, RACK))})
     assert (group.causes, group.topology_request.required_scope) == ((), "rack")
     assert group.subgroups == ()
-    group = read(spec, podgroups.KAI_API, topologies={"dc": Topology((RACK, BLOCK))})
+    group = read(spec, podgroups.KAI_API, topologies={"dc": KaiTopology((RACK, BLOCK))})
     assert group.subgroups == (Subgroup("the level of subgroup up", BLOCK, TWO),)
 
 
@@ -635,7 +635,7 @@ SPEC = (
     )
     | ANYTHING
 )
-TOPOLOGIES = st.none() | st.just({"a": Topology((RACK, HOST), {"row": RACK})})
+TOPOLOGIES = st.none() | st.just({"a": KaiTopology((RACK, HOST), {"row": RACK})})
 APIS = st.sampled_from([version for versions in podgroups.APIS for version in versions])
 
 

@@ -7,8 +7,8 @@ import yaml
 
 from muster.dialects.policies import read
 from muster.domain.levels import DEFAULT_LEVELS, PRESETS, Naming
-from muster.domain.policies import Policies, Policy, Strategy, Topology
-from muster.domain.request import Term, TypicalRequest
+from muster.domain.policies import Policies, Policy, PolicyTopology, Strategy
+from muster.domain.request import PolicyTerm, TypicalRequest
 
 RECIPE = """
 topologyAwareScheduling:
@@ -58,16 +58,16 @@ def scopes(text: str) -> list[str]:
 def test_the_recipe() -> None:
     policies = good(RECIPE)
     assert policies.policies == (
-        Policy("nvlink-locality", 100, Term("nvlink", "pack")),
-        Policy("numa-locality", 50, Term("numa", "pack")),
-        Policy("nvswitch-preference", 80, Term("nvswitch", "prefer")),
+        Policy("nvlink-locality", 100, PolicyTerm("nvlink", "pack")),
+        Policy("numa-locality", 50, PolicyTerm("numa", "pack")),
+        Policy("nvswitch-preference", 80, PolicyTerm("nvswitch", "prefer")),
     )
     assert policies.levels == DEFAULT_LEVELS, "numa-node is listed before node: inside it"
     names = ("numa-locality", "nvlink-locality", "nvswitch-preference")
     assert policies.terms(names) == (
-        Term("nvlink", "pack"),
-        Term("nvswitch", "prefer"),
-        Term("numa", "pack"),
+        PolicyTerm("nvlink", "pack"),
+        PolicyTerm("nvswitch", "prefer"),
+        PolicyTerm("numa", "pack"),
     )
 
 
@@ -94,11 +94,11 @@ def test_what_is_not_said_is_the_default(text: str, policies: Policies) -> None:
     assert good(text) == policies
 
 
-@pytest.mark.parametrize("topology", Topology)
+@pytest.mark.parametrize("topology", PolicyTopology)
 @pytest.mark.parametrize("strategy", Strategy)
 def test_every_strategy_goes_with_every_topology(topology: str, strategy: str) -> None:
     text = f"policies: [{{name: p, weight: 1, topology: {topology}, strategy: {strategy}}}]"
-    assert good(text).policies == (Policy("p", 1, Term(topology, strategy)),)
+    assert good(text).policies == (Policy("p", 1, PolicyTerm(topology, strategy)),)
 
 
 LEVELS: dict[str, tuple[str, list[str]]] = {
@@ -215,7 +215,7 @@ BAD: dict[str, tuple[str, str]] = {
     "a weight in words": (policy(weight="high"), 'policies[0].weight: "high"'),
     "too much weight": (policy(weight=1001), 'policies[0].weight: "1001"'),
     "an unknown topology": (
-        policy(topology="fans"), f'policies[0].topology: "fans", expected one of {", ".join(Topology)}',
+        policy(topology="fans"), f'policies[0].topology: "fans", expected one of {", ".join(PolicyTopology)}',
     ),
     "no topology": (policy(topology=None), "policies[0].topology: missing"),
     "a topology that is a mapping": (policy(topology={}), "policies[0].topology: "),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.dialects.quantities import LARGEST, MOST, MOST_THOUSANDTHS, Quantity, milli, parse
+from muster.dialects.quantities import LARGEST, MAX_AMOUNT, MAX_THOUSANDTHS, Quantity, milli, parse
 
 GOOD: dict[Quantity, Fraction] = {
     "0": Fraction(0),
@@ -57,8 +57,8 @@ def test_thousandths_are_rounded_up() -> None:
 
 
 def test_what_no_node_could_have_is_cut_off_so_that_sums_hold() -> None:
-    assert milli(Fraction(LARGEST)) == MOST_THOUSANDTHS
-    assert 100_000 * MOST < 2**63
+    assert milli(Fraction(LARGEST)) == MAX_THOUSANDTHS
+    assert 100_000 * MAX_AMOUNT < 2**63
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["m", "", "k", "Ki"]))

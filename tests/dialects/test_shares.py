@@ -12,7 +12,7 @@ from muster.dialects import quantities
 from muster.dialects.devices import shares
 from muster.dialects.devices.objects import AllocatedDevice, SliceDevice
 from muster.dialects.devices.published import MAX_ROUNDINGS
-from muster.dialects.devices.published import Slice as Published
+from muster.dialects.devices.published import PublishedSlice as Published
 from muster.dialects.devices.shares import NOT_ROUNDED, Rounding
 from muster.domain.node import Node
 from muster.domain.request import Slice

@@ -10,8 +10,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from muster.dialects.gangs import podgroups
-from muster.dialects.gangs.subgroups import Topology
-from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.dialects.gangs.subgroups import KaiTopology
+from muster.domain.levels import DEFAULT_LEVELS, FabricLevel
 from muster.domain.podgroup import PodGroup
 from tests.dialects.objects import custom_object
 
@@ -31,17 +31,17 @@ NODES = [
 ]
 """Racks lie in zones and blocks in pods of the fabric; the one order knows nothing of the other."""
 PAIRS = tuple(combinations(range(len(NODES)), 2))
-TRUE = {"racks": Topology((ZONE, RACK, HOST)), "blocks": Topology((WIDE, NARROW))}
+TRUE = {"racks": KaiTopology((ZONE, RACK, HOST)), "blocks": KaiTopology((WIDE, NARROW))}
 WRONG = {
-    "upside-down": Topology((HOST, RACK, ZONE)),
-    "blocks-too": Topology((NARROW, WIDE)),
-    "last": Topology((HOST, WIDE)),
+    "upside-down": KaiTopology((HOST, RACK, ZONE)),
+    "blocks-too": KaiTopology((NARROW, WIDE)),
+    "last": KaiTopology((HOST, WIDE)),
 }
 """They contradict the others, or what a node is."""
 
 
 def read(
-    spec: dict[str, Any], topologies: Any = None, levels: tuple[Level, ...] = DEFAULT_LEVELS
+    spec: dict[str, Any], topologies: Any = None, levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS
 ) -> PodGroup:
     obj = custom_object(podgroups.KAI_API, "PodGroup", "g", spec)
     return podgroups.read(obj, levels, topologies)
@@ -145,7 +145,7 @@ def test_fields_of_another_scheduler_are_no_slips() -> None:
 
 
 def test_a_word_may_be_the_label_of_its_own_level() -> None:
-    levels = (Level("rack", ("rack", "topology.kubernetes.io/rack")),)
+    levels = (FabricLevel("rack", ("rack", "topology.kubernetes.io/rack")),)
     group = read({"minMember": 2, **requires("rack")}, levels=levels)
     assert (group.topology_request.required_scope, group.causes) == ("rack", ())
 

@@ -21,7 +21,7 @@ from muster.domain import allocation, sentences
 from muster.gangs.lifecycle import arrivals, node_changes
 from muster.gangs.peers import constraints
 from muster.gangs.pending import planner_share
-from muster.gangs.record.gang import PATIENCE
+from muster.gangs.record.gang import MAX_VOIDED_PLANS
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "security.md").read_text()
@@ -54,9 +54,9 @@ BOUNDS = (
     f"of all {EVENTS.per_s:g} a second; one text again after {EVENTS.repeat_after_s:g} s",
     f"of a namespace {CONDITIONS.namespace_per_s:g} a second and {CONDITIONS.namespace_queue:,} waiting",
     f"a sentence {sentences.MAX_CHARACTERS} characters, a line of the log {logs.MAX_CHARACTERS:,}",
-    f"{scrape.MOST_QUEUES} queues; {RENEWAL}",
-    f"{scrape.MOST_NAMESPACES} namespaces; {RENEWAL}",
-    f"{room.MOST_MODELS} models; {RENEWAL}",
+    f"{scrape.MAX_QUEUES} queues; {RENEWAL}",
+    f"{scrape.MAX_NAMESPACES} namespaces; {RENEWAL}",
+    f"{room.MAX_MODELS} models; {RENEWAL}",
     f"{allocation.MAX_GPUS} GPUs, a matrix of {bounds.MAX_TEXT >> 10} KiB",
     f"{bounds.MAX_LABELS:,} labels, {bounds.MAX_TAINTS} taints, "
     f"{bounds.MAX_RESOURCES} resources, {bounds.MAX_CONFIG_MAPS} ConfigMaps",
@@ -64,17 +64,18 @@ BOUNDS = (
     f"{published.MAX_DEVICES:,} devices; {bounds.MAX_PROBLEMS} problems, "
     f"{published.MAX_ROUNDINGS} ways to round memory up",
     f"{1 / nodes.CHANGE_S:g} changes a second, after {nodes.ADVANCE_S:g} s in advance",
-    f"{PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
+    f"{MAX_VOIDED_PLANS} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
     f"{node_changes.WAKES} times those with members that it admits",
     f"{intake.READ_AT_ONCE} at once, then a fifth of the loop",
-    f"{web.MOST_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",
-    f"{web.GANGS_AT_ONCE} answers of `/gangs`",
-    f"of `/metrics` and `/nodes` {web.AT_ONCE}",
+    f"{web.MAX_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",
+    f"{web.MAX_GANG_ANSWERS_AT_ONCE} answers of `/gangs`",
+    f"of `/metrics` and `/nodes` {web.ANSWERS_WITHOUT_PAUSE}",
     f"a tenth of a core, nice {alternatives.NICENESS}; {alternatives.WAITING} wait",
-    f"1/{board.PAUSE_SHARE} of the loop; {server.AT_ONCE} answers at a time | they wait {server.WAIT_S:g} s",
-    f"{board.MOST_CHANGES} changes in {board.MOST_BYTES >> 20} MiB, {rows.MOST_ROWS:,} gangs in the list",
+    f"1/{board.PAUSE_SHARE} of the loop; "
+    f"{server.MAX_ANSWERS_AT_ONCE} answers at a time | they wait {server.WAIT_S:g} s",
+    f"{board.MAX_CHANGES} changes in {board.MAX_BYTES >> 20} MiB, {rows.MAX_ROWS:,} gangs in the list",
     f"not read for {server.SEND_S:g} s",
-    f"{access.PER_S:g} unknown ones a second; {access.MOST_KNOWN:,} answers",
+    f"{access.PER_S:g} unknown ones a second; {access.MAX_KNOWN_TOKENS:,} answers",
 )
 
 

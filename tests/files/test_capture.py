@@ -27,7 +27,7 @@ from muster.dialects.pods import bounds, pods
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.decision import Placed
-from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.levels import DEFAULT_LEVELS, FabricLevel
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Instruction, Solve
@@ -229,7 +229,7 @@ async def test_what_completes_nodes_and_pods_is_captured_too(
     with file.open("rb") as unused:
         read_back = cluster.cluster_of(sources.read([str(file)], unused), DEFAULTS)
     assert {n.name: n.unhealthy for n in read_back.nodes if n.unhealthy} == {"n0": 1 << 7}
-    assert read_back.policies.levels == (*DEFAULT_LEVELS, Level("row", ("example.com/row",)))
+    assert read_back.policies.levels == (*DEFAULT_LEVELS, FabricLevel("row", ("example.com/row",)))
     assert [(group.key, group.min_member) for group in read_back.pod_groups] == [
         (("default", "kai", "kais"), 2)
     ]

@@ -17,7 +17,7 @@ from muster.adapters.kube.client import KubeClient
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.causes.too_little import MemberTooLarge
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, PeerConstraint, TopologySpread
 from muster.domain.decision import Decision, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
@@ -44,12 +44,12 @@ def anti(*terms: Object) -> Object:
     return {"podAntiAffinity": {REQUIRED: list(terms)}}
 
 
-def asked(folder: Path, *objects: Object) -> dict[str, tuple[Constraint, ...]]:
+def asked(folder: Path, *objects: Object) -> dict[str, tuple[PeerConstraint, ...]]:
     """The constraints that the planner is told, by gang."""
     file = folder / "cluster.json"
     file.write_text("\n".join(json.dumps(item) for item in objects))
     read_cluster = cluster.cluster_of(sources.read([str(file)], io.BytesIO()), DEFAULTS)
-    constraints: dict[str, tuple[Constraint, ...]] = {}
+    constraints: dict[str, tuple[PeerConstraint, ...]] = {}
 
     def refuse(_: Snapshot, request: Request, __: Timings) -> Decision:
         constraints[request.gang.name] = request.constraints
@@ -127,7 +127,7 @@ def test_host_ports_spread_and_affinity_of_a_template(tmp_path: Path) -> None:
     one_role = frozenset({""})
     assert constraints == (
         Affinity(f"podAffinity tier=db by {ZONE}", ZONE, one_role, one_role),
-        Spread(
+        TopologySpread(
             f"topologySpreadConstraints tier=db by {HOST}, maxSkew 2",
             HOST,
             2,

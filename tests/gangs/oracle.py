@@ -11,7 +11,7 @@ import msgspec
 from muster.dialects.nodes import nodes
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.pods import peers, pods
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, PeerConstraint, TopologySpread
 from muster.domain.node import Node, Taint
 from muster.domain.pod import Pod
 from muster.domain.request import Toleration
@@ -61,11 +61,11 @@ def allowed(case: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
-def _open(constraint: Constraint, node: Node, nodes: Iterable[Node], pending: Pod) -> bool:
+def _open(constraint: PeerConstraint, node: Node, nodes: Iterable[Node], pending: Pod) -> bool:
     """Return whether the pending pod, of role "", can go to the node."""
     key = constraint.topology_key
     domain = _domain(node, key)
-    if isinstance(constraint, Spread):
+    if isinstance(constraint, TopologySpread):
         return domain is not None and _skew(constraint, domain, nodes, pending) <= constraint.max_skew
     taken_domains = {_domain(item, key) for item in nodes if item.name in constraint.existing} - {None}
     if isinstance(constraint, AntiAffinity):
@@ -80,7 +80,7 @@ def _domain(node: Node, key: str) -> str | None:
     return node.name if key == NODE else node.labels.get(key)
 
 
-def _skew(constraint: Spread, domain: str, nodes: Iterable[Node], pending: Pod) -> int:
+def _skew(constraint: TopologySpread, domain: str, nodes: Iterable[Node], pending: Pod) -> int:
     counts: Counter[str] = Counter()
     for node in nodes:
         if _eligible(constraint, node, pending):
@@ -89,7 +89,7 @@ def _skew(constraint: Spread, domain: str, nodes: Iterable[Node], pending: Pod) 
     return counts[domain] + ("" in constraint.counted_roles) - least
 
 
-def _eligible(constraint: Spread, node: Node, pending: Pod) -> bool:
+def _eligible(constraint: TopologySpread, node: Node, pending: Pod) -> bool:
     if not constraint.required_keys <= node.labels.keys():
         return False
     selected = all(node.labels.get(term.key) in term.values for term in pending.rules.required)

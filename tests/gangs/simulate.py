@@ -21,7 +21,7 @@ from tests.gangs.model import Cluster
 from tests.gangs.stage import Chooser
 
 T = TypeVar("T")
-FEW_TIMERS, MANY_TIMERS = 2, recovery.AT_ONCE
+FEW_TIMERS, MANY_TIMERS = 2, recovery.MAX_TIMERS_PER_TICK
 FEW_PODS, MANY_PODS = 2, (arrivals.MANY, arrivals.COUNT_EVERY_S)
 ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.create_all: 6,
@@ -91,7 +91,7 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
         ((FEW_PODS, 0.1), MANY_PODS)[number // 2 % 2],
     )
     with (
-        patch.object(recovery, "AT_ONCE", timers),
+        patch.object(recovery, "MAX_TIMERS_PER_TICK", timers),
         patch.object(arrivals, "MANY", pods),
         patch.object(arrivals, "COUNT_EVERY_S", every_s),
         patch.object(arrivals, "GROUPED_AT_ONCE", at_once or arrivals.GROUPED_AT_ONCE),

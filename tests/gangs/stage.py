@@ -15,7 +15,7 @@ from tests.gangs.world import World
 NODES = ("a", "b", "c")
 GANGS = {"g": (2, 2), "h": (3, 2), "k": (2, 4), "o": (3, 1), "e": (2, 1), "p": (2, 1), "": (1, 3)}
 """Name → (members, GPUs of each). e and p are elastic and have at least this number; o has two owners."""
-MOST = {"e": 4, "p": 4}
+MAX_MEMBERS = {"e": 4, "p": 4}
 POD_GROUP = "p"
 """The gang whose PodGroup states how many members it needs."""
 VOLUMES = ("k", "e", "")

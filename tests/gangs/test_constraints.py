@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, PeerConstraint, TopologySpread
 from muster.domain.node import Node
 from muster.domain.peers import HostPort, PeerRules, PeerTerm, Selector, SpreadTerm
 from muster.domain.pod import Pod, TopologyRequest
@@ -66,7 +66,7 @@ def asked(members: list[Pod], *other_pods: Pod, **cluster: Any) -> Request:
     return request(group_of(*members), ledger_of(*members, *other_pods, **cluster))
 
 
-def constraints(members: list[Pod], *other_pods: Pod, **cluster: Any) -> tuple[Constraint, ...]:
+def constraints(members: list[Pod], *other_pods: Pod, **cluster: Any) -> tuple[PeerConstraint, ...]:
     return asked(members, *other_pods, **cluster).constraints
 
 
@@ -79,7 +79,7 @@ NEAR = f"podAffinity app=db by {ZONE}"
 SPREAD = f"topologySpreadConstraints app=web by {ZONE}, maxSkew 1"
 
 
-CASES: dict[str, tuple[list[Pod], list[Pod], dict[str, Any], tuple[Constraint, ...]]] = {
+CASES: dict[str, tuple[list[Pod], list[Pod], dict[str, Any], tuple[PeerConstraint, ...]]] = {
     "nothing": ([member("p", WEB)], [other("x", "a", WEB)], {}, ()),
     "apart from each other": (
         [member(uid, WEB, anti_affinity=(term("web"),)) for uid in ("p", "q")],
@@ -210,7 +210,7 @@ CASES: dict[str, tuple[list[Pod], list[Pod], dict[str, Any], tuple[Constraint, .
             other("v", "gone", WEB),
         ],
         {},
-        (Spread(SPREAD, ZONE, 1, ONE, ONE, {"a": 2}, 1, OPEN({ZONE})),),
+        (TopologySpread(SPREAD, ZONE, 1, ONE, ONE, {"a": 2}, 1, OPEN({ZONE})),),
     ),
     "spread over two keys, of pods that are not its own": (
         [
@@ -223,8 +223,8 @@ CASES: dict[str, tuple[list[Pod], list[Pod], dict[str, Any], tuple[Constraint, .
         [],
         {},
         (
-            Spread(SPREAD, ZONE, 1, ONE, NONE, {}, 1, OPEN({ZONE, HOST}), honor_taints=True),
-            Spread(
+            TopologySpread(SPREAD, ZONE, 1, ONE, NONE, {}, 1, OPEN({ZONE, HOST}), honor_taints=True),
+            TopologySpread(
                 f"topologySpreadConstraints app=web by {HOST}, maxSkew 2, minDomains 3",
                 HOST,
                 2,
@@ -241,7 +241,7 @@ CASES: dict[str, tuple[list[Pod], list[Pod], dict[str, Any], tuple[Constraint, .
         [other("x", "a", WEB)],
         {},
         (
-            Spread(
+            TopologySpread(
                 f"topologySpreadConstraints all pods by {ZONE}, maxSkew 1",
                 ZONE,
                 1,
@@ -278,7 +278,7 @@ CASES: dict[str, tuple[list[Pod], list[Pod], dict[str, Any], tuple[Constraint, .
 
 @pytest.mark.parametrize(("members", "other_pods", "cluster", "expected"), CASES.values(), ids=CASES)
 def test_constraints(
-    members: list[Pod], other_pods: list[Pod], cluster: dict[str, Any], expected: tuple[Constraint, ...]
+    members: list[Pod], other_pods: list[Pod], cluster: dict[str, Any], expected: tuple[PeerConstraint, ...]
 ) -> None:
     built = constraints(members, *other_pods, **cluster)
     assert built == expected
@@ -359,7 +359,8 @@ def test_roles_with_other_rules_about_nodes_are_spread_apart() -> None:
     spreads = constraints(members)
     assert [constraint.roles for constraint in spreads] == [frozenset({"role-1"}), frozenset({"role-2"})]
     assert all(
-        isinstance(constraint, Spread) and len(constraint.counted_roles) == 2 for constraint in spreads
+        isinstance(constraint, TopologySpread) and len(constraint.counted_roles) == 2
+        for constraint in spreads
     )
 
 
@@ -425,7 +426,7 @@ def test_which_changes_of_other_pods_bear_on_a_gang(change: Pod, expected: bool)
 def test_too_many_changes_are_a_change_of_everything() -> None:
     changes = Changes()
     for number in range(1000):
-        changes.pod(other(f"x{number}", "a", {"i": str(number)}))
+        changes.note_pod(other(f"x{number}", "a", {"i": str(number)}))
     assert changes.everything
     assert not changes.pods
 

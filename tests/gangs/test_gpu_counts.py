@@ -14,7 +14,7 @@ from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.topology import mask_of
 from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.messages.inputs import DeviceClaimSeen
-from muster.gangs.pending.answers import MOST_NUMBERS
+from muster.gangs.pending.answers import MAX_NUMBERS
 from muster.gangs.reporting.places import AskAlternatives
 from muster.placement.alternatives import alternatives
 from tests.gangs.test_device_claims import DRIVER, choices_of, devices, matching, may_have, served
@@ -167,7 +167,7 @@ def test_where_nothing_is_known_of_the_gpus_that_match_none_are_taken() -> None:
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_too_many_numbers_of_matching_gpus_refuse_the_gang(more: int) -> None:
-    numbers = MOST_NUMBERS + more
+    numbers = MAX_NUMBERS + more
     names = [f"n{at}" for at in range(numbers)]
     world = World(answers_in_tree=True).start(*(served(name, numbers) for name in names))
     world.see(asking("p0", 0, of=1))
@@ -178,8 +178,8 @@ def test_too_many_numbers_of_matching_gpus_refuse_the_gang(more: int) -> None:
 
 
 def test_three_kinds_of_members_that_want_all_have_too_many_lists() -> None:
-    names = [f"n{at}" for at in range(MOST_NUMBERS)]
-    world = World(answers_in_tree=True).start(*(served(name, MOST_NUMBERS) for name in names))
+    names = [f"n{at}" for at in range(MAX_NUMBERS)]
+    world = World(answers_in_tree=True).start(*(served(name, MAX_NUMBERS) for name in names))
     world.see(*(asking(f"p{rank}", 0, of=3) for rank in range(3)))
     lists = [{name: tuple(range(at + 1)) for at, name in enumerate(names)} for _ in range(3)]
     for kind in (1, 2):

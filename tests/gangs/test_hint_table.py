@@ -164,7 +164,7 @@ def test_rules_that_come_and_go_leave_nothing() -> None:
 
 def test_who_admits_members_is_looked_at_in_bounds() -> None:
     """What is not looked at may fit."""
-    ledger, columns, many = Ledger(), HintTable(), refused.MOST_NAMES
+    ledger, columns, many = Ledger(), HintTable(), refused.MAX_NAMES
     for number in range(refused.FEW_NODES + 1):
         ledger.set_node(node(f"n{number}"))
     for number in range(many):
@@ -201,7 +201,7 @@ def test_many_that_come_and_go_leave_nothing() -> None:
 
 
 def test_of_many_different_nodes_none_that_helps_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refused, "MOST_OFFERS", 3)
+    monkeypatch.setattr(refused, "MAX_OFFERS", 3)
     ledger = cluster(2, 40)
     gained = {f"n{number}" for number in range(40)}
     columns, all_needs = HintTable(), {_one(gpus, cpu) for gpus in range(1, 9) for cpu in range(6)}

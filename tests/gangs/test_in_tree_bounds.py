@@ -127,7 +127,7 @@ def test_a_gang_that_is_refused_costs_no_look_at_the_lists(monkeypatch: pytest.M
 
 def test_a_gang_whose_lists_have_too_many_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same list counts once."""
-    monkeypatch.setattr(answers, "MOST_LISTED_NODES", 2 * len(NAMES))
+    monkeypatch.setattr(answers, "MAX_LISTED_NODES", 2 * len(NAMES))
     world = cluster()
     unlike_roles(world, 3)
     world.report(with_cards())

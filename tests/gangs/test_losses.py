@@ -171,7 +171,7 @@ def test_a_member_of_a_large_gang_has_its_place_too(lose: Callable[[World, str],
 def test_a_large_gang_that_ends_keeps_no_more_than_still_runs(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconciliation, "_MOST", most)
+    monkeypatch.setattr(reconciliation, "_MAX_NOTED_LOSSES", most)
     world = large()
     for number in range(MANY + 8):
         fail(world, f"g{number}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.instructions import EventReason
-from muster.gangs.reporting.places import Owner, PodGpus, Refused, owners
+from muster.gangs.reporting.places import Owner, PodGpus, RefusedNode, owners
 from tests.gangs.world import World, foreign, node, pod
 
 
@@ -69,7 +69,7 @@ def test_a_gang_has_its_places_and_the_nodes_that_were_refused() -> None:
     world.unreserve(0, BindingFate.NEVER_SENT, "VolumeZone", "no volume here")
     details = world.coordinator.details(world.verdict().gang)
     assert details is not None
-    assert details.refused == (Refused(first, "VolumeZone", "no volume here"),)
+    assert details.refused == (RefusedNode(first, "VolumeZone", "no volume here"),)
     assert [(place.pod, place.node != first) for place in details.places] == [("g-0", True), ("g-1", True)]
     waits = world.coordinator.details(next(key for key in world.coordinator.keys() if "/h" in key))  # noqa: SIM118
     assert waits is not None

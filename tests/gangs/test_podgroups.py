@@ -9,13 +9,13 @@ import pytest
 
 from muster.domain.causes.too_little import MembersToCome
 from muster.domain.constraints import Subgroup
-from muster.domain.levels import Level
+from muster.domain.levels import FabricLevel
 from muster.domain.pod import GROUP as RANKS
 from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import FollowerTemplate, PodGroup
 from muster.domain.policies import Policies, Policy
 from muster.domain.quorums import Leaf, Quorum
-from muster.domain.request import Request, RolePreference, SelectorTerm, Term, TypicalRequest
+from muster.domain.request import PolicyTerm, Request, RolePreference, SelectorTerm, TypicalRequest
 from muster.gangs.capacity import requests
 from muster.gangs.membership.group import completed
 from muster.gangs.messages import inputs
@@ -506,8 +506,8 @@ def test_policies_come_as_terms_the_heaviest_first_and_a_name_that_is_none_is_re
     world.see(named("p0", policies=("near", "switched")), named("p1", policies=("near", "switched")))
     assert gang(world).phase is Phase.INVALID
     assert "near" in gang(world).reason
-    near, switched = Term("nvlink", "pack"), Term("nvswitch", "prefer")
-    levels = (Level("row", ("example.com/row",)),)
+    near, switched = PolicyTerm("nvlink", "pack"), PolicyTerm("nvswitch", "prefer")
+    levels = (FabricLevel("row", ("example.com/row",)),)
     typical = (TypicalRequest(1, 8),)
     policies = Policies(True, (Policy("near", 10, near), Policy("switched", 80, switched)), levels, typical)
     world.send(inputs.PoliciesSeen(world.now, policies))

@@ -13,7 +13,7 @@ from muster.domain.pod import Pod, TopologyRequest
 from muster.domain.request import (
     Member,
     NodeRules,
-    Running,
+    RunningMember,
     Segment,
     SelectorTerm,
     Toleration,
@@ -119,11 +119,11 @@ def test_bound_members_run_on_the_gpus_that_the_ledger_believes() -> None:
     gang_request = request(group_of(*pods), ledger_of(*pods))
     assert [(role.name, len(role.members)) for role in gang_request.roles] == [("role-2", 1)]
     assert gang_request.running == (
-        Running(Member("r0", "r0", 0), "role-1", "a", 0b0110),
-        Running(Member("r1", "r1", 1), "role-2", "a", 0),
-        Running(Member("r2", "r2", 2), "role-2", "b", 0),
-        Running(Member("r3", "r3", 3), "role-2", "b", 0),
-        Running(Member("r5", "r5", 5), "role-3", "a", 0),
+        RunningMember(Member("r0", "r0", 0), "role-1", "a", 0b0110),
+        RunningMember(Member("r1", "r1", 1), "role-2", "a", 0),
+        RunningMember(Member("r2", "r2", 2), "role-2", "b", 0),
+        RunningMember(Member("r3", "r3", 3), "role-2", "b", 0),
+        RunningMember(Member("r5", "r5", 5), "role-3", "a", 0),
     )
 
 
@@ -272,7 +272,7 @@ def test_a_replacement_is_asked_for_beside_those_that_run() -> None:
     gang_request = asked(world)
     assert [member.uid for role in gang_request.roles for member in role.members] == ["p9"]
     assert gang_request.running == (
-        Running(Member("p0", "p0"), "", running_pod.node, running_pod.allocation or 0),
+        RunningMember(Member("p0", "p0"), "", running_pod.node, running_pod.allocation or 0),
     )
     assert gang_request.min_member == 1
     free = world.solves[-1].snapshot.nodes[running_pod.node].free_gpus
@@ -392,4 +392,4 @@ def test_a_restart_knows_where_the_others_run() -> None:
     world = World(auto=False)
     world.see(bound(pod("p0"), "b", {"gpu.topology/allocation": '{"version":1,"gpus":[2]}'}), pod("p1"))
     world.start(node("a"), node("b"))
-    assert asked(world).running == (Running(Member("p0", "p0"), "", "b", 0b0100),)
+    assert asked(world).running == (RunningMember(Member("p0", "p0"), "", "b", 0b0100),)

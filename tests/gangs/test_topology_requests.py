@@ -14,7 +14,7 @@ from muster.domain.constraints import MaxPer
 from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import Policies, Policy
-from muster.domain.request import Request, Segment, Term
+from muster.domain.request import PolicyTerm, Request, Segment
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request
 from muster.gangs.membership.consistency import disagreements
@@ -59,7 +59,7 @@ def test_a_pod_gets_what_its_pod_group_states(field: str) -> None:
 def test_the_planner_gets_it(field: str) -> None:
     def request_of(**stated: Any) -> Request:
         roster, ledger = Roster(), Ledger()
-        ledger.set_policies(Policies(policies=(Policy("numa-locality", 1, Term("numa", "pack")),)))
+        ledger.set_policies(Policies(policies=(Policy("numa-locality", 1, PolicyTerm("numa", "pack")),)))
         roster.see(with_topology("a", TopologyRequest(role="w", **stated)))
         (group,) = roster.groups(("ns", "annotations", "g", ""))
         return request(group, ledger)

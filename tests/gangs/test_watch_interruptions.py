@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from muster.gangs.lifecycle.recovery import AT_ONCE
+from muster.gangs.lifecycle.recovery import MAX_TIMERS_PER_TICK
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
@@ -115,26 +115,28 @@ def test_a_service_that_stood_still_gives_up_in_the_end() -> None:
 def test_one_tick_handles_a_bounded_number_of_timers_and_the_next_goes_on() -> None:
     """The rest of them is late, by more than 2 s here, and that is no standstill."""
     world = World().start(node("a", 8))
-    world.see(*(replace(pod(f"p{i}", gang=f"g{i}"), owner=f"job{i}") for i in range(2 * AT_ONCE + 1)))
+    world.see(
+        *(replace(pod(f"p{i}", gang=f"g{i}"), owner=f"job{i}") for i in range(2 * MAX_TIMERS_PER_TICK + 1))
+    )
     world.wait(world.settings.waiting_s - 0.1)
     shown_counts = []
     for _ in range(3):
         world.now += 1.5
         world.send(inputs.Tick(world.now))
         shown_counts.append(len(world.shown))
-    assert shown_counts == [AT_ONCE, 2 * AT_ONCE, 2 * AT_ONCE + 1]
+    assert shown_counts == [MAX_TIMERS_PER_TICK, 2 * MAX_TIMERS_PER_TICK, 2 * MAX_TIMERS_PER_TICK + 1]
 
 
 def test_a_standstill_is_noticed_also_while_a_tick_left_timers_to_the_next() -> None:
     world = World().start(node("a", 8))
-    world.see(*(replace(pod(f"p{i}", gang=f"g{i}"), owner=f"job{i}") for i in range(AT_ONCE + 1)))
+    world.see(*(replace(pod(f"p{i}", gang=f"g{i}"), owner=f"job{i}") for i in range(MAX_TIMERS_PER_TICK + 1)))
     world.wait(world.settings.waiting_s - 0.1)
     for pause_s in (1.5, 60.0):
         world.now += pause_s
         world.send(inputs.Tick(world.now))
-    assert len(world.shown) == AT_ONCE
+    assert len(world.shown) == MAX_TIMERS_PER_TICK
     world.wait(2)
-    assert len(world.shown) == AT_ONCE + 1
+    assert len(world.shown) == MAX_TIMERS_PER_TICK + 1
 
 
 def joins_an_ill_formed_gang(world: World) -> None:

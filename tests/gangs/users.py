@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from muster.domain.levels import Level
+from muster.domain.levels import FabricLevel
 from muster.domain.peers import PeerRules
 from muster.domain.pod import GangClaim, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
-from muster.domain.request import Term
+from muster.domain.request import PolicyTerm
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import Settings
 from tests.gangs.stage import (
     APPS,
     GANGS,
-    MOST,
+    MAX_MEMBERS,
     NODES,
     POD_GROUP,
     PREFERENCES,
@@ -30,7 +30,7 @@ from tests.gangs.stage import (
 )
 from tests.gangs.world import foreign, node, pod, with_topology
 
-NEAR = Policies(True, (Policy("near", 10, Term("nvlink", "pack")),), (Level("rack", ("rack",)),))
+NEAR = Policies(True, (Policy("near", 10, PolicyTerm("nvlink", "pack")),), (FabricLevel("rack", ("rack",)),))
 """Policies that a ConfigMap may hold; the pods of k name `near`."""
 
 
@@ -135,14 +135,14 @@ class Users:
     def _create(self, gang: str, priority: int, peers: PeerRules, run: str = "") -> None:
         members, gpus = GANGS[gang]
         of_gang = [p for p in self.world.pods.values() if p.claim and p.claim.name == gang and not p.finished]
-        if len([p for p in of_gang if not run or p.owner == run]) > MOST.get(gang, members):
+        if len([p for p in of_gang if not run or p.owner == run]) > MAX_MEMBERS.get(gang, members):
             return
         self.serial += 1
         uid = f"{gang or 'lone'}-{self.serial}"
         new_pod = pod(uid, gang, members, gpus, created=self._clock(), priority=priority, owner=run)
         if gang == POD_GROUP:
             new_pod = replace(new_pod, claim=GangClaim("kai", gang, by_object=True))
-        elif gang in MOST:
+        elif gang in MAX_MEMBERS:
             new_pod = replace(new_pod, claim=with_topology(uid, of=members, gang=gang).claim)
         elif gang == "k" and new_pod.claim is not None:
             new_pod = replace(

@@ -14,9 +14,9 @@ from muster.domain.topology import GpuTopology, Link
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
-    Answer,
     BindingFate,
     Call,
+    CallAnswer,
     Filter,
     FilterAnswer,
     InTreeAnswer,
@@ -219,7 +219,7 @@ class World:
         """The planned node of a member."""
         return self.filter(gang).candidates[member][0]
 
-    def ask(self, call: Call[Answer]) -> Answer:
+    def ask(self, call: Call[CallAnswer]) -> CallAnswer:
         """Make a call of the shim."""
         answer, out = self.coordinator.answer(call)
         self.take(out)

@@ -10,7 +10,7 @@ import yaml
 
 from local_cluster.cluster import LocalCluster
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.page.access import Access, Answer
+from muster.adapters.page.access import Access, TokenAnswer
 from tests.local_cluster.cluster_waiting import eventually
 from tests.manifests.applying import apply
 from tests.manifests.rendering import SCHEDULER_CONFIG
@@ -36,7 +36,7 @@ def token(kubeconfig: Path) -> str:
     return str(user["user"]["token"])
 
 
-async def answers(kubeconfig: Path, *tokens: str) -> list[Answer]:
+async def answers(kubeconfig: Path, *tokens: str) -> list[TokenAnswer]:
     async with KubeClient(str(kubeconfig)) as client:
         access = Access(client.post)
         return [await access.check(f"Bearer {token}") for token in tokens]
@@ -45,13 +45,13 @@ async def answers(kubeconfig: Path, *tokens: str) -> list[Answer]:
 async def test_readers_may_see_the_page_and_no_others(cluster: LocalCluster, client: Any) -> None:
     kubeconfigs = {account: cluster.kubeconfig_for(account) for account in (ASKER, READER, STRANGER)}
     tokens = [token(kubeconfigs[READER]), token(kubeconfigs[STRANGER]), "made-up"]
-    assert await answers(kubeconfigs[ASKER], *tokens) == [Answer.UNAVAILABLE] * 3, "it has no rights yet"
+    assert await answers(kubeconfigs[ASKER], *tokens) == [TokenAnswer.UNAVAILABLE] * 3, "it has no rights yet"
     for manifest in yaml.safe_load_all((SCHEDULER_CONFIG / "page-tokens" / "rbac.yaml").read_text()):
         apply(client, manifest)
     apply(client, bound("muster-service-page", ASKER))
     apply(client, bound("muster-page-reader", READER))
     eventually(lambda: _may_see(client, READER), "the reader's role has been taken up")
-    expected = [Answer.ALLOWED, Answer.FORBIDDEN, Answer.UNKNOWN]
+    expected = [TokenAnswer.ALLOWED, TokenAnswer.FORBIDDEN, TokenAnswer.UNKNOWN]
     assert await answers(kubeconfigs[ASKER], *tokens) == expected
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from muster.adapters.kube.client import ApiError, KubeError, Unreachable
 from muster.adapters.page import access
-from muster.adapters.page.access import Access, Answer
+from muster.adapters.page.access import Access, TokenAnswer
 
 
 class Api:
@@ -43,19 +43,19 @@ def api() -> Api:
 
 
 HEADERS = {
-    "a good token": ("Bearer good", Answer.ALLOWED),
-    "the scheme in small letters": ("bearer  good ", Answer.ALLOWED),
-    "a user without the right": ("Bearer stranger", Answer.FORBIDDEN),
-    "an unknown token": ("Bearer bad", Answer.UNKNOWN),
-    "no token": ("Bearer ", Answer.UNKNOWN),
-    "no header": ("", Answer.UNKNOWN),
-    "another scheme": ("Basic Z29vZA==", Answer.UNKNOWN),
-    "bytes that are no text": ("Bearer \udcff", Answer.UNKNOWN),
+    "a good token": ("Bearer good", TokenAnswer.ALLOWED),
+    "the scheme in small letters": ("bearer  good ", TokenAnswer.ALLOWED),
+    "a user without the right": ("Bearer stranger", TokenAnswer.FORBIDDEN),
+    "an unknown token": ("Bearer bad", TokenAnswer.UNKNOWN),
+    "no token": ("Bearer ", TokenAnswer.UNKNOWN),
+    "no header": ("", TokenAnswer.UNKNOWN),
+    "another scheme": ("Basic Z29vZA==", TokenAnswer.UNKNOWN),
+    "bytes that are no text": ("Bearer \udcff", TokenAnswer.UNKNOWN),
 }
 
 
 @pytest.mark.parametrize(("header", "answer"), HEADERS.values(), ids=HEADERS.keys())
-async def test_what_is_said_of_a_token(api: Api, header: str, answer: Answer) -> None:
+async def test_what_is_said_of_a_token(api: Api, header: str, answer: TokenAnswer) -> None:
     assert await Access(api.post).check(header) is answer
 
 
@@ -72,8 +72,8 @@ async def test_an_answer_counts_for_a_short_time(api: Api) -> None:
     now = 0.0
     asking = Access(api.post, clock=lambda: now)
     for _ in range(3):
-        assert await asking.check("Bearer good") is Answer.ALLOWED
-        assert await asking.check("Bearer bad") is Answer.UNKNOWN
+        assert await asking.check("Bearer good") is TokenAnswer.ALLOWED
+        assert await asking.check("Bearer bad") is TokenAnswer.UNKNOWN
     assert len(api.asked) == 3
     now = access.REFUSED_S + 1
     await asking.check("Bearer bad")
@@ -93,41 +93,43 @@ PROBLEMS = {
 async def test_without_the_api_server_the_page_is_closed(api: Api, problem: KubeError) -> None:
     api.problem = problem
     asking = Access(api.post)
-    assert await asking.check("Bearer good") is Answer.UNAVAILABLE
+    assert await asking.check("Bearer good") is TokenAnswer.UNAVAILABLE
     api.problem = None
-    assert await asking.check("Bearer good") is Answer.ALLOWED
+    assert await asking.check("Bearer good") is TokenAnswer.ALLOWED
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"status": {"authenticated": "yes"}}', b"\xff"])
 async def test_an_answer_that_makes_no_sense_is_closed(api: Api, body: bytes) -> None:
     api.said = body
-    assert await Access(api.post).check("Bearer good") is Answer.UNAVAILABLE
+    assert await Access(api.post).check("Bearer good") is TokenAnswer.UNAVAILABLE
 
 
 async def test_an_api_server_that_hangs_is_closed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "WAIT_S", 0.01)
     api.gate.clear()
-    assert await Access(api.post).check("Bearer good") is Answer.UNAVAILABLE
+    assert await Access(api.post).check("Bearer good") is TokenAnswer.UNAVAILABLE
 
 
 async def test_few_tokens_are_asked_about_at_once(api: Api) -> None:
     api.gate.clear()
     asking = Access(api.post)
-    checks = [asyncio.create_task(asking.check(f"Bearer {at}")) for at in range(access.AT_ONCE + 2)]
+    checks = [
+        asyncio.create_task(asking.check(f"Bearer {at}")) for at in range(access.MAX_CHECKS_AT_ONCE + 2)
+    ]
     for _ in range(5):
         await asyncio.sleep(0)
-    assert len(api.asked) == access.AT_ONCE
+    assert len(api.asked) == access.MAX_CHECKS_AT_ONCE
     api.gate.set()
-    assert set(await asyncio.gather(*checks)) == {Answer.UNKNOWN}
+    assert set(await asyncio.gather(*checks)) == {TokenAnswer.UNKNOWN}
 
 
 async def test_a_flood_of_unknown_tokens_is_not_passed_on(api: Api) -> None:
     asking = Access(api.post, clock=lambda: 0.0)
     await asking.check("Bearer good")
     answers = [await asking.check(f"Bearer bad-{at}") for at in range(100)]
-    assert answers.count(Answer.UNKNOWN) == access.BURST - 1
-    assert answers.count(Answer.UNAVAILABLE) == 101 - access.BURST
-    assert await asking.check("Bearer good") is Answer.ALLOWED
+    assert answers.count(TokenAnswer.UNKNOWN) == access.BURST - 1
+    assert answers.count(TokenAnswer.UNAVAILABLE) == 101 - access.BURST
+    assert await asking.check("Bearer good") is TokenAnswer.ALLOWED
 
 
 async def test_a_flood_of_unknown_tokens_cuts_no_user_off(api: Api) -> None:
@@ -142,12 +144,12 @@ async def test_a_flood_of_unknown_tokens_cuts_no_user_off(api: Api) -> None:
     await asyncio.sleep(0)
     assert api.asked[-1][1] == {"token": "good"}
     api.gate.set()
-    assert await renewing is Answer.ALLOWED
-    assert (await asyncio.gather(*floods)).count(Answer.UNAVAILABLE) == 100 - access.BURST
+    assert await renewing is TokenAnswer.ALLOWED
+    assert (await asyncio.gather(*floods)).count(TokenAnswer.UNAVAILABLE) == 100 - access.BURST
 
 
 async def test_the_memory_of_tokens_is_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "MOST_KNOWN", 3)
+    monkeypatch.setattr(access, "MAX_KNOWN_TOKENS", 3)
     monkeypatch.setattr(access, "BURST", 1e9)
     asking = Access(api.post, clock=lambda: 0.0)
     for at in range(5):

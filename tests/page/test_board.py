@@ -104,7 +104,7 @@ async def test_a_defect_in_a_look_leaves_the_map_whole(
 async def test_a_change_of_very_many_cells_has_browsers_begin_anew(
     board: Board, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("EVERY_S", "PAUSE_SHARE", "MOST_CHANGED_CELLS"):
+    for name in ("EVERY_S", "PAUSE_SHARE", "MAX_CHANGED_CELLS"):
         monkeypatch.setattr(boards, name, 0)
     before = (await state_of(board))["id"]
     scene.submit(Ask("new", "first", 1, 1))

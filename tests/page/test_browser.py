@@ -21,7 +21,7 @@ from muster.adapters.page import board as boards
 from muster.adapters.page import server as servers
 from muster.adapters.page.access import Access
 from muster.adapters.page.layout import arrange
-from muster.adapters.page.server import Limits, PageServer
+from muster.adapters.page.server import BrowserLimits, PageServer
 from muster.domain.alternatives import Alternatives, not_known
 from tests.gangs.world import node
 from tests.page.needs_browser import why_skipped
@@ -378,7 +378,7 @@ async def test_a_lost_connection_goes_on_where_it_was(browser: Browser) -> None:
         )
         async with board.watching():
             scene.submit(Ask("new", "meanwhile", 1, 1))
-            again = PageServer(board, None, Limits(), scene.alternatives)
+            again = PageServer(board, None, BrowserLimits(), scene.alternatives)
             await again.start("127.0.0.1", int(page.url.rstrip("/").rpartition(":")[2]))
             await live(tab)
         await expect(tab.get_by_role("button", name="new/meanwhile")).to_be_visible()
@@ -478,7 +478,7 @@ async def test_a_cordoned_node_is_told_in_words(browser: Browser) -> None:
 
 async def test_many_tabs_are_refused_politely(browser: Browser) -> None:
     async with (
-        serving(six(), limits=Limits(clients=1)) as (page, _),
+        serving(six(), limits=BrowserLimits(clients=1)) as (page, _),
         opened(browser, page.url) as first,
     ):
         await live(first)

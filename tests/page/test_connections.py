@@ -11,7 +11,7 @@ from benchmarks.page.browser import serving
 from benchmarks.page.scenes import six
 from local_cluster.patience import HANG_S
 from muster.adapters.page.board import Board
-from muster.adapters.page.server import Limits, PageServer
+from muster.adapters.page.server import BrowserLimits, PageServer
 
 Served = tuple[PageServer, Board]
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -19,7 +19,7 @@ Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    async with serving(six(), limits=Limits(connections=3)) as board_and_page:
+    async with serving(six(), limits=BrowserLimits(connections=3)) as board_and_page:
         yield board_and_page
 
 

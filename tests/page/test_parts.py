@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.adapters.page.board import Log
-from muster.adapters.page.detail import MOST_STEPS, History
+from muster.adapters.page.detail import MAX_STEPS, History
 from muster.adapters.page.layout import (
     FIRST_GANG,
-    MOST_RESTING,
+    MAX_RESTING,
     Cell,
     Closed,
     Group,
@@ -23,7 +23,7 @@ from muster.adapters.page.layout import (
     closed,
     islands_of,
 )
-from muster.adapters.page.rows import MOST_REASON, MOST_ROWS, rows, with_positions
+from muster.adapters.page.rows import MAX_REASON, MAX_ROWS, rows, with_positions
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
@@ -142,8 +142,8 @@ def test_numbers_stay_small_and_rest_before_they_are_given_again() -> None:
     numbers, last = Numbers(), dict[int, int]()
     for at in range(2_000):
         number = numbers.of(f"g{at}")
-        assert number < G + 2 * (MOST_RESTING + 2)
-        assert at - last.get(number, -9_999) > MOST_RESTING
+        assert number < G + 2 * (MAX_RESTING + 2)
+        assert at - last.get(number, -9_999) > MAX_RESTING
         last[number] = at
         numbers.keep([])
 
@@ -215,13 +215,13 @@ def test_gangs_stand_in_the_order_of_the_planner() -> None:
 
 def test_a_long_reason_is_cut_in_the_list() -> None:
     ((row,), _) = rows([seen("waits", Phase.UNPLACEABLE, reason="long " * 100)])
-    assert len(row.reason) == MOST_REASON
+    assert len(row.reason) == MAX_REASON
 
 
 def test_the_list_is_bounded_and_keeps_those_that_wait() -> None:
-    many = [seen(f"r{at}", Phase.RUNNING) for at in range(MOST_ROWS + 5)]
+    many = [seen(f"r{at}", Phase.RUNNING) for at in range(MAX_ROWS + 5)]
     gang_rows, phases = rows([*many, seen("waits")])
-    assert (len(gang_rows), gang_rows[0].name, phases["running"]) == (MOST_ROWS, "waits", MOST_ROWS + 5)
+    assert (len(gang_rows), gang_rows[0].name, phases["running"]) == (MAX_ROWS, "waits", MAX_ROWS + 5)
 
 
 @given(st.lists(st.one_of(st.binary(max_size=9), st.none()), max_size=40), st.integers(0, 40))
@@ -256,9 +256,9 @@ def test_an_id_of_another_process_begins_anew(id_: str) -> None:
 
 def test_a_timeline_keeps_the_last_steps_and_forgets_gangs_that_are_gone() -> None:
     history = History(wall=lambda: 1000.0, clock=lambda: 50.0)
-    for at in range(MOST_STEPS + 3):
+    for at in range(MAX_STEPS + 3):
         history.note_move(Moved(float(at), "g", "g", "ns", "planning", f"step {at}"))
     steps = history.of("g")
-    assert (len(steps), steps[0].why, steps[-1].at) == (MOST_STEPS, "step 3", 1000.0 - 50 + MOST_STEPS + 2)
+    assert (len(steps), steps[0].why, steps[-1].at) == (MAX_STEPS, "step 3", 1000.0 - 50 + MAX_STEPS + 2)
     history.note_move(Moved(99.0, "g", "g", "ns", "finished", "gone"))
     assert (history.of("g"), len(history)) == ((), 0)

@@ -19,7 +19,7 @@ from local_cluster.patience import HANG_S
 from muster.adapters.page import board as boards
 from muster.adapters.page.access import Access
 from muster.adapters.page.layout import FIRST_GANG
-from muster.adapters.page.server import Limits, PageServer
+from muster.adapters.page.server import BrowserLimits, PageServer
 from tests.page.test_access import Api
 
 
@@ -206,7 +206,7 @@ async def test_another_layout_has_readers_begin_anew(scene: Scene, http: aiohttp
 
 
 async def test_a_reader_that_does_not_read_is_dropped(scene: Scene, http: aiohttp.ClientSession) -> None:
-    async with serving(scene, limits=Limits(send_s=0.05)) as (page, board):
+    async with serving(scene, limits=BrowserLimits(send_s=0.05)) as (page, board):
         state = await state_of(http, page)
         with socket.socket() as slow:
             slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -225,7 +225,7 @@ async def test_a_reader_that_does_not_read_is_dropped(scene: Scene, http: aiohtt
 
 
 async def test_the_number_of_readers_is_bounded(scene: Scene, http: aiohttp.ClientSession) -> None:
-    async with serving(scene, limits=Limits(clients=1)) as (page, _):
+    async with serving(scene, limits=BrowserLimits(clients=1)) as (page, _):
         state = await state_of(http, page)
         headers = {"Last-Event-ID": state["id"]}
         async with http.get(page.url + "api/events", headers=headers) as stream:

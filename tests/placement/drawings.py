@@ -31,19 +31,19 @@ from typing import Any
 from local_cluster.topology import parse_topology
 from muster.domain.constraints import Subgroup
 from muster.domain.decision import MemberPlacement, Placed
-from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.levels import DEFAULT_LEVELS, FabricLevel
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.request import (
     GangId,
     Member,
     NodeRules,
+    PolicyTerm,
     Request,
     Role,
-    Running,
+    RunningMember,
     Segment,
     SelectorTerm,
     Slice,
-    Term,
 )
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
@@ -54,7 +54,7 @@ RESOURCE = "nvidia.com/gpu"
 TOPOLOGIES = Path(__file__).parents[2] / "local_cluster" / "topologies"
 ROLES = "wxyz"
 LABELS = {"zone": "topology.kubernetes.io/zone", "rack": "topology.kubernetes.io/rack"}
-ZONE, RACK = (Level(scope, (label,)) for scope, label in LABELS.items())
+ZONE, RACK = (FabricLevel(scope, (label,)) for scope, label in LABELS.items())
 
 
 @cache
@@ -80,7 +80,7 @@ def islands(sizes: list[int], inside: str = "NV12", between: str = "SYS") -> Gpu
     )
 
 
-def cluster(drawing: str, levels: tuple[Level, ...] = DEFAULT_LEVELS) -> Snapshot:
+def cluster(drawing: str, levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS) -> Snapshot:
     """The snapshot that a drawing shows."""
     nodes: list[Node] = []
     usages: list[Usage] = []
@@ -184,7 +184,7 @@ def gang(drawing: str) -> Request:
             for scope, members in (rule.split("=") for rule in arguments.get(tested_kind.word, ()))
         ),
         tuple(_running(text) for text in arguments.get("running", ())),
-        tuple(Term(*text.split(":")) for text in arguments.get("terms", ())),
+        tuple(PolicyTerm(*text.split(":")) for text in arguments.get("terms", ())),
         tuple(_subgroup(*text.split("=")) for text in arguments.get("share", ())),
     )
 
@@ -194,11 +194,11 @@ def _subgroup(scope: str, names: str) -> Subgroup:
     return Subgroup(f"the level of {names}", scope, frozenset(names.split("+")))
 
 
-def _running(text: str) -> Running:
+def _running(text: str) -> RunningMember:
     """ "w-8@a/01": member w-8 of role w on node a, with GPUs 0 and 1."""
     name, _, place = text.partition("@")
     node, _, gpus = place.partition("/")
-    return Running(
+    return RunningMember(
         Member(name.replace("-", ""), name), name[0], node, mask_of([int(digit) for digit in gpus])
     )
 

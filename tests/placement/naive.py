@@ -15,7 +15,15 @@ from functools import cache
 from itertools import combinations, permutations, product
 from typing import NamedTuple
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, PerScope, Spread, Subgroup
+from muster.domain.constraints import (
+    NODE,
+    Affinity,
+    AntiAffinity,
+    PeerConstraint,
+    PerScope,
+    Subgroup,
+    TopologySpread,
+)
 from muster.domain.decision import MemberPlacement, Objective, Placed
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Member, Request, Role
@@ -190,7 +198,7 @@ def unusable(state: NodeState, free: int, memory: tuple[int, ...]) -> int:
     """F of the node in GPU-thousandths. `free` masks the wholly free GPUs, `memory` is left of the others."""
     node, total = state.node, 0
     for gpu, (every, left) in enumerate(zip(node.gpu_memory, memory, strict=True)):
-        if every and not free >> gpu & 1 and not node.spread:
+        if every and not free >> gpu & 1 and not node.spreads_slices:
             total += 1000 * left * sum(left < every / part for part in (1, 2, 4)) // (3 * every)
             total += 1000 * left // every if node.gpu_resources else 0
     if node.gpu_memory and not node.gpu_resources:
@@ -599,7 +607,7 @@ def cost(snapshot: Snapshot, topology: str, spread: bool, spot: Spot, old: list[
 def opened(spot: Spot, running: int = 0) -> tuple[int, int]:
     """GPUs that slices open, and GPUs that they touch where none of the gang ran; less where nodes spread."""
     shared = [gpu for gpu, units in enumerate(spot.units) if units]
-    sign = -1 if spot.state.node.spread else 1
+    sign = -1 if spot.state.node.spreads_slices else 1
     new = [gpu for gpu in shared if not running >> gpu & 1]
     return sign * sum(spot.state.free_gpus >> gpu & 1 for gpu in shared), sign * len(new)
 
@@ -905,7 +913,7 @@ def constrained(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple
     return room and all(kept(snapshot, request, rule, pods) for rule in request.constraints)
 
 
-def kept(snapshot: Snapshot, request: Request, rule: Constraint, pods: list[tuple[str, str]]) -> bool:
+def kept(snapshot: Snapshot, request: Request, rule: PeerConstraint, pods: list[tuple[str, str]]) -> bool:
     """Whether these pods, as (role, node), keep one constraint: pod by pod, by definition."""
 
     def at(node: str) -> str | None:
@@ -933,7 +941,11 @@ def kept(snapshot: Snapshot, request: Request, rule: Constraint, pods: list[tupl
 
 
 def even(
-    snapshot: Snapshot, rule: Spread, role: Role, at: Callable[[str], str | None], pods: list[tuple[str, str]]
+    snapshot: Snapshot,
+    rule: TopologySpread,
+    role: Role,
+    at: Callable[[str], str | None],
+    pods: list[tuple[str, str]],
 ) -> bool:
     """Whether no domain with a member of the role holds too many more than the emptiest."""
     eligible = []

@@ -15,7 +15,8 @@ from muster.domain.request import Member, Request, Scope
 from muster.placement.cluster.columns import Ints
 from muster.placement.cluster.matching import ClusterView
 from muster.placement.gang.blocks import begun, ways_to_cut
-from muster.placement.gang.instance import Counts, Instance, instance_of
+from muster.placement.gang.instance import Instance, instance_of
+from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget, Limits
 from muster.placement.model.solve import most_members
 from muster.placement.place import place

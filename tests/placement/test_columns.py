@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.domain.levels import DEFAULT_LEVELS, Level, Naming, part_of
+from muster.domain.levels import DEFAULT_LEVELS, FabricLevel, Naming, part_of
 from muster.domain.node import Node, Resources, Taint, Usage
 from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
 from muster.domain.snapshot import NodeState, Snapshot
@@ -38,8 +38,8 @@ KEYS = [
 SCOPES = ["zone", "rack", *KEYS, "none"]
 LEVELS = [
     DEFAULT_LEVELS,
-    (Level("rack", ("pool", "topology.kubernetes.io/rack")),),
-    (Level("zone", ("pool",)), *DEFAULT_LEVELS[1:]),
+    (FabricLevel("rack", ("pool", "topology.kubernetes.io/rack")),),
+    (FabricLevel("zone", ("pool",)), *DEFAULT_LEVELS[1:]),
 ]
 
 labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(["", "x", "r2", "r10", "5"]))

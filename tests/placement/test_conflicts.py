@@ -36,9 +36,9 @@ from muster.domain.constraints import (
     PerScope,
     RoomTooSmall,
     SkewTooLarge,
-    Spread,
     SubgroupScope,
     TooFewParts,
+    TopologySpread,
 )
 from muster.domain.decision import (
     DropSelector,
@@ -52,7 +52,7 @@ from muster.domain.decision import (
 )
 from muster.domain.node import Taint, Usage, is_state
 from muster.domain.reasons import Cause, Relaxation
-from muster.domain.request import GangId, Request, Role, Running, Segment, SelectorTerm, Toleration
+from muster.domain.request import GangId, Request, Role, RunningMember, Segment, SelectorTerm, Toleration
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
@@ -220,7 +220,7 @@ def without_taints(world: World) -> World:
     }
     roles = tuple(replace(role, rules=replace(role.rules, tolerations=())) for role in request.roles)
     rules = tuple(
-        replace(rule, honor_affinity=False, honor_taints=False) if isinstance(rule, Spread) else rule
+        replace(rule, honor_affinity=False, honor_taints=False) if isinstance(rule, TopologySpread) else rule
         for rule in request.constraints
     )
     return World(replace(snapshot, nodes=states), replace(request, roles=roles, constraints=rules))
@@ -312,7 +312,7 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
         rule
         for rule in request.constraints
         if Assumption(BETWEEN_PODS, subject=rule.name) not in dropped
-        and not (isinstance(rule, Spread) and gone_roles & rule.counted_roles)
+        and not (isinstance(rule, TopologySpread) and gone_roles & rule.counted_roles)
         and not (isinstance(rule, Affinity) and gone_roles & rule.other_roles)
     )
     groups = tuple(
@@ -365,7 +365,7 @@ def _relaxed_role(role: Role, dropped: frozenset[Assumption]) -> Role:
     return role
 
 
-def _usage(request: Request, role: str, running: Running) -> Usage:
+def _usage(request: Request, role: str, running: RunningMember) -> Usage:
     gpus, node = running.gpus, running.node
     for asked in request.roles:
         if asked.name == role:
@@ -503,7 +503,7 @@ def test_members_inside_a_node_keep_the_rules_over_nodes() -> None:
     snapshot = cluster(
         "rack r1: a[4, free 0010, cpu 1]  b[4, free 1111, cpu 1, gpu.topology/nvlink-domain=k1, cordoned]"
     )
-    even = Spread("even", "node", 1, frozenset("w"), frozenset("w"), {"a": 1}, honor_affinity=False)
+    even = TopologySpread("even", "node", 1, frozenset("w"), frozenset("w"), {"a": 1}, honor_affinity=False)
     request = gang("2 x 1 GPU by 2 rack, scope nvlink-domain, running w-9@a/10, min 1")
     request = replace(request, constraints=(even,))
     assert not fits(snapshot, request)

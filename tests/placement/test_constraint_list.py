@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.domain.constraints import NODE, PER_SCOPE, Affinity, AntiAffinity, MaxPer, Spread
+from muster.domain.constraints import NODE, PER_SCOPE, Affinity, AntiAffinity, MaxPer, TopologySpread
 from muster.placement.explain.assumptions import binds_members
 from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
 from muster.placement.gang.constraints.constraint import ByScope
@@ -19,7 +19,7 @@ EVERYTHING = replace(
     constraints=(
         AntiAffinity("apart", NODE, W, W),
         Affinity("near", "disk", W, W),
-        Spread("even", "disk", 1, W, W),
+        TopologySpread("even", "disk", 1, W, W),
     ),
 )
 ROLES = (replace(role, room={"a": 1}, match_attributes=("root",)) for role in EVERYTHING.roles)

@@ -18,11 +18,11 @@ from muster.domain.constraints import (
     AffinityUnsatisfied,
     AntiAffinity,
     AntiAffinityLimits,
-    Constraint,
     DropConstraint,
+    PeerConstraint,
     RoomTooSmall,
     SkewTooLarge,
-    Spread,
+    TopologySpread,
 )
 from muster.domain.decision import Placed, SmallerSegments, Unplaceable
 from muster.domain.reasons import Cause, Relaxation
@@ -50,7 +50,7 @@ def drawn(fabric: Fabric, gpus: int = 8) -> Snapshot:
     return cluster("\n".join(lines))
 
 
-def asked(text: str, *rules: Constraint) -> Request:
+def asked(text: str, *rules: PeerConstraint) -> Request:
     return replace(gang(text), constraints=rules)
 
 
@@ -90,7 +90,7 @@ def test_one_a_host_and_even_over_zones(fabric: Fabric, members: int, skew: int,
         (WX, f"{(members + 1) // 2} x 1 GPU + {members // 2} x 1 GPU") if two else (W, f"{members} x 1 GPU")
     )
     request = asked(
-        text, AntiAffinity("apart", HOSTNAME, roles, roles), Spread("even", ZONE, skew, roles, roles)
+        text, AntiAffinity("apart", HOSTNAME, roles, roles), TopologySpread("even", ZONE, skew, roles, roles)
     )
     decision = place(drawn(fabric), request)
     fewest_parts = min(
@@ -135,7 +135,7 @@ def test_easy_cases_of_many_nodes_are_decided(members: int) -> None:
     snapshot = drawn([[20] * 10] * 3)
     half = f"{members // 2} x 1 GPU + {members // 2} x 4 GPU"
     for text, roles in ((f"{members} x 1 GPU", W), (half, WX)):
-        apart, even = AntiAffinity("apart", NODE, roles, roles), Spread("even", ZONE, 1, roles, roles)
+        apart, even = AntiAffinity("apart", NODE, roles, roles), TopologySpread("even", ZONE, 1, roles, roles)
         for rules, zones in (((apart,), 1), ((even,), 3), ((apart, even), 3)):
             decision = place(snapshot, asked(text, *rules))
             assert isinstance(decision, Placed)
@@ -147,7 +147,7 @@ def test_what_is_hard_to_prove_is_placed() -> None:
     """One rack less does not do, by one member: the solver finds no proof of it in time."""
     rng = random.Random(1)
     snapshot = drawn([[rng.randint(8, 16) for _ in range(40)] for _ in range(3)], gpus=1)
-    apart, even = AntiAffinity("apart", HOSTNAME, W, W), Spread("even", ZONE, 1, W, W)
+    apart, even = AntiAffinity("apart", HOSTNAME, W, W), TopologySpread("even", ZONE, 1, W, W)
     decision = place(snapshot, asked("384 x 1 GPU", apart, even))
     assert isinstance(decision, Placed)
     assert dict(decision.objective.crossings)["rack"] == 26
@@ -169,7 +169,7 @@ def test_many_roles_one_a_host() -> None:
 
 
 TWO_ZONES = f"zone z1 rack r1: a[4, {HOSTNAME}=a] b[4, {HOSTNAME}=b]\n zone z2 rack r2: c[4, {HOSTNAME}=c]"
-REFUSED: dict[str, tuple[str, tuple[Constraint, ...], tuple[Cause, ...], tuple[Relaxation, ...]]] = {
+REFUSED: dict[str, tuple[str, tuple[PeerConstraint, ...], tuple[Cause, ...], tuple[Relaxation, ...]]] = {
     "one a host": (
         "4 x 1 GPU",
         (AntiAffinity("web's anti-affinity", HOSTNAME, W, W),),
@@ -190,13 +190,13 @@ REFUSED: dict[str, tuple[str, tuple[Constraint, ...], tuple[Cause, ...], tuple[R
     ),
     "too many in one zone": (
         "6 x 2 GPU",
-        (Spread("even", ZONE, 1, W, W),),
+        (TopologySpread("even", ZONE, 1, W, W),),
         (SkewTooLarge("even", ZONE, 1, 5, 6, even_empty=True),),
         (DropConstraint("even"),),
     ),
     "whole segments cannot be so even": (
         "6 x 1 GPU by 2 node",
-        (Spread("even", ZONE, 1, W, W),),
+        (TopologySpread("even", ZONE, 1, W, W),),
         (
             SegmentsTooLarge("w", ((2, "node"),), 5, 6, even_empty=True),
             SkewTooLarge("even", ZONE, 1, 5, 6, even_empty=True),
@@ -205,7 +205,7 @@ REFUSED: dict[str, tuple[str, tuple[Constraint, ...], tuple[Cause, ...], tuple[R
     ),
     "what is not to blame is not told": (
         "13 x 1 GPU",
-        (Spread("even", ZONE, 9, W, W), Affinity("near", ZONE, W, W, frozenset("ac"))),
+        (TopologySpread("even", ZONE, 9, W, W), Affinity("near", ZONE, W, W, frozenset("ac"))),
         (ClusterTooSmall("w", "nvidia.com/gpu", 12, 13, None, 13, "a", 4),),
         (),
     ),
@@ -245,7 +245,7 @@ def test_preferences_decide_between_equals_alone() -> None:
 @pytest.mark.parametrize("scope", ["node", "nvlink-domain"])
 def test_of_segments_that_a_spread_forbids_the_shorter_one_is_proven_the_most(scope: str) -> None:
     """Two members on one node are one too many, so only the last of three is placed: as a segment of one."""
-    rule = Spread("even", HOSTNAME, 1, W, W)
+    rule = TopologySpread("even", HOSTNAME, 1, W, W)
     decision = place(cluster(TWO_ZONES), asked(f"3 x 1 GPU by 2 {scope}, min 1", rule))
     assert isinstance(decision, Placed)
     assert (len(decision.members), decision.optimal) == (1, True)
@@ -256,7 +256,7 @@ def test_fewer_members_start_on_one_node_if_a_spread_over_nodes_forbids_more() -
     snapshot = cluster(
         "kubernetes.io/hostname a: a[1, cpu 2, pool=p]\nkubernetes.io/hostname c: c[1, cpu 1, pool=q]"
     )
-    spread = Spread(
+    spread = TopologySpread(
         name="even",
         topology_key="kubernetes.io/hostname",
         max_skew=2,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.domain.decision import Placed
-from muster.domain.levels import DEFAULT_LEVELS, PRESETS, Level, Naming, domains_by_scope
+from muster.domain.levels import DEFAULT_LEVELS, PRESETS, FabricLevel, Naming, domains_by_scope
 from muster.domain.node import Node, Resources
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
@@ -18,7 +18,7 @@ from tests.placement.drawings import LABELS, RACK, RESOURCE, ZONE, cluster, gang
 
 BLOCK = "example.com/block"
 NVLINK = "gpu.topology/nvlink-domain"
-LEVELS = (ZONE, Level("block", (BLOCK, "example.com/pod")), RACK)
+LEVELS = (ZONE, FabricLevel("block", (BLOCK, "example.com/pod")), RACK)
 ROW, SEAT = "example.com/row", "example.com/seat"
 TREES = [
     (),

@@ -17,12 +17,12 @@ from muster.domain.request import Member
 from muster.placement import place as planner
 from muster.placement.explain import conflict
 from muster.placement.gang.instance import Instance
-from muster.placement.limits import MOST_ROLES
+from muster.placement.limits import MAX_UNLIKE_ROLES
 from muster.placement.place import Limits, place
 from muster.placement.search import search
 from muster.placement.search.count import count
 from muster.placement.search.plan import SearchResult
-from muster.placement.search.region_count import MOST_OF_PAIRS, RegionCounter, prices
+from muster.placement.search.region_count import MAX_OF_PAIRS, RegionCounter, prices
 from tests.placement.drawings import cluster, gang
 from tests.placement.worlds import BLOCKS
 
@@ -189,10 +189,10 @@ def test_more_roles_than_are_planned_together_are_refused_before_any_search(
 ) -> None:
     monkeypatch.setattr(planner, "instance_of", None)  # nothing is looked at
     request = gang("1 x 1 GPU")
-    roles = tuple(replace(request.roles[0], name=f"r{n}") for n in range(MOST_ROLES + 1))
+    roles = tuple(replace(request.roles[0], name=f"r{n}") for n in range(MAX_UNLIKE_ROLES + 1))
     decision = place(cluster(": a[8]"), replace(request, roles=roles))
     assert isinstance(decision, Unplaceable)
-    assert decision.causes == (TooManyRoles(MOST_ROLES + 1, MOST_ROLES),)
+    assert decision.causes == (TooManyRoles(MAX_UNLIKE_ROLES + 1, MAX_UNLIKE_ROLES),)
 
 
 def test_as_many_roles_as_are_allowed_are_planned() -> None:
@@ -207,7 +207,7 @@ def test_prices_are_few_for_any_number_of_roles(roles: int) -> None:
         roles=[SimpleNamespace(gpus=1)] * roles, asks=[SimpleNamespace(units=0, gpus=1)] * roles
     )
     found = prices(cast(Instance, instance), (2,) * roles)
-    assert len(found) <= roles + 3 + MOST_OF_PAIRS
+    assert len(found) <= roles + 3 + MAX_OF_PAIRS
     assert all(len(price) == roles and any(price) for price in found)
 
 

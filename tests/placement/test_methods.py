@@ -14,7 +14,7 @@ from muster.placement.limits import Budget
 from muster.placement.model.objective import OBJECTIVE, VALUES, Level, quality_levels
 from muster.placement.place import Limits, place
 from muster.placement.search import search
-from muster.placement.search.plan import Answer, Declined, PartialPlan, Undecided, Value
+from muster.placement.search.plan import Declined, MethodAnswer, PartialPlan, Undecided, Value
 from muster.placement.search.search import METHODS
 from tests.placement.drawings import cluster, gang
 
@@ -103,7 +103,7 @@ class _Never:
 
     name, accepted_states = "never", (Undecided,)
 
-    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         return Declined(f"not even {level.name}")
 
 

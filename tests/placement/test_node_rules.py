@@ -40,7 +40,7 @@ def drawn(rng: random.Random) -> tuple[NodeRule, tuple[int, ...], list[int]]:
         tuple(rng.choice([0, 0, 1, 2]) for _ in range(blocks)),
         tuple(rng.choice([-1, -1, -1, rng.randrange(len(sizes))]) for _ in range(blocks)),
         tuple(filter(None, groups)),
-        domain_most=tuple(rng.randrange(3) for _ in sizes) if rng.random() < 0.4 else (),
+        max_by_domain=tuple(rng.randrange(3) for _ in sizes) if rng.random() < 0.4 else (),
     )
     return rule, tuple(rng.randrange(3) for _ in range(blocks)), sizes
 
@@ -75,8 +75,8 @@ def keeps(rule: NodeRule, members: list[Member], sizes: list[int]) -> bool:
     with_gpus = [(block, share) for block, share in members if rule.gpus[block]]
     if any(sum(share[d] for _, share in with_gpus) > sizes[d] for d in domains):
         return False
-    if rule.domain_most and any(
-        sum(share[d] > 0 for _, share in with_gpus) > rule.domain_most[d] for d in domains
+    if rule.max_by_domain and any(
+        sum(share[d] > 0 for _, share in with_gpus) > rule.max_by_domain[d] for d in domains
     ):
         return False
     for block, unit in enumerate(rule.domain_unit):

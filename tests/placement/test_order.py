@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from muster.domain.constraints import Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.constraints import Affinity, AntiAffinity, PeerConstraint, TopologySpread
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
@@ -38,7 +38,7 @@ def accepted(snapshot: Snapshot, request: Request, members: list[MemberPlacement
 def passes(
     snapshot: Snapshot,
     request: Request,
-    rule: Constraint,
+    rule: PeerConstraint,
     pod: MemberPlacement,
     before: list[MemberPlacement],
 ) -> bool:
@@ -75,7 +75,7 @@ def passes(
 
 
 def counts_of(
-    snapshot: Snapshot, rule: Spread, name: str, request: Request, before: list[MemberPlacement]
+    snapshot: Snapshot, rule: TopologySpread, name: str, request: Request, before: list[MemberPlacement]
 ) -> dict[str, int]:
     """The matching pods of each eligible domain, as calPreFilterState counts them."""
     role = next(role for role in request.roles if role.name == name)
@@ -136,7 +136,7 @@ def test_round_by_round_over_the_domains() -> None:
     """By names, the first zone would fill up before the second has a member."""
     snapshot = cluster("zone z1: a[4]\n zone z2: b[4]\n zone z3: c[4]")
     request = gang("6 x 1 GPU")
-    spread = Spread("even", LABELS["zone"], 1, frozenset("w"), frozenset("w"))
+    spread = TopologySpread("even", LABELS["zone"], 1, frozenset("w"), frozenset("w"))
     request = replace(request, constraints=(spread,))
     plan = planned(snapshot, request, "w-0@a/0 w-1@a/1 w-2@b/0 w-3@b/1 w-4@c/0 w-5@c/1")
     assert not accepted(snapshot, request, list(plan.members))

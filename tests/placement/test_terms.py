@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.domain.request import Term
+from muster.domain.request import PolicyTerm
 from muster.domain.topology import GpuTopology, Link
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, costs_of
 from muster.placement.gpus.links import numa_nodes
@@ -58,8 +58,8 @@ def test_policies_choose(name: str) -> None:
     FITS[name].check()
 
 
-PACK, SPREAD = Term("nvlink", "pack"), Term("nvlink", "spread")
-NUMA, SWITCH = Term("numa", "prefer"), Term("nvswitch", "prefer")
+PACK, SPREAD = PolicyTerm("nvlink", "pack"), PolicyTerm("nvlink", "spread")
+NUMA, SWITCH = PolicyTerm("numa", "prefer"), PolicyTerm("nvswitch", "prefer")
 LEVELS = {
     (): (),
     (PACK,): (),
@@ -71,7 +71,7 @@ LEVELS = {
 
 
 @pytest.mark.parametrize("terms", LEVELS)
-def test_the_levels_of_policies(terms: tuple[Term, ...]) -> None:
+def test_the_levels_of_policies(terms: tuple[PolicyTerm, ...]) -> None:
     assert costs_of(terms, sliced=False) == LEVELS[terms]
     assert costs_of(terms, sliced=True) == ((LEVELS[terms] or (Cost.NVLINK_DOMAINS,)) + SHARING_COSTS)
 

@@ -11,27 +11,27 @@ from muster.domain.constraints import (
     NODE,
     Affinity,
     AntiAffinity,
-    Constraint,
+    PeerConstraint,
     PerScope,
-    Spread,
     Subgroup,
+    TopologySpread,
 )
-from muster.domain.levels import DEFAULT_LEVELS, NVLINK, Level, Naming
+from muster.domain.levels import DEFAULT_LEVELS, NVLINK, FabricLevel, Naming
 from muster.domain.node import Node, Resources, Taint, TaintEffect, Usage
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import (
     GangId,
     Member,
     NodeRules,
+    PolicyTerm,
     Request,
     Role,
     RolePreference,
-    Running,
+    RunningMember,
     Segment,
     SelectorTerm,
     Slice,
     Subrequest,
-    Term,
     Toleration,
     TypicalRequest,
 )
@@ -46,7 +46,7 @@ KINDS = ["NV1", "NV2", "PIX", "SYS", ""]
 """Of links; "" for one that is not known."""
 PCIE_KINDS = ["PIX", "PXB", "PHB", "NODE", "SYS", "PCIE", "NV1"]
 """Of links that were measured, all equally fast: the sockets alone tell sets apart."""
-BLOCKS = (ZONE, Level("block", ("example.com/block", "example.com/pod")), RACK)
+BLOCKS = (ZONE, FabricLevel("block", ("example.com/block", "example.com/pod")), RACK)
 """A level between zone and rack, with two labels that may name its parts."""
 TREE = (LABELS["zone"], "example.com/row", "example.com/seat")
 """The labels of a Topology of KAI, widest first."""
@@ -83,7 +83,10 @@ def _link(kind: str, measured: bool) -> Link:
 
 @st.composite
 def clusters(
-    draw: st.DrawFn, levels: tuple[Level, ...] = DEFAULT_LEVELS, roomy: bool = False, paths: bool = False
+    draw: st.DrawFn,
+    levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS,
+    roomy: bool = False,
+    paths: bool = False,
 ) -> Snapshot:
     """One to four nodes of one to four GPUs, some taken; `roomy` ones have more of all. With `paths` racks
     of one name lie in two zones, and a Topology has rows and seats in the zones."""
@@ -219,7 +222,7 @@ class World(NamedTuple):
                 said += [
                     f"mem {of}",
                     f"left {left}",
-                    "spread" * node.spread,
+                    "spread" * node.spreads_slices,
                     "share" * (not node.gpu_resources),
                 ]
             lines.append(f"{name}[{topology.gpu_count}, {', '.join(filter(None, said))}]")
@@ -313,7 +316,7 @@ def _on_rails(draw: st.DrawFn, snapshot: Snapshot) -> Snapshot:
 
 
 @st.composite
-def _plain(draw: st.DrawFn, levels: tuple[Level, ...], features: tuple[str, ...], light: bool) -> World:
+def _plain(draw: st.DrawFn, levels: tuple[FabricLevel, ...], features: tuple[str, ...], light: bool) -> World:
     """A cluster and a gang without any rules yet."""
     snapshot, request = draw(clusters(levels, light, "paths" in features)), draw(gangs())
     if light:
@@ -528,11 +531,11 @@ def _with_constraints(draw: st.DrawFn, world: World, kinds: list[str]) -> World:
     nodes = st.sampled_from(sorted(states))
     few_nodes = st.one_of(st.just(frozenset[str]()), st.frozensets(nodes, max_size=2))
     others = st.one_of(some_roles, some_roles, st.just(frozenset[str]()))
-    strategies: dict[str, st.SearchStrategy[Constraint]] = {
+    strategies: dict[str, st.SearchStrategy[PeerConstraint]] = {
         "anti-affinity": st.builds(AntiAffinity, st.just("apart"), keys, some_roles, others, few_nodes),
         "affinity": st.builds(Affinity, st.just("near"), keys, some_roles, others, few_nodes),
         "skew": st.builds(
-            Spread,
+            TopologySpread,
             st.just("even"),
             keys,
             st.integers(1, 2),
@@ -572,7 +575,7 @@ def _sharing(draw: st.DrawFn, world: World) -> World:
         node = replace(
             state.node,
             gpu_memory=tuple(draw(sizes)),
-            spread=draw(st.integers(0, 3)) == 0,
+            spreads_slices=draw(st.integers(0, 3)) == 0,
             unhealthy=draw(st.sampled_from([0, 0, 0, 1, 2])) & ((1 << count) - 1),
             gpu_resources=draw(st.sampled_from([state.node.gpu_resources, frozenset()])),
         )
@@ -609,7 +612,7 @@ def _sharing(draw: st.DrawFn, world: World) -> World:
 def _with_terms(draw: st.DrawFn, world: World) -> World:
     """Policies, and nodes with and without an NVSwitch."""
     topologies, strategies = st.sampled_from(["nvlink", *PARTED, "nvswitch"]), ["pack", "prefer", "spread"]
-    terms = st.builds(Term, topologies, st.sampled_from(strategies))
+    terms = st.builds(PolicyTerm, topologies, st.sampled_from(strategies))
     chosen = draw(st.lists(terms, min_size=1, max_size=2, unique_by=lambda term: term.topology))
     states = {}
     for name, state in world.snapshot.nodes.items():
@@ -682,7 +685,7 @@ def _with_running(draw: st.DrawFn, world: World, known: bool) -> World:
             member.uid, state.node.name, role.resources, gpus, 0 if known else count, units if count else 0
         )
         name = role.name if draw(st.integers(0, 3)) else "started"
-        stay = (*request.running, Running(member, name, state.node.name, gpus, usage))
+        stay = (*request.running, RunningMember(member, name, state.node.name, gpus, usage))
         more = World(snapshot.taking([usage]), replace(request, running=stay))
         if naive.Rules(*more).stay():
             world = more

@@ -18,7 +18,7 @@ import structlog
 
 from muster.adapters.solver.process import Bounds, CantStart, Closed, Defect, PlannerProcess
 from muster.domain.alternatives import Alternatives, not_known
-from muster.domain.rate import Budget
+from muster.domain.rate import Allowance
 from muster.gangs.reporting.places import AskAlternatives
 
 PLACE = "muster.placement.alternatives:alternatives"
@@ -55,7 +55,7 @@ class Asker(Enum):
     EXPLAIN = "explain"
 
 
-class _Share(Budget):
+class _Share(Allowance):
     """The budget of one kind of clients: seconds of a core, which return slowly, and waiting places."""
 
     waiting = 0

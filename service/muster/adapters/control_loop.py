@@ -16,7 +16,7 @@ from typing import Any
 
 from muster.adapters.grpc import messages
 from muster.adapters.grpc.generated.muster import v1
-from muster.adapters.grpc.server import Cause, Session
+from muster.adapters.grpc.server import Session, SessionEnd
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics, Phases
 from muster.domain.node import Usage
@@ -27,7 +27,7 @@ from muster.gangs.messages.instructions import AskInTree, Instruction, Moved, Pu
 from muster.gangs.reporting.places import Owner
 from muster.gangs.reporting.tally import Tally
 
-AT_ONCE = 128
+MAX_PER_CHUNK = 128
 """Number of nodes or gangs that are read for a client without a pause."""
 SLICE_S = 0.005
 """Seconds for which inputs are handled, or gangs are shown, before the loop's other tasks get a turn."""
@@ -119,16 +119,16 @@ class ControlLoop:
     async def count(self) -> Tally:
         """Count all gangs as `tally` does. The loop does other work in between."""
         tally, keys = self.gangs.tally(()), self.gangs.keys()
-        for begin in range(0, len(keys), AT_ONCE):
-            self.gangs.tally(keys[begin : begin + AT_ONCE], tally)
+        for begin in range(0, len(keys), MAX_PER_CHUNK):
+            self.gangs.tally(keys[begin : begin + MAX_PER_CHUNK], tally)
             await asyncio.sleep(0)
         return tally
 
     async def owners(self, nodes: Sequence[str]) -> dict[str, tuple[Owner, ...]]:
         """Return the gangs that have the GPUs of these nodes. The loop does other work in between."""
         owners: dict[str, tuple[Owner, ...]] = {}
-        for begin in range(0, len(nodes), AT_ONCE):
-            chunk = nodes[begin : begin + AT_ONCE]
+        for begin in range(0, len(nodes), MAX_PER_CHUNK):
+            chunk = nodes[begin : begin + MAX_PER_CHUNK]
             owners.update(zip(chunk, self.gangs.owners(chunk), strict=True))
             await asyncio.sleep(0)
         return owners
@@ -141,7 +141,7 @@ class ControlLoop:
     def shut_down(self) -> None:
         """End the session."""
         if self._session is not None:
-            self._session.end(Cause.SHUTDOWN)
+            self._session.end(SessionEnd.SHUTDOWN)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -211,7 +211,7 @@ class ControlLoop:
 
         def begin() -> None:
             if self._session is not None:
-                self._session.end(Cause.REPLACED)
+                self._session.end(SessionEnd.REPLACED)
             self._session = session
             bindings = ((binding.uid, binding.node, dict(binding.annotations)) for binding in in_flight)
             usages = self._in_flight(bindings)
@@ -231,7 +231,7 @@ class ControlLoop:
 
         await self._inbox.put(finish)
 
-    def answer(self, call: calls.Call[calls.Answer]) -> calls.Answer:
+    def answer(self, call: calls.Call[calls.CallAnswer]) -> calls.CallAnswer:
         """Answer a call, before the inputs in the inbox.
 
         Raises:

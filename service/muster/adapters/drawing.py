@@ -170,8 +170,8 @@ def _put_brackets(
 
 def _label(link: Link, room: int) -> str:
     full = f" {link.kind} {link.gb_per_s:g} GB/s "
-    short = f" {link.kind} "
-    return full if len(full) + 2 <= room else short if len(short) <= room else link.kind[:room]
+    short_label = f" {link.kind} "
+    return full if len(full) + 2 <= room else short_label if len(short_label) <= room else link.kind[:room]
 
 
 def _levels(topology: GpuTopology) -> list[tuple[Link, list[Group]]]:

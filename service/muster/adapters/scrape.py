@@ -20,8 +20,8 @@ from muster.adapters.telemetry.room import OTHERS, Figures, LabelValues, Room
 from muster.domain import exactness
 from muster.gangs.reporting.tally import NamespaceTally, Tally
 
-MOST_QUEUES = 100
-MOST_NAMESPACES = 100
+MAX_QUEUES = 100
+MAX_NAMESPACES = 100
 
 
 class _Read:
@@ -113,7 +113,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
 
 def _with_few_names(count_gangs: Callable[[], Tally]) -> Callable[[], Tally]:
     """Return a function that counts gangs, with few names of queues and namespaces."""
-    queues, namespaces = LabelValues(MOST_QUEUES), LabelValues(MOST_NAMESPACES)
+    queues, namespaces = LabelValues(MAX_QUEUES), LabelValues(MAX_NAMESPACES)
 
     def bounded() -> Tally:
         all_names = count_gangs()

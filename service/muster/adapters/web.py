@@ -19,17 +19,17 @@ from aiohttp import web
 
 from muster.adapters.connections import Server
 from muster.adapters.telemetry.metrics import Metrics
-from muster.domain.rate import Budget
+from muster.domain.rate import Allowance
 
 SHUTDOWN_S = 1.0
-MOST_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 """Largest number of connections, because every pod may connect. Beyond it the oldest connection is cut off,
 idle ones first."""
 SEND_S = 30.0
-GANGS_AT_ONCE = 2
+MAX_GANG_ANSWERS_AT_ONCE = 2
 """Number of answers of /gangs and /explain that are made at a time. Each takes milliseconds of the event
 loop."""
-AT_ONCE = 4
+ANSWERS_WITHOUT_PAUSE = 4
 """Number of answers of /metrics and /nodes that are made without a pause. After them, one a second is made.
 """
 OPEN_METRICS = "application/openmetrics-text"
@@ -45,22 +45,22 @@ def address_file(socket: Path) -> Path:
 class CachedAnswer:
     """An answer that many clients may ask for.
 
-    The answer is computed `AT_ONCE` times, and then once a second. In between, all clients get the last
-    answer. So a flood of requests costs the loop little, and a client that scrapes now and then never gets an
-    old answer.
+    The answer is computed `ANSWERS_WITHOUT_PAUSE` times, and then once a second. In between, all clients get
+    the last answer. So a flood of requests costs the loop little, and a client that scrapes now and then
+    never gets an old answer.
     """
 
     def __init__(self, make: Callable[[], Awaitable[tuple[bytes, str]]]) -> None:
         self._make = make
         self._answer: tuple[bytes, str] | None = None
-        self._budget = Budget(AT_ONCE, 1.0, monotonic)
+        self._allowance = Allowance(ANSWERS_WITHOUT_PAUSE, 1.0, monotonic)
         self._one_at_a_time = asyncio.Lock()
 
     async def response(self) -> web.Response:
         """Return the answer."""
         async with self._one_at_a_time:
-            if self._answer is None or self._budget.available >= 1:
-                self._budget.spend()
+            if self._answer is None or self._allowance.available >= 1:
+                self._allowance.spend()
                 self._answer = await self._make()
         body, content_type = self._answer
         return web.Response(body=body, headers={"Content-Type": content_type})
@@ -97,7 +97,7 @@ class Web:
             for accepted_format, media_type in formats
         }
         self._unready = unready
-        self._gang_answers = asyncio.Semaphore(GANGS_AT_ONCE)
+        self._gang_answers = asyncio.Semaphore(MAX_GANG_ANSWERS_AT_ONCE)
         routes = {
             "/metrics": self._on_metrics,
             "/healthz": self._on_healthz,
@@ -108,7 +108,7 @@ class Web:
         }
         self._server = Server(
             routes,
-            MOST_CONNECTIONS,
+            MAX_CONNECTIONS,
             SEND_S,
             address_file(socket),
             makes_way=True,

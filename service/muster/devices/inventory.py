@@ -9,7 +9,7 @@ from dataclasses import dataclass
 WHOLE, MEMORY = "aliyun.com/gpu", "aliyun.com/gpu-mem"
 UNIT = "-_-"
 """Between a GPU's uuid and the number of one of its GiB, as the gpushare device plugin writes it."""
-MOST_GIB = 4096
+MAX_GIB = 4096
 """Largest memory of one GPU that is believed, because each GiB is a device, and the kubelet keeps all
 devices."""
 
@@ -29,7 +29,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class KubeletDevice:
     """One device as the kubelet knows it."""
 
     id: str
@@ -53,9 +53,9 @@ class Inventory:
                     f"two GPUs have the {key} {repeated[0]}: read the GPUs of the node again"
                 )
         for gpu in self.gpus:
-            if not 0 < gpu.memory_gib <= MOST_GIB:
+            if not 0 < gpu.memory_gib <= MAX_GIB:
                 fact = f"GPU {gpu.index} ({gpu.uuid}) has {gpu.memory_gib} GiB"
-                raise InventoryError(f"{fact}, which is not from 1 to {MOST_GIB}")
+                raise InventoryError(f"{fact}, which is not from 1 to {MAX_GIB}")
 
     def find(self, index: int) -> Gpu | None:
         """Return the GPU of that index, or None."""
@@ -65,11 +65,11 @@ class Inventory:
         """Return the index of the GPU of that uuid, or None."""
         return next((gpu.index for gpu in self.gpus if gpu.uuid == uuid), None)
 
-    def devices(self, resource: str) -> tuple[Device, ...]:
+    def devices(self, resource: str) -> tuple[KubeletDevice, ...]:
         """Return the devices of a resource: GPUs, or each GiB of their memory."""
         if resource == MEMORY:
-            return tuple(Device(unit, gpu.healthy) for gpu in self.gpus for unit in units_of(gpu))
-        return tuple(Device(gpu.uuid, gpu.healthy) for gpu in self.gpus)
+            return tuple(KubeletDevice(unit, gpu.healthy) for gpu in self.gpus for unit in units_of(gpu))
+        return tuple(KubeletDevice(gpu.uuid, gpu.healthy) for gpu in self.gpus)
 
 
 def units_of(gpu: Gpu) -> tuple[str, ...]:

@@ -29,9 +29,9 @@ import yaml
 from muster.dialects.quantities import milli, parse
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, natural
 from muster.dialects.settings import ALIYUN_GPU
-from muster.domain.levels import DEFAULT_LEVELS, PRESETS, Level, Naming
-from muster.domain.policies import Policies, Policy, Strategy, Topology
-from muster.domain.request import Scope, Term, TypicalRequest
+from muster.domain.levels import DEFAULT_LEVELS, PRESETS, FabricLevel, Naming
+from muster.domain.policies import Policies, Policy, PolicyTopology, Strategy
+from muster.domain.request import PolicyTerm, Scope, TypicalRequest
 
 SECTION = "topologyAwareScheduling"
 
@@ -68,7 +68,7 @@ def read(text: str) -> tuple[Policies | None, tuple[str, ...]]:
     return (None, tuple(reader.problems)) if reader.problems else (policies, ())
 
 
-def not_a_scope_of_labels(scope: object, levels: tuple[Level, ...]) -> str:
+def not_a_scope_of_labels(scope: object, levels: tuple[FabricLevel, ...]) -> str:
     """Return the expected value if labels can't name domains of this scope; "" if they can."""
     words = (Scope.NVLINK_DOMAIN.value, *(level.scope for level in levels))
     if scope in words or (isinstance(scope, str) and "/" in scope and LABEL_KEY.fullmatch(scope)):
@@ -131,17 +131,17 @@ class _Reader:
                 self._bad(
                     f"{field_path}.weight", policy.get("weight"), f"a whole number from 0 to {MAX_WEIGHT}"
                 )
-            topology = self._word(f"{field_path}.topology", policy.get("topology"), Topology)
+            topology = self._word(f"{field_path}.topology", policy.get("topology"), PolicyTopology)
             strategy = self._word(f"{field_path}.strategy", policy.get("strategy"), Strategy)
-            policies[name] = Policy(name, weight or 0, Term(topology, strategy))
+            policies[name] = Policy(name, weight or 0, PolicyTerm(topology, strategy))
         return tuple(policies.values())
 
-    def _levels(self, value: object, preset: object) -> tuple[Level, ...]:
+    def _levels(self, value: object, preset: object) -> tuple[FabricLevel, ...]:
         """Return the preset's levels (or the default levels), replaced and extended by the listed levels."""
         base = PRESETS.get(preset) if isinstance(preset, str) else None
         if base is None and preset != "":
             self._bad(f"{SECTION}.preset", preset, f"one of {', '.join(PRESETS)}")
-        listed: dict[str, Level] = {}
+        listed: dict[str, FabricLevel] = {}
         for field_path, item in self._items("levels", value, MAX_LEVELS):
             fields = self._mapping(field_path, item, ("name", "label"))
             name = self._name(field_path, fields, listed)
@@ -153,7 +153,7 @@ class _Reader:
                 expected = f"{' or '.join(BUILT_IN[name])}: {fixed}"
                 self._bad(f"{field_path}.label", label, expected)
             else:
-                listed[name] = Level(name, (label,))
+                listed[name] = FabricLevel(name, (label,))
         self._check_order(listed)
         for name in tuple(listed)[: tuple(listed).index(Scope.NODE) if Scope.NODE in listed else 0]:
             del listed[name]  # narrower than a node: a label of a node can't tell such domains apart
@@ -161,7 +161,7 @@ class _Reader:
             base or DEFAULT_LEVELS, [level for name, level in listed.items() if name not in BUILT_IN]
         )
 
-    def _unique(self, value: object, levels: tuple[Level, ...]) -> tuple[str, ...]:
+    def _unique(self, value: object, levels: tuple[FabricLevel, ...]) -> tuple[str, ...]:
         scopes = []
         for field_path, scope in self._items("uniqueNames", value, MAX_LEVELS):
             if problem := not_a_scope_of_labels(scope, levels):
@@ -255,7 +255,7 @@ class _Reader:
             self._problem(f"{field_path}.name", f'"{name}" is given twice')
         return name
 
-    def _word(self, field: str, value: object, words: type[Topology] | type[Strategy]) -> str:
+    def _word(self, field: str, value: object, words: type[PolicyTopology] | type[Strategy]) -> str:
         if not isinstance(value, str) or value not in set(words):
             self._bad(field, value, f"one of {', '.join(words)}")
         return str(value)
@@ -270,7 +270,7 @@ class _Reader:
             self.problems.append(f"{field}: {text}".encode(errors="backslashreplace").decode())
 
 
-def _merged(base: tuple[Level, ...], listed: list[Level]) -> tuple[Level, ...]:
+def _merged(base: tuple[FabricLevel, ...], listed: list[FabricLevel]) -> tuple[FabricLevel, ...]:
     """Return the levels, widest first. Listed levels come in their order, from narrow to wide.
 
     A level of the base that is not listed stays just inside its next wider level, and the widest stays the

@@ -16,10 +16,10 @@ Quantity = str | int | float
 """The decoded form of a quantity: most are strings, but hand-written manifests have plain numbers."""
 
 LARGEST = 2**63 - 1
-MOST = 2**46
+MAX_AMOUNT = 2**46
 """Largest amount of memory (in bytes: 64 TiB), or of another counted resource, of one pod or node. Real
 amounts are smaller, and the planner can add a hundred thousand such amounts in an int64."""
-MOST_THOUSANDTHS = 2**42
+MAX_THOUSANDTHS = 2**42
 """Largest amount of cpu of one pod or node, in thousandths. The planner also multiplies it by thousands of
 GPUs."""
 BILLION = 10**9
@@ -82,5 +82,5 @@ def _capped(amount: int) -> int:
 
 
 def milli(value: Fraction) -> int:
-    """Return the thousandths, rounded up, at most MOST_THOUSANDTHS."""
-    return min(MOST_THOUSANDTHS, math.ceil(value * 1000))
+    """Return the thousandths, rounded up, at most MAX_THOUSANDTHS."""
+    return min(MAX_THOUSANDTHS, math.ceil(value * 1000))

@@ -285,8 +285,10 @@ def write_nri(node: Node, pod: Pod, place: MemberPlacement) -> dict[str, str]:
         for name, gpus in parts.items()
     }
     complete = sum(map(len, parts.values())) == len(place.gpus)
-    short = all(len(key.partition("/")[2]) <= _MAX_NAME for key in lists_by_key)
-    return lists_by_key if complete and short and sum(map(len, lists_by_key.values())) <= MAX_BYTES else {}
+    names_fit = all(len(key.partition("/")[2]) <= _MAX_NAME for key in lists_by_key)
+    return (
+        lists_by_key if complete and names_fit and sum(map(len, lists_by_key.values())) <= MAX_BYTES else {}
+    )
 
 
 def _allocation(

@@ -73,7 +73,7 @@ class Affinity(CountsOn):
 
 
 @dataclass(frozen=True, slots=True)
-class Spread(CountsOn):
+class TopologySpread(CountsOn):
     """Keep the skew of every domain that receives a member of `roles` at most `max_skew`.
 
     The skew of a domain is its number of matching pods less the smallest number in any eligible domain.
@@ -103,7 +103,7 @@ class Spread(CountsOn):
         return role in self.counted_roles
 
 
-Constraint = AntiAffinity | Affinity | Spread
+PeerConstraint = AntiAffinity | Affinity | TopologySpread
 
 
 @dataclass(frozen=True, slots=True)

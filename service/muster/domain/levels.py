@@ -15,12 +15,12 @@ from muster.domain.node import Node
 from muster.domain.request import Scope
 from muster.domain.words import listed, nearest
 
-_MOST_NAMES, _MOST_DOMAINS = 3, 3
+_MAX_NAMES, _MAX_DOMAINS = 3, 3
 """Largest numbers of names in a sentence about repeated names, and of domains of one name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class FabricLevel:
     """A scope wider than a node, and the node labels that name its parts. The first of these labels on a node
     counts."""
 
@@ -41,50 +41,54 @@ class Naming:
 
 
 DEFAULT_LEVELS = (
-    Level(Scope.ZONE.value, ("topology.kubernetes.io/zone",)),
-    Level(Scope.RACK.value, ("topology.kubernetes.io/rack",)),
+    FabricLevel(Scope.ZONE.value, ("topology.kubernetes.io/zone",)),
+    FabricLevel(Scope.RACK.value, ("topology.kubernetes.io/rack",)),
 )
 """The widest level first, as in all lists of levels."""
 
-PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
+PRESETS: Mapping[str, tuple[FabricLevel, ...]] = MappingProxyType(
     {
         "topograph": (
             DEFAULT_LEVELS[0],
-            Level("tier-2", ("fabric.topograph.run/tier-2", "network.topology.nvidia.com/core")),
-            Level("tier-1", ("fabric.topograph.run/tier-1", "network.topology.nvidia.com/spine")),
-            Level(Scope.RACK.value, ("fabric.topograph.run/tier-0", "network.topology.nvidia.com/leaf")),
-            Level(
+            FabricLevel("tier-2", ("fabric.topograph.run/tier-2", "network.topology.nvidia.com/core")),
+            FabricLevel("tier-1", ("fabric.topograph.run/tier-1", "network.topology.nvidia.com/spine")),
+            FabricLevel(
+                Scope.RACK.value, ("fabric.topograph.run/tier-0", "network.topology.nvidia.com/leaf")
+            ),
+            FabricLevel(
                 "accelerator-domain",
                 ("accelerator.topograph.run/domain", "network.topology.nvidia.com/accelerator"),
             ),
         ),
         "eks": (
             DEFAULT_LEVELS[0],
-            Level("network-layer-1", ("topology.k8s.aws/network-node-layer-1",)),
-            Level("network-layer-2", ("topology.k8s.aws/network-node-layer-2",)),
-            Level(Scope.RACK.value, ("topology.k8s.aws/network-node-layer-3",)),
+            FabricLevel("network-layer-1", ("topology.k8s.aws/network-node-layer-1",)),
+            FabricLevel("network-layer-2", ("topology.k8s.aws/network-node-layer-2",)),
+            FabricLevel(Scope.RACK.value, ("topology.k8s.aws/network-node-layer-3",)),
         ),
         "gke": (
             DEFAULT_LEVELS[0],
-            Level("block", ("cloud.google.com/gce-topology-block",)),
-            Level(Scope.RACK.value, ("cloud.google.com/gce-topology-subblock",)),
+            FabricLevel("block", ("cloud.google.com/gce-topology-block",)),
+            FabricLevel(Scope.RACK.value, ("cloud.google.com/gce-topology-subblock",)),
         ),
         "oke": (
             DEFAULT_LEVELS[0],
-            Level("hpc-island", ("oci.oraclecloud.com/rdma.hpc_island_id",)),
-            Level("network-block", ("oci.oraclecloud.com/rdma.network_block_id",)),
-            Level(Scope.RACK.value, ("oci.oraclecloud.com/rdma.local_block_id",)),
+            FabricLevel("hpc-island", ("oci.oraclecloud.com/rdma.hpc_island_id",)),
+            FabricLevel("network-block", ("oci.oraclecloud.com/rdma.network_block_id",)),
+            FabricLevel(Scope.RACK.value, ("oci.oraclecloud.com/rdma.local_block_id",)),
         ),
         "coreweave": (
             DEFAULT_LEVELS[0],
-            Level("fabric", ("backend.coreweave.cloud/fabric", "ib.coreweave.cloud/fabric")),
-            Level("superpod", ("backend.coreweave.cloud/superpod", "ib.coreweave.cloud/superpod")),
-            Level(Scope.RACK.value, ("backend.coreweave.cloud/leafgroup", "ib.coreweave.cloud/leafgroup")),
+            FabricLevel("fabric", ("backend.coreweave.cloud/fabric", "ib.coreweave.cloud/fabric")),
+            FabricLevel("superpod", ("backend.coreweave.cloud/superpod", "ib.coreweave.cloud/superpod")),
+            FabricLevel(
+                Scope.RACK.value, ("backend.coreweave.cloud/leafgroup", "ib.coreweave.cloud/leafgroup")
+            ),
         ),
         "lingjun": (
             DEFAULT_LEVELS[0],
-            Level("point-of-delivery", ("alibabacloud.com/point-of-delivery",)),
-            Level(Scope.RACK.value, ("alibabacloud.com/asw-id",)),
+            FabricLevel("point-of-delivery", ("alibabacloud.com/point-of-delivery",)),
+            FabricLevel(Scope.RACK.value, ("alibabacloud.com/asw-id",)),
         ),
     }
 )
@@ -105,7 +109,7 @@ _NEAR_KEY = 0.8
 """Least similarity at which a label key counts as meant. It is high, because keys of one prefix are alike by
 more than half."""
 
-NVLINK = Level(Scope.NVLINK_DOMAIN.value, ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
+NVLINK = FabricLevel(Scope.NVLINK_DOMAIN.value, ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
 """The level of NVLink domains over nodes. They lie inside the narrowest level, although no level of the
 snapshot says so."""
 
@@ -126,7 +130,7 @@ Path = tuple[str, ...]
 """The names of a domain and of the domains around it, narrowest first; "" if no label gives a name."""
 
 
-def part_of(node: Node, scope: str, levels: tuple[Level, ...]) -> str:
+def part_of(node: Node, scope: str, levels: tuple[FabricLevel, ...]) -> str:
     """Return the name of the node's part of a scope, by its labels; "" if it has none of the labels.
 
     Equal names may be different domains: see `Hierarchy`. A scope that is no level is itself a label key.
@@ -166,11 +170,11 @@ def scope_meant(scope: str, scopes: Collection[str], keys: Collection[str]) -> s
 class Hierarchy:
     """A scope and the levels around it, narrowest first. `unique`: as in `Naming`."""
 
-    levels: tuple[Level, ...]
+    levels: tuple[FabricLevel, ...]
     unique: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, scope: str, levels: tuple[Level, ...], naming: Naming = DEFAULT_NAMING) -> Hierarchy:
+    def of(cls, scope: str, levels: tuple[FabricLevel, ...], naming: Naming = DEFAULT_NAMING) -> Hierarchy:
         """Return the hierarchy above a scope: the wider levels of the cluster, and of all trees."""
         order = (*levels, NVLINK)
         own_level = _of_label(scope, order)
@@ -243,14 +247,14 @@ def domains_of(nodes: Iterable[Node], hierarchy: Hierarchy) -> Mapping[str, str]
 
 
 def domains_by_scope(
-    nodes: Collection[Node], levels: tuple[Level, ...], naming: Naming = DEFAULT_NAMING
+    nodes: Collection[Node], levels: tuple[FabricLevel, ...], naming: Naming = DEFAULT_NAMING
 ) -> dict[str, Mapping[str, str]]:
     """Return scope → node → its domain, for the levels of the cluster and for NVLink domains."""
     scopes = dict.fromkeys((*(level.scope for level in levels), NVLINK.scope))
     return {scope: domains_of(nodes, Hierarchy.of(scope, levels, naming)) for scope in scopes}
 
 
-def repeated_names(nodes: Iterable[Node], levels: tuple[Level, ...], naming: Naming) -> Iterator[str]:
+def repeated_names(nodes: Iterable[Node], levels: tuple[FabricLevel, ...], naming: Naming) -> Iterator[str]:
     """Yield a sentence for each scope in which a name occurs under several wider domains."""
     nodes = tuple(nodes)
     labels_of_levels = {label for level in levels for label in level.labels}
@@ -258,8 +262,8 @@ def repeated_names(nodes: Iterable[Node], levels: tuple[Level, ...], naming: Nam
     for scope in dict.fromkeys((*(level.scope for level in levels), NVLINK.scope, *labels)):
         several = _repeated(nodes, Hierarchy.of(scope, levels, naming))
         if several:
-            and_more = f"; and {len(several) - _MOST_NAMES} names more" if len(several) > _MOST_NAMES else ""
-            names = "; ".join(several[:_MOST_NAMES])
+            and_more = f"; and {len(several) - _MAX_NAMES} names more" if len(several) > _MAX_NAMES else ""
+            names = "; ".join(several[:_MAX_NAMES])
             yield (
                 f"{scope}: several domains have one name; the wider ones tell them apart: {names}{and_more}. "
                 f"If each name is one {scope}, say uniqueNames: [{scope}] in the policies"
@@ -271,22 +275,24 @@ def _repeated(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
     domains_by_name: dict[str, list[str]] = {}
     for domain in sorted({*domains_of(nodes, hierarchy).values()} - {""}):
         domains_by_name.setdefault(domain.partition(" ")[0], []).append(domain)
-    return [listed(domains, _MOST_DOMAINS) for domains in domains_by_name.values() if len(domains) > 1]
+    return [listed(domains, _MAX_DOMAINS) for domains in domains_by_name.values() if len(domains) > 1]
 
 
-def _of_label(label: str, order: Iterable[Level]) -> Level:
+def _of_label(label: str, order: Iterable[FabricLevel]) -> FabricLevel:
     """Return the level of this label alone."""
-    return next((level for level in order if level.labels == (label,)), Level(label, (label,)))
+    return next((level for level in order if level.labels == (label,)), FabricLevel(label, (label,)))
 
 
-def _depth(level: Level, order: Sequence[Level], default: int) -> int:
+def _depth(level: FabricLevel, order: Sequence[FabricLevel], default: int) -> int:
     """Return the place of the level's first label among the levels of the cluster."""
     return next(
         (i for i, level_in_order in enumerate(order) if level.labels[0] in level_in_order.labels), default
     )
 
 
-def _around(level: Level, order: Sequence[Level], trees: Iterable[tuple[str, ...]]) -> Iterable[Level]:
+def _around(
+    level: FabricLevel, order: Sequence[FabricLevel], trees: Iterable[tuple[str, ...]]
+) -> Iterable[FabricLevel]:
     """Yield the next wider levels of this level: one of the cluster, and one of each tree."""
     yield from order[: _depth(level, order, 0)][-1:]
     for tree in trees:

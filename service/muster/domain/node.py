@@ -257,7 +257,7 @@ class Node:
     """GiB that each GPU offers in slices, by index; () if the node serves no slices."""
     memory_resources: frozenset[str] = frozenset({GPU_MEM})
     """Names by which slices request this memory (`Slice.resource`)."""
-    spread: bool = False
+    spreads_slices: bool = False
     """Whether a slice goes to the GPU with the most free memory. Otherwise it goes to the GPU with the least
     free memory that is enough."""
     unhealthy: int = 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from muster.domain.levels import DEFAULT_LEVELS, DEFAULT_NAMING, Level, Naming
-from muster.domain.request import Term, TypicalRequest
+from muster.domain.levels import DEFAULT_LEVELS, DEFAULT_NAMING, FabricLevel, Naming
+from muster.domain.request import PolicyTerm, TypicalRequest
 
 
-class Topology(StrEnum):
+class PolicyTopology(StrEnum):
     """The subject of a policy."""
 
     NVLINK = "nvlink"
@@ -31,7 +31,7 @@ class Policy:
 
     name: str
     weight: int
-    term: Term
+    term: PolicyTerm
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Policies:
 
     enabled: bool = True
     policies: tuple[Policy, ...] = ()
-    levels: tuple[Level, ...] = DEFAULT_LEVELS
+    levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS
     typical: tuple[TypicalRequest, ...] = ()
     naming: Naming = DEFAULT_NAMING
 
-    def terms(self, names: tuple[str, ...]) -> tuple[Term, ...]:
+    def terms(self, names: tuple[str, ...]) -> tuple[PolicyTerm, ...]:
         """Return the terms of the policies with these names: each once, the largest weight first. Unknown
         names have no terms."""
         policies = [policy for policy in self.policies if self.enabled and policy.name in names]

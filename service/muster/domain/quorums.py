@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-Counts = Mapping[str, int]
+CountByRole = Mapping[str, int]
 """Role → number of members; 0 for roles that are not in it."""
 
 MembersByLeaf = tuple[tuple["Leaf", int], ...]
@@ -35,7 +35,7 @@ class Leaf:
     back: int = 0
     max_members: int = -1
 
-    def of(self, counts: Counts) -> int:
+    def of(self, counts: CountByRole) -> int:
         """Return how many of these members belong to the leaf."""
         return sum(counts.get(role, 0) for role in self.roles)
 
@@ -62,7 +62,7 @@ class Leaf:
         startable = members - self.in_part(members)
         return startable if startable >= max(1, self.min_members) else 0
 
-    def less(self, present: Counts) -> Leaf:
+    def less(self, present: CountByRole) -> Leaf:
         """Return what still must come when these members are there."""
         members = self.of(present)
         return replace(
@@ -92,7 +92,7 @@ class Quorum:
         parts = (change(part) if isinstance(part, Leaf) else part.map_leaves(change) for part in self.parts)
         return Quorum(self.min_parts, tuple(parts), self.only)
 
-    def less(self, present: Counts) -> Quorum:
+    def less(self, present: CountByRole) -> Quorum:
         """Return what still must come when these members are there."""
         return self.map_leaves(lambda leaf: leaf.less(present))
 
@@ -106,11 +106,11 @@ class Quorum:
         """Return whether each role must start: all parts are leaves, and all parts are needed."""
         return self.min_parts == len(self.parts) and all(isinstance(part, Leaf) for part in self.parts)
 
-    def starts(self, counts: Counts) -> bool:
+    def starts(self, counts: CountByRole) -> bool:
         """Return whether the gang starts with exactly these members."""
         return _starts(self, counts) and _is_whole(self, counts)
 
-    def fewest(self, waiting: Counts | None = None, *, some: bool = False) -> MembersByLeaf | None:
+    def fewest(self, waiting: CountByRole | None = None, *, some: bool = False) -> MembersByLeaf | None:
         """Return the leaves that start the gang with the fewest members. Of equal choices, earlier leaves
         come first.
 
@@ -120,16 +120,16 @@ class Quorum:
         return _fewest(self, waiting, some)
 
 
-Part = Quorum | Leaf
+QuorumPart = Quorum | Leaf
 
 
-def _starts(part: Part, counts: Counts) -> bool:
+def _starts(part: QuorumPart, counts: CountByRole) -> bool:
     if isinstance(part, Leaf):
         return part.starts(part.of(counts))
     return sum(_starts(child, counts) for child in part.parts) >= part.min_parts
 
 
-def _is_whole(part: Part, counts: Counts) -> bool:
+def _is_whole(part: QuorumPart, counts: CountByRole) -> bool:
     """Return whether members lie only in subgroups that start, together with all subgroups around them."""
     if isinstance(part, Leaf):
         return True
@@ -139,12 +139,12 @@ def _is_whole(part: Part, counts: Counts) -> bool:
     return all(_starts(child, counts) and _is_whole(child, counts) for child in begun)
 
 
-def _is_empty(part: Part, counts: Counts) -> bool:
+def _is_empty(part: QuorumPart, counts: CountByRole) -> bool:
     leaves = (part,) if isinstance(part, Leaf) else part.leaves()
     return not any(leaf.of(counts) for leaf in leaves)
 
 
-def _fewest(part: Part, waiting: Counts | None, at_least_one: bool) -> MembersByLeaf | None:
+def _fewest(part: QuorumPart, waiting: CountByRole | None, at_least_one: bool) -> MembersByLeaf | None:
     if isinstance(part, Leaf):
         count = part.fewest(int(at_least_one))
         return ((part, count),) if waiting is None or count <= part.limit(part.of(waiting)) else None
@@ -173,7 +173,7 @@ def _join(options: list[tuple[int, MembersByLeaf]]) -> MembersByLeaf:
     return tuple(leaf for _, leaves in sorted(options, key=lambda option: option[0]) for leaf in leaves)
 
 
-def of_roles(leaves: Iterable[tuple[Leaf, int]], waiting: Counts) -> dict[str, int]:
+def of_roles(leaves: Iterable[tuple[Leaf, int]], waiting: CountByRole) -> dict[str, int]:
     """Return the members of these leaves by role. The members of a leaf go to the roles that come first."""
     counts = dict.fromkeys(waiting, 0)
     for leaf, count in leaves:

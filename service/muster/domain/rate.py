@@ -40,7 +40,7 @@ class Rate:
         self._paid = {owner: paid for owner, paid in self._paid.items() if paid > now}
 
 
-class Budget:
+class Allowance:
     """An amount that clients use up: at first `max_amount`, and `per_s` is added each second up to this
     maximum.
 

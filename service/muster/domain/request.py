@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from muster.domain.constraints import Constraint, PerScope, Subgroup
+from muster.domain.constraints import PeerConstraint, PerScope, Subgroup
 from muster.domain.node import GPU_MEM, Resources, Usage
-from muster.domain.quorums import Counts, Leaf, Quorum, of_roles
+from muster.domain.quorums import CountByRole, Leaf, Quorum, of_roles
 
 
 class Scope(StrEnum):
@@ -127,7 +127,7 @@ class RolePreference:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class PolicyTerm:
     """A level of the objective by a policy: pack, prefer or spread over a part of the topology (nvlink, numa,
     nvswitch). See docs/policies.md."""
 
@@ -153,7 +153,7 @@ class TypicalRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningMember:
     """A member that is bound already and keeps its place.
 
     `gpus` is the bit mask of its GPUs, whole or shared; 0 if it has none or they are unknown. The snapshot
@@ -254,14 +254,14 @@ class Request:
     required_scope: str | None = None
     preferred_scopes: tuple[str, ...] = ()
     per_scope: tuple[PerScope, ...] = ()
-    running: tuple[Running, ...] = ()
-    terms: tuple[Term, ...] = ()
+    running: tuple[RunningMember, ...] = ()
+    terms: tuple[PolicyTerm, ...] = ()
     subgroups: tuple[Subgroup, ...] = ()
     """Scopes of several roles together. The scope of a single role is in the role."""
     role_preferences: tuple[RolePreference, ...] = ()
     """Preferred scopes of roles. They are tried in this order, after the preferred scopes of the whole gang.
     """
-    constraints: tuple[Constraint, ...] = ()
+    constraints: tuple[PeerConstraint, ...] = ()
     """Rules between pods, from the pods' own affinity, spread constraints, host ports and shared volumes."""
     quorum: Quorum | None = None
     """The number of subgroups that start, or of members that each role needs. It decides for the roles that
@@ -281,11 +281,11 @@ class Request:
         """Return the number of members of each role."""
         return {role.name: len(role.members) for role in self.roles}
 
-    def starts(self, counts: Counts) -> bool:
+    def starts(self, counts: CountByRole) -> bool:
         """Return whether these numbers of members by role start enough subgroups."""
         return self.quorum is None or self.quorum.starts(counts)
 
-    def fewest(self) -> Counts | None:
+    def fewest(self) -> CountByRole | None:
         """Return the fewest members of each role that start the gang; None if too few wait. Each role gets
         its minimum first. Then earlier roles get more, up to `min_member` in all."""
         waiting = self.waiting

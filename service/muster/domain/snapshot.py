@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from muster.domain.levels import DEFAULT_LEVELS, DEFAULT_NAMING, Level, Naming
+from muster.domain.levels import DEFAULT_LEVELS, DEFAULT_NAMING, FabricLevel, Naming
 from muster.domain.node import Node, Resources, Usage, total
 from muster.domain.request import TypicalRequest
 
@@ -108,7 +108,7 @@ class Snapshot:
     """
 
     nodes: Mapping[str, NodeState]
-    levels: tuple[Level, ...] = DEFAULT_LEVELS
+    levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS
     typical: tuple[TypicalRequest, ...] = ()
     naming: Naming = DEFAULT_NAMING
 
@@ -117,7 +117,7 @@ class Snapshot:
         cls,
         nodes: Iterable[Node],
         usages: Iterable[Usage],
-        levels: tuple[Level, ...] = DEFAULT_LEVELS,
+        levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS,
         typical: tuple[TypicalRequest, ...] = (),
         naming: Naming = DEFAULT_NAMING,
     ) -> Snapshot:

@@ -87,10 +87,10 @@ class Coordinator:
         """Take in a change of an object in the cluster."""
         match change:
             case inputs.PodSeen(_, pod):
-                if touched := self._pods.see_pod(pod):
+                if touched := self._pods.pod_seen(pod):
                     self._nodes.void_overbooked(touched)
             case inputs.PodGone(_, uid):
-                self._pods.forget_pod(uid)
+                self._pods.pod_gone(uid)
             case inputs.NodeSeen() | inputs.NodeGone():
                 node = change.node if isinstance(change, inputs.NodeSeen) else None
                 name = change.name if isinstance(change, inputs.NodeGone) else change.node.name
@@ -111,7 +111,7 @@ class Coordinator:
                 if touched := self._pods.claim_seen(claim):
                     self._nodes.void_overbooked(touched)
             case inputs.PoliciesSeen(_, policies):
-                self._pods.policies_changed(policies)
+                self._pods.policies_seen(policies)
 
     @property
     def catches_up(self) -> bool:
@@ -204,7 +204,7 @@ class Coordinator:
 
     # --- the shim's calls ---------------------------------------------------------------------------
 
-    def answer(self, call: calls.Call[calls.Answer]) -> tuple[calls.Answer, list[Instruction]]:
+    def answer(self, call: calls.Call[calls.CallAnswer]) -> tuple[calls.CallAnswer, list[Instruction]]:
         """Answer a call of the shim, and return the instructions that follow from it.
 
         Raises:
@@ -213,5 +213,5 @@ class Coordinator:
         changes_nothing = isinstance(call, calls.Filter | calls.Score)
         if not changes_nothing:
             self.state.now = call.now
-        answer: calls.Answer = bindings.ANSWERS[type(call)](self.state, call)
+        answer: calls.CallAnswer = bindings.ANSWERS[type(call)](self.state, call)
         return answer, [] if changes_nothing else self._instructions()

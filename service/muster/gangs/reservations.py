@@ -30,7 +30,7 @@ from muster.gangs.record.gang import Gang
 
 _REVIEW_EVERY_S = 0.5
 """Pause between two reviews, in seconds."""
-_DUE = 256
+_MAX_MOVED_PER_REVIEW = 256
 """Largest number of gangs that one review moves from `_young` to `_due`."""
 _NOTHING = Resources(pods=0)
 _NAMED = 8
@@ -259,7 +259,7 @@ class Backfill:
 
         Return whether more of them remain.
         """
-        for _ in range(_DUE):
+        for _ in range(_MAX_MOVED_PER_REVIEW):
             key = next(iter(self._young), None)
             if key is None:
                 return False

@@ -151,8 +151,8 @@ class _Places:
         yield from sorted([*self.others, *several], key=lambda part: self._nearness(free[part], part))
 
     def _nearness(self, free: float, part: int) -> tuple[bool, float, int]:
-        short = free < self.amount_asked
-        return short, -free if short else free, part
+        has_too_little = free < self.amount_asked
+        return has_too_little, -free if has_too_little else free, part
 
     def rows(self, part: int | None) -> Ints:
         """Return the rows of a domain; None stands for all domains that the gang is not in."""

@@ -51,7 +51,7 @@ def objective(
     Existing members count for the values of the whole gang: parts, scopes, and the links on nodes with a new
     member.
     """
-    plan = Plan(request, members, view)
+    plan = EvaluatedPlan(request, members, view)
     parts, gpus = plan.parts, plan.parts.masks.any() or any(plan.parts.existing.masks.values())
     value = Objective(**{row.field: row.count(plan) for row in VALUES})
     scopes = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
@@ -80,7 +80,7 @@ def evaluated(cluster: ClusterView, members: tuple[MemberPlacement, ...]) -> Pla
 
 def worths(request: Request, members: Sequence[MemberPlacement], view: Columns) -> list[Worth]:
     """Return the values of a plan that alternatives compare, the most important level first."""
-    plan = Plan(request, members, view)
+    plan = EvaluatedPlan(request, members, view)
     return [worth for row in OBJECTIVE for worth in row.compared(plan, row.count(plan))]
 
 
@@ -108,7 +108,7 @@ def unknown_indices(members: Sequence[MemberPlacement], view: Columns) -> tuple[
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluatedPlan:
     """A plan as the rows of OBJECTIVE count it."""
 
     request: Request
@@ -150,7 +150,7 @@ class Plan:
         for preference in self.request.role_preferences:
             running = tuple(pod for pod in self.request.running if pod.role in preference.roles)
             members = [member for member in self.members if member.role in preference.roles]
-            parts = Plan(replace(self.request, running=running), members, self.view).parts
+            parts = EvaluatedPlan(replace(self.request, running=running), members, self.view).parts
             scope = next((scope for scope in preference.scopes if parts.common(scope)), None)
             reached.append((preference.name, scope))
         return tuple(reached)

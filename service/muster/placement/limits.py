@@ -13,7 +13,7 @@ PHASES = ("scan", "bound", "build", "solve", "sets", "verify", "explain")
 """The phases of a decision. Some of its time, for example for naming members, is in no phase."""
 
 
-MOST_ROLES = 64
+MAX_UNLIKE_ROLES = 64
 """The most roles of one gang, by default.
 
 To place a gang of 64 roles made to be hard takes 2 s of a core; one of 100 takes a minute. To explain a
@@ -68,7 +68,7 @@ class Limits:
     seconds_left: Callable[[], float] | None = None
     excluded: Excluded = field(default_factory=dict)
     timings: Timings | None = None
-    most_roles: int = MOST_ROLES
+    most_roles: int = MAX_UNLIKE_ROLES
 
 
 class Budget:

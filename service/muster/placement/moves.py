@@ -10,7 +10,7 @@ import numpy as np
 
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Usage
-from muster.domain.request import Request, Role, Running
+from muster.domain.request import Request, Role, RunningMember
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import mask_of
 from muster.placement.cluster.candidates import Excluded, admits
@@ -111,7 +111,7 @@ def _request_of_one(request: Request, plan: Placed, member: MemberPlacement, nod
     running = [pod for pod in request.running if pod.node == node]
     for place in plan.members:
         if place.node == node:
-            running.append(Running(members[place.uid], place.role, node, mask_of(place.gpus)))
+            running.append(RunningMember(members[place.uid], place.role, node, mask_of(place.gpus)))
     return replace(request, roles=roles, min_member=1, quorum=None, running=tuple(running))
 
 

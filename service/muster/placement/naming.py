@@ -14,9 +14,10 @@ from muster.domain.request import Member, Role, Scope
 from muster.domain.topology import bits
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.blocks import rank_key
-from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import gpus_on
 from muster.placement.gpus.gpusets import lowest, split
+from muster.placement.gpus.node_rules import Counts
 from muster.placement.gpus.slices import slices_by_gpu
 from muster.placement.search.plan import NodeShare
 
@@ -80,7 +81,7 @@ def _masks_once(instance: Instance, shares: Iterable[NodeShare]) -> list[list[li
     masks_of_shares = []
     for share in shares:
         like = share.row if sliced else shape[share.row].item()  # GPUs that are shared differ by node
-        key = (like, share.counts, share.gpus.mask, share.spread, share.shared)
+        key = (like, share.counts, share.gpus.mask, share.by_domain, share.shared)
         masks = masks_by_key.get(key)
         if masks is None:
             masks = masks_by_key[key] = _masks(instance, share, sliced)
@@ -100,9 +101,9 @@ def _masks(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]
     if sliced:
         for block, masks in enumerate(_slices(instance, share)):
             masks_by_block[block] += masks
-    for domain, domain_mask in enumerate(shape.domains if any(share.spread) else ()):
+    for domain, domain_mask in enumerate(shape.domains if any(share.by_domain) else ()):
         bound = [
-            block for block, members in enumerate(share.spread) for _ in range(_in_domain(members, domain))
+            block for block, members in enumerate(share.by_domain) for _ in range(_in_domain(members, domain))
         ]
         sizes = [gpus[block] for block in bound]
         spare = (free_gpus & domain_mask).bit_count() - sum(sizes)
@@ -111,7 +112,7 @@ def _masks(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]
         ):
             masks_by_block[block].append(mask)
             free_gpus &= ~mask
-    for block, members in enumerate(share.spread):
+    for block, members in enumerate(share.by_domain):
         for gpus_by_domain in members or ():
             if isinstance(gpus_by_domain, tuple):
                 mask = sum(

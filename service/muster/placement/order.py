@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from muster.domain.constraints import Affinity, Spread
+from muster.domain.constraints import Affinity, TopologySpread
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
@@ -40,7 +40,7 @@ def scheduling_order(request: Request, plan: Placed, snapshot: Snapshot) -> tupl
     for rule in request.constraints:
         if isinstance(rule, Affinity):
             plugins.append(_Near(view, rule, plan.members))
-        elif isinstance(rule, Spread):
+        elif isinstance(rule, TopologySpread):
             present = dict.fromkeys(member.role for member in plan.members)
             plugins += [
                 _Even(view, rule, roles[name].name, request) for name in present if name in rule.roles
@@ -115,7 +115,7 @@ class _Near:
 class _Even:
     """The rule of the spread of one role. Source: podtopologyspread/filtering.go, Filter."""
 
-    def __init__(self, view: Columns, rule: Spread, role: str, request: Request) -> None:
+    def __init__(self, view: Columns, rule: TopologySpread, role: str, request: Request) -> None:
         self._rule, self._role, self._row = rule, role, view.row
         self._domains = view.topology.by_label(rule.topology_key)
         eligible = eligible_to(view, rule, next(asking for asking in request.roles if asking.name == role))

@@ -64,13 +64,13 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
     if fixed_rails == rails_before or len(np.unique(all_gpus(existing, rows, masks)[0])) < 2:
         return shares
     share_index = np.flatnonzero(has_choice)
-    spread = np.array([any(shares[i].spread) for i in share_index.tolist()])
+    has_domain_counts = np.array([any(shares[i].by_domain) for i in share_index.tolist()])
     kinds = np.stack(
         [
             *node_kinds(instance, rows[share_index]),
             *view.rails[:, rows[share_index]],
             masks[share_index],
-            spread,
+            has_domain_counts,
         ]
     )
     kind_of_node, first = distinct(kinds)
@@ -107,7 +107,7 @@ def _choices(instance: Instance, share: NodeShare) -> tuple[Ints, Ints]:
     view = instance.columns
     rule, shape, free = instance.node_rule(share.row)
     # Preferences of roles bind members to NVLink domains too, but the rules of this instance lack them.
-    binds_domains = any(share.spread) or (rule is not None and rule.binds_domains)
+    binds_domains = any(share.by_domain) or (rule is not None and rule.binds_domains)
     in_wide = bool(view.topology.in_wide[share.row])
     context = NodeContext(instance.costs or (Cost.NVLINK_DOMAINS,), in_wide, rule)
     masks = _equal_sets(shape, free, share.gpus.mask, context, binds_domains, instance.prices is not None)
@@ -124,8 +124,8 @@ def _equal_sets(
     If rules bind members to NVLink domains, each domain gives as many GPUs as in `mask`. A priced damage
     depends on the number of GPUs alone.
     """
-    every = np.arange(1 << shape.topology.gpu_count)
-    masks = every[(every & ~free == 0) & (gpu_counts(every) == mask.bit_count())]
+    all_masks = np.arange(1 << shape.topology.gpu_count)
+    masks = all_masks[(all_masks & ~free == 0) & (gpu_counts(all_masks) == mask.bit_count())]
     gpu_ways = GpuWays(np.zeros_like(masks), masks)
     values = [cost_of(cost, NodeGpus(shape, free, ()), gpu_ways, context) for cost in context.costs]
     *links, links_left = links_over(shape, free, masks, context.existing_mask)

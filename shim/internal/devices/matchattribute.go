@@ -32,12 +32,12 @@ type matchAttributeClaim struct {
 	label      string // names the pod's claim
 	attributes []resourceapi.FullyQualifiedName
 	// claims are all of the pod's claims. In the claim with GPUs a request for the anchor replaces the requests for GPUs.
-	claims    []*resourceapi.ResourceClaim
-	gpus      []resourceapi.DeviceRequest
-	watching  bool                         // a request of the pod watches devices, perhaps of the GPUs' driver
-	binding   bool                         // other devices must agree with the GPUs
-	shared    []*resourceapi.ResourceSlice // slices that belong to several nodes
-	allocated *structured.AllocatedState
+	claims                []*resourceapi.ResourceClaim
+	gpus                  []resourceapi.DeviceRequest
+	watching              bool                         // a request of the pod watches devices, perhaps of the GPUs' driver
+	otherDevicesMustAgree bool                         // other devices must agree with the GPUs
+	shared                []*resourceapi.ResourceSlice // slices that belong to several nodes
+	allocated             *structured.AllocatedState
 }
 
 // Group is a group of GPUs of a node that agree. `Most` is the number of pods for which there are other devices. The
@@ -115,10 +115,10 @@ func (m *matchAttributeClaim) recordConstraints(claim *resourceapi.ResourceClaim
 			return false
 		}
 		m.attributes = append(m.attributes, *constraint.MatchAttribute)
-		m.binding = m.binding || slices.ContainsFunc(otherRequests, binds)
+		m.otherDevicesMustAgree = m.otherDevicesMustAgree || slices.ContainsFunc(otherRequests, binds)
 	}
 	m.gpus = gpus
-	return m.binding || len(m.attributes) > 0 && m.gpuCount(0, 0) == 1
+	return m.otherDevicesMustAgree || len(m.attributes) > 0 && m.gpuCount(0, 0) == 1
 }
 
 // anchorOf returns a request that replaces the GPU requests. It has adminAccess to the anchor device, so that several
@@ -157,7 +157,7 @@ func (a *Asking) gpusWithPeers(ctx context.Context, question *gpuQuestion, rank 
 	for _, group := range match.groups(usableGPUs.gpus) {
 		room := min(len(group)/count, maxTogether)
 		podCount := room
-		if match.binding {
+		if match.otherDevicesMustAgree {
 			var err error
 			if podCount, err = a.podsPerGroup(ctx, question, node, group, count, room); err != nil && ctx.Err() != nil {
 				return suitable, nil, fmt.Sprintf("%s: %v", match.label, err)
@@ -195,7 +195,7 @@ func (m *matchAttributeClaim) reason(count int) string {
 	for _, name := range m.attributes {
 		names = append(names, string(name))
 	}
-	if !m.binding {
+	if !m.otherDevicesMustAgree {
 		return fmt.Sprintf("%s: no GPU of the node has the attribute %s", m.label, strings.Join(names, " and "))
 	}
 	return fmt.Sprintf("%s: the node has no free devices that agree with %d of its GPUs on %s", m.label, count, strings.Join(names, " and "))

@@ -81,7 +81,7 @@ func asksToAgree() (*Asking, *gpuQuestion, *v1.Node, usable) {
 		Requests: []resourceapi.DeviceRequest{anchorOf("g"), card}, Constraints: []resourceapi.DeviceConstraint{{MatchAttribute: &attribute}},
 	}}}
 	return a, &gpuQuestion{slices: map[string][]*resourceapi.ResourceSlice{"n": {cards}}, matchClaim: &matchAttributeClaim{
-		label: "c", binding: true, attributes: []resourceapi.FullyQualifiedName{attribute}, claims: []*resourceapi.ResourceClaim{claim},
+		label: "c", otherDevicesMustAgree: true, attributes: []resourceapi.FullyQualifiedName{attribute}, claims: []*resourceapi.ResourceClaim{claim},
 		gpus: []resourceapi.DeviceRequest{requestOf("g", "gpu", "")}, allocated: allocatedState(sets.New[structured.DeviceID]()),
 	}}, node, usableGPUs
 }

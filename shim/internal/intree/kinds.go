@@ -23,7 +23,7 @@ import (
 const (
 	// kindsAtMost bounds how many kinds of one question are inspected. Pods of further kinds get no answer. They are
 	// planned as if no plugin refused them, and the plugins check them in the scheduling cycle. The planner has the same
-	// bound for different roles (placement/limits.py, MOST_ROLES).
+	// bound for different roles (placement/limits.py, MAX_UNLIKE_ROLES).
 	kindsAtMost = 64
 	// volumesAtMost bounds the volumes of a pod that is inspected. The service refuses pods with more claims than
 	// that (dialects/pods/peers.py, MAX_CLAIMS).

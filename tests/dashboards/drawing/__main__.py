@@ -34,7 +34,7 @@ NODES = Path(__file__).with_name("nodes.yaml")
 TEAMS = ("speech", "vision", "search")
 SHOWN_S = 150
 GANG_EVERY_S = 1.5
-MOST_GANGS = 26
+MAX_GANGS = 26
 SEED = 7
 WIDTH, CELL = 1500, 34
 DRAWN_WITHIN_S = 90.0
@@ -76,7 +76,7 @@ def _gangs_come_and_go(api: Api) -> None:
         for pod in pods:
             _patient(lambda team=team, pod=pod: api.post(f"/api/v1/namespaces/{team}/pods", pod))
         alive.append((team, [pod["metadata"]["name"] for pod in pods]))
-        if len(alive) > MOST_GANGS:
+        if len(alive) > MAX_GANGS:
             team, names = alive.pop(0)
             for pod_name in names:
                 api.send("DELETE", f"/api/v1/namespaces/{team}/pods/{pod_name}?gracePeriodSeconds=0")

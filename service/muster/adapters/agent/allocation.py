@@ -89,7 +89,7 @@ def _ask(container: Container, resource: str, *, lends: bool) -> Iterator[Ask]:
 
 
 @dataclass(slots=True)
-class Facts:
+class AllocatorFacts:
     """The present facts of the node, which may change while the agent runs. `cdi`: containerd knows the GPUs
     by CDI."""
 
@@ -102,7 +102,13 @@ class Allocator:
     """Answers the kubelet for one resource, one question after another."""
 
     def __init__(
-        self, api: ApiServer, sockets: Sockets, outbox: Outbox, node: str, resource: str, facts: Facts
+        self,
+        api: ApiServer,
+        sockets: Sockets,
+        outbox: Outbox,
+        node: str,
+        resource: str,
+        facts: AllocatorFacts,
     ) -> None:
         self.facts = facts
         self.resource = resource

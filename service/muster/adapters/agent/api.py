@@ -28,7 +28,7 @@ from muster.domain.rate import Backoff
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 4.0
 """Timeout of each step of a request. During it the kubelet waits, and admits no other pod."""
-MOST_BYTES = 192 * 1024 * 1024
+MAX_BYTES = 192 * 1024 * 1024
 """Largest number of bytes of an answer: 110 pods of one node, each of at most 1.5 MiB. Any user can make pods
 of that size, and the agent must still answer for other pods. While an answer is read, it is in memory twice.
 """
@@ -60,7 +60,7 @@ class ApiError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ApiAccess:
     """The address of the API server, and the files with its CA and with the account's token."""
 
     host: str
@@ -69,7 +69,7 @@ class Access:
     token: Path
 
     @classmethod
-    def of_pod(cls) -> Access:
+    def of_pod(cls) -> ApiAccess:
         """Return the access that the kubelet gives to every pod.
 
         Raises:
@@ -84,7 +84,7 @@ class Access:
 class ApiServer:
     """One connection, with one request at a time. A slow request does not block the event loop."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ApiAccess) -> None:
         self._access = access
         self._connection: http.client.HTTPSConnection | None = None
         self._thread = ThreadPoolExecutor(1, "api")
@@ -144,7 +144,7 @@ class ApiServer:
         }
         self._connection.request(verb, path, None if body is None else json.dumps(body), headers)
         response = self._connection.getresponse()
-        text = response.read(MOST_BYTES)
+        text = response.read(MAX_BYTES)
         if response.status >= 400:
             raise ApiError(request, response.status, _message(text) or response.reason)
         return text

@@ -26,7 +26,7 @@ from muster.adapters.agent.generated import v1beta1 as api
 from muster.adapters.agent.kubelet import OPTIONS, KubeletError, Sockets, call, devices_of_node
 from muster.adapters.agent.plugin import SERVICE
 from muster.devices.booking import Planless, Refused
-from muster.devices.inventory import MEMORY, Device
+from muster.devices.inventory import MEMORY, KubeletDevice
 from muster.domain.allocation import ASSIGNED, MEM_ASSIGNED
 
 NOT_ISOLATED = "GpuMemoryNotIsolated"
@@ -41,10 +41,10 @@ class OwnDevices:
     def __init__(self, allocator: Allocator, outbox: Outbox) -> None:
         self._allocator = allocator
         self._outbox = outbox
-        self._devices: tuple[Device, ...] = ()
+        self._devices: tuple[KubeletDevice, ...] = ()
         self._changed = asyncio.Event()
 
-    def offer(self, devices: tuple[Device, ...]) -> None:
+    def offer(self, devices: tuple[KubeletDevice, ...]) -> None:
         """Offer these devices to the kubelet from now on."""
         if devices != self._devices:
             self._devices = devices
@@ -103,17 +103,17 @@ class OwnDevices:
 
 
 class SecondEndpoint:
-    """Answers for the resource of the plugin on the socket `first`. `on_missing` gets the GPUs of the node
-    that this plugin does not offer, or calls unhealthy, so that no pod is planned on them."""
+    """Answers for the resource of the plugin on the socket `first_plugin_socket`. `on_missing` gets the GPUs
+    of the node that this plugin does not offer, or calls unhealthy, so that no pod is planned on them."""
 
     def __init__(
         self,
-        first: Path,
+        first_plugin_socket: Path,
         sockets: Sockets,
         allocator: Allocator,
         on_missing: Callable[[frozenset[str]], None],
     ) -> None:
-        self._first_plugin = first
+        self._first_plugin = first_plugin_socket
         self._sockets = sockets
         self._allocator = allocator
         self._on_missing = on_missing
@@ -158,8 +158,8 @@ class SecondEndpoint:
         if not self._foreign(available):
             try:
                 return list(await self._allocator.prefer(available, must, size))
-            except Planless as without:
-                planned = without.planned
+            except Planless as no_plan:
+                planned = no_plan.planned
         unplanned = [device for device in available if device not in planned or device in must]
         devices = list[str]()
         try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # the library is not always there
     from muster.adapters.agent.nvml import Nvml
 
 MEMORY_GIB = 16
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _SETTING = re.compile(r"^#\s*([a-z-]+)\s*:\s*(.*?)\s*$", re.MULTILINE)
 
 
@@ -44,7 +44,7 @@ class MatrixFile:
             InventoryError: the GPUs can't be read, or contradict each other.
         """
         try:
-            text = self._path.read_bytes()[:MOST_BYTES].decode()
+            text = self._path.read_bytes()[:MAX_BYTES].decode()
             settings = dict(_SETTING.findall(text))
             matrix = matrices.read(text)
         except (OSError, UnicodeDecodeError, matrices.Unreadable) as problem:

@@ -17,7 +17,7 @@ REGISTER = "/v1beta1.Registration/Register"
 LIST = "/v1.PodResourcesLister/List"
 ALLOCATABLE = "/v1.PodResourcesLister/GetAllocatableResources"
 TIMEOUT_S = 4.0
-MOST_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 32 * 1024 * 1024
 OPTIONS = v1beta1.DevicePluginOptions(get_preferred_allocation_available=True)
 
 
@@ -102,7 +102,7 @@ async def call(socket: Path, method: str, request: Any, answer: Any) -> Any:
     Raises:
         KubeletError: refused, or no answer in time.
     """
-    options = [("grpc.max_receive_message_length", MOST_BYTES)]
+    options = [("grpc.max_receive_message_length", MAX_BYTES)]
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
         ask = channel.unary_unary(method, request_serializer=bytes, response_deserializer=answer.parse)
         try:

@@ -16,7 +16,7 @@ from muster.devices.inventory import Gpu, Inventory, InventoryError
 from muster.domain.topology import bits
 
 GIB = 1 << 30
-MOST_LINKS = 18
+MAX_LINKS = 18
 NUMA_WORDS = 16
 """Number of words of 64 bits, with a bit for each NUMA node: Linux has at most 1,024."""
 LEVELS = {
@@ -110,7 +110,7 @@ class Nvml:
         links = [[self._level(a, b) if a is not b else "X" for b in handles] for a in handles]
         for pair, count in _nvlinks(handles).items():
             for i, j in (pair, pair[::-1]):
-                links[i][j] = f"NV{min(count, MOST_LINKS)}"
+                links[i][j] = f"NV{min(count, MAX_LINKS)}"
         product = str(pynvml.nvmlDeviceGetName(handles[0])) if handles else ""
         numa = tuple(_numa(handle) for handle in handles)
         return Hardware(Inventory(gpus), tuple(map(tuple, links)), numa, product, _clique(handles))

@@ -15,7 +15,7 @@ from muster.adapters.agent.generated import v1beta1 as api
 from muster.devices.booking import Refused
 
 SERVICE = "v1beta1.DevicePlugin"
-MOST_BYTES = 32 * 1024 * 1024
+MAX_BYTES = 32 * 1024 * 1024
 STOP_GRACE_S = 2.0
 LEFT_WITHIN_S = 1.0
 """Seconds for which a kubelet may still ask after its list of devices has ended."""
@@ -31,7 +31,7 @@ async def listen(address: str, service: str, handlers: dict[str, Any]) -> Any:
     Raises:
         OSError: the address can't be used.
     """
-    options = [("grpc.max_receive_message_length", MOST_BYTES), ("grpc.so_reuseport", 0)]
+    options = [("grpc.max_receive_message_length", MAX_BYTES), ("grpc.so_reuseport", 0)]
     server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
     try:

@@ -11,10 +11,10 @@ from pathlib import Path
 # betterproto2 would load it if it is installed: 7 MB, for types that the agent does not have
 sys.modules["pydantic"] = None  # type: ignore[assignment]
 
-from muster.adapters.agent.api import Access, ApiError, ApiServer
+from muster.adapters.agent.api import ApiAccess, ApiError, ApiServer
 from muster.adapters.agent.gpus import source_of
 from muster.adapters.agent.kubelet import Sockets
-from muster.adapters.agent.run import Settings, serve
+from muster.adapters.agent.run import AgentSettings, serve
 from muster.devices.inventory import InventoryError
 
 
@@ -24,11 +24,11 @@ def main(
     """Run the agent until SIGTERM, and return the exit status."""
     logging.basicConfig(stream=sys.stderr, level=log_level, format="%(asctime)s %(levelname)s %(message)s")
     sockets = Sockets(kubelet / "device-plugins", kubelet / "pod-resources")
-    settings = Settings(node, sockets, library, cdi, probe_port)
+    settings = AgentSettings(node, sockets, library, cdi, probe_port)
     try:
         source = source_of(gpus)
         give_back()
-        access = Access.of_pod()
+        access = ApiAccess.of_pod()
         serve(settings, source, ApiServer(access), ApiServer(access))
     except (InventoryError, ApiError, OSError) as problem:
         print(f"error: {problem}", file=sys.stderr)

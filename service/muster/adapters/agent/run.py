@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from muster.adapters.agent.allocation import Allocator, Facts
+from muster.adapters.agent.allocation import Allocator, AllocatorFacts
 from muster.adapters.agent.api import ApiError, ApiServer, Outbox, Target
 from muster.adapters.agent.backends import OwnDevices, SecondEndpoint
 from muster.adapters.agent.generated.grpc.health import v1 as health
@@ -179,7 +179,7 @@ class Offering:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AgentSettings:
     """The settings of an agent.
 
     `library`: path of the isolation library on the node; "" without it. `cdi`: containerd knows the GPUs by
@@ -201,7 +201,7 @@ class Agent:
     delays no container."""
 
     def __init__(
-        self, settings: Settings, source: Source, for_answers: ApiServer, for_writes: ApiServer
+        self, settings: AgentSettings, source: Source, for_answers: ApiServer, for_writes: ApiServer
     ) -> None:
         self._settings = settings
         self._source = source
@@ -217,7 +217,7 @@ class Agent:
         self._read = asyncio.Event()
         self._changed = asyncio.Event()
         self._own: tuple[OwnDevices, str] | None = None
-        self._facts: Facts | None = None
+        self._facts: AllocatorFacts | None = None
         self._allocators: dict[str, Allocator] = {}
         """Resource → its allocator, which outlives registrations."""
         self._missing = frozenset[str]()
@@ -314,7 +314,7 @@ class Agent:
             return
         isolation = Isolation(self._mode == "cgpu", self._settings.library)
         if self._facts is None:
-            self._facts = Facts(self._hardware.inventory, isolation, self._settings.cdi)
+            self._facts = AllocatorFacts(self._hardware.inventory, isolation, self._settings.cdi)
         self._facts.inventory, self._facts.isolation = self._hardware.inventory, isolation
         if self._own is not None:
             own_devices, resource = self._own
@@ -390,19 +390,19 @@ class Agent:
         self._outbox.event(Target(self._settings.node, ""), INEXACT, why)
         return UNSUPPORTED
 
-    def _offering(self, mode: str, facts: Facts, backoff: Backoff) -> Offering:
+    def _offering(self, mode: str, facts: AllocatorFacts, backoff: Backoff) -> Offering:
         settings, resource = self._settings, RESOURCE_OF_MODE[mode]
         sockets = settings.sockets
         if resource not in self._allocators:
             new = Allocator(self._answers, sockets, self._outbox, settings.node, resource, facts)
             self._allocators[resource] = new
         allocator = self._allocators[resource]
-        short = resource.rpartition("/")[2]
+        resource_name = resource.rpartition("/")[2]
         if mode == SECOND_ENDPOINT:
             first: Path | None = sockets.plugins / FIRST
             self._own = None
             # The kubelet may still know a socket of this name, and would refuse it.
-            short += f"-{time.time_ns() // 1_000_000:x}"
+            resource_name += f"-{time.time_ns() // 1_000_000:x}"
             backend: Backend = SecondEndpoint(sockets.plugins / FIRST, sockets, allocator, self._note_missing)
         else:
             self._note_missing(frozenset())
@@ -427,7 +427,7 @@ class Agent:
             if differ and mode == SECOND_ENDPOINT:
                 raise Refused("the kubelet asked another device plugin, so this one registers again")
 
-        endpoint, times = ENDPOINT.format(short), settings.times
+        endpoint, times = ENDPOINT.format(resource_name), settings.times
         return Offering(resource, backend, endpoint, first, sockets, times, ready, inexact, compare)
 
 
@@ -437,7 +437,7 @@ def _minor(version: str) -> int:
     return int(match[1]) if match else 0
 
 
-def serve(settings: Settings, source: Source, for_answers: ApiServer, for_writes: ApiServer) -> None:
+def serve(settings: AgentSettings, source: Source, for_answers: ApiServer, for_writes: ApiServer) -> None:
     """Run an agent until SIGTERM or SIGINT."""
 
     async def main() -> None:

@@ -15,7 +15,7 @@ import msgspec
 
 from muster.adapters.asking.service import NoAnswer
 from muster.adapters.files.cluster import cluster_of
-from muster.adapters.files.decide import Outcome, Outcomes, Status, decide
+from muster.adapters.files.decide import GangOutcome, Outcomes, OutcomeStatus, decide
 from muster.adapters.files.run import planner, read_cluster
 from muster.adapters.files.sources import BadInput, Document
 from muster.adapters.kube.client import KubeError
@@ -34,7 +34,7 @@ from muster.gangs.reporting.places import Owner
 TIME_LIMIT_S = 10.0
 """Time limit for each gang, in seconds."""
 
-_PHASES = {Status.WAITING: "collecting", Status.PLACED: "placeable"}
+_PHASES = {OutcomeStatus.WAITING: "collecting", OutcomeStatus.PLACED: "placeable"}
 
 
 def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -80,7 +80,7 @@ def gangs_of(decided_gangs: Outcomes) -> dict[str, Any]:
     return {"ready": True, "notes": [], "gangs": [_gang(outcome) for outcome in decided_gangs.outcomes]}
 
 
-def _gang(outcome: Outcome) -> dict[str, Any]:
+def _gang(outcome: GangOutcome) -> dict[str, Any]:
     group, decision = outcome.group, outcome.decision
     relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
     gang = Gang(group.gang.key, (group.gang.namespace, group.gang.dialect, group.gang.name, ""), group)

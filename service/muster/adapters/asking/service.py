@@ -25,7 +25,7 @@ PORT = 8080
 NAMESPACE = "muster-system"
 LEASE = "muster"
 
-Answer = dict[str, Any]
+HttpAnswer = dict[str, Any]
 Query = Callable[[], Mapping[str, str]]
 """Returns the query parameters. It is called as late as possible, because kubectl finds the namespace while
 the leader is looked up."""
@@ -65,7 +65,7 @@ def address_of(socket: Path) -> str:
         ) from None
 
 
-def ask(service: Where, path: str, query: Query = dict) -> Answer:
+def ask(service: Where, path: str, query: Query = dict) -> HttpAnswer:
     """Return the service's answer at this path.
 
     Raises:
@@ -77,7 +77,7 @@ def ask(service: Where, path: str, query: Query = dict) -> Answer:
         pod = _leader(service)
         text = _kubectl(service, f"{pod}/proxy{_with(path, query)}")
     try:
-        answer: Answer = json.loads(text)
+        answer: HttpAnswer = json.loads(text)
     except ValueError:
         raise NoAnswer(f"what answers at {path} is not Muster's service") from None
     return answer

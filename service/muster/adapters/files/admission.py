@@ -90,7 +90,9 @@ class Admission:
         elif spec.overhead:
             expected = "expected spec.runtimeClassName, whose RuntimeClass says it"
             raise document.malformed(f"spec.overhead: {expected}")
-        spec = replace(spec, resources=shapes.with_whole_pod(spec)) if spec.resources is not None else spec
+        spec = (
+            replace(spec, resources=shapes.whole_pod_requests(spec)) if spec.resources is not None else spec
+        )
         spec = self._with_limits(document, pod.metadata.namespace, spec)
         pod = with_affinity(replace(pod, spec=_with_default_tolerations(spec)))
         for phrase in phrases(pod):

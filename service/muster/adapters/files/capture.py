@@ -22,10 +22,10 @@ from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
 from muster.dialects.devices import compute_domains
 from muster.dialects.devices.objects import (
-    ClaimSpec,
     DeviceClassObject,
     DeviceTaintRule,
     ResourceClaim,
+    ResourceClaimSpec,
     ResourceClaimTemplate,
     ResourceSlice,
 )
@@ -312,7 +312,7 @@ def device_item(kind: str, item: DeviceObject) -> dict[str, Any]:
     return _item("resource.k8s.io/v1", kind, item, meta)
 
 
-def _without_config(spec: ClaimSpec) -> ClaimSpec:
+def _without_config(spec: ResourceClaimSpec) -> ResourceClaimSpec:
     """Return the spec without parameters for drivers, except the ComputeDomain of a channel."""
     uid = compute_domains.domain_of(spec)
     config = compute_domains.channel(uid).devices.config if uid else None

@@ -23,12 +23,12 @@ from muster.adapters.files.devices import Devices
 from muster.adapters.files.fields import misspelt
 from muster.adapters.files.notes import NotesByObject
 from muster.adapters.files.other_objects import Objects
-from muster.adapters.files.owners import Owners
+from muster.adapters.files.owners import OwnerObjects
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import BadInput, Document, Malformed, Printed, annotate, shown
 from muster.adapters.files.templates import with_children
 from muster.dialects.keys import MATRIX
-from muster.dialects.kinds.description import MAX_PODS, Member, letters
+from muster.dialects.kinds.description import MAX_PODS, JobPod, letters
 from muster.dialects.kinds.table import member
 from muster.dialects.nodes import nodes
 from muster.dialects.objects import Metadata, NodeObject
@@ -54,8 +54,8 @@ class _Inputs:
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
     makers: list[tuple[Document, Metadata, templates.ControllerPods]] = field(default_factory=list)
     objects: Objects = field(default_factory=Objects)
-    owners: Owners = field(default_factory=Owners)
-    members: dict[str, tuple[str, Member]] = field(default_factory=dict)
+    owners: OwnerObjects = field(default_factory=OwnerObjects)
+    members: dict[str, tuple[str, JobPod]] = field(default_factory=dict)
     """Pod UID → the pod's namespace, and its place in the gang of its owner."""
     printed: list[Printed] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
@@ -334,7 +334,7 @@ def _notes_of_order(inputs: _Inputs, read_pods: Iterable[Pod]) -> list[str]:
 
 # --- names that are made up ----------------------------------------------------------------------
 
-_MOST_PREFIX = 58
+_MAX_PREFIX = 58
 """Number of characters of generateName that the API server uses."""
 
 
@@ -351,7 +351,7 @@ def with_names(documents: Iterable[Document], made_up: list[str]) -> Iterator[Do
             yield document
             continue
         place = (document.group, document.kind, document.key.namespace)
-        names = (prefix[:_MOST_PREFIX] + letters(number) for number in count())
+        names = (prefix[:_MAX_PREFIX] + letters(number) for number in count())
         name = next(name for name in names if (*place, name) not in keys)
         keys.add((*place, name))
         metadata = {**document.metadata, "name": name}

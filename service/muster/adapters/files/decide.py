@@ -35,7 +35,7 @@ Place = Callable[[Snapshot, Request, Timings], Decision]
 Clock = Callable[[], float]
 
 
-class Status(StrEnum):
+class OutcomeStatus(StrEnum):
     """The result for a gang: the values of `status` in JSON."""
 
     PLACED = "placed"
@@ -45,7 +45,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GangOutcome:
     """The result for one pending gang.
 
     `decision` is set if the planner was asked. `seconds` is how long that took, by phase of the planner, and
@@ -54,7 +54,7 @@ class Outcome:
 
     group: Group
     request: Request
-    status: Status
+    status: OutcomeStatus
     decision: Decision | None = None
     causes: tuple[Cause, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -103,14 +103,14 @@ class Cluster:
 class Outcomes:
     """All pending gangs in the order in which they were decided, and the cluster before and after."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[GangOutcome, ...]
     before: Snapshot
     after: Snapshot
 
     @property
     def all_placed(self) -> bool:
         """Return whether every gang is placed; True if there is no gang."""
-        return all(outcome.status is Status.PLACED for outcome in self.outcomes)
+        return all(outcome.status is OutcomeStatus.PLACED for outcome in self.outcomes)
 
 
 def decide(cluster: Cluster, place: Place, clock: Clock) -> Outcomes:
@@ -132,7 +132,7 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Outcomes:
         ledger.see_claim(claim)
     place = _naming_holders(place, ledger, roster)
     before, pending = ledger.snapshot(), _pending(roster, names)
-    outcomes, again = dict[str, Outcome](), list[Outcome]()
+    outcomes, again = dict[str, GangOutcome](), list[GangOutcome]()
     for number, group in enumerate(pending):
         request = _request(group, ledger, cluster.claims.answers)
         least_request = requests.least_of(request)
@@ -186,7 +186,7 @@ def _starts_with_minimum(group: Group, request: Request, competitors: Iterable[G
     )
 
 
-def _hold(outcome: Outcome, ledger: Ledger) -> None:
+def _hold(outcome: GangOutcome, ledger: Ledger) -> None:
     if outcome.placed is not None:
         ledger.hold(usages(outcome.placed, {pod.uid: pod for pod in outcome.group.unbound}))
 
@@ -202,15 +202,15 @@ def _pending(roster: Roster, names: Iterable[NameKey]) -> list[Group]:
     )
 
 
-def _outcome(group: Group, request: Request, ledger: Ledger, place: Place, clock: Clock) -> Outcome:
+def _outcome(group: Group, request: Request, ledger: Ledger, place: Place, clock: Clock) -> GangOutcome:
     if group.causes or group.waits_for is not None:
         waits: tuple[Cause, ...] = (group.waits_for,) if group.waits_for is not None else ()
-        status = Status.INVALID if group.causes else Status.WAITING
+        status = OutcomeStatus.INVALID if group.causes else OutcomeStatus.WAITING
         request = requests.without_followers(request)
-        return Outcome(group, request, status, causes=group.causes or waits)
+        return GangOutcome(group, request, status, causes=group.causes or waits)
     snapshot, timings, began = ledger.snapshot(), Timings(clock), clock()
     decision, request = requests.without_followers_in_answer(place(snapshot, request, timings), request)
     took = {**timings.seconds, "place": clock() - began}
     if isinstance(decision, Unplaceable):
-        return Outcome(group, request, Status.UNPLACEABLE, decision, decision.causes, took)
-    return Outcome(group, request, Status.PLACED, decision, (), took)
+        return GangOutcome(group, request, OutcomeStatus.UNPLACEABLE, decision, decision.causes, took)
+    return GangOutcome(group, request, OutcomeStatus.PLACED, decision, (), took)

@@ -26,22 +26,22 @@ from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.compute_domains import CHANNEL_CLASS
 from muster.dialects.devices.objects import (
     CelSelector,
-    ClaimSpec,
+    ClaimRequest,
     ClaimTemplateSpec,
     DeviceClassObject,
     DeviceClassSpec,
     DeviceSelector,
     DeviceTaintRule,
     ExactRequest,
-    Request,
     ResourceClaim,
+    ResourceClaimSpec,
     ResourceClaimTemplate,
     ResourceSlice,
     SliceSpec,
     SubRequest,
 )
 from muster.dialects.devices.offers import NodeOffer
-from muster.dialects.devices.selectors import Term, UnreadableSelectorError
+from muster.dialects.devices.selectors import AttributeTerm, UnreadableSelectorError
 from muster.dialects.devices.slices import Slices
 from muster.dialects.objects import CustomObject, Metadata, PodResourceClaim, PodResourceClaimStatus
 from muster.dialects.settings import Settings
@@ -53,7 +53,7 @@ from muster.gangs.messages.calls import InTreeAnswer
 T = TypeVar("T", bound=msgspec.Struct)
 Key = tuple[str, str]
 """Namespace and name."""
-Alternative = ExactRequest | SubRequest
+RequestAlternative = ExactRequest | SubRequest
 """An alternative of a request: a subrequest, or the request itself."""
 
 GROUP = "resource.k8s.io"
@@ -146,7 +146,7 @@ class Devices:
         self.claims = Claims(self._slices.resource_of, lambda: self._slices.roundings)
         self._holding_claims = list[DeviceClaim]()
         self._allocated = set[Key]()
-        self._specs = dict[Key, ClaimSpec]()
+        self._specs = dict[Key, ResourceClaimSpec]()
         """Specs of claims, including the claims that are made here of templates."""
         for claim in objects.of("ResourceClaim", ResourceClaim):
             self._see(claim)
@@ -163,7 +163,7 @@ class Devices:
         )
         self._missing = Counter[str]()
         """Claim or template that is not in the input → number of waiting pods that name it."""
-        self._specs_of_pod = dict[str, tuple[ClaimSpec, ...]]()
+        self._specs_of_pod = dict[str, tuple[ResourceClaimSpec, ...]]()
         """Pod UID → its claims that are not allocated."""
 
     def _see(self, claim: ResourceClaim) -> None:
@@ -185,7 +185,11 @@ class Devices:
         """Return the pod with the claims that Kubernetes makes for it, and without unknown claims."""
         if not pod.spec.resource_claims:
             return pod
-        entries, statuses, specs = list[PodResourceClaim](), list[PodResourceClaimStatus](), list[ClaimSpec]()
+        entries, statuses, specs = (
+            list[PodResourceClaim](),
+            list[PodResourceClaimStatus](),
+            list[ResourceClaimSpec](),
+        )
         status_by_name = {
             made_status.name: made_status for made_status in pod.status.resource_claim_statuses or ()
         }
@@ -269,7 +273,7 @@ class Devices:
         yield from sorted(f"{note} (not followed)" for note in {*self._published.notes_on_gpus(specs)})
 
 
-def _check(document: Document, spec: ClaimSpec, field_path: str) -> None:
+def _check(document: Document, spec: ResourceClaimSpec, field_path: str) -> None:
     """Raise Malformed if a request is empty, because its fields are from another version of the API."""
     for number, request in enumerate(spec.devices.requests or ()):
         if (request.exactly is None) == (not request.first_available):
@@ -321,16 +325,16 @@ def _key(meta: Metadata) -> Key:
     return meta.namespace, meta.name
 
 
-def _requests(specs: Iterable[ClaimSpec]) -> Iterator[Request]:
+def _requests(specs: Iterable[ResourceClaimSpec]) -> Iterator[ClaimRequest]:
     return (request for spec in specs for request in spec.devices.requests or ())
 
 
-def _alternatives(request: Request) -> list[Alternative]:
+def _alternatives(request: ClaimRequest) -> list[RequestAlternative]:
     """Return the alternatives of a request: its subrequests, or the request itself."""
     return [request.exactly] if request.exactly is not None else [*(request.first_available or ())]
 
 
-def _classes(specs: Iterable[ClaimSpec]) -> set[str]:
+def _classes(specs: Iterable[ResourceClaimSpec]) -> set[str]:
     return {
         alternative.device_class_name
         for request in _requests(specs)
@@ -381,7 +385,7 @@ class PublishedDevices:
         """Whether each node with GPUs counts as having a channel, because the input has no slice with
         channels."""
 
-    def answer(self, specs: Sequence[ClaimSpec], nodes: Iterable[Node]) -> InTreeAnswer | None:
+    def answer(self, specs: Sequence[ResourceClaimSpec], nodes: Iterable[Node]) -> InTreeAnswer | None:
         """Return the GPUs of the nodes that the claims of a pod match; None if they request no GPUs."""
         requests = list(self.gpu_requests(specs))
         if not requests:
@@ -398,7 +402,7 @@ class PublishedDevices:
             )
         return self._answers[key]
 
-    def gpu_requests(self, specs: Iterable[ClaimSpec]) -> Iterator[list[Alternative]]:
+    def gpu_requests(self, specs: Iterable[ResourceClaimSpec]) -> Iterator[list[RequestAlternative]]:
         """Yield the alternatives of each request for GPUs."""
         for request in _requests(specs):
             watches = request.exactly is not None and request.exactly.admin_access
@@ -406,7 +410,9 @@ class PublishedDevices:
             if not watches and any(self._resource_of(item.device_class_name) for item in alternatives):
                 yield alternatives
 
-    def _matching(self, way: Sequence[Alternative], nodes: Iterable[Node]) -> dict[str, frozenset[str]]:
+    def _matching(
+        self, way: Sequence[RequestAlternative], nodes: Iterable[Node]
+    ) -> dict[str, frozenset[str]]:
         """Return node → the names of its GPUs that all of these alternatives match."""
         terms = [
             term
@@ -444,7 +450,7 @@ class PublishedDevices:
             return node
         return replace(node, allocatable=_with(node.allocatable, counts | dict(node.allocatable.others)))
 
-    def asking(self, pod: Pod, specs: Iterable[ClaimSpec], only_devices: bool) -> Pod:
+    def asking(self, pod: Pod, specs: Iterable[ResourceClaimSpec], only_devices: bool) -> Pod:
         """Return the pod with the devices of its claims as resources. With `only_devices` its GPUs must be
         devices too: a node whose GPUs a device plugin serves is not for its claims.
         """
@@ -457,14 +463,14 @@ class PublishedDevices:
                 amounts[OF_CLASS + exact.device_class_name] += exact.count
         return replace(pod, resources=_with(pod.resources, amounts))
 
-    def _is_counted(self, request: Request) -> bool:
+    def _is_counted(self, request: ClaimRequest) -> bool:
         exact = request.exactly
         if exact is None or exact.admin_access or exact.allocation_mode != "ExactCount":
             return False
         name = exact.device_class_name
         return bool(self._free.get(name)) or (self.assumes_channels and name == CHANNEL_CLASS)
 
-    def notes_on_gpus(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
+    def notes_on_gpus(self, specs: Iterable[ResourceClaimSpec]) -> Iterator[str]:
         """Yield a note for each part of requests for GPUs that is not followed: tolerations, and unreadable
         selectors."""
         for alternative in chain.from_iterable(self.gpu_requests(specs)):
@@ -475,7 +481,7 @@ class PublishedDevices:
             except UnreadableSelectorError as error:
                 yield str(error)
 
-    def note_on_others(self, request: Request) -> str:
+    def note_on_others(self, request: ClaimRequest) -> str:
         """Return why a request for devices other than GPUs is not followed, or only in part; "" if it is
         followed."""
         exact = request.exactly
@@ -498,7 +504,7 @@ class PublishedDevices:
         return why
 
 
-def _read_selectors(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Term, ...]:
+def _read_selectors(device_selectors: Iterable[DeviceSelector] | None) -> tuple[AttributeTerm, ...]:
     """Return the terms of these selectors.
 
     Raises:
@@ -509,7 +515,7 @@ def _read_selectors(device_selectors: Iterable[DeviceSelector] | None) -> tuple[
     )
 
 
-def _terms(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Term, ...] | None:
+def _terms(device_selectors: Iterable[DeviceSelector] | None) -> tuple[AttributeTerm, ...] | None:
     """Return the terms of these selectors; None if a selector can't be read."""
     try:
         return _read_selectors(device_selectors)

@@ -20,7 +20,7 @@ from muster.dialects.jobs import slips
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings
 from muster.domain.causes.out_of_place import told_by_preset
-from muster.domain.levels import Level, part_of, preset_with, scope_meant
+from muster.domain.levels import FabricLevel, part_of, preset_with, scope_meant
 from muster.domain.node import GPU_MEM, Node, TaintEffect
 from muster.domain.pod import Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
@@ -109,7 +109,7 @@ def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[st
 
 
 def about_scopes(
-    groups: Iterable[PodGroup], pods: Iterable[Pod], nodes: Sequence[Node], levels: tuple[Level, ...]
+    groups: Iterable[PodGroup], pods: Iterable[Pod], nodes: Sequence[Node], levels: tuple[FabricLevel, ...]
 ) -> Iterator[str]:
     """Yield a note for each scope in which no node lies, with the word that was perhaps meant.
 

@@ -12,13 +12,13 @@ from muster.adapters.files.sources import Document
 from muster.dialects import policies
 from muster.dialects.gangs import podgroups
 from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS
-from muster.dialects.gangs.subgroups import Topology
+from muster.dialects.gangs.subgroups import KaiTopology
 from muster.dialects.nodes import configmaps
 from muster.dialects.nodes.configmaps import NodeFact, PolicyText
 from muster.dialects.objects import ConfigMapObject, CustomObject, NamespaceObject
 from muster.dialects.pods import peers
 from muster.dialects.settings import Settings
-from muster.domain.levels import Level, Naming
+from muster.domain.levels import FabricLevel, Naming
 from muster.domain.peers import Labels
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
@@ -114,13 +114,13 @@ def labels_of_namespaces(objects: Objects, names: Iterable[str]) -> dict[str, La
     }
 
 
-def groups(objects: Objects, levels: tuple[Level, ...]) -> tuple[PodGroup, ...]:
+def groups(objects: Objects, levels: tuple[FabricLevel, ...]) -> tuple[PodGroup, ...]:
     """Return the PodGroups as facts. `levels` say which node label is which scope."""
     by_name = topologies(objects) or None
     return tuple(podgroups.read(item, levels, by_name) for item in objects.of("PodGroup", CustomObject))
 
 
-def topologies(objects: Objects) -> dict[str, Topology]:
+def topologies(objects: Objects) -> dict[str, KaiTopology]:
     """Return the levels of KAI's Topologies."""
     return {
         item.metadata.name: podgroups.read_topology(item) for item in objects.of("Topology", CustomObject)

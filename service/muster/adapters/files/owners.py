@@ -13,11 +13,11 @@ from muster.dialects.devices import accelerators
 from muster.dialects.gangs.subgroups import Topologies
 from muster.dialects.jobs import slips
 from muster.dialects.jobs.families import JobGangs, job_gangs
-from muster.dialects.kinds.description import Member
+from muster.dialects.kinds.description import JobPod
 from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.settings import Settings
-from muster.domain.levels import Level
+from muster.domain.levels import FabricLevel
 from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.words import listed, plural
@@ -25,7 +25,7 @@ from muster.gangs.membership.group import key_of
 
 
 @dataclass(slots=True)
-class Owners:
+class OwnerObjects:
     """Objects of the known kinds, and the metadata of the objects that made some of them."""
 
     objects: dict[Key, CustomObject] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Owners:
         return False
 
     def read(
-        self, settings: Settings, levels: tuple[Level, ...], topologies: Topologies | None
+        self, settings: Settings, levels: tuple[FabricLevel, ...], topologies: Topologies | None
     ) -> Iterator[str]:
         """Read the gangs of the objects. Yield a sentence for each ineffective key."""
         yield from self.versions
@@ -71,7 +71,7 @@ class Owners:
             self.job_gangs[key] = job_gangs(kind, obj, settings, levels, topologies, made_by)
             yield from (f"{_title(key)}: {problem}" for problem in self.job_gangs[key].group.problems)
 
-    def place_of(self, meta: Metadata, settings: Settings) -> Member | None:
+    def place_of(self, meta: Metadata, settings: Settings) -> JobPod | None:
         """Return the place of a pod whose owner's pods are a gang. Return None for any other pod."""
         place = member(meta)
         if place is None:
@@ -79,7 +79,7 @@ class Owners:
         of_owner = self.job_gangs.get(Key(place.kind, meta.namespace or "default", place.owner))
         return place if of_owner is not None and of_owner.is_gang(settings) else None
 
-    def groups(self, members: Iterable[tuple[str, Member]]) -> tuple[PodGroup, ...]:
+    def groups(self, members: Iterable[tuple[str, JobPod]]) -> tuple[PodGroup, ...]:
         """Return the gangs of these members, each with its namespace.
 
         There is no controller here, so followers are present at once.

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from muster.adapters.drawing import Mark, NodePicture, draw_node, draw_strips
-from muster.adapters.files.decide import Outcome, Outcomes, Status
+from muster.adapters.files.decide import GangOutcome, Outcomes, OutcomeStatus
 from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState
 from muster.domain.words import listed, natural
@@ -70,12 +70,12 @@ def holdings(decided: Outcomes) -> Holdings:
     return Holdings(letters, holders, members, shared)
 
 
-def key_of(outcome: Outcome) -> str:
+def key_of(outcome: GangOutcome) -> str:
     """Return the gang's key, by which gangs of one name differ."""
     return outcome.group.gang.key
 
 
-def rails_used(decided: Outcomes, outcome: Outcome) -> str:
+def rails_used(decided: Outcomes, outcome: GangOutcome) -> str:
     """Return "network rails 1,2" for a gang on several nodes that does not use all rails of its nodes, else
     ""."""
     rails_of_gang, rails_of_nodes = set[int](), set[int]()
@@ -114,10 +114,10 @@ STRIPS = 64
 """Largest number of strips. Further nodes are counted."""
 
 _STYLES = {
-    Status.PLACED: "bold green",
-    Status.WAITING: "yellow",
-    Status.UNPLACEABLE: "bold red",
-    Status.INVALID: "bold red",
+    OutcomeStatus.PLACED: "bold green",
+    OutcomeStatus.WAITING: "yellow",
+    OutcomeStatus.UNPLACEABLE: "bold red",
+    OutcomeStatus.INVALID: "bold red",
 }
 
 
@@ -154,7 +154,7 @@ def _gangs(decided: Outcomes, holdings: Holdings) -> Table:
     return table
 
 
-def _pods(outcome: Outcome) -> str:
+def _pods(outcome: GangOutcome) -> str:
     """Return the number of placed and bound pods, and the number of needed pods, or of present pods if that
     is larger."""
     placed_count = len(outcome.placed.members) if outcome.placed else 0

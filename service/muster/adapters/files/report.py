@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
 
-from muster.adapters.files.decide import Outcome, Outcomes
+from muster.adapters.files.decide import GangOutcome, Outcomes
 from muster.domain import decision
 from muster.domain.alternatives import Alternatives
 from muster.domain.decision import Decision, Placed, Unplaceable
@@ -129,7 +129,7 @@ class Summary(TypedDict):
     invalid: int
 
 
-class Answer(TypedDict):
+class PlaceReport(TypedDict):
     """Where pending gangs would go, or why they can't."""
 
     version: Literal[1]
@@ -159,7 +159,7 @@ def report(
     skipped: Mapping[str, int],
     notes: tuple[str, ...],
     alternatives: Mapping[str, Alternatives] | None = None,
-) -> Answer:
+) -> PlaceReport:
     """Return the answer as data, as docs/place.md describes it.
 
     With `alternatives`, by the gangs' keys, it also says how each level was decided.
@@ -185,7 +185,7 @@ def report(
     }
 
 
-def _gang(outcome: Outcome) -> Gang:
+def _gang(outcome: GangOutcome) -> Gang:
     group, request, plan = outcome.group, outcome.request, outcome.placed
     decision = outcome.decision
     return {
@@ -252,7 +252,7 @@ def _objective(plan: Placed) -> Objective:
     return {"members": len(plan.members), **values}
 
 
-def _members(outcome: Outcome) -> list[Member]:
+def _members(outcome: GangOutcome) -> list[Member]:
     """Return the gang's unbound pods, role by role. Pods without a place have no node."""
     places = {member.uid: member for member in outcome.placed.members} if outcome.placed else {}
     members = []

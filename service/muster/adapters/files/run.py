@@ -31,7 +31,7 @@ from muster.placement.limits import Limits, Timings
 
 ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT, NOTHING_PENDING, DEFECT = 0, 3, 2, 4, 5
 NOTES_SHOWN = 20
-MOST_WITH_ALTERNATIVES = 16
+MAX_GANGS_WITH_ALTERNATIVES = 16
 """Number of gangs of one input for which --explain computes alternatives. The first placed gangs are taken.
 """
 ALTERNATIVES_TIME = 0.1
@@ -117,7 +117,9 @@ def _keeping(plan: Place, questions: dict[str, OpenQuestion]) -> Place:
     def planned(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
         decision = plan(snapshot, request, timings)
         key = request.gang.key
-        if isinstance(decision, Placed) and (key in questions or len(questions) < MOST_WITH_ALTERNATIVES):
+        if isinstance(decision, Placed) and (
+            key in questions or len(questions) < MAX_GANGS_WITH_ALTERNATIVES
+        ):
             questions[key] = (snapshot, Question(request, decision.members))
         return decision
 

@@ -277,7 +277,7 @@ def check_amounts(document: Document, spec: PodSpec, field_path: str, after: str
         _check_whole_pod(document, spec, spec.resources, f"{field_path}.resources")
 
 
-def with_whole_pod(spec: PodSpec) -> ResourceRequirements | None:
+def whole_pod_requests(spec: PodSpec) -> ResourceRequirements | None:
     """Return the requests of a new pod as a whole: those of its containers, or else the limit of the pod."""
     of_manifest = spec.resources
     if of_manifest is None:

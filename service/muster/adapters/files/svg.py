@@ -15,7 +15,7 @@ from itertools import combinations, groupby
 from xml.sax.saxutils import escape, quoteattr
 
 from muster.adapters.files import pictures
-from muster.adapters.files.decide import Outcome, Outcomes
+from muster.adapters.files.decide import GangOutcome, Outcomes
 from muster.adapters.files.pictures import Holdings, key_of
 from muster.domain.printable import printable
 from muster.domain.topology import GpuTopology, Link, bits
@@ -151,7 +151,7 @@ def _heading(sheet: Sheet, decided: Outcomes) -> None:
     sheet.bottom += 6
 
 
-def _gang_lines(sheet: Sheet, outcome: Outcome, holdings: Holdings, rails: str) -> None:
+def _gang_lines(sheet: Sheet, outcome: GangOutcome, holdings: Holdings, rails: str) -> None:
     key, y = key_of(outcome), sheet.bottom + LINE + 4
     if key in sheet.colours:
         fill = f'rx="3" fill="{sheet.colours[key]}"'

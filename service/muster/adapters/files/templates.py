@@ -20,7 +20,7 @@ from muster.adapters.files import shapes
 from muster.adapters.files.shapes import PodManifest, Template
 from muster.adapters.files.sources import Document, Key, Object, items, part, shown, type_name
 from muster.dialects.gangs.podgroups import COSCHEDULING_API
-from muster.dialects.kinds.description import Described, NewPod, Owner, Role, bounded, letters
+from muster.dialects.kinds.description import Described, JobObject, JobRole, NewPod, bounded, letters
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.kinds.table import MAKERS as JOB_MAKERS
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
@@ -49,7 +49,7 @@ def expand(document: Document) -> ControllerPods | None:
     if describe is None:
         return None
     obj = shapes.stored(document, CustomObject)
-    owner = Owner.of(document.kind, obj)
+    owner = JobObject.of(document.kind, obj)
     described = describe(owner)
     for cause in owner.spec.causes:
         if cause.field.startswith(("spec", "status")):
@@ -70,7 +70,7 @@ def expand(document: Document) -> ControllerPods | None:
     return ControllerPods(tuple(pods), ordered=described.ordered)
 
 
-def _template(document: Document, role: Role) -> Template:
+def _template(document: Document, role: JobRole) -> Template:
     """Return the pod template of a role. Raise Malformed if the API server would refuse its pods."""
     if role.template is None:
         raise document.malformed(f"{role.path}: expected, but not given")
@@ -105,7 +105,7 @@ def _pod(new: NewPod, template: Template, namespace: str, owner: OwnerReference)
     return PodManifest(metadata=meta, spec=spec)
 
 
-def _replicas(owner: Owner) -> Described:
+def _replicas(owner: JobObject) -> Described:
     """Describe a Deployment, ReplicaSet or ReplicationController: equal pods with random names.
 
     The owner of a Deployment's pods is a ReplicaSet, named by a hash of the template.
@@ -122,10 +122,10 @@ def _replicas(owner: Owner) -> Described:
     def pod(_: int, number: int) -> NewPod:
         return NewPod(f"{stem}-{letters(number)}", labels, controller=controller)
 
-    return Described((Role("", count, min(1, count), template, "spec.template", pod),))
+    return Described((JobRole("", count, min(1, count), template, "spec.template", pod),))
 
 
-MAKERS: Mapping[tuple[str, str], Callable[[Owner], Described]] = MappingProxyType(
+MAKERS: Mapping[tuple[str, str], Callable[[JobObject], Described]] = MappingProxyType(
     {
         ("apps", "Deployment"): _replicas,
         ("apps", "ReplicaSet"): _replicas,

@@ -46,7 +46,7 @@ DRAIN_S = 2.0
 log = structlog.get_logger(__name__)
 
 
-class Cause(StrEnum):
+class SessionEnd(StrEnum):
     """Why a session ended."""
 
     REPLACED = "replaced"
@@ -68,7 +68,7 @@ class Session:
     def __init__(self, epoch: int, answers_in_tree: bool = False) -> None:
         self.epoch = epoch
         self.answers_in_tree = answers_in_tree
-        self.cause: Cause | None = None
+        self.cause: SessionEnd | None = None
         self.ended = asyncio.Event()
         self._queue: OrderedDict[str, WatchResponse] = OrderedDict()
         self._arrived = asyncio.Event()
@@ -85,7 +85,7 @@ class Session:
         self._arrived.set()
         return True
 
-    def end(self, cause: Cause) -> None:
+    def end(self, cause: SessionEnd) -> None:
         """End the session. The first cause stays. Queued messages are dropped, because the next session gets
         everything."""
         if self.cause is None:
@@ -105,7 +105,7 @@ class Session:
 class GangCalls(Protocol):
     """The interface through which the server calls the gangs."""
 
-    def answer(self, call: calls.Call[calls.Answer]) -> calls.Answer:
+    def answer(self, call: calls.Call[calls.CallAnswer]) -> calls.CallAnswer:
         """Answer a call at once.
 
         Raises:
@@ -203,12 +203,12 @@ class GangServer:
             await self._gangs.open_session(session, request.in_flight)
             await self._write_all(session, context)
         finally:
-            session.end(Cause.SHIM_LEFT)  # a session that has ended keeps its cause
-            cause = session.cause or Cause.SHIM_LEFT
+            session.end(SessionEnd.SHIM_LEFT)  # a session that has ended keeps its cause
+            cause = session.cause or SessionEnd.SHIM_LEFT
             log.info("session ended", session=request.session, epoch=session.epoch, cause=cause.value)
             self._metrics.session_ended(cause.value)
             await self._gangs.close_session(session)
-        code = grpc.StatusCode.RESOURCE_EXHAUSTED if cause is Cause.SLOW else grpc.StatusCode.ABORTED
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED if cause is SessionEnd.SLOW else grpc.StatusCode.ABORTED
         await context.abort(code, f"session {session.epoch} ended: {cause.value}")
 
     async def _write_all(self, session: Session, context: Any) -> None:
@@ -220,7 +220,7 @@ class GangServer:
                     first = asyncio.FIRST_COMPLETED
                     await asyncio.wait({write, ended}, timeout=self._stalled_s, return_when=first)
                     if not write.done():
-                        session.end(Cause.SLOW)  # a session that has ended keeps its cause
+                        session.end(SessionEnd.SLOW)  # a session that has ended keeps its cause
                         write.cancel()
                         with contextlib.suppress(asyncio.CancelledError):
                             await write

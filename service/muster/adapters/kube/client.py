@@ -21,7 +21,7 @@ import msgspec
 import structlog
 import yaml
 
-from muster.adapters.kube.decode import Status
+from muster.adapters.kube.decode import ApiStatus
 
 if TYPE_CHECKING:
     import aiohttp
@@ -270,7 +270,7 @@ class KubeClient:
     async def _refusal(self, name: str, response: aiohttp.ClientResponse) -> ApiError:
         body = await response.content.read(ERROR_BODY_LIMIT)
         try:
-            message = msgspec.json.decode(body, type=Status).message
+            message = msgspec.json.decode(body, type=ApiStatus).message
         except msgspec.DecodeError:
             message = body.decode(errors="replace")
         if response.status == 401:

@@ -79,7 +79,7 @@ class Undecodable(Exception):
         self.metadata = metadata
 
 
-class Status(msgspec.Struct, frozen=True):
+class ApiStatus(msgspec.Struct, frozen=True):
     """The object of an ERROR event, or the body of a refusal."""
 
     code: int = 0
@@ -108,7 +108,7 @@ class _OnlyMetadata(msgspec.Struct):
 _event = msgspec.json.Decoder(_Event)
 _raw_list = msgspec.json.Decoder(_RawList)
 _only_metadata = msgspec.json.Decoder(_OnlyMetadata)
-_status = msgspec.json.Decoder(Status)
+_status = msgspec.json.Decoder(ApiStatus)
 _encoder = msgspec.json.Encoder()
 
 
@@ -127,7 +127,7 @@ def _read(decoder: msgspec.json.Decoder[S], text: bytes | msgspec.Raw) -> S:
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[S]):
+class ListPage(Generic[S]):
     """One page of a list. `token` is "" on the last page. `unreadable` are the objects that were left out."""
 
     items: list[S]
@@ -137,7 +137,7 @@ class Page(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[T]):
+class ObjectChange(Generic[T]):
     """An object in its present state; None if it is gone. A bookmark has the version of the watch, and no
     name."""
 
@@ -180,7 +180,7 @@ class Resource(Generic[T]):
         """Return the API version of the first path."""
         return api_version_of(self.paths[0])
 
-    def page(self, body: bytes) -> Page[T]:
+    def page(self, body: bytes) -> ListPage[T]:
         """Read one page of a list. Objects that can't be read completely are left out.
 
         Raises:
@@ -193,9 +193,9 @@ class Resource(Generic[T]):
                 items.append(self.item(item, in_part=False))
             except Undecodable as problem:
                 unreadable.append(problem)
-        return Page(items, raw.version, raw.token, tuple(unreadable))
+        return ListPage(items, raw.version, raw.token, tuple(unreadable))
 
-    def raw_page(self, body: bytes) -> Page[msgspec.Raw]:
+    def raw_page(self, body: bytes) -> ListPage[msgspec.Raw]:
         """Take one page of a list apart, with its objects still encoded.
 
         Raises:
@@ -205,7 +205,7 @@ class Resource(Generic[T]):
             raw = _read(_raw_list, body)
         except Unreadable as problem:
             raise Undecodable(f"{self.kind}List", str(problem)) from problem
-        return Page(raw.items or [], raw.metadata.resource_version, raw.metadata.continue_)
+        return ListPage(raw.items or [], raw.metadata.resource_version, raw.metadata.continue_)
 
     def item(self, text: bytes | msgspec.Raw, *, in_part: bool = True) -> T:
         """Read one object. `in_part`: read a bound pod even if some of its fields can't be read.
@@ -218,7 +218,7 @@ class Resource(Generic[T]):
         except Unreadable as problem:
             raise self._undecodable(text, str(problem)) from problem
 
-    def event(self, line: bytes) -> Change[T] | Status:
+    def event(self, line: bytes) -> ObjectChange[T] | ApiStatus:
         """Read one line of a watch; the API server ends the watch with a status.
 
         Raises:
@@ -229,9 +229,9 @@ class Resource(Generic[T]):
             match event.type:
                 case "ADDED" | "MODIFIED":
                     item = self.item(event.object)
-                    return Change(item.metadata, item)
+                    return ObjectChange(item.metadata, item)
                 case "DELETED" | "BOOKMARK":  # whatever shape the rest of it has
-                    return Change(_read(_only_metadata, event.object).metadata)
+                    return ObjectChange(_read(_only_metadata, event.object).metadata)
                 case "ERROR":
                     return _read(_status, event.object)
         except Unreadable as problem:

@@ -16,14 +16,14 @@ from muster.adapters.kube.grouped import Grouped
 from muster.dialects.devices import shares
 from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.objects import (
-    ClaimSpec,
     DeviceClassObject,
     DeviceTaintRule,
     ResourceClaim,
+    ResourceClaimSpec,
     ResourceSlice,
 )
 from muster.dialects.devices.slices import Slices
-from muster.dialects.quantities import MOST
+from muster.dialects.quantities import MAX_AMOUNT
 from muster.dialects.settings import Settings
 from muster.domain.node import Device, DeviceClaim, Node
 from muster.domain.pod import Pod
@@ -119,7 +119,7 @@ class ServedResources:
         """Return the node with plenty of the resources that its device plugins do not offer."""
         of_plugins = dict(node.allocatable.others)
         added_resources = dict.fromkeys(
-            self._requested_resources - {name for name, count in of_plugins.items() if count}, MOST
+            self._requested_resources - {name for name, count in of_plugins.items() if count}, MAX_AMOUNT
         )
         if not added_resources:
             return node
@@ -189,7 +189,7 @@ class DeviceIntake:
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
     async def _asks(
-        self, uid: str, name: str, spec: ClaimSpec | None, *, unallocated: bool | None = None
+        self, uid: str, name: str, spec: ResourceClaimSpec | None, *, unallocated: bool | None = None
     ) -> None:
         """Take in a claim's requests, which count for the pods that name the claim."""
         if spec is not None:

@@ -30,8 +30,8 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import policies as policy_dialect
 from muster.dialects.devices.claims import claims_of
 from muster.dialects.gangs import other_systems, podgroups
-from muster.dialects.gangs.subgroups import Topology
-from muster.dialects.kinds.description import Member
+from muster.dialects.gangs.subgroups import KaiTopology
+from muster.dialects.kinds.description import JobPod
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject, PodObject
 from muster.dialects.pods import peers, pods, requests
 from muster.dialects.settings import Settings
@@ -183,7 +183,7 @@ class Intake:
         self._namespaces: dict[str, Labels] = {}
         self._group_objects: dict[str, CustomObject] = {}
         self._groups: dict[str, PodGroup] = {}
-        self._topologies: dict[str, Topology] = {}
+        self._topologies: dict[str, KaiTopology] = {}
         self._policies: Policies = DEFAULT_POLICIES
         """The policies of the ConfigMap."""
         self._policies_with_trees: Policies = DEFAULT_POLICIES
@@ -248,7 +248,7 @@ class Intake:
             self._pods[pod.uid] = pod
             await self._put(PodSeen(time.monotonic(), pod))
 
-    def _read_pod(self, obj: PodObject, place_in_job: Member | None) -> Pod:
+    def _read_pod(self, obj: PodObject, place_in_job: JobPod | None) -> Pod:
         """Return the pod's facts.
 
         If no dialect can read a bound pod, return only its usage, because its GPUs are taken anyway.

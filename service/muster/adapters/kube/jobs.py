@@ -28,11 +28,11 @@ from muster.dialects.jobs import slips
 from muster.dialects.jobs.families import JobGangs, job_gangs
 from muster.dialects.jobs.pruned import pruned, words
 from muster.dialects.kinds import batch
-from muster.dialects.kinds.description import Member, controller_of
+from muster.dialects.kinds.description import JobPod, controller_of
 from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata, PodObject
 from muster.dialects.settings import Settings
-from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.levels import DEFAULT_LEVELS, FabricLevel
 from muster.domain.pod import Controller, GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.membership.group import key_of
@@ -157,7 +157,7 @@ class _Waiting:
 
     obj: PodObject
     pod: Pod
-    place: Member
+    place: JobPod
     gang: str
 
 
@@ -207,7 +207,7 @@ class Jobs:
         self._jobs: dict[Key, _Job] = {}
         self._makers: dict[Key, Metadata] = {}
         self._by_uid: dict[str, Key] = {}
-        self._places: dict[str, Member] = {}
+        self._places: dict[str, JobPod] = {}
         """UID → place, of the same pods. A pod keeps its place if its owner references are removed."""
         self._groups: dict[PodGroupKey, PodGroup] = {}
         self._named = Grouped[str, PodGroupKey]()
@@ -216,7 +216,7 @@ class Jobs:
         self._ignored = IgnoredKeys(standing)
         self._succeeded = Succeeded(put)
         self._absent: set[str] = set()
-        self._levels: tuple[Level, ...] = DEFAULT_LEVELS
+        self._levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS
         self._topologies: Topologies | None = None
 
     # --- the watches' sinks --------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class Jobs:
         for key in [key for key in self._jobs if key[0] == kind]:
             await self._read_pods(key, True)
 
-    async def set_levels(self, levels: tuple[Level, ...], topologies: Topologies | None) -> None:
+    async def set_levels(self, levels: tuple[FabricLevel, ...], topologies: Topologies | None) -> None:
         """Take in the levels of the cluster and KAI's Topologies, with which jobs are read."""
         if (levels, topologies) != (self._levels, self._topologies):
             self._levels, self._topologies = levels, dict(topologies) if topologies else None
@@ -272,7 +272,7 @@ class Jobs:
 
     # --- pods ----------------------------------------------------------------------------------------
 
-    def member_of(self, obj: PodObject) -> Member | None:
+    def member_of(self, obj: PodObject) -> JobPod | None:
         """Return the job of a pod of ours, and the pod's place in it.
 
         A job may be deleted without its pods (`--cascade=orphan`). Their owner references are removed then.
@@ -285,7 +285,7 @@ class Jobs:
             return self._places.get(obj.metadata.uid)
         return place
 
-    def is_gang(self, place: Member, namespace: str) -> bool:
+    def is_gang(self, place: JobPod, namespace: str) -> bool:
         """Return whether the pods of a job are a gang.
 
         If the job was not seen yet, its pods may be a gang, so they wait for the job.
@@ -295,7 +295,7 @@ class Jobs:
         of_job = self._job_gangs((place.kind, namespace, place.owner))
         return of_job is None or of_job.is_gang(self._settings)
 
-    async def see_pod(self, obj: PodObject, pod: Pod, place: Member | None) -> None:
+    async def see_pod(self, obj: PodObject, pod: Pod, place: JobPod | None) -> None:
         """Take in a pod, as object and as facts, and its place in its job, before the gangs get it."""
         self._ignored.see(obj, pod)
         if place is None or (pod.claim is None and not accelerators.asked_by(pod, self._settings)):
@@ -478,7 +478,7 @@ class Jobs:
             objects = ((on.name, on.uid),)
             self._standing.emit(EmitEvent(namespace, objects, reason, text, on.kind, on.api_version))
 
-    def _warn_of_absence(self, place: Member, job: _Job, pod: Pod) -> None:
+    def _warn_of_absence(self, place: JobPod, job: _Job, pod: Pod) -> None:
         """Post once, on the controller of several pods with GPUs that wait, that their job is not read."""
         kind, one_gang = place.kind, place.gang == place.owner
         is_lone_gpu_pod = pod.claim is not None and pod.claim.lone and pod.gpus > 0 and not pod.node

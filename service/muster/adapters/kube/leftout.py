@@ -82,11 +82,11 @@ class LeftOut:
         self.post_held = self._standing.post_held
         self._problems: dict[tuple[str, str], str] = {}
 
-    def add(self, resource: str, key: str, problem: str, on: EventTarget | None = None) -> None:
+    def add(self, resource: str, key: str, problem: str, about_object: EventTarget | None = None) -> None:
         """Note that an object is left out. `problem` names the object. The key is "" if the name is not
         known.
 
-        `on` is the object, if a user is to see an event on it.
+        `about_object` is the object, if a user is to see an event on it.
         """
         problem = printable(problem, PROBLEM_LIMIT)
         if self._problems.get((resource, key)) == problem:
@@ -95,8 +95,8 @@ class LeftOut:
             self._problems[resource, key] = problem
         self._metrics.unreadable_object(resource)
         log.error("object left out", resource=resource, problem=problem)
-        if on is not None and on[2].name and on[2].uid:
-            kind, path, meta = on
+        if about_object is not None and about_object[2].name and about_object[2].uid:
+            kind, path, meta = about_object
             message = f"left out by Muster: {problem}"
             objects, namespace = ((meta.name, meta.uid),), meta.namespace or "default"
             event = EmitEvent(namespace, objects, EventReason.INVALID, message, kind, api_version_of(path))
@@ -113,13 +113,15 @@ class LeftOut:
             self.clear(*entry)
 
     @contextmanager
-    def guard(self, resource: str, key: str, name: str, on: EventTarget | None = None) -> Iterator[None]:
+    def guard(
+        self, resource: str, key: str, name: str, about_object: EventTarget | None = None
+    ) -> Iterator[None]:
         """Leave the object out if handling it raises anything."""
         try:
             yield
         except Exception as problem:  # no object may end the service
             log.debug("traceback", exc_info=problem)
-            self.add(resource, key, f"{resource} {name}: {type(problem).__name__}: {problem}", on)
+            self.add(resource, key, f"{resource} {name}: {type(problem).__name__}: {problem}", about_object)
         else:
             self.clear(resource, key)
 

@@ -96,14 +96,14 @@ def _replace_half_pairs(codes: Codes, text: bytes) -> None:
         codes[halves + 2 + place] = _REPLACEMENT[place]
 
 
-class Lost(NamedTuple):
+class LostField(NamedTuple):
     """An unreadable field: its path, and what msgspec says of its value."""
 
     path: str
     problem: str
 
 
-def salvage(shape: type[S], value: object) -> tuple[S, list[Lost]]:
+def salvage(shape: type[S], value: object) -> tuple[S, list[LostField]]:
     """Return an object with each readable field, and the unreadable fields. `value` is JSON, or what was read
     of JSON or YAML.
 
@@ -111,12 +111,12 @@ def salvage(shape: type[S], value: object) -> tuple[S, list[Lost]]:
     the same way, if they are structs. No exception is raised: for a value that is no object, all fields have
     their defaults.
     """
-    lost_fields: list[Lost] = []
+    lost_fields: list[LostField] = []
     salvaged = _value(shape, value, "", lost_fields)
     return (salvaged if isinstance(salvaged, shape) else shape()), lost_fields
 
 
-def _value(kind: Any, value: object, path: str, lost_fields: list[Lost]) -> Any:
+def _value(kind: Any, value: object, path: str, lost_fields: list[LostField]) -> Any:
     """Return the value of this type; UNSET if there is no such value."""
     try:
         if isinstance(value, _JSON):
@@ -126,12 +126,12 @@ def _value(kind: Any, value: object, path: str, lost_fields: list[Lost]) -> Any:
         problem, lost_before = str(error), len(lost_fields)
     salvaged = next(filter(None, (_parts(part, value, path, lost_fields) for part in _options(kind))), None)
     if salvaged is None or len(lost_fields) == lost_before:
-        lost_fields.append(Lost(path, problem))
+        lost_fields.append(LostField(path, problem))
         return msgspec.UNSET
     return salvaged[0]
 
 
-def _parts(kind: Any, value: object, path: str, lost_fields: list[Lost]) -> tuple[Any] | None:
+def _parts(kind: Any, value: object, path: str, lost_fields: list[LostField]) -> tuple[Any] | None:
     """Return the value with its readable parts; None if it is no object, map or list as the type asks."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         if (members := _inside(dict, value)) is None:

@@ -25,7 +25,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.client import ApiError, KubeClient, Silent, TooLarge, Unreachable
-from muster.adapters.kube.decode import Page, Resource, Status, T, Undecodable, full_name
+from muster.adapters.kube.decode import ApiStatus, ListPage, Resource, T, Undecodable, full_name
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Watch
@@ -216,7 +216,7 @@ class Watcher(Generic[T]):
     async def _list(self) -> None:
         """Bring the sink to the state of one list. The first list is delivered page by page. A later list is
         read to its end first, so that deletions are reported before the objects that replaced them."""
-        pages: list[Page[T]] = []
+        pages: list[ListPage[T]] = []
         later = bool(self._known_versions)
         token = ""
         while True:
@@ -242,7 +242,7 @@ class Watcher(Generic[T]):
         await self._is_silent(False)
         self.synced.set()
 
-    async def _page(self, token: str) -> Page[T]:
+    async def _page(self, token: str) -> ListPage[T]:
         raw = await self._raw_page(token)
         items, unreadable = [], []
         until = time.monotonic() + SLICE_S
@@ -255,9 +255,9 @@ class Watcher(Generic[T]):
             if time.monotonic() > until:
                 await asyncio.sleep(0)
                 until = time.monotonic() + SLICE_S
-        return Page(items, raw.version, raw.token, tuple(unreadable))
+        return ListPage(items, raw.version, raw.token, tuple(unreadable))
 
-    async def _raw_page(self, token: str) -> Page[msgspec.Raw]:
+    async def _raw_page(self, token: str) -> ListPage[msgspec.Raw]:
         """Return the next page. It has fewer objects if they are large."""
         while True:
             query = {**self._resource.select, "limit": str(self._page_size)}
@@ -278,7 +278,7 @@ class Watcher(Generic[T]):
         milliseconds."""
         return await asyncio.to_thread(decode, text) if len(text) > THREAD_BYTES else decode(text)
 
-    async def _deliver(self, page: Page[T]) -> None:
+    async def _deliver(self, page: ListPage[T]) -> None:
         until = time.monotonic() + SLICE_S
         for item in page.items:
             await self._take_in(item)
@@ -286,7 +286,7 @@ class Watcher(Generic[T]):
                 await asyncio.sleep(0)
                 until = time.monotonic() + SLICE_S
 
-    async def _deliver_deletions(self, pages: list[Page[T]]) -> None:
+    async def _deliver_deletions(self, pages: list[ListPage[T]]) -> None:
         unreadable = [problem for page in pages for problem in page.unreadable]
         if any(not problem.key for problem in unreadable):
             return  # unreadable objects have no key here: rather keep a deleted one than drop one
@@ -334,7 +334,7 @@ class Watcher(Generic[T]):
                 raise  # the missed change is unknown: list again
             self._leave_out(problem)
             return
-        if isinstance(event, Status):
+        if isinstance(event, ApiStatus):
             if event.code == HTTP_GONE:
                 raise _Expired
             raise ApiError(f"WATCH {self._resource.plural}", event.code, event.message)
@@ -350,8 +350,8 @@ class Watcher(Generic[T]):
         key, version = self._resource.key(item.metadata), item.metadata.resource_version
         if self._known_versions.get(key) == version:
             return  # listed again, unchanged
-        on = (self._resource.kind, self._path, item.metadata)
-        with self._left_out.guard(self._resource.plural, key, full_name(item.metadata), on):
+        about_object = (self._resource.kind, self._path, item.metadata)
+        with self._left_out.guard(self._resource.plural, key, full_name(item.metadata), about_object):
             await self._sink(key, item)
         self._known_versions[key] = version
 
@@ -364,8 +364,8 @@ class Watcher(Generic[T]):
 
     def _leave_out(self, problem: Undecodable) -> None:
         """One object of another shape than its kind: what was known of it stays, the rest goes on."""
-        on = (self._resource.kind, self._path, problem.metadata)
-        self._left_out.add(self._resource.plural, problem.key, str(problem), on)
+        about_object = (self._resource.kind, self._path, problem.metadata)
+        self._left_out.add(self._resource.plural, problem.key, str(problem), about_object)
 
     @property
     def _path(self) -> str:

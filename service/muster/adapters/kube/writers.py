@@ -24,13 +24,13 @@ from muster.domain.podgroup import OURS, Condition
 from muster.domain.printable import printable
 from muster.gangs.messages.instructions import EmitEvent, EventReason, Evict, ShowWaiting, WriteStatus
 
-MOST_EVICTIONS = 20_000
+MAX_EVICTIONS = 20_000
 """Largest number of waiting pods, of all namespaces. Further pods are dropped, and the gangs request their
 eviction again."""
 NOT_THERE = (404, 409)
 """Status codes: the pod is gone, or another pod has its name."""
 
-MOST_STATUSES = 10_000
+MAX_STATUSES = 10_000
 """Largest number of objects whose status may wait, and whose conditions are remembered: more PodGroups than a
 cluster has."""
 TEXT_LIMIT = 1024
@@ -69,7 +69,7 @@ class Evictor(Outbox[_Pod]):
     """
 
     def __init__(self, client: KubeClient, metrics: Metrics, evicts: Callable[[str], bool]) -> None:
-        super().__init__(client, Rates.unlimited(MOST_EVICTIONS))
+        super().__init__(client, Rates.unlimited(MAX_EVICTIONS))
         self._evicts = evicts
         self._metrics = metrics
 
@@ -120,7 +120,7 @@ class StatusWriter(Outbox[WriteStatus]):
     """Some 40 minutes of tries, because a status is requested again only when the object changes."""
 
     def __init__(self, client: KubeClient, metrics: Metrics) -> None:
-        super().__init__(client, Rates.unlimited(MOST_STATUSES))
+        super().__init__(client, Rates.unlimited(MAX_STATUSES))
         self._metrics = metrics
         self._since: OrderedDict[str, dict[str, tuple[bool, str]]] = OrderedDict()
         """Object → condition → (status, since when)."""
@@ -162,7 +162,7 @@ class StatusWriter(Outbox[WriteStatus]):
         """Return the condition with the time of its last transition, as far as this process knows."""
         states = self._since.setdefault(uid, {})
         self._since.move_to_end(uid)
-        if len(self._since) > MOST_STATUSES:
+        if len(self._since) > MAX_STATUSES:
             self._since.popitem(last=False)
         was, since = states.get(condition.type, (None, ""))
         if was is not condition.status:

@@ -19,16 +19,16 @@ from typing import Any
 import msgspec
 
 from muster.adapters.kube.client import KubeError
-from muster.domain.rate import Budget
+from muster.domain.rate import Allowance
 
 PATH = "/muster/page"
 """A non-resource URL: a ClusterRole grants `get` of it."""
 
-MOST_KNOWN = 1024
+MAX_KNOWN_TOKENS = 1024
 """Largest number of tokens whose answer is kept: this many allowed tokens, and as many other tokens."""
 ALLOWED_S = 60.0
 REFUSED_S = 10.0
-AT_ONCE = 4
+MAX_CHECKS_AT_ONCE = 4
 """Largest number of checks at the same time: this many of new tokens, and as many of tokens that were
 allowed."""
 WAIT_S = 5.0
@@ -37,7 +37,7 @@ PER_S = 10.0
 BURST = 20.0
 
 
-class Answer(Enum):
+class TokenAnswer(Enum):
     """The answer about a token."""
 
     ALLOWED = 200
@@ -77,57 +77,58 @@ class Access:
         self._post = post
         self._clock = clock
         self._key = secrets.token_bytes(32)
-        self._known_tokens: dict[Answer, OrderedDict[bytes, float]] = {
-            answer: OrderedDict() for answer in (Answer.ALLOWED, Answer.UNKNOWN, Answer.FORBIDDEN)
+        self._known_tokens: dict[TokenAnswer, OrderedDict[bytes, float]] = {
+            answer: OrderedDict()
+            for answer in (TokenAnswer.ALLOWED, TokenAnswer.UNKNOWN, TokenAnswer.FORBIDDEN)
         }
         self._new, self._renewed = (
-            (Budget(BURST, PER_S, clock), asyncio.Semaphore(AT_ONCE)) for _ in range(2)
+            (Allowance(BURST, PER_S, clock), asyncio.Semaphore(MAX_CHECKS_AT_ONCE)) for _ in range(2)
         )
 
-    async def check(self, authorization: str) -> Answer:
+    async def check(self, authorization: str) -> TokenAnswer:
         """Return the answer about the token in an Authorization header."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
-            return Answer.UNKNOWN
+            return TokenAnswer.UNKNOWN
         digest = hashlib.blake2b(token.encode("utf-8", "surrogateescape"), key=self._key).digest()
         if (answer := self._recall(digest)) is not None:
             return answer
-        budget, turns = self._renewed if digest in self._known_tokens[Answer.ALLOWED] else self._new
+        budget, turns = self._renewed if digest in self._known_tokens[TokenAnswer.ALLOWED] else self._new
         if budget.available < 1:
-            return Answer.UNAVAILABLE
+            return TokenAnswer.UNAVAILABLE
         budget.spend()
         try:
             async with asyncio.timeout(WAIT_S), turns:
                 answer = await self._ask(token)
         except (KubeError, TimeoutError, msgspec.DecodeError):
-            return Answer.UNAVAILABLE
+            return TokenAnswer.UNAVAILABLE
         self._remember(digest, answer)
         return answer
 
-    def _recall(self, digest: bytes) -> Answer | None:
+    def _recall(self, digest: bytes) -> TokenAnswer | None:
         for answer, expiries in self._known_tokens.items():
             until = expiries.get(digest)
             if until is not None and until > self._clock():
                 return answer
         return None
 
-    def _remember(self, digest: bytes, answer: Answer) -> None:
+    def _remember(self, digest: bytes, answer: TokenAnswer) -> None:
         for expiries in self._known_tokens.values():
             expiries.pop(digest, None)
         of_answer = self._known_tokens[answer]
-        of_answer[digest] = self._clock() + (ALLOWED_S if answer is Answer.ALLOWED else REFUSED_S)
-        while len(of_answer) > MOST_KNOWN:
+        of_answer[digest] = self._clock() + (ALLOWED_S if answer is TokenAnswer.ALLOWED else REFUSED_S)
+        while len(of_answer) > MAX_KNOWN_TOKENS:
             of_answer.popitem(last=False)
 
-    async def _ask(self, token: str) -> Answer:
+    async def _ask(self, token: str) -> TokenAnswer:
         of_token = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
         if not of_token.authenticated:
-            return Answer.UNKNOWN
+            return TokenAnswer.UNKNOWN
         attributes = {"nonResourceAttributes": {"path": PATH, "verb": "get"}}
         spec = msgspec.structs.asdict(of_token.user) | attributes
         of_user = await self._review("authorization.k8s.io", "SubjectAccessReview", spec)
-        return Answer.ALLOWED if of_user.allowed else Answer.FORBIDDEN
+        return TokenAnswer.ALLOWED if of_user.allowed else TokenAnswer.FORBIDDEN
 
     async def _review(self, group: str, kind: str, spec: dict[str, Any]) -> _Status:
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}

@@ -38,8 +38,8 @@ PAUSE_SHARE = 20
 """Length of the pause as a multiple of the reading, so that readings take at most a twentieth of the loop's
 time."""
 AFTER_DEFECT_S = 30.0
-MOST_CHANGE_BYTES = 512 << 10
-MOST_CHANGED_CELLS = 16_384
+MAX_CHANGE_BYTES = 512 << 10
+MAX_CHANGED_CELLS = 16_384
 """Largest number of changed cells that are sent. After a larger change, browsers read the state again."""
 
 
@@ -206,7 +206,7 @@ class Board:
         with turns.one():
             owners = self._owners(cells)
             self._seen = _Seen(map_, cells, shut, {row.key: row for row in gang_rows}, owners, totals)
-            if map_.layout is not before.map.layout or len(changed) > MOST_CHANGED_CELLS:
+            if map_.layout is not before.map.layout or len(changed) > MAX_CHANGED_CELLS:
                 self._tell(None)
             elif change := _change(before, self._seen, changed):
                 self._tell(msgspec.json.encode(change))
@@ -270,7 +270,7 @@ class Board:
     def _tell(self, change: bytes | None) -> None:
         """Begin a generation with this change. After None, or a change that is too large, browsers read the
         state again."""
-        if change is None or len(change) > MOST_CHANGE_BYTES:
+        if change is None or len(change) > MAX_CHANGE_BYTES:
             self.log.clear()
         else:
             self.log.add(change)
@@ -337,8 +337,8 @@ class _Turns:
 
 # --- the log of changes --------------------------------------------------------------------------
 
-MOST_CHANGES = 256
-MOST_BYTES = 4 << 20
+MAX_CHANGES = 256
+MAX_BYTES = 4 << 20
 """Largest number of bytes of all changes in the log."""
 
 
@@ -346,7 +346,7 @@ class Log:
     """The last changes, as bytes. An id consists of the log's id and a generation, because each process has
     its own log."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES, most_changes: int = MOST_CHANGES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES, most_changes: int = MAX_CHANGES) -> None:
         self._most_bytes, self._most_changes = most_bytes, most_changes
         self._name = secrets.token_hex(4)
         self._changes: deque[bytes] = deque()

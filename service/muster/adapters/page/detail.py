@@ -22,38 +22,38 @@ from muster.placement.cluster.fabric import MAX_RING_GPUS
 from muster.placement.gpus.links import MB_PER_GB, rings
 from muster.placement.model.objective import values_of
 
-MOST_NODES = 64
-MOST_PODS = 256
-MOST_REFUSED = 64
+MAX_NODES = 64
+MAX_PODS = 256
+MAX_REFUSED = 64
 
 
 def describe(
-    details: GangDetails, snapshot: Snapshot, steps: Sequence[Step], known_since: float
+    details: GangDetails, snapshot: Snapshot, steps: Sequence[PhaseStep], known_since: float
 ) -> dict[str, Any]:
     """Return the details of a gang that the browser shows.
 
     This may take long the first time for each kind of node, because its rings are computed.
     """
     by_node = _by_node(details.places)
-    nodes = [_node(name, places, snapshot) for name, places in list(by_node.items())[:MOST_NODES]]
+    nodes = [_node(name, places, snapshot) for name, places in list(by_node.items())[:MAX_NODES]]
     plan = details.view.plan
     view = msgspec.to_builtins(details.view)
     del view["plan"]
     return {
         "gang": view | {"name": printable(details.view.name), "reason": printable(details.view.reason)},
         "nodes": nodes,
-        "nodes_left_out": max(0, len(by_node) - MOST_NODES),
-        "pods": [_pod(place) for place in details.places[:MOST_PODS]],
-        "pods_left_out": max(0, len(details.places) - MOST_PODS),
+        "nodes_left_out": max(0, len(by_node) - MAX_NODES),
+        "pods": [_pod(place) for place in details.places[:MAX_PODS]],
+        "pods_left_out": max(0, len(details.places) - MAX_PODS),
         "without_place": details.without_place,
         "plan": _plan(plan) if plan is not None else None,
         "refused": [
             {"node": refusal.node, "plugin": printable(refusal.plugin), "message": printable(refusal.message)}
-            for refusal in details.refused[:MOST_REFUSED]
+            for refusal in details.refused[:MAX_REFUSED]
         ],
-        "refused_left_out": max(0, len(details.refused) - MOST_REFUSED),
+        "refused_left_out": max(0, len(details.refused) - MAX_REFUSED),
         "timeline": msgspec.to_builtins(steps),
-        "timeline_cut": len(steps) == MOST_STEPS,
+        "timeline_cut": len(steps) == MAX_STEPS,
         "known_since": known_since,
     }
 
@@ -159,12 +159,12 @@ def _levels(objective: Objective) -> Iterator[tuple[str, str]]:
 
 # --- the timeline --------------------------------------------------------------------------------
 
-MOST_STEPS = 32
+MAX_STEPS = 32
 """Largest number of steps of one gang that are kept: the last steps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PhaseStep:
     """A gang entered `phase` at this time (seconds since the Unix epoch), because of `why`."""
 
     at: float
@@ -177,7 +177,7 @@ class History:
 
     def __init__(self, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic):
         self._wall, self._clock = wall, clock
-        self._steps: dict[str, deque[Step]] = {}
+        self._steps: dict[str, deque[PhaseStep]] = {}
         self.since = wall()
 
     def __len__(self) -> int:
@@ -189,9 +189,9 @@ class History:
             self._steps.pop(move.gang, None)
             return
         wall_time = self._wall() - (self._clock() - move.moved_at)
-        steps = self._steps.setdefault(move.gang, deque(maxlen=MOST_STEPS))
-        steps.append(Step(wall_time, move.phase, move.why))
+        steps = self._steps.setdefault(move.gang, deque(maxlen=MAX_STEPS))
+        steps.append(PhaseStep(wall_time, move.phase, move.why))
 
-    def of(self, gang: str) -> tuple[Step, ...]:
-        """Return the gang's steps, oldest first. If there are MOST_STEPS, earlier steps may be missing."""
+    def of(self, gang: str) -> tuple[PhaseStep, ...]:
+        """Return the gang's steps, oldest first. If there are MAX_STEPS, earlier steps may be missing."""
         return tuple(self._steps.get(gang, ()))

@@ -17,7 +17,7 @@ from muster.domain.topology import GpuTopology, bits
 from muster.domain.words import natural
 from muster.gangs.reporting.places import PodGpus
 
-MOST_CHARACTERS = 63
+MAX_CHARACTERS = 63
 """Largest number of characters of a name from a label, as of label values in Kubernetes."""
 
 
@@ -136,7 +136,7 @@ def _of_domain(box: Box) -> tuple[bool, object, object]:
 
 
 def _text(name: str) -> str:
-    return printable(name, MOST_CHARACTERS)
+    return printable(name, MAX_CHARACTERS)
 
 
 # --- what each cell shows ------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Cell(IntEnum):
 
 
 FIRST_GANG = 8
-MOST_RESTING = 256
+MAX_RESTING = 256
 """Largest number of free numbers that are not given to another gang yet."""
 
 
@@ -185,7 +185,7 @@ class Numbers:
     def of(self, gang: str) -> int:
         """Return the number of a gang's GPUs."""
         number = self._of.get(gang)
-        if number is None and len(self._resting) > MOST_RESTING:
+        if number is None and len(self._resting) > MAX_RESTING:
             number = self._of[gang] = self._resting.popleft()
         elif number is None:
             number = self._of[gang] = self._next

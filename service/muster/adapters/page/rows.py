@@ -10,9 +10,9 @@ from muster.domain.printable import printable
 from muster.gangs.record.gang import GangView
 from muster.gangs.record.phases import Phase
 
-MOST_ROWS = 1_000
+MAX_ROWS = 1_000
 """Largest number of gangs in the list. Totals count all gangs."""
-MOST_REASON = 256
+MAX_REASON = 256
 """Largest number of characters of a reason in the list, which shows two lines. The details of the gang have
 the whole reason."""
 
@@ -48,14 +48,14 @@ class Row:
 
 
 def rows(views: Iterable[GangView]) -> tuple[list[Row], Counter[str]]:
-    """Return the first MOST_ROWS rows, and all gangs by phase. Fair turns of the queue do not count."""
+    """Return the first MAX_ROWS rows, and all gangs by phase. Fair turns of the queue do not count."""
     phases: Counter[str] = Counter()
     ordered = []
     for view in views:
         phases[view.phase.value] += 1
         ordered.append(((_stage(view), *view.queue_order), view.key, view))
     ordered.sort(key=lambda item: item[:2])
-    return [_row(view, order) for order, _, view in ordered[:MOST_ROWS]], phases
+    return [_row(view, order) for order, _, view in ordered[:MAX_ROWS]], phases
 
 
 def with_positions(views: Iterable[GangView]) -> list[GangView]:
@@ -98,7 +98,7 @@ def _row(view: GangView, order: tuple[int, bool, int, bool, float]) -> Row:
         view.needed,
         view.priority,
         view.created,
-        printable(_why(view), MOST_REASON),
+        printable(_why(view), MAX_REASON),
         view.queue,
         order,
     )

@@ -24,7 +24,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from muster.adapters.connections import Server, cut_off
-from muster.adapters.page.access import ALLOWED_S, Access, Answer
+from muster.adapters.page.access import ALLOWED_S, Access, TokenAnswer
 from muster.adapters.page.board import Board
 
 SHUTDOWN_S = 1.0
@@ -32,14 +32,14 @@ HEARTBEAT_S = 15.0
 SEND_S = 10.0
 """Seconds that a browser may take to read an answer."""
 KEEP_ALIVE_S = 75.0
-AT_ONCE = 8
+MAX_ANSWERS_AT_ONCE = 8
 """Number of requests for the state or a gang that are answered at the same time. Others wait, for at most
 WAIT_S."""
 WAIT_S = 5.0
 OWN_SITES = ("same-origin", "none")
 """Values of Sec-Fetch-Site for requests by the page itself, and by people. Other sites can't read an answer,
 but could take all places of readers."""
-MOST_KEY = 2048
+MAX_KEY = 2048
 """Largest number of characters of a gang's key."""
 
 HEADERS = {
@@ -60,9 +60,9 @@ TYPES = {
     ".svg": "image/svg+xml",
 }
 REFUSALS = {
-    Answer.UNKNOWN: "A bearer token that the API server knows is needed.\n",
-    Answer.FORBIDDEN: "The user of this token may not get /muster/page.\n",
-    Answer.UNAVAILABLE: "The API server cannot be asked about the token now. Try again in a second.\n",
+    TokenAnswer.UNKNOWN: "A bearer token that the API server knows is needed.\n",
+    TokenAnswer.FORBIDDEN: "The user of this token may not get /muster/page.\n",
+    TokenAnswer.UNAVAILABLE: "The API server cannot be asked about the token now. Try again in a second.\n",
 }
 
 log = structlog.get_logger(__name__)
@@ -74,7 +74,7 @@ def page_address_file(socket: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BrowserLimits:
     """Limits for browsers. At most `clients` browsers may read changes."""
 
     clients: int = 32
@@ -94,14 +94,14 @@ class PageServer:
         self,
         board: Board,
         access: Access | None,
-        limits: Limits,
+        limits: BrowserLimits,
         alternatives: Callable[[str], Awaitable[object]],
         socket: Path | None = None,
     ) -> None:
         self._board, self._access, self._limits = board, access, limits
         self._alternatives = alternatives
         self._files = dict(_static())
-        self._answering = asyncio.Semaphore(AT_ONCE)
+        self._answering = asyncio.Semaphore(MAX_ANSWERS_AT_ONCE)
         self._local_only = False
         routes = {
             "/api/state": self._on_state,
@@ -167,7 +167,7 @@ class PageServer:
     async def _on_gang(self, request: web.Request) -> web.Response:
         await self._check(request)
         async with self._turn():
-            body = await self._board.detail(request.query.get("key", "")[:MOST_KEY])
+            body = await self._board.detail(request.query.get("key", "")[:MAX_KEY])
         if body is None:
             raise web.HTTPNotFound(text="There is no such gang now.\n")
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
@@ -176,7 +176,7 @@ class PageServer:
         """Answer where else a gang could have gone. Such an answer may take seconds, so it uses no turn of
         other requests."""
         await self._check(request)
-        body = msgspec.json.encode(await self._alternatives(request.query.get("key", "")[:MOST_KEY]))
+        body = msgspec.json.encode(await self._alternatives(request.query.get("key", "")[:MAX_KEY]))
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _on_events(self, request: web.Request) -> web.StreamResponse:
@@ -240,11 +240,11 @@ class PageServer:
         if self._access is None:
             return
         answer = await self._access.check(request.headers.get("Authorization", ""))
-        if answer is Answer.UNKNOWN:
+        if answer is TokenAnswer.UNKNOWN:
             raise web.HTTPUnauthorized(text=REFUSALS[answer], headers={"WWW-Authenticate": "Bearer"})
-        if answer is Answer.FORBIDDEN:
+        if answer is TokenAnswer.FORBIDDEN:
             raise web.HTTPForbidden(text=REFUSALS[answer])
-        if answer is Answer.UNAVAILABLE:
+        if answer is TokenAnswer.UNAVAILABLE:
             raise _busy(REFUSALS[answer])
 
     def _check_host(self, request: web.Request) -> None:
@@ -258,7 +258,7 @@ class PageServer:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for one of the AT_ONCE turns."""
+        """Wait for one of the MAX_ANSWERS_AT_ONCE turns."""
         try:
             await asyncio.wait_for(self._answering.acquire(), WAIT_S)
         except TimeoutError:

@@ -24,7 +24,7 @@ from typing import Any
 
 from muster.adapters.solver import wire
 from muster.adapters.solver.replica import Replica
-from muster.adapters.solver.wire import Answer, Ask, Failed, OutOfMemory, Ready
+from muster.adapters.solver.wire import DefectReply, OutOfMemory, Ready, SolveReply, SolveRequest
 from muster.domain.alternatives import Alternatives
 from muster.domain.decision import Decision
 from muster.domain.snapshot import Snapshot
@@ -43,7 +43,7 @@ for them."""
 _MANY = 1000
 """Number of changed nodes after which long-lived objects are frozen again for the garbage collector."""
 
-_MOST_GROWTH_MIB = 512
+_MAX_GROWTH_MIB = 512
 """Growth over many decisions after which the process ends, and a new process takes its place."""
 
 _TRIM_MIB = 64
@@ -64,7 +64,7 @@ def main(fd: int, parent: int, place: str) -> None:
 
 
 def serve(channel: socket.socket, place: Place) -> None:
-    """Answer each `Ask` on the socket. Return once the service has closed the socket."""
+    """Answer each `SolveRequest` on the socket. Return once the service has closed the socket."""
     replica, settled = Replica(), 0
     wire.send(channel, wire.encode(Ready()))
     while True:
@@ -76,15 +76,15 @@ def serve(channel: socket.socket, place: Place) -> None:
         settled = settled or baseline
         try:
             ask = wire.decode(body)
-            assert isinstance(ask, Ask)
+            assert isinstance(ask, SolveRequest)
             _limit(baseline, ask)
             answer = _answer(replica.apply(ask.difference), ask, place)
             renewed = len(ask.difference.changed)
             del ask, body
             if data_bytes() - baseline > _TRIM_MIB << 20:
                 _trim()
-            ends = data_bytes() - settled > _MOST_GROWTH_MIB << 20 and renewed <= _MANY
-            reply = wire.encode(replace(answer, ends=ends) if isinstance(answer, Answer) else answer)
+            ends = data_bytes() - settled > _MAX_GROWTH_MIB << 20 and renewed <= _MANY
+            reply = wire.encode(replace(answer, ends=ends) if isinstance(answer, SolveReply) else answer)
         except MemoryError:
             reply, ends, renewed = _OUT_OF_MEMORY, True, 0
         _unlimit()
@@ -104,18 +104,18 @@ _OUT_OF_MEMORY = wire.encode(OutOfMemory())
 """Encoded in advance, because there may be no memory to encode it later."""
 
 
-def _answer(snapshot: Snapshot, ask: Ask, place: Place) -> Answer | Failed:
+def _answer(snapshot: Snapshot, ask: SolveRequest, place: Place) -> SolveReply | DefectReply:
     began = time.process_time()
     seconds_left = _seconds_left(ask.until, began + ask.slice_s)
     timings = Timings(time.monotonic)
     limits = Limits(ask.deterministic_time, seconds_left, ask.excluded, timings, ask.most_roles)
     try:
         decision = place(snapshot, ask.request, limits)
-        return Answer(decision, time.process_time() - began, timings.stretches)
+        return SolveReply(decision, time.process_time() - began, timings.stretches)
     except MemoryError:
         raise
     except Exception as defect:  # noqa: BLE001 - whatever it is, the service is told
-        return Failed(f"{type(defect).__name__}: {defect}", traceback.format_exc())
+        return DefectReply(f"{type(defect).__name__}: {defect}", traceback.format_exc())
 
 
 def _seconds_left(until: float, processor_until: float) -> Callable[[], float]:
@@ -131,7 +131,7 @@ def data_bytes() -> int:
         return 0
 
 
-def _limit(baseline: int, ask: Ask) -> None:
+def _limit(baseline: int, ask: SolveRequest) -> None:
     """Bound the memory and the time of the decision. The timer ends this process if the service can't."""
     if baseline:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]

@@ -27,13 +27,13 @@ import structlog
 
 from muster.adapters.solver import wire
 from muster.adapters.solver.replica import Sent
-from muster.adapters.solver.wire import Answer, Ask, Failed, OutOfMemory, Ready
+from muster.adapters.solver.wire import DefectReply, OutOfMemory, Ready, SolveReply, SolveRequest
 from muster.domain.alternatives import Alternatives
 from muster.domain.causes.not_planned import TookTooLong, TookTooMuchMemory
 from muster.domain.decision import Decision, Unplaceable
 from muster.gangs.messages.instructions import Solve
 from muster.gangs.reporting.places import AskAlternatives
-from muster.placement.limits import MOST_ROLES, Limits, Stretch, Timings
+from muster.placement.limits import MAX_UNLIKE_ROLES, Limits, Stretch, Timings
 
 PLACE = "muster.placement.place:place"
 
@@ -87,7 +87,7 @@ class Bounds:
 
     deterministic_time: float = 0.5
     memory_mib: int = 1024
-    most_roles: int = MOST_ROLES
+    most_roles: int = MAX_UNLIKE_ROLES
     niceness: int = 0
     slice_s: float = math.inf
     spare: bool = True
@@ -228,7 +228,7 @@ class PlannerProcess:
         self.waited_s = began - called_at
         until = began + limit_s
         try:
-            ask = Ask(
+            ask = SolveRequest(
                 child.sent.difference(solve.snapshot),
                 solve.request,
                 solve.excluded,
@@ -254,14 +254,14 @@ class PlannerProcess:
         except (EOFError, OSError) as end:
             return self._explain_death(solve, limit_s, end)
         match reply:
-            case Answer(decision, processor_s, stretches, ends):
+            case SolveReply(decision, processor_s, stretches, ends):
                 self.processor_s, self.stretches = processor_s, stretches
                 if ends:
                     self._replace("has grown too much", solve, EXIT_S)
                 return decision
             case OutOfMemory():
                 return self._out_of_memory(solve)
-            case Failed(error, trace):
+            case DefectReply(error, trace):
                 defect = Defect(error)
                 defect.add_note(trace)
                 raise defect

@@ -13,7 +13,7 @@ from itertools import compress, count
 from operator import attrgetter, is_not
 from typing import Any, NamedTuple
 
-from muster.domain.levels import Level, Naming
+from muster.domain.levels import FabricLevel, Naming
 from muster.domain.node import Node
 from muster.domain.request import TypicalRequest
 from muster.domain.snapshot import NodeState, Snapshot
@@ -23,7 +23,7 @@ CHUNK = 64
 """Number of states that are compared together."""
 
 
-MOST_LINKS = 1 << 20
+MAX_LINKS = 1 << 20
 """Largest number of links in the topologies that are sent once and shared by nodes. A cluster has few
 topologies. Above this number, for example if a node publishes new topologies all the time, a topology is sent
 with its node."""
@@ -48,7 +48,7 @@ class Changed(NamedTuple):
     amounts: tuple[Any, ...]
 
 
-Facts = tuple[tuple[Level, ...], tuple[TypicalRequest, ...], Naming]
+SnapshotFacts = tuple[tuple[FabricLevel, ...], tuple[TypicalRequest, ...], Naming]
 """The facts of a snapshot other than its nodes, as its constructor takes them."""
 
 
@@ -60,7 +60,7 @@ class Difference:
     changed: tuple[Changed, ...]
     topologies: tuple[GpuTopology, ...] = ()
     names: tuple[str, ...] | None = None
-    facts: Facts | None = None
+    facts: SnapshotFacts | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -74,7 +74,7 @@ class Sent:
     def __init__(self) -> None:
         self._names: list[str] = []
         self._states: list[NodeState] = []
-        self._facts: Facts | None = None
+        self._facts: SnapshotFacts | None = None
         self._topologies: dict[GpuTopology, int] = {}
         self._links = 0
         """Number of links of these topologies."""
@@ -111,7 +111,7 @@ class Sent:
         number = self._topologies.get(topology)
         if number is None:
             links = topology.gpu_count**2
-            if self._links + links > MOST_LINKS:
+            if self._links + links > MAX_LINKS:
                 return -1
             self._links += links
             number = self._topologies[topology] = len(self._topologies)
@@ -147,7 +147,7 @@ class Replica:
         return NodeState(node, *changed.amounts)
 
 
-def _facts(snapshot: Snapshot) -> Facts:
+def _facts(snapshot: Snapshot) -> SnapshotFacts:
     return snapshot.levels, snapshot.typical, snapshot.naming
 
 

@@ -35,7 +35,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SolveRequest:
     """Decide about one gang, or find its alternatives.
 
     `until`: when its wall clock ends, by the monotonic clock, which all processes share. `memory_bytes`:
@@ -53,7 +53,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SolveReply:
     """The decision. `processor_s`: its processor time in seconds. `stretches`: phase of the planner → its
     time, by the monotonic clock. `ends`: the process ends now, because its memory has grown too much over
     many decisions."""
@@ -65,7 +65,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class DefectReply:
     """The planner failed because of a defect. `error` is the type and text of the exception."""
 
     error: str

@@ -38,17 +38,17 @@ _ENDS = {
 """Phase → the outcome of the attempt that ends with it."""
 _BEGINS = {"collecting": "collecting", "planning": "queued", "withdrawn": "paused"}
 """Phase → the part with which an attempt begins there."""
-MOST_TRACES = 16
+MAX_TRACES = 16
 """Largest number of traces of one gang that are kept: the last traces."""
 _VERDICT = "verdict"
 _PARTS = {**_BEGINS, "planned": _VERDICT, "permitted": "seen bound"}
 """Phase → the part of the attempt that the service sees. The shim shows the other parts."""
-_MOST_EVENTS = 16
+_MAX_EVENTS = 16
 """Largest number of events of one part."""
 _COLLECTING = "collecting"
 _JOINED_MS = {"queued": "muster.queued_ms", "paused": "muster.paused_ms"}
 """Part → attribute of a joined `collecting` part: how long the gang was in this other part in between."""
-_MOST_STAGES = 4
+_MAX_STAGES = 4
 """Largest number of stages of one decision with a span. The longest stages are kept."""
 _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify": "verify"}
 """Phase of the planner → its span."""
@@ -79,8 +79,8 @@ class _Part:
     events: list[tuple[str, float]] = field(default_factory=list)
 
     def note(self, event: str, time_s: float) -> None:
-        """Add an event, up to `_MOST_EVENTS`, because a gang may wait for hours."""
-        if len(self.events) < _MOST_EVENTS:
+        """Add an event, up to `_MAX_EVENTS`, because a gang may wait for hours."""
+        if len(self.events) < _MAX_EVENTS:
             self.events.append((event, time_s))
 
 
@@ -249,7 +249,7 @@ class Attempts:
         else:
             attempt.trace_id = self._tracing.new_id()
         self._open[move.gang] = attempt
-        traces = self._traces.setdefault(move.gang, deque(maxlen=MOST_TRACES))
+        traces = self._traces.setdefault(move.gang, deque(maxlen=MAX_TRACES))
         exported = attempt.root is not None
         traces.append(KnownTrace(attempt.trace_id, attempt.ns(move.moved_at) / 1e9, exported))
         return attempt
@@ -305,7 +305,7 @@ def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list
     if methods:
         longest = max(methods, key=lambda name: methods[name].seconds)
         stages[longest] = methods[longest]
-    if len(stages) > _MOST_STAGES:
+    if len(stages) > _MAX_STAGES:
         del stages[min(stages, key=lambda name: stages[name].seconds)]
     return [
         _Part(name, stretch.began, stretch.ended, {"muster.spent_ms": round(stretch.seconds * 1000, 3)})

@@ -15,13 +15,13 @@ from heapq import nsmallest
 from muster.domain.levels import domains_by_scope
 from muster.domain.node import Node
 from muster.domain.printable import printable
-from muster.domain.rate import Budget
+from muster.domain.rate import Allowance
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.gpus.damage import ONE_GPU, unusable
 
 CLUSTER = "cluster"
-MOST_MODELS = 16
+MAX_MODELS = 16
 """Largest number of models with a label value of their own, because labels of nodes may name any models."""
 UNKNOWN = "unknown"
 
@@ -47,7 +47,7 @@ class Room:
 
     def __init__(self, model_label: str) -> None:
         self._model_label = model_label
-        self._label_values = LabelValues(MOST_MODELS)
+        self._label_values = LabelValues(MAX_MODELS)
         self._nodes: dict[str, Node] = {}
         self._levels: object = None
         self._domains: dict[str, Mapping[str, str]] = {}
@@ -81,7 +81,7 @@ class Room:
 
     def _model(self, node: Node) -> str:
         model = node.labels.get(self._model_label) or node.machine or UNKNOWN
-        return printable(model, MOST_CHARACTERS)
+        return printable(model, MAX_CHARACTERS)
 
     def _count(self, snapshot: Snapshot) -> Figures:
         by_domain: Counter[tuple[str, str, str]] = Counter()
@@ -125,7 +125,7 @@ def _size(gpus: int) -> str:
 # --- values of labels ----------------------------------------------------------------------------
 
 OTHERS = "others"
-MOST_CHARACTERS = 63
+MAX_CHARACTERS = 63
 """Largest number of characters of a value, as of label values in Kubernetes."""
 RENEWAL_S = 900.0
 
@@ -141,7 +141,7 @@ class LabelValues:
     def __init__(self, max_values: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._max_values = max_values
         self._values: set[str] = set()
-        self._newcomers = Budget(max_values, 1 / RENEWAL_S, clock)
+        self._newcomers = Allowance(max_values, 1 / RENEWAL_S, clock)
 
     def choose(self, counts: Mapping[str, int]) -> Set[str]:
         """Return the values with series of their own. `counts` has the amount of each value."""
@@ -158,11 +158,11 @@ class LabelValues:
     def cut(self, counts: Mapping[str, int]) -> Counter[str]:
         """Return the counts of short and printable values. Values without series of their own are added up as
         `OTHERS`."""
-        short = Counter[str]()
+        count_by_text = Counter[str]()
         for value, count in counts.items():
-            short[printable(value, MOST_CHARACTERS)] += count
-        with_series, cut_counts = self.choose(short), Counter[str]()
-        for value, count in short.items():
+            count_by_text[printable(value, MAX_CHARACTERS)] += count
+        with_series, cut_counts = self.choose(count_by_text), Counter[str]()
+        for value, count in count_by_text.items():
             cut_counts[value if value in with_series else OTHERS] += count
         return cut_counts
 

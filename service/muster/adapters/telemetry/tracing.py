@@ -26,7 +26,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from muster.domain.rate import Budget
+from muster.domain.rate import Allowance
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 SAMPLER = "OTEL_TRACES_SAMPLER"
@@ -121,7 +121,7 @@ class AtMost(Sampler):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._budget, self._has_warned = Budget(BURST, RATE, clock), False
+        self._allowance, self._has_warned = Allowance(BURST, RATE, clock), False
         self._latest: dict[object, float] = {}
         """Namespace → when it had its last trace, kept for at least one pause."""
 
@@ -136,7 +136,7 @@ class AtMost(Sampler):
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
         """Return whether the attempt is traced."""
-        now, traces_left = self._clock(), self._budget.available
+        now, traces_left = self._clock(), self._allowance.available
         namespace = (attributes or {}).get(NAMESPACE)
         rests = now - self._latest.get(namespace, now - PAUSE_S) < PAUSE_S
         if traces_left < 1 or (rests and traces_left <= RESERVE):
@@ -144,7 +144,7 @@ class AtMost(Sampler):
                 log.warning("gangs come too fast: some have no trace", traces_a_second=RATE)
             self._has_warned = True
             return SamplingResult(Decision.DROP)
-        self._budget.spend()
+        self._allowance.spend()
         if len(self._latest) > BURST + RATE:
             self._latest = {
                 key: last_trace for key, last_trace in self._latest.items() if now - last_trace < PAUSE_S

@@ -14,7 +14,13 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from muster.dialects.devices import compute_domains, shares
-from muster.dialects.devices.objects import CapacityRequirements, ClaimSpec, ExactRequest, Request, SubRequest
+from muster.dialects.devices.objects import (
+    CapacityRequirements,
+    ClaimRequest,
+    ExactRequest,
+    ResourceClaimSpec,
+    SubRequest,
+)
 from muster.dialects.devices.shares import Rounding
 from muster.dialects.objects import PodObject
 from muster.domain.causes.ill_formed import BadValue
@@ -37,7 +43,7 @@ _SHARED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class ClaimConstraint:
     """A constraint that binds several devices."""
 
     field: str
@@ -67,7 +73,7 @@ class ClaimRequests:
     """The requests of a claim, and the constraints that bind their devices to each other."""
 
     requests: tuple[DeviceRequest, ...]
-    constraints: tuple[Constraint, ...]
+    constraints: tuple[ClaimConstraint, ...]
     compute_domain: str = ""
     """UID of its ComputeDomain, if the claim is for a channel; else ""."""
 
@@ -123,7 +129,7 @@ class Claims:
         """Namespace and name → whether the claim has no devices yet, for claims that belong to no single pod.
         """
 
-    def see(self, key: str, spec: ClaimSpec | None, *, unallocated: bool | None = None) -> bool:
+    def see(self, key: str, spec: ResourceClaimSpec | None, *, unallocated: bool | None = None) -> bool:
         """Take in a claim by its namespace and name; None if it is gone. Return whether it changed.
 
         `unallocated`: whether it has no devices yet; None if it belongs to a single pod.
@@ -202,13 +208,15 @@ class Claims:
     def _resource(self, request: DeviceRequest) -> str:
         return next(filter(None, map(self._resource_of, request.classes)), "")
 
-    def _agreed(self, pod_claims: list[NamedClaim]) -> tuple[tuple[str, ...], dict[NamedClaim, Constraint]]:
+    def _agreed(
+        self, pod_claims: list[NamedClaim]
+    ) -> tuple[tuple[str, ...], dict[NamedClaim, ClaimConstraint]]:
         """Return the attributes on which all GPUs of the pod must agree.
 
         Also return the first constraint of each claim that binds GPUs in another way. A constraint on all
         GPUs may bind other devices too: in-tree answers tell which GPUs have such devices.
         """
-        agreed, unplanned = set[str](), dict[NamedClaim, Constraint]()
+        agreed, unplanned = set[str](), dict[NamedClaim, ClaimConstraint]()
         all_asked = [(claim, self._requests[claim.key or ""]) for claim in pod_claims]
         with_gpus = [
             (claim, claim_requests.constraints, gpus)
@@ -249,11 +257,11 @@ def _summed(requests: list[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(sum(counts[min(rank, len(counts) - 1)] for counts in requests) for rank in ranks)
 
 
-def _read_claim(spec: ClaimSpec) -> ClaimRequests:
+def _read_claim(spec: ResourceClaimSpec) -> ClaimRequests:
     return ClaimRequests(tuple(_requests(spec)), tuple(_constraints(spec)), compute_domains.domain_of(spec))
 
 
-def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:
+def _requests(spec: ResourceClaimSpec) -> Iterator[DeviceRequest]:
     for request in spec.devices.requests or ():
         exact = request.exactly
         if exact is not None and exact.admin_access:
@@ -272,7 +280,7 @@ def _unplanned(exact: SubRequest) -> tuple[str, str] | None:
     return ("capacity", "set") if not isinstance(exact, ExactRequest) and exact.capacity is not None else None
 
 
-def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:
+def _constraints(spec: ResourceClaimSpec) -> Iterator[ClaimConstraint]:
     """Yield the constraints that bind several devices. A constraint may name a single subrequest of a
     request."""
     requests = spec.devices.requests or ()
@@ -287,10 +295,10 @@ def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:
             )
             if attribute is None:
                 field, attribute = "distinctAttribute", constraint.distinct_attribute or ""
-            yield Constraint(field, attribute, mask_of(bound))
+            yield ClaimConstraint(field, attribute, mask_of(bound))
 
 
-def _count(request: Request) -> int:
+def _count(request: ClaimRequest) -> int:
     """Return how many devices the request may take; 2 stands for `All`. The caller asks only whether the
     number is above one."""
     variants = [request.exactly] if request.exactly is not None else request.first_available or ()

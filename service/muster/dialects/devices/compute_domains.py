@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from muster.dialects.devices.objects import (
     ClaimDevices,
-    ClaimSpec,
+    ClaimRequest,
     DeviceConfig,
     ExactRequest,
     OpaqueConfig,
-    Request,
+    ResourceClaimSpec,
 )
 from muster.domain.levels import FABRIC
 
@@ -29,7 +29,7 @@ MAX_UID = 64
 """Largest number of characters of a UID. A longer text is no UID."""
 
 
-def domain_of(spec: ClaimSpec) -> str:
+def domain_of(spec: ResourceClaimSpec) -> str:
     """Return the UID of the claim's ComputeDomain; "" if the claim is not for a channel."""
     for config in spec.devices.config or ():
         opaque = config.opaque
@@ -41,12 +41,12 @@ def domain_of(spec: ClaimSpec) -> str:
     return ""
 
 
-def channel(uid: str) -> ClaimSpec:
+def channel(uid: str) -> ResourceClaimSpec:
     """Return the claim spec in a ComputeDomain's template, as the driver's controller makes it."""
     parameters = {"kind": CHANNEL_KIND, "domainID": uid}
-    return ClaimSpec(
+    return ResourceClaimSpec(
         ClaimDevices(
-            [Request("channel", ExactRequest(CHANNEL_CLASS))],
+            [ClaimRequest("channel", ExactRequest(CHANNEL_CLASS))],
             config=[DeviceConfig(OpaqueConfig(DRIVER, parameters))],
         )
     )

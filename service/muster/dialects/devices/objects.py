@@ -214,7 +214,7 @@ class ExactRequest(SubRequest, frozen=True):
     admin_access: bool | None = None
 
 
-class Request(ApiObject, frozen=True):
+class ClaimRequest(ApiObject, frozen=True):
     """An entry of a claim's requests. One of `exactly` and `first_available` is set."""
 
     name: str = ""
@@ -246,12 +246,12 @@ class DeviceConfig(ApiObject, frozen=True):
 class ClaimDevices(ApiObject, frozen=True):
     """`devices` of a claim's spec."""
 
-    requests: list[Request] | None = None
+    requests: list[ClaimRequest] | None = None
     constraints: list[DeviceConstraint] | None = None
     config: list[DeviceConfig] | None = None
 
 
-class ClaimSpec(ApiObject, frozen=True):
+class ResourceClaimSpec(ApiObject, frozen=True):
     """`spec` of a ResourceClaim."""
 
     devices: ClaimDevices = ClaimDevices()
@@ -261,14 +261,14 @@ class ResourceClaim(ApiObject, frozen=True):
     """A claim to devices."""
 
     metadata: Metadata = Metadata()
-    spec: ClaimSpec = ClaimSpec()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
 class ClaimTemplateSpec(ApiObject, frozen=True):
     """`spec` of a ResourceClaimTemplate."""
 
-    spec: ClaimSpec = ClaimSpec()
+    spec: ResourceClaimSpec = ResourceClaimSpec()
 
 
 class ResourceClaimTemplate(ApiObject, frozen=True):

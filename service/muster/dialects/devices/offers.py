@@ -120,8 +120,8 @@ def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[
     for name, masks in groups.items():
         size = PARTITION.fullmatch(name)
         if size is not None:
-            every = masks == ((1 << gpus) - 1,)
-            name_by_size[int(size[1])] = "" if every and int(size[1]) == gpus else name
+            is_all_gpus = masks == ((1 << gpus) - 1,)
+            name_by_size[int(size[1])] = "" if is_all_gpus and int(size[1]) == gpus else name
     return tuple(sorted(name_by_size.items()))
 
 

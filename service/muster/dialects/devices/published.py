@@ -24,7 +24,7 @@ from muster.dialects.devices.objects import (
     TaintedDevices,
 )
 from muster.dialects.devices.offers import KINDS_OF_NODES, PARTITION, Column, NodeOffer, OfferedGpu
-from muster.dialects.devices.selectors import Term
+from muster.dialects.devices.selectors import AttributeTerm
 from muster.dialects.devices.shares import Rounding
 from muster.domain.node import Device, Need, PoolCounters, PoolKey
 
@@ -41,7 +41,7 @@ _encoder = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class PublishedSlice:
     """A ResourceSlice, with devices or with counters."""
 
     key: PoolKey
@@ -60,7 +60,7 @@ class Slice:
     """Its counter sets as JSON."""
 
     @classmethod
-    def of(cls, spec: SliceSpec) -> Slice | None:
+    def of(cls, spec: SliceSpec) -> PublishedSlice | None:
         """Return the slice; None if its devices belong to no single node, because no driver of GPUs publishes
         such slices."""
         pool, node = spec.pool, spec.node_name or ""
@@ -83,7 +83,7 @@ class PoolOnNode:
     """The slices of a pool that count on a node, sorted by name."""
 
     key: PoolKey
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[PublishedSlice, ...] = ()
     problem: str = ""
     """Why no device of the pool is used on the node; "" if they are used."""
     self_contained: bool = True
@@ -99,12 +99,12 @@ class PoolIndex:
     be newer. So no node can take a complete pool from another node by slices that name the pool.
     """
 
-    slices: dict[str, dict[str, Slice]] = field(default_factory=dict)
+    slices: dict[str, dict[str, PublishedSlice]] = field(default_factory=dict)
     """Node → name → slice. The node is "" for slices that name no node."""
     in_part: set[str] = field(default_factory=set)
     """Nodes whose own slices are not the complete pool, so that slices of other nodes matter."""
 
-    def add(self, name: str, new_slice: Slice) -> None:
+    def add(self, name: str, new_slice: PublishedSlice) -> None:
         """Take in a slice."""
         self.slices.setdefault(new_slice.node, {})[name] = new_slice
 
@@ -114,7 +114,7 @@ class PoolIndex:
         if not self.slices[node]:
             del self.slices[node]
 
-    def depending_on(self, changed: Slice) -> set[str]:
+    def depending_on(self, changed: PublishedSlice) -> set[str]:
         """Return the nodes on which the pool may change with this slice."""
         return {changed.node} | self.in_part if changed.node else set(self.slices) - {""}
 
@@ -149,7 +149,7 @@ class PoolIndex:
         return PoolOnNode(key, problem=f"pool {key[1]} of {key[0]} {problem}", self_contained=False)
 
 
-def _sorted(slices: dict[str, Slice]) -> tuple[Slice, ...]:
+def _sorted(slices: dict[str, PublishedSlice]) -> tuple[PublishedSlice, ...]:
     return tuple(pool_slice for _, pool_slice in sorted(slices.items()))
 
 
@@ -178,7 +178,7 @@ class Class:
     name: str
     resource: str
     created: str
-    terms: tuple[Term, ...]
+    terms: tuple[AttributeTerm, ...]
     problem: str = ""
 
 

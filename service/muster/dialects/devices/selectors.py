@@ -36,14 +36,14 @@ class UnreadableSelectorError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class AttributeTerm:
     """An attribute that must have a value, as (domain, name); ("", "") stands for the driver."""
 
     attribute: tuple[str, str]
     value: Value
 
 
-def read(expressions: Iterable[str]) -> tuple[Term, ...]:
+def read(expressions: Iterable[str]) -> tuple[AttributeTerm, ...]:
     """Return the terms that a device must satisfy, all of them.
 
     Raises:
@@ -52,7 +52,9 @@ def read(expressions: Iterable[str]) -> tuple[Term, ...]:
     return tuple(term for expression in expressions for term in _terms(expression))
 
 
-def satisfied(terms: Iterable[Term], driver: str, attributes: Mapping[tuple[str, str], Value]) -> bool:
+def satisfied(
+    terms: Iterable[AttributeTerm], driver: str, attributes: Mapping[tuple[str, str], Value]
+) -> bool:
     """Return whether a device of this driver with these attributes satisfies all terms."""
     for term in terms:
         value = driver if term.attribute == ("", "") else attributes.get(term.attribute)
@@ -61,12 +63,12 @@ def satisfied(terms: Iterable[Term], driver: str, attributes: Mapping[tuple[str,
     return True
 
 
-def _terms(expression: str) -> list[Term]:
-    terms, position = list[Term](), 0
+def _terms(expression: str) -> list[AttributeTerm]:
+    terms, position = list[AttributeTerm](), 0
     if len(expression) <= MAX_CHARACTERS:
         while (match := _TERM.match(expression, position)) is not None:
             domain, name = match["domain"], match["name"]
-            terms.append(Term((domain[1:-1], name) if domain else ("", ""), _value(match["value"])))
+            terms.append(AttributeTerm((domain[1:-1], name) if domain else ("", ""), _value(match["value"])))
             position = match.end()
             if position == len(expression):
                 return terms

@@ -27,7 +27,7 @@ from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import GIB
 from muster.domain.request import Slice
 
-MOST_UNITS = 1 << 20
+MAX_UNITS = 1 << 20
 """Largest number of GiB of one GPU. A larger number is a mistake."""
 _MEMORY = "memory"
 
@@ -50,8 +50,10 @@ class Rounding:
         """
         if self.values:
             return next((value for value in self.values if value >= amount), amount)
-        over = max(Fraction(0), amount - self.minimum)
-        return self.minimum + (math.ceil(over / self.step) * self.step if self.step else over)
+        above_minimum = max(Fraction(0), amount - self.minimum)
+        return self.minimum + (
+            math.ceil(above_minimum / self.step) * self.step if self.step else above_minimum
+        )
 
 
 NOT_ROUNDED = Rounding()
@@ -77,7 +79,7 @@ def of_device(device: SliceDevice) -> SharedMemory | None:
         return None
     policy = capacity.request_policy
     default = quantities.parse(policy.default) if policy is not None and policy.default is not None else value
-    return SharedMemory(name, min(MOST_UNITS, int(value // GIB)), default is not None and default >= value)
+    return SharedMemory(name, min(MAX_UNITS, int(value // GIB)), default is not None and default >= value)
 
 
 def rounding_of(device: SliceDevice) -> tuple[str, Rounding] | None:
@@ -141,8 +143,8 @@ def of_pod(
         return None, (wrong,)
     ((name, amount),) = capacities.items()
     value = quantities.parse(amount)
-    if value is None or not 0 <= value <= MOST_UNITS * GIB:
-        field, limit = f"{first.field}, capacity.requests[{name}]", f"at most {MOST_UNITS}Gi"
+    if value is None or not 0 <= value <= MAX_UNITS * GIB:
+        field, limit = f"{first.field}, capacity.requests[{name}]", f"at most {MAX_UNITS}Gi"
         return None, (BadValue(object_name, field, str(amount), f"memory of one GPU, {limit}"),)
     rounded = max((rounding(value) for capacity, rounding in roundings if capacity == name), default=value)
     return Slice(max(1, math.ceil(rounded / GIB)), first.count, resource(name, first.resource)), ()

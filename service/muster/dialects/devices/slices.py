@@ -25,7 +25,7 @@ from muster.dialects.devices.published import (
     Class,
     NodeSlices,
     PoolIndex,
-    Slice,
+    PublishedSlice,
     is_of,
 )
 from muster.dialects.devices.selectors import UnreadableSelectorError
@@ -42,7 +42,7 @@ class Slices:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._slices: dict[str, Slice] = {}
+        self._slices: dict[str, PublishedSlice] = {}
         self._pools: dict[PoolKey, PoolIndex] = {}
         self._pools_on_node: dict[str, Counter[PoolKey]] = {}
         """Node → pool → number of its slices with devices of the node."""
@@ -59,7 +59,7 @@ class Slices:
 
     def see_slice(self, name: str, obj: ResourceSlice | None) -> set[str]:
         """Take in a slice, or None if it is gone."""
-        before, after = self._slices.get(name), Slice.of(obj.spec) if obj is not None else None
+        before, after = self._slices.get(name), PublishedSlice.of(obj.spec) if obj is not None else None
         if before == after:
             return set()
         touched = self._depending_on(before)
@@ -164,7 +164,7 @@ class Slices:
             for terms in terms_by_class
         )
 
-    def _count(self, pool_slice: Slice, step: int) -> None:
+    def _count(self, pool_slice: PublishedSlice, step: int) -> None:
         """Count a slice's node and roundings. `step` is 1 to add the slice, and −1 to remove it."""
         self._count_roundings(pool_slice, step)
         if pool_slice.counters:
@@ -176,7 +176,7 @@ class Slices:
         if not pool_counts:
             del self._pools_on_node[pool_slice.node]
 
-    def _count_roundings(self, pool_slice: Slice, step: int) -> None:
+    def _count_roundings(self, pool_slice: PublishedSlice, step: int) -> None:
         """Count the roundings of a slice. A node with too many roundings counts as a node without."""
         if not pool_slice.roundings:
             return
@@ -201,7 +201,7 @@ class Slices:
         names = sorted(item.name for item in self._classes.values() if item.resource == resource)
         return max((self._classes[name] for name in names), key=lambda item: item.created, default=None)
 
-    def _depending_on(self, part: Slice | None) -> set[str]:
+    def _depending_on(self, part: PublishedSlice | None) -> set[str]:
         """Return the nodes with devices on which the slice may change which slices of its pool count."""
         pool = self._pools.get(part.key) if part is not None else None
         if part is None or pool is None:

@@ -21,10 +21,10 @@ from dataclasses import replace
 import msgspec
 
 from muster.dialects.gangs import kai, other_systems, own, subgroups
-from muster.dialects.gangs.subgroups import Topologies, Topology
+from muster.dialects.gangs.subgroups import KaiTopology, Topologies
 from muster.dialects.objects import CustomObject
 from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN, Fields
-from muster.domain.levels import DEFAULT_LEVELS, Level
+from muster.domain.levels import DEFAULT_LEVELS, FabricLevel
 from muster.domain.pod import TopologyRequest
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
 from muster.domain.request import SelectorTerm
@@ -60,7 +60,7 @@ _VALUES_OF = {
 
 
 def read(
-    obj: CustomObject, levels: tuple[Level, ...] = DEFAULT_LEVELS, topologies: Topologies | None = None
+    obj: CustomObject, levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS, topologies: Topologies | None = None
 ) -> PodGroup:
     """Return the facts of one PodGroup, of any of the APIs.
 
@@ -74,7 +74,7 @@ def read(
     return _kai(obj, levels, topologies)
 
 
-def read_topology(obj: CustomObject) -> Topology:
+def read_topology(obj: CustomObject) -> KaiTopology:
     """Return the levels of a Topology, widest first. Levels without a valid label are left out.
 
     If two levels have the same alias, the first level gets it. An alias that equals a node label of the
@@ -87,7 +87,7 @@ def read_topology(obj: CustomObject) -> Topology:
         alias = level.matching("alias", LABEL_KEY, "another name of the level")
         if label is not None and alias is not None and alias not in labels:
             aliases.setdefault(alias, label)
-    return Topology(tuple(label for label in labels if label is not None), aliases)
+    return KaiTopology(tuple(label for label in labels if label is not None), aliases)
 
 
 def trees(topologies: Topologies) -> tuple[tuple[str, ...], ...]:
@@ -97,7 +97,7 @@ def trees(topologies: Topologies) -> tuple[tuple[str, ...], ...]:
     return tuple(sorted(labels for labels in above if len(labels) > 1)[:MAX_TREES])
 
 
-def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | None) -> PodGroup:
+def _kai(obj: CustomObject, levels: tuple[FabricLevel, ...], topologies: Topologies | None) -> PodGroup:
     spec = _spec(obj)
     spec.misspelt("minMember", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "minSubGroup")
     scope, required = _policy(spec)

@@ -19,7 +19,7 @@ from itertools import chain, dropwhile, takewhile
 
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, OBJECT_NAME, Fields
 from muster.domain.constraints import Subgroup
-from muster.domain.levels import Level
+from muster.domain.levels import FabricLevel
 from muster.domain.pod import TopologyRequest
 from muster.domain.quorums import Leaf, Quorum, members_of
 from muster.domain.request import RolePreference, Scope
@@ -36,7 +36,7 @@ _REQUIRED = f"topologyConstraint.{_CONSTRAINT[1]}"
 
 
 @dataclass(frozen=True, slots=True)
-class Topology:
+class KaiTopology:
     """A Topology object of KAI: the node labels of its levels, widest first, and alias → node label."""
 
     labels: tuple[str, ...]
@@ -53,12 +53,12 @@ class Topology:
         return ", ".join(f"{label}{alias.get(label, '')}" for label in self.labels)
 
 
-Topologies = Mapping[str, Topology]
+Topologies = Mapping[str, KaiTopology]
 """KAI's Topology objects by name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
+class SubgroupConstraint:
     """A `topologyConstraint`, as scopes."""
 
     required: str | None = None
@@ -66,7 +66,9 @@ class Constraint:
     """The preferred level, then the wider levels of the Topology up to the required one."""
 
     @classmethod
-    def read(cls, owner: Fields, levels: tuple[Level, ...], topologies: Topologies | None) -> Constraint:
+    def read(
+        cls, owner: Fields, levels: tuple[FabricLevel, ...], topologies: Topologies | None
+    ) -> SubgroupConstraint:
         """Return the constraint of a PodGroup's spec or of a subgroup."""
         fields = owner.part("topologyConstraint")
         fields.misspelt(*_CONSTRAINT)
@@ -77,9 +79,9 @@ class Constraint:
         cls,
         fields: Fields,
         keys: tuple[str, str, str],
-        levels: tuple[Level, ...],
+        levels: tuple[FabricLevel, ...],
         topologies: Topologies | None,
-    ) -> Constraint:
+    ) -> SubgroupConstraint:
         """Return the constraint in these fields. `keys` name the Topology, the required level and the
         preferred level."""
         of_topology, required, preferred = keys
@@ -146,7 +148,7 @@ class Nesting:
     orders: tuple[tuple[str, ...], ...]
 
     @classmethod
-    def of(cls, levels: tuple[Level, ...], topologies: Topologies | None) -> Nesting:
+    def of(cls, levels: tuple[FabricLevel, ...], topologies: Topologies | None) -> Nesting:
         """Return the levels of the cluster, and the levels of each of KAI's Topologies."""
         scopes = (
             tuple(_scope(label, levels) for label in topology.labels if not _is_another(label, levels))
@@ -194,20 +196,20 @@ class Nesting:
 class _Subgroup:
     fields: Fields
     parent: str | None
-    constraint: Constraint
+    constraint: SubgroupConstraint
 
 
-def read(spec: Fields, levels: tuple[Level, ...], topologies: Topologies | None) -> Tree:
+def read(spec: Fields, levels: tuple[FabricLevel, ...], topologies: Topologies | None) -> Tree:
     """Return the topology constraint and the subgroups of a PodGroup's spec."""
     groups: dict[str, _Subgroup] = {}
-    root = Constraint.read(spec, levels, topologies)
+    root = SubgroupConstraint.read(spec, levels, topologies)
     for item in spec.listed("subGroups", MAX_SUBGROUPS):
         item.misspelt("name", "parent", "minMember", "minSubGroup", "topologyConstraint")
         name = item.matching("name", NAME_PATTERN, A_NAME, required=True)
         if name is not None and name in groups:
             item.bad("name", name, "each subgroup once")
         elif name is not None:
-            constraint = Constraint.read(item, levels, topologies)
+            constraint = SubgroupConstraint.read(item, levels, topologies)
             groups[name] = _Subgroup(item, item.text("parent"), constraint)
     if not _is_tree(groups):
         return Tree()
@@ -231,13 +233,13 @@ class _Reader:
 
     nesting: Nesting
     spec: Fields
-    root: Constraint
+    root: SubgroupConstraint
     groups: Mapping[str, _Subgroup]
     leaves: Mapping[str, frozenset[str]]
 
     def tree(self) -> Tree:
-        every = frozenset().union(*self.leaves.values())
-        groups_of_all = [group for name, group in self.groups.items() if self.leaves[name] == every]
+        all_leaves = frozenset().union(*self.leaves.values())
+        groups_of_all = [group for name, group in self.groups.items() if self.leaves[name] == all_leaves]
         required = self.nesting.narrowest(
             (
                 (self.spec, self.root.required),
@@ -250,19 +252,23 @@ class _Reader:
                 chain(self.root.preferred, *(group.constraint.preferred for group in groups_of_all))
             ),
             role_topology_requests={
-                leaf: self._topology_request(leaf, every, required) for leaf in sorted(every)
+                leaf: self._topology_request(leaf, all_leaves, required) for leaf in sorted(all_leaves)
             },
-            shared=tuple(self._shared(every, required)),
-            preferences=tuple(self._preferences(every, required)),
+            shared=tuple(self._shared(all_leaves, required)),
+            preferences=tuple(self._preferences(all_leaves, required)),
         )
 
-    def _topology_request(self, leaf: str, every: frozenset[str], required: str | None) -> TopologyRequest:
+    def _topology_request(
+        self, leaf: str, all_leaves: frozenset[str], required: str | None
+    ) -> TopologyRequest:
         """Return the constraints of the subgroups that have only this leaf.
 
         If there is no other leaf, their constraints are those of the whole gang, and the role has none of its
         own.
         """
-        own_groups = [group for name, group in self.groups.items() if self.leaves[name] == {leaf} != every]
+        own_groups = [
+            group for name, group in self.groups.items() if self.leaves[name] == {leaf} != all_leaves
+        ]
         scope = self.nesting.narrowest((group.fields, group.constraint.required) for group in own_groups)
         scopes = self.nesting.narrow_first(
             chain.from_iterable(group.constraint.preferred for group in own_groups)
@@ -270,23 +276,23 @@ class _Reader:
         preferred = tuple(level for level in scopes if not self._is_implied(level, (required, scope)))
         return TopologyRequest(leaf, role_scope=scope, role_preferred=preferred)
 
-    def _shared(self, every: frozenset[str], required: str | None) -> Iterator[Subgroup]:
+    def _shared(self, all_leaves: frozenset[str], required: str | None) -> Iterator[Subgroup]:
         """Yield the required levels for some leaves together, unless the gang's own level implies them."""
         for name, group in self.groups.items():
             scope, leaves = group.constraint.required, self.leaves[name]
-            if scope is None or not 1 < len(leaves) < len(every):
+            if scope is None or not 1 < len(leaves) < len(all_leaves):
                 continue
             if not self._is_implied(scope, (required,)):
                 yield Subgroup(f"the level of subgroup {name}", scope, leaves)
 
-    def _preferences(self, every: frozenset[str], required: str | None) -> Iterator[RolePreference]:
+    def _preferences(self, all_leaves: frozenset[str], required: str | None) -> Iterator[RolePreference]:
         """Yield the preferred levels for some leaves together, unless a required level implies them."""
         for name, group in self.groups.items():
             leaves, required_levels = self.leaves[name], (required, group.constraint.required)
             scopes = tuple(
                 level for level in group.constraint.preferred if not self._is_implied(level, required_levels)
             )
-            if scopes and 1 < len(leaves) < len(every):
+            if scopes and 1 < len(leaves) < len(all_leaves):
                 yield RolePreference(f"subgroup {name}", scopes, leaves)
 
     def _is_implied(self, scope: str, required: Sequence[str | None]) -> bool:
@@ -355,14 +361,14 @@ def _needs_all(part: Quorum | Leaf) -> bool:
     return part.min_parts == len(part.parts) and all(map(_needs_all, part.parts))
 
 
-def _scope(label: str, levels: tuple[Level, ...]) -> str:
+def _scope(label: str, levels: tuple[FabricLevel, ...]) -> str:
     """Return the word for the scope that is given by this label only; else the label itself."""
     if label == HOSTNAME:
         return Scope.NODE.value
     return next((level.scope for level in levels if level.labels == (label,)), label)
 
 
-def _is_another(label: str, levels: tuple[Level, ...]) -> bool:
+def _is_another(label: str, levels: tuple[FabricLevel, ...]) -> bool:
     """Return whether a label is spelt like the word for a scope that other labels or facts give."""
     of_word = [level.labels for level in levels if level.scope == label]
     return not any(label in labels for labels in of_word) and (bool(of_word) or label in _WORDS)

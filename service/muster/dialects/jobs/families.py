@@ -11,14 +11,14 @@ from muster.dialects.devices.accelerators import CLAIMS, accelerators
 from muster.dialects.gangs import kai, ranks
 from muster.dialects.gangs.own import GROUP, MIN_MEMBER, SEGMENT_SIZE
 from muster.dialects.gangs.podgroups import MAX_QUEUE
-from muster.dialects.gangs.subgroups import Constraint, Topologies
+from muster.dialects.gangs.subgroups import SubgroupConstraint, Topologies
 from muster.dialects.jobs import slips
-from muster.dialects.kinds.description import Described, Kind, Member, Owner, Role
+from muster.dialects.kinds.description import Described, JobObject, JobPod, JobRole, Kind
 from muster.dialects.objects import Affinity, CustomObject, Metadata, PodObject, PodSpec
 from muster.dialects.pods import pods
 from muster.dialects.reading import Fields, positive
 from muster.dialects.settings import BY_REQUEST, Settings
-from muster.domain.levels import Level
+from muster.domain.levels import FabricLevel
 from muster.domain.node import GPU_MEM
 from muster.domain.pod import Controller, GangClaim, TopologyRequest
 from muster.domain.podgroup import FollowerTemplate, PodGroup
@@ -107,14 +107,14 @@ def job_gangs(
     kind: Kind,
     obj: CustomObject,
     settings: Settings,
-    levels: tuple[Level, ...],
+    levels: tuple[FabricLevel, ...],
     topologies: Topologies | None,
     made_by: Metadata | None = None,
 ) -> JobGangs:
     """Return the gangs of a job. `made_by` is the object that made the job, and gives the keys that the job
     lacks."""
     meta = _with_keys_of(obj.metadata, made_by)
-    owner = Owner.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
+    owner = JobObject.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
     reader = _Reader(owner, kind.describe(owner), levels, topologies)
     group = replace(reader.group(), follower_templates=tuple(_followers(owner, reader.described, settings)))
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
@@ -149,7 +149,11 @@ class _Reader:
     """Reads one object. `owner.spec` collects its problems."""
 
     def __init__(
-        self, owner: Owner, described: Described, levels: tuple[Level, ...], topologies: Topologies | None
+        self,
+        owner: JobObject,
+        described: Described,
+        levels: tuple[FabricLevel, ...],
+        topologies: Topologies | None,
     ) -> None:
         self.owner = owner
         self.templates = {role.name: _keys_of_template(role) for role in described.roles}
@@ -209,13 +213,13 @@ class _Reader:
             of_pods = self.templates[role.name]  # the pods themselves report these
             slips.note_misspelt(spec, "annotation", {k: v for k, v in role.keys.items() if k not in of_pods})
 
-    def _in_segments(self, role: Role) -> bool:
+    def _in_segments(self, role: JobRole) -> bool:
         """Return whether the order of the members decides which members lie together."""
         of_pods = self.templates[role.name]
         by_pods = kai.SEGMENT_SIZE in of_pods or SEGMENT_SIZE in of_pods
         return by_pods or kai.REQUIRED in role.keys or bool(role.exclusive)
 
-    def _topology_request(self, role: Role) -> TopologyRequest:
+    def _topology_request(self, role: JobRole) -> TopologyRequest:
         """Return the constraints of one role.
 
         The keys on its part of the object give its scope, and the keys on its pod template its segments.
@@ -242,9 +246,9 @@ class _Reader:
             role.name, role_scope=scope, role_preferred=preferred, segments=tuple(segments)
         )
 
-    def _constraint(self, annotations: Mapping[str, str], keys: tuple[str, str, str]) -> Constraint:
+    def _constraint(self, annotations: Mapping[str, str], keys: tuple[str, str, str]) -> SubgroupConstraint:
         fields = self.owner.spec.beside("annotation ", annotations)
-        return Constraint.of(fields, keys, self._levels, self._topologies)
+        return SubgroupConstraint.of(fields, keys, self._levels, self._topologies)
 
     def _queue(self) -> str:
         key_maps = [self._labels, *self.templates.values()]
@@ -295,13 +299,13 @@ class _Reader:
             yield f"annotation {key} has no effect on the pod template: write it on the job"
 
 
-def _keys_of_template(role: Role) -> Mapping[str, str]:
+def _keys_of_template(role: JobRole) -> Mapping[str, str]:
     """Return the labels and annotations of a role's pod template together."""
     meta = _template(role).part("metadata")
     return {**kai.labels_of(meta), **kai.annotations_of(meta)}
 
 
-def _requested_resources(role: Role) -> frozenset[str]:
+def _requested_resources(role: JobRole) -> frozenset[str]:
     """Return the resources that the containers of the template request."""
     pod = _template(role).part("spec")
     containers = (*pod.listed("containers", _MAX_CONTAINERS), *pod.listed("initContainers", _MAX_CONTAINERS))
@@ -311,7 +315,7 @@ def _requested_resources(role: Role) -> frozenset[str]:
     )
 
 
-def _template(role: Role) -> Fields:
+def _template(role: JobRole) -> Fields:
     """Return a role's pod template. Its problems are not collected, because its pods will show them."""
     return Fields.of("", "template", role.template if isinstance(role.template, dict) else None)
 
@@ -331,14 +335,14 @@ class _Template(msgspec.Struct):
     spec: PodSpec = PodSpec()
 
 
-def _followers(owner: Owner, described: Described, settings: Settings) -> Iterator[FollowerTemplate]:
+def _followers(owner: JobObject, described: Described, settings: Settings) -> Iterator[FollowerTemplate]:
     """Yield the followers of each role whose pods come later and run together with the others."""
     later = [role for role in described.roles if role.later and role.beside]
     for role in later if sum(role.later for role in later) <= _MAX_FOLLOWERS else ():
         yield from _followers_of(owner, role, settings)
 
 
-def _followers_of(owner: Owner, role: Role, settings: Settings) -> Iterator[FollowerTemplate]:
+def _followers_of(owner: JobObject, role: JobRole, settings: Settings) -> Iterator[FollowerTemplate]:
     """Yield the role's followers; nothing if the template can't be read, or does not fix the pods' requests.
 
     Only the parts that the service keeps of a template are read: resources, and rules for nodes.
@@ -367,7 +371,7 @@ def _followers_of(owner: Owner, role: Role, settings: Settings) -> Iterator[Foll
         if all(new.labels.get(key) == value for new in of_first)
     }
     meta = Metadata(name=new_pods[0].name, namespace=owner.meta.namespace, labels=dict(new_pods[0].labels))
-    place = Member(owner.kind, owner.name, owner.name, role.name)
+    place = JobPod(owner.kind, owner.name, owner.name, role.name)
     pod = pods.read(PodObject(metadata=meta, spec=spec), settings, place)
     if pod.claim is not None and not pod.causes:
         ranks_of_all = tuple(
@@ -381,7 +385,7 @@ def _followers_of(owner: Owner, role: Role, settings: Settings) -> Iterator[Foll
 # --- what would make the pods a gang --------------------------------------------------------------
 
 
-def _instructions(kind: Kind, owner: Owner, described: Described, with_gpus: bool) -> tuple[str, ...]:
+def _instructions(kind: Kind, owner: JobObject, described: Described, with_gpus: bool) -> tuple[str, ...]:
     """Return instructions for the user. Each makes the pods of an object exactly the gangs that the object
     describes.
 

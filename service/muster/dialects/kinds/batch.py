@@ -6,11 +6,11 @@ from muster.dialects.gangs import kai
 from muster.dialects.gangs.ranks import COMPLETION_INDEX, POD_INDEX
 from muster.dialects.kinds.description import (
     Described,
+    JobObject,
+    JobPod,
+    JobRole,
     Kind,
-    Member,
     NewPod,
-    Owner,
-    Role,
     bounded,
     controller_of,
     letters,
@@ -31,7 +31,7 @@ def at_once(spec: Fields) -> tuple[int, bool]:
     return min(parallel, completions), parallel >= completions
 
 
-def job(owner: Owner) -> Described:
+def job(owner: JobObject) -> Described:
     """Describe a Job.
 
     All its pods must start together if they all run at once, and if they are numbered or have a topology
@@ -56,7 +56,7 @@ def job(owner: Owner) -> Described:
         index = {COMPLETION_INDEX: str(number)}
         return NewPod(f"{owner.name}-{number}-{letters(number)}", {**labels, **index}, index)
 
-    role = Role("", count, min(least, count), template, "spec.template", pod)
+    role = JobRole("", count, min(least, count), template, "spec.template", pod)
     change = "set spec.completionMode to Indexed" if all_there and not starts_together else ""
     return Described((role,), idle=why_idle(owner, spec.raw("suspend")), change=change)
 
@@ -67,12 +67,12 @@ def succeeded(obj: CustomObject) -> int:
     Such a Job makes no succeeded pod again, even if it is deleted: its controller counts them in the status.
     Other Jobs send their pods in waves, and the status does not say which wave a pod belonged to.
     """
-    owner = Owner.of("Job", obj)
+    owner = JobObject.of("Job", obj)
     _, all_there = at_once(owner.spec)
     return (owner.status.natural("succeeded") or 0) if all_there else 0
 
 
-def stateful_set(owner: Owner) -> Described:
+def stateful_set(owner: JobObject) -> Described:
     """Describe a StatefulSet. With the policy OrderedReady, its controller makes each pod when the previous
     pod runs."""
     spec = owner.spec
@@ -87,14 +87,14 @@ def stateful_set(owner: Owner) -> Described:
         return NewPod(name, {POD_INDEX: ordinal, "statefulset.kubernetes.io/pod-name": name})
 
     least = count if parallel else min(1, count)
-    role = Role("", count, least, spec.raw("template"), "spec.template", pod)
+    role = JobRole("", count, least, spec.raw("template"), "spec.template", pod)
     change = "" if parallel else "set spec.podManagementPolicy to Parallel"
     return Described((role,), ordered=count > 1 and not parallel, change=change)
 
 
-def _controlled_by(kind: str, group: str, meta: Metadata) -> Member | None:
+def _controlled_by(kind: str, group: str, meta: Metadata) -> JobPod | None:
     of_group, of_kind, name = controller_of(meta)
-    return Member(kind, name, name) if (of_group, of_kind) == (group, kind) else None
+    return JobPod(kind, name, name) if (of_group, of_kind) == (group, kind) else None
 
 
 JOB = Kind(

@@ -37,7 +37,7 @@ class NewPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class JobRole:
     """The `count` pods of one gang that are made of one template. `min_members` of them must start
     together.
 
@@ -89,7 +89,7 @@ class Described:
     Indexed". `of_gang` are sentences about fields whose meaning may surprise users if the pods are a gang.
     """
 
-    roles: tuple[Role, ...] = ()
+    roles: tuple[JobRole, ...] = ()
     copies: int = 1
     idle: str = ""
     ordered: bool = False
@@ -109,7 +109,7 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class JobObject:
     """An object of one of the kinds, as its controller reads it. `spec` collects ill-formed fields."""
 
     kind: str
@@ -119,7 +119,7 @@ class Owner:
     status: Fields
 
     @classmethod
-    def of(cls, kind: str, obj: CustomObject) -> Owner:
+    def of(cls, kind: str, obj: CustomObject) -> JobObject:
         """Return the object, ready to be read field by field."""
         meta = obj.metadata
         object_name = f"{kind.lower()}/{meta.namespace}/{meta.name}"
@@ -133,7 +133,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class JobPod:
     """The place of a pod in its job, read from the labels and annotations of its controller.
 
     The pod belongs to the object of `kind` with the name `owner`, to a gang of that object, and to a role.
@@ -162,8 +162,8 @@ class Kind:
     versions: tuple[str, ...]
     kind: str
     plural: str
-    describe: Callable[[Owner], Described]
-    member: Callable[[Metadata], Member | None]
+    describe: Callable[[JobObject], Described]
+    member: Callable[[Metadata], JobPod | None]
     made_by: tuple[str, ...] = ()
     label: str = ""
     asks: str = ""
@@ -200,7 +200,7 @@ def over(status: Fields, ends: Sequence[str]) -> bool:
     return any(item.text("type") in ends and item.text("status") == "True" for item in conditions)
 
 
-def why_idle(owner: Owner, suspended: object) -> str:
+def why_idle(owner: JobObject, suspended: object) -> str:
     """Return why an object makes no pods now; "" if it makes pods."""
     if suspended is True:
         return "it is suspended"

@@ -12,11 +12,11 @@ from muster.dialects.kinds.batch import JOB_NAMES, at_once
 from muster.dialects.kinds.description import (
     MAX_ROLES,
     Described,
+    JobObject,
+    JobPod,
+    JobRole,
     Kind,
-    Member,
     NewPod,
-    Owner,
-    Role,
     bounded,
     controller_of,
     letters,
@@ -36,13 +36,13 @@ _NODE_OF_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
 _TAINT = PodToleration("alpha.jobset.sigs.k8s.io/no-schedule", "Exists", effect="NoSchedule")
 
 
-def describe(owner: Owner) -> Described:
+def describe(owner: JobObject) -> Described:
     """Describe a JobSet. Each replicated Job is a role, and all pods of all roles must start together.
 
     If a replicated Job starts after another (`startupPolicy`, `dependsOn`), its pods come later. If each Job
     has a topology domain of its own, its other pods come when its first pod has a node.
     """
-    spec, roles, before = owner.spec, list[Role](), 0
+    spec, roles, before = owner.spec, list[JobRole](), 0
     ending = set[str]()
     """Replicated Jobs that start when other Jobs have completed, or that start with such a Job."""
     in_order = spec.part("startupPolicy").text("startupPolicyOrder") == "InOrder"
@@ -66,7 +66,7 @@ def describe(owner: Owner) -> Described:
     return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")))
 
 
-def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Role:
+def _role(owner: JobObject, number: int, item: Fields, jobs: int, before: int) -> JobRole:
     name = item.text("name", required=True) or ""
     template = item.part("template")
     spec = template.part("spec")
@@ -81,7 +81,7 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
     unit = pods_of_job if jobs > 1 else 0
     exclusive = is_exclusive(placement)
     later = max(0, count - jobs) if exclusive else 0
-    return Role(
+    return JobRole(
         name,
         count,
         min(least, count - later),
@@ -97,7 +97,7 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
     )
 
 
-def _placement(owner: Owner, of_job: Mapping[str, str]) -> Mapping[str, str]:
+def _placement(owner: JobObject, of_job: Mapping[str, str]) -> Mapping[str, str]:
     """Return the annotations about a domain for each Job that the pods of a replicated Job get.
 
     The annotations may be on the JobSet or on the Job's template.
@@ -116,7 +116,7 @@ def is_exclusive(annotations: Mapping[str, str]) -> bool:
 
 
 def _pod(
-    owner: Owner, role: str, pods_of_job: int, before: int, placement: Mapping[str, str]
+    owner: JobObject, role: str, pods_of_job: int, before: int, placement: Mapping[str, str]
 ) -> Callable[[int, int], NewPod]:
     by_node_selector = EXCLUSIVE in placement and BY_NODE_SELECTOR in placement
 
@@ -143,13 +143,13 @@ def _pod(
     return pod
 
 
-def member(meta: Metadata) -> Member | None:
+def member(meta: Metadata) -> JobPod | None:
     """Return the JobSet of a pod that a Job made, and the replicated Job as its role."""
     labels = meta.labels or {}
     name, (group, kind, _) = labels.get(JOBSET_NAME), controller_of(meta)
     if not name or (group, kind) != ("batch", "Job"):
         return None
-    return Member("JobSet", name, name, labels.get(REPLICATED_JOB, ""))
+    return JobPod("JobSet", name, name, labels.get(REPLICATED_JOB, ""))
 
 
 JOB_SET = Kind(

@@ -14,11 +14,11 @@ from muster.dialects.gangs.ranks import REPLICA_INDEX, REPLICA_TYPE, REPLICA_TYP
 from muster.dialects.kinds.description import (
     MAX_ROLES,
     Described,
+    JobObject,
+    JobPod,
+    JobRole,
     Kind,
-    Member,
     NewPod,
-    Owner,
-    Role,
     bounded,
     container,
     controller_of,
@@ -61,7 +61,7 @@ the job has one.
 """
 
 
-def describe(owner: Owner) -> Described:
+def describe(owner: JobObject) -> Described:
     """Describe a job. All pods of all replica types must start together, unless the job sets a smaller
     number."""
     field = REPLICA_SPECS[owner.kind]
@@ -80,12 +80,12 @@ def describe(owner: Owner) -> Described:
     return Described(tuple(roles), idle=why_idle(owner, policy.raw("suspend")))
 
 
-def _role(owner: Owner, types: Fields, field: str, name: str) -> Role:
+def _role(owner: JobObject, types: Fields, field: str, name: str) -> JobRole:
     spec, kind = types.part(name), name.lower()
     replicas = spec.natural("replicas")
     count = bounded(spec, "replicas", 1 if replicas is None else replicas)
     late = kind == _LAUNCHER and owner.spec.text("launcherCreationPolicy") == "WaitForWorkersReady"
-    return Role(
+    return JobRole(
         kind,
         count,
         count,
@@ -96,7 +96,7 @@ def _role(owner: Owner, types: Fields, field: str, name: str) -> Role:
     )
 
 
-def _share(least: int, roles: list[Role]) -> list[Role]:
+def _share(least: int, roles: list[JobRole]) -> list[JobRole]:
     """Share the number that must start among the roles, in their order.
 
     The workers come last, so they may have the smallest share. A launcher that comes later has no share.
@@ -114,7 +114,7 @@ def _order(name: str) -> tuple[int, str]:
     return (REPLICA_TYPES.index(kind) if kind in REPLICA_TYPES else len(REPLICA_TYPES) - 2, name)
 
 
-def _pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
+def _pod(owner: JobObject, kind: str) -> Callable[[int, int], NewPod]:
     first = _FIRST.get((owner.kind, kind))
     if owner.kind == "PyTorchJob" and owner.spec.part(REPLICA_SPECS[owner.kind]).raw(_MASTER) is None:
         first = None
@@ -133,7 +133,7 @@ def _pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
     return pod
 
 
-def _mpi_pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
+def _mpi_pod(owner: JobObject, kind: str) -> Callable[[int, int], NewPod]:
     """Return a function that makes a pod of mpi-operator. The operator makes the workers itself, and a Job
     for the launcher."""
     padded = 1 if owner.spec.raw("runLauncherAsWorker") is True else 0
@@ -150,21 +150,21 @@ def _mpi_pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
     return pod
 
 
-def member(meta: Metadata) -> Member | None:
+def member(meta: Metadata) -> JobPod | None:
     """Return the place of a pod in its job. Its role is the replica type."""
     group, kind, name = controller_of(meta)
     labels = meta.labels or {}
     role = labels.get(REPLICA_TYPE) or labels.get(JOB_ROLE) or ""
     if group == GROUP and kind in REPLICA_SPECS:
-        return Member(kind, name, name, role.lower())
+        return JobPod(kind, name, name, role.lower())
     of_mpi = labels.get(OPERATOR) == MPI_OPERATOR and (group, kind) == ("batch", "Job")
     if of_mpi and (job := labels.get(JOB_NAME, "")) and name == f"{job}-{_LAUNCHER}":
-        return Member("MPIJob", job, job, role.lower())
+        return JobPod("MPIJob", job, job, role.lower())
     return None
 
 
 def _kind(kind: str, versions: tuple[str, ...] = ("v1",)) -> Kind:
-    def of_this(meta: Metadata) -> Member | None:
+    def member_of_kind(meta: Metadata) -> JobPod | None:
         place = member(meta)
         return place if place is not None and place.kind == kind else None
 
@@ -174,7 +174,7 @@ def _kind(kind: str, versions: tuple[str, ...] = ("v1",)) -> Kind:
         kind,
         f"{kind.lower()}s",
         describe,
-        of_this,
+        member_of_kind,
         label=JOB_NAME,
         fields=_FIELDS,
         maps=(REPLICA_SPECS[kind],),

@@ -9,11 +9,11 @@ from muster.dialects.gangs.ranks import GROUP_INDEX, WORKER_INDEX
 from muster.dialects.kinds.description import (
     MAX_PODS,
     Described,
+    JobObject,
+    JobPod,
+    JobRole,
     Kind,
-    Member,
     NewPod,
-    Owner,
-    Role,
     bounded,
     controller_of,
 )
@@ -29,7 +29,7 @@ SUBGROUP_INDEX = "leaderworkerset.sigs.k8s.io/subgroup-index"
 LEADER, WORKER = "leader", "worker"
 
 
-def describe(owner: Owner) -> Described:
+def describe(owner: JobObject) -> Described:
     """Describe the groups.
 
     With the startup policy LeaderReady, the workers are made when the leader runs. If each group has a
@@ -47,7 +47,7 @@ def describe(owner: Owner) -> Described:
     leaders = template.raw("leaderTemplate")
     has_leader = leaders is not None
     late = spec.text("startupPolicy") == "LeaderReady" or EXCLUSIVE in (owner.meta.annotations or {})
-    role = Role(
+    role = JobRole(
         LEADER,
         1,
         1,
@@ -57,7 +57,7 @@ def describe(owner: Owner) -> Described:
     )
     if size == 1:
         return Described((role,), copies, numbered=True)
-    worker_role = Role(
+    worker_role = JobRole(
         WORKER,
         size - 1,
         size - 1,
@@ -71,7 +71,7 @@ def describe(owner: Owner) -> Described:
     return Described((role, worker_role), copies, numbered=True)
 
 
-def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
+def _pod(owner: JobObject, size: int, first: int) -> Callable[[int, int], NewPod]:
     """Return a function that makes a pod. One StatefulSet has all leaders, and each group has a StatefulSet
     for its workers."""
     annotations = owner.meta.annotations or {}
@@ -97,7 +97,7 @@ def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
     return pod
 
 
-def _subgroups(owner: Owner, size: int) -> Callable[[int], int | None]:
+def _subgroups(owner: JobObject, size: int) -> Callable[[int], int | None]:
     """Return a function: index of a pod in the group → its subgroup, or None if it is in no subgroup.
 
     (kubernetes-sigs/lws, pkg/webhooks/pod_webhook.go.)
@@ -119,14 +119,14 @@ def _hash(text: str) -> str:
     return hashlib.sha1(text.encode()).hexdigest()
 
 
-def member(meta: Metadata) -> Member | None:
+def member(meta: Metadata) -> JobPod | None:
     """Return the place of a pod in its group, which is the gang <set>-<group>."""
     labels = meta.labels or {}
     name, group = labels.get(SET_NAME), labels.get(GROUP_INDEX)
     if not name or not group or controller_of(meta)[:2] != ("apps", "StatefulSet"):
         return None
     role = LEADER if labels.get(WORKER_INDEX) == "0" else WORKER
-    return Member("LeaderWorkerSet", name, f"{name}-{group}", role)
+    return JobPod("LeaderWorkerSet", name, f"{name}-{group}", role)
 
 
 LEADER_WORKER_SET = Kind(

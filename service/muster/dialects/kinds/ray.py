@@ -10,11 +10,11 @@ from muster.dialects.gangs import kai, ranks
 from muster.dialects.kinds.description import (
     MAX_ROLES,
     Described,
+    JobObject,
+    JobPod,
+    JobRole,
     Kind,
-    Member,
     NewPod,
-    Owner,
-    Role,
     bounded,
     container,
     controller_of,
@@ -34,7 +34,7 @@ _WAITS_FOR_HEAD = container("wait-gcs-ready", "200m", "256Mi")
 """The init container that KubeRay adds to workers."""
 
 
-def describe(owner: Owner) -> Described:
+def describe(owner: JobObject) -> Described:
     """Describe a cluster. The head must start, and the smallest number of workers of each group."""
     spec = owner.spec
     head = spec.part("headGroupSpec")
@@ -50,7 +50,7 @@ def describe(owner: Owner) -> Described:
     return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")), of_gang=tuple(as_all))
 
 
-def _counts_as_all(number: int, role: Role) -> str:
+def _counts_as_all(number: int, role: JobRole) -> str:
     least, name = role.min_members, role.name[:63]
     pods = f"all {least} pods of {name}" if least > 1 else f"the pod of {name}"
     return (
@@ -74,16 +74,16 @@ def _hosts(item: Fields) -> int:
     return max(1, item.natural("numOfHosts") or 1)
 
 
-def _role(owner: Owner, name: str, group: Fields, path: str, counts: tuple[int, int]) -> Role:
+def _role(owner: JobObject, name: str, group: Fields, path: str, counts: tuple[int, int]) -> JobRole:
     template = group.part("template")
     keys = kai.annotations_of(template.part("metadata"))
     count, least = counts
     hosts = _hosts(group)
     pod = _pod(owner, name, hosts, group.part("labels"))
-    return Role(name, count, min(least, count), group.raw("template"), path, pod, keys=keys, hosts=hosts)
+    return JobRole(name, count, min(least, count), group.raw("template"), path, pod, keys=keys, hosts=hosts)
 
 
-def _pod(owner: Owner, group: str, hosts: int, of_group: Fields) -> Callable[[int, int], NewPod]:
+def _pod(owner: JobObject, group: str, hosts: int, of_group: Fields) -> Callable[[int, int], NewPod]:
     """Return a function that makes a pod. `of_group` are the group's own labels.
 
     (ray-project/kuberay, ray-operator/controllers/ray/common/pod.go.)
@@ -110,7 +110,7 @@ def _pod(owner: Owner, group: str, hosts: int, of_group: Fields) -> Callable[[in
     return pod
 
 
-def _sidecars(owner: Owner) -> Iterator[Container]:
+def _sidecars(owner: JobObject) -> Iterator[Container]:
     """Yield the container that KubeRay adds to the head if the cluster scales itself."""
     if owner.spec.raw("enableInTreeAutoscaling") is not True:
         return
@@ -126,12 +126,12 @@ def _sidecars(owner: Owner) -> Iterator[Container]:
     yield autoscaler
 
 
-def member(meta: Metadata) -> Member | None:
+def member(meta: Metadata) -> JobPod | None:
     """Return the place of a pod in its cluster. Its role is its group."""
     group, kind, name = controller_of(meta)
     if (group, kind) != ("ray.io", "RayCluster"):
         return None
-    return Member("RayCluster", name, name, (meta.labels or {}).get(RAY_GROUP, ""))
+    return JobPod("RayCluster", name, name, (meta.labels or {}).get(RAY_GROUP, ""))
 
 
 RAY_CLUSTER = Kind(

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import get_args
 
 from muster.dialects.kinds import batch, jobset, kubeflow, leaderworkerset, ray
-from muster.dialects.kinds.description import Kind, Member
+from muster.dialects.kinds.description import JobPod, Kind
 from muster.dialects.objects import Metadata
 from muster.dialects.settings import Mode
 
@@ -46,7 +46,7 @@ MEMBER_KEYS = (
 """Labels by which a pod's place in its job is read. The labels of its rank are in `ranks.KEYS`."""
 
 
-def member(meta: Metadata) -> Member | None:
+def member(meta: Metadata) -> JobPod | None:
     """Return the place of a pod, read from its controller's labels. Return None if no kind knows the pod."""
     if not meta.owner_references:
         return None

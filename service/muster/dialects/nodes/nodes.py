@@ -87,7 +87,7 @@ def read(
         ready=all(cond.status == "True" for cond in obj.status.conditions or () if cond.type == "Ready"),
         gpu_memory=by_gpu,
         memory_resources=offer.memory_resources if devices else frozenset({GPU_MEM}),
-        spread=_spreads(reader),
+        spreads_slices=_spreads(reader),
         unhealthy=unhealthy,
         tainted=tainted
         & ~broken
@@ -328,7 +328,7 @@ class _Reader:
 
     def whole_units(self, resource: str) -> int:
         """Return the number of whole units of the resource. A part of a unit can't be given."""
-        return min(quantities.MOST, int(self.quantity(resource)))
+        return min(quantities.MAX_AMOUNT, int(self.quantity(resource)))
 
     def allocatable(self) -> Resources:
         """Return the allocatable resources other than GPUs."""
@@ -341,7 +341,7 @@ class _Reader:
         """Return the number of units, including broken units. A failed GPU is in capacity, but not in
         allocatable."""
         value = quantities.parse(self._capacity.get(resource, 0))
-        return max(self.whole_units(resource), min(quantities.MOST, int(value)) if value else 0)
+        return max(self.whole_units(resource), min(quantities.MAX_AMOUNT, int(value)) if value else 0)
 
     def quantity(self, resource: str) -> Fraction:
         text = self._allocatable.get(resource, 0)

@@ -44,10 +44,10 @@ MAX_VOLUMES = 1024
 MAX_CHARACTERS = 253
 """Largest number of characters of each text in an owner reference. The API server does not check them; a
 reference with a longer text counts as none."""
-_FEW = 64
+_MAX_OTHER_ENTRIES = 64
 """Largest number of entries of a field that has no limit of its own."""
 
-_MOST: Mapping[str, int] = {
+_MAX_ENTRIES: Mapping[str, int] = {
     **dict.fromkeys(("labels", "annotations"), MAX_KEYS),
     **dict.fromkeys(("containers", "init_containers"), MAX_CONTAINERS),
     **dict.fromkeys(("container_statuses", "init_container_statuses"), MAX_CONTAINERS),
@@ -61,7 +61,8 @@ _MOST: Mapping[str, int] = {
     "ports": peers.MAX_HOST_PORTS,
     "volumes": MAX_VOLUMES,
 }
-"""Field of a pod, at any depth → number of entries that are read. Of other fields `_FEW` are read."""
+"""Field of a pod, at any depth → number of entries that are read. Of other fields `_MAX_OTHER_ENTRIES` are
+read."""
 _FIRST: Mapping[str, Callable[[Any], bool]] = {
     "owner_references": lambda owner: bool(owner.controller),
     "ports": lambda port: port.host_port > 0,
@@ -154,7 +155,7 @@ class _Cut:
             case list():
                 return self._list(name, value)
             case dict():
-                limit = _MOST.get(name, _FEW)
+                limit = _MAX_ENTRIES.get(name, _MAX_OTHER_ENTRIES)
                 return value if len(value) <= limit else first_entries(value, limit, self._known_keys)
             case msgspec.Struct():
                 return self.of(value)
@@ -162,7 +163,7 @@ class _Cut:
                 return value
 
     def _list(self, name: str, entries: list[Any]) -> list[Any]:
-        limit, first = _MOST.get(name, _FEW), _FIRST.get(name)
+        limit, first = _MAX_ENTRIES.get(name, _MAX_OTHER_ENTRIES), _FIRST.get(name)
         short_list = entries
         if len(entries) > limit and name not in self._all:
             ordered = sorted(entries, key=lambda entry: not first(entry)) if first is not None else entries

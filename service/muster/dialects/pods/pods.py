@@ -11,7 +11,7 @@ from muster.dialects.devices.claims import Claims, DeviceDemand
 from muster.dialects.gangs import kai, misspelt, other_systems, own, ranks
 from muster.dialects.keys import ACK_NAME, ACK_REPLICAS
 from muster.dialects.kinds import table as kinds
-from muster.dialects.kinds.description import Member
+from muster.dialects.kinds.description import JobPod
 from muster.dialects.objects import Metadata, PodObject, PodSpec
 from muster.dialects.pods import bounds, peers, requests
 from muster.dialects.pods.requests import MAX_OF_A_POD, PodRequests
@@ -37,7 +37,7 @@ each."""
 
 
 def read(
-    obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = None, claims: Claims | None = None
+    obj: PodObject, settings: Settings = DEFAULTS, member: JobPod | None = None, claims: Claims | None = None
 ) -> Pod:
     """Return the facts of one pod.
 
@@ -151,7 +151,7 @@ class _Gang:
 
 
 def _gang(
-    object_name: str, obj: PodObject, amounts: PodRequests, settings: Settings, member: Member | None
+    object_name: str, obj: PodObject, amounts: PodRequests, settings: Settings, member: JobPod | None
 ) -> _Gang:
     """Return the gang of a pod of ours, and a cause for each ill-formed key.
 

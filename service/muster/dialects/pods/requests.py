@@ -171,7 +171,7 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodRequests:
     few = max(len(containers), len(inits)) <= MAX_CONTAINERS
     return PodRequests(
         resources=Resources(
-            min(quantities.MOST_THOUSANDTHS, _rounded(total.get("cpu", 0), BILLION // 1000)),
+            min(quantities.MAX_THOUSANDTHS, _rounded(total.get("cpu", 0), BILLION // 1000)),
             _rounded(total.get("memory", 0), BILLION),
             others=other_resources[:MAX_RESOURCES],
         ),
@@ -245,7 +245,7 @@ def _others(total: Amounts, settings: Settings) -> tuple[tuple[str, int], ...]:
 
 def _rounded(amount: int, unit: int) -> int:
     """Return the amount in units, each of `unit` billionths, rounded up."""
-    return min(quantities.MOST, -(-amount // unit))
+    return min(quantities.MAX_AMOUNT, -(-amount // unit))
 
 
 def _is_count(value: int) -> bool:

@@ -418,8 +418,12 @@ def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
     memory = dict(enumerate(node.gpu_memory))
     for usage in sorted(usages, key=lambda usage: (usage.units > 0, usage.pod_uid)):
         unavailable = whole_gpus if usage.units else whole_gpus | shared
-        over = usage.units and any(memory.get(gpu, usage.units) < usage.units for gpu in bits(usage.gpus))
-        if usage.gpus and (usage.gpus & unavailable or usage.gpus >> node.topology.gpu_count or over):
+        is_overcommitted = usage.units and any(
+            memory.get(gpu, usage.units) < usage.units for gpu in bits(usage.gpus)
+        )
+        if usage.gpus and (
+            usage.gpus & unavailable or usage.gpus >> node.topology.gpu_count or is_overcommitted
+        ):
             believed.append(replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count()))
             continue
         believed.append(usage)

@@ -93,23 +93,23 @@ def admits(node: Node, rules: NodeRules) -> bool:
     return refusal(node, Role("", (), Resources(), rules=rules)) is None
 
 
-MOST_OFFERS = 256
+MAX_OFFERS = 256
 """Number of different nodes up to which nodes are compared one by one. With more, groups of nodes are
 compared by their maxima."""
 FEW_NODES = 8
 """Number of nodes with more free capacity up to which node rules are compared too. With more nodes, node
 rules are compared only if few gangs are. So a gang that was just refused is not planned again for nodes that
 do not admit it."""
-MOST_NAMES = 4096
+MAX_NAMES = 4096
 """Number of names and values of node rules that are compared with a node: about 10 ms. Each rule counts one
 more. Members with further rules count as admitted."""
 FIRST_ROWS = 64
-_MOST = 2**62
+_MAX_AMOUNT = 2**62
 """Larger amounts are stored as this one, because Kubernetes objects may state amounts beyond int64.
 
 A hint may then look as if it fitted. This costs one question to the planner.
 """
-_ALWAYS = -_MOST
+_ALWAYS = -_MAX_AMOUNT
 """Stored for a resource that a member does not request: every node has this amount, even an overcommitted
 node."""
 
@@ -169,14 +169,16 @@ class HintTable:
             self._asks.append(
                 slot,
                 self._number(resource) if gpus else self._number(""),
-                min(gpus, _MOST),
-                min(resources.cpu_milli, _MOST) or _ALWAYS,
-                min(resources.memory_bytes, _MOST) or _ALWAYS,
-                min(resources.pods, _MOST) or _ALWAYS,
+                min(gpus, _MAX_AMOUNT),
+                min(resources.cpu_milli, _MAX_AMOUNT) or _ALWAYS,
+                min(resources.memory_bytes, _MAX_AMOUNT) or _ALWAYS,
+                min(resources.pods, _MAX_AMOUNT) or _ALWAYS,
                 self._rules.setdefault(rules, len(self._rules)),
             )
         for resource, gpus, members in hint.quotas:
-            self._quotas.append(slot, self._number(resource), min(gpus, _MOST), min(members, _MOST))
+            self._quotas.append(
+                slot, self._number(resource), min(gpus, _MAX_AMOUNT), min(members, _MAX_AMOUNT)
+            )
 
     def discard(self, hint: QueueingHint) -> None:
         """Remove a hint, if it is in the table."""
@@ -200,7 +202,7 @@ class HintTable:
         for offer in self._offers(states):
             fits |= self._room(offer)
         names = len(states) * (len(asks) + sum(rules.size for rules in self._rules))
-        if (len(states) <= FEW_NODES or names <= MOST_NAMES) and fits.any():
+        if (len(states) <= FEW_NODES or names <= MAX_NAMES) and fits.any():
             fits[:] = False
             for state in states:
                 room = self._room(np.array(self._offer(state), dtype=np.int64))
@@ -225,14 +227,14 @@ class HintTable:
 
     def _admitted(self, node: Node, room: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return, by number of node rules, whether the node admits members with these rules. Only rules of
-        requests with room are compared, up to MOST_NAMES."""
+        requests with room are compared, up to MAX_NAMES."""
         admitted, names = np.ones(len(self._rules), dtype=np.bool_), 0
         to_check = np.zeros(len(self._rules), dtype=np.bool_)
         to_check[self._asks.values[room, 6]] = True
         for rules, number in self._rules.items():
             if to_check[number]:
                 names += 1 + rules.size
-                if names > MOST_NAMES:
+                if names > MAX_NAMES:
                     break
                 admitted[number] = admits(node, rules)
         return admitted
@@ -241,9 +243,9 @@ class HintTable:
         """Return the offers of different nodes, each as `_offer` returns it; shape (nodes, resources + 3)."""
         different = {self._offer(state) for state in states}
         offers = np.array(sorted(different), dtype=np.int64).reshape(-1, len(self._resources) + 3)
-        if len(offers) <= MOST_OFFERS:
+        if len(offers) <= MAX_OFFERS:
             return offers
-        return np.array([group.max(axis=0) for group in np.array_split(offers, MOST_OFFERS)])
+        return np.array([group.max(axis=0) for group in np.array_split(offers, MAX_OFFERS)])
 
     def _offer(self, state: NodeState) -> tuple[int, ...]:
         """Return free GPUs by resource (-1 if the node does not have the resource), then CPU, memory and
@@ -252,7 +254,7 @@ class HintTable:
         for resource in state.node.gpu_resources:
             if resource in self._resources:
                 gpus[self._resources[resource]] = state.most_gpus
-        gpus[self._resources[""]] = _MOST
+        gpus[self._resources[""]] = _MAX_AMOUNT
         free = state.free
         return (*gpus, *map(_bounded, (free.cpu_milli, free.memory_bytes, free.pods)))
 
@@ -285,4 +287,4 @@ class HintTable:
 
 
 def _bounded(number: int) -> int:
-    return max(1 - _MOST, min(number, _MOST))
+    return max(1 - _MAX_AMOUNT, min(number, _MAX_AMOUNT))

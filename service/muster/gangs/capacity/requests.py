@@ -19,14 +19,14 @@ from muster.domain.decision import Decision, MemberPlacement, Unplaceable
 from muster.domain.levels import FABRIC
 from muster.domain.node import Resources
 from muster.domain.pod import GROUP, Pod
-from muster.domain.quorums import Counts, Leaf, Quorum, members_of, of_roles
+from muster.domain.quorums import CountByRole, Leaf, Quorum, members_of, of_roles
 from muster.domain.request import (
     Member,
     NodeRules,
     Request,
     Role,
     RolePreference,
-    Running,
+    RunningMember,
     Scope,
     Segment,
     Slice,
@@ -34,7 +34,7 @@ from muster.domain.request import (
 from muster.domain.words import listed
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import PREFIX, Group, stated_roles
-from muster.gangs.peers.constraints import Kind, Peers
+from muster.gangs.peers.constraints import MemberKind, Peers
 from muster.gangs.peers.existing_pods import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, rank_key
 
@@ -45,7 +45,7 @@ _Alike = tuple[
     str,
     int,
     str,
-    tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], _Devices, Kind],
+    tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], _Devices, MemberKind],
 ]
 """The facts that all pods of one role share.
 
@@ -92,7 +92,7 @@ def _without(request: Request, followers: Counter[str]) -> Request:
     )
 
 
-def _count_required_followers(request: Request, followers: Counts) -> int:
+def _count_required_followers(request: Request, followers: CountByRole) -> int:
     """Return how many of the followers must fit."""
     if request.quorum is None:
         return sum(followers.values())
@@ -144,7 +144,7 @@ def least_of(request: Request) -> Request:
     )
 
 
-def _first_members(request: Request, counts: Counts) -> tuple[Role, ...]:
+def _first_members(request: Request, counts: CountByRole) -> tuple[Role, ...]:
     return tuple(first_by_rank(role, counts[role.name]) for role in request.roles)
 
 
@@ -164,7 +164,7 @@ def _request(group: Group, ledger: Ledger) -> Request:
     topology_request = group.unbound[0].topology_request
     placeholders = group.placeholders
     replicas = Replicas(group)
-    members = (*replicas.in_turn(), *placeholders)
+    members = (*replicas.with_start_ranks(), *placeholders)
     peers = Peers(members, ledger.existing_pods, ledger.nodes)
     roles = _by_role(members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
@@ -203,7 +203,7 @@ def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
 
 
 def _quorum(
-    group: Group, replicas: Replicas, names: Names, waiting: Collection[str], followers: Counts
+    group: Group, replicas: Replicas, names: Names, waiting: Collection[str], followers: CountByRole
 ) -> Quorum | None:
     """Return how many subgroups and members start, by the names that roles have in the request.
 
@@ -219,10 +219,10 @@ def _quorum(
         )
 
     quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(leaf_for_waiting)
-    every = quorum.leaves_no_choice and all(
+    adds_nothing = quorum.leaves_no_choice and all(
         leaf.min_members == 0 and leaf.unit == 1 for leaf in quorum.leaves()
     )
-    return None if every else quorum
+    return None if adds_nothing else quorum
 
 
 def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None, followers: int) -> int:
@@ -234,7 +234,7 @@ def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None, foll
     return len(group.unbound) + followers if fewest is None else max(least, members_of(fewest))
 
 
-def _waiting(roles: Iterable[Role]) -> Counts:
+def _waiting(roles: Iterable[Role]) -> CountByRole:
     return {role.name: len(role.members) for role in roles}
 
 
@@ -371,7 +371,7 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
             )
 
 
-def _running(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[Running]:
+def _running(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[RunningMember]:
     """Yield the bound members. Members on nodes that do not exist are left out, because no place is near to
     them."""
     for name, pods in by_role.items():
@@ -380,7 +380,7 @@ def _running(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[Running]
                 gpus, usage = ledger.gpus_of(pod.uid), ledger.usage(pod.uid)
                 if usage is not None and usage.gpus != gpus:
                     usage = replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count())
-                yield Running(_member(pod), name, pod.node, gpus, usage)
+                yield RunningMember(_member(pod), name, pod.node, gpus, usage)
 
 
 def _member(pod: Pod) -> Member:
@@ -427,7 +427,7 @@ class Replicas:
             return Leaf(roles, least, 1 if returning_hosts else leaf.unit, max_members=max_members)
         return Leaf(roles, least, leaf.unit, -returning_hosts % leaf.unit, returning_hosts, max_members)
 
-    def in_turn(self) -> Iterator[Pod]:
+    def with_start_ranks(self) -> Iterator[Pod]:
         """Yield all members. Ranks of waiting hosts are raised so that their order is the order in which they
         start: hosts that come back, then complete replicas, then others."""
         for pod in self._group.members:

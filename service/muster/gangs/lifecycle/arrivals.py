@@ -21,12 +21,12 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group, NameKey, name_key, planning_facts
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import (
+    AcceptedPlan,
     Collecting,
     Finished,
     GivenUp,
     Permitted,
     Phase,
-    Plan,
     Planned,
     Reserving,
     Trigger,
@@ -78,7 +78,7 @@ def _forget_late_bound(state: State, gang: Gang) -> None:
         gang.was_complete |= reconciliation.all_bound(state, gang)
 
 
-def _why_void(state: State, gang: Gang, plan: Plan) -> str:
+def _why_void(state: State, gang: Gang, plan: AcceptedPlan) -> str:
     """Return why the plan no longer matches the members; "" if it does."""
     group = gang.group
     if group.causes:
@@ -256,7 +256,7 @@ class PodHandler:
         """Namespace → PodGroups whose last change waits; None for a PodGroup that is gone."""
         self._rate = Rate(GROUPS_AHEAD_S, clock=lambda: state.now)
 
-    def see_pod(self, pod: Pod) -> tuple[str, ...]:
+    def pod_seen(self, pod: Pod) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
         state = self._state
         self.differences.see(pod)
@@ -277,7 +277,7 @@ class PodHandler:
             self._keep_place_of(before, usage_before)
         return touched
 
-    def forget_pod(self, uid: str) -> None:
+    def pod_gone(self, uid: str) -> None:
         """Forget a pod that is gone."""
         state = self._state
         self.differences.forget(uid)
@@ -346,7 +346,7 @@ class PodHandler:
             gang.stale = True
             self._state.timers.start(gang, self._state.now + _COUNT_JOB_EVERY_S * len(names), Timer.RECOUNT)
 
-    def policies_changed(self, policies: Policies) -> None:
+    def policies_seen(self, policies: Policies) -> None:
         """Take in new policies, and plan the waiting gangs again.
 
         Plans that exist stay as they are.
@@ -480,8 +480,11 @@ class PodHandler:
         if pod is None or pod.claim is None or pod.claim.lone:
             return
         gangs = self._gangs_of(name_key(pod))
-        short = [gang for gang in gangs if gang.was_complete and self._is_short(gang)]
-        gang = next((gang for gang in short if pod.owner in gang.group.owners), next(iter(short), None))
+        gangs_short_of_members = [gang for gang in gangs if gang.was_complete and self._is_short(gang)]
+        gang = next(
+            (gang for gang in gangs_short_of_members if pod.owner in gang.group.owners),
+            next(iter(gangs_short_of_members), None),
+        )
         if gang is not None and self._state.synced:
             reconciliation.member_lost(self._state, gang, pod, usage_before)
         for gang in gangs:
@@ -500,10 +503,10 @@ class PodHandler:
         return 0 < size - len(gang.group.unbound) < gang.group.fewest_needed
 
     def _count(self, names: set[NameKey], owners: set[str]) -> None:
-        """Count the gangs of these names, except for names that `_count_later` takes."""
-        self.regroup({name for name in names if not self._count_later(name, owners)})
+        """Count the gangs of these names, except for names that `_try_defer_by_rate` takes."""
+        self.regroup({name for name in names if not self._try_defer_by_rate(name, owners)})
 
-    def _count_later(self, name: NameKey, owners: set[str]) -> bool:
+    def _try_defer_by_rate(self, name: NameKey, owners: set[str]) -> bool:
         """Have the gangs of a name counted later, if they have many pods and were just counted.
 
         `owners` are the owners of the pod that changed. Return whether the gangs are counted later. This

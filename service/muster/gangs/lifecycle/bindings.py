@@ -37,7 +37,7 @@ from muster.gangs.messages.calls import (
 )
 from muster.gangs.messages.instructions import EventReason, Outcome
 from muster.gangs.record.gang import Gang
-from muster.gangs.record.phases import Permitted, Phase, Plan, Planned, Reserving, Trigger, usages
+from muster.gangs.record.phases import AcceptedPlan, Permitted, Phase, Planned, Reserving, Trigger, usages
 from muster.placement import moves
 from muster.placement.cluster.candidates import profile_refusal
 from muster.placement.cluster.matching import serves
@@ -172,7 +172,7 @@ def _permit(state: State, call: Permit) -> PermitAnswer:
             return PermitAnswer(False, gang.reason)
 
 
-def _permit_reserving(state: State, gang: Gang, plan: Plan, call: Permit) -> PermitAnswer:
+def _permit_reserving(state: State, gang: Gang, plan: AcceptedPlan, call: Permit) -> PermitAnswer:
     why = _refusing_node(state, plan)
     if why or not reconciliation.plan_still_fits(state, plan):
         why = why or "others took what it was to have"
@@ -205,9 +205,9 @@ def _unreserve(state: State, call: Unreserve) -> None:
         return
     gang, pod = _find_given_back(state, call)
     uid, name = pod.uid, pod.name
-    why, learnt = f"pod {name} was given back", False
+    why, cause_is_excluded = f"pod {name} was given back", False
     if call.plugin:
-        learnt = planning.exclude_node(state, gang, pod, call)
+        cause_is_excluded = planning.exclude_node(state, gang, pod, call)
         state.in_tree.note_refusal(gang, call.plugin)
         why = f"node {call.node} was refused to pod {name} by {call.plugin}"
     if call.message:
@@ -215,9 +215,11 @@ def _unreserve(state: State, call: Unreserve) -> None:
     match gang.in_phase:
         case Planned() | Reserving():
             trigger = Trigger.NODE_REFUSED if call.plugin else Trigger.GIVEN_BACK
-            pause_s = planning.pause_between_nodes(state, gang) if learnt else 0.0
+            pause_s = planning.pause_between_nodes(state, gang) if cause_is_excluded else 0.0
             pause = not call.plugin
-            reconciliation.withdraw(state, gang, trigger, why, pause=pause, learnt=learnt, pause_s=pause_s)
+            reconciliation.withdraw(
+                state, gang, trigger, why, pause=pause, cause_is_excluded=cause_is_excluded, pause_s=pause_s
+            )
         case Permitted(awaited=awaited) if uid in awaited and call.fate is BindingFate.UNKNOWN:
             awaited[uid] = call.now + state.settings.session_s
             state.timers.set(gang, min(awaited.values()))
@@ -257,7 +259,7 @@ def _find_gang(state: State, ref: PlanRef) -> Gang:
     return gang
 
 
-def _find_member(state: State, ref: PlanRef, member: int) -> tuple[Gang, Plan, str]:
+def _find_member(state: State, ref: PlanRef, member: int) -> tuple[Gang, AcceptedPlan, str]:
     """Return the gang, its plan, and the UID of the member with this index."""
     gang = _find_gang(state, ref)
     if gang.plan is None or not 0 <= member < len(gang.plan.order):
@@ -278,7 +280,7 @@ def _find_given_back(state: State, call: Unreserve) -> tuple[Gang, Pod]:
     return gang, plan.pods[uid]
 
 
-def _move(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed | None:
+def _move(state: State, gang: Gang, plan: AcceptedPlan, uid: str, node: str) -> Placed | None:
     """Return the plan with this member on that node and all other members unmoved; None if that is
     impossible."""
     snapshot = state.snapshot_for(gang)
@@ -293,7 +295,7 @@ def _move(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed |
     return moved if stays and complete and fits(snapshot, usages(moved, plan.pods)) else None
 
 
-def _alternates(state: State, gang: Gang, plan: Plan) -> dict[str, tuple[str, ...]]:
+def _alternates(state: State, gang: Gang, plan: AcceptedPlan) -> dict[str, tuple[str, ...]]:
     """Return UID → the nodes where a member may go, the planned one first."""
     excluded = state.excluded(gang, plan.request.roles, plan.pods.values())
     alternates = moves.alternates(
@@ -337,7 +339,7 @@ def _candidates(state: State, place: MemberPlacement, nodes: tuple[str, ...]) ->
     return tuple(name for name in nodes if not state.ledger.nodes[name].devices)
 
 
-def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
+def _annotations(state: State, plan: AcceptedPlan) -> tuple[dict[str, str], ...]:
     """Return the annotations of each member's Binding, without their time."""
     places, nodes = plan.places, state.ledger.nodes
     not_exact = _not_exact(state, plan)
@@ -357,13 +359,13 @@ def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
     )
 
 
-def _not_exact(state: State, plan: Plan) -> tuple[str, ...]:
+def _not_exact(state: State, plan: AcceptedPlan) -> tuple[str, ...]:
     """Return the nodes where members may get other GPUs than planned."""
     nodes, places = state.ledger.nodes, plan.places
     return exactness.not_exact((nodes[places[uid].node], plan.pods[uid], places[uid]) for uid in plan.order)
 
 
-def _refusing_node(state: State, plan: Plan) -> str:
+def _refusing_node(state: State, plan: AcceptedPlan) -> str:
     """Return which planned node is gone, not ready or closed to its members; "" if none is."""
     roles = {role.name: role for role in plan.request.roles}
     for name, role in sorted({(place.node, place.role) for place in plan.placed.members}):

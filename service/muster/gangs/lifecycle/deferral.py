@@ -81,7 +81,7 @@ def when_to_count(gang: Gang, change: Change) -> Count:
     - Otherwise: `NOW`.
 
     A partially bound gang, and a gang that was given up, are not counted after a series.
-    `PodHandler._count_later` says when `NOW` means at a later time.
+    `PodHandler._try_defer_by_rate` says when `NOW` means at a later time.
     """
     group, after = gang.group, change.after
     if after is not None and after.node and after.uid in gang.awaited and len(gang.awaited) > 1:

@@ -16,10 +16,10 @@ from muster.gangs.lifecycle import planning, reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
-from muster.gangs.record.phases import Plan, Planned, Reserving, Trigger
+from muster.gangs.record.phases import AcceptedPlan, Planned, Reserving, Trigger
 
 
-def holds(state: State, plan: Plan, before: Node | None, after: Node | None) -> bool:
+def holds(state: State, plan: AcceptedPlan, before: Node | None, after: Node | None) -> bool:
     """Return whether a plan on this node holds after the change."""
     if before is None or not is_same_for(plan.request, state.ledger.policies, before, after):
         return False
@@ -77,7 +77,7 @@ class NodeHandler:
             if (plan := gang.plan) is not None and not holds(state, plan, before, after):
                 is_new = after is not None and gang.leave_out(name, plan.pods.values(), state.now)
                 why = f"node {name} {verb}"
-                reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, learnt=is_new)
+                reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, cause_is_excluded=is_new)
         state.retained.release_taken(name)
         for gang in state.gangs.values():
             gang.forget_refusals(name)

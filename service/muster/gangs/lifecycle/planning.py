@@ -38,14 +38,14 @@ from muster.gangs.record.gang import (
     Solving,
     Timer,
 )
-from muster.gangs.record.phases import Phase, Plan, Planned, Planning, Trigger, Withdrawn, usages
+from muster.gangs.record.phases import AcceptedPlan, Phase, Planned, Planning, Trigger, Withdrawn, usages
 from muster.gangs.reporting.places import with_holders
 from muster.gangs.reporting.publisher import Kinds, kinds_of
 from muster.gangs.reservations import with_scores
 from muster.placement.cluster.matching import request_of_plan, serves
 from muster.placement.order import scheduling_order
 
-_PROMPT = 16
+_NODES_WITHOUT_PAUSE = 16
 """Number of nodes that a gang tries without a pause between them, as plugins refuse one after another."""
 
 
@@ -108,7 +108,11 @@ def try_full_nodes(state: State) -> None:
 def pause_between_nodes(state: State, gang: Gang) -> float:
     """Return how many seconds to wait before the next node is tried: 0 at first, then longer each time."""
     tried = sum(gang.refusals.values())
-    return 0.0 if tried <= _PROMPT else state.settings.backoff(1 + tried // (4 * _PROMPT))
+    return (
+        0.0
+        if tried <= _NODES_WITHOUT_PAUSE
+        else state.settings.backoff(1 + tried // (4 * _NODES_WITHOUT_PAUSE))
+    )
 
 
 def refresh_refusal(state: State, gang: Gang) -> None:
@@ -135,7 +139,7 @@ _WOKEN_AT_ONCE = 250
 """Number of refused gangs that one input queues again: about 20 ms. The next inputs queue the others."""
 _COUNTED_AT_ONCE = 2048
 """Members counted for one input (about 10 ms) from which on the planner is asked with the next input."""
-_AT_ONCE = 32
+_MAX_GANGS_PER_INPUT = 32
 """Largest number of gangs that one input looks at until a gang needs the planner."""
 
 
@@ -201,7 +205,7 @@ def _ask_planners(state: State) -> None:
 
 def _ask(state: State, lane: Lane) -> None:
     """Ask this planner about the next gang, if one waits for it."""
-    for _ in range(_AT_ONCE):
+    for _ in range(_MAX_GANGS_PER_INPUT):
         gang = _next_gang(state, lane)
         if gang is None:
             return
@@ -331,7 +335,7 @@ def review_backfill(state: State) -> None:
     if gang is not None and gang.phase is Phase.UNPLACEABLE:
         state.replan(gang, Trigger.FREED)
     idle = state.active and Lane.BACKGROUND not in state.solving and not state.queue.waiting(Lane.BACKGROUND)
-    for _ in range(_AT_ONCE if idle else 0):
+    for _ in range(_MAX_GANGS_PER_INPUT if idle else 0):
         key = state.backfill.next_turn()
         if key is None or _ask_for_reservation(state, state.gangs[key]):
             return
@@ -517,7 +521,7 @@ def _accept_plan(
     least = len(order) if solving.solve.request.quorum else min(solving.solve.request.min_member, len(order))
     batch = _batch(state, gang, len(order), least)
     request = request_of_plan(solving.solve.snapshot, solving.solve.request, decision.members)
-    plan = Plan(gang.generation, request, decision, pods, order, batch, trace_id)
+    plan = AcceptedPlan(gang.generation, request, decision, pods, order, batch, trace_id)
     gang.reason, gang.ended_decisions, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(plan_usages)
     state.transition(gang, Trigger.PLACED, Planned(plan))

@@ -21,14 +21,14 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group
 from muster.gangs.messages.instructions import EventReason, Evict
 from muster.gangs.messages.settings import Partial
-from muster.gangs.record.gang import Gang, Lost, Timer
+from muster.gangs.record.gang import Gang, LostMember, Timer
 from muster.gangs.record.phases import (
+    AcceptedPlan,
     Collecting,
     GivenUp,
     Invalid,
     Permitted,
     Phase,
-    Plan,
     Planning,
     Running,
     Trigger,
@@ -113,20 +113,20 @@ def withdraw(
     trigger: Trigger,
     why: str,
     pause: bool = False,
-    learnt: bool = False,
+    cause_is_excluded: bool = False,
     pause_s: float = 0.0,
 ) -> None:
     """Void the plan, release its capacity, and plan the gang again.
 
-    `learnt`: no later plan can fail for this cause, such as an excluded node. The gang is planned again at
-    once if `learnt`, and otherwise after the first few consecutive withdrawals. After more of them, or with
-    `pause`, it waits for a back-off. `pause_s` is a fixed pause in seconds.
+    `cause_is_excluded`: no later plan can fail for this cause, such as an excluded node. The gang is planned
+    again at once if `cause_is_excluded`, and otherwise after the first few consecutive withdrawals. After
+    more of them, or with `pause`, it waits for a back-off. `pause_s` is a fixed pause in seconds.
     """
     why, silent = short(why), trigger is Trigger.SESSION_OVER
     held_uids = gang.reserved
     state.void(gang, trigger, Withdrawn(), why, silent)
     if not silent:
-        gang.attempts += not learnt
+        gang.attempts += not cause_is_excluded
         state.publisher.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
     state.fresh(gang)
     if gang.is_partially_bound:
@@ -140,7 +140,7 @@ def withdraw(
             state.retained.keep_lost(gang)
     if pause_s:
         state.timers.set(gang, state.now + pause_s)
-    elif pause or (not learnt and gang.attempts > state.settings.prompt_retries):
+    elif pause or (not cause_is_excluded and gang.attempts > state.settings.prompt_retries):
         state.timers.set(gang, state.now + state.settings.backoff(gang.attempts))
     else:
         reconcile(state, gang)
@@ -155,7 +155,7 @@ def release_retained(state: State, gang: Gang) -> None:
     state.retained.release(gang, settled_uids)
 
 
-def plan_still_fits(state: State, plan: Plan) -> bool:
+def plan_still_fits(state: State, plan: AcceptedPlan) -> bool:
     """Return whether the capacity that the plan takes is still free for it."""
     return fits(state.ledger.without(set(plan.order)), usages(plan.placed, plan.pods))
 
@@ -256,15 +256,15 @@ def evict(state: State, gang: Gang, given_up: GivenUp, again: bool = False) -> N
     state.timers.start(gang, state.now + state.settings.partial_s, Timer.PHASE)
 
 
-_MOST = 256
+_MAX_NOTED_LOSSES = 256
 """Largest number of lost members that are noted of one gang, because each costs a look at the bound members.
 """
 
 
 def member_lost(state: State, gang: Gang, pod: Pod, usage: Usage) -> None:
     """Note that a running gang lost a member that it needs, and retain the member's place."""
-    if len(gang.lost) < _MOST:
-        gang.lost[pod.uid] = Lost(pod, usage)
+    if len(gang.lost) < _MAX_NOTED_LOSSES:
+        gang.lost[pod.uid] = LostMember(pod, usage)
     elif len(gang.retained) <= state.roster.size(gang.name) - len(gang.group.unbound):
         return  # the gang already retains more places than it has bound members
     # `start` and not `set`: a second loss must not extend the time of the first place.

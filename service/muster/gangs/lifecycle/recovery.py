@@ -187,7 +187,7 @@ _STOOD_STILL_S = 2.0
 """
 
 
-AT_ONCE = 128
+MAX_TIMERS_PER_TICK = 128
 """Number of timers that one Tick handles: about 10 ms. After a start, the timers of thousands of gangs expire
 together. The next Tick handles further timers, after the inputs that came meanwhile."""
 
@@ -235,7 +235,7 @@ class Clock:
             planning.review_backfill(state)
         for uid in [uid for uid, until in state.orphans.items() if until <= state.now]:
             reconciliation.drop_orphan(state, uid)
-        for gang, timer in list(islice(state.timers.due(), AT_ONCE)):
+        for gang, timer in list(islice(state.timers.due(), MAX_TIMERS_PER_TICK)):
             phase = gang.phase
             if gang.stale and gang.key in state.gangs:
                 self._pods.regroup({gang.name})

@@ -19,7 +19,7 @@ from muster.domain.constraints import Subgroup
 from muster.domain.pod import GROUP, NO_TOPOLOGY_REQUEST, GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import FollowerTemplate, PodGroup, PodGroupKey
 from muster.domain.policies import Policies
-from muster.domain.quorums import Counts, Leaf, Quorum, members_of
+from muster.domain.quorums import CountByRole, Leaf, Quorum, members_of
 from muster.domain.reasons import Cause
 from muster.domain.request import GangId, RolePreference
 from muster.gangs.membership.consistency import claim_of, ill_formed
@@ -350,7 +350,7 @@ class Group:
             return ()
         return tuple(pod for role in self.followers for pod in role.placeholders(of_object))
 
-    def least_followers(self, placeholders: Collection[Pod]) -> Counts:
+    def least_followers(self, placeholders: Collection[Pod]) -> CountByRole:
         """Return role → number of these followers that must fit. Roles are named as the followers state."""
         later = self.pod_group.role_later if self.pod_group is not None else {}
         return {
@@ -452,7 +452,7 @@ def group_of(
     )
 
 
-def _quorum(of_object: PodGroup | None, present_by_role: Counts) -> Quorum | None:
+def _quorum(of_object: PodGroup | None, present_by_role: CountByRole) -> Quorum | None:
     """Return how many subgroups start, or how many members each role needs; None if the PodGroup states
     neither.
 

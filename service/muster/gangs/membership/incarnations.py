@@ -107,8 +107,8 @@ def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
     succeeded, began = 0, math.inf
     for position, pod in enumerate(ordered):
         wave, remaining = waves[-1], len(ordered) - position
-        over = succeeded == len(wave) and remaining >= _count(pod)
-        if pod.created > began and succeeded and (over or len(wave) >= _fixed(pod)):
+        wave_is_over = succeeded == len(wave) and remaining >= _count(pod)
+        if pod.created > began and succeeded and (wave_is_over or len(wave) >= _fixed(pod)):
             succeeded, began = 0, math.inf
             waves.append([])
         waves[-1].append(pod)

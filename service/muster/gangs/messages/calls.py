@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-Answer = TypeVar("Answer")
+CallAnswer = TypeVar("CallAnswer")
 
 
 class StaleError(Exception):
@@ -24,7 +24,7 @@ class PlanRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Answer]):
+class Call(Generic[CallAnswer]):
     """One call of the shim, with the type of its answer."""
 
     now: float

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, PeerConstraint, TopologySpread
 from muster.domain.node import Node
 from muster.domain.peers import (
     NO_PEER_RULES,
@@ -27,7 +27,7 @@ from muster.domain.peers import (
 from muster.domain.pod import Pod
 from muster.gangs.peers.existing_pods import ExistingPods, PeerInterest
 
-Kind = tuple[int, ...]
+MemberKind = tuple[int, ...]
 """Key of the members that constraints do not tell apart; () if no constraint concerns any member."""
 
 MAX_RULES = 64
@@ -89,7 +89,7 @@ class Peers:
 
     # --- roles --------------------------------------------------------------------------------------
 
-    def kind(self, pod: Pod) -> Kind:
+    def kind(self, pod: Pod) -> MemberKind:
         """Return the key of the pod's role: the number of its rules, and which selectors match it.
 
         Labels that no selector uses make no difference.
@@ -157,7 +157,7 @@ class Peers:
 
     # --- constraints --------------------------------------------------------------------------------
 
-    def constraints(self, roles: _Roles) -> tuple[Constraint, ...]:
+    def constraints(self, roles: _Roles) -> tuple[PeerConstraint, ...]:
         """Return the constraints on these roles, which have members that are to be placed."""
         if not self._concerned or not roles or not self._is_affordable(len(roles)):
             return ()
@@ -241,7 +241,7 @@ class Peers:
                 name = f"podAffinity {term.words}"
                 yield Affinity(name, term.topology_key, frozenset(role_names), matched_roles, existing)
 
-    def _spreads(self, roles: _Roles) -> Iterator[Spread]:
+    def _spreads(self, roles: _Roles) -> Iterator[TopologySpread]:
         """Yield the topologySpreadConstraints.
 
         Roles with different node rules have different eligible nodes, and so get constraints of their own.
@@ -265,7 +265,7 @@ class Peers:
                 existing = (
                     self._existing.count_matching(self._namespace, term.selector) if term.selector else {}
                 )
-                yield Spread(
+                yield TopologySpread(
                     f"topologySpreadConstraints {term.words}",
                     term.topology_key,
                     term.max_skew,

@@ -47,14 +47,14 @@ class Changes:
     anywhere: bool = False
     """Any node may have more free capacity."""
 
-    def pod(self, pod: Pod) -> None:
+    def note_pod(self, pod: Pod) -> None:
         """Note that a pod came to a node, left it or changed there."""
         if self.everything:
             return
         self.pods.add((pod.namespace, pod.labels))
         self.terms.update(pod.peers.anti_affinity)
         self.claims.update((pod.namespace, claim) for claim in pod.peers.volume_claims)
-        self._bound()
+        self._limit_size()
 
     def add(self, changes: Changes) -> None:
         """Add the changes of another collection."""
@@ -64,9 +64,9 @@ class Changes:
         self.terms |= changes.terms
         self.claims |= changes.claims
         self.everything |= changes.everything
-        self._bound()
+        self._limit_size()
 
-    def _bound(self) -> None:
+    def _limit_size(self) -> None:
         """Count more changes than can be listed as a change of everything."""
         if self.everything or len(self.pods) + len(self.terms) + len(self.claims) > MAX_CHANGES:
             self.pods, self.terms, self.claims, self.everything = set(), set(), set(), True
@@ -299,9 +299,9 @@ class ExistingPods:
         if node and (before is None or _facts(before) != _facts(pod)):
             if before is not None:
                 self._count(before, node, -1)
-                self.changes.pod(before)
+                self.changes.note_pod(before)
             self._count(pod, node, 1)
-            self.changes.pod(pod)
+            self.changes.note_pod(pod)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or finished."""
@@ -313,13 +313,13 @@ class ExistingPods:
             del self._in_namespace[pod.namespace]
         if node:
             self._count(pod, node, -1)
-            self.changes.pod(pod)
+            self.changes.note_pod(pod)
 
     def move(self, uid: str, before: str, node: str) -> None:
         """Note that a pod moved from node `before` to `node`; "" stands for no node."""
         pod = self._pods.get(uid)
         if pod is not None and before != node:
-            self.changes.pod(pod)
+            self.changes.note_pod(pod)
             for counted_node, pods in ((before, -1), (node, 1)):
                 if counted_node:
                     self._count(pod, counted_node, pods)

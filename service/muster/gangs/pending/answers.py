@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from muster.domain.causes.ill_formed import BadValue
-from muster.domain.constraints import Affinity, AntiAffinity, Constraint
+from muster.domain.constraints import Affinity, AntiAffinity, PeerConstraint
 from muster.domain.node import Device, Node
 from muster.domain.request import Request, Role, Subrequest
 from muster.domain.snapshot import NodeState, Snapshot
@@ -34,7 +34,7 @@ def name_parts(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
     }
 
 
-def rename_roles(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -> Constraint:
+def rename_roles(constraint: PeerConstraint, names: Mapping[str, tuple[str, ...]]) -> PeerConstraint:
     """Return the constraint for all parts of its roles."""
     roles = parts_of(constraint.roles, names)
     if isinstance(constraint, AntiAffinity | Affinity):
@@ -51,20 +51,20 @@ NOTHING = InTreeAnswer()
 """The answer for a pod that was not asked about."""
 
 
-MOST_GPU_LISTS = 16
+MAX_GPU_LISTS = 16
 """Largest number of lists of matching GPUs in the answers for one gang. There is a list for each kind of its
 pods and each subrequest, and with allocationMode All for each number of GPUs.
 
 Each plan reads each list on all nodes, on the event loop: 2 ms at 5,000 nodes.
 """
-MOST_NUMBERS = 8
+MAX_NUMBERS = 8
 """Largest number of different numbers of matching GPUs on nodes, for a subrequest with allocationMode All."""
-MOST_LISTED_NODES = 1 << 18
+MAX_LISTED_NODES = 1 << 18
 """Largest number of nodes in the lists that one plan of a gang reads, summed up. Roles share lists.
 
 Reading this number takes 0.5 s, or 1.8 s if each node has 16 devices with names and pools of its own.
 """
-_MOST_NODES = 1 << 15
+_MAX_NODES = 1 << 15
 """Largest number of nodes whose names of devices are cached."""
 
 
@@ -92,15 +92,18 @@ def subrequests(
     for rank in range(ranks):
         by_answer = _lists(answers, rank)
         count = counts[: rank + 1][-1]
-        every = bool(role.gpu_counts) and not count
-        key = (every, *map(id, by_answer))
+        takes_all_gpus = bool(role.gpu_counts) and not count
+        key = (takes_all_gpus, *map(id, by_answer))
         if key not in cache:
             new_choices = (
-                _subrequests_for_all(by_answer, nodes) if every else [Subrequest(_masks(by_answer, nodes), 0)]
+                _subrequests_for_all(by_answer, nodes)
+                if takes_all_gpus
+                else [Subrequest(_masks(by_answer, nodes), 0)]
             )
             cache[key] = tuple(new_choices)
         choices += (
-            replace(choice, gpus=choice.gpus if every else count, number=rank + 1) for choice in cache[key]
+            replace(choice, gpus=choice.gpus if takes_all_gpus else count, number=rank + 1)
+            for choice in cache[key]
         )
     return tuple(choices)
 
@@ -123,10 +126,10 @@ def too_many_nodes(gang: str, asking: Iterable[Sequence[InTreeAnswer]]) -> BadVa
                 *(answer.groups[: rank + 1][-1] for answer in answers if answer.groups),
             ]
             nodes[tuple(map(id, lists))] = sum(map(len, lists))
-    if (total := sum(nodes.values())) <= MOST_LISTED_NODES:
+    if (total := sum(nodes.values())) <= MAX_LISTED_NODES:
         return None
     value = f"lists of matching GPUs on {total} nodes"
-    expected = f"{MOST_LISTED_NODES} at most in all lists: ask alike in more of its members"
+    expected = f"{MAX_LISTED_NODES} at most in all lists: ask alike in more of its members"
     return BadValue(f"the claims of gang {gang}", "selectors", value, expected)
 
 
@@ -137,7 +140,7 @@ def too_many_lists(
 
     `lists`: their number, without the additional lists for different numbers of GPUs.
     """
-    title, limit = f"the claims of gang {gang}", MOST_GPU_LISTS
+    title, limit = f"the claims of gang {gang}", MAX_GPU_LISTS
     if lists > limit:
         value = f"{lists} lists of matching GPUs"
         return BadValue(title, "selectors", value, f"{limit} at most: ask alike in more of its members")
@@ -147,9 +150,9 @@ def too_many_lists(
                 numbers = len({len(names) for names in devices.values()} - {0})
                 if role.gpu_counts[: rank + 1][-1] == 0 and numbers > 1:
                     lists += numbers - 1
-                    if numbers > MOST_NUMBERS or lists > limit:
+                    if numbers > MAX_NUMBERS or lists > limit:
                         value = f"All, and nodes have {numbers} different numbers of matching GPUs"
-                        expected = f"{MOST_NUMBERS} at most, and {limit} lists of matching GPUs in the gang"
+                        expected = f"{MAX_NUMBERS} at most, and {limit} lists of matching GPUs in the gang"
                         return BadValue(title, "allocationMode", value, expected)
     return None
 
@@ -207,7 +210,7 @@ def _names_on(node: Node) -> tuple[str, ...]:
     """
     remembered = _names_by_node.get(node.name)
     if remembered is None or remembered[0] is not node.devices:
-        if len(_names_by_node) >= _MOST_NODES:
+        if len(_names_by_node) >= _MAX_NODES:
             _names_by_node.clear()
         remembered = _names_by_node[node.name] = (node.devices, _names(node))
     return remembered[1]

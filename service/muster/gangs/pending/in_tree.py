@@ -16,7 +16,7 @@ from muster.domain.node import Node
 from muster.domain.pod import Pod
 from muster.gangs.messages.calls import InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
-from muster.gangs.pending.answers import MOST_GPU_LISTS
+from muster.gangs.pending.answers import MAX_GPU_LISTS
 from muster.gangs.pending.refinement import GangAnswers
 from muster.gangs.record.gang import Gang
 
@@ -140,14 +140,14 @@ class InTree:
         }
         distinct = {id(answer): answer for answer in answers.values()}
         lists = sum(len(answer.devices) for answer in distinct.values())
-        if lists > MOST_GPU_LISTS:
+        if lists > MAX_GPU_LISTS:
             bare = {number: replace(answer, devices=(), groups=()) for number, answer in distinct.items()}
             answers = {uid: bare[id(answer)] for uid, answer in answers.items()}
         before, after = record.answers, record.answers.renewed(answers, lists)
         record.answers, record.answered = after, True
         suspect = report.gang in self._suspects
         changed = after.shared_answers != before.shared_answers if suspect else after.stated != before.stated
-        changed |= lists != before.gpu_lists and lists > MOST_GPU_LISTS
+        changed |= lists != before.gpu_lists and lists > MAX_GPU_LISTS
         record.version += changed
         return changed
 

@@ -37,7 +37,7 @@ gangs to the background."""
 
 BACKGROUND = Terms(share=0.25, free_s=0.5)
 
-MOST_S = 10.0
+MAX_TURN_S = 10.0
 """Largest number of seconds that count for one turn, because the planner itself has a time limit."""
 
 LONG_TURNS = 30
@@ -69,7 +69,7 @@ class PlannerShare:
         """
         if ended_decisions and namespace not in self._no_long_turn:
             patience_s *= 2.0 ** min(ended_decisions, 30)
-            self._no_long_turn[namespace] = now + LONG_TURNS * min(patience_s, MOST_S)
+            self._no_long_turn[namespace] = now + LONG_TURNS * min(patience_s, MAX_TURN_S)
         self._namespace, self._since, self.ends_at = namespace, now, now + patience_s
 
     def over(self, now: float, waited_s: float = 0.0, processor_s: float | None = None) -> float:

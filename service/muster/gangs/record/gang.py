@@ -21,13 +21,13 @@ from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages.instructions import EventReason, PushVerdict, Solve
 from muster.gangs.peers.existing_pods import Changes
 from muster.gangs.record.phases import (
+    AcceptedPlan,
     Collecting,
     Finished,
     ImpossibleTransitionError,
     InPhase,
     Permitted,
     Phase,
-    Plan,
     Planned,
     Reserving,
     Running,
@@ -37,7 +37,7 @@ from muster.gangs.record.phases import (
 
 NODE_CHANGED = "NodeChanged"
 """Stands for a plugin: the node's own changes voided plans of the gang."""
-PATIENCE = 2
+MAX_VOIDED_PLANS = 2
 """The number of voided plans from which on a gang leaves the node out."""
 ROOM = "NodeResourcesFit"
 """The plugin that counts what pods take. It also counts pods that are not bound yet."""
@@ -86,7 +86,7 @@ class Solving:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostMember:
     """A member that a running gang lost, with the capacity that the member had."""
 
     pod: Pod
@@ -173,7 +173,7 @@ class Gang:
     retained: set[str] = field(default_factory=set)
     """UIDs of members whose capacity is retained for the gang's next plan. The gang is partially bound, or it
     runs and lost these members."""
-    lost: dict[str, Lost] = field(default_factory=dict)
+    lost: dict[str, LostMember] = field(default_factory=dict)
     """UID → member that the running gang lost and needs. See `lifecycle/reconciliation.py`."""
     was_complete: bool = False
     """Whether all required members have been bound at some time.
@@ -225,13 +225,13 @@ class Gang:
         that grows. Return whether the node was not left out before.
         """
         self.voided[node] += 1
-        if self.voided[node] < PATIENCE:
+        if self.voided[node] < MAX_VOIDED_PLANS:
             return False
         sentence = f"it changed {self.voided[node]} times under a plan"
         is_new = False
         for pair in {(asks(pod), node) for pod in pods}:
             is_new |= pair not in self.exclusions
-            self.refusals[pair] = self.voided[node] - PATIENCE + 1
+            self.refusals[pair] = self.voided[node] - MAX_VOIDED_PLANS + 1
             self.exclusions[pair] = Exclusion(now, NODE_CHANGED, sentence)
         return is_new
 
@@ -270,7 +270,7 @@ class Gang:
         return self.in_phase.phase
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> AcceptedPlan | None:
         """Return the plan that the gang follows or runs by; None if it has no plan."""
         match self.in_phase:
             case Planned(plan) | Reserving(plan) | Permitted(plan) | Running(plan):

@@ -23,7 +23,7 @@ from muster.gangs.messages.calls import FilterAnswer, PermitAnswer
 
 
 @dataclass(slots=True)
-class Plan:
+class AcceptedPlan:
     """A decision that holds capacity.
 
     Answers to the shim are stored, so that the same question gets the same answer.
@@ -127,7 +127,7 @@ class Planned(InPhase):
     """The shim has the plan, and no member has reserved yet."""
 
     phase = Phase.PLANNED
-    plan: Plan
+    plan: AcceptedPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Reserving(InPhase):
     """Members reserve, and wait in Permit for the last of them."""
 
     phase = Phase.RESERVING
-    plan: Plan
+    plan: AcceptedPlan
 
 
 @dataclass(slots=True)
@@ -143,7 +143,7 @@ class Permitted(InPhase):
     """Bindings may be under way."""
 
     phase = Phase.PERMITTED
-    plan: Plan | None = None
+    plan: AcceptedPlan | None = None
     """None if the Bindings belong to an earlier session, or to pods that were members of another gang."""
     answer: PermitAnswer | None = None
     """The answer to the shim's Permit, kept so that a repeated call gets the same answer. None if `plan` is
@@ -166,7 +166,7 @@ class Running(InPhase):
     """All members that are there are bound."""
 
     phase = Phase.RUNNING
-    plan: Plan | None = None
+    plan: AcceptedPlan | None = None
     """The plan by which the last of them were bound, if this service made it."""
 
 

@@ -46,7 +46,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedNode:
     """A node that an in-tree plugin refused to a member after it was planned there."""
 
     node: str
@@ -61,7 +61,7 @@ class GangDetails:
     view: GangView
     places: tuple[PodGpus, ...]
     without_place: int
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedNode, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,9 @@ def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
     """Return the details of a gang."""
     places = tuple(_places(ledger, gang))
     excluded = sorted(gang.exclusions.items(), key=lambda item: item[0][1])
-    refused = tuple(Refused(node, exclusion.plugin, exclusion.message) for (_, node), exclusion in excluded)
+    refused = tuple(
+        RefusedNode(node, exclusion.plugin, exclusion.message) for (_, node), exclusion in excluded
+    )
     return GangDetails(view, places, gang.group.present - len(places), refused)
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.domain.levels import Level, part_of
+from muster.domain.levels import FabricLevel, part_of
 from muster.domain.node import BOARD_GPUS, Node, Taint
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
@@ -76,7 +76,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Changes:
+class ViewChanges:
     """The differences between two views. `order` has the nodes of the later view."""
 
     order: Order
@@ -89,7 +89,7 @@ class Changes:
     """Rows with another Node."""
 
 
-def changes(last: Order, snapshot: Snapshot, size: int) -> Changes:
+def changes(last: Order, snapshot: Snapshot, size: int) -> ViewChanges:
     """Return the changes from the previous view to the snapshot. `size` states are compared at once."""
     in_order = list(snapshot.nodes.values())
     chunks, positions = _compared(last.chunks, in_order, size)
@@ -120,7 +120,7 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> Changes:
         for row, old, new in pairs
         if not old or old.node is not new.node or old.unindexed_gpus != new.unindexed_gpus
     ]
-    return Changes(Order(names, states, chunks, position_rows), source, rows, reshaped, renewed)
+    return ViewChanges(Order(names, states, chunks, position_rows), source, rows, reshaped, renewed)
 
 
 def _compared(
@@ -274,7 +274,7 @@ class Columns:
     """[row] Allocatable memory in bytes."""
 
     @property
-    def levels(self) -> tuple[Level, ...]:
+    def levels(self) -> tuple[FabricLevel, ...]:
         """The levels of the fabric above the node, widest first."""
         return self.snapshot.levels
 
@@ -394,7 +394,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
 
 
 def _reused(
-    last: Columns, step: Changes, snapshot: Snapshot, wide_codes: Codes
+    last: Columns, step: ViewChanges, snapshot: Snapshot, wide_codes: Codes
 ) -> tuple[dict[tuple[bool, str], Domains], dict[str, Domains], dict[str, Place]]:
     """Return the readings, domains and places of `last` that are valid for the snapshot too.
 
@@ -459,11 +459,11 @@ def _cut(amount: int) -> int:
     return max(-LARGEST, min(amount, LARGEST))
 
 
-def _reading(node: Node, scope: bool, key: str, levels: tuple[Level, ...]) -> str | None:
+def _reading(node: Node, scope: bool, key: str, levels: tuple[FabricLevel, ...]) -> str | None:
     return part_of(node, key, levels) or None if scope else node.labels.get(key)
 
 
-def _reread(parts: Domains, step: Changes, values: list[str | None]) -> Domains:
+def _reread(parts: Domains, step: ViewChanges, values: list[str | None]) -> Domains:
     codes, names = coded(parts.codes, parts.names, step.source, step.renewed, values, natural)
     return parts if codes is parts.codes else Domains(codes, names)
 

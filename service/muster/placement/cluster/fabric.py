@@ -24,8 +24,8 @@ class Shape:
     is how many GPUs that look free are in fact taken, by pods whose GPU indices are unknown.
 
     `memory` is the memory that each GPU offers for slices, by GPU index, in units (GiB); () if the node
-    serves no slices. A node that serves slices has pools only if it serves whole GPUs too. `spread` is true
-    if slices go to the GPU with most memory left.
+    serves no slices. A node that serves slices has pools only if it serves whole GPUs too. `spreads_slices`
+    is true if slices go to the GPU with most memory left.
     """
 
     topology: GpuTopology
@@ -33,11 +33,11 @@ class Shape:
     pools: tuple[int, ...]
     hidden: int = 0
     memory: tuple[int, ...] = ()
-    spread: bool = False
+    spreads_slices: bool = False
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.topology, self.domains, self.pools, self.hidden, self.memory, self.spread))
+        return hash((self.topology, self.domains, self.pools, self.hidden, self.memory, self.spreads_slices))
 
     def __hash__(self) -> int:
         return self._hash

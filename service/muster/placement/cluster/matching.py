@@ -80,7 +80,7 @@ class ClusterView:
         """The nodes with the GPUs that the gang may have. Most gangs have the view of `columns`."""
         if not self.masks:
             return columns(self.snapshot)
-        return _memoized_columns(_latest_matched, self.snapshot, self.masks, _only)
+        return _memoized_columns(_latest_matched, self.snapshot, self.masks, _with_gpus_only)
 
     @cached_property
     def masks(self) -> Mapping[str, int]:
@@ -95,8 +95,8 @@ class ClusterView:
             state = self.snapshot.nodes.get(name)
             if state is None:
                 continue
-            every, untainted = (1 << state.node.topology.gpu_count) - 1, state.node.untainted
-            masks_of_roles = {mask & every for mask in self._matching(state.node, untainted)}
+            all_gpus_mask, untainted = (1 << state.node.topology.gpu_count) - 1, state.node.untainted
+            masks_of_roles = {mask & all_gpus_mask for mask in self._matching(state.node, untainted)}
             if not masks_of_roles:
                 continue
             mask = masks_of_roles.pop() if len(masks_of_roles) == 1 else 0
@@ -131,7 +131,7 @@ class ClusterView:
             return self.columns
         snapshot = self.columns.snapshot
         keys = dict.fromkeys(snapshot.nodes, self.attributes[0])
-        return _memoized_columns(_latest_grouped, snapshot, keys, _grouped)
+        return _memoized_columns(_latest_grouped, snapshot, keys, _with_groups)
 
 
 def attributes_of(roles: Iterable[Role]) -> tuple[tuple[str, ...], ...]:
@@ -152,7 +152,7 @@ def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
         return
     tried = list[Request]()
     for rank in range(max_subrequests):
-        variant = _with(
+        variant = _with_roles(
             request, [_with_subrequest(role, _subrequest_at(role, rank)) for role in request.roles]
         )
         if variant not in tried:
@@ -160,7 +160,7 @@ def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
             yield variant
     if any(sub.gpus != role.gpus or sub.takes_all for role in request.roles for sub in role.subrequests):
         return
-    mixed = _with(request, [_any_subrequest_per_node(snapshot, role) for role in request.roles])
+    mixed = _with_roles(request, [_any_subrequest_per_node(snapshot, role) for role in request.roles])
     if mixed.roles not in [
         tuple(replace(role, chosen_subrequest=None) for role in earlier.roles) for earlier in tried
     ]:
@@ -180,7 +180,7 @@ def request_of_plan(snapshot: Snapshot, request: Request, members: Iterable[Memb
         places = by_role.get(role.name, ())
         serving = (sub for sub in role.subrequests if all(serves(sub, *place) for place in places))
         roles.append(_with_subrequest(role, next(serving, None)) if places else role)
-    return _with(request, roles)
+    return _with_roles(request, roles)
 
 
 def serves(subrequest: Subrequest, node: str, gpus: int, untainted: int) -> bool:
@@ -210,7 +210,7 @@ def _with_subrequest(role: Role, subrequest: Subrequest | None) -> Role:
     )
 
 
-def _with(request: Request, roles: Sequence[Role]) -> Request:
+def _with_roles(request: Request, roles: Sequence[Role]) -> Request:
     return replace(request, roles=tuple(roles))
 
 
@@ -233,7 +233,7 @@ def _any_subrequest_per_node(snapshot: Snapshot, role: Role) -> Role:
     return replace(role, matching=matching, subrequests=())
 
 
-def _only(state: NodeState, mask: int) -> NodeState:
+def _with_gpus_only(state: NodeState, mask: int) -> NodeState:
     """Return the state with these GPUs alone. GPUs with taints count as healthy, but serve no slices."""
     hidden = ((1 << state.node.topology.gpu_count) - 1) & ~mask
     unhealthy = state.node.unhealthy & ~(state.node.tainted & mask) | hidden
@@ -246,7 +246,7 @@ def _only(state: NodeState, mask: int) -> NodeState:
 _latest_matched: list[_MemoizedView[int]] = [_MemoizedView()]
 
 
-def _grouped(state: NodeState, attributes: tuple[str, ...]) -> NodeState:
+def _with_groups(state: NodeState, attributes: tuple[str, ...]) -> NodeState:
     groups = groups_of(state.node, attributes)
     if not groups:
         return state

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.constraints import NODE
-from muster.domain.levels import NVLINK, UNIQUE_LABELS, Hierarchy, Level, part_of
+from muster.domain.levels import NVLINK, UNIQUE_LABELS, FabricLevel, Hierarchy, part_of
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, bits
@@ -327,11 +327,11 @@ def place_of(state: NodeState) -> Place:
             masks = tuple(1 << i for i in range(count))
     if node.gpu_memory and not node.gpu_resources:
         pools = ()
-    shape = Shape(topology, masks, pools, state.unindexed_gpus, node.gpu_memory, node.spread)
+    shape = Shape(topology, masks, pools, state.unindexed_gpus, node.gpu_memory, node.spreads_slices)
     return Place(node.name, state, shape, wide_domain, promised)
 
 
-def narrow_to_wide(levels: tuple[Level, ...], scopes: Iterable[str]) -> tuple[str, ...]:
+def narrow_to_wide(levels: tuple[FabricLevel, ...], scopes: Iterable[str]) -> tuple[str, ...]:
     """Return all scopes that a plan may be reported to lie in, narrowest first.
 
     Label keys that the gang asks for come before the widest level.

@@ -157,11 +157,11 @@ def _members_missing(quorum: Quorum, waiting: Mapping[str, int]) -> Iterator[Mem
     """
     lacking = quorum.less(waiting)
     starting = [leaf for leaf, count in lacking.fewest() or () if count]
-    short = starting or [leaf for leaf in lacking.leaves() if leaf.min_members and leaf.of(waiting)]
-    for leaf in short:
+    lacking_leaves = starting or [leaf for leaf in lacking.leaves() if leaf.min_members and leaf.of(waiting)]
+    for leaf in lacking_leaves:
         present = leaf.of(waiting)
         yield MembersMissing(present, present + leaf.fewest(1), _names(leaf))
-    if not short:
+    if not lacking_leaves:
         begun_incomplete = [
             leaf for leaf in quorum.leaves() if leaf.of(waiting) and not leaf.starts(leaf.of(waiting))
         ]
@@ -204,8 +204,8 @@ def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatchi
     gpus = 0
     for name, mask in masks.items():
         node = cluster.snapshot.nodes[name].node
-        every = (1 << node.topology.gpu_count) - 1
-        if every & ~node.tainted & ~mask:  # else the claims only add GPUs, by tolerating taints
+        all_gpus_mask = (1 << node.topology.gpu_count) - 1
+        if all_gpus_mask & ~node.tainted & ~mask:  # else the claims only add GPUs, by tolerating taints
             matching[name] = mask.bit_count()
             gpus += node.topology.gpu_count
     if matching:
@@ -246,17 +246,23 @@ def shortage(conflict: Conflict) -> Cause | None:
         return cause
     # Members that fit one by one may still break a rule, so then they are not counted.
     fit = None if request.required_scope or any(constraints_of(request)) else conflict.oracle.members(world)
-    short, *also_short = _limits(conflict, world, rows)
-    free = {resource: _sum(free_of(world.view, resource)[rows]) for resource in (short, *also_short)}
-    if also_short:
+    scarce_resource, *other_scarce_resources = _limits(conflict, world, rows)
+    free = {
+        resource: _sum(free_of(world.view, resource)[rows])
+        for resource in (scarce_resource, *other_scarce_resources)
+    }
+    if other_scarce_resources:
         free_amounts = tuple((_name_of(conflict, resource), amount) for resource, amount in free.items())
         return FreeApart(conflict.name, free_amounts, fit, world.target, conflict.even_empty)
     if conflict.even_empty:
-        return _cluster_too_small(conflict, world, empty_view, rows, short, fit)
-    name, demand = _name_of(conflict, short), _demand(world, short)
-    numbers = (conflict.name, name, free[short], demand, fit, world.target)
-    elsewhere, largest = _sum(np.delete(free_of(world.view, short), rows)), _largest(world.view, rows, short)
-    is_enough = free[short] >= demand
+        return _cluster_too_small(conflict, world, empty_view, rows, scarce_resource, fit)
+    name, demand = _name_of(conflict, scarce_resource), _demand(world, scarce_resource)
+    numbers = (conflict.name, name, free[scarce_resource], demand, fit, world.target)
+    elsewhere, largest = (
+        _sum(np.delete(free_of(world.view, scarce_resource), rows)),
+        _largest(world.view, rows, scarce_resource),
+    )
+    is_enough = free[scarce_resource] >= demand
     return FreeInPieces(*numbers, *largest, elsewhere) if is_enough else NotEnoughFree(*numbers, elsewhere)
 
 
@@ -326,8 +332,8 @@ def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
     def forbids(subset: frozenset[str]) -> bool:
         return conflict.oracle.target_fits(_asking_only(world, subset)) is False
 
-    short = irreducible([(resource,) for resource in reversed(resources)], forbids)
-    return [resource for resource in resources if resource in short]
+    limiting_resources = irreducible([(resource,) for resource in reversed(resources)], forbids)
+    return [resource for resource in resources if resource in limiting_resources]
 
 
 def _asking_only(world: World, resources: Collection[str]) -> World:

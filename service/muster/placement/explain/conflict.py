@@ -127,8 +127,8 @@ class Conflict:
                 assumption.kind is AssumptionKind.IN_USE and self.even_empty
             )
 
-        every = (assumption for group in self.assumptions.groups for assumption in group)
-        return self.assumptions.world({*self.roles, *filter(holds, every)})
+        all_assumptions = (assumption for group in self.assumptions.groups for assumption in group)
+        return self.assumptions.world({*self.roles, *filter(holds, all_assumptions)})
 
 
 def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Conflict | None:

@@ -160,8 +160,8 @@ class _Findings(RefusalFacts):
                 members = [existing[running] for running in block_group.running]
                 part = self._where_they_run(block_group.scope, members)
                 missing = sum(len(blocks.roles[block].members) for block in block_group.blocks)
-                short = missing - self._room(role, block_group.scope, part)
-                segments.append((short, RunningElsewhere(block_group.scope, part, len(members))))
+                lacking_members = missing - self._room(role, block_group.scope, part)
+                segments.append((lacking_members, RunningElsewhere(block_group.scope, part, len(members))))
         segments.sort(key=lambda segment: segment[0] <= 0)
         yield from (cause for _, cause in segments[:1])
 
@@ -191,8 +191,8 @@ def wider_scopes(view: Columns, scope: str) -> tuple[str | None, ...]:
     """Return the scopes that are wider than this scope, the narrowest first. The last entry is None: no
     scope.
     """
-    every = (*NARROW, *reversed(view.topology.scopes))
-    return (*(every[every.index(scope) + 1 :] if scope in every else ()), None)
+    all_scopes = (*NARROW, *reversed(view.topology.scopes))
+    return (*(all_scopes[all_scopes.index(scope) + 1 :] if scope in all_scopes else ()), None)
 
 
 def _promised_rows(view: Columns, scope: str) -> Bools:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from muster.domain.request import Member, Request, Role, Running, Segment
+from muster.domain.request import Member, Request, Role, RunningMember, Segment
 from muster.domain.words import natural
 
 
@@ -21,7 +21,7 @@ class Together:
 
     scope: str
     blocks: tuple[int, ...]
-    running: tuple[Running, ...] = ()
+    running: tuple[RunningMember, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Ranked:
     """A member in its order by rank: to be placed, running, or left out of the plan."""
 
     member: Member
-    running: Running | None = None
+    running: RunningMember | None = None
     left_out: bool = False
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
 
-from muster.domain.request import Request, Running, Scope
+from muster.domain.request import Request, RunningMember, Scope
 from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.gpus.node_rules import NodeRule
@@ -19,7 +19,7 @@ class BoundMember:
     """An existing member on a node of the snapshot."""
 
     row: int
-    running: Running
+    running: RunningMember
     has_gpus: bool
 
     @property
@@ -87,9 +87,9 @@ class ExistingMembers:
             max_members=rule.max_members
             if rule.max_members < 0
             else max(0, rule.max_members - len(members_here)),
-            domain_most=tuple(
+            max_by_domain=tuple(
                 max(0, max_in_domain - members_touching)
-                for max_in_domain, members_touching in zip(rule.domain_most, touching, strict=False)
+                for max_in_domain, members_touching in zip(rule.max_by_domain, touching, strict=False)
             ),
             existing_mask=self.masks[row],
             touched=sum(domain for domain, count in zip(domains, touching, strict=True) if count),

@@ -37,16 +37,12 @@ from muster.placement.gang.on_node import unusable_gpus
 from muster.placement.gang.rules import Rules
 from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.gpus.damage import Prices, is_priced, prices_of
-from muster.placement.gpus.node_rules import NodeRule, allowed, searched_domains
+from muster.placement.gpus.node_rules import Counts, NodeRule, allowed, searched_domains
 from muster.placement.gpus.slices import Asks, ask_of, slice_room
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE, WithoutGpus
 
-Counts = tuple[int, ...]
-"""Numbers of members by role, in the order of `Instance.roles`."""
-
-
-BEYOND = 2 * LARGEST - 1
+UNSATISFIABLE_AMOUNT = 2 * LARGEST - 1
 """A request for this amount or more fits nowhere, because amounts in columns end at LARGEST."""
 
 
@@ -269,7 +265,7 @@ def _room_under(rule: NodeRule, shape: Shape, r: int, room: Ints, free: Ints) ->
     """Return how many members of one role alone nodes of one shape take, at most `room`."""
     if rule.max_alone(r) >= 0:
         room = np.asarray(np.minimum(room, rule.max_alone(r)))
-    simple = not rule.one_domain_blocks and not rule.domain_most and rule.pinned[r] < 0
+    simple = not rule.one_domain_blocks and not rule.max_by_domain and rule.pinned[r] < 0
     unit, gpus = rule.domain_unit[r], rule.gpus[r]
     if simple:
         if unit and gpus:
@@ -295,15 +291,18 @@ def amounts_of(resources: Resources, gpus: int = 0) -> dict[str, int]:
 
     As in kube-scheduler, a resource that the pod does not ask for is not checked.
     """
-    every = {GPU: gpus, CPU: resources.cpu_milli, MEMORY: resources.memory_bytes}
-    amounts = {name: amount for name, amount in every.items() if amount > 0}
+    native_amounts = {GPU: gpus, CPU: resources.cpu_milli, MEMORY: resources.memory_bytes}
+    amounts = {name: amount for name, amount in native_amounts.items() if amount > 0}
     return {**amounts, PODS: max(1, resources.pods), **dict(resources.others)}
 
 
 def room_of(view: Columns, role: Role) -> Ints:
     """Return [row] int64: how many members of the role fit into the free resources."""
     amounts = amounts_of(role.resources, role.gpus)
-    rooms = [np.maximum(0, view.free(name)) // min(amount, BEYOND) for name, amount in amounts.items()]
+    rooms = [
+        np.maximum(0, view.free(name)) // min(amount, UNSATISFIABLE_AMOUNT)
+        for name, amount in amounts.items()
+    ]
     if role.slice:
         rooms.append(slice_room(view.gpu_memory, ask_of(role)))
     return np.asarray(np.minimum.reduce(rooms))

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from muster.domain.request import Role
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts, values_in
-from muster.placement.gang.instance import Counts, Instance, amounts_of
-from muster.placement.gpus.node_rules import NodeRule, allowed, searched_domains
+from muster.placement.gang.instance import Instance, amounts_of
+from muster.placement.gpus.node_rules import Counts, NodeRule, allowed, searched_domains
 from muster.placement.gpus.slices import (
     Asks,
-    Gpu,
+    FillableGpu,
     MemberAsk,
     ask_of,
     every_filling,
@@ -124,7 +124,9 @@ def _of_roles(
     for values in key[:, first].T.tolist():
         caps_of, free_of = tuple(values[: len(active)]), tuple(values[len(active) :])
         lists.append(
-            _spread(_packings(asks_of_roles, caps_of, free_of, steps, units), active, len(instance.roles))
+            _for_all_roles(
+                _packings(asks_of_roles, caps_of, free_of, steps, units), active, len(instance.roles)
+            )
         )
     return index, lists
 
@@ -195,7 +197,7 @@ def _by_first_fit(
     fitting_lists = []
     for i in first.tolist():
         packings = lists[int(index_of[i])]
-        gpus = tuple(map(Gpu, units[:, i].tolist(), is_whole[:, i].tolist()))
+        gpus = tuple(map(FillableGpu, units[:, i].tolist(), is_whole[:, i].tolist()))
         fitting = [packing for packing in packings.all if first_fit(asks, packing, gpus) is not None]
         if len(fitting) < len(packings.all):
             packings = _listed(fitting, len(asks), complete=False)
@@ -286,15 +288,17 @@ def distinct(key: Ints) -> tuple[Ints, Ints]:
     return index, first
 
 
-def _spread(packings: Packings, active: list[int], roles: int) -> Packings:
+def _for_all_roles(packings: Packings, active: list[int], roles: int) -> Packings:
     """Return packings of the active roles as packings of all roles."""
 
-    def spread(counts: Ints) -> Ints:
-        every = np.zeros((len(counts), roles), np.int64)
-        every[:, active] = counts
-        return every
+    def for_all_roles(counts: Ints) -> Ints:
+        counts_of_all_roles = np.zeros((len(counts), roles), np.int64)
+        counts_of_all_roles[:, active] = counts
+        return counts_of_all_roles
 
-    return Packings(spread(packings.maximal), packings.complete, lambda: spread(packings.make_all()))
+    return Packings(
+        for_all_roles(packings.maximal), packings.complete, lambda: for_all_roles(packings.make_all())
+    )
 
 
 @lru_cache(maxsize=1 << 14)
@@ -396,7 +400,7 @@ NO_ROOM = -(1 << 13)
 The value stays below zero if members are added, and the sum of four such values fits in 16 bits.
 """
 
-AT_ONCE = 1 << 17
+CELLS_PER_CHUNK = 1 << 17
 """How many cells of the tables are filled at once: as many as the cache of a core holds."""
 
 MAX_PACKING_STEPS = 1 << 29
@@ -471,7 +475,7 @@ def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, is_wh
     filling = _Filling(asks, caps.max(axis=1, initial=0), axes, deep)
     if filling.work(int(units.max(initial=0)), len(units)) * kinds > MAX_PACKING_STEPS:
         return None
-    chunk = max(1, AT_ONCE // filling.cells)
+    chunk = max(1, CELLS_PER_CHUNK // filling.cells)
     parts = [
         filling.max_deep(units[:, start : start + chunk], is_whole[:, start : start + chunk])
         for start in range(0, kinds, chunk)

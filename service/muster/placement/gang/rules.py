@@ -17,14 +17,11 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.blocks import Blocks
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gpus.node_rules import NodeRule
+from muster.placement.gpus.node_rules import Counts, NodeRule
 from muster.placement.model.problem import Rule
 
 PartsByRow = Ints
 """[row] int64: the part of a scope, −1 for none."""
-
-Counts = tuple[int, ...]
-"""[block] A number of members. `units_of` gives one by node rule."""
 
 BlockIndices = tuple[int, ...]
 
@@ -64,9 +61,9 @@ class Rules:
     """([row] bool, blocks, blocks): on these nodes, members of the first blocks and members of the second
     blocks exclude each other.
     """
-    node_most: int = -1
+    max_per_node: int = -1
     """The most members of the gang on one node, −1 without such a limit."""
-    domain_most: int = -1
+    max_per_domain: int = -1
     """The most members of the gang in one NVLink domain of a node, −1 without such a limit."""
     limits: list[tuple[Ints, BlockIndices]] = field(default_factory=list)
     """([row] int64, blocks): the most members of these blocks together that the node holds."""
@@ -87,7 +84,7 @@ class Rules:
         self.in_node, self.node_rules = np.zeros(len(view.names), np.int64), tuple(index_of_rule)
         collected = (self.pinned, self.one_domain_blocks, self.repulsions, self.limits, existing)
         units = (*(unit - 1 for unit in self.unit), *self.domain_unit)
-        if not any(collected) and not any(units) and max(self.node_most, self.domain_most) < 0:
+        if not any(collected) and not any(units) and max(self.max_per_node, self.max_per_domain) < 0:
             return
 
         def index(row: int) -> int:
@@ -118,8 +115,8 @@ class Rules:
             (0,) * count if in_wide else tuple(self.domain_unit),
             tuple(pins.get(block, -1) for block in range(count)),
             () if in_wide else tuple(self.one_domain_blocks),
-            self.node_most,
-            (self.domain_most,) * domains if self.domain_most >= 0 else (),
+            self.max_per_node,
+            (self.max_per_domain,) * domains if self.max_per_domain >= 0 else (),
             repulsions=tuple((first, repelled) for nodes, first, repelled in self.repulsions if nodes[row]),
             limits=tuple((members, int(cap[row])) for cap, members in self.limits if cap[row] < LARGEST),
         )

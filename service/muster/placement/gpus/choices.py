@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from muster.domain.topology import GpuTopology, bits
 from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.costs import SPREAD, Cost, GpuWays, NodeContext, cost_of, parts_of
+from muster.placement.gpus.costs import SPREADING_COSTS, Cost, GpuWays, NodeContext, cost_of, parts_of
 from muster.placement.gpus.damage import damage_of, damage_to_pools, fragmentation, unusable, unusable_slices
 from muster.placement.gpus.gpusets import (
     SET_VALUES,
@@ -35,13 +35,19 @@ from muster.placement.gpus.gpusets import (
     that_matter,
 )
 from muster.placement.gpus.links import NO_LINK, rings
-from muster.placement.gpus.node_rules import NodeRule, Spread, allowed, lying_in, searched_domains
+from muster.placement.gpus.node_rules import (
+    Counts,
+    MembersByDomain,
+    NodeRule,
+    allowed,
+    lying_in,
+    searched_domains,
+)
 from muster.placement.gpus.slices import (
     THOUSANDTH,
     UNFILLED,
     Asks,
-    Counts,
-    Gpu,
+    FillableGpu,
     MemberAsk,
     NodeGpus,
     Values,
@@ -150,7 +156,7 @@ def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: 
     table_in = np.array(packings, np.int64).reshape(len(packings), len(asks))
     nothing = np.zeros(0, np.int64)
     candidates = (
-        _sets(asks, table_in, node, context)
+        _candidates(asks, table_in, node, context)
         if packings
         else _Candidates(nothing, GpuWays(nothing, nothing), nothing)
     )
@@ -175,14 +181,14 @@ class _Candidates:
         return _Candidates(self.packing[selection], gpus, self.damage[selection])
 
 
-def _sets(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) -> _Candidates | None:
+def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) -> _Candidates | None:
     """Return all candidates; None if there are too many."""
     sliced = [r for r, ask in enumerate(asks) if ask.units and packings[:, r].any()]
     units, gpus = tuple(asks[r].units for r in sliced), np.array([asks[r].gpus for r in sliced], np.int64)
     whole_counts = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     places = packings[:, sliced] * gpus
     max_places = int(places.sum(axis=1).max(initial=0))
-    gpu_sets = _pairs(node, context, min(units, default=0), int(whole_counts.max(initial=0)), max_places)
+    gpu_sets = _gpu_ways(node, context, min(units, default=0), int(whole_counts.max(initial=0)), max_places)
     if gpu_sets is None:
         return None
     shared, index = np.unique(gpu_sets.shared, return_inverse=True)
@@ -207,7 +213,7 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) ->
     return _Candidates(packing, GpuWays(gpu_sets.shared[way], gpu_sets.whole_gpus[way]), damage)
 
 
-def _pairs(
+def _gpu_ways(
     node: NodeGpus, context: NodeContext, smallest: int, max_whole: int, places: int
 ) -> GpuWays | None:
     """Return all ways to take GPUs, up to a swap of equal GPUs; None if there are too many."""
@@ -273,7 +279,7 @@ def _narrow(
     damage = candidates.damage + THOUSANDTH * damage_to_pools(shape, node.free, masks)
     tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):
-        tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
+        tightness += (shared >> gpu & 1) * (-units if shape.spreads_slices else units)
     # If two ways take the same GPUs, the way that takes the best-linked GPUs whole is better.
     split = (-whole_weakest, -whole_ring, shared)
     order = that_matter(packing, weakest, -ring, sockets, damage, tightness, -links_left, masks, *split)
@@ -288,7 +294,7 @@ def _narrow(
 def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
     """Return one choice for each packing, for nodes with too many candidates."""
     count = max(len(node.memory), node.free.bit_length())
-    gpus, rows = tuple(Gpu(node.units(gpu), node.is_whole(gpu)) for gpu in range(count)), []
+    gpus, rows = tuple(FillableGpu(node.units(gpu), node.is_whole(gpu)) for gpu in range(count)), []
     for m, packing in enumerate(packings):
         if context.rule is not None and context.rule.binds_domains:  # which binds no slices
             first_way = _first_under(context.rule, packing, node)
@@ -340,7 +346,7 @@ def _first_under(rule: NodeRule, packing: Counts, node: NodeGpus) -> tuple[list[
 @lru_cache(maxsize=1 << 14)
 def sets_under(
     rule: NodeRule, shape: Shape, free: int, packing: Counts, usable: int = -1
-) -> tuple[tuple[tuple[GpuSet, Spread], ...], bool]:
+) -> tuple[tuple[tuple[GpuSet, MembersByDomain], ...], bool]:
     """Return the sets of whole GPUs that an optimal plan may use for a packing under the rule, and whether
     these are all. With each set comes how members lie in it.
 
@@ -353,7 +359,7 @@ def sets_under(
         return (), verdict is not None
     if not rule.binds_domains and not rule.touched:
         size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
-        anywhere: Spread = (None,) * len(packing)
+        anywhere: MembersByDomain = (None,) * len(packing)
         return tuple((gpu_set, anywhere) for gpu_set in best_sets(shape, free, size, usable)), True
     node, context = NodeGpus(shape, free, (), usable), NodeContext((Cost.NVLINK_DOMAINS,), rule=rule)
     sets = choices(tuple(map(MemberAsk, rule.gpus)), (packing,), node, context)
@@ -386,21 +392,21 @@ class LowerBounds:
 
         The bound is 0 for values for which no better bound is computed.
         """
-        places, demand, kind = self._places(packing)
+        places, demand, kind = self._slice_capacity(packing)
         slots = sum(count * ask.gpus for count, ask in zip(packing, self._asks, strict=True) if ask.units)
-        if self._shape.spread:
+        if self._shape.spreads_slices:
             opened = np.minimum((self._free & (places > 0)).sum(axis=0), slots)
             shared = np.minimum((places > 0).sum(axis=0), slots)
         else:
-            most_used = self._once((kind, "used"), lambda: _cumulated(np.where(self._free, 0, places)))
-            most_unused = self._once((kind, "unused"), lambda: _cumulated(np.where(self._free, places, 0)))
+            most_used = self._cached((kind, "used"), lambda: _cumulated(np.where(self._free, 0, places)))
+            most_unused = self._cached((kind, "unused"), lambda: _cumulated(np.where(self._free, places, 0)))
             opened = (most_used[-1] + most_unused < demand).sum(axis=0)
             opened = np.minimum(opened, len(places))
             held_by_unused = np.take_along_axis(most_unused, opened[None], axis=0)
             shared = opened + np.minimum((most_used + held_by_unused < demand).sum(axis=0), len(places))
         # A node that needs more GPUs than it has cannot hold the packing at all.
         shared = np.minimum(shared, len(places))
-        sign = -1 if self._shape.spread else 1
+        sign = -1 if self._shape.spreads_slices else 1
         whole_count = whole_gpus(self._asks, packing)
         none: Values = np.zeros_like(opened)
 
@@ -408,7 +414,7 @@ class LowerBounds:
             """Return [node] the fewest of these parts of the node that hold the slices."""
             if not demand:
                 return np.full(places.shape[1], int(whole_count > 0))
-            max_slices = self._once((kind, parts), lambda: _cumulated(_capacity_of_parts(parts, places)))
+            max_slices = self._cached((kind, parts), lambda: _cumulated(_capacity_of_parts(parts, places)))
             return np.asarray(np.minimum((max_slices < demand).sum(axis=0), len(parts)), np.int64)
 
         def bound_of(cost: Cost) -> Values:
@@ -418,7 +424,7 @@ class LowerBounds:
             if cost in (Cost.SHARING, Cost.SHARED_GPUS):
                 return np.asarray(sign * (opened if cost is Cost.SHARING else shared), np.int64)
             parts = parts_of(cost, self._shape.topology) or self._shape.domains
-            if cost in SPREAD.values():
+            if cost in SPREADING_COSTS.values():
                 return np.asarray(none - min(len(parts), slots + whole_count), np.int64)
             return none if in_wide and cost is Cost.NVLINK_DOMAINS else covering(parts)
 
@@ -429,12 +435,12 @@ class LowerBounds:
         bounds = {"weakest": -fastest[size], "ring": -largest[size], "damage": damage}
         return np.stack([*cost_bounds, *(bounds.get(name, none) for name in CHOICE_VALUES)])
 
-    def _once(self, key: Hashable, make: Callable[[], Values]) -> Values:
+    def _cached(self, key: Hashable, make: Callable[[], Values]) -> Values:
         if key not in self._results:
             self._results[key] = make()
         return self._results[key]
 
-    def _places(self, packing: Counts) -> tuple[Values, int, Hashable]:
+    def _slice_capacity(self, packing: Counts) -> tuple[Values, int, Hashable]:
         """Return the capacity of each GPU, the demand, and a key that identifies the capacities.
 
         The unit is places of slices if only one role has slices, else units of memory.
@@ -442,11 +448,11 @@ class LowerBounds:
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         if len(sliced) == 1:
             ask, members = self._asks[sliced[0]], packing[sliced[0]]
-            places = self._once(ask, lambda: self._memory // ask.units)
+            places = self._cached(ask, lambda: self._memory // ask.units)
             on_one = min(members, int(places.max(initial=0)))
             return np.minimum(places, on_one), members * ask.gpus, (ask, on_one)
         smallest = min((self._asks[r].units for r in sliced), default=1)
-        useful = self._once(smallest, lambda: np.where(self._memory >= smallest, self._memory, 0))
+        useful = self._cached(smallest, lambda: np.where(self._memory >= smallest, self._memory, 0))
         return useful, sum(packing[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
 
     def _least_damage(self, packing: Counts, opened: Values, whole_count: int) -> Values:
@@ -454,7 +460,7 @@ class LowerBounds:
         filled.
         """
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
-        damage = self._pools(opened, whole_count)
+        damage = self._pool_damage(opened, whole_count)
         if len(sliced) == 1 and not whole_count:
             ask, members = self._asks[sliced[0]], packing[sliced[0]]
             damage += self._slice_damage(ask, members * ask.gpus)[members * ask.gpus]
@@ -463,7 +469,7 @@ class LowerBounds:
             damage -= self._fragmentation_now(gpu)
         return damage
 
-    def _pools(self, opened: Values, whole_count: int) -> Values:
+    def _pool_damage(self, opened: Values, whole_count: int) -> Values:
         """Return the damage to the wholly free GPUs; the least possible damage if several sets of GPUs can be
         taken.
         """
@@ -476,7 +482,7 @@ class LowerBounds:
             return np.asarray((after - table[np.maximum(0, self._fresh - shape.hidden)]).sum(axis=0))
 
         if len(shape.pools) != 1 or (whole_count and opened.any()):
-            return self._once("pools", at_best).copy()
+            return self._cached("pools", at_best).copy()
         before, after = table[
             np.maximum(0, np.array([self._fresh[0], self._fresh[0] - opened - whole_count]) - shape.hidden)
         ]

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from muster.domain.policies import Strategy, Topology
-from muster.domain.request import Term
+from muster.domain.policies import PolicyTopology, Strategy
+from muster.domain.request import PolicyTerm
 from muster.domain.topology import GpuTopology
 from muster.placement.cluster.columns import gpu_counts
 from muster.placement.gpus.links import numa_nodes
@@ -33,40 +33,47 @@ class Cost(Enum):
     SHARED_GPUS = "shared_gpus"
 
 
-PACK = {
-    Topology.NVLINK: Cost.NVLINK_DOMAINS,
-    Topology.NUMA: Cost.NUMA_NODES,
-    Topology.NVSWITCH: Cost.NVSWITCH,
+PACKING_COSTS = {
+    PolicyTopology.NVLINK: Cost.NVLINK_DOMAINS,
+    PolicyTopology.NUMA: Cost.NUMA_NODES,
+    PolicyTopology.NVSWITCH: Cost.NVSWITCH,
 }
 """The cost that the strategies pack and prefer minimise, by topology."""
 
-SPREAD = {
-    Topology.NVLINK: Cost.NVLINK_SPREAD,
-    Topology.NUMA: Cost.NUMA_SPREAD,
-    Topology.NVSWITCH: Cost.NVSWITCH_SPREAD,
+SPREADING_COSTS = {
+    PolicyTopology.NVLINK: Cost.NVLINK_SPREAD,
+    PolicyTopology.NUMA: Cost.NUMA_SPREAD,
+    PolicyTopology.NVSWITCH: Cost.NVSWITCH_SPREAD,
 }
 """The cost that the strategy spread minimises, by topology."""
 
-PARTS: Mapping[Topology, Callable[[GpuTopology], tuple[int, ...]]] = {Topology.NUMA: numa_nodes}
+PARTS: Mapping[PolicyTopology, Callable[[GpuTopology], tuple[int, ...]]] = {PolicyTopology.NUMA: numa_nodes}
 """The parts inside a node that policies count, as masks of GPUs. NVLink domains are not listed, because they
 may span nodes.
 """
 
-_ABOUT = {cost: topology for of_strategy in (PACK, SPREAD) for topology, cost in of_strategy.items()}
+_ABOUT = {
+    cost: topology
+    for of_strategy in (PACKING_COSTS, SPREADING_COSTS)
+    for topology, cost in of_strategy.items()
+}
 
 SHARING_COSTS = (Cost.SHARING, Cost.SHARED_GPUS)
 """The levels of gangs that share GPUs."""
 
 
 @lru_cache(maxsize=256)
-def costs_of(terms: tuple[Term, ...], sliced: bool) -> tuple[Cost, ...]:
+def costs_of(terms: tuple[PolicyTerm, ...], sliced: bool) -> tuple[Cost, ...]:
     """Return the levels between nodes and links, in their order; () if there is only the level of NVLink
     domains.
     """
     of_terms = [
-        (SPREAD if term.strategy == Strategy.SPREAD else PACK)[Topology(term.topology)] for term in terms
+        (SPREADING_COSTS if term.strategy == Strategy.SPREAD else PACKING_COSTS)[
+            PolicyTopology(term.topology)
+        ]
+        for term in terms
     ]
-    if not any(term.topology == Topology.NVLINK for term in terms):
+    if not any(term.topology == PolicyTopology.NVLINK for term in terms):
         of_terms.append(Cost.NVLINK_DOMAINS)
     costs = tuple(dict.fromkeys((*of_terms, *(SHARING_COSTS if sliced else ()))))
     return () if costs == (Cost.NVLINK_DOMAINS,) else costs
@@ -122,11 +129,11 @@ def cost_of(cost: Cost, node: NodeGpus, gpu_ways: GpuWays, context: NodeContext)
     if cost in (Cost.SHARING, Cost.SHARED_GPUS):
         counted_gpus = node.free if cost is Cost.SHARING else ~context.existing_mask
         gpus = gpu_counts(gpu_ways.shared & counted_gpus)
-        return -gpus if shape.spread else gpus
+        return -gpus if shape.spreads_slices else gpus
     if cost in (Cost.NVSWITCH, Cost.NVSWITCH_SPREAD):
         counts = not context.has_gang_gpus and context.nvswitch is (cost is Cost.NVSWITCH_SPREAD)
         return np.asarray((masks != 0) & counts, np.int64)
-    sign = -1 if cost in SPREAD.values() else 1
+    sign = -1 if cost in SPREADING_COSTS.values() else 1
     if parts := parts_of(cost, shape.topology):
         return sign * _parts(masks, parts, context.existing_mask)
     counted_elsewhere = context.in_wide and cost is Cost.NVLINK_DOMAINS

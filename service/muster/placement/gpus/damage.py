@@ -77,7 +77,7 @@ def fragmentation(shape: Shape, free: int, memory: Sequence[int] = ()) -> int:
 def unusable_slices(shape: Shape, gpu: int, units: Whole) -> Whole:
     """Return F of one partly used GPU with `units` of its memory free, in GPU-thousandths."""
     memory = shape.memory[gpu]
-    if shape.spread or not memory:
+    if shape.spreads_slices or not memory:
         return 0 * units
     too_large = 0 * units
     for part in TYPICAL_PARTS:
@@ -228,7 +228,7 @@ class Prices:
         """Return [row, way] int64: the damage of taking `gpus` [way] whole GPUs and `cpu_milli` [way] of
         these nodes.
         """
-        rows, representative = self._once(rows)
+        rows, representative = self._representatives(rows)
         damage = np.zeros((len(rows), len(gpus)), np.int64)
         is_whole, units = self.gpus.is_whole[rows], self.gpus.units[rows]
         from_last = np.cumsum(is_whole[:, ::-1], axis=1)[:, ::-1]
@@ -248,7 +248,7 @@ class Prices:
 
     def of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
         """Return [row, GPU] int64: the damage of one slice on each GPU, LARGEST if the GPU has no room."""
-        rows, representative = self._once(rows)
+        rows, representative = self._representatives(rows)
         gpus, memory = self.gpus, self.nodes.memory
         damage = np.full((len(rows), memory.shape[1]), LARGEST)
         # The first of several equal GPUs represents all of them.
@@ -266,7 +266,7 @@ class Prices:
         damage[index, gpu] = self._damage(row, serving_gpus, room, cpu_milli)
         return np.where(holds, np.take_along_axis(damage, same, axis=1), LARGEST)[representative]
 
-    def _once(self, rows: Ints) -> tuple[Ints, Ints]:
+    def _representatives(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return one row of each code, and for each given row the index of the row that represents it."""
         _, first, representative = np.unique(self.code[rows], return_index=True, return_inverse=True)
         return rows[first], representative

@@ -241,8 +241,8 @@ def every_free_mask(shape: Shape) -> tuple[Values, ...]:
 @lru_cache(maxsize=TABLED_GPUS + 1)
 def _pairs(count: int) -> tuple[Values, Values]:
     """Return all pairs of a mask of free GPUs and a subset of it, as two arrays."""
-    every = np.arange(1 << count)
-    free, masks = np.nonzero((every & ~every[:, None]) == 0)
+    all_masks = np.arange(1 << count)
+    free, masks = np.nonzero((all_masks & ~all_masks[:, None]) == 0)
     return free.astype(np.int64), masks.astype(np.int64)
 
 
@@ -280,9 +280,9 @@ def _best_sets(shape: Shape, rows: int, row: Values, free: Values, masks: Values
     choices = np.bincount(group[sets], minlength=rows * sizes)
     choice = np.arange(len(sets)) - (np.cumsum(choices) - choices)[group[sets]]
     width = max(1, int(choices.max()))
-    every = (masks, domains, weakest, ring, sockets, damage)
-    arrays = [np.zeros((rows * sizes, width), np.int64) for _ in every]
-    for array, values in zip(arrays, every, strict=True):
+    set_fields = (masks, domains, weakest, ring, sockets, damage)
+    arrays = [np.zeros((rows * sizes, width), np.int64) for _ in set_fields]
+    for array, values in zip(arrays, set_fields, strict=True):
         array[group[sets], choice] = values[sets]
     tables = (*(array.reshape(rows, sizes, width) for array in arrays), choices.reshape(rows, sizes))
     for table in tables:

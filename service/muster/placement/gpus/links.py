@@ -237,8 +237,8 @@ def pcie_homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
     """
     if topology.gpu_count > MAX_RING_GPUS:
         return ((),) * topology.gpu_count
-    every = [part for parts in pcie_parts(topology) for part in parts]
+    all_parts = [part for parts in pcie_parts(topology) for part in parts]
     return tuple(
-        tuple(-1 if part == 1 << gpu else part for part in every if part >> gpu & 1)
+        tuple(-1 if part == 1 << gpu else part for part in all_parts if part >> gpu & 1)
         for gpu in range(topology.gpu_count)
     )

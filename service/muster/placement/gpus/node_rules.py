@@ -23,7 +23,8 @@ Only nodes with many GPUs and members of many sizes need more. Then it stays unk
 """
 
 Counts = tuple[int, ...]
-Spread = tuple[Counts | tuple[Counts, ...] | None, ...]
+"""Numbers of members or GPUs: by role in the order of `Instance.roles`, by block, or by part of a node."""
+MembersByDomain = tuple[Counts | tuple[Counts, ...] | None, ...]
 """How the members of each block lie: members by domain, or for each member its GPUs by domain.
 
 None: the block's members may lie in any domain.
@@ -46,7 +47,7 @@ class NodeRule:
     """Blocks whose members all lie in one NVLink domain."""
     max_members: int = -1
     """The most members on the node."""
-    domain_most: Counts = ()
+    max_by_domain: Counts = ()
     """By NVLink domain: the most members with GPUs; () without such limits."""
     existing_mask: int = 0
     """The mask of the GPUs of existing members."""
@@ -55,7 +56,7 @@ class NodeRule:
     repulsions: tuple[tuple[Counts, Counts], ...] = ()
     """(blocks, blocks): members of the first blocks stay off a node with members of the second blocks."""
     limits: tuple[tuple[Counts, int], ...] = ()
-    """(blocks, most): the node takes at most this many members of these blocks together."""
+    """(blocks, max_members): the node takes at most this many members of these blocks together."""
 
     @property
     def binds_domains(self) -> bool:
@@ -64,13 +65,13 @@ class NodeRule:
             any(self.domain_unit)
             or any(p >= 0 for p in self.pinned)
             or bool(self.one_domain_blocks)
-            or bool(self.domain_most)
+            or bool(self.max_by_domain)
         )
 
     @property
     def tells_domains_apart(self) -> bool:
         """Whether it matters which of two equal domains members are in."""
-        return any(p >= 0 for p in self.pinned) or len(set(self.domain_most)) > 1
+        return any(p >= 0 for p in self.pinned) or len(set(self.max_by_domain)) > 1
 
     @property
     def binds(self) -> bool:
@@ -139,9 +140,9 @@ def allowed(rule: NodeRule, packing: Counts, domains: Counts) -> bool | None:
     return counts_by_item is not None if proven else None
 
 
-def lying_in(rule: NodeRule, packing: Counts, shape: Shape, gpus: int) -> Spread:
+def lying_in(rule: NodeRule, packing: Counts, shape: Shape, gpus: int) -> MembersByDomain:
     """Return how the members of an allowed packing lie in these GPUs."""
-    spread: list[Counts | tuple[Counts, ...] | None] = [None] * len(packing)
+    by_domain: list[Counts | tuple[Counts, ...] | None] = [None] * len(packing)
     if rule.binds_domains:
         order = _order(rule, _free_by_domain(shape, gpus))
         counts_by_item, _ = _searched(rule, packing, searched_domains(rule, shape, gpus))
@@ -152,8 +153,8 @@ def lying_in(rule: NodeRule, packing: Counts, shape: Shape, gpus: int) -> Spread
             of_block = tuple(
                 way for placed, way in zip(placed_blocks, own_ways, strict=True) if placed == block
             )
-            spread[block] = of_block if _may_span(rule, block) else of_block[0]
-    return tuple(spread)
+            by_domain[block] = of_block if _may_span(rule, block) else of_block[0]
+    return tuple(by_domain)
 
 
 class _Domain(NamedTuple):
@@ -190,7 +191,7 @@ def _searched(rule: NodeRule, packing: Counts, domains: Counts) -> tuple[tuple[C
         return None, True
     if not items:
         return (), True
-    limits = rule.domain_most or (0,) * len(domains)
+    limits = rule.max_by_domain or (0,) * len(domains)
     names = (domain if domain in rule.pinned else -1 for domain in range(len(domains)))
     start = _State(tuple(map(_Domain, domains, limits, names)), (-1,) * len(rule.one_domain_blocks))
     counts_by_item, dead = list[Counts](), set[tuple[int, _State]]()
@@ -220,8 +221,8 @@ def _items(rule: NodeRule, packing: Counts) -> list[tuple[int, int]]:
     items = list[tuple[int, int]]()
     for block, count in enumerate(packing):
         if count and _may_span(rule, block):
-            items += [(block, 1)] * count if rule.domain_most else []
-        elif count and (_is_bound(rule, block) or (rule.domain_most and rule.gpus[block])):
+            items += [(block, 1)] * count if rule.max_by_domain else []
+        elif count and (_is_bound(rule, block) or (rule.max_by_domain and rule.gpus[block])):
             items.append((block, count))
     return items
 
@@ -265,7 +266,7 @@ def _ways_of_block(rule: NodeRule, block: int, count: int, state: _State) -> Ite
 def _room(rule: NodeRule, domain: _Domain, unit: int, gpus: int) -> int:
     """Return how many units of members with GPUs the domain takes."""
     room = domain.free // (unit * gpus)
-    return min(room, domain.max_members // unit) if rule.domain_most else room
+    return min(room, domain.max_members // unit) if rule.max_by_domain else room
 
 
 def _homes(rule: NodeRule, block: int, state: _State) -> Sequence[int] | None:
@@ -284,7 +285,7 @@ def _homes(rule: NodeRule, block: int, state: _State) -> Sequence[int] | None:
 
 def _after(rule: NodeRule, state: _State, gpus: Counts, members: Counts) -> _State:
     """Return the state after these members with these GPUs, both by domain."""
-    members = members if rule.domain_most and members else (0,) * len(gpus)
+    members = members if rule.max_by_domain and members else (0,) * len(gpus)
     domains = (
         _Domain(domain.free - used, domain.max_members - count, domain.name)
         for domain, used, count in zip(state.domains, gpus, members, strict=True)

@@ -18,8 +18,8 @@ from muster.domain.request import Role
 from muster.domain.topology import bits
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gpus.damage import unusable_slices
+from muster.placement.gpus.node_rules import Counts
 
-Counts = tuple[int, ...]
 Values = NDArray[np.int64]
 
 
@@ -83,7 +83,7 @@ def slice_room(memory: Values, ask: MemberAsk) -> Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class FillableGpu:
     """One GPU that packings fill: the free units for slices, and whether a member may take the GPU whole."""
 
     units: int
@@ -102,7 +102,9 @@ def every_filling(room: int, units: Counts, max_slices: Counts) -> Iterator[Coun
             yield way
 
 
-def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[Counts], list[int]] | None:
+def first_fit(
+    asks: Asks, packing: Counts, gpus: tuple[FillableGpu, ...]
+) -> tuple[list[Counts], list[int]] | None:
     """Return a way to place a packing, found without a search; None if first fit finds no room.
 
     The largest slices come first. Each slice goes to the GPU with the least free memory that is enough. A
@@ -187,7 +189,7 @@ def _costed(
     costs = (unusable_slices(shape, gpu, units_left - fillings @ np.array(units, np.int64)) - before) * int(
         THOUSANDTH
     )
-    if shape.spread:
+    if shape.spreads_slices:
         costs += np.minimum(fillings.sum(axis=1) ** 2, int(THOUSANDTH) >> 6)
     return tuple(zip(map(tuple, fillings.tolist()), costs.tolist(), strict=True))
 

@@ -38,7 +38,7 @@ class Model(cp_model.CpModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ClassGroup:
     """Classes that share their variables, because they may take equal patterns.
 
     The classes lie in one cell. If `cell` is None, they are a pool of classes whose cell does not matter.
@@ -138,7 +138,7 @@ class Variables:
         return by_class
 
 
-def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> list[Group]:
+def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> list[ClassGroup]:
     pattern_code = _pattern_codes(problem, levels)
     classes, patterns = np.nonzero(problem.open)
     # The first of several equal patterns of a class stands for all.
@@ -152,7 +152,7 @@ def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> 
         group = by_key.setdefault((cell, pattern_code[begin:end].tobytes()), {})
         group[c] = tuple(patterns[begin:end].tolist())
     return [
-        Group(tuple(group), tuple(group.values()), int(problem.size[list(group)].sum()), cell)
+        ClassGroup(tuple(group), tuple(group.values()), int(problem.size[list(group)].sum()), cell)
         for (cell, _), group in by_key.items()
     ]
 

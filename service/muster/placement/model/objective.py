@@ -26,7 +26,7 @@ from muster.placement.limits import asks_gpus
 from muster.placement.model.problem import FREE, Ints, Patterns, Problem, Use
 
 if TYPE_CHECKING:  # evaluate imports this module
-    from muster.placement.evaluate import Plan
+    from muster.placement.evaluate import EvaluatedPlan
 
 WIDE = Scope.NVLINK_DOMAIN.value
 """In `Problem.parts`: the NVLink domains that labels name, which may span nodes."""
@@ -158,8 +158,8 @@ class LevelRow:
     doc: str
     field: str
     levels: When
-    count: Callable[[Plan], Any]
-    worths: Callable[[Plan, Any], Iterator[Worth]] | None = None
+    count: Callable[[EvaluatedPlan], Any]
+    worths: Callable[[EvaluatedPlan, Any], Iterator[Worth]] | None = None
     key: str = ""
     """The name of the value in JSON, if it is not `field`."""
     unit: str = ""
@@ -170,7 +170,7 @@ class LevelRow:
     optional: bool = False
     """Whether the value is left out if it is None or (), because the gang does not have the level."""
 
-    def compared(self, plan: Plan, value: Any) -> Iterator[Worth]:
+    def compared(self, plan: EvaluatedPlan, value: Any) -> Iterator[Worth]:
         """Yield the values that alternatives compare, of a plan with this value."""
         if self.worths is not None:
             yield from self.worths(plan, value)
@@ -187,15 +187,15 @@ def _if(which: WithoutGpus) -> When:
     return lambda scopes, costs, without_gpus: (UNUSABLE,) if without_gpus is which else ()
 
 
-def _preferred_scope(plan: Plan) -> str | None:
+def _preferred_scope(plan: EvaluatedPlan) -> str | None:
     return next((scope for scope in plan.request.preferred_scopes if plan.parts.common(scope)), None)
 
 
-def _preferred_worth(plan: Plan, reached: str | None) -> Iterator[Worth]:
+def _preferred_worth(plan: EvaluatedPlan, reached: str | None) -> Iterator[Worth]:
     yield Worth(PREFERRED_SCOPE.name, _place_among(plan.request.preferred_scopes, reached), reached)
 
 
-def _role_worths(plan: Plan, preferences: Sequence[tuple[str, str | None]]) -> Iterator[Worth]:
+def _role_worths(plan: EvaluatedPlan, preferences: Sequence[tuple[str, str | None]]) -> Iterator[Worth]:
     for (name, reached), preference in zip(preferences, plan.request.role_preferences, strict=True):
         yield Worth(f"preference of {name}", _place_among(preference.scopes, reached), reached)
 
@@ -204,20 +204,20 @@ def _place_among(scopes: Sequence[str], reached: str | None) -> int:
     return scopes.index(reached) if reached in scopes else len(scopes)
 
 
-def _unusable_worth(plan: Plan, unusable: int | None) -> Iterator[Worth]:
+def _unusable_worth(plan: EvaluatedPlan, unusable: int | None) -> Iterator[Worth]:
     if unusable is not None:
         yield Worth(UNUSABLE.name, unusable, unusable, noun="unusable GPU")
 
 
-def _unusable_before_parts(plan: Plan, unusable: int | None) -> Iterator[Worth]:
+def _unusable_before_parts(plan: EvaluatedPlan, unusable: int | None) -> Iterator[Worth]:
     return iter(()) if asks_gpus(plan.request) else _unusable_worth(plan, unusable)
 
 
-def _unusable_after_nodes(plan: Plan, unusable: int | None) -> Iterator[Worth]:
+def _unusable_after_nodes(plan: EvaluatedPlan, unusable: int | None) -> Iterator[Worth]:
     return _unusable_worth(plan, unusable) if asks_gpus(plan.request) else iter(())
 
 
-def _parts_worths(plan: Plan, crossings: Sequence[tuple[str, int]]) -> Iterator[Worth]:
+def _parts_worths(plan: EvaluatedPlan, crossings: Sequence[tuple[str, int]]) -> Iterator[Worth]:
     return (_parts_worth(scope, parts) for scope, parts in crossings if scope != WIDE)
 
 
@@ -225,7 +225,7 @@ def _parts_worth(scope: str, parts: int) -> Worth:
     return Worth(f"crossings {scope}", parts, parts, noun=SCOPE_NOUNS.get(scope, scope))
 
 
-def _cost_worths(plan: Plan, costs: Sequence[tuple[str, int]]) -> Iterator[Worth]:
+def _cost_worths(plan: EvaluatedPlan, costs: Sequence[tuple[str, int]]) -> Iterator[Worth]:
     totals, domains = dict(costs), dict(plan.crossings).get(WIDE)
     for cost in plan.costs or (Cost.NVLINK_DOMAINS,):
         if cost is not Cost.NVLINK_DOMAINS:
@@ -234,23 +234,23 @@ def _cost_worths(plan: Plan, costs: Sequence[tuple[str, int]]) -> Iterator[Worth
             yield _parts_worth(WIDE, domains)
 
 
-def _weakest_link(plan: Plan) -> float | None:
+def _weakest_link(plan: EvaluatedPlan) -> float | None:
     slowest = _slowest(plan)
     return None if slowest in (0, NO_LINK) else slowest / MB_PER_GB
 
 
-def _slowest(plan: Plan) -> int:
+def _slowest(plan: EvaluatedPlan) -> int:
     """Return the slowest link in MB/s, 0 if a link is unknown, NO_LINK if no node holds two of the GPUs."""
     return min((gpus.weakest for gpus, _ in plan.gpu_sets), default=NO_LINK)
 
 
-def _weakest_worth(plan: Plan, weakest: float | None) -> Iterator[Worth]:
+def _weakest_worth(plan: EvaluatedPlan, weakest: float | None) -> Iterator[Worth]:
     slowest = _slowest(plan)
     cost = -math.inf if slowest == NO_LINK else -slowest / MB_PER_GB
     yield Worth(WEAKEST_LINK.name, cost, weakest, unit=" GB/s")
 
 
-def _penalty(plan: Plan) -> int | None:
+def _penalty(plan: EvaluatedPlan) -> int | None:
     scores = {role.name: role.scores for role in plan.request.roles if role.members}
     if not any(scores.values()):
         return None

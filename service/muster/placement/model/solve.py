@@ -17,7 +17,7 @@ from muster.placement.model.bound import EPSILON, ITERATIONS, Bound, Coupling, b
 from muster.placement.model.build import QuorumRule, build, levels_of
 from muster.placement.model.objective import NODES, SUMMED_LEVELS, Level
 from muster.placement.model.problem import FREE, Bools, Floats, Ints, Problem, Use, to_full
-from muster.placement.model.solver import Status, cp_model, run
+from muster.placement.model.solver import SolveStatus, cp_model, run
 
 GUESSES = (0, 3, 12, 48)
 """Guesses above the bound, in the level's unit. After them comes the largest possible value."""
@@ -34,7 +34,7 @@ class Solution:
     best, `bound` equals `value`.
     """
 
-    status: Status
+    status: SolveStatus
     use: Use
     value: int = 0
     bound: float = 0.0
@@ -48,7 +48,7 @@ class DecidedLevel:
     points where the bound was found.
     """
 
-    status: Status
+    status: SolveStatus
     problem: Problem
     use: Use
     value: int = 0
@@ -65,7 +65,7 @@ def decide(
     """
     cost, unit = _in_units(problem, level)
     if use is not None and level.scope is None and not cost.any():
-        return DecidedLevel(Status.SOLVED, problem, use)  # no open pattern costs anything
+        return DecidedLevel(SolveStatus.SOLVED, problem, use)  # no open pattern costs anything
     scope, limit = counted_scope(problem)
     with budget.phase("bound"):
         lower_bound = bound(problem, cost, couplings(problem), scope, limit)
@@ -80,24 +80,28 @@ def decide(
         core = _next_core(problem, lower_bound, level, guesses)
         upper = core.upper if value is None else min(core.upper, value - 1)
         solved = _solve(replace(core, upper=upper), level, unit, budget, least_value)
-        if solved.status is Status.SOLVED:
+        if solved.status is SolveStatus.SOLVED:
             use, value, least_value = (
                 to_full(solved.use, core.old_classes),
                 solved.value,
                 max(least_value, solved.bound),
             )
-        if solved.status is not Status.INFEASIBLE:
+        if solved.status is not SolveStatus.INFEASIBLE:
             break
         least_value = upper + 1
     duals = tuple(point.x for point in lower_bound.points)
     if value is None or use is None:
-        status = Status.INFEASIBLE if least_value > max_nodes or least_value == inf else Status.UNKNOWN
-        return DecidedLevel(status, problem, {}, gap=1.0 if status is Status.UNKNOWN else None, duals=duals)
+        status = (
+            SolveStatus.INFEASIBLE if least_value > max_nodes or least_value == inf else SolveStatus.UNKNOWN
+        )
+        return DecidedLevel(
+            status, problem, {}, gap=1.0 if status is SolveStatus.UNKNOWN else None, duals=duals
+        )
     gap = (value - least_value) / max(1.0, abs(least_value)) if least_value < value else None
     still_open, _ = lower_bound.usable_below(problem, value)
     narrowed, use = problem.keeping_use(still_open, use)
     narrowed = narrowed.keeping(**{level.name: value * unit})
-    return DecidedLevel(Status.SOLVED, narrowed, use, value * unit, gap, duals)
+    return DecidedLevel(SolveStatus.SOLVED, narrowed, use, value * unit, gap, duals)
 
 
 def feasible(problem: Problem, budget: Budget) -> Solution:
@@ -128,7 +132,7 @@ def most_members(
         variables.model.maximize(members)
         status, solver = run(variables.model, budget)
         if solver is None:
-            return counts, status is Status.INFEASIBLE
+            return counts, status is SolveStatus.INFEASIBLE
         counts = tuple(map(solver.value, by_role))
         proven &= solver.response_proto.status == cp_model.OPTIMAL
         variables.model.add(members >= solver.value(members))
@@ -235,8 +239,8 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
         pooled |= np.append(always, True)[part]  # the last entry stands for FREE
     parts_left = limit - len(np.unique(part[pooled & (part != FREE)]))
     if parts_left <= 0:
-        core, again = core.narrowed(core.open_patterns_of(pooled & (parts_left == 0), scope))
-        old_classes, pooled = old_classes[again], pooled[again]
+        core, kept_classes = core.narrowed(core.open_patterns_of(pooled & (parts_left == 0), scope))
+        old_classes, pooled = old_classes[kept_classes], pooled[kept_classes]
     pooled |= core.classes_without_gpus((scope,))
     return _Core(upper, replace(core, at_most={**core.at_most, scope: parts_left}), old_classes, pooled)
 
@@ -252,9 +256,9 @@ def _most_nodes(problem: Problem, lower_bound: Bound) -> float:
 def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: float = -inf) -> Solution:
     """Solve once with CP-SAT. Values are in units of the level."""
     if not core.problem.classes:
-        return Solution(Status.INFEASIBLE, {})
+        return Solution(SolveStatus.INFEASIBLE, {})
     if budget.spent:
-        return Solution(Status.UNKNOWN, {})
+        return Solution(SolveStatus.UNKNOWN, {})
     with budget.phase("build"):
         variables = build(core.problem, level, core.pooled)
         if level is not None:
@@ -270,8 +274,8 @@ def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: f
     solution: Sequence[int] = solver.response_proto.solution
     use = variables.use(solution)
     if level is None:
-        return Solution(Status.SOLVED, use)
+        return Solution(SolveStatus.SOLVED, use)
     value = level.value(core.problem, use)
     optimal = solver.response_proto.status == cp_model.OPTIMAL
     proven_bound = value if optimal else solver.best_objective_bound
-    return Solution(Status.SOLVED, use, value // unit, proven_bound / unit)
+    return Solution(SolveStatus.SOLVED, use, value // unit, proven_bound / unit)

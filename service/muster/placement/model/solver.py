@@ -17,7 +17,7 @@ from types import ModuleType
 
 from muster.placement.limits import Budget
 
-__all__ = ["Status", "cp_model", "run"]
+__all__ = ["SolveStatus", "cp_model", "run"]
 
 
 class _NeverMade:
@@ -73,7 +73,7 @@ LINEAR = {"linearization_level": 2}
 """Parameters of the second try."""
 
 
-class Status(Enum):
+class SolveStatus(Enum):
     """How a solve ended."""
 
     SOLVED = "solved"
@@ -83,7 +83,7 @@ class Status(Enum):
     """The limits ended the search before the answer was known."""
 
 
-def run(model: cp_model.CpModel, budget: Budget) -> tuple[Status, cp_model.CpSolver | None]:
+def run(model: cp_model.CpModel, budget: Budget) -> tuple[SolveStatus, cp_model.CpSolver | None]:
     """Return how the solve ended, and the solver with its solution if there is one."""
     feasible: cp_model.CpSolver | None = None
     for extra_parameters, limit in (({}, FIRST_TRY), (LINEAR, inf)):
@@ -99,12 +99,12 @@ def run(model: cp_model.CpModel, budget: Budget) -> tuple[Status, cp_model.CpSol
         status = solver.solve(model)
         budget.spend(solver.response_proto.deterministic_time)
         if status == cp_model.INFEASIBLE:
-            return Status.INFEASIBLE, None
+            return SolveStatus.INFEASIBLE, None
         if status == cp_model.OPTIMAL:
-            return Status.SOLVED, solver
+            return SolveStatus.SOLVED, solver
         if status == cp_model.FEASIBLE:
             feasible = solver
         if seconds is not None and solver.wall_time >= seconds:
             budget.truncated = True
             break
-    return (Status.SOLVED, feasible) if feasible is not None else (Status.UNKNOWN, None)
+    return (SolveStatus.SOLVED, feasible) if feasible is not None else (SolveStatus.UNKNOWN, None)

@@ -11,12 +11,12 @@ import numpy as np
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
-from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import best_fit
 from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.choices import sets_under
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
-from muster.placement.gpus.node_rules import NodeRule
+from muster.placement.gpus.node_rules import Counts, NodeRule
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import BEST_FIT, DAMAGE, UNUSABLE, WIDE, WithoutGpus
 from muster.placement.model.problem import FREE, Patterns, Problem

@@ -27,13 +27,14 @@ from muster.placement.gang.blocks import (
 )
 from muster.placement.gang.constraints import constraints_of
 from muster.placement.gang.constraints.together import SEGMENTS
-from muster.placement.gang.instance import Counts, Instance, amounts_of, room_of
+from muster.placement.gang.instance import Instance, amounts_of, room_of
 from muster.placement.gang.packings import packings_on
+from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget
 from muster.placement.model.build import QuorumRule
 from muster.placement.model.problem import Floats, Problem
 from muster.placement.model.solve import feasible, most_members
-from muster.placement.model.solver import Status
+from muster.placement.model.solver import SolveStatus
 from muster.placement.search.classes import REGION, coarse_problem
 from muster.placement.search.regions import NOWHERE, regions
 from muster.placement.search.single_node import parts_inside
@@ -224,8 +225,8 @@ class _FitCounter:
         problem, _ = problem.narrowed(problem.open & (problem.part(REGION) == region.part)[:, None])
         if self.target == sum(problem.need):  # then any solution will do
             status = feasible(problem, self.budget).status
-            counts = problem.need if status is Status.SOLVED else ()
-            return counts, status is not Status.UNKNOWN
+            counts = problem.need if status is SolveStatus.SOLVED else ()
+            return counts, status is not SolveStatus.UNKNOWN
         problem = replace(problem, partial=True)
         return most_members(problem, self.budget, quorum, roles_in_order=self.roles_in_order)
 
@@ -421,14 +422,14 @@ class _RegionBounds:
 # Bounds without a solver, of all parts at once
 
 
-STEPS = (0.0, 0.5, 0.75, 0.875, 1.0)
+DISCOUNTS = (0.0, 0.5, 0.75, 0.875, 1.0)
 """The discounts that are tried for each role, if there are at most three roles and no rule binds them.
 
 Small members get a low price: if they all fit anyway, the bound depends on members that are four to eight
 times as large.
 """
 
-CORNERS = (0.0, 1.0)
+DISCOUNTS_UNDER_RULES = (0.0, 1.0)
 """The discounts that are tried if rules bind members, or with four to six roles. With more roles no discounts
 are tried.
 """
@@ -525,7 +526,13 @@ def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
         )
         upper, exact = upper + np.minimum(members[:, 0], need[r]), exact and all_rules
     if not is_one_role:
-        steps = STEPS if len(active) <= 3 and not problem.rules else CORNERS if len(active) <= 6 else (0.0,)
+        steps = (
+            DISCOUNTS
+            if len(active) <= 3 and not problem.rules
+            else DISCOUNTS_UNDER_RULES
+            if len(active) <= 6
+            else (0.0,)
+        )
         worth = np.zeros((len(steps) ** len(active), len(need)))
         worth[:, active] = 1 - np.array(list(product(steps, repeat=len(active))))
         packings: Floats = np.tensordot(counts, worth.T, axes=1).max(axis=1)
@@ -604,7 +611,7 @@ def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
             rows = rows[topology.index(segment.scope)[rows] >= 0]
     if not len(rows):
         return NO_FIT
-    in_full, short, size = _on_nodes(instance, role, rows)
+    in_full, in_short, size = _on_nodes(instance, role, rows)
     wider = [(rows, size)]
     for segment in reversed(role.segments):
         if segment.scope != Scope.NVLINK_DOMAIN:
@@ -618,9 +625,9 @@ def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
             return None
         members = np.bincount(outer_part[first], in_full).astype(np.int64)
         longest = np.zeros_like(members)
-        np.maximum.at(longest, outer_part[first], short)
-        in_full, short, part, size = members - members % step, members % step + longest, outer_part, step
-    max_members = np.minimum(in_full + short, len(role.members))
+        np.maximum.at(longest, outer_part[first], in_short)
+        in_full, in_short, part, size = members - members % step, members % step + longest, outer_part, step
+    max_members = np.minimum(in_full + in_short, len(role.members))
     fullest = int(max_members.argmax())
     counts = tuple(min(int(max_members[fullest]), len(role.members)) for role in instance.request.roles)
     row = int(rows[part == fullest][0])
@@ -647,18 +654,18 @@ def _on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints, Ints, i
     The segments are the role's segments by NVLink domain, else segments of one member.
     """
     view, room = instance.columns, room_of(instance.columns, role)[rows]
-    in_full, short = np.zeros_like(room), np.zeros_like(room)
+    in_full, in_short = np.zeros_like(room), np.zeros_like(room)
     size = next((segment.size for segment in role.segments if segment.scope == Scope.NVLINK_DOMAIN), 0)
     if not size:
-        return room, short, 1
+        return room, in_short, 1
     for code in np.unique(view.shape[rows]).tolist():
         of_shape = np.flatnonzero(view.shape[rows] == code)
         for domain in view.shapes[code].domains:
             members = gpu_counts(view.free_gpus[rows[of_shape]] & domain) // role.gpus
             in_full[of_shape] += members - members % size
-            short[of_shape] = np.maximum(short[of_shape], members % size)
+            in_short[of_shape] = np.maximum(in_short[of_shape], members % size)
     fit = np.minimum(in_full, room - room % size)
     # If cpu, memory or another resource limits the node (fit < whole), its NVLink domains still have free
     # GPUs. So the short segment may have up to size − 1 members.
-    short = np.where(fit < in_full, size - 1, short)
-    return fit, np.minimum(short, room - fit), size
+    in_short = np.where(fit < in_full, size - 1, in_short)
+    return fit, np.minimum(in_short, room - fit), size

@@ -56,12 +56,12 @@ from muster.placement.model.problem import fewest as fewest_that_hold
 from muster.placement.search.capacities import DomainOptions, options_at_minimum
 from muster.placement.search.classes import parts_by_row
 from muster.placement.search.plan import (
-    Answer,
     Declined,
     DomainRules,
     EqualRegions,
     Gap,
     Infeasible,
+    MethodAnswer,
     NodeShare,
     PartialPlan,
     Solved,
@@ -84,7 +84,7 @@ class SortedCapacities:
     name: ClassVar = "sorted-capacities"
     accepted_states: ClassVar = (Undecided,)
 
-    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide the levels at which one part suffices, for one role, if rules bind it by domain alone."""
         instance, active = plan.instance, plan.active
         if len(active) != 1:
@@ -110,7 +110,7 @@ class DomainTables:
     name: ClassVar = "domain-tables"
     accepted_states: ClassVar = (EqualRegions,)
 
-    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide the parts still to be counted, the nodes, and all levels below."""
         with budget.phase("sets"):
             return over_domains(plan, budget)

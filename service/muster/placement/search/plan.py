@@ -14,11 +14,11 @@ import numpy as np
 
 from muster.domain.decision import Step
 from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import costs_on, gpus_on
 from muster.placement.gpus.choices import choices, sets_under
 from muster.placement.gpus.gpusets import GpuSet, best_sets
-from muster.placement.gpus.node_rules import Spread, lying_in
+from muster.placement.gpus.node_rules import Counts, MembersByDomain, lying_in
 from muster.placement.limits import Budget
 from muster.placement.model.objective import Level
 from muster.placement.model.problem import Problem, Use
@@ -48,9 +48,9 @@ class NodeShare:
     row: int
     counts: Counts
     gpus: GpuSet
-    spread: Spread = ()
-    """`spread[role]` is the number of members in each NVLink domain of the node; None, or () for all roles,
-    if no rule binds members to domains.
+    by_domain: MembersByDomain = ()
+    """`by_domain[role]` is the number of members in each NVLink domain of the node; None, or () for all
+    roles, if no rule binds members to domains.
     """
     shared: int = 0
     """The mask of the GPUs that slices go to."""
@@ -85,7 +85,7 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodeS
 
 def sets_on(
     instance: Instance, row: int, counts: Counts, allowed: int = -1
-) -> tuple[tuple[tuple[GpuSet, Spread], ...], bool]:
+) -> tuple[tuple[tuple[GpuSet, MembersByDomain], ...], bool]:
     """Return the sets of whole GPUs that the node may give to these members, and whether these are all.
 
     The order is that of `best_sets`. With each set comes how the members lie in it.
@@ -97,7 +97,7 @@ def sets_on(
     return tuple((gpus, ()) for gpus in best_sets(shape, free, size, allowed)), True
 
 
-def members_by_domain(instance: Instance, row: int, counts: Counts, mask: int) -> Spread:
+def members_by_domain(instance: Instance, row: int, counts: Counts, mask: int) -> MembersByDomain:
     """Return for each role its members by NVLink domain on the chosen GPUs; () if no rule binds members to
     domains.
     """
@@ -260,7 +260,7 @@ class Declined:
     gap: Gap | None = None
 
 
-Answer = Solved | Infeasible | Unknown | Declined
+MethodAnswer = Solved | Infeasible | Unknown | Declined
 
 
 Decide = Callable[[PartialPlan, Value | None, Budget], tuple[PartialPlan | None, Gap | None]]
@@ -280,7 +280,7 @@ class Exact(Protocol):
         method is not asked.
         """
 
-    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide the next level, `level`, and any number of levels after it.
 
         `incumbent` is the value of the best plan so far. A method may stop at a plan with a worse value.

@@ -14,19 +14,20 @@ from typing import ClassVar
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts
-from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import costs_on, gpus_on
 from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, choices, choosing_time
 from muster.placement.gpus.costs import Cost, NodeContext
 from muster.placement.gpus.gpusets import SET_VALUES
+from muster.placement.gpus.node_rules import Counts
 from muster.placement.gpus.slices import Asks, NodeGpus
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.bound import EPSILON
 from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK, Level, WithoutGpus
 from muster.placement.model.problem import FREE, Floats, Problem, Use, to_full, to_narrowed
 from muster.placement.model.solve import DecidedLevel, Solution, counted_scope, decide, feasible, nodes_bound
-from muster.placement.model.solver import Status
+from muster.placement.model.solver import SolveStatus
 from muster.placement.search.classes import (
     NodeTable,
     fine_problem,
@@ -36,9 +37,9 @@ from muster.placement.search.classes import (
     without_equals,
 )
 from muster.placement.search.plan import (
-    Answer,
     Declined,
     Gap,
+    MethodAnswer,
     OpenPatterns,
     PartialPlan,
     Solved,
@@ -62,7 +63,7 @@ class LinkThresholds:
     name: ClassVar = "link-thresholds"
     accepted_states: ClassVar = (OpenPatterns,)
 
-    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide the weakest link."""
         if level is not WEAKEST_LINK:
             return Declined("it decides the weakest link alone")
@@ -76,7 +77,7 @@ class LevelCore:
     name: ClassVar = "level-core"
     accepted_states: ClassVar = (DecidedLevel, OpenPatterns)
 
-    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide one level. The first level begins with all patterns of the nodes that are open after
         counting.
         """
@@ -92,7 +93,7 @@ class LevelCore:
             return Unknown(Gap(level.name))
         with budget.share(LEVEL_SHARE):
             decision = decide(plans.problem, level, budget, plans.use)
-        if decision.status is not Status.SOLVED:
+        if decision.status is not SolveStatus.SOLVED:
             return Unknown(gap or Gap(level.name))
         if gap is None and decision.gap is not None:
             gap = Gap(level.name, decision.gap)
@@ -185,7 +186,7 @@ def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
     problem_on_rows = replace(problem, size=np.minimum(problem.size, size))
     problem_on_rows, old_classes = problem_on_rows.narrowed(problem_on_rows.open & (size > 0)[:, None])
     solved = feasible(problem_on_rows, budget)
-    if solved.status is not Status.SOLVED:
+    if solved.status is not SolveStatus.SOLVED:
         return None
     return to_full(solved.use, old_classes)
 
@@ -208,7 +209,7 @@ def _as_use(problem: Problem, by_row: Mapping[int, Counts]) -> Use | None:
     return use
 
 
-def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> Answer:
+def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> MethodAnswer:
     """Try thresholds of the weakest link from the fastest down: the first threshold with a plan is the
     level's value.
 
@@ -224,8 +225,8 @@ def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> Answer:
         fast_use = use
         if threshold > used_link:
             solved, old_classes = _on_fast_links(problem, fast, budget)
-            if solved.status is not Status.SOLVED:
-                gap = Gap(WEAKEST_LINK.name) if solved.status is Status.UNKNOWN else gap
+            if solved.status is not SolveStatus.SOLVED:
+                gap = Gap(WEAKEST_LINK.name) if solved.status is SolveStatus.UNKNOWN else gap
                 continue
             fast_use = to_full(solved.use, old_classes)
         decided = OpenPatterns(*_largest_rings(problem, fast, fast_use))
@@ -235,7 +236,7 @@ def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> Answer:
 
 def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solution, Ints]:
     """Return whether these patterns still hold the gang, and the old indices of the remaining classes."""
-    nothing = Solution(Status.INFEASIBLE, {})
+    nothing = Solution(SolveStatus.INFEASIBLE, {})
     narrowed, old_classes = problem.narrowed(fast)
     if not narrowed.classes:
         return nothing, old_classes
@@ -245,8 +246,8 @@ def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solut
         if count.lower > narrowed.at_most[NODES.name] + 1e-6 * max(1, narrowed.at_most[NODES.name]):
             return nothing, old_classes
         still_open, _ = count.usable_below(narrowed, narrowed.at_most[NODES.name])
-        narrowed, again = narrowed.narrowed(still_open)
-        old_classes = old_classes[again]
+        narrowed, kept_classes = narrowed.narrowed(still_open)
+        old_classes = old_classes[kept_classes]
     return feasible(narrowed, budget), old_classes
 
 

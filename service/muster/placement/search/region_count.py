@@ -21,18 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.instance import Instance
+from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import NODES, UNUSABLE, Level, WithoutGpus, parts_level, quality_levels
 from muster.placement.model.problem import FREE, PartShare, Problem, Use, fewest, shares
 from muster.placement.model.solve import DecidedLevel, counted_scope, decide, minimum, nodes_bound
-from muster.placement.model.solver import Status
+from muster.placement.model.solver import SolveStatus
 from muster.placement.search.classes import REGION, coarse_problem, fine_problem, without_equals
 from muster.placement.search.plan import (
-    Answer,
     EqualRegions,
     Gap,
     Infeasible,
+    MethodAnswer,
     PartialPlan,
     Solved,
     Undecided,
@@ -61,7 +62,7 @@ class RegionCount:
     name: ClassVar = "region-count"
     accepted_states: ClassVar = (Undecided, EqualRegions)
 
-    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide all parts still to be counted, and the nodes."""
         instance, state = plan.instance, plan.state
         single_part_scopes: tuple[str, ...] = ()
@@ -145,12 +146,12 @@ class RegionCounter:
         self.proven &= complete
         one_part_limits = {scope: 1 for scope in levels if scope in self._single_part_scopes}
         decided = decide(problem.keeping(**one_part_limits), UNUSABLE, self._budget)
-        self.proven &= decided.status is not Status.UNKNOWN and decided.gap is None
-        if decided.status is Status.SOLVED:
+        self.proven &= decided.status is not SolveStatus.UNKNOWN and decided.gap is None
+        if decided.status is SolveStatus.SOLVED:
             problem = replace(decided.problem, at_most={UNUSABLE.name: decided.value})
             self._parts(problem, levels, (decided.value,))
 
-    def _parts(self, problem: Problem, levels: Sequence[str], prefix: Touched) -> Status:
+    def _parts(self, problem: Problem, levels: Sequence[str], prefix: Touched) -> SolveStatus:
         if not levels:
             return self._nodes(problem, prefix)
         scope, *narrower = levels
@@ -158,7 +159,7 @@ class RegionCounter:
         count, some_need_no_part = len(np.unique(part[part != FREE])), bool((part == FREE).any())
         lower = fewest_parts(problem, part, self._prices, self._need)
         if lower is None or (scope in self._single_part_scopes and lower > 1):
-            return Status.INFEASIBLE
+            return SolveStatus.INFEASIBLE
         if count == 1 and lower and not some_need_no_part:
             return self._parts(problem, narrower, (*prefix, 1))
         if not narrower:
@@ -167,28 +168,28 @@ class RegionCounter:
 
     def _wider(
         self, problem: Problem, levels: Sequence[str], lower: int, count: int, prefix: Touched
-    ) -> Status:
+    ) -> SolveStatus:
         """Count the parts of a level that is not the narrowest."""
         scope, *narrower = levels
         some_need_no_part = bool((problem.part(scope) == FREE).any())
         while not some_need_no_part and comb(count, lower) <= MAX_PART_CHOICES:
             status = self._each_choice(problem, scope, lower, narrower, prefix)
-            if status is not Status.INFEASIBLE or lower == count or scope in self._single_part_scopes:
+            if status is not SolveStatus.INFEASIBLE or lower == count or scope in self._single_part_scopes:
                 return status
             lower += 1
         if len(self._prices) > 1 or problem.rules or problem.at_most:
             solved = minimum(problem, parts_level(scope), self._budget)
-            if solved.status is not Status.SOLVED:
-                self.proven &= solved.status is Status.INFEASIBLE
+            if solved.status is not SolveStatus.SOLVED:
+                self.proven &= solved.status is SolveStatus.INFEASIBLE
                 return solved.status
             lower = solved.value
             if scope in self._single_part_scopes and lower > 1:
-                return Status.INFEASIBLE
+                return SolveStatus.INFEASIBLE
         return self._parts(_limited(problem, scope, lower, count), narrower, (*prefix, lower))
 
     def _each_choice(
         self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Touched
-    ) -> Status:
+    ) -> SolveStatus:
         """Decide every choice of this number of parts as a region of its own. The choice with the fewest
         narrower parts comes first.
         """
@@ -201,21 +202,23 @@ class RegionCounter:
             )
             if least_parts is not None:
                 choices.append((least_parts, combination, choice_problem))
-        outcome = Status.INFEASIBLE
+        outcome = SolveStatus.INFEASIBLE
         for tries, (_, _, choice_problem) in enumerate(sorted(choices, key=lambda choice: choice[:2])):
             if tries and self._budget.late:
                 self.proven = False
-                return outcome if outcome is Status.SOLVED else Status.UNKNOWN
+                return outcome if outcome is SolveStatus.SOLVED else SolveStatus.UNKNOWN
             status = self._parts(choice_problem, narrower, (*prefix, parts))
-            if status is not Status.INFEASIBLE:
-                outcome = Status.SOLVED if Status.SOLVED in (status, outcome) else status
+            if status is not SolveStatus.INFEASIBLE:
+                outcome = SolveStatus.SOLVED if SolveStatus.SOLVED in (status, outcome) else status
         return outcome
 
-    def _narrowest(self, problem: Problem, scope: str, lower: int, count: int, prefix: Touched) -> Status:
+    def _narrowest(
+        self, problem: Problem, scope: str, lower: int, count: int, prefix: Touched
+    ) -> SolveStatus:
         for parts in range(lower, min(count, 1 if scope in self._single_part_scopes else count) + 1):
             value = (*prefix, parts)
             if self.best_regions and value > self.best_regions[0][0][: len(value)]:
-                return Status.SOLVED
+                return SolveStatus.SOLVED
             limited = _limited(problem, scope, parts, count)
             if parts == 1 and not (limited.part(scope) == FREE).any():
                 holding_parts = parts_that_hold(limited, limited.part(scope), self._prices, self._need)
@@ -225,13 +228,15 @@ class RegionCounter:
                 if not limited.classes:
                     continue
             status = self._nodes(limited, value)
-            if status is Status.UNKNOWN and scope not in self._single_part_scopes:
+            if status is SolveStatus.UNKNOWN and scope not in self._single_part_scopes:
                 return self._unproven(problem, scope, parts + 1, count, prefix)
-            if status is not Status.INFEASIBLE:
+            if status is not SolveStatus.INFEASIBLE:
                 return status
-        return Status.INFEASIBLE
+        return SolveStatus.INFEASIBLE
 
-    def _unproven(self, problem: Problem, scope: str, min_parts: int, count: int, prefix: Touched) -> Status:
+    def _unproven(
+        self, problem: Problem, scope: str, min_parts: int, count: int, prefix: Touched
+    ) -> SolveStatus:
         """Find the fewest parts for which a greedy solution exists, and decide the nodes there.
 
         This is for a solver that ran out of time with fewer parts.
@@ -244,10 +249,10 @@ class RegionCounter:
         with self._budget.phase("bound"):
             parts = bisect_left(range(count + 1), True, min_parts, key=has_solution)
         if parts > count:
-            return Status.UNKNOWN
+            return SolveStatus.UNKNOWN
         return self._nodes(_limited(problem, scope, parts, count), (*prefix, parts), Gap(scope))
 
-    def _nodes(self, full_problem: Problem, prefix: Touched, unproven: Gap | None = None) -> Status:
+    def _nodes(self, full_problem: Problem, prefix: Touched, unproven: Gap | None = None) -> SolveStatus:
         """Decide the fewest nodes. `unproven` is the first unproven level above.
 
         The model contains only as many equal parts as a plan can touch. The result has all of them, because
@@ -258,11 +263,11 @@ class RegionCounter:
         uneven = any(share.low.any() for share in shares(problem))
         with self._budget.share(COUNTING_SHARE if uneven else 1):
             decided = self._for_members_with_gpus(problem) or decide(problem, NODES, self._budget, first_use)
-        if decided.status is Status.UNKNOWN:
+        if decided.status is SolveStatus.UNKNOWN:
             use = greedy(problem, self._all_prices)
             if use is not None:
                 decided = decide(problem, NODES, self._budget, use)
-        if decided.status is Status.SOLVED:
+        if decided.status is SolveStatus.SOLVED:
             if problem.open.sum() < full_problem.open.sum():
                 decided = _decided_in_full(full_problem, decided)
             gap = unproven or (None if decided.gap is None else Gap(NODES.name, decided.gap))
@@ -271,7 +276,7 @@ class RegionCounter:
                 self.best_regions = []
             if not self.best_regions or value == self.best_regions[0][0]:
                 self.best_regions.append((value, decided, gap))
-        self.proven &= decided.status is not Status.UNKNOWN
+        self.proven &= decided.status is not SolveStatus.UNKNOWN
         return decided.status
 
     def _for_members_with_gpus(self, problem: Problem) -> DecidedLevel | None:
@@ -288,8 +293,8 @@ class RegionCounter:
         touching, _ = problem.narrowed(problem.open & (problem.patterns.gpus > 0)[problem.kind])
         touching = replace(touching, need=self._gpu_member_need, gpu_only_scopes=frozenset())
         decided = decide(touching, NODES, self._budget)
-        if decided.status is not Status.SOLVED:
-            return decided if decided.status is Status.INFEASIBLE else None
+        if decided.status is not SolveStatus.SOLVED:
+            return decided if decided.status is SolveStatus.INFEASIBLE else None
         use = with_others(problem, _in_terms_of(problem, decided))
         if use is None:
             return None
@@ -317,7 +322,7 @@ class RegionCounter:
         if few.classes == problem.classes or not few.classes:
             return None
         decided = decide(few, NODES, self._budget)
-        if decided.status is not Status.SOLVED:
+        if decided.status is not SolveStatus.SOLVED:
             return None
         return _in_terms_of(problem, decided)
 
@@ -350,7 +355,7 @@ RolePrices = tuple[float, ...]
 RATIOS = 16
 """Steps between the price of one role alone and the price of another role alone."""
 
-MOST_OF_PAIRS = 512
+MAX_OF_PAIRS = 512
 """About the most prices of pairs of roles: all ratios for eight roles, then fewer ratios, then fewer pairs.
 
 Each price costs time on every node, and any choice of prices is a bound.
@@ -369,8 +374,8 @@ def prices(instance: Instance, need: Counts) -> tuple[RolePrices, ...]:
         candidates += [tuple(float(n > 0) for n in need), tuple(float(role.gpus) for role in instance.roles)]
         candidates += [tuple(float(ask.units * ask.gpus) for ask in instance.asks)]
     pairs = comb(len(active), 2)
-    steps = max(1, min(RATIOS - 1, MOST_OF_PAIRS // max(1, pairs)))
-    stride = -(-pairs // MOST_OF_PAIRS)
+    steps = max(1, min(RATIOS - 1, MAX_OF_PAIRS // max(1, pairs)))
+    stride = -(-pairs // MAX_OF_PAIRS)
     for a, b in islice(combinations(active, 2), 0, None, max(1, stride)):
         for step in range(1, steps + 1):
             share = step / (steps + 1)

@@ -6,7 +6,8 @@ import numpy as np
 
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import Ints
-from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.instance import Instance
+from muster.placement.gpus.node_rules import Counts
 
 NOWHERE = -1
 """The code of a node that is in no region."""

@@ -1,4 +1,4 @@
-"""Aggregate roles that ask for multiples of each other, and spread interchangeable roles over few parts.
+"""Aggregate roles that ask for multiples of each other, and gather interchangeable roles on few parts.
 
 If each size divides the next larger size, the gang is planned as one role of the smallest size (a unit). The
 members are assigned to that plan at the end. Members fit on any node whose capacity equals their sum, because
@@ -20,14 +20,15 @@ from typing import ClassVar
 import numpy as np
 
 from muster.placement.cluster.columns import PODS, Bools, Ints
-from muster.placement.gang.instance import Counts, Instance, amounts_of
+from muster.placement.gang.instance import Instance, amounts_of
+from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget
 from muster.placement.model.objective import Level
 from muster.placement.search.plan import (
-    Answer,
     Decide,
     Declined,
     Infeasible,
+    MethodAnswer,
     NodeShare,
     PartialPlan,
     Solved,
@@ -44,7 +45,7 @@ class RoleAggregation:
     name: ClassVar = "role-aggregation"
     accepted_states: ClassVar = (Undecided,)
 
-    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide all levels if the members can be assigned to the best plan of units."""
         with budget.phase("scan"):
             aggregation = aggregated_roles(plan.instance, plan.need)
@@ -114,8 +115,8 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
     ]
     members = instance.columns.free_count // instance.roles[unit].gpus + sum(of_other_roles)
     pods = max(1, *(role.resources.pods for role in instance.roles))
-    short = instance.columns.pods < members * pods
-    if (short & (instance.room[unit] > 0)).any():
+    lacks_pods = instance.columns.pods < members * pods
+    if (lacks_pods & (instance.room[unit] > 0)).any():
         return Declined("pods per node are scarce")
     return Aggregation(need, sizes, unit)
 
@@ -133,10 +134,10 @@ def _size(instance: Instance, role: int, unit: int) -> int:
 # Roles that ask for the same
 
 
-MOST_ORDERS = 6
+MAX_ORDERS = 6
 """The most orders of roles that are tried: all orders of three roles."""
 
-MOST_EXCHANGES = 200
+MAX_EXCHANGES = 200
 """The most exchanges that are tried."""
 
 MAX_EXCHANGE_CELLS = 64
@@ -151,10 +152,10 @@ RoleParts = tuple[int, ...]
 """Parts touched by each role, summed: of the widest level first, of the nodes last."""
 
 
-def spread_roles_over_parts(instance: Instance, shares: tuple[NodeShare, ...]) -> tuple[NodeShare, ...]:
+def gather_roles_on_few_parts(instance: Instance, shares: tuple[NodeShare, ...]) -> tuple[NodeShare, ...]:
     """Return the same plan with interchangeable roles on fewer parts each, if that is possible."""
     groups = _interchangeable_roles(instance) if len(shares) > 1 else []
-    if not groups or instance.rules.model or any(share.spread for share in shares):
+    if not groups or instance.rules.model or any(share.by_domain for share in shares):
         return shares
     rows = np.array([share.row for share in shares], np.int64)
     if any(instance.rules.node_rules[rule] is not None for rule in instance.rules.in_node[rows].tolist()):
@@ -188,7 +189,7 @@ def _fewest_parts(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
         value = _touched(filled > 0, parts)
         if value < touched:
             fewest, touched = filled, value
-    tries = MOST_EXCHANGES if counts.size <= MAX_EXCHANGE_CELLS else 0
+    tries = MAX_EXCHANGES if counts.size <= MAX_EXCHANGE_CELLS else 0
     while touched > lower_bounds and tries > 0:
         for exchanged in islice(_exchanges(fewest), tries):
             tries -= 1
@@ -219,7 +220,7 @@ def _fillings(need: Ints, room: Ints, parts: Sequence[Ints], rows: Ints) -> Iter
         sizes = [np.bincount(part, room)[part] for part in parts]
         keys = [key for size, part in zip(sizes, parts, strict=True) for key in (sign * size, part)]
         order = np.lexsort((rows, sign * room, *keys[::-1]))
-        for ordered in islice(permutations(range(len(need))), MOST_ORDERS):
+        for ordered in islice(permutations(range(len(need))), MAX_ORDERS):
             filled, roles = np.zeros((len(room), len(need)), np.int64), np.array(ordered)
             filled[np.ix_(order, roles)] = _overlaps(room[order], need[roles])
             yield filled

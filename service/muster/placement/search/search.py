@@ -26,7 +26,8 @@ from muster.placement.gang.blocks import (
     shared_out,
     ways_to_cut,
 )
-from muster.placement.gang.instance import Counts, Instance, room_of, unsupported
+from muster.placement.gang.instance import Instance, room_of, unsupported
+from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget
 from muster.placement.model.objective import MEMBERS, NODES, PREFERRED_SCOPE, ROLE_PREFERENCES, levels_of_plan
 from muster.placement.search.count import count, too_small
@@ -44,7 +45,7 @@ from muster.placement.search.plan import (
 )
 from muster.placement.search.quality import LevelCore, LinkThresholds
 from muster.placement.search.region_count import RegionCount
-from muster.placement.search.roles import RoleAggregation, spread_roles_over_parts
+from muster.placement.search.roles import RoleAggregation, gather_roles_on_few_parts
 from muster.placement.search.single_node import MembersWithoutGpus, SingleNode
 
 # The levels above the parts: members and preferences
@@ -59,7 +60,7 @@ the most that fit, and for each step of a greedy choice. So there is always time
 place.
 """
 
-MOST_WAYS = 4096
+MAX_WAYS = 4096
 """The most numbers of members by role that are looked at to try those with which the gang starts."""
 
 IN_ORDER = "scopes-in-order"
@@ -224,7 +225,7 @@ class _WithFewerMembers:
         caps, request = self._caps(), self.instance.request
         totals = range(min(sum(caps), request.size - 1), request.min_member - 1, -1)
         all_counts = (counts for total in totals for counts in shared_out(total, caps))
-        for counts in islice(all_counts, MOST_WAYS):
+        for counts in islice(all_counts, MAX_WAYS):
             if self.budget.late:
                 break
             if self._starts(counts):
@@ -298,7 +299,7 @@ MAX_FINISHED = 8
 For these gangs, enumerating the GPU choices of each node takes long.
 """
 
-Outcome = tuple[PartialPlan | None, Gap | None]
+SearchOutcome = tuple[PartialPlan | None, Gap | None]
 """The best plan, None if no plan was found; and the first unproven level, None if all levels are proven.
 
 Without a plan and without a gap, it is proven that no plan exists.
@@ -310,7 +311,7 @@ def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Bu
     plan, gap = decide_levels(presolved(instance, scopes, need, budget), None, budget)
     if plan is None:
         return SearchResult((), gap)
-    return SearchResult(spread_roles_over_parts(plan.instance, plan.shares()), gap, plan.steps)
+    return SearchResult(gather_roles_on_few_parts(plan.instance, plan.shares()), gap, plan.steps)
 
 
 def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> PartialPlan:
@@ -322,7 +323,7 @@ def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget:
     )
 
 
-def decide_levels(plan: PartialPlan, incumbent: Value | None, budget: Budget) -> Outcome:
+def decide_levels(plan: PartialPlan, incumbent: Value | None, budget: Budget) -> SearchOutcome:
     """Decide all remaining levels. Stop if the plan cannot beat the incumbent."""
     gap, declined = plan.gap, list[tuple[str, str]]()
     while plan.levels:
@@ -390,7 +391,7 @@ def _with_steps(
     return replace(after, steps=(*before.steps, first_step, *later_steps))
 
 
-def _best_of(plans: list[PartialPlan], gap: Gap | None, budget: Budget) -> Outcome:
+def _best_of(plans: list[PartialPlan], gap: Gap | None, budget: Budget) -> SearchOutcome:
     """Decide each of these equally good plans to the end, and return the best.
 
     If one plan could not be decided with proof, the best one is not proven either.

@@ -17,13 +17,14 @@ from muster.domain.decision import Step
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Ints
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.gang.instance import Counts, Instance, fits_at_once
+from muster.placement.gang.instance import Instance, fits_at_once
 from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, node_kinds
 from muster.placement.gang.packings import packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, LowerBounds, choices
 from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.damage import Prices
 from muster.placement.gpus.gpusets import SET_VALUES
+from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget
 from muster.placement.model.objective import (
     BEST_FIT,
@@ -38,11 +39,11 @@ from muster.placement.model.objective import (
     value_of,
 )
 from muster.placement.search.plan import (
-    Answer,
     Decide,
     Declined,
     Gap,
     Infeasible,
+    MethodAnswer,
     NodeShare,
     PartialPlan,
     Solved,
@@ -66,28 +67,34 @@ class SingleNode:
     name: ClassVar = "single-node"
     accepted_states: ClassVar = (Undecided,)
 
-    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide all levels if some node takes all members."""
         instance, in_wide = plan.instance, plan.instance.columns.topology.in_wide
-        one_node = {Scope.NODE, Scope.GPU} & {*plan.scopes} or (sum(plan.need) == 1 and not instance.existing)
-        no_wide = (instance.without_gpus is WithoutGpus.SOME_MEMBERS or level is UNUSABLE) and not one_node
-        if no_wide and Scope.NVLINK_DOMAIN not in plan.scopes:
+        must_be_one_node = {Scope.NODE, Scope.GPU} & {*plan.scopes} or (
+            sum(plan.need) == 1 and not instance.existing
+        )
+        leaves_out_wide_domains = (
+            instance.without_gpus is WithoutGpus.SOME_MEMBERS or level is UNUSABLE
+        ) and not must_be_one_node
+        if leaves_out_wide_domains and Scope.NVLINK_DOMAIN not in plan.scopes:
             return Declined(BETTER_ELSEWHERE)
-        nodes = instance.restricted_to(~in_wide) if no_wide else instance
+        searched_instance = instance.restricted_to(~in_wide) if leaves_out_wide_domains else instance
         with budget.phase("scan"):
             inside_scopes = [scope for scope in plan.scopes if scope in INSIDE]
-            rows = _rows(nodes, plan.scopes, plan.need)
-            best_node, proven = find_best_node(nodes, rows, plan.need, inside_scopes, budget)
+            rows = _rows(searched_instance, plan.scopes, plan.need)
+            best_node, proven = find_best_node(searched_instance, rows, plan.need, inside_scopes, budget)
         gap = None if proven else Gap(NODES.name)
         if best_node is None:
             return Declined("no node takes all members", gap)
         shares: tuple[NodeShare, ...] = (best_node.share,)
-        if no_wide and instance.room[:, in_wide].any():  # an NVLink domain of several nodes may be better
-            spread, unproven = self.decide(
+        if (
+            leaves_out_wide_domains and instance.room[:, in_wide].any()
+        ):  # an NVLink domain of several nodes may be better
+            wide_plan, unproven = self.decide(
                 replace(plan, instance=instance.restricted_to(in_wide)), None, budget
             )
             gap = gap or unproven
-            values = {shares: best_node.value} | ({spread.shares(): spread.value} if spread else {})
+            values = {shares: best_node.value} | ({wide_plan.shares(): wide_plan.value} if wide_plan else {})
             shares = min(values, key=lambda shares: _value(instance, shares, values[shares]))
         return Solved((plan.complete(shares),), gap)
 
@@ -197,8 +204,8 @@ def _priced(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tup
         return prices.of_whole(rows, instance.gpus(counts), cpu)[:, 0], np.full(len(rows), -1)
     damage = prices.of_slice(rows, instance.asks[need.index(1)].units, int(cpu[0]))
     is_free = (view.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
-    spread = np.array([shape.spread for shape in view.shapes], bool)[view.shape[rows]]
-    preferred_damage = np.where(is_free == spread[:, None], damage, LARGEST)
+    on_spreading_node = np.array([shape.spreads_slices for shape in view.shapes], bool)[view.shape[rows]]
+    preferred_damage = np.where(is_free == on_spreading_node[:, None], damage, LARGEST)
     has_preferred = (preferred_damage != LARGEST).any(axis=1)
     preferred_damage[~has_preferred] = 0  # so any GPU of the node will do
     gpu = np.lexsort((damage, preferred_damage), axis=1)[:, 0]
@@ -296,7 +303,7 @@ class MembersWithoutGpus:
     name: ClassVar = "members-without-gpus"
     accepted_states: ClassVar = (Undecided,)
 
-    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+    def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide all levels if nodes without GPUs hold the gang."""
         instance = plan.instance
         if level is not UNUSABLE:

@@ -18,7 +18,7 @@ from muster.placement.cluster.columns import Bools, Ints
 NEVER = np.int64(1) << 61
 """The cost of an impossible choice."""
 
-CALL = 2_000
+ELEMENTS_PER_NUMPY_CALL = 2_000
 """How many elements take as long as one call of numpy."""
 
 MAX_TABLE_STEPS = 40_000_000
@@ -84,7 +84,7 @@ class Table:
 
 def steps(children: int, offered: int, parts: int, max_members: int) -> int:
     """Return the work of a table, in elements, if each child offers at most this many numbers of members."""
-    return children * offered * max(CALL, parts * (max_members + 1))
+    return children * offered * max(ELEMENTS_PER_NUMPY_CALL, parts * (max_members + 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from muster.domain.constraints import NODE, Affinity, AntiAffinity, MaxPer, Spread
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, MaxPer, TopologySpread
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Node
 from muster.domain.request import Request, Role
@@ -132,7 +132,7 @@ def between_pods(snapshot: Snapshot, request: Request, plan: Placed) -> Iterator
                 yield from _anti_affinity(snapshot, rule, plan.members)
             case Affinity():
                 yield from _affinity(snapshot, rule, plan.members)
-            case Spread():
+            case TopologySpread():
                 yield from _spread(snapshot, request, rule, plan.members)
 
 
@@ -199,7 +199,7 @@ def _bare(snapshot: Snapshot, member: MemberPlacement, key: str) -> bool:
     return _domain(snapshot.nodes[member.node].node, key) is None
 
 
-def _spread(snapshot: Snapshot, request: Request, rule: Spread, members: Members) -> Iterator[str]:
+def _spread(snapshot: Snapshot, request: Request, rule: TopologySpread, members: Members) -> Iterator[str]:
     key = rule.topology_key
     for role in request.roles:
         own_members = [member for member in members if member.role == role.name and role.name in rule.roles]
@@ -226,7 +226,7 @@ def _spread(snapshot: Snapshot, request: Request, rule: Spread, members: Members
                 )
 
 
-def _eligible(node: Node, rule: Spread, role: Role) -> bool:
+def _eligible(node: Node, rule: TopologySpread, role: Role) -> bool:
     return (
         rule.required_keys <= node.labels.keys()
         and (not rule.honor_affinity or not selected(node, role))

@@ -19,13 +19,14 @@ def costs(
     """Return the errors in the claimed costs. NVLink domains are among the touched parts."""
     policies = [(term.topology, term.strategy == "spread") for term in request.terms]
     totals: dict[str, int] = {}
-    for topology, spread in policies:
+    for topology, is_spread_wanted in policies:
         name = {"nvlink": "nvlink_domains", "numa": "numa_nodes", "nvswitch": "nvswitch"}[topology]
-        if spread:
+        if is_spread_wanted:
             name = f"{topology}_spread"
         if name != "nvlink_domains":
             totals[name] = sum(
-                _of_term(fabric, topology, spread, spot, _running(old, spot)) for spot in touched.values()
+                _of_term(fabric, topology, is_spread_wanted, spot, _running(old, spot))
+                for spot in touched.values()
             )
     if any(role.slice and role.members for role in request.roles):
         shares = [_sharing(spot, groups[name], _running(old, spot)) for name, spot in touched.items()]
@@ -39,19 +40,21 @@ def _running(old: Spots, spot: Spot) -> list[Spot]:
     return [other_spot for other_spot in old.values() if other_spot.state.node.name == spot.state.node.name]
 
 
-def _of_term(fabric: Fabric, topology: str, spread: bool, spot: Spot, old: Sequence[Spot]) -> int:
+def _of_term(fabric: Fabric, topology: str, is_spread_wanted: bool, spot: Spot, old: Sequence[Spot]) -> int:
     """Count a policy's cost on one node. Parts that running members touch cost nothing."""
     if topology == "nvswitch":
         has = spot.state.node.labels.get(NVSWITCH) == "true"
         return int(
-            spot.gpus > 0 and has == spread and not any(stay.gpus or not stay.indices_known for stay in old)
+            spot.gpus > 0
+            and has == is_spread_wanted
+            and not any(stay.gpus or not stay.indices_known for stay in old)
         )
     if topology == "nvlink":
         new = fabric.touched(spot, "nvlink-domain")
         return -len(new.difference(*(fabric.touched(stay, "nvlink-domain") for stay in old)))
     old_gpus = _mask(old)
     numa = [part for part in _numa_nodes(spot.state) if part & spot.gpus and not part & old_gpus]
-    return -len(numa) if spread else len(numa)
+    return -len(numa) if is_spread_wanted else len(numa)
 
 
 def _mask(spots: Iterable[Spot]) -> int:
@@ -79,7 +82,7 @@ def _sharing(spot: Spot, members: Sequence[MemberPlacement], old: Sequence[Spot]
     shared = 0
     for gpu in {gpu for member in members if member.units for gpu in member.gpus}:
         shared |= 1 << gpu
-    sign = -1 if spot.state.node.spread else 1
+    sign = -1 if spot.state.node.spreads_slices else 1
     return (
         sign * (shared & spot.state.free_gpus).bit_count(),
         sign * (shared & ~_mask(old)).bit_count(),
@@ -96,12 +99,13 @@ def crossings(
     Members without GPUs touch no part if other members have GPUs.
     """
     claimed = plan.objective.crossings
-    every = snapshot.nodes.values() if few else [spot.state for spot in everyone.values()]
+    node_states = snapshot.nodes.values() if few else [spot.state for spot in everyone.values()]
     claims = () if few else [scope for scope, _ in claimed]
     scopes = [
         level.scope
         for level in snapshot.levels
-        if level.scope in claims or any(state.node.labels.get(key) for key in level.labels for state in every)
+        if level.scope in claims
+        or any(state.node.labels.get(key) for key in level.labels for state in node_states)
     ]
     scopes.append("node")
     if any(role.gpus or role.slice for role in request.roles if role.members):

@@ -12,7 +12,7 @@ from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role, TypicalRequest
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.placement.verify.parts import NVLINK, Groups, Kind, Labels, Spots
+from muster.placement.verify.parts import NVLINK, Groups, Labels, NodeKind, Spots
 
 _TYPICAL_GPUS = (1, 2, 4, 8)
 """Whole GPUs of the typical requests. All have equal weight."""
@@ -28,7 +28,7 @@ def is_priced(request: Request) -> bool:
     return not slices or (is_single_pod and slices[0].gpus == 1)
 
 
-def damage(plan: Placed, kinds: Mapping[Kind, int], groups: Groups, touched: Spots) -> list[str]:
+def damage(plan: Placed, kinds: Mapping[NodeKind, int], groups: Groups, touched: Spots) -> list[str]:
     """Return a sentence if the claimed damage is wrong: F after the plan minus F before, over its nodes."""
     total = 0
     for kind, nodes in kinds.items():
@@ -50,17 +50,17 @@ def _spoilt(state: NodeState, free: int, members: Iterable[MemberPlacement]) -> 
     `free` masks the wholly free GPUs.
     """
     node, total = state.node, 0
-    for gpu, (every, units_left) in enumerate(zip(node.gpu_memory, state.free_memory, strict=True)):
-        if free >> gpu & 1 or node.spread or not every:
+    for gpu, (gpu_units, units_left) in enumerate(zip(node.gpu_memory, state.free_memory, strict=True)):
+        if free >> gpu & 1 or node.spreads_slices or not gpu_units:
             continue
         units_after = units_left - sum(member.units or units_left for member in members if gpu in member.gpus)
-        useless = sum(units_after * parts < every for parts in _TYPICAL_PARTS)
-        total += 1000 * units_after * useless // (len(_TYPICAL_PARTS) * every)
-        total += 1000 * units_after // every if node.gpu_resources else 0
+        useless = sum(units_after * parts < gpu_units for parts in _TYPICAL_PARTS)
+        total += 1000 * units_after * useless // (len(_TYPICAL_PARTS) * gpu_units)
+        total += 1000 * units_after // gpu_units if node.gpu_resources else 0
     return total
 
 
-def _pools(kind: Kind) -> tuple[int, ...]:
+def _pools(kind: NodeKind) -> tuple[int, ...]:
     """Return masks of GPUs: a typical request must find all its GPUs in one pool.
 
     A pool is an island if the node has NVLink, else the node.
@@ -175,10 +175,10 @@ def _free_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli:
 
 def _thousandths(state: NodeState, room: _FreeAmounts) -> list[int]:
     """Return the free thousandths of each GPU."""
-    every = state.node.gpu_memory or (0,) * state.node.topology.gpu_count
+    memory_by_gpu = state.node.gpu_memory or (0,) * state.node.topology.gpu_count
     return [
         _GPU if gpu in room.free_gpus else _GPU * room.units[gpu] // size if room.units and size else 0
-        for gpu, size in enumerate(every)
+        for gpu, size in enumerate(memory_by_gpu)
     ]
 
 
@@ -245,9 +245,9 @@ def _shares(state: NodeState, amounts: Iterable[int]) -> Iterator[tuple[int, int
     """
     gpus = state.node.topology.gpu_count * _GPU
     for amount, total, unit in zip(amounts, _amounts(state.node.allocatable), (1, _MIB), strict=True):
-        every = total // unit
-        share = max(0, amount // unit) * gpus // every if every else 0
-        yield (share if every else gpus), share
+        allocatable_units = total // unit
+        share = max(0, amount // unit) * gpus // allocatable_units if allocatable_units else 0
+        yield (share if allocatable_units else gpus), share
 
 
 def _requested(roles: Iterable[Role]) -> tuple[int, int]:
@@ -262,7 +262,7 @@ def _amounts(resources: Resources) -> tuple[int, int]:
 
 
 _EIGHTHS = 8
-_FEWEST, _MOST = 16, 64
+_MIN_SCALE, _MAX_SCALE = 16, 64
 """The size of the largest domain of a scope, as it counts."""
 
 
@@ -294,8 +294,8 @@ def _gpus_left(state: NodeState, roles: Sequence[Role], in_memory: bool) -> int:
     return _share(sum(state.free_memory) - units - memory // count * whole_gpus, memory)
 
 
-def _share(amount_left: int, every: int) -> int:
-    return _EIGHTHS * amount_left // every if amount_left > 0 and every > 0 else 0
+def _share(amount_left: int, full_amount: int) -> int:
+    return _EIGHTHS * amount_left // full_amount if amount_left > 0 and full_amount > 0 else 0
 
 
 def _scopes(snapshot: Snapshot) -> list[str]:
@@ -310,7 +310,7 @@ def _opening(snapshot: Snapshot, scope: str, opened: Sequence[NodeState]) -> int
     free = Counter(part[state.node.name] for state in with_gpus if _wholly_free(state))
     domains = filter(None, (part[state.node.name] for state in opened))
     largest = max((count for domain, count in nodes.items() if domain), default=1)
-    scale_size = min(_MOST, max(_FEWEST, largest))
+    scale_size = min(_MAX_SCALE, max(_MIN_SCALE, largest))
     return sum(-(-scale_size * free[domain] // largest) for domain in domains)
 
 

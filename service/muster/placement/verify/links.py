@@ -9,7 +9,7 @@ from itertools import pairwise, permutations
 from muster.domain.decision import Placed
 from muster.domain.request import Request
 from muster.domain.topology import GpuTopology
-from muster.placement.verify.parts import Kind, Spot, Spots
+from muster.placement.verify.parts import NodeKind, Spot, Spots
 
 MAX_RING_BY_FORCE = 8
 """The most GPUs of a ring that is counted again by trying 7! orders; with equal links, any number is."""
@@ -21,7 +21,7 @@ _MB_PER_GB = 1000
 """Links count in whole MB/s, as in the objective."""
 
 
-def links(plan: Placed, kinds: Mapping[Kind, int], everyone: Spots) -> list[str]:
+def links(plan: Placed, kinds: Mapping[NodeKind, int], everyone: Spots) -> list[str]:
     """Return the errors in the claimed links over the gang's GPUs on the nodes that the plan touches."""
     wrong = []
     unlinked = {kind.topology for kind in kinds if not any(map(any, kind.topology.links))}
@@ -47,11 +47,11 @@ def links(plan: Placed, kinds: Mapping[Kind, int], everyone: Spots) -> list[str]
     return wrong
 
 
-def _is_planned(kind: Kind) -> bool:
+def _is_planned(kind: NodeKind) -> bool:
     return not kind.unindexed_gpus and kind.topology.gpu_count <= MAX_PLANNED_GPUS
 
 
-def _ring(kind: Kind) -> tuple[int, int] | None:
+def _ring(kind: NodeKind) -> tuple[int, int] | None:
     return _best_ring(kind.topology, kind.gpus) if _is_planned(kind) else (0, 0)
 
 
@@ -86,7 +86,7 @@ _NUMA_NODE = 64
 """The cost of a further NUMA node. Any other further part costs 1."""
 
 
-def sockets(plan: Placed, kinds: Mapping[Kind, int]) -> list[str]:
+def sockets(plan: Placed, kinds: Mapping[NodeKind, int]) -> list[str]:
     """Return a sentence if the claimed distance is wrong. Existing members on the plan's nodes count too."""
     planned = ((kind, nodes) for kind, nodes in kinds.items() if _is_planned(kind))
     total = sum(nodes * _cost_of_parts(kind.topology, kind.gpus) for kind, nodes in planned)

@@ -55,10 +55,10 @@ class Labels:
             for name, several in by_first_name.items()
             if name and (in_words or len(several) > 1) and any("" in names for names in several)
         }
-        every = self._all_named(unclear, scopes)
+        all_names_by_first = self._all_named(unclear, scopes)
         homes = dict[Names, Names]()
         for name, several in unclear.items():
-            homes |= _homes(several, every[name])
+            homes |= _homes(several, all_names_by_first[name])
         words = [word for word, _ in scopes]
         texts = {names: _text(words, homes.get(names, names)) for names in distinct}
         return {node: texts[names] for node, names in names_by_node.items()}
@@ -67,8 +67,8 @@ class Labels:
         """Return the labels of all nodes of the cluster, for each of these names."""
         names_by_first: dict[str, set[Names]] = {name: set() for name in first_names}
         if names_by_first:
-            every = [state.node for state in self._snapshot.nodes.values()]
-            for names in set(self._names_by_node(every, scopes).values()):
+            all_nodes = [state.node for state in self._snapshot.nodes.values()]
+            for names in set(self._names_by_node(all_nodes, scopes).values()):
                 if names[0] in names_by_first:
                     names_by_first[names[0]].add(names)
         return names_by_first
@@ -128,17 +128,17 @@ class Labels:
                     yield next(same_level, (outer, (outer,)))
 
 
-def _homes(touched: set[Names], every: set[Names]) -> Mapping[Names, Names]:
+def _homes(touched: set[Names], all_names: set[Names]) -> Mapping[Names, Names]:
     """Return for each of these names the part that it belongs to.
 
     All may be one part. Otherwise names that lack a label belong to the only part that fits and says more.
     """
-    levels = list(zip(*every, strict=True))
+    levels = list(zip(*all_names, strict=True))
     if all(len({*level} - {""}) < 2 for level in levels):
-        return dict.fromkeys(touched, max(every, key=lambda names: (len(names) - names.count(""), names)))
+        return dict.fromkeys(touched, max(all_names, key=lambda names: (len(names) - names.count(""), names)))
     homes = {}
     for names in touched:
-        fuller = [candidate for candidate in every if candidate != names and _fits(names, candidate)]
+        fuller = [candidate for candidate in all_names if candidate != names and _fits(names, candidate)]
         fullest = [
             candidate
             for candidate in fuller
@@ -242,7 +242,7 @@ def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Sp
     return Spot(role, state, mask & ((1 << state.node.topology.gpu_count) - 1))
 
 
-class Kind(NamedTuple):
+class NodeKind(NamedTuple):
     """The properties of a node that decide the values of the gang's GPUs there. Nodes of one kind are counted
     once.
 
@@ -338,11 +338,11 @@ class Fabric:
             return {f"{node.name}/{i}" for i in range(count) if not spot.gpus & ~(1 << i)}
         return {part} if (part := self.names(scope)[node.name]) else set()
 
-    def kinds(self, touched: Spots, everyone: Spots) -> Counter[Kind]:
+    def kinds(self, touched: Spots, everyone: Spots) -> Counter[NodeKind]:
         """Return how many nodes of the plan are of each kind."""
         names = self.names(NVLINK[0])
         return Counter(
-            Kind(
+            NodeKind(
                 state.node.topology,
                 names[name] != "",
                 bool(state.node.gpu_memory) and not state.node.gpu_resources,

@@ -8,7 +8,7 @@ import {FIRST_GANG, FREE, NOT_READY, tag} from './words.js';
 const NAME_FONT = '11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
 const TITLE_FONT = '600 11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
 const SMALL_FONT = '10px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
-const MOST_NAME = 150;
+const MAX_NAME = 150;
 const LETTERED_FROM = 13;   // from this size on, cells have the letters of their gangs
 
 export class Painter {
@@ -49,7 +49,7 @@ export class Painter {
     this.pen.font = NAME_FONT;
     let longest = '';
     for (const node of layout.nodes) if (node.name.length > longest.length) longest = node.name;
-    const names = Math.min(MOST_NAME, Math.ceil(this.pen.measureText(longest).width * 1.06) + 14);
+    const names = Math.min(MAX_NAME, Math.ceil(this.pen.measureText(longest).width * 1.06) + 14);
     this.geometry = new Geometry(layout, this.size || fitting(layout, width, height, names), width, names);
     this.spacer.style.height = `${this.geometry.height}px`;
     const scale = Math.min(3, devicePixelRatio || 1);

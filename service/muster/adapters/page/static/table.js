@@ -3,7 +3,7 @@
 import {element} from './dom.js';
 import {FIRST_GANG, FREE, OTHERS, SHARED, UNHEALTHY, UNKNOWN, count, gangName} from './words.js';
 
-const MOST_ROWS = 1000;
+const MAX_ROWS = 1000;
 const NAMED = 4;
 const HEAD = ['GPUs', 'Free', 'Of gangs', 'Reserved', 'Other pods', 'Shared', 'Index not known', 'Unhealthy', 'Nodes that take no pods', 'Gangs'];
 
@@ -44,7 +44,7 @@ export class Table {
     const body = this.root.querySelector('div');
     if (!this.root.open || !this.store.layout) return body.replaceChildren();
     const {groups, scopes} = this.store.layout;
-    const rows = groups.slice(0, MOST_ROWS).map(group => element('tr', {children: [
+    const rows = groups.slice(0, MAX_ROWS).map(group => element('tr', {children: [
       element('th', {scope: 'row', text: group.path.filter(Boolean).join(' / ') || group.label}),
       ...counted(this.store, group).map(value => element('td', {text: typeof value === 'number' ? value.toLocaleString('en') : value})),
     ]}));
@@ -52,7 +52,7 @@ export class Table {
     const parts = [element('table', {'aria-label': 'The map as a table', children: [
       element('thead', {children: [element('tr', {children: head})]}), element('tbody', {children: rows}),
     ]})];
-    if (groups.length > MOST_ROWS) parts.push(element('p', {text: `and ${count(groups.length - MOST_ROWS, 'more row')}`}));
+    if (groups.length > MAX_ROWS) parts.push(element('p', {text: `and ${count(groups.length - MAX_ROWS, 'more row')}`}));
     const {scrollTop} = body;
     body.replaceChildren(...parts);
     body.scrollTop = scrollTop;

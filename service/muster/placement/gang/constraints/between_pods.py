@@ -17,7 +17,7 @@ from muster.domain.constraints import (
     AntiAffinity,
     AntiAffinityLimits,
     SkewTooLarge,
-    Spread,
+    TopologySpread,
 )
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
@@ -25,9 +25,10 @@ from muster.placement.cluster.candidates import selects, tolerated
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.constraints.constraint import ByName, RefusalFacts
 from muster.placement.gang.constraints.max_per import MaxPerPart
-from muster.placement.gang.constraints.together import RoleScope
+from muster.placement.gang.constraints.together import RoleScopeRule
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.rules import BlockIndices, Counts, PartsByRow, Rules, one_node_each
+from muster.placement.gang.rules import BlockIndices, PartsByRow, Rules, one_node_each
+from muster.placement.gpus.node_rules import Counts
 from muster.placement.model.build import IntVar, LinearExpr, Variables
 from muster.placement.model.problem import PartShare, Problem, Rule, capacity
 
@@ -149,7 +150,7 @@ def _add_affinity(rules: Rules, rule: Affinity, name: str) -> None:
         return
     if not opening and matching_themselves == set(blocks):
         if sum(len(rules.blocks.roles[block].members) for block in blocks) > 1:
-            rules.add_rule(name, domains, lambda part: RoleScope(part, blocks))
+            rules.add_rule(name, domains, lambda part: RoleScopeRule(part, blocks))
             rules.together.append((name, blocks))
         return
     rules.add_rule(
@@ -248,7 +249,7 @@ class SpreadRule(Rule):
             model.add(within).only_enforce_if(receives).with_name(f"{name}/{part}")
 
 
-def _add_spread(rules: Rules, rule: Spread, name: str) -> None:
+def _add_spread(rules: Rules, rule: TopologySpread, name: str) -> None:
     """Add one spread constraint of the request to the rules.
 
     Members are kept off nodes where the skew would be too large for any plan. For the other nodes, the model
@@ -266,7 +267,7 @@ def _add_spread(rules: Rules, rule: Spread, name: str) -> None:
         _spread_of(rules, rule, f"{name}/{i}", domains, counts, blocks, blocks_counted)
 
 
-def eligible_to(view: Columns, rule: Spread, role: Role) -> Bools:
+def eligible_to(view: Columns, rule: TopologySpread, role: Role) -> Bools:
     """Return [row] bool: whether the node is eligible for the spread of this role.
 
     Whether the node has the topology key of the constraint itself is not checked.
@@ -290,7 +291,7 @@ def eligible_to(view: Columns, rule: Spread, role: Role) -> Bools:
 
 def _spread_of(
     rules: Rules,
-    rule: Spread,
+    rule: TopologySpread,
     name: str,
     domains: PartsByRow,
     counts: PartsByRow,
@@ -389,7 +390,7 @@ class _BetweenPods(ByName):
                     _add_anti_affinity(rules, rule, name)
                 case Affinity():
                     _add_affinity(rules, rule, name)
-                case Spread():
+                case TopologySpread():
                     _add_spread(rules, rule, name)
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
@@ -403,7 +404,7 @@ class _BetweenPods(ByName):
                 yield AntiAffinityLimits(rule.name, rule.topology_key, *numbers)
             case Affinity():
                 yield AffinityUnsatisfied(rule.name, rule.topology_key, *numbers)
-            case Spread():
+            case TopologySpread():
                 yield SkewTooLarge(rule.name, rule.topology_key, rule.max_skew, *numbers)
 
 

@@ -18,7 +18,8 @@ from muster.placement.cluster.columns import LARGEST, Bools
 from muster.placement.cluster.topology import own_part_if_none
 from muster.placement.gang.constraints.constraint import ByScope, OfRoles, RefusalFacts, role_of
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.rules import BlockIndices, Counts, Rules
+from muster.placement.gang.rules import BlockIndices, Rules
+from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import takes_gpus
 from muster.placement.model.build import LinearExpr, Variables
 from muster.placement.model.problem import Ints, PartShare, Problem, Rule, capacity
@@ -84,11 +85,11 @@ MAX_PER = _MaxPer()
 def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> None:
     by_nvlink_domain = rule.scope == Scope.NVLINK_DOMAIN
     if not by_nvlink_domain:  # a node cannot hold more than its part
-        rules.node_most = _less(rules.node_most, rule.members)
+        rules.max_per_node = _less(rules.max_per_node, rule.members)
         if rule.scope == Scope.NODE:
             return
     elif not rules.sliced:
-        rules.domain_most = _less(rules.domain_most, rule.members)
+        rules.max_per_domain = _less(rules.max_per_domain, rule.members)
     codes = rules.codes(rule.scope)
     roles = rules.blocks.roles
     blocks = tuple(b for b, role in enumerate(roles) if takes_gpus(role) or not by_nvlink_domain)

@@ -28,7 +28,7 @@ from muster.placement.model.problem import Rule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RoleScope(Rule):
+class RoleScopeRule(Rule):
     """Keep all members of these roles in one part, and off nodes whose `part` is −1."""
 
     in_one_part: ClassVar[bool] = True
@@ -135,7 +135,7 @@ def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> 
     members = sum(len(rules.blocks.roles[block].members) for block in blocks)
     if pinned is None and members > 1:
         name = f"together {blocks} {scope}"
-        rules.add_rule(name, np.where(refused, -1, codes), lambda part: RoleScope(part, blocks))
+        rules.add_rule(name, np.where(refused, -1, codes), lambda part: RoleScopeRule(part, blocks))
         rules.together.append((name, blocks))
 
 
