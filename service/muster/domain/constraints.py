@@ -68,7 +68,10 @@ class Affinity(CountsOn):
     existing: frozenset[str] = frozenset()
 
     def counts_on(self, role: str) -> bool:
-        """Return whether members of the role open domains for others."""
+        """Return whether a member of this role makes a domain allowed for members of `roles`.
+
+        If so, dropping the role drops the constraint too.
+        """
         return role in self.other_roles
 
 

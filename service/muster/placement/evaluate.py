@@ -320,7 +320,10 @@ class TouchedParts:
         return len({*codes} - {NONE}) + codes.count(NONE)
 
     def _nvlink_domains(self) -> int:
-        """Return how many NVLink domains are touched. Nodes with equal domains and GPUs are counted once."""
+        """Return how many NVLink domains are touched.
+
+        Equal nodes are evaluated once, and multiplied by their number.
+        """
         topology, shapes = self.view.topology, self.view.shapes
         counted_by_name = topology.in_wide[self.rows] | np.isin(self.rows, [*self.existing.masks])
         names = set[str]().union(

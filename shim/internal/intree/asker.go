@@ -270,7 +270,7 @@ func (a *Asker) next(now time.Time) (nextQuestion *question, nextReason workReas
 	return nextQuestion, nextReason, wait
 }
 
-// full returns a function that returns whether no work may begin on a question, because too many questions are worked on.
+// full returns a predicate: too many jobs run, so that no job may begin on this question now.
 // The caller holds the lock.
 func (a *Asker) full() func(*question, workReason) bool {
 	jobsOfKind, jobsOfNamespace := map[bool]int{}, map[string]int{}

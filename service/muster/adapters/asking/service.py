@@ -203,7 +203,7 @@ def of_kubeconfig(kubeconfig: Path | None, context: str | None) -> str:
 def _content(path: str) -> dict[str, Any]:
     """Return the content of a kubeconfig; {} if it can't be read, which the requests report.
 
-    krew's archive of the plugin has no yaml. There kubectl alone says the namespace.
+    krew's archive of the plugin lacks PyYAML. Then the namespace comes from kubectl.
     """
     try:
         import yaml

@@ -202,7 +202,7 @@ class Slices:
         return max((self._classes[name] for name in names), key=lambda item: item.created, default=None)
 
     def _depending_on(self, part: PublishedSlice | None) -> set[str]:
-        """Return the nodes with devices on which the slice may change which slices of its pool count."""
+        """Return the nodes for which this slice may decide which slices of its pool are the newest."""
         pool = self._pools.get(part.key) if part is not None else None
         if part is None or pool is None:
             return set()

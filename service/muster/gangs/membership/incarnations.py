@@ -7,7 +7,7 @@ joined, and its count is the number of members that its pods state. The first ro
     a job states the number of its pods (`GangClaim.job`)       | joins: all such owners are one job
     it is the first owner                                       | opens an incarnation
     the last has reached its count                              | opens an incarnation
-    it came after an owner of the last began that has ended     | opens an incarnation
+    it came after an owner of the last, now ended, had begun    | opens an incarnation
     it has ended, and began before an owner of the last came    | opens an incarnation
     it came after the last began, and pods for a count remain   | opens an incarnation
     any other                                                   | joins the last: master and workers

@@ -126,7 +126,10 @@ class ClusterView:
 
     @cached_property
     def grouped(self) -> Columns:
-        """The same nodes, with groups where GPUs agree on the gang's attributes, if it names any."""
+        """The nodes of `columns`, each with groups of GPUs that agree on the attributes of the gang's claims.
+
+        Without such attributes, these are `columns`.
+        """
         if not self.attributes:
             return self.columns
         snapshot = self.columns.snapshot

@@ -152,7 +152,7 @@ def _nested(domain: Ints, part: Ints) -> bool:
     return len(np.unique(domain * (int(part.max(initial=0)) + 1) + part)) == len(np.unique(domain))
 
 
-# Phases 1 and 2: regions
+# Steps 1 and 2: regions
 
 
 def regions_of(
