@@ -17,7 +17,7 @@ from muster.domain.policies import Policies
 from muster.domain.request import GangId, Member, Request, Role, TypicalRequest
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.ledger import Ledger
-from muster.placement.cluster.columns import NO_COLUMNS, following
+from muster.placement.cluster.columns import NO_COLUMNS, columns_after
 from tests.gangs.world import node
 
 
@@ -82,9 +82,9 @@ def test_the_columns_of_an_unchanged_snapshot_are_not_made_again() -> None:
         ledger.set_node(node(f"n{index:03}", 8))
     first = carried(sent, replica, ledger.snapshot())
     assert carried(sent, replica, ledger.snapshot()) is first
-    columns = following(NO_COLUMNS, first)
+    columns = columns_after(NO_COLUMNS, first)
     ledger.bind("p", Usage("p", "n017", Resources(), gpus=1))
-    later = following(columns, carried(sent, replica, ledger.snapshot()))
+    later = columns_after(columns, carried(sent, replica, ledger.snapshot()))
     assert later.profile is columns.profile
     assert later.free_count[17] == 7
 

@@ -55,7 +55,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     policies = state.roster.policies
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
     snapshot = state.backfill.snapshot_for(gang, snapshot)
-    request = answers.limited(request, snapshot)
+    request = answers.with_gpu_limits(request, snapshot)
     limits = Limits(excluded=state.excluded(gang, request.roles, group.unbound))
     instance = instance_of(ClusterView(snapshot, request), limits.excluded)
     if unsupported(instance) is not None:

@@ -20,7 +20,7 @@ from muster.domain.topology import GpuTopology
 from muster.domain.words import natural
 from muster.placement.cluster import columns as module
 from muster.placement.cluster.candidates import admits, refusal
-from muster.placement.cluster.columns import LARGEST, NO_COLUMNS, Columns, columns, following
+from muster.placement.cluster.columns import LARGEST, NO_COLUMNS, Columns, columns, columns_after
 from muster.placement.cluster.topology import place_of
 from tests.placement.drawings import islands
 from tests.placement.naive_parts import label
@@ -150,8 +150,8 @@ def test_a_view_is_a_function_of_the_snapshot(history: list[Snapshot], data: st.
     with patch.object(module, "CHUNK", 2):
         view = NO_COLUMNS
         for snapshot in history:
-            view = following(view, snapshot)
-            fresh = following(NO_COLUMNS, snapshot)
+            view = columns_after(view, snapshot)
+            fresh = columns_after(NO_COLUMNS, snapshot)
             if data.draw(st.booleans()):  # else nothing is read yet that the next view could carry on
                 assert dict(contents(view)) == dict(contents(fresh))
         says(view, history[-1])

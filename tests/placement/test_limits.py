@@ -62,13 +62,13 @@ def test_once_the_wall_clock_is_spent_no_more_choices_of_parts_are_tried(
         gang("8 x 1 GPU 1 cpu + 5 x 1 GPU 2 cpu by 4 rack"),
     )
     clock = chain(repeat(1.0, 8), repeat(0.0))
-    levels_counted, original = list[int](), RegionCounter._parts
+    levels_counted, original = list[int](), RegionCounter._count_parts
 
     def counted(counting: RegionCounter, *rest: Any) -> Any:
         levels_counted.append(1)
         return original(counting, *rest)
 
-    monkeypatch.setattr(RegionCounter, "_parts", counted)
+    monkeypatch.setattr(RegionCounter, "_count_parts", counted)
     decision = place(snapshot, request, Limits(seconds_left=lambda: next(clock)))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NotDecided(truncated=True),)

@@ -153,13 +153,15 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
             except OSError as problem:
                 raise Malformed(path, "", f"can't be read: {problem.strerror}") from None
             if not files_of_folder:
-                raise Malformed(path, "", f"no {', '.join(SUFFIXES)} in this folder{_below(Path(path))}")
+                raise Malformed(
+                    path, "", f"no {', '.join(SUFFIXES)} in this folder{_hint_about_subfolders(Path(path))}"
+                )
             yield from files_of_folder
         else:
             yield path
 
 
-def _below(folder: Path) -> str:
+def _hint_about_subfolders(folder: Path) -> str:
     """Return a hint if a subfolder has manifests, because subfolders are not read."""
     try:
         folders = sorted({str(file.parent) for file in folder.glob("*/*") if file.suffix in SUFFIXES})

@@ -342,24 +342,24 @@ def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
 def pod_groups() -> tuple[Resource[CustomObject], ...]:
     """Return the PodGroups of each API. Those of scheduling.run.ai are watched in KAI's version if the CRD is
     KAI's own."""
-    return tuple(_custom("PodGroup", "podgroups", versions, _uid) for versions in APIS)
+    return tuple(_custom_resource("PodGroup", "podgroups", versions, _uid) for versions in APIS)
 
 
 def jobs(kind: str) -> Resource[CustomObject]:
     """Return the objects of one kind of job, if it is served and the account may read it."""
     job_kind = KINDS[kind]
     versions = tuple(f"{job_kind.group}/{version}" for version in job_kind.versions)
-    return _custom(job_kind.kind, job_kind.plural, versions, full_name, by_right=True)
+    return _custom_resource(job_kind.kind, job_kind.plural, versions, full_name, by_right=True)
 
 
 def makers(kind: str) -> Resource[CustomObject]:
     """Return the objects that make jobs: RayJobs and TrainJobs."""
     group, versions = MAKERS[kind]
     paths = tuple(f"{group}/{version}" for version in versions)
-    return _custom(kind, f"{kind.lower()}s", paths, full_name, by_right=True)
+    return _custom_resource(kind, f"{kind.lower()}s", paths, full_name, by_right=True)
 
 
-def _custom(
+def _custom_resource(
     kind: str,
     plural: str,
     versions: tuple[str, ...],
@@ -372,5 +372,5 @@ def _custom(
     return _Custom(kind, name, paths, CustomObject, key, optional=True, by_right=by_right)
 
 
-TOPOLOGIES = _custom("Topology", "topologies", TOPOLOGY_APIS, _name)
+TOPOLOGIES = _custom_resource("Topology", "topologies", TOPOLOGY_APIS, _name)
 """KAI's Topology objects, which have no namespace."""

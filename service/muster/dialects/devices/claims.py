@@ -186,7 +186,7 @@ class Claims:
             names = ", ".join(requests)
             causes.append(BadValue(object_name, "resourceClaims", names, "GPUs of one resource in a pod"))
         resource = next(iter(requests), "")
-        agreed, unplanned = self._agreed(pod_claims)
+        agreed, unplanned = self._agreed_attributes(pod_claims)
         causes += [
             BadValue(object_name, f"resourceClaims {claim.name}, {bond.field}", bond.attribute, _NOT_OF_ALL)
             for claim, bond in unplanned.items()
@@ -208,7 +208,7 @@ class Claims:
     def _resource(self, request: DeviceRequest) -> str:
         return next(filter(None, map(self._resource_of, request.classes)), "")
 
-    def _agreed(
+    def _agreed_attributes(
         self, pod_claims: list[NamedClaim]
     ) -> tuple[tuple[str, ...], dict[NamedClaim, ClaimConstraint]]:
         """Return the attributes on which all GPUs of the pod must agree.

@@ -181,12 +181,12 @@ class Slices:
         if not pool_slice.roundings:
             return
         counts = self._rounded.setdefault(pool_slice.node, Counter())
-        before = _few(counts)
+        before = _unless_too_many(counts)
         counts.update({(pool_slice.key[0], rounding): step for rounding in pool_slice.roundings})
         for key in [(pool_slice.key[0], rounding) for rounding in pool_slice.roundings]:
             if not counts[key]:
                 del counts[key]
-        after = _few(counts)
+        after = _unless_too_many(counts)
         if not counts:
             del self._rounded[pool_slice.node]
         for driver, rounding in after - before:
@@ -209,7 +209,7 @@ class Slices:
         return pool.depending_on(part) & self._pools_on_node.keys()
 
 
-def _few(counts: Collection[Key]) -> set[Key]:
+def _unless_too_many(counts: Collection[Key]) -> set[Key]:
     return set(counts) if len(counts) <= MAX_ROUNDINGS else set()
 
 

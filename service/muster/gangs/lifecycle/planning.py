@@ -274,7 +274,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     answers = state.in_tree.answers(gang.key)
     causes = answers.causes(gang.key, request)
     if not causes:  # `refine` is slow: skip it for a gang that is refused anyway
-        request = answers.limited(answers.refine(request), snapshot)
+        request = answers.with_gpu_limits(answers.refine(request), snapshot)
     gang.arrival_window = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
     hint = QueueingHint.of(request, interest)
@@ -355,7 +355,7 @@ def _ask_for_reservation(state: State, gang: Gang) -> bool:
     if answers.causes(gang.key, request):
         return False
     snapshot = state.backfill.after_all_ended(gang)
-    request = answers.limited(requests.least_of(answers.refine(request)), snapshot)
+    request = answers.with_gpu_limits(requests.least_of(answers.refine(request)), snapshot)
     scored_request = with_scores(request, state.ledger.snapshot())
     excluded = state.excluded(gang, scored_request.roles, group.unbound)
     number, lane = next(state.numbers), Lane.BACKGROUND

@@ -145,7 +145,7 @@ class GangAnswers:
         cache = SubrequestCache()
         return {role.name: subrequests(role, self._distinct(role), self.nodes, cache) for role in roles}
 
-    def limited(self, request: Request, snapshot: Snapshot) -> Request:
+    def with_gpu_limits(self, request: Request, snapshot: Snapshot) -> Request:
         """Return the refined request with only as many GPUs of a node as other devices there agree with."""
         by_role = {role.name: self._distinct(role) for role in request.roles}
         return limit_by_other_devices(request, by_role, snapshot)

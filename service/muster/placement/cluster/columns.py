@@ -335,11 +335,11 @@ def columns(snapshot: Snapshot) -> Columns:
     """
     last = _latest[0]
     if last.snapshot is not snapshot:
-        last = _latest[0] = following(last, snapshot)
+        last = _latest[0] = columns_after(last, snapshot)
     return last
 
 
-def following(last: Columns, snapshot: Snapshot) -> Columns:
+def columns_after(last: Columns, snapshot: Snapshot) -> Columns:
     """Return the columns of `snapshot`, made from those of any other snapshot."""
     step = changes(last._order, snapshot, CHUNK)
     source, order, states = step.source, step.order, step.order.states

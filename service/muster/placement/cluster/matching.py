@@ -24,7 +24,7 @@ from muster.domain.request import Request, Role, Subrequest
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import mask_of
 from muster.placement.cluster.candidates import not_offered
-from muster.placement.cluster.columns import NO_COLUMNS, Columns, columns, following
+from muster.placement.cluster.columns import NO_COLUMNS, Columns, columns, columns_after
 
 K = TypeVar("K")
 
@@ -63,7 +63,7 @@ def _memoized_columns(
             before = (state, key, make(state, key))
         states[name] = before
     nodes = {**snapshot.nodes, **{name: shown for name, (*_, shown) in states.items()}}
-    view = following(last.view, replace(snapshot, nodes=nodes))
+    view = columns_after(last.view, replace(snapshot, nodes=nodes))
     memo[0] = _MemoizedView(snapshot, keys, states, view)
     return view
 
@@ -125,7 +125,7 @@ class ClusterView:
         return attributes_of(self.request.roles)
 
     @cached_property
-    def grouped(self) -> Columns:
+    def columns_with_groups(self) -> Columns:
         """The nodes of `columns`, each with groups of GPUs that agree on the attributes of the gang's claims.
 
         Without such attributes, these are `columns`.

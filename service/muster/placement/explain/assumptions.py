@@ -61,7 +61,7 @@ def free_of(view: Columns, resource: str) -> Ints:
     return np.asarray(view.gpu_memory.sum(axis=0)) if resource == GPU_MEMORY else view.free(resource)
 
 
-def in_one_piece(view: Columns, resource: str) -> Ints:
+def largest_free_piece(view: Columns, resource: str) -> Ints:
     """Return [row] int64: the largest free piece of a resource. Of GPU memory, a piece lies on one GPU."""
     return view.gpu_memory.max(axis=0, initial=0) if resource == GPU_MEMORY else free_of(view, resource)
 

@@ -43,7 +43,7 @@ from muster.placement.explain.assumptions import (
     amount_of,
     emptied,
     free_of,
-    in_one_piece,
+    largest_free_piece,
     resource_missing,
     resources_of,
     taken_of,
@@ -435,7 +435,7 @@ def _largest(view: Columns, rows: Ints, resource: str) -> tuple[str, int]:
     """Return the node with most of a resource, and the amount. GPU memory is that of a single GPU."""
     if not len(rows):
         return "", 0
-    free = in_one_piece(view, resource)[rows]
+    free = largest_free_piece(view, resource)[rows]
     largest = int(free.argmax())
     return view.names[rows[largest]], max(0, int(free[largest]))
 

@@ -86,7 +86,7 @@ def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
     if release is not None and is_little(release):
         yield release
     findings = findings_of(conflict)
-    yield from _wider(conflict, findings)
+    yield from _wider_scope(conflict, findings)
     for constraint in CONSTRAINTS:
         for obstacle in conflict.obstacles_of(constraint):
             yield from constraint.relaxations(findings, obstacle.role, obstacle.subject)
@@ -113,7 +113,7 @@ def _admitting(conflict: Conflict) -> Iterator[Relaxation]:
             yield Tolerate(role, taint, nodes) if taint else DropSelector(role, reason, nodes)
 
 
-def _wider(conflict: Conflict, findings: RefusalFacts) -> Iterator[Relaxation]:
+def _wider_scope(conflict: Conflict, findings: RefusalFacts) -> Iterator[Relaxation]:
     """Yield the narrowest wider scope of the gang that works, unless a label is missing on all nodes."""
     scope = str(conflict.assumptions.request.required_scope)
     if not conflict.obstacles_of(AssumptionKind.SCOPE) or findings.is_nowhere(scope):

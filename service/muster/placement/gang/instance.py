@@ -201,7 +201,7 @@ class Instance:
 
 def instance_of(cluster: ClusterView, excluded: Excluded) -> Instance:
     """Return the instance of a gang. Roles without members stay in it."""
-    view = cluster.grouped
+    view = cluster.columns_with_groups
     by_name = {role.name: admits(view, role, excluded) for role in cluster.request.roles}
     return instance_with(view, cluster.request, by_name)
 

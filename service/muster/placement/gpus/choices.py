@@ -410,7 +410,7 @@ class LowerBounds:
         whole_count = whole_gpus(self._asks, packing)
         none: Values = np.zeros_like(opened)
 
-        def covering(parts: tuple[int, ...]) -> Values:
+        def fewest_parts_covering(parts: tuple[int, ...]) -> Values:
             """Return [node] the fewest of these parts of the node that hold the slices."""
             if not demand:
                 return np.full(places.shape[1], int(whole_count > 0))
@@ -426,7 +426,7 @@ class LowerBounds:
             parts = parts_of(cost, self._shape.topology) or self._shape.domains
             if cost in SPREADING_COSTS.values():
                 return np.asarray(none - min(len(parts), slots + whole_count), np.int64)
-            return none if in_wide and cost is Cost.NVLINK_DOMAINS else covering(parts)
+            return none if in_wide and cost is Cost.NVLINK_DOMAINS else fewest_parts_covering(parts)
 
         fastest, largest = _best_links(self._shape.topology)
         size = np.minimum(shared + whole_count, len(fastest) - 1)

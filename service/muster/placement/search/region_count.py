@@ -135,7 +135,7 @@ class RegionCounter:
             if unusable_first:
                 self._least_unusable(region_problem, levels)
             else:
-                self._parts(region_problem, levels, ())
+                self._count_parts(region_problem, levels, ())
 
     def _least_unusable(self, problem: Problem, levels: Sequence[str]) -> None:
         """Count a region for a gang without GPUs: first the GPUs that the gang makes unusable, on all
@@ -149,11 +149,11 @@ class RegionCounter:
         self.proven &= decided.status is not SolveStatus.UNKNOWN and decided.gap is None
         if decided.status is SolveStatus.SOLVED:
             problem = replace(decided.problem, at_most={UNUSABLE.name: decided.value})
-            self._parts(problem, levels, (decided.value,))
+            self._count_parts(problem, levels, (decided.value,))
 
-    def _parts(self, problem: Problem, levels: Sequence[str], prefix: Touched) -> SolveStatus:
+    def _count_parts(self, problem: Problem, levels: Sequence[str], prefix: Touched) -> SolveStatus:
         if not levels:
-            return self._nodes(problem, prefix)
+            return self._count_nodes(problem, prefix)
         scope, *narrower = levels
         part = problem.part(scope)
         count, some_need_no_part = len(np.unique(part[part != FREE])), bool((part == FREE).any())
@@ -161,12 +161,12 @@ class RegionCounter:
         if lower is None or (scope in self._single_part_scopes and lower > 1):
             return SolveStatus.INFEASIBLE
         if count == 1 and lower and not some_need_no_part:
-            return self._parts(problem, narrower, (*prefix, 1))
+            return self._count_parts(problem, narrower, (*prefix, 1))
         if not narrower:
-            return self._narrowest(problem, scope, lower, count, prefix)
-        return self._wider(problem, levels, lower, count, prefix)
+            return self._count_narrowest_level(problem, scope, lower, count, prefix)
+        return self._count_wider_level(problem, levels, lower, count, prefix)
 
-    def _wider(
+    def _count_wider_level(
         self, problem: Problem, levels: Sequence[str], lower: int, count: int, prefix: Touched
     ) -> SolveStatus:
         """Count the parts of a level that is not the narrowest."""
@@ -185,7 +185,7 @@ class RegionCounter:
             lower = solved.value
             if scope in self._single_part_scopes and lower > 1:
                 return SolveStatus.INFEASIBLE
-        return self._parts(_limited(problem, scope, lower, count), narrower, (*prefix, lower))
+        return self._count_parts(_limited(problem, scope, lower, count), narrower, (*prefix, lower))
 
     def _each_choice(
         self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Touched
@@ -207,12 +207,12 @@ class RegionCounter:
             if tries and self._budget.late:
                 self.proven = False
                 return outcome if outcome is SolveStatus.SOLVED else SolveStatus.UNKNOWN
-            status = self._parts(choice_problem, narrower, (*prefix, parts))
+            status = self._count_parts(choice_problem, narrower, (*prefix, parts))
             if status is not SolveStatus.INFEASIBLE:
                 outcome = SolveStatus.SOLVED if SolveStatus.SOLVED in (status, outcome) else status
         return outcome
 
-    def _narrowest(
+    def _count_narrowest_level(
         self, problem: Problem, scope: str, lower: int, count: int, prefix: Touched
     ) -> SolveStatus:
         for parts in range(lower, min(count, 1 if scope in self._single_part_scopes else count) + 1):
@@ -227,7 +227,7 @@ class RegionCounter:
                 )
                 if not limited.classes:
                     continue
-            status = self._nodes(limited, value)
+            status = self._count_nodes(limited, value)
             if status is SolveStatus.UNKNOWN and scope not in self._single_part_scopes:
                 return self._unproven(problem, scope, parts + 1, count, prefix)
             if status is not SolveStatus.INFEASIBLE:
@@ -250,16 +250,18 @@ class RegionCounter:
             parts = bisect_left(range(count + 1), True, min_parts, key=has_solution)
         if parts > count:
             return SolveStatus.UNKNOWN
-        return self._nodes(_limited(problem, scope, parts, count), (*prefix, parts), Gap(scope))
+        return self._count_nodes(_limited(problem, scope, parts, count), (*prefix, parts), Gap(scope))
 
-    def _nodes(self, full_problem: Problem, prefix: Touched, unproven: Gap | None = None) -> SolveStatus:
+    def _count_nodes(
+        self, full_problem: Problem, prefix: Touched, unproven: Gap | None = None
+    ) -> SolveStatus:
         """Decide the fewest nodes. `unproven` is the first unproven level above.
 
         The model contains only as many equal parts as a plan can touch. The result has all of them, because
         equal parts may differ at the levels below.
         """
         problem, _ = full_problem.narrowed(without_equals(full_problem))
-        first_use = self._few_parts(problem)
+        first_use = self._first_use(problem)
         uneven = any(share.low.any() for share in shares(problem))
         with self._budget.share(COUNTING_SHARE if uneven else 1):
             decided = self._for_members_with_gpus(problem) or decide(problem, NODES, self._budget, first_use)
@@ -301,7 +303,7 @@ class RegionCounter:
         floor = decided.value if decided.gap is None else 0
         return decide(problem, NODES, self._budget, use, floor)
 
-    def _few_parts(self, problem: Problem) -> Use | None:
+    def _first_use(self, problem: Problem) -> Use | None:
         """Return a first solution if rules divide members among parts; None without such rules, or if no
         solution is found.
 
