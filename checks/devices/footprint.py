@@ -80,7 +80,7 @@ def main(folder: str, gpus: str) -> int:
     """Be an agent in a cluster of one node, without an API server."""
     from muster.adapters.agent import process as agent  # noqa: PLC0415 - it shuts out a package
 
-    vars(agent).update(Access=SimpleNamespace(of_pod=lambda: None), ApiServer=lambda _: FakeApi())
+    vars(agent).update(ApiAccess=SimpleNamespace(of_pod=lambda: None), ApiServer=lambda _: FakeApi())
     return agent.main("n", gpus, "", True, Path(folder), 0, "WARNING")
 
 

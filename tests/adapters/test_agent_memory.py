@@ -33,7 +33,7 @@ def resident_mib():
 blocks = [b"%d" % number * 256 for number in range(20_000)]
 blocks = blocks[-1]  # the last one keeps the C library from shrinking its heap by itself
 before = resident_mib()
-agent.source_of = agent.Access.of_pod = agent.ApiServer = lambda *_: None
+agent.source_of = agent.ApiAccess.of_pod = agent.ApiServer = lambda *_: None
 agent.serve = lambda *_: print(before - resident_mib())
 administration.node_agent("n")
 """
