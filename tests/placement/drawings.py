@@ -98,7 +98,7 @@ def cluster(drawing: str, levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS) -> S
 FACTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "cordoned": lambda _: {"unschedulable": True},
     "mem": lambda argument: {"gpu_memory": tuple(map(int, argument.split()))},
-    "spread": lambda _: {"spread": True},
+    "spread": lambda _: {"spreads_slices": True},
     "unhealthy": lambda argument: {"unhealthy": mask_of([int(gpu) for gpu in argument.split()])},
     "share": lambda _: {"gpu_resources": frozenset()},
 }
