@@ -4,7 +4,8 @@
 
 A word in backticks that looks like a Python name must be a name or a word of a string in its module. It may
 also be the name of a module, a builtin, or a whole string elsewhere in the service, such as a label's value.
-A name of another module has its class or module before it: `Settings.session_s`.
+Classes and constants of all modules may stand alone. Another name of another module has its class or module
+before it: `Settings.session_s`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from checks.prose import ROOT, is_generated
 
 SERVICE = ROOT / "service" / "muster"
-QUOTED_NAME = re.compile(r"`(_?[a-z][a-z0-9_]{2,})(?:\(\))?`")
+QUOTED_NAME = re.compile(r"`(_?(?:[a-z][a-z0-9_]{2,}|[A-Z]\w{2,}))(?:\(\))?`")
 WORD = re.compile(r"\w+")
 
 
@@ -27,7 +28,8 @@ def main() -> int:
     files = [path for path in sorted(SERVICE.rglob("*.py")) if not is_generated(path)]
     trees = {path: ast.parse(path.read_text()) for path in files}
     common = {part for path in files for part in path.relative_to(SERVICE).with_suffix("").parts}
-    common.update(string for tree in trees.values() for string in _strings(tree))
+    for tree in trees.values():
+        common.update(_strings(tree), _classes_and_constants(tree))
     problems = [
         f"{path.relative_to(ROOT)}:{line}: `{name}` is no name of this module\n"
         for path, tree in trees.items()
@@ -59,6 +61,17 @@ def _strings(tree: ast.Module) -> Iterator[str]:
         match node:
             case ast.Constant(value=str(string)):
                 yield string
+
+
+def _classes_and_constants(tree: ast.Module) -> Iterator[str]:
+    """Yield the classes, constants and type aliases that a module defines."""
+    for statement in tree.body:
+        match statement:
+            case ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+            case ast.Assign(targets=targets):
+                for target in targets:
+                    yield from (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
 
 
 def _names(node: ast.AST) -> set[str]:

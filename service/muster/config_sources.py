@@ -1,8 +1,9 @@
 """Read the service's settings: from a YAML file, then the environment, then the command line's flags.
 
 A later source overrides an earlier one. A field that does not exist is an error that names its source: a
-misspelt setting must not be ignored silently. Environment variables are `MUSTER__SECTION__FIELD`. A single
-underscore would collide with the variables that Kubernetes sets for a Service named "muster" (MUSTER_PORT).
+misspelt setting must not be ignored silently. Environment variables are `MUSTER__<SECTION>__<FIELD>`. A
+single underscore would collide with the variables that Kubernetes sets for a Service named "muster"
+(MUSTER_PORT).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class GangAnswers:
     shared_answers: Mapping[str, InTreeAnswer] = field(default_factory=dict)
     """Pod UID → the first answer, of this report or an earlier one, that equals the pod's."""
     gpu_lists: int = 0
-    """Lists of matching GPUs in the answers. More than `MOST_GPU_LISTS` are not kept, and refuse the gang."""
+    """Lists of matching GPUs in the answers. More than `MAX_GPU_LISTS` are not kept, and refuse the gang."""
 
     def renewed(self, by_pod: Mapping[str, InTreeAnswer], gpu_lists: int = 0) -> GangAnswers:
         """Return new answers. In `shared_answers`, equal answers share one object, also with the old
