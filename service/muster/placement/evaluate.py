@@ -342,7 +342,7 @@ class TouchedParts:
 
     def _touched_by(self, member: BoundMember) -> set[str]:
         topology = self.view.topology
-        known = topology.parts(member.row, Scope.NVLINK_DOMAIN)
+        domains = topology.parts(member.row, Scope.NVLINK_DOMAIN)
         if member.unknown:
-            return {name for name, _ in known} if len(known) == 1 else set()
+            return {name for name, _ in domains} if len(domains) == 1 else set()
         return topology.touched(member.row, member.running.gpus)

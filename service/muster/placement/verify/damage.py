@@ -83,7 +83,7 @@ def _wasted(free: int) -> int:
     return sum(max(0, free) * 1000 // len(_TYPICAL_GPUS) for gpus in _TYPICAL_GPUS if gpus > free)
 
 
-_GPU, _STEP, _MOST_STEPS = 1000, 10, 1 << 40
+_GPU, _STEP, _MAX_STEPS = 1000, 10, 1 << 40
 
 
 class _FreeAmounts(NamedTuple):
@@ -107,7 +107,7 @@ def priced_damage(snapshot: Snapshot, request: Request, plan: Placed, groups: Gr
             price * (_usable(kind, state, before) - _usable(kind, state, after))
             for kind, price in zip(snapshot.typical, prices, strict=True)
         )
-        steps, doubt = max(-_MOST_STEPS, min(_MOST_STEPS, loss / _STEP)), 1e-6 + 1e-12 * abs(loss)
+        steps, doubt = max(-_MAX_STEPS, min(_MAX_STEPS, loss / _STEP)), 1e-6 + 1e-12 * abs(loss)
         low += _STEP * math.ceil(steps - 0.5 - doubt)
         high += _STEP * math.floor(steps + 0.5 + doubt)
     claimed = plan.objective.damage
