@@ -43,7 +43,7 @@ def replay(nodes: Nodes, order: Sequence[Request], mix: Mapping[Request, float])
         usage = Usage(
             member.uid, member.node, gang.roles[0].resources, mask_of(member.gpus), units=member.units
         )
-        snapshot = snapshot.taking([usage])
+        snapshot = snapshot.with_usages([usage])
         allocated[i] = request.milli
     arrived = np.cumsum([request.milli for request in order])
     return Replay(nodes.gpu_milli, arrived, np.cumsum(allocated))

@@ -41,7 +41,7 @@ def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
                 room = _has_room(role.resources, state.free) and refusal(state.node, role) is None
                 if room and gpus is not None:
                     usage = Usage(member.uid, name, role.resources, gpus=mask_of(gpus), units=units)
-                    states[name] = state.taking(usage)
+                    states[name] = state.with_usage(usage)
                     members.append(MemberPlacement(member.uid, member.name, role.name, name, gpus, units))
                     break
     value, _, _ = objective(request, members, view)
@@ -51,7 +51,7 @@ def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
 def _has_room(demand: Resources, free: Resources) -> bool:
     """Return whether a member has room. As in kube-scheduler, what is not asked for is not checked."""
     after = free - demand
-    amounts = [after.pods, *(after.other(name) for name, _ in demand.others)]
+    amounts = [after.pods, *(after.other_amount(name) for name, _ in demand.others)]
     amounts += [after.cpu_milli] if demand.cpu_milli else []
     amounts += [after.memory_bytes] if demand.memory_bytes else []
     return min(amounts) >= 0

@@ -54,7 +54,7 @@ from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings as DialectSettings
 from muster.domain import exactness
-from muster.domain.words import listed
+from muster.domain.words import list_names
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages.inputs import Input, Synced, WatchInterrupted, WatchResumed
 from muster.gangs.messages.instructions import (
@@ -333,8 +333,8 @@ class App:
         if not kinds:
             return []
         return [
-            f"the service may not read {listed(kinds)}. Their pods are placed one by one, unless they name "
-            f"a gang. scheduler-config/jobs grants the right"
+            f"the service may not read {list_names(kinds)}. Their pods are placed one by one, unless they "
+            f"name a gang. scheduler-config/jobs grants the right"
         ]
 
 

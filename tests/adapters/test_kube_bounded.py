@@ -23,7 +23,7 @@ VALUES = st.recursive(
 
 
 def cut(value: Any, depth: int) -> Any:
-    """What `bounded` is to make of a value, by recursion."""
+    """What `cut_to_limits` is to make of a value, by recursion."""
     if isinstance(value, list | dict) and depth == 0:
         return 0
     if isinstance(value, list):

@@ -210,9 +210,9 @@ def test_who_owes_nothing_is_forgotten() -> None:
     now = [0.0]
     rate = Rate(ADVANCE_S, lambda: now[0])
     rate.charge("n", SHARE + CHANGE_S)
-    assert rate.rest_s("n") == SHARE + CHANGE_S - ADVANCE_S
+    assert rate.wait_s("n") == SHARE + CHANGE_S - ADVANCE_S
     rate.forget()
-    assert rate.rest_s("n")
+    assert rate.wait_s("n")
     now[0] = SHARE + CHANGE_S
     rate.forget()
     assert not rate._paid
@@ -223,4 +223,4 @@ def test_a_usual_node_is_small() -> None:
     uuids = ",".join(f"GPU-{number:032}" for number in range(16))
     node_annotations = {"GPU_TOPOLOGY": matrix(16, "NV18"), "gpu.topology/gpu-uuids": uuids}
     usual = node_object({GPU: "16", "cpu": "96"}, labels=labels, annotations=node_annotations)
-    assert bounds.size(usual, (), DEFAULTS) < LARGE / 1.5
+    assert bounds.reading_size(usual, (), DEFAULTS) < LARGE / 1.5

@@ -20,7 +20,7 @@ def test_each_owner_has_its_burst_and_then_its_rate(
     for owner, pause in steps:
         now += pause / 4
         rate.forget()
-        if not rate.rest_s(owner):
+        if not rate.wait_s(owner):
             rate.charge(owner, 1 / per_s)
             times[owner].append(now)
     for of_owner in times.values():
@@ -28,8 +28,8 @@ def test_each_owner_has_its_burst_and_then_its_rate(
             for j, last in enumerate(of_owner[i:], 1):
                 assert j <= burst + (last - first) * per_s + 1e-6
     for owner in times:
-        now += rate.rest_s(owner)
-        assert rate.rest_s(owner) < 1e-9, "none waits for ever"
+        now += rate.wait_s(owner)
+        assert rate.wait_s(owner) < 1e-9, "none waits for ever"
 
 
 def test_an_owner_that_owes_nothing_is_forgotten() -> None:

@@ -51,7 +51,7 @@ from muster.domain.causes.too_little import (
     RoomTaken,
     SubgroupsNeeded,
 )
-from muster.domain.reasons import Cause, explained, kinds_of
+from muster.domain.reasons import Cause, cause_views, kinds_of
 
 GPU = "nvidia.com/gpu"
 
@@ -374,7 +374,7 @@ GOLDEN: list[tuple[Cause, str, str]] = [
 
 @pytest.mark.parametrize(("cause", "says", "helps"), GOLDEN, ids=lambda cause: type(cause).__name__)
 def test_what_blocks_and_what_would_help(cause: Cause, says: str, helps: str) -> None:
-    (view,) = explained([cause])
+    (view,) = cause_views([cause])
     assert view.kind == type(cause).__name__
     assert (view.says, view.helps) == (says, helps)
 
@@ -398,10 +398,10 @@ def test_members_that_run_where_there_is_no_room_are_started_again() -> None:
     for even_empty, begins in ((False, "Wait until more is free in rack r1"), (True, "Start the whole gang")):
         small = DomainTooSmall("rack", "r1", 1, 8, even_empty=even_empty)
         causes: tuple[Cause, ...] = (small, RunningElsewhere("rack", "r1", 3))
-        assert explained(causes)[1].helps.startswith(begins)
+        assert cause_views(causes)[1].helps.startswith(begins)
 
 
 def test_what_users_wrote_is_one_line() -> None:
-    (view,) = explained([BadValue("pod/a/b", "label x\n<script>", "y\x1b[31m", "z")])
+    (view,) = cause_views([BadValue("pod/a/b", "label x\n<script>", "y\x1b[31m", "z")])
     assert view.says.isprintable()
     assert view.helps.isprintable()

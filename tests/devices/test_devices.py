@@ -14,9 +14,9 @@ from muster.devices.booking import (
     Booking,
     Refused,
     Waiter,
+    bookings_in_order,
     bookings_of,
     container_in_admission,
-    in_order,
 )
 from muster.devices.inventory import MEMORY, WHOLE, Gpu, Inventory, InventoryError, uuid_of
 from muster.devices.turns import Grant, Isolation, allocate, prefer
@@ -198,13 +198,13 @@ def test_an_init_container_gets_gpus_of_those_after_it(
     asks: tuple[Ask, ...], expected: list[tuple[int, ...]]
 ) -> None:
     pod = whole_pod(("main", 3))
-    bookings = in_order(pod, written_for(pod, 2, 5, 7), asks)
+    bookings = bookings_in_order(pod, written_for(pod, 2, 5, 7), asks)
     assert [booking.gpus for booking in bookings] == expected
 
 
 def test_an_init_container_gets_memory_of_all_gpus_of_the_slice() -> None:
     pod = shared_pod(2, ("main", 3))
-    init, main = in_order(pod, written_for(pod, 4, 6), (Ask("init", 4, True), Ask("main", 6)))
+    init, main = bookings_in_order(pod, written_for(pod, 4, 6), (Ask("init", 4, True), Ask("main", 6)))
     assert (init.gpus, init.units, init.lends) == ((4, 6), 2, True)
     assert (main.gpus, main.units, main.lends) == ((4, 6), 3, False)
 

@@ -11,10 +11,10 @@ from muster.devices.hardware import (
     PUBLISHED,
     Hardware,
     annotations_of,
+    changed_uuid,
     changes,
     labels_of,
     matrix,
-    renumbered,
     with_lost,
 )
 from muster.devices.inventory import Gpu, Inventory
@@ -129,7 +129,7 @@ def test_gpus_that_are_new_are_counted_anew(before: tuple[str, ...]) -> None:
     ],
 )
 def test_gpus_with_other_uuids_than_before_are_named(before: tuple[str, ...], says: str) -> None:
-    assert renumbered(before, hardware("gb200-nvl72-tray-4x")) == says
+    assert changed_uuid(before, hardware("gb200-nvl72-tray-4x")) == says
 
 
 def test_the_service_reads_the_keys_that_the_agent_writes() -> None:

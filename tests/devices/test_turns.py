@@ -37,14 +37,14 @@ def take(turns: Turns, *devices: str) -> ContainerGrant | Refused:
 def test_each_container_gets_what_was_answered_for_it() -> None:
     turns, waiter = Turns(), pod(whole("main", 5, 2), whole("helper", 7))
     assert ask(turns, waiter, 2) == ("GPU-5", "GPU-2")
-    assert turns.pending
+    assert turns.has_untaken_devices
     allocation = take(turns, "GPU-2", "GPU-5")
     assert isinstance(allocation, ContainerGrant)
     assert (allocation.booking.container, allocation.grant.env["NVIDIA_VISIBLE_DEVICES"]) == (
         "main",
         "GPU-5,GPU-2",
     )
-    assert not turns.pending
+    assert not turns.has_untaken_devices
     assert ask(turns, waiter, 1, ("main",)) == ("GPU-7",)
     assert isinstance(take(turns, "GPU-7"), ContainerGrant)
 

@@ -63,7 +63,7 @@ def reading(field: str, size: int, **spec: Any) -> Callable[[], object]:
 
     def read() -> object:
         requests._cached_sum.cache_clear()
-        pod = pods.read(bounds.bounded(large))
+        pod = pods.read(bounds.cut_to_limits(large))
         return Ledger().see(pod)
 
     return read
@@ -80,10 +80,10 @@ def test_work_grows_no_faster_than_the_pod(field: str, scheduler: str, node: str
 
 @pytest.mark.parametrize("field", largest.OF_PODS)
 def test_what_is_kept_of_a_large_pod_is_small_and_cutting_it_again_changes_nothing(field: str) -> None:
-    cut = bounds.bounded(obj(field, 1_000_000))
+    cut = bounds.cut_to_limits(obj(field, 1_000_000))
     assert len(msgspec.json.encode(cut)) < 120_000
-    assert bounds.bounded(cut) == cut
-    assert pods.read(cut) == pods.read(bounds.bounded(cut))
+    assert bounds.cut_to_limits(cut) == cut
+    assert pods.read(cut) == pods.read(bounds.cut_to_limits(cut))
 
 
 @pytest.mark.parametrize("field", largest.OF_PODS)
@@ -91,7 +91,7 @@ def test_a_pod_means_the_same_before_and_after_it_is_cut(field: str) -> None:
     """So it does not matter whether it came in a watch or in a file."""
     for node in ("", "n"):
         whole = obj(field, LARGE, nodeName=node)
-        before, after = pods.read(whole), pods.read(bounds.bounded(whole))
+        before, after = pods.read(whole), pods.read(bounds.cut_to_limits(whole))
         assert (before.usage, before.peers) == (after.usage, after.peers)
         assert [slip.field for slip in _slips(before)] == [slip.field for slip in _slips(after)]
 
@@ -118,7 +118,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("field", "field_shown"), REFUSED.items())
 def test_a_pod_that_waits_is_told_what_is_too_much(field: str, field_shown: str) -> None:
-    read = pods.read(bounds.bounded(obj(field)))
+    read = pods.read(bounds.cut_to_limits(obj(field)))
     assert read.claim is not None
     sentences = [str(cause) for cause in read.causes]
     assert any(line.startswith(f'pod/ns/large: {field_shown} is "more than ') for line in sentences), (
@@ -127,13 +127,13 @@ def test_a_pod_that_waits_is_told_what_is_too_much(field: str, field_shown: str)
 
 
 def test_a_pod_that_is_no_member_and_asks_for_no_gpu_is_left_to_the_in_tree_plugins() -> None:
-    read = pods.read(bounds.bounded(obj("tolerations", containers=[{"name": "c"}])))
+    read = pods.read(bounds.cut_to_limits(obj("tolerations", containers=[{"name": "c"}])))
     assert (read.claim, read.causes) == (None, ())
 
 
 @pytest.mark.parametrize("field", ["containers with GPUs", *REFUSED])
 def test_a_bound_pod_takes_its_gpus_however_large_it_is(field: str) -> None:
-    cut = bounds.bounded(obj(field, nodeName="n"))
+    cut = bounds.cut_to_limits(obj(field, nodeName="n"))
     usage = pods.read(cut).usage
     assert usage is not None
     containers = len(cut.spec.containers or ()) if field == "containers with GPUs" else 1
@@ -144,7 +144,7 @@ def test_a_bound_pod_takes_its_gpus_however_large_it_is(field: str) -> None:
 @pytest.mark.parametrize("field", CONTAINERS)
 def test_of_a_bound_pod_all_containers_are_summed_up(field: str) -> None:
     whole = obj(field, nodeName="n")
-    cut = bounds.bounded(whole)
+    cut = bounds.cut_to_limits(whole)
     assert (cut.spec.containers, cut.spec.init_containers) == (
         whole.spec.containers,
         whole.spec.init_containers,
@@ -174,7 +174,7 @@ def test_keys_that_muster_knows_are_read_among_any_number_of_others() -> None:
     large["metadata"]["annotations"]["gpu.topology/group"] = "g"
     large["metadata"]["annotations"]["gpu.topology/allocation"] = '{"version":1,"gpus":[3]}'
     large["spec"]["nodeName"] = "n"
-    read = pods.read(bounds.bounded(msgspec.convert(large, PodObject)))
+    read = pods.read(bounds.cut_to_limits(msgspec.convert(large, PodObject)))
     assert read.allocation == 1 << 3
     assert read.claim is not None
     assert read.claim.name == "g"
@@ -186,14 +186,14 @@ def test_an_owner_with_a_long_text_is_no_owner(text: str) -> None:
     owner = {"apiVersion": "v1", "kind": "X", "name": "x", "uid": "x", "controller": True}
     large = largest.pod("owners", 0)
     large["metadata"]["ownerReferences"] = [owner | {text: "x" * 1_000_000}]
-    read = pods.read(bounds.bounded(msgspec.convert(large, PodObject)))
+    read = pods.read(bounds.cut_to_limits(msgspec.convert(large, PodObject)))
     assert (read.owner, read.controller) == ("", None)
 
 
 def test_the_controller_is_found_among_any_number_of_owners() -> None:
     large = largest.pod("owners")
     large["metadata"]["ownerReferences"][-1] |= {"controller": True, "uid": "mine"}
-    assert pods.read(bounds.bounded(msgspec.convert(large, PodObject))).owner == "mine"
+    assert pods.read(bounds.cut_to_limits(msgspec.convert(large, PodObject))).owner == "mine"
 
 
 def test_the_documented_bounds_are_those_of_the_code() -> None:
@@ -275,4 +275,4 @@ def test_pods_of_one_template_share_their_node_rules() -> None:
 
 def test_the_annotation_of_static_pods_is_never_left_out() -> None:
     many = {f"example.com/{number}": "" for number in range(2 * bounds.MAX_KEYS)} | {bounds.MIRROR: "4f2a"}
-    assert bounds.MIRROR in (bounds.bounded(pod_object(annotations=many)).metadata.annotations or {})
+    assert bounds.MIRROR in (bounds.cut_to_limits(pod_object(annotations=many)).metadata.annotations or {})

@@ -11,7 +11,7 @@ from muster.dialects.devices import offers, published, selectors
 from muster.dialects.devices.objects import DeviceClassObject, DeviceTaintRule, ResourceSlice
 from muster.dialects.devices.offers import KINDS_OF_NODES
 from muster.dialects.devices.published import MAX_DEVICES, MAX_POOLS
-from muster.dialects.devices.slices import Slices
+from muster.dialects.devices.resource_slices import ResourceSlices
 from muster.dialects.nodes import nodes
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import MAX_GPUS
@@ -63,8 +63,10 @@ def device_class(
     return msgspec.convert({"metadata": meta, "spec": spec}, DeviceClassObject)
 
 
-def seen(*pieces: ResourceSlice, classes: tuple[DeviceClassObject, ...] = (device_class(),)) -> Slices:
-    slices = Slices(DEFAULTS)
+def seen(
+    *pieces: ResourceSlice, classes: tuple[DeviceClassObject, ...] = (device_class(),)
+) -> ResourceSlices:
+    slices = ResourceSlices(DEFAULTS)
     for new_slice in pieces:
         slices.see_slice(new_slice.metadata.name, new_slice)
     for device_class in classes:
@@ -72,7 +74,7 @@ def seen(*pieces: ResourceSlice, classes: tuple[DeviceClassObject, ...] = (devic
     return slices
 
 
-def read(slices: Slices, allocatable: dict[str, str] | None = None, uuids: str | None = None) -> Node:
+def read(slices: ResourceSlices, allocatable: dict[str, str] | None = None, uuids: str | None = None) -> Node:
     annotations = {"gpu.topology/gpu-uuids": uuids} if uuids is not None else {}
     obj = node_object({"cpu": "8", **(allocatable or {})}, annotations=annotations)
     return nodes.read(obj, DEFAULTS, offer=slices.offer("n"))
@@ -358,7 +360,7 @@ def test_a_class_of_another_resource_is_no_concern_of_ours() -> None:
 
 
 def test_changes_name_the_nodes_that_they_concern() -> None:
-    slices = Slices(DEFAULTS)
+    slices = ResourceSlices(DEFAULTS)
     assert slices.see_class(NVIDIA, device_class()) == set()
     assert slices.see_slice("s", piece([gpu(0)])) == {"n"}
     assert slices.see_slice("s", piece([gpu(0)])) == set()
@@ -398,9 +400,9 @@ def test_of_a_node_that_publishes_too_much_the_first_pools_are_read() -> None:
 
 def test_a_device_is_decoded_once_however_often_its_node_is_read() -> None:
     slices = seen(piece([gpu(0)]))
-    assert slices.published("n").to_decode
+    assert slices.on_node("n").to_decode
     assert read(slices).devices
-    assert not slices.published("n").to_decode
+    assert not slices.on_node("n").to_decode
 
 
 READABLE = {
@@ -423,7 +425,7 @@ def test_selectors(expression: str) -> None:
         (NVIDIA, "cores"): 8,
         (NVIDIA, "ecc"): True,
     }
-    assert selectors.satisfied(selectors.read([expression]), NVIDIA, attributes) == READABLE[expression]
+    assert selectors.are_satisfied(selectors.read([expression]), NVIDIA, attributes) == READABLE[expression]
 
 
 @pytest.mark.parametrize(

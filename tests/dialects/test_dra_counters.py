@@ -10,7 +10,7 @@ import pytest
 
 from muster.dialects.devices.objects import CounterSet, ResourceSlice, SliceDevice
 from muster.dialects.devices.published import counters_of
-from muster.dialects.devices.slices import Slices
+from muster.dialects.devices.resource_slices import ResourceSlices
 from muster.dialects.nodes import nodes
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node, PoolCounters
@@ -53,7 +53,7 @@ def sets(*counter_sets: dict[str, Any], name: str = "c", **more: Any) -> Resourc
     return piece(name, **({"nodeName": "n"} | more), sharedCounters=counter_sets)
 
 
-def read(slices: Slices) -> Node:
+def read(slices: ResourceSlices) -> Node:
     return nodes.read(node_object({"cpu": "8"}), DEFAULTS, offer=slices.offer("n"))
 
 
@@ -63,7 +63,7 @@ def names(node: Node) -> set[str]:
 
 def without_room(node: Node, *allocated: str) -> set[str]:
     free = sorted(names(node) - set(allocated))
-    return node.counters[POOL].without_room(free, allocated)
+    return node.counters[POOL].names_without_room(free, allocated)
 
 
 BOTH = [whole(0), part(0, 0), part(0, 1), whole(1), part(1, 0), part(1, 1)]
@@ -189,7 +189,7 @@ ROOM: dict[str, tuple[tuple[int, ...], dict[str, int], list[str], list[str], set
 def test_room(case: str) -> None:
     available, amounts, names, allocated, without = ROOM[case]
     needs = tuple((name, ((0, amount),)) for name, amount in amounts.items())
-    assert PoolCounters(available, needs).without_room(names, allocated) == without
+    assert PoolCounters(available, needs).names_without_room(names, allocated) == without
 
 
 def test_counters_and_the_in_tree_allocator_agree() -> None:
@@ -199,7 +199,7 @@ def test_counters_and_the_in_tree_allocator_agree() -> None:
     for number, case in enumerate(cases):
         sets = msgspec.convert(case["Sets"], list[CounterSet])
         pool = counters_of(sets, msgspec.convert(case["Devices"], list[SliceDevice]))
-        without = pool.without_room(case["Wanted"], case["Allocated"]) if pool is not None else set()
+        without = pool.names_without_room(case["Wanted"], case["Allocated"]) if pool is not None else set()
         assert sorted(without) == case["Without"], number
     assert sum(0 < len(case["Without"]) < len(case["Wanted"]) for case in cases) > NUMBER // 4
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from muster.dialects.devices.objects import ResourceSlice
-from muster.dialects.devices.slices import Slices
+from muster.dialects.devices.resource_slices import ResourceSlices
 from muster.dialects.nodes import nodes
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node
@@ -64,7 +64,7 @@ EIGHT = [
 
 def read(driver: str, devices: list[dict[str, Any]], settings: Any = DEFAULTS) -> Node:
     """A node with these devices of a driver, in one slice."""
-    slices = Slices(settings)
+    slices = ResourceSlices(settings)
     slices.see_slice("s", piece(devices, driver=driver))
     for gpu_class in (OF_AMD, OF_INTEL):
         slices.see_class(gpu_class.metadata.name, gpu_class)
@@ -105,7 +105,7 @@ def test_amds_partitions_that_are_made_on_demand_are_not_planned() -> None:
         mi300x(0, "05", 0, "pci0000:00", name=f"gpu-0-{mode}", consumesCounters=counters)
         for mode in ("spx-nps1", "dpx-nps2", "cpx-nps1", "cpx-nps4")
     ]
-    slices = Slices(DEFAULTS)
+    slices = ResourceSlices(DEFAULTS)
     shared = [{"name": "gpu-0-mutex", "counters": {"partition-mode": {"value": "1"}}}]
     pool = {"name": "n", "generation": 1, "resourceSliceCount": 2}
     spec = {"driver": AMD, "pool": pool, "nodeName": "n", "sharedCounters": shared}

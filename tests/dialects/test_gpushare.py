@@ -211,7 +211,7 @@ def bound(annotations: dict[str, str], **fields: Any) -> Pod:
 
 def written(pod: Pod, gpus: tuple[int, ...], sizes: tuple[int, ...] = (16,) * 8) -> dict[str, str]:
     place = MemberPlacement(pod.uid, pod.name, "", "n", gpus, pod.slice.units if pod.slice else 0)
-    return allocation.timed(allocation.write(pod, place, 7, "{}", sizes), WALL_NS)
+    return allocation.with_times(allocation.write(pod, place, 7, "{}", sizes), WALL_NS)
 
 
 def test_what_a_binding_carries_of_a_slice() -> None:

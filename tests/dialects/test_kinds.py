@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.dialects.jobs.families import JobGangs, job_gangs
-from muster.dialects.jobs.pruned import pruned
+from muster.dialects.jobs.pruned import prune
 from muster.dialects.kinds.description import JobPod
 from muster.dialects.kinds.table import KINDS, member, modes_of
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
@@ -75,7 +75,7 @@ def read(
     meta = Metadata(name="x", namespace="default", uid="u", labels=labels, annotations=annotations)
     obj = CustomObject(f"{described.group}/{described.versions[0]}", meta, spec)
     result = job_gangs(described, obj, settings, DEFAULT_LEVELS, None, made_by)
-    assert job_gangs(described, pruned(described, obj), settings, DEFAULT_LEVELS, None, made_by) == result
+    assert job_gangs(described, prune(described, obj), settings, DEFAULT_LEVELS, None, made_by) == result
     return result
 
 
@@ -303,7 +303,7 @@ def test_a_job_with_too_many_types_of_pods_is_refused_by_name() -> None:
 
 def test_of_a_very_large_job_nothing_is_kept_but_a_sentence() -> None:
     described = KINDS["PyTorchJob"]
-    small = pruned(described, CustomObject("kubeflow.org/v1", Metadata(name="x"), types(10_000)))
+    small = prune(described, CustomObject("kubeflow.org/v1", Metadata(name="x"), types(10_000)))
     assert small.spec == "an object with more than 8,000 values"
     group = job_gangs(described, small, DEFAULTS, DEFAULT_LEVELS, None).group
     assert BadValue("pytorchjob//x", "spec", small.spec, "an object") in group.causes
@@ -311,7 +311,7 @@ def test_of_a_very_large_job_nothing_is_kept_but_a_sentence() -> None:
 
 def test_of_very_many_labels_the_known_ones_and_the_first_are_kept() -> None:
     labels = {f"kai.scheduler/{number}": "" for number in range(20_001)} | {"kai.scheduler/queue": "q"}
-    small = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
+    small = prune(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
     assert small.metadata.labels is not None
     assert len(small.metadata.labels) <= bounds.MAX_KEYS + 2
     assert (small.metadata.labels["kai.scheduler/queue"], small.spec["parallelism"]) == ("q", 4)
@@ -459,7 +459,7 @@ def test_keys_of_kai_in_another_place_are_said(name: str) -> None:
 
 def test_of_very_many_unknown_keys_only_some_are_compared() -> None:
     labels = {f"kai.schedular/{number}": "" for number in range(1000)}
-    small = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
+    small = prune(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
     assert len(small.metadata.labels or {}) <= 64
 
 
@@ -600,7 +600,7 @@ def test_what_is_not_read_is_not_kept() -> None:
     obj = CustomObject(
         "v1", Metadata(name="x", annotations=meta["annotations"], labels={"a": "s3cret"}), spec
     )
-    small = pruned(KINDS["JobSet"], obj)
+    small = prune(KINDS["JobSet"], obj)
     assert "s3cret" not in str(small)
     assert small.metadata.annotations == REQUIRED
     assert small.spec["replicatedJobs"][0]["template"]["spec"] == {

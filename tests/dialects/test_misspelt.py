@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.dialects.gangs import kai, misspelt, other_systems
-from muster.dialects.gangs.misspelt import meant
+from muster.dialects.gangs.misspelt import meant_key
 from muster.dialects.pods.pods import read
 from muster.dialects.reading import ANNOTATION
 from muster.domain.pod import GangClaim
@@ -36,7 +36,7 @@ MEANT = {
 
 @pytest.mark.parametrize("key", MEANT)
 def test_the_key_that_was_meant(key: str) -> None:
-    assert meant(key) == MEANT[key]
+    assert meant_key(key) == MEANT[key]
 
 
 THEIRS = other_systems.places()
@@ -51,7 +51,7 @@ OTHERS = (
 
 @pytest.mark.parametrize("key", [*OTHERS, *sorted(misspelt.keys())])
 def test_a_key_of_others_and_a_known_one_are_no_mistake(key: str) -> None:
-    assert meant(key) == ""
+    assert meant_key(key) == ""
 
 
 @pytest.mark.parametrize("key", misspelt.KAI_KEYS)
@@ -109,7 +109,7 @@ def test_what_is_bound_is_not_corrected() -> None:
 
 
 def test_of_thousands_of_keys_few_are_compared() -> None:
-    misspelt.meant.cache_clear()
+    misspelt.meant_key.cache_clear()
     labels = {f"gpu-toplogy{number}": "x" for number in range(5000)}
     read(pod_object(labels=labels, limits=GPU))
-    assert misspelt.meant.cache_info().misses <= misspelt.MAX_COMPARED
+    assert misspelt.meant_key.cache_info().misses <= misspelt.MAX_COMPARED

@@ -349,9 +349,9 @@ def test_a_pod_that_kueue_holds_is_not_there_yet() -> None:
 @pytest.mark.parametrize("key", sorted(other_systems.places()))
 def test_advice_never_goes_by_the_spelling_of_another_systems_key(key: str) -> None:
     """Their prefixes have more keys than those that are read, some nearly alike."""
-    assert misspelt.meant(key) == ""
+    assert misspelt.meant_key(key) == ""
     if not key.startswith("scheduling.x-k8s.io/") and "/" in key:
-        assert misspelt.meant(f"{key}s") == ""
+        assert misspelt.meant_key(f"{key}s") == ""
 
 
 UNKNOWN = (

@@ -58,7 +58,7 @@ def may_fit_now(hint: QueueingHint, ledger: Ledger, gained: Collection[str]) -> 
     states = [state for state in map(ledger.state, gained) if state is not None]
     takes_one = any(
         resources_fit(resources, state.free)
-        and (not gpus or (resource in state.node.gpu_resources and gpus <= state.most_gpus))
+        and (not gpus or (resource in state.node.gpu_resources and gpus <= state.max_gpus))
         and admits(state.node, rules)
         for resource, gpus, resources, rules in hint.asks
         for state in states

@@ -27,7 +27,7 @@ from muster.adapters.page.rows import MAX_REASON, MAX_ROWS, rows, with_positions
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
-from muster.domain.words import natural
+from muster.domain.words import natural_key
 from muster.gangs.messages.instructions import Moved
 from muster.gangs.record.gang import GangView, QueueOrder
 from muster.gangs.record.phases import Phase
@@ -94,7 +94,7 @@ def test_names_from_labels_are_printable() -> None:
 @given(st.text(alphabet="ab-", max_size=4), st.lists(st.integers(0, 2000)), st.text(alphabet="ab019-"))
 def test_numbers_in_names_count_as_numbers(prefix: str, numbers: list[int], unnumbered: str) -> None:
     names = [f"{prefix}{number}" for number in numbers]
-    assert [name for name in sorted([*names, unnumbered], key=natural) if name != unnumbered] == [
+    assert [name for name in sorted([*names, unnumbered], key=natural_key) if name != unnumbered] == [
         f"{prefix}{number}" for number in sorted(numbers) if f"{prefix}{number}" != unnumbered
     ]
 

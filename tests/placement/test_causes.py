@@ -415,7 +415,7 @@ def test_gpus_and_cpu_are_free_apart() -> None:
         Usage("other-a", "a", Resources(cpu_milli=4000)),
         Usage("other-b", "b", Resources(), gpus=0b1111),
     ]
-    decision = place(cluster(": a[4, cpu 4] b[4, cpu 4]").taking(usages), gang("2 x 1 GPU 1 cpu"))
+    decision = place(cluster(": a[4, cpu 4] b[4, cpu 4]").with_usages(usages), gang("2 x 1 GPU 1 cpu"))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (FreeApart("w", ((GPU, 4), ("cpu", 4000)), 0, 2),)
     assert cause_json(decision.causes[0])["units"] == ["count", "cpu_milli"]

@@ -17,7 +17,7 @@ from muster.domain.node import Node, Resources, Taint, Usage
 from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
-from muster.domain.words import natural
+from muster.domain.words import natural_key
 from muster.placement.cluster import columns as module
 from muster.placement.cluster.candidates import admits, refusal
 from muster.placement.cluster.columns import LARGEST, NO_COLUMNS, Columns, columns, columns_after
@@ -77,7 +77,7 @@ def histories(draw: st.DrawFn) -> list[Snapshot]:
         states = dict(snapshot.nodes)
         match draw(st.sampled_from(["usage", "node", "remove", "levels", "same", "reorder"])):
             case "usage":
-                snapshot = snapshot.taking([draw(usages)])
+                snapshot = snapshot.with_usages([draw(usages)])
             case "node":
                 node = draw(nodes)
                 states[node.name] = NodeState.of(node, ())
@@ -111,7 +111,7 @@ def contents(view: Columns) -> Iterator[tuple[str, object]]:
 
 def says(view: Columns, snapshot: Snapshot) -> None:
     """Each row says what its node does."""
-    assert view.names == tuple(sorted(snapshot.nodes, key=natural))
+    assert view.names == tuple(sorted(snapshot.nodes, key=natural_key))
     for row, name in enumerate(view.names):
         state, place = snapshot.nodes[name], place_of(snapshot.nodes[name])
         node = state.node
@@ -156,7 +156,7 @@ def test_a_view_is_a_function_of_the_snapshot(history: list[Snapshot], data: st.
                 assert dict(contents(view)) == dict(contents(fresh))
         says(view, history[-1])
         for parts in (view.part("rack"), view.label("pool"), view.nodes):
-            assert list(parts.names) == sorted(parts.names, key=natural)
+            assert list(parts.names) == sorted(parts.names, key=natural_key)
             assert set(parts.codes.tolist()) - {-1} == set(range(len(parts.names)))
 
 
@@ -172,7 +172,7 @@ def test_one_snapshot_has_one_view_and_what_stays_is_shared() -> None:
     before = cluster(600)
     first = columns(before)
     pool = first.part("pool")
-    after = before.taking([Usage("uid", "n-300", Resources(3), gpus=1)])
+    after = before.with_usages([Usage("uid", "n-300", Resources(3), gpus=1)])
     second = columns(after)
     assert columns(after) is second
     assert second.free_count[second.row["n-300"]] == 3
@@ -183,7 +183,7 @@ def test_one_snapshot_has_one_view_and_what_stays_is_shared() -> None:
 
 
 def test_no_column_can_be_changed() -> None:
-    view = columns(cluster(3).taking([Usage("uid", "n-1", Resources(3), gpus=1)]))
+    view = columns(cluster(3).with_usages([Usage("uid", "n-1", Resources(3), gpus=1)]))
     for array in (view.free_gpus, view.gpu_total, view.promised, view.shape, view.part("pool").codes):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
@@ -197,7 +197,7 @@ def test_amounts_are_cut_off() -> None:
 
 def test_threads_may_ask_at_once() -> None:
     first = cluster(300)
-    snapshots = [first, first.taking([Usage("uid", "n-7", Resources(3), gpus=1)]), cluster(299)] * 20
+    snapshots = [first, first.with_usages([Usage("uid", "n-7", Resources(3), gpus=1)]), cluster(299)] * 20
 
     def right(snapshot: Snapshot) -> bool:
         view = columns(snapshot)

@@ -50,7 +50,7 @@ from muster.domain.decision import (
     Uncordon,
     WiderScope,
 )
-from muster.domain.node import Taint, Usage, is_state
+from muster.domain.node import Taint, Usage, is_state_taint
 from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import GangId, Request, Role, RunningMember, Segment, SelectorTerm, Toleration
 from muster.domain.sentences import sentence
@@ -205,7 +205,7 @@ def assert_advice_helps(snapshot: Snapshot, request: Request) -> None:
         if told.get("members_fit") is not None and not isinstance(cause, RoleScope):
             assert told["members_fit"] < told["members_needed"], cause
     for relaxation in decision.relaxations:
-        assert not (isinstance(relaxation, Tolerate) and is_state(relaxation.taint)), relaxation
+        assert not (isinstance(relaxation, Tolerate) and is_state_taint(relaxation.taint)), relaxation
         assert any(fits(*world) for world in applied(snapshot, request, relaxation)), relaxation
         for less in smaller(relaxation, snapshot, request):
             assert not any(fits(*world) for world in applied(snapshot, request, less)), (relaxation, less)
@@ -306,7 +306,7 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
     limits = tuple(
         rule
         for rule in request.per_scope
-        if assumed(rule) not in dropped and not any(map(rule.counts_on, without))
+        if assumed(rule) not in dropped and not any(map(rule.depends_on, without))
     )
     rules = tuple(
         rule

@@ -30,7 +30,7 @@ def test_a_node_is_opened_in_the_tightest_rack_and_the_next_gang_fits() -> None:
     first = placed(snapshot, gang("1 x 8 GPU"))
     assert [member.node for member in first.members] == ["e"]
     usages = [Usage(m.uid, m.node, Resources(), mask_of(m.gpus)) for m in first.members]
-    assert len(placed(snapshot.taking(usages), gang("4 x 8 GPU, scope rack")).members) == 4
+    assert len(placed(snapshot.with_usages(usages), gang("4 x 8 GPU, scope rack")).members) == 4
 
 
 @pytest.mark.parametrize(

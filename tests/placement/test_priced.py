@@ -156,7 +156,9 @@ def test_prices_do_not_tell_how_they_were_come_by(snapshot: Snapshot, usages: li
     for i, (node, gpu) in enumerate(usages):
         name = names[node % len(names)]
         mask = 1 << gpu & snapshot.nodes[name].free_gpus
-        snapshot = snapshot.taking([Usage(str(i), name, gang("1 x 0 GPU 1 cpu").roles[0].resources, mask)])
+        snapshot = snapshot.with_usages(
+            [Usage(str(i), name, gang("1 x 0 GPU 1 cpu").roles[0].resources, mask)]
+        )
         followed = prices_of(columns(snapshot))
         prices_of(columns(replace(snapshot, typical=(FOUR,))))
         afresh = prices_of(columns(replace(snapshot)))

@@ -141,7 +141,7 @@ def test_gpus_of_unknown_index_are_never_given_away(world: World, unindexed: lis
         Usage(f"other-{name}", name, Resources(pods=0), unindexed_gpus=count)
         for name, count in zip(snapshot.nodes, unindexed, strict=False)
     ]
-    fewer = place(snapshot.taking(other_usages), request)
+    fewer = place(snapshot.with_usages(other_usages), request)
     if isinstance(fewer, Placed):
         more = place(snapshot, request)
         assert isinstance(more, Placed)

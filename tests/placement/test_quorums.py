@@ -186,6 +186,6 @@ def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than
 
 def test_what_still_must_come_keeps_who_comes_back_and_how_many_can_start() -> None:
     leaf_before = Leaf(frozenset("a"), 1, unit=2, begun=1, back=1, max_members=3)
-    assert leaf_before.less({"a": 1}) == Leaf(frozenset("a"), 0, unit=2, max_members=2)
-    assert leaf_before.less({}) == leaf_before
-    assert leaf("a", 2).less({"a": 1}) == leaf("a", 1)
+    assert leaf_before.without_members({"a": 1}) == Leaf(frozenset("a"), 0, unit=2, max_members=2)
+    assert leaf_before.without_members({}) == leaf_before
+    assert leaf("a", 2).without_members({"a": 1}) == leaf("a", 1)

@@ -686,7 +686,7 @@ def _with_running(draw: st.DrawFn, world: World, known: bool) -> World:
         )
         name = role.name if draw(st.integers(0, 3)) else "started"
         stay = (*request.running, RunningMember(member, name, state.node.name, gpus, usage))
-        more = World(snapshot.taking([usage]), replace(request, running=stay))
+        more = World(snapshot.with_usages([usage]), replace(request, running=stay))
         if naive.Rules(*more).stay():
             world = more
     return world

@@ -89,7 +89,7 @@ def bookings_of(pod: Pod, annotations: Mapping[str, str]) -> tuple[Booking, ...]
     )
 
 
-def in_order(pod: Pod, annotations: Mapping[str, str], asks: Iterable[Ask]) -> tuple[Booking, ...]:
+def bookings_in_order(pod: Pod, annotations: Mapping[str, str], asks: Iterable[Ask]) -> tuple[Booking, ...]:
     """Return a booking for each container that asks, in the kubelet's order; () if a booking can't be told.
 
     The plan has no part for an init container that ends. Such a container gets the first GPUs of the pod,

@@ -78,7 +78,7 @@ def with_lost(before: tuple[str, ...], hardware: Hardware) -> Hardware:
     return replace(hardware, inventory=Inventory(gpus), links=links, numa=numa)
 
 
-def renumbered(before: tuple[str, ...], hardware: Hardware) -> str:
+def changed_uuid(before: tuple[str, ...], hardware: Hardware) -> str:
     """Return a phrase about a GPU whose uuid changed; "" if none did. `before` has the uuids by index.
 
     A new GPU after the others renumbers none.

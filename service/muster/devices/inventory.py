@@ -57,11 +57,11 @@ class Inventory:
                 fact = f"GPU {gpu.index} ({gpu.uuid}) has {gpu.memory_gib} GiB"
                 raise InventoryError(f"{fact}, which is not from 1 to {MAX_GIB}")
 
-    def find(self, index: int) -> Gpu | None:
+    def gpu_at(self, index: int) -> Gpu | None:
         """Return the GPU of that index, or None."""
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
-    def place(self, uuid: str) -> int | None:
+    def index_of(self, uuid: str) -> int | None:
         """Return the index of the GPU of that uuid, or None."""
         return next((gpu.index for gpu in self.gpus if gpu.uuid == uuid), None)
 

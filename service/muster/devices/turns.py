@@ -120,7 +120,7 @@ def _share(
 
 def _gpus(booking: Booking, inventory: Inventory) -> tuple[Gpu, ...]:
     """Return the booked GPUs, in the plan's order."""
-    pairs = [(index, inventory.find(index)) for index in booking.gpus]
+    pairs = [(index, inventory.gpu_at(index)) for index in booking.gpus]
     if missing := [str(index) for index, gpu in pairs if gpu is None]:
         raise _refusal(booking, f"GPU {', '.join(missing)} of the plan is not on the node any more")
     gpus = tuple(gpu for _, gpu in pairs if gpu is not None)
@@ -191,7 +191,7 @@ class Turns:
     _served: dict[str, set[str]] = field(default_factory=dict)
 
     @property
-    def pending(self) -> bool:
+    def has_untaken_devices(self) -> bool:
         """Return whether the kubelet was told to take devices that it has not taken yet."""
         turn = self._turn
         return turn.waits if isinstance(turn, _PassedOn) else turn is not None and turn.answered is not None
@@ -235,7 +235,7 @@ class Turns:
             self._turn = turn = _PassedOn(planless.waiter, planless.container)
         turn.container, turn.waits = planless.container, True
 
-    def chose(self, devices: Collection[str]) -> None:
+    def note_choice(self, devices: Collection[str]) -> None:
         """Remember the devices that another plugin chose for the pod without a plan; none if it did not
         answer."""
         if isinstance(self._turn, _PassedOn):

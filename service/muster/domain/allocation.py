@@ -153,7 +153,7 @@ def write_decision(plan: Placed, batch: Batch, trace_id: str = "", not_exact: tu
     )
 
 
-def timed(values: Mapping[str, str], wall_ns: int) -> dict[str, str]:
+def with_times(values: Mapping[str, str], wall_ns: int) -> dict[str, str]:
     """Return a Binding's annotations with their time in ns since the epoch. Both device plugins need it."""
     times = ((ASSIGNED, ASSUME_TIME), (MEM_ASSIGNED, MEM_ASSUME_TIME))
     return {**values, **{time: str(wall_ns) for assigned, time in times if assigned in values}}

@@ -114,7 +114,7 @@ def others_in_words(scope: str, left_out: int, shut: int, late: bool) -> str:
     return "; ".join(parts)
 
 
-def domains_of(scope: str, names: Sequence[str]) -> str:
+def domains_in_words(scope: str, names: Sequence[str]) -> str:
     """Return "rack r1", "racks r1 and r2", "3 racks"."""
     scope = SCOPE_NOUNS.get(scope, scope)
     if len(names) == 1:

@@ -22,19 +22,19 @@ NODE = "node"
 """
 
 
-class CountsOn:
+class BaseConstraint:
     """A constraint that says whether some members need members of another role."""
 
     fewer_fit: ClassVar[bool] = True
     """Whether a member can always be left out: if n members keep the constraint, n − 1 members do too."""
 
-    def counts_on(self, role: str) -> bool:
+    def depends_on(self, role: str) -> bool:
         """Return whether other members may need members of the role. By default no member does."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
-class AntiAffinity(CountsOn):
+class AntiAffinity(BaseConstraint):
     """Keep members of `roles` out of every domain that holds a member of `other_roles` or a pod on
     `existing`.
 
@@ -52,7 +52,7 @@ class AntiAffinity(CountsOn):
 
 
 @dataclass(frozen=True, slots=True)
-class Affinity(CountsOn):
+class Affinity(BaseConstraint):
     """Place members of `roles` only in domains that hold a matching pod.
 
     A matching pod is a running one, on the nodes `existing`, or a member of `other_roles`. Nodes without the
@@ -67,7 +67,7 @@ class Affinity(CountsOn):
     other_roles: frozenset[str] = frozenset()
     existing: frozenset[str] = frozenset()
 
-    def counts_on(self, role: str) -> bool:
+    def depends_on(self, role: str) -> bool:
         """Return whether a member of this role makes a domain allowed for members of `roles`.
 
         If so, dropping the role drops the constraint too.
@@ -76,7 +76,7 @@ class Affinity(CountsOn):
 
 
 @dataclass(frozen=True, slots=True)
-class TopologySpread(CountsOn):
+class TopologySpread(BaseConstraint):
     """Keep the skew of every domain that receives a member of `roles` at most `max_skew`.
 
     The skew of a domain is its number of matching pods less the smallest number in any eligible domain.
@@ -101,7 +101,7 @@ class TopologySpread(CountsOn):
     honor_taints: bool = False
     fewer_fit: ClassVar[bool] = False
 
-    def counts_on(self, role: str) -> bool:
+    def depends_on(self, role: str) -> bool:
         """Return whether members of the role are counted."""
         return role in self.counted_roles
 
@@ -185,7 +185,7 @@ class DropConstraint(Relaxation):
 
 
 @dataclass(frozen=True, slots=True)
-class PerScope(CountsOn):
+class PerScope(BaseConstraint):
     """A number for the members in one part of `scope`. Running members count."""
 
     scope: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from muster.domain.causes.not_planned import NotDecided, TookTooLong
 from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import GangId
-from muster.domain.words import counted_noun, for_role, listed, number, plural
+from muster.domain.words import counted_noun, for_role, list_names, number, plural
 
 _LISTED_NODES = 3
 
@@ -165,7 +165,7 @@ class Uncordon(Relaxation):
 
     def __str__(self) -> str:
         if len(self.nodes) > _LISTED_NODES:
-            return f"to uncordon {len(self.nodes)} nodes: {listed(self.nodes)}"
+            return f"to uncordon {len(self.nodes)} nodes: {list_names(self.nodes)}"
         return f"to uncordon {plural('node', len(self.nodes))} {' and '.join(self.nodes)}"
 
 

@@ -8,7 +8,7 @@ from muster.domain.allocation import FOLLOWED_RESOURCE, SECOND_RESOURCE, write_n
 from muster.domain.decision import MemberPlacement
 from muster.domain.node import HandsOut, Node
 from muster.domain.pod import Pod
-from muster.domain.words import listed
+from muster.domain.words import list_names
 
 WHYS = (HandsOut.OWN_CHOICE, HandsOut.READS_ANNOTATIONS, HandsOut.AGENT_AWAY)
 """Reasons why a node's GPUs are not exact."""
@@ -66,7 +66,9 @@ def notes(nodes: Iterable[Node]) -> list[str]:
     inexact = sum(map(len, by_why.values()))
     if not inexact:
         return []
-    clauses = [f"{_CLAUSES[why]} {listed(sorted(names), _NAMED)}" for why, names in by_why.items() if names]
+    clauses = [
+        f"{_CLAUSES[why]} {list_names(sorted(names), _NAMED)}" for why, names in by_why.items() if names
+    ]
     return [
         f"on {inexact} of {len(with_gpus)} nodes with GPUs containers may get other GPUs than planned: "
         f"{'; '.join(clauses)} (docs/devices.md says how to get the planned ones)"

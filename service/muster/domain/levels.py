@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from muster.domain.node import Node
 from muster.domain.request import Scope
-from muster.domain.words import listed, nearest
+from muster.domain.words import list_names, nearest
 
 _MAX_NAMES, _MAX_DOMAINS = 3, 3
 """Largest numbers of names in a sentence about repeated names, and of domains of one name."""
@@ -275,7 +275,7 @@ def _repeated(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
     domains_by_name: dict[str, list[str]] = {}
     for domain in sorted({*domains_of(nodes, hierarchy).values()} - {""}):
         domains_by_name.setdefault(domain.partition(" ")[0], []).append(domain)
-    return [listed(domains, _MAX_DOMAINS) for domains in domains_by_name.values() if len(domains) > 1]
+    return [list_names(domains, _MAX_DOMAINS) for domains in domains_by_name.values() if len(domains) > 1]
 
 
 def _of_label(label: str, order: Iterable[FabricLevel]) -> FabricLevel:

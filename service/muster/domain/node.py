@@ -63,7 +63,7 @@ _STATE_PREFIXES = (*_STATES, "startup-taint.cluster-autoscaler.kubernetes.io/", 
 _NOT_READY = "/agent-not-ready"
 
 
-def is_state(taint: str) -> bool:
+def is_state_taint(taint: str) -> bool:
     """Return whether a taint shows the state of its node. Kubernetes, a cloud, an autoscaler or an agent sets
     such a taint, and removes it once the node can be used. So a toleration does not help."""
     key = taint.partition("=")[0].partition(":")[0]
@@ -100,7 +100,7 @@ class Resources:
         multiplied = tuple((name, amount * count) for name, amount in self.others if count)
         return Resources(self.cpu_milli * count, self.memory_bytes * count, self.pods * count, multiplied)
 
-    def other(self, name: str) -> int:
+    def other_amount(self, name: str) -> int:
         """Return the amount of a resource in `others`; 0 if `others` does not have it."""
         return next((amount for resource, amount in self.others if resource == name), 0)
 
@@ -198,7 +198,7 @@ class PoolCounters:
     available: tuple[int, ...]
     needs: tuple[tuple[str, Need], ...]
 
-    def without_room(self, names: Sequence[str], allocated: Collection[str]) -> set[str]:
+    def names_without_room(self, names: Sequence[str], allocated: Collection[str]) -> set[str]:
         """Return the devices among `names` that can't be allocated in addition to the allocated devices.
 
         All other devices of `names` can be allocated together. Earlier names have precedence.
@@ -303,7 +303,7 @@ class Node:
         return self.rails if self.rails and count <= BOARD_GPUS else by_index
 
     @property
-    def untainted(self) -> int:
+    def untainted_gpus(self) -> int:
         """Return the bit mask of GPUs whose devices have no taint. If a pod's claims name no GPUs, it may
         have these."""
         return (1 << self.topology.gpu_count) - 1 & ~self.tainted

@@ -54,7 +54,7 @@ class Policies:
         policies = [policy for policy in self.policies if self.enabled and policy.name in names]
         return tuple(dict.fromkeys(p.term for p in sorted(policies, key=lambda p: (-p.weight, p.name))))
 
-    def unknown(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def names_without_policy(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names without a policy."""
         policy_names = {policy.name for policy in self.policies}
         return tuple(name for name in names if name not in policy_names)

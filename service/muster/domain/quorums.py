@@ -35,7 +35,7 @@ class Leaf:
     back: int = 0
     max_members: int = -1
 
-    def of(self, counts: CountByRole) -> int:
+    def count_in(self, counts: CountByRole) -> int:
         """Return how many of these members belong to the leaf."""
         return sum(counts.get(role, 0) for role in self.roles)
 
@@ -43,28 +43,28 @@ class Leaf:
         """Return the largest number of these waiting members that can start."""
         return members if self.max_members < 0 else min(members, self.max_members)
 
-    def in_part(self, members: int) -> int:
+    def left_over(self, members: int) -> int:
         """Return how many of these members are left over from whole replicas."""
         return 0 if members <= self.back else (members + self.begun) % self.unit
 
     def starts(self, members: int) -> bool:
         """Return whether this number of members is enough, and makes whole replicas."""
-        return self.min_members <= members == self.limit(members) and not self.in_part(members)
+        return self.min_members <= members == self.limit(members) and not self.left_over(members)
 
-    def fewest(self, members: int) -> int:
+    def next_startable(self, members: int) -> int:
         """Return the smallest number from this one on that is enough and makes whole replicas."""
         members = max(members, self.min_members)
-        return members + -self.in_part(members) % self.unit
+        return members + -self.left_over(members) % self.unit
 
-    def most_startable(self, members: int) -> int:
+    def largest_startable(self, members: int) -> int:
         """Return the largest number up to this one with which the leaf starts; 0 if there is none."""
         members = self.limit(members)
-        startable = members - self.in_part(members)
+        startable = members - self.left_over(members)
         return startable if startable >= max(1, self.min_members) else 0
 
-    def less(self, present: CountByRole) -> Leaf:
+    def without_members(self, present: CountByRole) -> Leaf:
         """Return what still must come when these members are there."""
-        members = self.of(present)
+        members = self.count_in(present)
         return replace(
             self,
             min_members=max(0, self.min_members - members),
@@ -92,13 +92,13 @@ class Quorum:
         parts = (change(part) if isinstance(part, Leaf) else part.map_leaves(change) for part in self.parts)
         return Quorum(self.min_parts, tuple(parts), self.only)
 
-    def less(self, present: CountByRole) -> Quorum:
+    def without_members(self, present: CountByRole) -> Quorum:
         """Return what still must come when these members are there."""
-        return self.map_leaves(lambda leaf: leaf.less(present))
+        return self.map_leaves(lambda leaf: leaf.without_members(present))
 
-    def no_more(self) -> Quorum:
+    def with_exact_minimum(self) -> Quorum:
         """Return the tree in which exactly the minimum starts."""
-        parts = (part if isinstance(part, Leaf) else part.no_more() for part in self.parts)
+        parts = (part if isinstance(part, Leaf) else part.with_exact_minimum() for part in self.parts)
         return Quorum(self.min_parts, tuple(parts), only=True)
 
     @property
@@ -110,7 +110,9 @@ class Quorum:
         """Return whether the gang starts with exactly these members."""
         return _starts(self, counts) and _is_whole(self, counts)
 
-    def fewest(self, waiting: CountByRole | None = None, *, some: bool = False) -> MembersByLeaf | None:
+    def fewest_members(
+        self, waiting: CountByRole | None = None, *, some: bool = False
+    ) -> MembersByLeaf | None:
         """Return the leaves that start the gang with the fewest members. Of equal choices, earlier leaves
         come first.
 
@@ -125,7 +127,7 @@ QuorumPart = Quorum | Leaf
 
 def _starts(part: QuorumPart, counts: CountByRole) -> bool:
     if isinstance(part, Leaf):
-        return part.starts(part.of(counts))
+        return part.starts(part.count_in(counts))
     return sum(_starts(child, counts) for child in part.parts) >= part.min_parts
 
 
@@ -141,13 +143,13 @@ def _is_whole(part: QuorumPart, counts: CountByRole) -> bool:
 
 def _is_empty(part: QuorumPart, counts: CountByRole) -> bool:
     leaves = (part,) if isinstance(part, Leaf) else part.leaves()
-    return not any(leaf.of(counts) for leaf in leaves)
+    return not any(leaf.count_in(counts) for leaf in leaves)
 
 
 def _fewest(part: QuorumPart, waiting: CountByRole | None, at_least_one: bool) -> MembersByLeaf | None:
     if isinstance(part, Leaf):
-        count = part.fewest(int(at_least_one))
-        return ((part, count),) if waiting is None or count <= part.limit(part.of(waiting)) else None
+        count = part.next_startable(int(at_least_one))
+        return ((part, count),) if waiting is None or count <= part.limit(part.count_in(waiting)) else None
     options = [
         (i, leaves) for i, child in enumerate(part.parts) if (leaves := _fewest(child, waiting, False))
     ]
@@ -178,7 +180,7 @@ def of_roles(leaves: Iterable[tuple[Leaf, int]], waiting: CountByRole) -> dict[s
     counts = dict.fromkeys(waiting, 0)
     for leaf, count in leaves:
         for role in (role for role in waiting if role in leaf.roles):
-            counts[role] = min(waiting[role], count - leaf.of(counts))
+            counts[role] = min(waiting[role], count - leaf.count_in(counts))
     return counts
 
 

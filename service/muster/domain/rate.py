@@ -26,11 +26,11 @@ class Rate:
         """Charge an owner for a reading or write."""
         self._paid[owner] = max(self._clock(), self._paid.get(owner, 0.0)) + cost_s
 
-    def rest_s(self, owner: str) -> float:
+    def wait_s(self, owner: str) -> float:
         """Return the seconds until the owner's next reading or write may begin."""
-        return max(0.0, self.due(owner) - self._clock())
+        return max(0.0, self.due_at(owner) - self._clock())
 
-    def due(self, owner: str) -> float:
+    def due_at(self, owner: str) -> float:
         """Return when the owner's next reading or write may begin, in seconds of the clock."""
         return self._paid.get(owner, -math.inf) - self._advance_s
 

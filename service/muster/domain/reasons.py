@@ -74,7 +74,7 @@ class CauseView:
     cause: dict[str, Any]
 
 
-def explained(causes: Iterable[Cause]) -> tuple[CauseView, ...]:
+def cause_views(causes: Iterable[Cause]) -> tuple[CauseView, ...]:
     """Return causes as they are shown. Relaxations that the planner has tried say more than their advice."""
     listed = tuple(causes)
     even_empty = any(getattr(cause, "even_empty", False) for cause in listed)

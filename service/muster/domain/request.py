@@ -277,7 +277,7 @@ class Request:
         return sum(len(role.members) for role in self.roles)
 
     @property
-    def waiting(self) -> Mapping[str, int]:
+    def waiting_by_role(self) -> Mapping[str, int]:
         """Return the number of members of each role."""
         return {role.name: len(role.members) for role in self.roles}
 
@@ -285,12 +285,12 @@ class Request:
         """Return whether these numbers of members by role start enough subgroups."""
         return self.quorum is None or self.quorum.starts(counts)
 
-    def fewest(self) -> CountByRole | None:
+    def fewest_members(self) -> CountByRole | None:
         """Return the fewest members of each role that start the gang; None if too few wait. Each role gets
         its minimum first. Then earlier roles get more, up to `min_member` in all."""
-        waiting = self.waiting
+        waiting = self.waiting_by_role
         quorum = self.quorum or Quorum(1, (Leaf(frozenset(waiting), 0),))
-        first_leaves = quorum.fewest(waiting, some=True)
+        first_leaves = quorum.fewest_members(waiting, some=True)
         if first_leaves is None:
             return None
         leaves = [*quorum.leaves()] if quorum.leaves_no_choice else [leaf for leaf, _ in first_leaves]
@@ -298,9 +298,14 @@ class Request:
         for leaf in leaves:
             lacking = self.min_member - sum(members.values())
             if lacking > 0:
-                more_members, limit = leaf.fewest(members[leaf] + lacking), leaf.limit(leaf.of(waiting))
+                more_members, limit = (
+                    leaf.next_startable(members[leaf] + lacking),
+                    leaf.limit(leaf.count_in(waiting)),
+                )
                 members[leaf] = (
-                    more_members if more_members <= limit else max(members[leaf], leaf.most_startable(limit))
+                    more_members
+                    if more_members <= limit
+                    else max(members[leaf], leaf.largest_startable(limit))
                 )
         if quorum.leaves_no_choice and sum(members.values()) < self.min_member:
             return None

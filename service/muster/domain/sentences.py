@@ -16,7 +16,7 @@ from muster.domain.causes.out_of_place import (
     RoleScope,
     RunningElsewhere,
     SegmentsTooLarge,
-    within,
+    place_in_words,
 )
 from muster.domain.constraints import TooFewParts
 from muster.domain.decision import Invalid, Placed, Unplaceable
@@ -30,7 +30,7 @@ from muster.domain.words import (
     WHO_TELLS,
     and_more,
     counted_noun,
-    listed,
+    list_names,
     of_role,
     plural,
     plural_verb,
@@ -80,7 +80,7 @@ def _join(cause: Cause, next_cause: Cause) -> str | None:
             return f"{scope} {part}, where {runs}, has no room for {members_needed} more{of_role(role)}{room}"
         case SegmentsTooLarge(), RunningElsewhere(scope, part, running) if part:
             run = plural_verb("run", running)
-            runs = f"{counted_noun('member', running)} of one segment {run} {within(scope, part)}"
+            runs = f"{counted_noun('member', running)} of one segment {run} {place_in_words(scope, part)}"
             pronoun = "it" if running == 1 else "them"
             return f"{cause}; {runs}, and the rest must join {pronoun}"
         case TooFewParts(scope), NoSuchDomain(missing) if scope == missing:
@@ -122,8 +122,10 @@ def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Seq
     missed = request.preferred_scopes if request and not plan.objective.preferred_reached else ()
     missed_scopes = _missed(plan, "preferred_scope", f"them ({', '.join(missed)})") if missed else ""
     missed_roles = [name for name, reached in plan.objective.role_preferences if reached is None]
-    miss = missed_scopes + (_missed(plan, "role_preferences", listed(missed_roles)) if missed_roles else "")
-    inexactness = f"; containers on {listed(not_exact)} may get other GPUs" if not_exact else ""
+    miss = missed_scopes + (
+        _missed(plan, "role_preferences", list_names(missed_roles)) if missed_roles else ""
+    )
+    inexactness = f"; containers on {list_names(not_exact)} may get other GPUs" if not_exact else ""
     return _cut(f"{subject} {place}{_link(plan)}, {_proof(plan)}{unknown}{inexactness}{wait}{later}{miss}")
 
 
@@ -155,20 +157,20 @@ def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
     gpu_list = f"{plural('GPU', gpus.bit_count())} {','.join(map(str, bits(gpus)))}"
     are, pronoun = ("is", "it") if gpus.bit_count() == 1 else ("are", "them")
     run = plural_verb("run", len(pods))
-    return _cut(f"{gpu_list} {are} unhealthy, and on {pronoun} {run} {listed(pods)}")
+    return _cut(f"{gpu_list} {are} unhealthy, and on {pronoun} {run} {list_names(pods)}")
 
 
 def differing_devices_sentence(missing: Iterable[Device], held_devices: Iterable[Device]) -> str:
     """Return that the claims of a pod hold devices that are not planned. `missing` are the planned devices
     that they do not hold."""
-    held_names, planned = (listed(sorted(map(str, devices))) for devices in (held_devices, missing))
+    held_names, planned = (list_names(sorted(map(str, devices))) for devices in (held_devices, missing))
     difference = (
         f"{held_names} in place of {planned}" if planned else f"{held_names} besides the planned devices"
     )
     return _cut(f"its claims hold {difference}: Muster counts what they hold")
 
 
-def differing_sentence(planned: int, actual: int) -> str:
+def differing_gpus_sentence(planned: int, actual: int) -> str:
     """Return that containers of a pod have other GPUs than planned. Both arguments are bit masks."""
     subject = f"the containers have {plural('GPU', actual.bit_count())} {','.join(map(str, bits(actual)))}"
     instead = f"{','.join(map(str, bits(planned)))} planned" if planned else "no plan"
@@ -177,8 +179,8 @@ def differing_sentence(planned: int, actual: int) -> str:
 
 def _gpus(units: Mapping[int, int]) -> str:
     """Return the indices of GPUs, with units if the GPUs are shared."""
-    listed = (f"{gpu} ({gib} GiB)" if gib else str(gpu) for gpu, gib in sorted(units.items()))
-    return f"{plural('GPU', len(units))} {','.join(listed)}"
+    gpu_texts = (f"{gpu} ({gib} GiB)" if gib else str(gpu) for gpu, gib in sorted(units.items()))
+    return f"{plural('GPU', len(units))} {','.join(gpu_texts)}"
 
 
 def _link(plan: Placed) -> str:

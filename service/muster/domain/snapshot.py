@@ -59,7 +59,7 @@ class NodeState:
         return max(0, self.free_gpus.bit_count() - self.unindexed_gpus)
 
     @property
-    def most_gpus(self) -> int:
+    def max_gpus(self) -> int:
         """Return the largest number of GPUs that a gang can get, if it tolerates all taints of devices."""
         return max(0, (self.free_gpus | self.tainted).bit_count() - self.unindexed_gpus)
 
@@ -71,7 +71,7 @@ class NodeState:
             return ()
         return tuple((island & self.free_gpus).bit_count() for island in self.node.topology.islands)
 
-    def taking(self, usage: Usage) -> NodeState:
+    def with_usage(self, usage: Usage) -> NodeState:
         """Return the state with one more usage."""
         return replace(
             self,
@@ -129,10 +129,10 @@ class Snapshot:
         states = {node.name: NodeState.of(node, by_node.get(node.name, ())) for node in ordered}
         return cls(states, levels, typical, naming)
 
-    def taking(self, usages: Iterable[Usage]) -> Snapshot:
+    def with_usages(self, usages: Iterable[Usage]) -> Snapshot:
         """Return the snapshot with these usages in addition."""
         nodes = dict(self.nodes)
         for usage in usages:
             if usage.node in nodes:
-                nodes[usage.node] = nodes[usage.node].taking(usage)
+                nodes[usage.node] = nodes[usage.node].with_usage(usage)
         return replace(self, nodes=nodes)

@@ -97,7 +97,7 @@ def number(resource: str, amount: int) -> str:
     return str(amount)
 
 
-def quoted(value: str) -> str:
+def quote(value: str) -> str:
     """Return a user's text in quotation marks, cut if it is long."""
     return f'"{value[:60]}…"' if len(value) > 60 else f'"{value}"'
 
@@ -107,7 +107,7 @@ def and_more(count: int) -> str:
     return f" and {count - LISTED} more" if count > LISTED else ""
 
 
-def listed(names: Sequence[str], limit: int = LISTED) -> str:
+def list_names(names: Sequence[str], limit: int = LISTED) -> str:
     """Return the first few names, and how many more there are."""
     ending = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + ending
@@ -119,7 +119,7 @@ def such_pods(first: str, pods: int) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts worker-2 before worker-10."""
     return tuple(
         (0, int(piece), piece) if piece.isdecimal() else (1, 0, piece)
@@ -130,8 +130,8 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 
 def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
     """Return the known word that this word resembles; "" if it resembles none, or is known itself."""
-    listed = sorted(set(words))  # of equally near words, the same in each process
-    matches = [] if word in listed else get_close_matches(word, listed, 1, similarity)
+    known_words = sorted(set(words))  # of equally near words, the same in each process
+    matches = [] if word in known_words else get_close_matches(word, known_words, 1, similarity)
     return matches[0] if matches else ""
 
 

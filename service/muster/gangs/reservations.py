@@ -69,7 +69,7 @@ class BackfillReservation:
 def _hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
     """Return the cluster as other gangs see it: the reserved capacity counts as taken."""
     uid, resources = f"reserved for {reservation.gang}", reservation.resources
-    return snapshot.taking(
+    return snapshot.with_usages(
         Usage(uid, name, resources.get(name, _NOTHING), gpus=_first_gpus(snapshot.nodes[name], gpus))
         for name, gpus in sorted(reservation.wants.items())
         if name in snapshot.nodes

@@ -20,7 +20,7 @@ from muster.domain.alternatives import (
     Question,
     Than,
     Value,
-    domains_of,
+    domains_in_words,
     fewer_fit,
     others_in_words,
 )
@@ -170,9 +170,9 @@ class _Places:
     def name(self, parts: Sequence[int]) -> str:
         names = self.view.topology.domains(self.scope).names
         if all(part < len(names) for part in parts):
-            return domains_of(self.scope, [names[part] for part in parts])
+            return domains_in_words(self.scope, [names[part] for part in parts])
         nodes = [self.view.names[int(np.flatnonzero(self.part == part)[0])] for part in parts]
-        return domains_of(Scope.NODE.value, nodes)
+        return domains_in_words(Scope.NODE.value, nodes)
 
 
 def _scope(view: Columns, own_rows: Sequence[int]) -> str:

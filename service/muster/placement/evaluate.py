@@ -14,7 +14,7 @@ from muster.domain.node import Resources, Usage
 from muster.domain.request import Request, Scope
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import mask_of
-from muster.domain.words import natural
+from muster.domain.words import natural_key
 from muster.placement.cluster.columns import Columns, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.matching import ClusterView
@@ -58,7 +58,7 @@ def objective(
     for scope in narrow_to_wide(view.levels, scopes):
         common = parts.common(scope)
         if common and (scope != Scope.GPU or gpus):
-            return value, scope, f"{scope} {min(common, key=natural)}"
+            return value, scope, f"{scope} {min(common, key=natural_key)}"
     return value, None, ""
 
 
@@ -260,7 +260,7 @@ def _of_slices(view: Columns, row: int, members: Sequence[MemberPlacement]) -> i
     after = before
     for member in members if shape.memory else ():
         if member.node == name:
-            after = after.taking(
+            after = after.with_usage(
                 Usage(member.uid, name, Resources(), mask_of(member.gpus), units=member.units)
             )
 

@@ -45,7 +45,7 @@ def alternates(
     # then the whole gang is planned again
     if any(constraint.binds for constraint, *_ in constraints_of(request)):
         return tuple((member.node,) for member in plan.members)
-    full = snapshot.taking(_usage(request, member) for member in plan.members)
+    full = snapshot.with_usages(_usage(request, member) for member in plan.members)
     view = ClusterView(full, request).columns
     in_part = _same_part(view, request, plan)
     levels = [view.topology.index(level.scope) for level in view.levels[::-1]]
@@ -85,7 +85,9 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
         return None
     if member.node == node:
         return plan
-    with_others = snapshot.taking(_usage(request, place) for place in plan.members if place is not member)
+    with_others = snapshot.with_usages(
+        _usage(request, place) for place in plan.members if place is not member
+    )
     instance = instance_of(ClusterView(with_others, _request_of_one(request, plan, member, node)), {})
     rows, scope = np.array([instance.columns.row[node]]), request.required_scope
     if not fits_at_once(instance, instance.need)[rows].any():

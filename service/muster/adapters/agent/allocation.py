@@ -11,7 +11,7 @@ import msgspec
 
 from muster.adapters.agent.api import ApiError, ApiServer, Outbox, Target
 from muster.adapters.agent.kubelet import KubeletError, Sockets, devices_of_pods
-from muster.devices.booking import Ask, Booking, Planless, Refused, Waiter, in_order
+from muster.devices.booking import Ask, Booking, Planless, Refused, Waiter, bookings_in_order
 from muster.devices.inventory import MEMORY, Inventory, uuid_of
 from muster.devices.turns import VISIBLE, ContainerGrant, Isolation, Turns
 from muster.dialects import quantities
@@ -64,7 +64,7 @@ def _bookings(obj: PodObject, name: str, asks: tuple[Ask, ...], resource: str) -
     """Return the pod's bookings; () if its facts can't be read, so that other pods get their devices."""
     try:
         pod = pods.read(obj)
-        return in_order(pod, obj.metadata.annotations or {}, asks) if _is_of(pod, resource) else ()
+        return bookings_in_order(pod, obj.metadata.annotations or {}, asks) if _is_of(pod, resource) else ()
     except Exception:
         log.exception("pod %s is read without its plan", name)
         return ()
@@ -160,7 +160,7 @@ class Allocator:
     def chose(self, devices: Collection[str]) -> None:
         """Remember the devices that another plugin chose for a pod without a plan; none if it did not
         answer."""
-        self._turns.chose(devices)
+        self._turns.note_choice(devices)
 
     async def may_pass_on(self, devices: list[str]) -> bool:
         """Return whether another plugin may give these devices to the container in admission.
@@ -188,7 +188,7 @@ class Allocator:
 
     def _report_unplanned(self, waiter: Waiter | None, devices: frozenset[str]) -> None:
         """Report the GPUs of a pod without a plan at once, because other pods must not be planned on them."""
-        indices = {self.facts.inventory.place(uuid_of(device)) for device in devices}
+        indices = {self.facts.inventory.index_of(uuid_of(device)) for device in devices}
         if waiter is not None:
             gpus = {index for index in indices if index is not None}
             self._outbox.annotate(target(waiter), {DEVICES: write_devices(gpus)})
@@ -207,7 +207,7 @@ class Allocator:
             ApiError: the API server does not.
         """
         async with self._lock:
-            if self._turns.pending:
+            if self._turns.has_untaken_devices:
                 return (
                     False  # a List now could make the kubelet free the devices of the container in admission
                 )
@@ -232,7 +232,7 @@ class Allocator:
         """Report other GPUs than the planned ones, which count from then on. Return whether there are any."""
         inventory = self.facts.inventory
         planned = {gpu for booking in waiter.bookings if not booking.lends for gpu in booking.gpus}
-        places = {inventory.place(uuid) for uuid in gpus}
+        places = {inventory.index_of(uuid) for uuid in gpus}
         indices = {index for index in places if index is not None}
         if len(indices) < len(gpus):
             text = f"its containers hold {len(gpus)} GPUs, of which the node has {len(indices)} now"

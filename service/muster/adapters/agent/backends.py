@@ -216,7 +216,7 @@ class SecondEndpoint:
     def _foreign(self, devices: Iterable[str]) -> str:
         """Return a device that is no whole GPU of this node; "" if there is none."""
         inventory = self._allocator.facts.inventory
-        return next((device for device in devices if inventory.place(device) is None), "")
+        return next((device for device in devices if inventory.index_of(device) is None), "")
 
 
 def _only(answers: list[T]) -> T:

@@ -30,7 +30,7 @@ from muster.adapters.agent.gpus import Source
 from muster.adapters.agent.kubelet import KubeletError, Sockets, creation_time, register
 from muster.adapters.agent.plugin import Backend, Plugin, listen
 from muster.devices.booking import Refused
-from muster.devices.hardware import UUIDS, Hardware, changes, renumbered, with_lost, with_unhealthy
+from muster.devices.hardware import UUIDS, Hardware, changed_uuid, changes, with_lost, with_unhealthy
 from muster.devices.inventory import MEMORY, WHOLE, InventoryError
 from muster.devices.turns import Isolation
 from muster.dialects.keys import ACK_NODE_MODE, NODE_AGENT, SECOND_ENDPOINT
@@ -269,14 +269,16 @@ class Agent:
         if self._hardware is not None:
             before = tuple(gpu.uuid for gpu in self._hardware.inventory.gpus)
         complete = with_lost(before, hardware)
-        if vanished := [gpu for gpu in complete.inventory.gpus if hardware.inventory.place(gpu.uuid) is None]:
+        if vanished := [
+            gpu for gpu in complete.inventory.gpus if hardware.inventory.index_of(gpu.uuid) is None
+        ]:
             text = (
                 f"GPU {vanished[0].index} ({vanished[0].uuid}) of node {self._settings.node} has vanished: "
                 f"it counts as unhealthy. If it was taken out, remove the node's annotation {UUIDS} and "
                 f"restart the agent"
             )
             self._outbox.event(Target(self._settings.node, ""), LOST, text)
-        if how := renumbered(before, complete):
+        if how := changed_uuid(before, complete):
             text = (
                 f"the GPUs of node {self._settings.node} have other uuids than before: {how}. They are "
                 f"counted anew, in the order of PCI addresses. Pods that were bound before may have other "

@@ -26,7 +26,7 @@ from muster.dialects.settings import Settings
 from muster.domain.decision import Unplaceable
 from muster.domain.levels import domains_by_scope
 from muster.domain.pod import Pod
-from muster.domain.reasons import explained
+from muster.domain.reasons import cause_views
 from muster.gangs.messages import settings as gang_settings
 from muster.gangs.record.gang import Gang, view
 from muster.gangs.reporting.places import Owner
@@ -90,7 +90,7 @@ def _gang(outcome: GangOutcome) -> dict[str, Any]:
         **msgspec.to_builtins(view(gang, queue_order)),
         "phase": _PHASES.get(outcome.status, outcome.status.value),
         "reason": outcome.message,
-        "causes": msgspec.to_builtins(explained(outcome.causes)),
+        "causes": msgspec.to_builtins(cause_views(outcome.causes)),
         "helps": list(map(str, relaxations)),
         "pods": sorted(pod.name for pod in group.members),
     }

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from typing import Any, TextIO
 
 from muster.domain.printable import printable
-from muster.domain.words import listed, nearest
+from muster.domain.words import list_names, nearest
 
 Row = Mapping[str, Any]
 ENDS = ("running", "unplaceable", "invalid", "withdrawn", "given up")
@@ -198,7 +198,7 @@ def nodes(rows: Sequence[Row], stdout: TextIO) -> None:
             node["gpus"],
             "yes" if node["takes_pods"] else "no",
             *(node["domains"].get(scope, "") for scope in scopes),
-            listed([_owner(owner) for owner in node.get("owners", ())]),
+            list_names([_owner(owner) for owner in node.get("owners", ())]),
         ]
         for node in rows
     )

@@ -32,7 +32,7 @@ from muster.dialects.objects import (
     PodToleration,
     ResourceRequirements,
 )
-from muster.domain.words import listed, plural
+from muster.domain.words import list_names, plural
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """Priority classes that every cluster has."""
@@ -109,7 +109,8 @@ class Admission:
             pods = f"{count} {plural('pod', count)} of it {'is' if count == 1 else 'are'} planned"
             yield f"{kind} {name} is not in the input: {pods} {effects[kind]}"
         for phrase, names in self._exclusive.items():
-            yield f"{listed(list(names))}: {phrase}, by the pod affinity that its controller's webhook adds"
+            webhook = "by the pod affinity that its controller's webhook adds"
+            yield f"{list_names(list(names))}: {phrase}, {webhook}"
         for limit_range in sorted(self._limit_ranges, key=lambda item: item.metadata.namespace):
             if any(limit.bounds and limit.type in _BOUNDED for limit in limit_range.spec.limits or ()):
                 name = f"{limit_range.metadata.namespace}/{limit_range.metadata.name}"

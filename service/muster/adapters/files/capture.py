@@ -30,7 +30,7 @@ from muster.dialects.devices.objects import (
     ResourceSlice,
 )
 from muster.dialects.gangs import kai, misspelt, other_systems, ranks
-from muster.dialects.jobs.pruned import pruned, words
+from muster.dialects.jobs.pruned import prune, words
 from muster.dialects.keys import ACK_NAME, ACK_NODE_MODE, ACK_NODE_NAME, ACK_REPLICAS, MATRIX
 from muster.dialects.kinds.table import KINDS, MEMBER_KEYS, member
 from muster.dialects.nodes import configmaps
@@ -177,7 +177,7 @@ async def _jobs(lists: _Lists, pods: Iterable[PodObject]) -> AsyncIterator[dict[
             jobs.add((place.kind, pod.metadata.namespace, place.owner))
     for kind, of_kind in KINDS.items():
         for job in await lists.objects_named(decode.jobs(kind), jobs):
-            pruned_job, owners = pruned(of_kind, job), _controllers(job.metadata)
+            pruned_job, owners = prune(of_kind, job), _controllers(job.metadata)
             makers |= {
                 (owner.kind, job.metadata.namespace, owner.name)
                 for owner in owners or ()
@@ -346,7 +346,7 @@ def _keep_read(values: Mapping[str, str] | None) -> dict[str, str] | None:
     values_read = {
         key: value
         for key, value in (values or {}).items()
-        if key in keys_read or key.startswith(KEPT_PREFIXES) or misspelt.meant(key)
+        if key in keys_read or key.startswith(KEPT_PREFIXES) or misspelt.meant_key(key)
     }
     return values_read or None
 

@@ -41,8 +41,8 @@ from muster.dialects.devices.objects import (
     SubRequest,
 )
 from muster.dialects.devices.offers import NodeOffer
+from muster.dialects.devices.resource_slices import ResourceSlices
 from muster.dialects.devices.selectors import AttributeTerm, UnreadableSelectorError
-from muster.dialects.devices.slices import Slices
 from muster.dialects.objects import CustomObject, Metadata, PodResourceClaim, PodResourceClaimStatus
 from muster.dialects.settings import Settings
 from muster.domain.node import Device, DeviceClaim, Node, Resources
@@ -131,7 +131,7 @@ class Devices:
     """The devices of a cluster, and the claims of its pods, by all documents together."""
 
     def __init__(self, objects: Objects, settings: Settings) -> None:
-        self._slices = Slices(settings)
+        self._slices = ResourceSlices(settings)
         self._given_classes = {
             item.metadata.name: item for item in objects.of("DeviceClass", DeviceClassObject)
         }
@@ -378,7 +378,7 @@ class PublishedDevices:
             if terms is not None and not resource_of(name):
                 self._free[name] = Counter()
                 for node, device in node_devices:
-                    if selectors.satisfied(terms, device.driver, self._attributes[device]):
+                    if selectors.are_satisfied(terms, device.driver, self._attributes[device]):
                         self._free[name][node] += device not in allocated_devices
         self._answers: dict[bytes, InTreeAnswer] = {}
         self.assumes_channels = all(spec.driver != compute_domains.DRIVER for spec in specs)
@@ -424,8 +424,8 @@ class PublishedDevices:
             node.name: frozenset(
                 str(device)
                 for gpu, device in enumerate(node.devices)
-                if device is not None and node.untainted >> gpu & 1
-                if selectors.satisfied(terms, device.driver, self._attributes[device])
+                if device is not None and node.untainted_gpus >> gpu & 1
+                if selectors.are_satisfied(terms, device.driver, self._attributes[device])
             )
             for node in nodes
         }

@@ -26,7 +26,7 @@ from muster.domain.pod import Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
-from muster.domain.words import did_you_mean, listed, nearest, plural
+from muster.domain.words import did_you_mean, list_names, nearest, plural
 
 _SAME_VENDOR = 0.85
 """Similarity of two prefixes from which on one counts as a misspelt form of the other."""
@@ -58,11 +58,11 @@ def about_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> Iterator[str]:
         if node.allocatable.pods <= 0:
             yield f"Node {node.name}: status.allocatable has no pods, so none can go there"
     for taint_name, tainted in preferred.items():
-        nodes_text = f"{plural('Node', len(tainted))} {listed(tainted, _NAMED)}"
+        nodes_text = f"{plural('Node', len(tainted))} {list_names(tainted, _NAMED)}"
         yield f"{nodes_text}: taint {taint_name}:PreferNoSchedule is not followed: it keeps no pod away here"
     stranded = [pod for pod in pods if pod.usage is not None and pod.node not in names]
     if stranded:
-        missing = listed(sorted({pod.node for pod in stranded}), _NAMED)
+        missing = list_names(sorted({pod.node for pod in stranded}), _NAMED)
         yield f"{len(stranded)} {plural('pod', len(stranded))} on nodes that are not in the input: {missing}"
 
 
@@ -72,7 +72,9 @@ def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings
     ours = [pod for pod in pending if pod.scheduler_name in settings.scheduler_names]
     if foreign_count := len(pending) - len(ours):
         names = ", ".join(sorted(settings.scheduler_names))
-        theirs = listed(sorted({pod.scheduler_name for pod in pending} - settings.scheduler_names), _NAMED)
+        theirs = list_names(
+            sorted({pod.scheduler_name for pod in pending} - settings.scheduler_names), _NAMED
+        )
         subject = f"{foreign_count} pending {plural('pod', foreign_count)} of other schedulers"
         yield f"{subject} not placed (ours: {names}; theirs: {theirs})"
     if gated := sum(pod.gated for pod in ours):
@@ -89,9 +91,13 @@ def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings
                 f"{subject}, which kube-scheduler's own plugin serves. If the pods name a gang "
                 "(gpu.topology/group), their claims are planned"
             )
-        for key, meant in sorted({pair for pod in manifests_left for pair in misspelt.pairs(pod.metadata)}):
+        for key, meant in sorted(
+            {pair for pod in manifests_left for pair in misspelt.misspelt_pairs(pod.metadata)}
+        ):
             yield f"the key {key} has no effect; did you mean {meant}?"
-        yield from sorted({sentence for pod in manifests_left for sentence in slips.fractions(pod.metadata)})
+        yield from sorted(
+            {sentence for pod in manifests_left for sentence in slips.fractions_on_pod(pod.metadata)}
+        )
 
 
 def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[str]:
@@ -169,7 +175,7 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
     read = ", ".join(offered)
     slips = (did_you_mean(name, _of_vendor(name, offered)) for name in names_read)
     meant = "" if mig else next(filter(None, slips), "")
-    return f". They ask for {listed(names_read, _NAMED)}; what counts as a GPU is {read}{mig}{meant}"
+    return f". They ask for {list_names(names_read, _NAMED)}; what counts as a GPU is {read}{mig}{meant}"
 
 
 def _of_vendor(resource: str, resources: Iterable[str]) -> Iterator[str]:
@@ -355,7 +361,7 @@ class NotesByObject:
 
     def __iter__(self) -> Iterator[str]:
         """Yield each note with the names of its objects."""
-        return (f"{listed(names, _NAMED)}: {note}" for note, names in self._names.items())
+        return (f"{list_names(names, _NAMED)}: {note}" for note, names in self._names.items())
 
 
 def _name_of(path: tuple[str, ...]) -> str:

@@ -20,7 +20,7 @@ from muster.dialects.settings import Settings
 from muster.domain.levels import FabricLevel
 from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
-from muster.domain.words import listed, plural
+from muster.domain.words import list_names, plural
 from muster.gangs.membership.group import key_of
 
 
@@ -63,7 +63,7 @@ class OwnerObjects:
         """Read the gangs of the objects. Yield a sentence for each ineffective key."""
         yield from self.versions
         if self.runtimes and not any(kind == "TrainJob" for kind, _, _ in self.makers):
-            yield f"{listed(self.runtimes)}: no pods are made, since no TrainJob is in the input"
+            yield f"{list_names(self.runtimes)}: no pods are made, since no TrainJob is in the input"
         for key, obj in self.objects.items():
             kind = KINDS[key.kind]
             owners = (Key(owner, key.namespace, name) for owner, name in _owners(obj.metadata))
@@ -116,10 +116,10 @@ class OwnerObjects:
         gangs."""
         pods_by_sentence = defaultdict[str, list[str]](list)
         for meta, pod in pods:
-            for sentence in slips.on_pod(meta, pod):
+            for sentence in slips.ineffective_on_pod(meta, pod):
                 pods_by_sentence[sentence].append(f"{pod.namespace}/{pod.name}")
         for sentence, names in pods_by_sentence.items():
-            yield f"{plural('Pod', len(names))} {listed(names)}: {sentence}"
+            yield f"{plural('Pod', len(names))} {list_names(names)}: {sentence}"
 
     def differences(self, pods: Sequence[tuple[Metadata, Pod]], groups: Iterable[PodGroup]) -> Iterator[str]:
         """Yield a sentence if the number that pods or their PodGroup state is not the number of their job's

@@ -17,7 +17,7 @@ from muster.adapters.drawing import Mark, NodePicture, draw_node, draw_strips
 from muster.adapters.files.decide import GangOutcome, Outcomes, OutcomeStatus
 from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState
-from muster.domain.words import listed, natural
+from muster.domain.words import list_names, natural_key
 
 TAKEN_MARK = "x"
 """The mark of a GPU that was taken before."""
@@ -129,8 +129,8 @@ def show(console: Console, decided: Outcomes, made_up: Sequence[str] = ()) -> No
     held_gpus = holdings(decided)
     console.print(_gangs(decided, held_gpus))
     if made_up:
-        console.print(Text(printable(f"made-up names, for generateName: {listed(made_up)}"), "dim"))
-    nodes = sorted((name for name, gpus in held_gpus.holders.items() if gpus), key=natural)
+        console.print(Text(printable(f"made-up names, for generateName: {list_names(made_up)}"), "dim"))
+    nodes = sorted((name for name, gpus in held_gpus.holders.items() if gpus), key=natural_key)
     if nodes:
         console.print()
         console.print(_nodes(decided, held_gpus, nodes), no_wrap=True, overflow="ignore", crop=False)

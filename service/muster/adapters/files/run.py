@@ -26,7 +26,7 @@ from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.domain.words import listed, plural
+from muster.domain.words import list_names, plural
 from muster.placement.limits import Limits, Timings
 
 ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT, NOTHING_PENDING, DEFECT = 0, 3, 2, 4, 5
@@ -73,7 +73,7 @@ def place_files(
         total = sum(cluster.skipped.values())
         notes += (f"skipped {total} {plural('object', total)} of kinds not read here: {kinds}",)
     if cluster.made_up:
-        notes += (f"{listed(cluster.made_up)}: the name is made up, since it has metadata.generateName",)
+        notes += (f"{list_names(cluster.made_up)}: the name is made up, since it has metadata.generateName",)
     if not decided.outcomes:
         notes = (nothing_pending(settings), *notes)
     alternatives = _alternatives(questions) if explain else None

@@ -19,7 +19,7 @@ from muster.adapters.files.decide import GangOutcome, Outcomes
 from muster.adapters.files.pictures import Holdings, key_of
 from muster.domain.printable import printable
 from muster.domain.topology import GpuTopology, Link, bits
-from muster.domain.words import natural, plural
+from muster.domain.words import natural_key, plural
 from muster.placement.cluster.columns import Columns, columns
 from muster.placement.cluster.topology import Place
 
@@ -121,7 +121,7 @@ def _racks(
     def rack(place: Place) -> _Rack:
         return rack_of[place.name]
 
-    in_order = sorted(everything, key=lambda place: (*map(natural, rack(place)), natural(place.name)))
+    in_order = sorted(everything, key=lambda place: (*map(natural_key, rack(place)), natural_key(place.name)))
     return {key: _fold(places, holdings) for key, places in groupby(in_order, key=rack)}
 
 
@@ -340,7 +340,7 @@ class NodeBox:
             {pod for _, pod in self.holdings.holders.get(place.name, {}).values()} for place in self.places
         )
         return "\n".join(
-            f"{place.name}: {', '.join(sorted(names, key=natural)) or 'no pods of the gangs'}"
+            f"{place.name}: {', '.join(sorted(names, key=natural_key)) or 'no pods of the gangs'}"
             for place, names in zip(self.places, pods, strict=True)
         )
 

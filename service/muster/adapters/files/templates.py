@@ -20,7 +20,7 @@ from muster.adapters.files import shapes
 from muster.adapters.files.shapes import PodManifest, Template
 from muster.adapters.files.sources import Document, Key, Object, items, part, shown, type_name
 from muster.dialects.gangs.podgroups import COSCHEDULING_API
-from muster.dialects.kinds.description import Described, JobObject, JobRole, NewPod, bounded, letters
+from muster.dialects.kinds.description import Described, JobObject, JobRole, NewPod, check_pod_count, letters
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.kinds.table import MAKERS as JOB_MAKERS
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
@@ -112,7 +112,7 @@ def _replicas(owner: JobObject) -> Described:
     """
     spec, stem, labels, controller = owner.spec, owner.name, dict[str, str](), None
     replicas, template = spec.natural("replicas"), spec.raw("template")
-    count = bounded(spec, "replicas", 1 if replicas is None else replicas)
+    count = check_pod_count(spec, "replicas", 1 if replicas is None else replicas)
     if owner.kind == "Deployment":
         digest = hashlib.sha256(repr(template).encode()).digest()
         labels[TEMPLATE_HASH] = letters(int.from_bytes(digest[:8]), 9)

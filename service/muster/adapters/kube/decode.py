@@ -270,7 +270,7 @@ class _Pods(Resource[PodObject]):
             paths = [field.path for field in lost_fields[:4]]
             log.warning("bound pod read in part", pod=full_name(pod.metadata), lost=paths, error=str(problem))
         if len(text) > LARGE_BYTES:
-            pod = bounds.bounded(pod, self.settings)
+            pod = bounds.cut_to_limits(pod, self.settings)
             if pod.spec.node_name:  # summed up already here, on the thread that decodes it, and remembered
                 requests.read("", pod.spec, self.settings, pod.status)
         return pod

@@ -22,7 +22,7 @@ from muster.dialects.devices.objects import (
     ResourceClaimSpec,
     ResourceSlice,
 )
-from muster.dialects.devices.slices import Slices
+from muster.dialects.devices.resource_slices import ResourceSlices
 from muster.dialects.quantities import MAX_AMOUNT
 from muster.dialects.settings import Settings
 from muster.domain.node import Device, DeviceClaim, Node
@@ -152,7 +152,7 @@ class DeviceIntake:
         read_pods_again: Callable[[str | None], Awaitable[None]],
         served: ServedResources,
     ) -> None:
-        self.slices = Slices(settings)
+        self.slices = ResourceSlices(settings)
         self.claims = Claims(self.slices.resource_of, lambda: self.slices.roundings)
         self._put = put
         self._read_again = read_again

@@ -175,7 +175,7 @@ class Intake:
         self.jobs = Jobs(settings, put, self._standing, self._read_again.pods)
         self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods, served)
         slices = self.devices.slices
-        self.nodes = NodeIntake(settings, put, self._left_out, slices.published, self._labels_changed)
+        self.nodes = NodeIntake(settings, put, self._left_out, slices.on_node, self._labels_changed)
         self._pods: dict[str, Pod] = {}
         self._pod_digests: dict[str, bytes] = {}
         """Pod UID → digest of the object that it was read from."""

@@ -26,7 +26,7 @@ from muster.dialects.gangs import own
 from muster.dialects.gangs.subgroups import Topologies
 from muster.dialects.jobs import slips
 from muster.dialects.jobs.families import JobGangs, job_gangs
-from muster.dialects.jobs.pruned import pruned, words
+from muster.dialects.jobs.pruned import prune, words
 from muster.dialects.kinds import batch
 from muster.dialects.kinds.description import JobPod, controller_of
 from muster.dialects.kinds.table import KINDS, member
@@ -75,7 +75,7 @@ class Succeeded:
 
     async def see_job(self, name: str, obj: CustomObject) -> None:
         """Take in a Job's change. `name`: its namespace and name."""
-        meta, number = obj.metadata, batch.succeeded(obj)
+        meta, number = obj.metadata, batch.count_succeeded(obj)
         if self._uids.get(name) != meta.uid:
             self.forget_job(name)  # the watch may skip a deletion
         if number == self._numbers.get(meta.uid, 0):
@@ -125,7 +125,7 @@ class IgnoredKeys:
 
     def see(self, obj: PodObject, pod: Pod) -> None:
         """Take in a pod, and post an event on it if it is the first of its gang."""
-        slip_text = "; ".join(slips.on_pod(obj.metadata, pod))
+        slip_text = "; ".join(slips.ineffective_on_pod(obj.metadata, pod))
         if not slip_text:
             self.forget(pod.uid)
         elif self._pods.group_of(pod.uid) is None:
@@ -235,7 +235,7 @@ class Jobs:
             return
         if kind == batch.JOB.kind:
             await self._succeeded.see_job(name, obj)
-        text = _encoder.encode(pruned(KINDS[kind], obj))
+        text = _encoder.encode(prune(KINDS[kind], obj))
         job = self._jobs.setdefault(key, _Job())
         if job.is_deleted:
             job.is_deleted = False

@@ -30,7 +30,8 @@ from muster.gangs.messages.inputs import Input, NodeGone, NodeSeen
 AGENT_NAME = "muster-node-agent"
 """The label app.kubernetes.io/name of the agents."""
 LARGE = 16 * 1024
-"""Nodes with more to read (`bounds.size`) are read on a thread. A node of 8 GPUs has less than half."""
+"""Nodes with more to read (`bounds.reading_size`) are read on a thread. A node of 8 GPUs has less than
+half."""
 SHARE = 20
 """Seconds that a second of reading costs a node, which therefore gets a twentieth of a core."""
 CHANGE_S = 0.5
@@ -108,7 +109,7 @@ class _Facts:
     @property
     def size(self) -> int:
         """Return the amount to read."""
-        return self.published.to_decode + bounds.size(
+        return self.published.to_decode + bounds.reading_size(
             self.obj,
             (config_map.obj for config_map in self.maps if "fact" not in config_map.__dict__),
             self.settings,
@@ -203,7 +204,7 @@ class NodeIntake:
         """Read the node now, on the thread, or later."""
         if name in self._waiting:
             return
-        wait_s = self._rate.rest_s(name)
+        wait_s = self._rate.wait_s(name)
         if not wait_s and name != self._being_read:
             facts = self._facts(name)
             if facts.size <= LARGE:

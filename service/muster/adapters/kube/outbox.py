@@ -140,7 +140,7 @@ class Outbox(ABC, Generic[T]):
         while True:
             turn = await self._turns.get()
             line, namespace = self._lines[turn], turn[0]
-            if line and (rest_s := self._rate_of_namespace.rest_s(namespace)):
+            if line and (rest_s := self._rate_of_namespace.wait_s(namespace)):
                 asyncio.get_running_loop().call_later(rest_s, self._turns.put_nowait, turn)
                 continue
             if line:
@@ -161,7 +161,7 @@ class Outbox(ABC, Generic[T]):
         """Take one item's part of the rates, and wait until the common rate allows the item."""
         self._rate_of_namespace.charge(namespace, 1 / self._rates.namespace_per_s)
         self._rate_of_namespace.forget()
-        rest_s = self._rate.rest_s("")
+        rest_s = self._rate.wait_s("")
         self._rate.charge("", 1 / self._rates.per_s)
         if rest_s:
             await asyncio.sleep(rest_s)

@@ -484,7 +484,7 @@ class PacedWatcher(Watcher[T]):
 
     def _rest_s(self, namespace: str) -> float:
         """Return in how many seconds a large change of the namespace may be read."""
-        return self._rate.rest_s(namespace)
+        return self._rate.wait_s(namespace)
 
 
 def _large_change(line: bytes) -> _Object | None:

@@ -14,7 +14,7 @@ from muster.domain.node import Node
 from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, bits
-from muster.domain.words import natural
+from muster.domain.words import natural_key
 from muster.gangs.reporting.places import PodGpus
 
 MAX_CHARACTERS = 63
@@ -105,7 +105,7 @@ def arrange(snapshot: Snapshot, model_label: str) -> Layout:
     for node in nodes:
         path = tuple(_text(domains[scope][node.name]) for scope in scopes)
         groups.setdefault(path, []).append(_box(node, nvlink_domain_of, model_label))
-    ordered = sorted(groups.items(), key=lambda item: [(not name, natural(name)) for name in item[0]])
+    ordered = sorted(groups.items(), key=lambda item: [(not name, natural_key(name)) for name in item[0]])
     return Layout(
         tuple(scopes),
         tuple(Group(path, tuple(sorted(boxes, key=_of_domain))) for path, boxes in ordered),
@@ -132,7 +132,7 @@ def islands_of(topology: GpuTopology) -> str:
 
 
 def _of_domain(box: Box) -> tuple[bool, object, object]:
-    return not box.domain, natural(box.domain), natural(box.name)
+    return not box.domain, natural_key(box.domain), natural_key(box.name)
 
 
 def _text(name: str) -> str:

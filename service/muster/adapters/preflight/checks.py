@@ -17,7 +17,7 @@ from muster.dialects.keys import NODE_AGENT, SECOND_ENDPOINT
 from muster.domain import exactness
 from muster.domain.allocation import SECOND_RESOURCE, SEVERAL_ENDPOINTS_SINCE
 from muster.domain.levels import DEFAULT_LEVELS
-from muster.domain.words import listed
+from muster.domain.words import list_names
 
 BUILT_FOR = 37
 """The minor version of the kube-scheduler from which the shim is built."""
@@ -120,7 +120,7 @@ def apis(facts: Facts) -> Judged:
     ]
     if absent:
         return error(
-            f"the API server does not serve {listed(absent)}",
+            f"the API server does not serve {list_names(absent)}",
             "upgrade the control plane, or remove what switches these off in --runtime-config",
         )
     gates = [
@@ -131,7 +131,7 @@ def apis(facts: Facts) -> Judged:
     if gates:
         switched = ",".join(f"{gate}=false" for gate in gates)
         return error(
-            f"the API server does not serve what {listed(gates)} reads: the scheduler would bind nothing",
+            f"the API server does not serve what {list_names(gates)} reads: the scheduler would bind nothing",
             f"add {switched} to --feature-gates of the container shim",
         )
     return ok("all resources that the scheduler reads are served")
@@ -149,7 +149,7 @@ def rbac(facts: Facts) -> Judged:
             "Muster's account has its rights" if facts.installed else "you may create all that is installed"
         )
         return ok(whose)
-    lacking = listed(
+    lacking = list_names(
         sorted(
             f"{verb} {resource}{'.' * bool(group)}{group}" for group, resource, verb in facts.missing_rights
         )
@@ -181,7 +181,7 @@ def namespaces(facts: Facts) -> Judged:
     ]
     if foreign:
         return warning(
-            f"RoleBindings {listed(foreign)} are not Muster's: those whom they name "
+            f"RoleBindings {list_names(foreign)} are not Muster's: those whom they name "
             "may use Muster's accounts",
             "delete them; if another user made the namespace, delete it and install Muster again",
         )
@@ -198,19 +198,22 @@ def namespaces(facts: Facts) -> Judged:
             "the namespace muster-system does not enforce the Pod Security level restricted",
             "kubectl label namespace muster-system pod-security.kubernetes.io/enforce=restricted",
         )
-    exempt = f"; pods of {listed(facts.exempt)} may name GPUs for NVIDIA's NRI plugin" if facts.exempt else ""
+    exempt = (
+        f"; pods of {list_names(facts.exempt)} may name GPUs for NVIDIA's NRI plugin" if facts.exempt else ""
+    )
     return ok(f"only Muster has RoleBindings in its namespaces{exempt}")
 
 
 def _before(facts: Facts) -> Judged:
     if facts.exempt:
         return warning(
-            f"{listed(facts.exempt)} have the label {EXEMPT} before a policy guards it",
+            f"{list_names(facts.exempt)} have the label {EXEMPT} before a policy guards it",
             "take the label from those whose pods may not name any GPU",
         )
     if facts.namespaces:
         return note(
-            f"there is {listed(sorted(facts.namespaces))} before Muster: who made it may have rights in it",
+            f"there is {list_names(sorted(facts.namespaces))} before Muster: "
+            "who made it may have rights in it",
             "if it was not you, delete it before you install Muster",
         )
     return ok("the namespaces of Muster are free")
@@ -224,18 +227,18 @@ def dra_guard(facts: Facts) -> Judged:
     if open_to_all := sorted(drivers - facts.guarded_drivers):
         return Judged(
             Level.WARNING if facts.installed else Level.NOTE,
-            f"every scheduler can allocate devices of {listed(open_to_all)}, so two pods may get one GPU",
+            f"every scheduler can allocate devices of {list_names(open_to_all)}, so two pods may get one GPU",
             "add the component scheduler-config/dra-guard for these drivers, or set draGuard.drivers in the "
             "chart (docs/dra.md)",
         )
-    return ok(f"only Muster allocates devices of {listed(sorted(drivers))}")
+    return ok(f"only Muster allocates devices of {list_names(sorted(drivers))}")
 
 
 def pod_groups(facts: Facts) -> Judged:
     """Say which PodGroups can be read."""
     served = [group for group in POD_GROUPS if "podgroups" in facts.served.get(group, frozenset())]
     if served:
-        return ok(f"PodGroups of {listed(served)} are read")
+        return ok(f"PodGroups of {list_names(served)} are read")
     return note(
         "no CRD of PodGroups is installed: gangs come from labels, annotations and jobs",
         "if PodGroups are wanted, create scheduler-config/podgroups/crd-podgroup.yaml",
@@ -248,8 +251,8 @@ def gpus(facts: Facts) -> Judged:
     if not offering:
         if facts.gpu_drivers:
             return error(
-                f"only DRA offers GPUs ({listed(sorted(facts.gpu_drivers))}), and no DeviceClass that can be "
-                "read has them as an extended resource",
+                f"only DRA offers GPUs ({list_names(sorted(facts.gpu_drivers))}), and no DeviceClass that "
+                "can be read has them as an extended resource",
                 "set extendedResourceName in the DeviceClass (docs/dra.md), or run a device plugin",
             )
         return error(
@@ -269,7 +272,7 @@ def gpus(facts: Facts) -> Judged:
     ]
     if empty:
         return warning(
-            f"{offers}; {listed(empty)} have GPUs by their labels and offer none",
+            f"{offers}; {list_names(empty)} have GPUs by their labels and offer none",
             "look at the device plugin's pods on these nodes",
         )
     return ok(offers)
@@ -307,7 +310,7 @@ def devices(facts: Facts) -> Judged:
 
 
 def _names(nodes: list[NodeFacts]) -> str:
-    return listed([node.name for node in nodes])
+    return list_names([node.name for node in nodes])
 
 
 def topology(facts: Facts) -> Judged:
@@ -324,7 +327,7 @@ def topology(facts: Facts) -> Judged:
         node.name for node in offering if not node.links_known and _has_whole_gpus(node)
     ]
     gaps = [
-        f"{len(names)} of {len(offering)} nodes have {lack} ({listed(names)})"
+        f"{len(names)} of {len(offering)} nodes have {lack} ({list_names(names)})"
         for lack, names in lacks.items()
         if names
     ]
@@ -358,7 +361,7 @@ def clocks(facts: Facts) -> Judged:
     if ahead:
         max_ahead_s = max(facts.leases_ahead.values())
         return warning(
-            f"the clocks of {listed(ahead)} are ahead of the API server's, by up to {max_ahead_s:.0f} s",
+            f"the clocks of {list_names(ahead)} are ahead of the API server's, by up to {max_ahead_s:.0f} s",
             "run NTP on these nodes",
         )
     if facts.clock is None:
@@ -375,7 +378,8 @@ def unread(facts: Facts) -> Judged:
     """Name the parts that could not be read, so that no check looks good only for missing facts."""
     if facts.unread:
         return warning(
-            f"not everything could be read: {listed(facts.unread)}", "run this as a user who may list these"
+            f"not everything could be read: {list_names(facts.unread)}",
+            "run this as a user who may list these",
         )
     return ok("everything was read")
 

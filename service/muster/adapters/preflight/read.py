@@ -35,7 +35,7 @@ from muster.adapters.preflight.facts import (
     rights,
 )
 from muster.dialects.devices.offers import NodeOffer
-from muster.dialects.devices.slices import Slices
+from muster.dialects.devices.resource_slices import ResourceSlices
 from muster.dialects.nodes import nodes as node_dialect
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS, Settings
@@ -203,9 +203,9 @@ class Reader:
         answer = json.loads(await self._client.post(kind, path, body))
         return bool(answer["status"].get("allowed"))
 
-    async def _devices(self, served: dict[str, frozenset[str]]) -> Slices:
+    async def _devices(self, served: dict[str, frozenset[str]]) -> ResourceSlices:
         """Return the objects that DRA drivers publish."""
-        slices = Slices(DEFAULTS)
+        slices = ResourceSlices(DEFAULTS)
         if "resourceslices" in served.get("resource.k8s.io/v1", frozenset()):
             for resource_slice in await self._pages(decode.RESOURCE_SLICES):
                 slices.see_slice(resource_slice.metadata.name, resource_slice)

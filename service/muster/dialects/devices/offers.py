@@ -17,7 +17,7 @@ from muster.dialects.devices.shares import SharedMemory
 from muster.domain.allocation import MAX_BYTES, MAX_GPUS
 from muster.domain.node import Device, PoolCounters, PoolKey
 from muster.domain.topology import mask_of
-from muster.domain.words import natural
+from muster.domain.words import natural_key
 
 PARTITION = re.compile(r"gpu\.nvidia\.com/partition([0-9]{1,3})")
 """The attributes that NVIDIA's driver publishes with its gate FabricManagerPartitioning."""
@@ -151,7 +151,7 @@ def _by_attributes(devices: tuple[OfferedGpu, ...]) -> list[OfferedGpu | None]:
     by_address = all(gpu.address for gpu in devices)
     ordered = sorted(
         devices,
-        key=lambda gpu: (gpu.address if by_address else "", gpu.device.pool, natural(gpu.device.name)),
+        key=lambda gpu: (gpu.address if by_address else "", gpu.device.pool, natural_key(gpu.device.name)),
     )
     return [*ordered]
 

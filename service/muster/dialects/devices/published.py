@@ -292,7 +292,7 @@ def _matching(
     yet."""
     planned, left_out = list[OfferedGpu](), list[str]()
     for (driver, pool), device in devices if not device_class.problem else ():
-        if selectors.satisfied(device_class.terms, driver, selectors.attributes(driver, device)):
+        if selectors.are_satisfied(device_class.terms, driver, selectors.attributes(driver, device)):
             if why := _unsupported(device):
                 left_out.append(f"device {device.name} of {driver} {why}")
             else:

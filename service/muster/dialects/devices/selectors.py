@@ -52,7 +52,7 @@ def read(expressions: Iterable[str]) -> tuple[AttributeTerm, ...]:
     return tuple(term for expression in expressions for term in _terms(expression))
 
 
-def satisfied(
+def are_satisfied(
     terms: Iterable[AttributeTerm], driver: str, attributes: Mapping[tuple[str, str], Value]
 ) -> bool:
     """Return whether a device of this driver with these attributes satisfies all terms."""

@@ -24,7 +24,7 @@ from muster.dialects.objects import Metadata
 from muster.dialects.reading import ANNOTATION, EITHER, LABEL, SHOWN
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.causes.ill_formed import BadValue
-from muster.domain.words import listed, nearest
+from muster.domain.words import list_names, nearest
 
 KAI_KEYS = tuple(
     f"kai.scheduler/{name}"
@@ -62,7 +62,7 @@ def keys() -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def meant(key: str) -> str:
+def meant_key(key: str) -> str:
     """Return the known key that this key resembles; "" if the key is known itself, or resembles none."""
     prefix, _, name = key.rpartition("/")
     if key in keys() or prefix in other_systems.PREFIXES or len(key) > own.MAX_CHARACTERS:
@@ -107,7 +107,7 @@ def corrected(object_name: str, meta: Metadata) -> tuple[Metadata, tuple[BadValu
     return meta, (*unknown, *causes)
 
 
-def pairs(meta: Metadata) -> Iterator[tuple[str, str]]:
+def misspelt_pairs(meta: Metadata) -> Iterator[tuple[str, str]]:
     """Yield each misspelt key of a pod with the key that was meant."""
     for place, values in ((ANNOTATION, meta.annotations), (LABEL, meta.labels)):
         yield from ((slip.key, slip.right) for slip in _ineffective_keys(place, values or {}) if slip.right)
@@ -120,7 +120,7 @@ def _ineffective_keys(place: str, values: Mapping[str, str]) -> Iterator[_Ineffe
             yield _IneffectiveKey(place, key, values[key], key)
     unknown = sorted(values.keys() - place_of.keys(), key=lambda key: (not key.startswith(own.PREFIX), key))
     for key in islice(unknown, MAX_COMPARED):
-        right = meant(key)
+        right = meant_key(key)
         if right or key.startswith(own.PREFIX):
             yield _IneffectiveKey(place, key, values[key], right)
 
@@ -141,7 +141,7 @@ def _unknown(object_name: str, slips: list[_IneffectiveKey]) -> Iterator[BadValu
         return
     first, *more_slips = slips
     names = ", ".join(key.removeprefix(own.PREFIX) for key in own.KEYS)
-    ending = f"; nor is there {listed([*map(_field, more_slips)], _NAMED)}" if more_slips else ""
+    ending = f"; nor is there {list_names([*map(_field, more_slips)], _NAMED)}" if more_slips else ""
     expected = f"none: the annotations {own.PREFIX}… are {names}{ending}"
     yield BadValue(object_name, _field(first), first.value, expected)
 

@@ -137,7 +137,7 @@ class Tree:
     @property
     def min_member(self) -> int:
         """Return how many members of all leaves must start together; 0 without leaves."""
-        leaves = self.quorum.fewest() if self.quorum is not None else None
+        leaves = self.quorum.fewest_members() if self.quorum is not None else None
         return sum(self.role_min.values()) if leaves is None else members_of(leaves)
 
 

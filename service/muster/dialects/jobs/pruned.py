@@ -44,7 +44,7 @@ MAPS = frozenset({
 WORDS = frozenset({"labels", "annotations"})
 
 
-def pruned(kind: Kind, obj: CustomObject) -> CustomObject:
+def prune(kind: Kind, obj: CustomObject) -> CustomObject:
     """Return the parts of a job that are read, without its status.
 
     A Job or StatefulSet of a list has no API version of its own, so the version is added. A spec with too

@@ -57,7 +57,7 @@ def _meant(key: str) -> str | None:
     """Return the key that was meant. Return None for a key of another system."""
     if key in own.KEYS:
         return key
-    right = misspelt.meant(key)
+    right = misspelt.meant_key(key)
     if right in own.KEYS or right.startswith(kai.JOB_PREFIX):
         return right
     return "" if key.startswith(own.PREFIX) else None
@@ -88,7 +88,7 @@ def own_keys_on_job(keys: Iterable[str]) -> Iterator[str]:
             yield f"{key[:SHOWN]} has no effect on the job"
 
 
-def on_pod(meta: Metadata, pod: Pod) -> Iterator[str]:
+def ineffective_on_pod(meta: Metadata, pod: Pod) -> Iterator[str]:
     """Yield a sentence for each ineffective key on a waiting pod of ours.
 
     KAI's annotations are ineffective if the gang is read neither from a job nor from a PodGroup. If the pod
@@ -106,10 +106,10 @@ def on_pod(meta: Metadata, pod: Pod) -> Iterator[str]:
             yield f"annotation {key} has no effect, since it is for HAMi's scheduler: {instead}"
     if shares := [resource for resource, _ in pod.resources.others if resource in _SHARES_OF_HAMI]:
         yield f"{' and '.join(shares)} are for HAMi's scheduler: ask for aliyun.com/gpu-mem in place of GPUs"
-    yield from fractions(meta)
+    yield from fractions_on_pod(meta)
 
 
-def fractions(meta: Metadata) -> Iterator[str]:
+def fractions_on_pod(meta: Metadata) -> Iterator[str]:
     """Yield a sentence for each key of KAI for a part of a GPU. For the pods of a known job, see the job."""
     if member(meta) is None:
         yield from kai.unread_fractions(meta.annotations or {})

@@ -11,7 +11,7 @@ from muster.dialects.kinds.description import (
     JobRole,
     Kind,
     NewPod,
-    bounded,
+    check_pod_count,
     controller_of,
     letters,
     why_idle,
@@ -25,7 +25,7 @@ JOB_NAMES = ("job-name", "batch.kubernetes.io/job-name")
 def at_once(spec: Fields) -> tuple[int, bool]:
     """Return how many pods of a Job run at the same time, and whether the Job has no others."""
     parallelism, completions = spec.natural("parallelism"), spec.natural("completions")
-    parallel = bounded(spec, "parallelism", 1 if parallelism is None else parallelism)
+    parallel = check_pod_count(spec, "parallelism", 1 if parallelism is None else parallelism)
     if completions is None:
         return parallel, parallel == 1
     return min(parallel, completions), parallel >= completions
@@ -61,7 +61,7 @@ def job(owner: JobObject) -> Described:
     return Described((role,), idle=why_idle(owner, spec.raw("suspend")), change=change)
 
 
-def succeeded(obj: CustomObject) -> int:
+def count_succeeded(obj: CustomObject) -> int:
     """Return how many pods of a Job have succeeded, if all its pods run at once; else 0.
 
     Such a Job makes no succeeded pod again, even if it is deleted: its controller counts them in the status.
@@ -77,7 +77,7 @@ def stateful_set(owner: JobObject) -> Described:
     pod runs."""
     spec = owner.spec
     replicas = spec.natural("replicas")
-    count = bounded(spec, "replicas", 1 if replicas is None else replicas)
+    count = check_pod_count(spec, "replicas", 1 if replicas is None else replicas)
     start = spec.part("ordinals").natural("start") or 0
     parallel = spec.text("podManagementPolicy") == "Parallel"
 

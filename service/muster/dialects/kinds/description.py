@@ -207,7 +207,7 @@ def why_idle(owner: JobObject, suspended: object) -> str:
     return "it has finished" if over(owner.status, ("Complete", "Completed", "Failed", "Succeeded")) else ""
 
 
-def bounded(fields: Fields, name: str, count: int) -> int:
+def check_pod_count(fields: Fields, name: str, count: int) -> int:
     """Return the count. If it is larger than any cluster, note a problem and return 0."""
     if count > MAX_PODS:
         fields.bad(name, count, f"at most {MAX_PODS:,}")

@@ -17,7 +17,7 @@ from muster.dialects.kinds.description import (
     JobRole,
     Kind,
     NewPod,
-    bounded,
+    check_pod_count,
     controller_of,
     letters,
     why_idle,
@@ -72,7 +72,7 @@ def _role(owner: JobObject, number: int, item: Fields, jobs: int, before: int) -
     spec = template.part("spec")
     pods_of_job, _ = at_once(spec)
     keys = kai.annotations_of(template.part("metadata"))
-    count = bounded(item, "replicas", jobs * pods_of_job)
+    count = check_pod_count(item, "replicas", jobs * pods_of_job)
     first = kai.min_member(template.part("metadata"), keys, pods_of_job) or pods_of_job
     least = jobs * first
     path = f"spec.replicatedJobs[{number}].template.spec.template"

@@ -19,7 +19,7 @@ from muster.dialects.kinds.description import (
     JobRole,
     Kind,
     NewPod,
-    bounded,
+    check_pod_count,
     container,
     controller_of,
     letters,
@@ -83,7 +83,7 @@ def describe(owner: JobObject) -> Described:
 def _role(owner: JobObject, types: Fields, field: str, name: str) -> JobRole:
     spec, kind = types.part(name), name.lower()
     replicas = spec.natural("replicas")
-    count = bounded(spec, "replicas", 1 if replicas is None else replicas)
+    count = check_pod_count(spec, "replicas", 1 if replicas is None else replicas)
     late = kind == _LAUNCHER and owner.spec.text("launcherCreationPolicy") == "WaitForWorkersReady"
     return JobRole(
         kind,

@@ -14,7 +14,7 @@ from muster.dialects.kinds.description import (
     JobRole,
     Kind,
     NewPod,
-    bounded,
+    check_pod_count,
     controller_of,
 )
 from muster.dialects.objects import Metadata
@@ -37,7 +37,7 @@ def describe(owner: JobObject) -> Described:
     """
     spec = owner.spec
     replicas, template = spec.natural("replicas"), spec.part("leaderWorkerTemplate")
-    copies = bounded(spec, "replicas", 1 if replicas is None else replicas)
+    copies = check_pod_count(spec, "replicas", 1 if replicas is None else replicas)
     size = template.positive("size") or 1
     if copies * size > MAX_PODS:
         template.bad("size", size, f"at most {MAX_PODS:,} pods in all groups")

@@ -15,7 +15,7 @@ from muster.dialects.kinds.description import (
     JobRole,
     Kind,
     NewPod,
-    bounded,
+    check_pod_count,
     container,
     controller_of,
     letters,
@@ -66,7 +66,7 @@ def _workers(item: Fields) -> tuple[int, int]:
     replicas = max(item.natural("replicas") or 0, min_replicas or 0)
     if max_replicas is not None:
         replicas = min(replicas, max(max_replicas, min_replicas or 0))
-    return bounded(item, "replicas", replicas * hosts), (min_replicas or replicas) * hosts
+    return check_pod_count(item, "replicas", replicas * hosts), (min_replicas or replicas) * hosts
 
 
 def _hosts(item: Fields) -> int:

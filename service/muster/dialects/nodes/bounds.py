@@ -31,7 +31,7 @@ TOO_MANY_TAINTS = "muster.dev/too-many-taints"
 """
 
 _ENTRY = 16
-"""The characters that a label, taint or resource counts in `size`."""
+"""The characters that a label, taint or resource counts in `reading_size`."""
 
 
 def bounded(obj: NodeObject, settings: Settings) -> tuple[NodeObject, list[str]]:
@@ -60,7 +60,7 @@ def shown(problems: Iterable[str]) -> tuple[str, ...]:
     return (*first, *([f"and {unshown_count} more problems"] if unshown_count else ()))
 
 
-def size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -> int:
+def reading_size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -> int:
     """Return the amount to read of a node: characters about its GPUs, or parts that take as long."""
     annotations, status = obj.metadata.annotations or {}, obj.status
     texts = chain(annotations.values(), *((part.data or {}).values() for part in maps))

@@ -80,7 +80,7 @@ _TOO_MANY = NodeSelector(
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def bounded(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
+def cut_to_limits(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
     """Return the pod with little more in each field than is read. A second call changes nothing.
 
     Of labels, annotations and resources, the known keys and the first others are kept.

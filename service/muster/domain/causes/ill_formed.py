@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from muster.domain.reasons import Cause
-from muster.domain.words import counted_noun, listed, quoted, such_pods
+from muster.domain.words import counted_noun, list_names, quote, such_pods
 
 _MAX_VALUE_CHARS = 80
 """Number of characters that are kept of an unreadable value."""
@@ -36,7 +36,7 @@ class BadValue(IllFormed):
 
     def __str__(self) -> str:
         subject = such_pods(self.where, self.pods)
-        return f"{subject}: {self.field} is {quoted(self.value)}, expected {self.expected}"
+        return f"{subject}: {self.field} is {quote(self.value)}, expected {self.expected}"
 
     @property
     def advice(self) -> str:
@@ -52,8 +52,8 @@ class MembersDisagree(IllFormed):
     """(value, the name of one pod that has it)."""
 
     def __str__(self) -> str:
-        values = [f"{quoted(value)} (pod {pod})" for value, pod in self.values]
-        return f"pods of one gang disagree on {self.field}: {listed(values)}"
+        values = [f"{quote(value)} (pod {pod})" for value, pod in self.values]
+        return f"pods of one gang disagree on {self.field}: {list_names(values)}"
 
     @property
     def advice(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.domain.node import is_state
+from muster.domain.node import is_state_taint
 from muster.domain.reasons import Cause
 from muster.domain.request import Scope
 from muster.domain.words import (
@@ -178,7 +178,7 @@ class RunningElsewhere(Cause):
         runs = f"{counted_noun('member', self.running)} {plural_verb('run', self.running)} already"
         pronoun, article = ("it", "any") if self.running == 1 else ("them", "one")
         if self.part:
-            return f"{runs} {within(self.scope, self.part)}, and the others must join {pronoun}"
+            return f"{runs} {place_in_words(self.scope, self.part)}, and the others must join {pronoun}"
         if self.scope in (Scope.GPU, Scope.NVLINK_DOMAIN):
             return f"{runs}, nobody knows in which one {self.scope}, and the others must join {pronoun}"
         return f"{runs}, and not in {article} {self.scope}, where the others must join {pronoun}"
@@ -187,7 +187,7 @@ class RunningElsewhere(Cause):
     def advice(self) -> str:
         if self.part:
             again = f"{_AGAIN[:1].lower()}{_AGAIN[1:]}"
-            return f"Wait until more is free {within(self.scope, self.part)}, or {again}."
+            return f"Wait until more is free {place_in_words(self.scope, self.part)}, or {again}."
         return self.advice_if_empty
 
     @property
@@ -229,7 +229,7 @@ class NodesExcluded(Cause):
 
 def _without_taint(taint: str, nodes: str, role: str) -> str:
     """Return the advice against a taint. A taint that shows a node's state needs a repair of the node."""
-    if is_state(taint):
+    if is_state_taint(taint):
         mend = f"Mend what causes taint {taint} on {nodes}: `kubectl describe node` says more"
         return f"{mend}. A toleration does not help."
     return f"Give the pods of {role} a toleration of {taint}, or remove this taint from {nodes}."
@@ -286,7 +286,7 @@ def told_by_preset(preset: str, label: str) -> str:
     )
 
 
-def within(scope: str, part: str) -> str:
+def place_in_words(scope: str, part: str) -> str:
     """Return the phrase for a place in this part of the scope."""
     return f"{'on' if scope in (Scope.NODE, Scope.GPU) else 'in'} {scope} {part}"
 

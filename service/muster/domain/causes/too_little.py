@@ -14,7 +14,7 @@ from muster.domain.words import (
     and_more,
     counted_noun,
     if_empty,
-    listed,
+    list_names,
     number,
     of_role,
     plural,
@@ -110,7 +110,7 @@ class RoomTaken(Cause):
     pods_gpus: int
 
     def __str__(self) -> str:
-        listed = (
+        holders = (
             (
                 self.lower_gpus,
                 f"{counted_noun('gang', self.lower_gangs)} of lower priority",
@@ -124,7 +124,7 @@ class RoomTaken(Cause):
             (self.pods_gpus, "pods in no gang", 2),
         )
         *clauses, last = [
-            f"{holder} {'has' if count == 1 else 'have'} {gpus}" for gpus, holder, count in listed if gpus
+            f"{holder} {'has' if count == 1 else 'have'} {gpus}" for gpus, holder, count in holders if gpus
         ]
         return f"of the GPUs {self.where}, {', '.join(clauses)}{' and ' if clauses else ''}{last}"
 
@@ -261,7 +261,7 @@ class SubgroupsNeeded(Cause):
 
     def __str__(self) -> str:
         needs = f"the gang needs {self.needed} of its {self.subgroups} subgroups, and no others fit either"
-        return f"{needs}: this is about {listed(self.roles)}"
+        return f"{needs}: this is about {list_names(self.roles)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +276,7 @@ class MembersToCome(Cause):
     def __str__(self) -> str:
         come, roles = (
             plural_verb("come", self.members),
-            f"{plural('role', len(self.roles))} {listed(self.roles)}",
+            f"{plural('role', len(self.roles))} {list_names(self.roles)}",
         )
         return f"{self.members} of these members {come} when the others have a node: {roles}"
 

@@ -132,7 +132,7 @@ def _without_counters(
         allocated_names = {device.name for device in allocated if device.pool_key == pool}
         unallocated = [name for name in number_by_name if name not in allocated_names]
         mask |= mask_of(
-            [number_by_name[name] for name in counters.without_room(unallocated, allocated_names)]
+            [number_by_name[name] for name in counters.names_without_room(unallocated, allocated_names)]
         )
     return mask
 

@@ -241,7 +241,7 @@ class Ledger:
         for counted_state, nodes in ((before, -1), (state, 1)):
             if counted_state is not None:
                 for resource in counted_state.node.gpu_resources:
-                    self._whole_gpus[resource, counted_state.most_gpus] += nodes
+                    self._whole_gpus[resource, counted_state.max_gpus] += nodes
         if state is not None:
             self._states[name] = state
 
@@ -369,13 +369,13 @@ def fits(snapshot: Snapshot, usages: Iterable[Usage]) -> bool:
             or not resources_fit(usage.resources, state.free)
         ):
             return False
-        states[usage.node] = state.taking(usage)
+        states[usage.node] = state.with_usage(usage)
     return True
 
 
 def _gpus_fit(usage: Usage, state: NodeState) -> bool:
     """Return whether the GPUs are free. In-tree answers say whether the pod tolerates their taints."""
-    return not usage.gpus & ~(state.free_gpus | state.tainted) and usage.gpus.bit_count() <= state.most_gpus
+    return not usage.gpus & ~(state.free_gpus | state.tainted) and usage.gpus.bit_count() <= state.max_gpus
 
 
 def _slices_fit(usage: Usage, state: NodeState) -> bool:
@@ -392,7 +392,7 @@ def resources_fit(resources: Resources, free: Resources) -> bool:
         resources.pods <= free.pods
         and (resources.cpu_milli == 0 or resources.cpu_milli <= free.cpu_milli)
         and (resources.memory_bytes == 0 or resources.memory_bytes <= free.memory_bytes)
-        and all(amount <= free.other(name) for name, amount in resources.others)
+        and all(amount <= free.other_amount(name) for name, amount in resources.others)
     )
 
 

@@ -253,7 +253,7 @@ class HintTable:
         gpus = [-1] * len(self._resources)
         for resource in state.node.gpu_resources:
             if resource in self._resources:
-                gpus[self._resources[resource]] = state.most_gpus
+                gpus[self._resources[resource]] = state.max_gpus
         gpus[self._resources[""]] = _MAX_AMOUNT
         free = state.free
         return (*gpus, *map(_bounded, (free.cpu_milli, free.memory_bytes, free.pods)))

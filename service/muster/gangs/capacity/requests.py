@@ -31,7 +31,7 @@ from muster.domain.request import (
     Segment,
     Slice,
 )
-from muster.domain.words import listed
+from muster.domain.words import list_names
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import PREFIX, Group, stated_roles
 from muster.gangs.peers.constraints import MemberKind, Peers
@@ -88,7 +88,7 @@ def _without(request: Request, followers: Counter[str]) -> Request:
         request,
         roles=tuple(role for role in roles if role.members),
         min_member=max(1, request.min_member - _count_required_followers(request, followers)),
-        quorum=request.quorum.less(followers) if request.quorum is not None else None,
+        quorum=request.quorum.without_members(followers) if request.quorum is not None else None,
     )
 
 
@@ -96,7 +96,7 @@ def _count_required_followers(request: Request, followers: CountByRole) -> int:
     """Return how many of the followers must fit."""
     if request.quorum is None:
         return sum(followers.values())
-    return sum(min(leaf.min_members, leaf.of(followers)) for leaf in request.quorum.leaves())
+    return sum(min(leaf.min_members, leaf.count_in(followers)) for leaf in request.quorum.leaves())
 
 
 def without_followers_in_answer(decision: Decision, request: Request) -> tuple[Decision, Request]:
@@ -132,13 +132,15 @@ def least_of(request: Request) -> Request:
     They are the first members by rank: as many as each role needs, then more of the earlier roles. If some
     subgroups are enough, the planner decides which subgroups start, and no others start.
     """
-    counts = request.fewest()
+    counts = request.fewest_members()
     if counts is None:
         return request
     quorum = request.quorum
     if quorum is not None and not quorum.leaves_no_choice:
-        counts = of_roles(((leaf, leaf.fewest(0)) for leaf in quorum.leaves()), request.waiting)
-        return replace(request, roles=_first_members(request, counts), quorum=quorum.no_more())
+        counts = of_roles(
+            ((leaf, leaf.next_startable(0)) for leaf in quorum.leaves()), request.waiting_by_role
+        )
+        return replace(request, roles=_first_members(request, counts), quorum=quorum.with_exact_minimum())
     return replace(
         request, roles=_first_members(request, counts), min_member=sum(counts.values()), quorum=None
     )
@@ -215,10 +217,10 @@ def _quorum(
     def leaf_for_waiting(leaf: Leaf) -> Leaf:
         roles = _names_of(names, leaf.roles)
         return replicas.leaf_for_waiting(
-            leaf, roles.intersection(waiting) or roles, leaf.min_members + leaf.of(followers)
+            leaf, roles.intersection(waiting) or roles, leaf.min_members + leaf.count_in(followers)
         )
 
-    quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(leaf_for_waiting)
+    quorum = group.quorum.without_members(stated_roles(group.bound)).map_leaves(leaf_for_waiting)
     adds_nothing = quorum.leaves_no_choice and all(
         leaf.min_members == 0 and leaf.unit == 1 for leaf in quorum.leaves()
     )
@@ -230,7 +232,7 @@ def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None, foll
     least = min(len(group.unbound), max(1, group.needed - len(group.bound))) + followers
     if quorum is None:
         return least
-    fewest = quorum.fewest(_waiting(roles), some=True)
+    fewest = quorum.fewest_members(_waiting(roles), some=True)
     return len(group.unbound) + followers if fewest is None else max(least, members_of(fewest))
 
 
@@ -271,7 +273,7 @@ def _of_compute_domains(by_role: Mapping[str, list[Pod]]) -> Iterator[RolePrefer
             roles.setdefault(domain, []).append(name)
     for names in roles.values():
         if sum(len(by_role[name]) for name in names) > 1:
-            suffix = "" if len(roles) == 1 else f" of {listed(names)}"
+            suffix = "" if len(roles) == 1 else f" of {list_names(names)}"
             title = f"the members of the ComputeDomain{suffix}"
             yield RolePreference(title, (Scope.NVLINK_DOMAIN, FABRIC), frozenset(names))
 

@@ -312,7 +312,7 @@ class PodHandler:
         """Take in a PodGroup's new state, now or later; None if it is gone."""
         synced = self._state.synced  # before, pods are not grouped, so a change costs nothing
         pod_count, waiting = self._state.roster.naming(key), self._groups.pop(key[0], {})
-        later = synced and bool(pod_count) and self._state.now < self._rate.due(key[0])
+        later = synced and bool(pod_count) and self._state.now < self._rate.due_at(key[0])
         if later:
             waiting[key] = group
         else:
@@ -327,14 +327,14 @@ class PodHandler:
 
     def tick(self) -> None:
         """Take in one change of a PodGroup that is due. Only one, because it may take long."""
-        namespace = min(self._groups, key=self._rate.due, default="")
-        if namespace and self._rate.due(namespace) <= self._state.now:
+        namespace = min(self._groups, key=self._rate.due_at, default="")
+        if namespace and self._rate.due_at(namespace) <= self._state.now:
             key, group = next(iter(self._groups[namespace].items()))
             self.group_seen(key, group)
 
     def next_deadline(self) -> float | None:
         """Return when a change of a PodGroup is due, in seconds of the inputs' clock; None if none waits."""
-        return min(map(self._rate.due, self._groups), default=None)
+        return min(map(self._rate.due_at, self._groups), default=None)
 
     def job_seen(self, uid: str, succeeded: int) -> None:
         """Take in how many pods of a Job have succeeded."""

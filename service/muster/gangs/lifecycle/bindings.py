@@ -180,7 +180,7 @@ def _permit_reserving(state: State, gang: Gang, plan: AcceptedPlan, call: Permit
         return PermitAnswer(False, why)
     written = plan.annotations or _annotations(state, plan)
     bind_s = state.settings.bind_for(len(plan.order), plan.with_devices)
-    annotations = tuple(allocation.timed(values, call.wall_ns) for values in written)
+    annotations = tuple(allocation.with_times(values, call.wall_ns) for values in written)
     answer, until = PermitAnswer(True, bind_within_s=bind_s, annotations=annotations), call.now + bind_s
     state.transition(gang, Trigger.PERMITTED, Permitted(plan, answer, dict.fromkeys(plan.order, until)))
     gang.permit_incomplete, gang.given_up_uids, gang.permitted_elsewhere_uids = False, set(), frozenset()

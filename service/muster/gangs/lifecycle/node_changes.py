@@ -162,7 +162,7 @@ class NodeHandler:
         This rarely helps, so each node may do it once in `numbers_s`. A further change takes effect after
         that time.
         """
-        if (due := self._renames.due(name)) > self._state.now:
+        if (due := self._renames.due_at(name)) > self._state.now:
             self._rename_due[name] = due
         else:
             self._renames.forget()

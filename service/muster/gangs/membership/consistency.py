@@ -49,7 +49,7 @@ def ill_formed(
     if causes:
         return tuple(causes)
     claim = claim_of(unbound[0])
-    if unknown := policies.unknown(claim.topology_request.policies):
+    if unknown := policies.names_without_policy(claim.topology_request.policies):
         policy_names = ", ".join(policy.name for policy in policies.policies) or "none"
         causes.append(
             BadValue(gang_title, "topology policy", unknown[0], f"a policy of the cluster: {policy_names}")

@@ -290,7 +290,9 @@ class Group:
     @property
     def fewest_needed(self) -> int:
         """Return the minimum number of bound members with which the gang can count as fully bound."""
-        return max(self.needed, members_of(self.quorum.fewest() or ()) if self.quorum is not None else 0)
+        return max(
+            self.needed, members_of(self.quorum.fewest_members() or ()) if self.quorum is not None else 0
+        )
 
     @property
     def enough_bound(self) -> bool:
@@ -337,9 +339,9 @@ class Group:
         if self.quorum is None:
             return
         present_by_role = stated_roles(pods)
-        for leaf, missing in self.quorum.less(present_by_role).fewest() or ():
+        for leaf, missing in self.quorum.without_members(present_by_role).fewest_members() or ():
             if missing:
-                present, roles = leaf.of(present_by_role), ", ".join(sorted(leaf.roles))
+                present, roles = leaf.count_in(present_by_role), ", ".join(sorted(leaf.roles))
                 yield MembersMissing(present, present + missing, roles)
 
     @property
@@ -429,11 +431,11 @@ def group_of(
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
     quorum = _quorum(of_object, stated_roles((*bound, *unbound)))
     if quorum is not None:
-        quorum = quorum.less(done)
+        quorum = quorum.without_members(done)
     if quorum is None or quorum.leaves_no_choice:
         fewest = max(0, max(counts) - len(succeeded))
     else:  # a gang whose minimums are all 0 needs one member to begin
-        fewest = members_of(quorum.fewest() or ()) or int(not succeeded)
+        fewest = members_of(quorum.fewest_members() or ()) or int(not succeeded)
     sizes = [claim.size for claim in claims if claim.size is not None]
     return Group(
         GangId(namespace, dialect, name, identity),

@@ -195,7 +195,7 @@ def _masks(by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str
 def _mask_on(node: Node, allowed: frozenset[str] | None) -> int:
     """Return the bit mask of a node's GPUs with the `allowed` names; of all untainted GPUs if it is None."""
     if allowed is None:
-        return node.untainted
+        return node.untainted_gpus
     mask = _among(_names_on(node), allowed)
     # Names with pools always count, because the shim may count pools that are not used here.
     return mask | (
@@ -338,7 +338,7 @@ def _limit_masks(
 def _mask(matching: Mapping[str, int], name: str, state: NodeState) -> int:
     """Return the bit mask of the GPUs of a node that a member may have; of its untainted GPUs if no answer
     limits them."""
-    return matching.get(name, state.node.untainted)
+    return matching.get(name, state.node.untainted_gpus)
 
 
 def _limit_mask(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gpus: int) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
-from muster.domain.reasons import Cause, CauseView, Relaxation, explained
+from muster.domain.reasons import Cause, CauseView, Relaxation, cause_views
 from muster.domain.request import Role
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.capacity.requests import Asks, asks
@@ -412,7 +412,7 @@ def view(gang: Gang, queue_order: QueueOrder) -> GangView:
         plan=gang.plan.placed if gang.plan is not None else None,
         queue_order=queue_order,
         queue=group.pod_group.queue if group.pod_group is not None else "",
-        causes=explained(blocks(gang)),
+        causes=cause_views(blocks(gang)),
         helps=tuple(map(str, gang.helps)) if gang.phase is Phase.UNPLACEABLE else (),
         gpus_bound=sum(pod.gpus for pod in group.bound),
         gpus_waiting=sum(pod.gpus for pod in group.unbound),

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from muster.domain.node import Device
 from muster.domain.pod import Pod
-from muster.domain.sentences import differing_devices_sentence, differing_sentence
+from muster.domain.sentences import differing_devices_sentence, differing_gpus_sentence
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.reporting.publisher import Publisher
@@ -92,7 +92,7 @@ class Differences:
     def _judge(self, pod: Pod) -> None:
         if pod.planned is not None:
             self._due.pop(pod.uid, None)
-            self._tell(pod.uid, differing_sentence(pod.planned, pod.allocation or 0))
+            self._tell(pod.uid, differing_gpus_sentence(pod.planned, pod.allocation or 0))
         elif not (sentence := self._by_claims(pod)):
             self._forget_difference(pod.uid)
         elif pod.uid in self._sentences:

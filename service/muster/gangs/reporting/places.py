@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from muster.domain.alternatives import Question
-from muster.domain.causes.out_of_place import DomainTooSmall, RoleScope, within
+from muster.domain.causes.out_of_place import DomainTooSmall, RoleScope, place_in_words
 from muster.domain.causes.too_little import RoomTaken
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Usage
@@ -160,5 +160,5 @@ def with_holders(refused: Unplaceable, priority: int, ledger: Ledger, pods: Mapp
 def _where(refused: Unplaceable) -> str:
     for cause in refused.causes:
         if isinstance(cause, DomainTooSmall | RoleScope) and cause.best:
-            return within(cause.scope, cause.best)
+            return place_in_words(cause.scope, cause.best)
     return "on nodes that admit it"

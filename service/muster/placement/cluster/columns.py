@@ -20,7 +20,7 @@ from muster.domain.levels import FabricLevel, part_of
 from muster.domain.node import BOARD_GPUS, Node, Taint
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.domain.words import natural
+from muster.domain.words import natural_key
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.topology import (
     Codes,
@@ -105,7 +105,7 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> ViewChanges:
         # Nearly sorted, so sorting is cheap.
         old_names = [name for name in last.names if name in snapshot.nodes]
         new_names = [name for name in snapshot.nodes if name not in row_before]
-        names = tuple(sorted(old_names + new_names, key=natural))
+        names = tuple(sorted(old_names + new_names, key=natural_key))
         states = [snapshot.nodes[name] for name in names]
         row_now = {name: row for row, name in enumerate(names)}
         position_rows = [row_now[name] for name in snapshot.nodes]
@@ -262,7 +262,7 @@ class Columns:
         line = LINE_OF.get(name)
         column: Ints | None = self.other_amounts.get(name) if line is None else self.amounts[line]
         if column is None:
-            amounts = (_cut(state.free.other(name)) for state in self.states)
+            amounts = (_cut(state.free.other_amount(name)) for state in self.states)
             column = self.other_amounts[name] = fixed(np.fromiter(amounts, np.int64, len(self.states)))
         return column
 
@@ -324,7 +324,7 @@ class Columns:
             rows = list(range(len(self.states)))
             values = [_reading(state.node, scope, key, self.levels) for state in self.states]
             blank = np.full(len(rows), -1, np.int32)
-            parts = self._readings[scope, key] = Domains(*coded(blank, (), None, rows, values, natural))
+            parts = self._readings[scope, key] = Domains(*coded(blank, (), None, rows, values, natural_key))
         return parts
 
 
@@ -366,7 +366,7 @@ def columns_after(last: Columns, snapshot: Snapshot) -> Columns:
         source,
         step.reshaped,
         [place.wide_domain or None for place in new],
-        natural,
+        natural_key,
     )
 
     readings, domains, places = _reused(last, step, snapshot, wide_codes)
@@ -464,7 +464,7 @@ def _reading(node: Node, scope: bool, key: str, levels: tuple[FabricLevel, ...])
 
 
 def _reread(parts: Domains, step: ViewChanges, values: list[str | None]) -> Domains:
-    codes, names = coded(parts.codes, parts.names, step.source, step.renewed, values, natural)
+    codes, names = coded(parts.codes, parts.names, step.source, step.renewed, values, natural_key)
     return parts if codes is parts.codes else Domains(codes, names)
 
 

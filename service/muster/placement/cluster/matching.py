@@ -95,7 +95,7 @@ class ClusterView:
             state = self.snapshot.nodes.get(name)
             if state is None:
                 continue
-            all_gpus_mask, untainted = (1 << state.node.topology.gpu_count) - 1, state.node.untainted
+            all_gpus_mask, untainted = (1 << state.node.topology.gpu_count) - 1, state.node.untainted_gpus
             masks_of_roles = {mask & all_gpus_mask for mask in self._matching(state.node, untainted)}
             if not masks_of_roles:
                 continue
@@ -228,7 +228,7 @@ def _any_subrequest_per_node(snapshot: Snapshot, role: Role) -> Role:
     for name in dict.fromkeys(name for sub in role.subrequests for name in sub.matching):
         state = snapshot.nodes.get(name)
         if state is not None:
-            masks = [sub.matching.get(name, state.node.untainted) for sub in role.subrequests]
+            masks = [sub.matching.get(name, state.node.untainted_gpus) for sub in role.subrequests]
             free = state.free_gpus | state.tainted
             matching[name] = next(
                 (mask for mask in masks if (mask & free).bit_count() >= role.gpus), masks[0]

@@ -20,7 +20,7 @@ from muster.domain.levels import NVLINK, UNIQUE_LABELS, FabricLevel, Hierarchy, 
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, bits
-from muster.domain.words import natural
+from muster.domain.words import natural_key
 from muster.placement.cluster.fabric import Shape
 
 if TYPE_CHECKING:  # columns import this module
@@ -257,7 +257,7 @@ def by_path(view: Columns, scope: str) -> Domains:
     paths = list(zip(*names_by_row, strict=True))
     names = hierarchy.names(set(paths))
     blank = np.full(len(own_domains.codes), NONE, np.int32)
-    return Domains(*coded(blank, (), None, rows, [names[path] for path in paths], natural))
+    return Domains(*coded(blank, (), None, rows, [names[path] for path in paths], natural_key))
 
 
 def _ends(view: Columns, hierarchy: Hierarchy, level_index: int) -> Bools:

@@ -288,15 +288,15 @@ def _without_role(request: Request, assumption: Assumption) -> Request:
         replace(role, members=()) if role.name == assumption.role else role for role in request.roles
     )
     request = replace(request, roles=roles, min_member=max(0, request.min_member - members_dropped))
-    rules = (rule for rule in request.constraints if not rule.counts_on(assumption.role))
-    limits = (limit for limit in request.per_scope if not limit.counts_on(assumption.role))
+    rules = (rule for rule in request.constraints if not rule.depends_on(assumption.role))
+    limits = (limit for limit in request.per_scope if not limit.depends_on(assumption.role))
     return replace(request, constraints=tuple(rules), per_scope=tuple(limits))
 
 
 def _without_running(request: Request) -> Request:
     """Return the request without its existing members, and without the limits that depend on them."""
     roles = {running.role for running in request.running}
-    limits = (limit for limit in request.per_scope if not any(map(limit.counts_on, roles)))
+    limits = (limit for limit in request.per_scope if not any(map(limit.depends_on, roles)))
     return replace(request, running=(), per_scope=tuple(limits))
 
 

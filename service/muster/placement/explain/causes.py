@@ -71,9 +71,9 @@ def explain(instance: Instance, limits: Limits, budget: Budget, proven: bool) ->
     if quorum is not None:
         if not proven:
             return Unplaceable(gang, (NotDecided(budget.truncated),))
-        members = instance.request.fewest()
+        members = instance.request.fewest_members()
         if members is None:
-            return Unplaceable(gang, tuple(_members_missing(quorum, instance.request.waiting)))
+            return Unplaceable(gang, tuple(_members_missing(quorum, instance.request.waiting_by_role)))
         fewest = _with_members(instance, members)
         refusal = explain(fewest, limits, budget, proven)
         return replace(refusal, causes=(*refusal.causes, *_subgroups_needed(quorum, fewest.request)))
@@ -155,19 +155,23 @@ def _members_missing(quorum: Quorum, waiting: Mapping[str, int]) -> Iterator[Mem
 
     If each subgroup has enough members, the missing members are those that complete its replicas.
     """
-    lacking = quorum.less(waiting)
-    starting = [leaf for leaf, count in lacking.fewest() or () if count]
-    lacking_leaves = starting or [leaf for leaf in lacking.leaves() if leaf.min_members and leaf.of(waiting)]
+    lacking = quorum.without_members(waiting)
+    starting = [leaf for leaf, count in lacking.fewest_members() or () if count]
+    lacking_leaves = starting or [
+        leaf for leaf in lacking.leaves() if leaf.min_members and leaf.count_in(waiting)
+    ]
     for leaf in lacking_leaves:
-        present = leaf.of(waiting)
-        yield MembersMissing(present, present + leaf.fewest(1), _names(leaf))
+        present = leaf.count_in(waiting)
+        yield MembersMissing(present, present + leaf.next_startable(1), _names(leaf))
     if not lacking_leaves:
         begun_incomplete = [
-            leaf for leaf in quorum.leaves() if leaf.of(waiting) and not leaf.starts(leaf.of(waiting))
+            leaf
+            for leaf in quorum.leaves()
+            if leaf.count_in(waiting) and not leaf.starts(leaf.count_in(waiting))
         ]
         for leaf in [leaf for leaf in begun_incomplete if leaf.min_members] or begun_incomplete:
-            present = leaf.of(waiting)
-            yield MembersMissing(present, max(present + 1, leaf.fewest(present)), _names(leaf))
+            present = leaf.count_in(waiting)
+            yield MembersMissing(present, max(present + 1, leaf.next_startable(present)), _names(leaf))
 
 
 def _names(leaf: Leaf) -> str:
@@ -392,7 +396,7 @@ def _limit_of_member(view: Columns, role: Role, rows: Ints) -> tuple[str, int, s
 
 
 def _is_offered(view: Columns, resource: str) -> bool:
-    return any(state.node.allocatable.other(resource) for state in view.states)
+    return any(state.node.allocatable.other_amount(resource) for state in view.states)
 
 
 def _most_gpus(view: Columns, role: Role) -> Ints:

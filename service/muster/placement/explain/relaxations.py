@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 
 from muster.domain.decision import DropSelector, FewerMembers, MoreFree, Tolerate, Uncordon, WiderScope
-from muster.domain.node import is_state
+from muster.domain.node import is_state_taint
 from muster.domain.reasons import Relaxation
 from muster.domain.request import Request, Role
 from muster.domain.topology import bits, mask_of
@@ -104,7 +104,7 @@ def _admitting(conflict: Conflict) -> Iterator[Relaxation]:
     for obstacle in conflict.obstacles_of(AssumptionKind.REFUSED):
         role, reason = obstacle.role, obstacle.subject
         taint = reason.removeprefix(TAINT) if reason.startswith(TAINT) else ""
-        if is_state(taint) or not (taint or reason.startswith(SELECTORS)):
+        if is_state_taint(taint) or not (taint or reason.startswith(SELECTORS)):
             continue
         world = assumptions.world(assumptions.all - {obstacle})
         if conflict.oracle.target_fits(world) is True:

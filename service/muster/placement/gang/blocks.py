@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 
 from muster.domain.request import Member, Request, Role, RunningMember, Segment
-from muster.domain.words import natural
+from muster.domain.words import natural_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def blocks_of(request: Request, counts: Mapping[str, int] | None = None) -> Bloc
 
 def rank_key(member: Member) -> tuple[object, ...]:
     """Return a sort key by rank. Members without a rank come last, in the natural order of their names."""
-    return (member.rank is None, member.rank or 0, natural(member.name), member.uid)
+    return (member.rank is None, member.rank or 0, natural_key(member.name), member.uid)
 
 
 def first_by_rank(role: Role, count: int) -> Role:

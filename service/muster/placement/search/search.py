@@ -77,7 +77,7 @@ def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, SearchR
     partial = request.min_member < request.size
     with budget.phase("scan"):  # for one role, counting is as quick
         cannot_fit_all = sum(map(bool, instance.need)) > 1 and too_small(instance, request.required_scope)
-    if not cannot_fit_all and request.starts(request.waiting):
+    if not cannot_fit_all and request.starts(request.waiting_by_role):
         with budget.share(ALL_SHARE if partial else 1.0):
             all_members_plan = _for_counts(instance, required, instance.need, ALL, budget)
     if all_members_plan.shares or not partial:
@@ -265,7 +265,7 @@ class _WithFewerMembers:
         unplaced = {names[role]: caps[role] for role in order}
         counts, has_begun = dict.fromkeys(names, 0), False
         for _ in range(MAX_TRIES):
-            step = quorum.less(counts).fewest(unplaced, some=True)
+            step = quorum.without_members(counts).fewest_members(unplaced, some=True)
             if step is None or self.budget.late:
                 break
             of_step = of_roles(step, unplaced)

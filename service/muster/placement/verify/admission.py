@@ -121,7 +121,7 @@ def _short(name: str, free: Resources, total: Resources) -> list[str]:
     if not total.others and all(map(le, totals, free_amounts)):
         return []
     amounts = list(zip(("cpu", "memory", "pods"), totals, free_amounts, strict=True))
-    amounts += [(resource, amount, free.other(resource)) for resource, amount in total.others]
+    amounts += [(resource, amount, free.other_amount(resource)) for resource, amount in total.others]
     return [
         f"node {name} has {free_amount} of {resource} free, the plan takes {amount}"
         for resource, amount, free_amount in amounts

@@ -36,7 +36,7 @@ from muster.domain.node import PoolKey
 Key = TypeVar("Key")
 
 
-class Slices:
+class ResourceSlices:
     """The ResourceSlices, DeviceClasses and DeviceTaintRules of a cluster. `see_…` return the nodes whose
     offer may have changed."""
 
@@ -137,9 +137,9 @@ class Slices:
 
     def offer(self, node: str) -> NodeOffer:
         """Return the GPUs that the node's slices offer."""
-        return self.published(node).offer
+        return self.on_node(node).offer
 
-    def published(self, node: str) -> NodeSlices:
+    def on_node(self, node: str) -> NodeSlices:
         """Return the node's slices: the same value until they change."""
         if node not in self._pools_on_node or not self._classes:
             return NodeSlices(node)
