@@ -57,20 +57,10 @@ _MAX_NAME = 63
 key."""
 
 RESERVED_KEYS = (
-    ALLOCATION,
-    DECISION,
-    DEVICES,
-    GROUP,
-    ASSIGNED,
-    ASSUME_TIME,
-    MEM_GPUS,
-    MEM_OF_GPU,
-    MEM_OF_POD,
-    MEM_ASSIGNED,
-    MEM_ASSUME_TIME,
-    SHARES,
-)
-"""Only the scheduler may write these keys: an unbound pod with such a key is refused."""
+    ALLOCATION, DECISION, DEVICES, GROUP, ASSIGNED, ASSUME_TIME,
+    MEM_GPUS, MEM_OF_GPU, MEM_OF_POD, MEM_ASSIGNED, MEM_ASSUME_TIME, SHARES,
+)  # fmt: skip
+"""Keys that only the scheduler may write: an unbound pod with such a key is refused."""
 
 FOLLOWED_RESOURCE = "aliyun.com/gpu"
 """The device plugin of this resource reads the annotation. Plugins of other resources choose GPUs themselves.
@@ -119,21 +109,21 @@ def write(
     values = {DECISION: decision}
     if not place.gpus:
         return values
-    values[ALLOCATION] = _allocation(pod, place, generation, exact, devices)
+    values[ALLOCATION] = _allocation_json(pod, place, generation, exact, devices)
     if place.units and not devices:
         return values | _share_keys(pod, place, gpu_memory)
     if pod.gpu_resource == FOLLOWED_RESOURCE:
-        values[GROUP] = _listed(place.gpus)
+        values[GROUP] = _comma_separated(place.gpus)
         values[ASSIGNED] = "false"
     return values
 
 
 def write_decision(plan: Placed, batch: Batch, trace_id: str = "", not_exact: tuple[str, ...] = ()) -> str:
-    """Return the annotation that is equal for all members of a plan.
+    """Return the annotation DECISION, which is equal for all members of a plan.
 
     `trace_id`: the trace that shows the decision; "" for none. `not_exact`: nodes where members may get other
-    GPUs than planned. The annotation has their number and the first names. The same holds for nodes where
-    links or taken GPUs are unknown.
+    GPUs than planned. The annotation has the number of these nodes and the first names, and the first names
+    of nodes where links or taken GPUs are unknown.
     """
     unknown = {"unknown_links": plan.unknown_links, "unknown_indices": plan.unknown_indices}
     inexact = {"exact": False, "not_exact_nodes": len(not_exact), "not_exact": not_exact[:MAX_NAMED]}
@@ -161,7 +151,7 @@ def with_times(values: Mapping[str, str], wall_ns: int) -> dict[str, str]:
 
 def read_batch(annotations: Mapping[str, str]) -> Batch | None:
     """Return the batch with which a bound pod was permitted; None if its annotations have no batch."""
-    value = _object(annotations.get(DECISION))
+    value = _json_object(annotations.get(DECISION))
     members_needed, left_out, newest = (value.get(key) for key in ("needed", "left_out", "newest"))
     if not (_is_count(members_needed) and _is_count(left_out) and isinstance(newest, int | float)):
         return None
@@ -191,7 +181,7 @@ def on_node(pod: Pod, annotations: Mapping[str, str]) -> Pod:
 
 
 def read(annotations: Mapping[str, str], pod: Pod) -> int | None:
-    """Return the bit mask of a bound pod's GPUs, whole or shared. Return None if `read_gpus` does."""
+    """Return the bit mask of a bound pod's GPUs, whole or shared; None if no annotation is credible."""
     gpus = read_gpus(annotations, pod)
     return None if gpus is None else mask_of(gpus)
 
@@ -208,7 +198,7 @@ def read_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | Non
 
 def reported_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | None:
     """Return the GPUs that a node agent found in the containers; None without a credible report."""
-    value = _object(annotations.get(DEVICES))
+    value = _json_object(annotations.get(DEVICES))
     gpus = value.get("gpus")
     if value.get("version") != VERSION or not isinstance(gpus, list) or not all(map(_is_index, gpus)):
         return None
@@ -225,8 +215,8 @@ def planned_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | 
     count = pod.slice.gpus if pod.slice is not None else pod.gpus
     # If the annotation SHARES is there, it is read: the older index does not say how much of each GPU the pod
     # takes.
-    by_others = _shares if SHARES in annotations else _index
-    for reader in (_ours, by_others) if pod.slice is not None else (_ours, _group):
+    by_gpushare = _gpus_by_container if SHARES in annotations else _gpus_by_gpushare
+    for reader in (_gpus_by_muster, by_gpushare if pod.slice is not None else _gpus_by_gputopology):
         gpus = reader(annotations, pod) if count else None
         if gpus and pod.may_take(len(gpus)) and len(gpus) == len(set(gpus)):
             return tuple(gpus)
@@ -235,7 +225,7 @@ def planned_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | 
 
 def planned_devices(annotations: Mapping[str, str]) -> tuple[Device, ...]:
     """Return the DRA devices that the Binding names; () if it names none, or if a name is malformed."""
-    value = _object(annotations.get(ALLOCATION))
+    value = _json_object(annotations.get(ALLOCATION))
     items = value.get("devices")
     if value.get("version") != VERSION or not isinstance(items, list) or len(items) > MAX_GPUS:
         return ()
@@ -258,10 +248,10 @@ def container_gpus(pod: Pod, gpus: tuple[int, ...]) -> dict[str, list[int]]:
     """
     if pod.slice is not None:
         return {name: list(gpus) for name, units in pod.container_gpus if units}
-    undealt, parts = list(gpus), {}
+    gpus_left, parts = list(gpus), {}
     for name, count in pod.container_gpus:
         if count:
-            parts[name], undealt = undealt[:count], undealt[count:]
+            parts[name], gpus_left = gpus_left[:count], gpus_left[count:]
     return parts
 
 
@@ -284,14 +274,16 @@ def write_nri(node: Node, pod: Pod, place: MemberPlacement) -> dict[str, str]:
         f"{NRI}/container.{name}": ",".join(node.cdi_devices[gpu] for gpu in gpus)
         for name, gpus in parts.items()
     }
-    complete = sum(map(len, parts.values())) == len(place.gpus)
+    has_all_gpus = sum(map(len, parts.values())) == len(place.gpus)
     names_fit = all(len(key.partition("/")[2]) <= _MAX_NAME for key in lists_by_key)
     return (
-        lists_by_key if complete and names_fit and sum(map(len, lists_by_key.values())) <= MAX_BYTES else {}
+        lists_by_key
+        if has_all_gpus and names_fit and sum(map(len, lists_by_key.values())) <= MAX_BYTES
+        else {}
     )
 
 
-def _allocation(
+def _allocation_json(
     pod: Pod, place: MemberPlacement, generation: int, exact: bool, devices: tuple[str, ...]
 ) -> str:
     value: dict[str, Any] = {
@@ -316,20 +308,20 @@ def _allocation(
 def _share_keys(pod: Pod, place: MemberPlacement, gpu_memory: tuple[int, ...]) -> dict[str, str]:
     """Return the annotations that the gpushare device plugin and its tools read.
 
-    The GPUs of one pod may differ in size. The smallest size is written, so that the pod's part of a GPU
-    never looks larger than it is.
+    The GPUs of one pod may differ in size. The smallest size is written, and so the pod's part of a GPU never
+    looks too large.
     """
     sizes = [gpu_memory[gpu] for gpu in place.gpus if gpu < len(gpu_memory)]
     return {
-        MEM_GPUS: _listed(place.gpus),
+        MEM_GPUS: _comma_separated(place.gpus),
         MEM_OF_GPU: str(min(sizes, default=0)),
         MEM_OF_POD: str(place.units * len(place.gpus)),
         MEM_ASSIGNED: "false",
-        SHARES: _by_container(pod, place),
+        SHARES: _shares_by_container(pod, place),
     }
 
 
-def _by_container(pod: Pod, place: MemberPlacement) -> str:
+def _shares_by_container(pod: Pod, place: MemberPlacement) -> str:
     shares = enumerate(units for _, units in pod.container_gpus)
     by_place = {str(index): {str(gpu): units for gpu in place.gpus} for index, units in shares if units} or {
         "0": {str(gpu): place.units for gpu in place.gpus}
@@ -341,9 +333,9 @@ def _by_container(pod: Pod, place: MemberPlacement) -> str:
     return _json({"0": {str(gpu): place.units for gpu in place.gpus}})
 
 
-def _ours(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
-    """Return the GPUs of Muster's own annotation."""
-    value = _object(annotations.get(ALLOCATION))
+def _gpus_by_muster(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
+    """Return the GPUs that Muster's own annotation names."""
+    value = _json_object(annotations.get(ALLOCATION))
     by_gpu = value.get("gpu_mem", {})
     units = [pod.slice.units] * pod.slice.gpus if pod.slice is not None else []
     if value.get("version") != VERSION or not isinstance(by_gpu, dict) or list(by_gpu.values()) != units:
@@ -352,15 +344,15 @@ def _ours(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
     return indices if isinstance(indices, list) and all(map(_is_index, indices)) else None
 
 
-def _group(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
+def _gpus_by_gputopology(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
     """Return whole GPUs, as gputopology schedulers write them."""
     return _indices(annotations.get(GROUP)) if pod.gpu_resource == FOLLOWED_RESOURCE else None
 
 
-def _shares(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
+def _gpus_by_container(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
     """Return shared GPUs by container: the amounts on each GPU must add up to the pod's request."""
     units: dict[str, int] = {}
-    for by_gpu in _object(annotations.get(SHARES)).values():
+    for by_gpu in _json_object(annotations.get(SHARES)).values():
         if not isinstance(by_gpu, dict) or not all(isinstance(amount, int) for amount in by_gpu.values()):
             return None
         for gpu, amount in by_gpu.items():
@@ -369,7 +361,7 @@ def _shares(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
     return _indices(",".join(units)) if set(units.values()) == {units_of_pod} else None
 
 
-def _index(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
+def _gpus_by_gpushare(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
     """Return shared GPUs, as older gpushare schedulers write them."""
     memory_of_pod = str(pod.slice.units * pod.slice.gpus) if pod.slice is not None else ""
     return (
@@ -387,8 +379,8 @@ def _indices(text: str | None) -> list[int] | None:
     return indices if all(map(_is_index, indices)) else None
 
 
-def _object(text: str | None) -> dict[str, Any]:
-    """Return a JSON object; an empty object for any other text."""
+def _json_object(text: str | None) -> dict[str, Any]:
+    """Return the JSON object in the text; an empty object for any other text."""
     if text is None or len(text) > MAX_BYTES:
         return {}
     try:
@@ -398,7 +390,7 @@ def _object(text: str | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _listed(gpus: tuple[int, ...]) -> str:
+def _comma_separated(gpus: tuple[int, ...]) -> str:
     return ",".join(map(str, gpus))
 
 

@@ -70,7 +70,7 @@ class Alternatives:
     """Places other than `domain` where the gang could go, the best first, as they are shown.
 
     `left_out`: number of domains that were not tried. `shut`: number of domains in which no node admits the
-    gang. `late`: the time was over before all domains were tried. `others` says these facts as a sentence.
+    gang. `late`: the time was over before all domains were tried. `others`: a sentence with these facts.
     `note` names the state of the cluster for which the places were computed. `why_not`: why no place is
     known; "" if places are known.
     """
@@ -87,12 +87,12 @@ class Alternatives:
 
 
 def not_known(why: str) -> Alternatives:
-    """Return the value that says why the alternatives are not known."""
+    """Return the answer without places, with the reason why no alternative is known."""
     return Alternatives("", "", (), 0, 0, late=False, others="", note=NOTE, why_not=why)
 
 
 def fewer_fit(fit: int, size: int, free_gpus: int, most_on_a_node: int) -> str:
-    """Return the words for a domain into which only `fit` of `size` members fit."""
+    """Return the clause for a domain into which only `fit` of `size` members fit."""
     free = f"{counted_noun('GPU', free_gpus)} {'is' if free_gpus == 1 else 'are'} free there"
     if most_on_a_node < free_gpus:
         free += f", at most {most_on_a_node} on one node"

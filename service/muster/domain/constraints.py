@@ -23,13 +23,13 @@ NODE = "node"
 
 
 class BaseConstraint:
-    """A constraint that says whether some members need members of another role."""
+    """The base of constraints between members."""
 
     fewer_fit: ClassVar[bool] = True
     """Whether a member can always be left out: if n members keep the constraint, n − 1 members do too."""
 
     def depends_on(self, role: str) -> bool:
-        """Return whether other members may need members of the role. By default no member does."""
+        """Return whether members of this role may make a place allowed for other members. By default not."""
         return False
 
 
@@ -102,7 +102,7 @@ class TopologySpread(BaseConstraint):
     fewer_fit: ClassVar[bool] = False
 
     def depends_on(self, role: str) -> bool:
-        """Return whether members of the role are counted."""
+        """Return whether members of this role are among the counted pods."""
         return role in self.counted_roles
 
 
@@ -121,7 +121,7 @@ class AntiAffinityLimits(Cause):
 
     def __str__(self) -> str:
         name, key = self.constraint, self.topology_key
-        return f"by {name}, no member may share one {key} with a pod that it keeps apart{_so(self)}"
+        return f"by {name}, no member may share one {key} with a pod that it keeps apart{_fit_clause(self)}"
 
     @property
     def advice(self) -> str:
@@ -141,7 +141,7 @@ class AffinityUnsatisfied(Cause):
 
     def __str__(self) -> str:
         name, key = self.constraint, self.topology_key
-        return f"by {name}, members may lie only in one {key} with a pod that it names{_so(self)}"
+        return f"by {name}, members may lie only in one {key} with a pod that it names{_fit_clause(self)}"
 
     @property
     def advice(self) -> str:
@@ -165,7 +165,7 @@ class SkewTooLarge(Cause):
     def __str__(self) -> str:
         name, key, skew = self.constraint, self.topology_key, self.max_skew
         limit = f"{skew} more {plural('pod', skew)} than another at most"
-        return f"by {name}, one {key} may have {limit}{_so(self)}"
+        return f"by {name}, one {key} may have {limit}{_fit_clause(self)}"
 
     @property
     def advice(self) -> str:
@@ -186,7 +186,7 @@ class DropConstraint(Relaxation):
 
 @dataclass(frozen=True, slots=True)
 class PerScope(BaseConstraint):
-    """A number for the members in one part of `scope`. Running members count."""
+    """A limit on the number of members in one part of `scope`. Running members count."""
 
     scope: str
     members: int
@@ -222,7 +222,7 @@ class TooFewParts(Cause):
     def __str__(self) -> str:
         limit, runs = counted_noun("member", self.members_per_part), plural_verb("run", self.running)
         running = f", {self.running} that {runs} already counted" if self.running else ""
-        return f"at most {limit} may lie in one {self.scope}{running}{_so(self)}"
+        return f"at most {limit} may lie in one {self.scope}{running}{_fit_clause(self)}"
 
     @property
     def advice(self) -> str:
@@ -245,13 +245,13 @@ class MorePerPart(Relaxation):
 
 
 PER_SCOPE: tuple[type[PerScope], ...] = (MaxPer,)
-"""Each is an annotation of its own."""
+"""All limits by scope. Each has an annotation of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subgroup:
-    """All members of the named roles, also running members, lie in one part of `scope`. `name` is for causes
-    and relaxations."""
+    """All members of the named roles, also running members, lie in one part of `scope`. Causes and
+    relaxations call the constraint `name`."""
 
     name: str
     scope: str
@@ -270,7 +270,7 @@ class SubgroupScope(Cause):
     even_empty: bool = False
 
     def __str__(self) -> str:
-        return f"by {self.constraint}, its members must lie in one {self.scope}{_so(self)}"
+        return f"by {self.constraint}, its members must lie in one {self.scope}{_fit_clause(self)}"
 
     @property
     def advice(self) -> str:
@@ -295,7 +295,7 @@ class RoomTooSmall(Cause):
 
     def __str__(self) -> str:
         room = f"{counted_noun('member', self.room)}, of {self.members}{of_role(self.role)}, at most"
-        return f"nodes can attach the volumes of {room}{_so(self)}"
+        return f"nodes can attach the volumes of {room}{_fit_clause(self)}"
 
     @property
     def advice(self) -> str:
@@ -323,7 +323,7 @@ class AttributesDiffer(Cause):
         must += " and ".join(self.attributes)
         if not self.nodes:
             return f"{must}, and no node that admits it has two GPUs that do"
-        return f"{must}{_so(self)}"
+        return f"{must}{_fit_clause(self)}"
 
     @property
     def advice(self) -> str:
@@ -344,5 +344,5 @@ _SoManyFit = (
 )
 
 
-def _so(cause: _SoManyFit) -> str:
+def _fit_clause(cause: _SoManyFit) -> str:
     return so_many_fit(cause.members_fit, cause.members_needed, cause.even_empty)

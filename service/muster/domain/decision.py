@@ -53,15 +53,15 @@ class Objective:
     damage: int
     best_fit: int = 0
     preference_penalty: int | None = None
-    """Σ over members of 100 − the score of their node; None if no role has scores."""
+    """Sum over members of 100 − the score of the member's node; None if no role has scores."""
     rails: int | None = None
     """The number of network rails of the GPUs, for a gang on several nodes; None if no rail is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The method that decided one level of the objective. `declined`: methods that were asked before, each
-    with the reason why it does not apply."""
+    """The method that decided one level of the objective. `declined`: (method, reason) of earlier methods
+    that do not apply."""
 
     level: str
     method: str

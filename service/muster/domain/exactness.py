@@ -35,7 +35,7 @@ def is_exact(node: Node, pod: Pod, place: MemberPlacement) -> bool:
             return not place.gpus or bool(write_nri(node, pod, place))
         case HandsOut.SECOND_ENDPOINT if not shared and pod.gpu_resource == SECOND_RESOURCE:
             return True
-    return not place.gpus or _leaves_no_choice(node, pod, place)
+    return not place.gpus or _takes_all_gpus(node, pod, place)
 
 
 def not_exact(members: Iterable[tuple[Node, Pod, MemberPlacement]]) -> tuple[str, ...]:
@@ -44,8 +44,8 @@ def not_exact(members: Iterable[tuple[Node, Pod, MemberPlacement]]) -> tuple[str
 
 
 def why_not(node: Node) -> HandsOut | None:
-    """Return the reason why the node's GPUs are not exact; None if they are exact, or no GPUs are planned
-    there. A node with one GPU leaves no choice."""
+    """Return the reason why the node's GPUs are not exact; None if they are exact, or if no GPUs are planned
+    there. With one GPU there is no choice, so the GPU is exact."""
     plannable = bool(node.gpu_resources or node.gpu_memory) and node.topology.gpu_count > 1
     return node.hands_out if plannable and node.hands_out in WHYS else None
 
@@ -75,9 +75,8 @@ def notes(nodes: Iterable[Node]) -> list[str]:
     ]
 
 
-def _leaves_no_choice(node: Node, pod: Pod, place: MemberPlacement) -> bool:
-    """Return whether no choice is left: the node has one GPU, or one container gets all its GPUs, all
-    healthy."""
+def _takes_all_gpus(node: Node, pod: Pod, place: MemberPlacement) -> bool:
+    """Return whether the node has one GPU, or one container gets all its GPUs and all are healthy."""
     if node.topology.gpu_count == 1:
         return True
     units = [number for _, number in pod.container_gpus if number]

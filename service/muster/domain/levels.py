@@ -106,12 +106,12 @@ DEFAULT_NAMING = Naming()
 
 _PARTS = re.compile(r"[-_.]")
 _NEAR_KEY = 0.8
-"""Least similarity at which a label key counts as meant. It is high, because keys of one prefix are alike by
-more than half."""
+"""Least similarity at which a label key counts as meant. The limit is high, because keys with the same prefix
+are alike by more than half."""
 
 NVLINK = FabricLevel(Scope.NVLINK_DOMAIN.value, ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
-"""The level of NVLink domains over nodes. They lie inside the narrowest level, although no level of the
-snapshot says so."""
+"""The level of NVLink domains over nodes. These domains lie inside the narrowest level, although no level of
+the snapshot says so."""
 
 FABRIC = "gpu.topology/nvlink-fabric"
 """The scope of one NVLink fabric, which contains its cliques. Each node is read with this label, whose value
@@ -140,8 +140,8 @@ def part_of(node: Node, scope: str, levels: tuple[FabricLevel, ...]) -> str:
 
 
 def preset_with(scope: str, keys: Collection[str]) -> tuple[str, str]:
-    """Return the preset with this scope, and its label for the scope; ("", "") if there is none. The label
-    must be among these `keys` of nodes."""
+    """Return the first preset that has this scope, and its label for the scope. The label must be among
+    `keys`, the label keys of nodes. Return ("", "") without such a preset."""
     presets = (
         (name, label)
         for name, levels in PRESETS.items()
@@ -153,10 +153,10 @@ def preset_with(scope: str, keys: Collection[str]) -> tuple[str, str]:
 
 
 def scope_meant(scope: str, scopes: Collection[str], keys: Collection[str]) -> str:
-    """Return the scope that was probably meant, for a scope without nodes; "" if this is not clear.
+    """Return the scope that was probably meant, for a scope without nodes; "" if no scope is near.
 
-    `keys` are label keys of nodes. A key that ends in the scope's word, such as example.com/rack, may be the
-    scope.
+    `keys` are label keys of nodes. A key that ends in the word of the scope, such as example.com/rack, may be
+    meant.
     """
     similar_keys = [
         key for key in sorted(keys) if "/" in key and _PARTS.split(key.rpartition("/")[2])[-1] == scope
@@ -177,12 +177,12 @@ class Hierarchy:
     def of(cls, scope: str, levels: tuple[FabricLevel, ...], naming: Naming = DEFAULT_NAMING) -> Hierarchy:
         """Return the hierarchy above a scope: the wider levels of the cluster, and of all trees."""
         order = (*levels, NVLINK)
-        own_level = _of_label(scope, order)
+        own_level = _level_of_label(scope, order)
         own_level = next((level for level in order if level.scope == scope), own_level)
-        narrower = order[_depth(own_level, order, len(order)) :]
+        narrower = order[_place_in_order(own_level, order, len(order)) :]
         path = [own_level]
         for level in path:  # the list grows in the loop
-            wider_levels = dict.fromkeys(_around(level, order, naming.trees))
+            wider_levels = dict.fromkeys(_next_wider_levels(level, order, naming.trees))
             path += [wider for wider in wider_levels if wider not in path and wider not in narrower]
         return cls(tuple(path), naming.unique)
 
@@ -201,11 +201,11 @@ class Hierarchy:
         return tuple(names)
 
     def names(self, paths: Iterable[Path]) -> Mapping[Path, str]:
-        """Return the domain of each path: "r1", or "r1 of zone a" if others are named r1. Equal strings are
-        one domain.
+        """Return the domain of each path: "r1", or "r1 of zone a" if other domains are named r1. Equal
+        strings are one domain.
 
         Nodes with one name lie in one domain, unless they have different names for a wider domain. Then a
-        node that lacks wider labels lies in the domain that its other labels fit, if there is only one.
+        node that lacks wider labels lies in the domain that its other labels fit, if only one domain fits.
         Otherwise nodes with the same labels are a domain of their own.
         """
         paths_by_name: dict[str, set[Path]] = {}
@@ -214,16 +214,16 @@ class Hierarchy:
         name_of = dict.fromkeys(paths_by_name.pop("", ()), "")
         for name, several in paths_by_name.items():
             if any(len({path[i] for path in several} - {""}) > 1 for i in range(1, len(self.levels))):
-                home = _homes(several)
-                suffix_of = self._suffixes(set(home.values()))
-                name_of.update((path, name + suffix_of[home[path]]) for path in several)
+                domain_by_path = _domain_by_path(several)
+                suffix_of = self._suffixes(set(domain_by_path.values()))
+                name_of.update((path, name + suffix_of[domain_by_path[path]]) for path in several)
             else:
                 name_of.update(dict.fromkeys(several, name))
         return name_of
 
     def _suffixes(self, domains: Collection[Path]) -> Mapping[Path, str]:
-        """Return a different description of each domain. It has the names of wider domains in which the
-        domains differ: the nearest first, as many as are needed."""
+        """Return a different suffix for each domain: the names of wider domains in which the domains differ.
+        The nearest comes first, and as many are named as are needed."""
         differ = [i for i in range(1, len(self.levels)) if len({path[i] for path in domains}) > 1]
         for count in range(1, len(differ) + 1):
             wider_names = {path: tuple(path[i] for i in differ[:count]) for path in domains}
@@ -260,7 +260,7 @@ def repeated_names(nodes: Iterable[Node], levels: tuple[FabricLevel, ...], namin
     labels_of_levels = {label for level in levels for label in level.labels}
     labels = (label for tree in naming.trees for label in tree if label not in labels_of_levels)
     for scope in dict.fromkeys((*(level.scope for level in levels), NVLINK.scope, *labels)):
-        several = _repeated(nodes, Hierarchy.of(scope, levels, naming))
+        several = _domains_of_one_name(nodes, Hierarchy.of(scope, levels, naming))
         if several:
             and_more = f"; and {len(several) - _MAX_NAMES} names more" if len(several) > _MAX_NAMES else ""
             names = "; ".join(several[:_MAX_NAMES])
@@ -270,50 +270,50 @@ def repeated_names(nodes: Iterable[Node], levels: tuple[FabricLevel, ...], namin
             )
 
 
-def _repeated(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
-    """Return each name of several domains, with these domains."""
+def _domains_of_one_name(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
+    """Return a text for each name that several domains have: the list of these domains."""
     domains_by_name: dict[str, list[str]] = {}
     for domain in sorted({*domains_of(nodes, hierarchy).values()} - {""}):
         domains_by_name.setdefault(domain.partition(" ")[0], []).append(domain)
     return [list_names(domains, _MAX_DOMAINS) for domains in domains_by_name.values() if len(domains) > 1]
 
 
-def _of_label(label: str, order: Iterable[FabricLevel]) -> FabricLevel:
-    """Return the level of this label alone."""
+def _level_of_label(label: str, order: Iterable[FabricLevel]) -> FabricLevel:
+    """Return the level that this label alone defines; else a level of the label itself."""
     return next((level for level in order if level.labels == (label,)), FabricLevel(label, (label,)))
 
 
-def _depth(level: FabricLevel, order: Sequence[FabricLevel], default: int) -> int:
-    """Return the place of the level's first label among the levels of the cluster."""
+def _place_in_order(level: FabricLevel, order: Sequence[FabricLevel], default: int) -> int:
+    """Return the index in `order` of the level that has the first label of this level; else `default`."""
     return next(
         (i for i, level_in_order in enumerate(order) if level.labels[0] in level_in_order.labels), default
     )
 
 
-def _around(
+def _next_wider_levels(
     level: FabricLevel, order: Sequence[FabricLevel], trees: Iterable[tuple[str, ...]]
 ) -> Iterable[FabricLevel]:
     """Yield the next wider levels of this level: one of the cluster, and one of each tree."""
-    yield from order[: _depth(level, order, 0)][-1:]
+    yield from order[: _place_in_order(level, order, 0)][-1:]
     for tree in trees:
         index = next((i for i, label in enumerate(tree) if label in level.labels), 0)
-        yield from (_of_label(label, order) for label in tree[:index][-1:])
+        yield from (_level_of_label(label, order) for label in tree[:index][-1:])
 
 
-def _homes(paths: Collection[Path]) -> Mapping[Path, Path]:
-    """Return path → path of its domain, for paths with one name. If exactly one path agrees and has more
-    names, it is the domain. Otherwise the path itself is the domain."""
-    homes: dict[Path, Path] = {}
+def _domain_by_path(paths: Collection[Path]) -> Mapping[Path, Path]:
+    """Return path → path of its domain, for paths with one name. The domain is the only path that agrees and
+    has more names. Without such a path, or with several, the path itself is the domain."""
+    domains: dict[Path, Path] = {}
     fitting: dict[tuple[bool, ...], dict[Path, set[Path]]] = {}
     for path in sorted(paths, key=lambda path: (path.count(""), path)):  # paths with more names first
         has_name = tuple(map(bool, path))
         if has_name not in fitting:
             fitting[has_name] = {}
-            for earlier, home in homes.items():
+            for earlier, domain in domains.items():
                 cut = tuple(
                     name if is_there else "" for name, is_there in zip(earlier, has_name, strict=True)
                 )
-                fitting[has_name].setdefault(cut, set()).add(home)
+                fitting[has_name].setdefault(cut, set()).add(domain)
         fits = fitting[has_name].get(path, set())
-        homes[path] = next(iter(fits)) if len(fits) == 1 else path
-    return homes
+        domains[path] = next(iter(fits)) if len(fits) == 1 else path
+    return domains

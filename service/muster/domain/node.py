@@ -47,8 +47,7 @@ class Taint:
     effect: str
 
 
-_STATES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-_OTHER_STATES = frozenset(
+_STATE_TAINTS = frozenset(
     {
         "ToBeDeletedByClusterAutoscaler",
         "DeletionCandidateOfClusterAutoscaler",
@@ -59,15 +58,18 @@ _OTHER_STATES = frozenset(
         "nvidia.com/gpu-driver-upgrade",
     }
 )
-_STATE_PREFIXES = (*_STATES, "startup-taint.cluster-autoscaler.kubernetes.io/", "readiness.k8s.io/")
+_STATE_PREFIXES = (
+    "node.kubernetes.io/", "node.cloudprovider.kubernetes.io/",
+    "startup-taint.cluster-autoscaler.kubernetes.io/", "readiness.k8s.io/",
+)  # fmt: skip
 _NOT_READY = "/agent-not-ready"
 
 
 def is_state_taint(taint: str) -> bool:
     """Return whether a taint shows the state of its node. Kubernetes, a cloud, an autoscaler or an agent sets
-    such a taint, and removes it once the node can be used. So a toleration does not help."""
+    such a taint, and removes the taint once the node can be used. So a toleration does not help."""
     key = taint.partition("=")[0].partition(":")[0]
-    return key.startswith(_STATE_PREFIXES) or key.endswith(_NOT_READY) or key in _OTHER_STATES
+    return key.startswith(_STATE_PREFIXES) or key.endswith(_NOT_READY) or key in _STATE_TAINTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,7 @@ class Resources:
     others: tuple[tuple[str, int], ...] = ()
 
     def __add__(self, other: Resources) -> Resources:
-        return Resources(
-            self.cpu_milli + other.cpu_milli,
-            self.memory_bytes + other.memory_bytes,
-            self.pods + other.pods,
-            _sum(self.others, other.others),
-        )
+        return total((self, other))
 
     def __sub__(self, other: Resources) -> Resources:
         return self + other.times(-1)
@@ -101,20 +98,8 @@ class Resources:
         return Resources(self.cpu_milli * count, self.memory_bytes * count, self.pods * count, multiplied)
 
     def other_amount(self, name: str) -> int:
-        """Return the amount of a resource in `others`; 0 if `others` does not have it."""
+        """Return the amount of a resource in `others`; 0 for a resource that is not there."""
         return next((amount for resource, amount in self.others if resource == name), 0)
-
-
-Amounts = tuple[tuple[str, int], ...]
-
-
-def _sum(first: Amounts, second: Amounts) -> Amounts:
-    if not second:
-        return first
-    amounts = dict(first)
-    for name, amount in second:
-        amounts[name] = amounts.get(name, 0) + amount
-    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
 
 
 def total(summands: Iterable[Resources]) -> Resources:
@@ -304,8 +289,7 @@ class Node:
 
     @property
     def untainted_gpus(self) -> int:
-        """Return the bit mask of GPUs whose devices have no taint. If a pod's claims name no GPUs, it may
-        have these."""
+        """Return the bit mask of GPUs without a taint: pods may have these if their claims name no GPUs."""
         return (1 << self.topology.gpu_count) - 1 & ~self.tainted
 
 

@@ -66,7 +66,7 @@ class GangClaim:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The record about members that were permitted together. It is written on each of these pods."""
+    """The record about members that were permitted together. Each of these pods has this record."""
 
     needed: int
     """Number of members that had to be bound for a complete gang; 0 if the gang was complete before."""

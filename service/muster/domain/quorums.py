@@ -20,7 +20,7 @@ MembersByLeaf = tuple[tuple["Leaf", int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The members of some roles, given by name. They start together, `min_members` or more, or none starts.
+    """Members of the named roles that start together: `min_members` or more, or none.
 
     `unit` members in a row are one replica, which is of use only as a whole. `begun` members of a replica are
     present already. The first `back` members return to replicas that run, and need not wait for others. At
@@ -44,7 +44,7 @@ class Leaf:
         return members if self.max_members < 0 else min(members, self.max_members)
 
     def left_over(self, members: int) -> int:
-        """Return how many of these members are left over from whole replicas."""
+        """Return how many of these members are left over after whole replicas."""
         return 0 if members <= self.back else (members + self.begun) % self.unit
 
     def starts(self, members: int) -> bool:
@@ -52,18 +52,18 @@ class Leaf:
         return self.min_members <= members == self.limit(members) and not self.left_over(members)
 
     def next_startable(self, members: int) -> int:
-        """Return the smallest number from this one on that is enough and makes whole replicas."""
+        """Return the smallest number, from `members` on, that is enough and makes whole replicas."""
         members = max(members, self.min_members)
         return members + -self.left_over(members) % self.unit
 
     def largest_startable(self, members: int) -> int:
-        """Return the largest number up to this one with which the leaf starts; 0 if there is none."""
+        """Return the largest number, up to `members`, with which the leaf starts; 0 without such a number."""
         members = self.limit(members)
         startable = members - self.left_over(members)
         return startable if startable >= max(1, self.min_members) else 0
 
     def without_members(self, present: CountByRole) -> Leaf:
-        """Return what still must come when these members are there."""
+        """Return the leaf that still must come when these members are there."""
         members = self.count_in(present)
         return replace(
             self,
@@ -93,11 +93,11 @@ class Quorum:
         return Quorum(self.min_parts, tuple(parts), self.only)
 
     def without_members(self, present: CountByRole) -> Quorum:
-        """Return what still must come when these members are there."""
+        """Return the tree that still must come when these members are there."""
         return self.map_leaves(lambda leaf: leaf.without_members(present))
 
     def with_exact_minimum(self) -> Quorum:
-        """Return the tree in which exactly the minimum starts."""
+        """Return the tree in which exactly the minimum of subgroups gets members."""
         parts = (part if isinstance(part, Leaf) else part.with_exact_minimum() for part in self.parts)
         return Quorum(self.min_parts, tuple(parts), only=True)
 
@@ -156,22 +156,22 @@ def _fewest(part: QuorumPart, waiting: CountByRole | None, at_least_one: bool) -
     options.sort(key=lambda option: members_of(option[1]))
     if len(options) < part.min_parts:
         return None
-    first = _join(options[: part.min_parts])
+    first = _leaves_in_order(options[: part.min_parts])
     if not at_least_one or members_of(first):
         return first
-    # Here all parts of the minimum start without members. So one part gets a member, the part that needs the
-    # fewest, and the other parts still start with none.
+    # Here all parts of the minimum start without members. So the part that needs the fewest gets members, and
+    # the other parts still start without.
     with_one = [
         (i, leaves) for i, child in enumerate(part.parts) if (leaves := _fewest(child, waiting, True))
     ]
     if not with_one:
         return None
     fewest = min(with_one, key=lambda option: members_of(option[1]))
-    later = [option for option in options if option[0] != fewest[0]]
-    return _join([*later[: part.min_parts - 1], fewest])
+    other_options = [option for option in options if option[0] != fewest[0]]
+    return _leaves_in_order([*other_options[: part.min_parts - 1], fewest])
 
 
-def _join(options: list[tuple[int, MembersByLeaf]]) -> MembersByLeaf:
+def _leaves_in_order(options: list[tuple[int, MembersByLeaf]]) -> MembersByLeaf:
     return tuple(leaf for _, leaves in sorted(options, key=lambda option: option[0]) for leaf in leaves)
 
 

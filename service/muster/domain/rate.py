@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 class Rate:
     """The debt of each owner, so that frequent changes or writes cost only their owner.
 
-    An owner, which is a node or a namespace, pays seconds for each reading or write. It may owe `advance_s`,
-    and waits if it owes more. `clock` returns monotonic seconds.
+    An owner, which is a node or a namespace, pays seconds for each reading or write. An owner that owes more
+    than `advance_s` waits. `clock` returns monotonic seconds.
     """
 
     def __init__(self, advance_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,7 +60,7 @@ class Allowance:
         return self._available
 
     def spend(self, amount: float = 1.0) -> None:
-        """Take an amount. It may exceed the available amount: later callers then see a negative amount."""
+        """Take an amount, even more than is available: then later callers see a negative amount."""
         self._available -= amount
 
 
@@ -68,7 +68,7 @@ class Allowance:
 class Backoff:
     """Delays before another try, in seconds: `first_delay`, then doubled up to `limit`, each with jitter.
 
-    A delay is random between half of this value and the value. So a thousand clients that lost the same API
+    A delay is random, between half of this value and the value. So a thousand clients that lost the same API
     server do not come back at the same time, and no client comes back immediately.
     """
 

@@ -55,12 +55,12 @@ class Relaxation(ABC):
 
 def kinds_of(base: type) -> dict[str, type]:
     """Return name → concrete class with this base, in all imported modules."""
-    below: list[type] = base.__subclasses__()
-    for kind in below:  # the list grows in the loop
-        below += kind.__subclasses__()
-    bases = {parent.__name__ for kind in below for parent in kind.__bases__}
+    subclasses: list[type] = base.__subclasses__()
+    for kind in subclasses:  # the list grows in the loop
+        subclasses += kind.__subclasses__()
+    bases = {parent.__name__ for kind in subclasses for parent in kind.__bases__}
     # `slots` creates each class twice, and the second class is used.
-    return {kind.__name__: kind for kind in below if kind.__name__ not in bases}
+    return {kind.__name__: kind for kind in subclasses if kind.__name__ not in bases}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class CauseView:
 
 
 def cause_views(causes: Iterable[Cause]) -> tuple[CauseView, ...]:
-    """Return causes as they are shown. Relaxations that the planner has tried say more than their advice."""
-    listed = tuple(causes)
-    even_empty = any(getattr(cause, "even_empty", False) for cause in listed)
+    """Return causes as they are shown, each with its general advice."""
+    causes = tuple(causes)
+    even_empty = any(getattr(cause, "even_empty", False) for cause in causes)
     return tuple(
         CauseView(
             type(cause).__name__,
@@ -85,7 +85,7 @@ def cause_views(causes: Iterable[Cause]) -> tuple[CauseView, ...]:
             printable(cause.advice_if_empty if even_empty else cause.advice),
             cause_json(cause),
         )
-        for cause in listed
+        for cause in causes
     )
 
 

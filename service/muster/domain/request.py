@@ -65,8 +65,8 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class NodeRules:
-    """The rules for nodes that admit a pod: all terms of `required`, and one conjunction of `any_of` if there
-    are any. Terms on `metadata.name` (matchFields) use that key."""
+    """The rules for nodes that admit a pod: all terms of `required`, and one conjunction of `any_of` (if not
+    ()). Terms on `metadata.name` (matchFields) use that key."""
 
     required: tuple[SelectorTerm, ...] = ()
     any_of: tuple[tuple[SelectorTerm, ...], ...] = ()
@@ -244,8 +244,8 @@ class Request:
     """A complete gang. `min_member` of its members must fit at once, in one part of `required_scope`.
 
     `preferred_scopes` are tried in this order. `terms` are decided in this order. `running` are members that
-    keep their places. They are not in `roles[…].members`, and `min_member` does not count them. But scopes,
-    segments, `per_scope` and every level of the objective do.
+    keep their places: `roles[…].members` and `min_member` do not count them, but scopes, segments,
+    `per_scope` and every level of the objective do.
     """
 
     gang: GangId
@@ -264,8 +264,8 @@ class Request:
     constraints: tuple[PeerConstraint, ...] = ()
     """Rules between pods, from the pods' own affinity, spread constraints, host ports and shared volumes."""
     quorum: Quorum | None = None
-    """The number of subgroups that start, or of members that each role needs. It decides for the roles that
-    its leaves name. It counts only members that are to be placed."""
+    """The number of subgroups that start, or of members that each role needs. The quorum decides for the
+    roles that its leaves name, and counts only members that are to be placed."""
     priority: int = 0
     created: float = 0.0
     """Since when the gang's members wait, in seconds since the epoch. Priority and this time order the queue.
@@ -278,7 +278,7 @@ class Request:
 
     @property
     def waiting_by_role(self) -> Mapping[str, int]:
-        """Return the number of members of each role."""
+        """Return the number of waiting members of each role."""
         return {role.name: len(role.members) for role in self.roles}
 
     def starts(self, counts: CountByRole) -> bool:
@@ -286,8 +286,10 @@ class Request:
         return self.quorum is None or self.quorum.starts(counts)
 
     def fewest_members(self) -> CountByRole | None:
-        """Return the fewest members of each role that start the gang; None if too few wait. Each role gets
-        its minimum first. Then earlier roles get more, up to `min_member` in all."""
+        """Return the fewest members of each role that start the gang; None if too few wait.
+
+        Each role gets its minimum first. Then earlier roles get more members, up to `min_member` in all.
+        """
         waiting = self.waiting_by_role
         quorum = self.quorum or Quorum(1, (Leaf(frozenset(waiting), 0),))
         first_leaves = quorum.fewest_members(waiting, some=True)
@@ -298,15 +300,11 @@ class Request:
         for leaf in leaves:
             lacking = self.min_member - sum(members.values())
             if lacking > 0:
-                more_members, limit = (
-                    leaf.next_startable(members[leaf] + lacking),
-                    leaf.limit(leaf.count_in(waiting)),
-                )
-                members[leaf] = (
-                    more_members
-                    if more_members <= limit
-                    else max(members[leaf], leaf.largest_startable(limit))
-                )
+                more_members = leaf.next_startable(members[leaf] + lacking)
+                limit = leaf.limit(leaf.count_in(waiting))
+                if more_members > limit:
+                    more_members = max(members[leaf], leaf.largest_startable(limit))
+                members[leaf] = more_members
         if quorum.leaves_no_choice and sum(members.values()) < self.min_member:
             return None
         return of_roles(members.items(), waiting)

@@ -60,13 +60,13 @@ def _clauses(causes: tuple[Cause, ...]) -> Iterator[str]:
     later = list(causes)
     while later:
         cause, *later = later
-        joined_clause = _join(cause, later[0]) if later else None
+        joined_clause = _join_clauses(cause, later[0]) if later else None
         if joined_clause is not None:
             later = later[1:]
         yield joined_clause or str(cause)
 
 
-def _join(cause: Cause, next_cause: Cause) -> str | None:
+def _join_clauses(cause: Cause, next_cause: Cause) -> str | None:
     match cause, next_cause:
         case (
             DomainTooSmall(scope, domain, fit, members_needed, even_empty=even_empty, role=role)
@@ -120,13 +120,13 @@ def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Seq
     come, fit = plural_verb("come", coming), plural_verb("fit", coming)
     later = f"; {coming} {plural('member', coming)} that {come} later {fit} too" if coming else ""
     missed = request.preferred_scopes if request and not plan.objective.preferred_reached else ()
-    missed_scopes = _missed(plan, "preferred_scope", f"them ({', '.join(missed)})") if missed else ""
+    missed_scopes = _missed_clause(plan, "preferred_scope", f"them ({', '.join(missed)})") if missed else ""
     missed_roles = [name for name, reached in plan.objective.role_preferences if reached is None]
-    miss = missed_scopes + (
-        _missed(plan, "role_preferences", list_names(missed_roles)) if missed_roles else ""
-    )
+    if missed_roles:
+        missed_scopes += _missed_clause(plan, "role_preferences", list_names(missed_roles))
     inexactness = f"; containers on {list_names(not_exact)} may get other GPUs" if not_exact else ""
-    return _cut(f"{subject} {place}{_link(plan)}, {_proof(plan)}{unknown}{inexactness}{wait}{later}{miss}")
+    proof = f"{_proof_clause(plan)}{unknown}"
+    return _cut(f"{subject} {place}{_link_clause(plan)}, {proof}{inexactness}{wait}{later}{missed_scopes}")
 
 
 def as_far_as(plan: Placed) -> str:
@@ -153,7 +153,7 @@ def doubts(plan: Placed) -> tuple[str, ...]:
 
 
 def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
-    """Return that pods run on unhealthy GPUs of a node. `pods` are namespace/name, `gpus` is a bit mask."""
+    """Return a sentence: these pods (namespace/name) run on unhealthy GPUs of a node, the bit mask `gpus`."""
     gpu_list = f"{plural('GPU', gpus.bit_count())} {','.join(map(str, bits(gpus)))}"
     are, pronoun = ("is", "it") if gpus.bit_count() == 1 else ("are", "them")
     run = plural_verb("run", len(pods))
@@ -161,8 +161,8 @@ def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
 
 
 def differing_devices_sentence(missing: Iterable[Device], held_devices: Iterable[Device]) -> str:
-    """Return that the claims of a pod hold devices that are not planned. `missing` are the planned devices
-    that they do not hold."""
+    """Return a sentence: a pod's claims hold devices that are not planned. `missing` are planned devices that
+    the claims do not hold."""
     held_names, planned = (list_names(sorted(map(str, devices))) for devices in (held_devices, missing))
     difference = (
         f"{held_names} in place of {planned}" if planned else f"{held_names} besides the planned devices"
@@ -171,7 +171,7 @@ def differing_devices_sentence(missing: Iterable[Device], held_devices: Iterable
 
 
 def differing_gpus_sentence(planned: int, actual: int) -> str:
-    """Return that containers of a pod have other GPUs than planned. Both arguments are bit masks."""
+    """Return a sentence: containers of a pod have other GPUs than planned. Both arguments are bit masks."""
     subject = f"the containers have {plural('GPU', actual.bit_count())} {','.join(map(str, bits(actual)))}"
     instead = f"{','.join(map(str, bits(planned)))} planned" if planned else "no plan"
     return _cut(f"{subject} of their node, with {instead}: Muster counts what they have")
@@ -183,7 +183,7 @@ def _gpus(units: Mapping[int, int]) -> str:
     return f"{plural('GPU', len(units))} {','.join(gpu_texts)}"
 
 
-def _link(plan: Placed) -> str:
+def _link_clause(plan: Placed) -> str:
     gb_per_s = plan.objective.weakest_link_gb_per_s
     if gb_per_s is None or not any(member.gpus for member in plan.members):
         return ""
@@ -197,14 +197,14 @@ def _link(plan: Placed) -> str:
     return f" ({kind}{gb_per_s:g} GB/s modelled{'' if in_one_domain else ' inside the nodes'})"
 
 
-def _missed(plan: Placed, level: str, whom: str) -> str:
-    """Return that no preferred scope holds the members, or that this was not decided."""
+def _missed_clause(plan: Placed, level: str, whom: str) -> str:
+    """Return the clause that no preferred scope holds `whom`, or that this was not decided."""
     if plan.unproven == level:
         return f"; it was not decided whether a preferred scope holds {whom}"
     return f"; no preferred scope holds {whom}"
 
 
-def _proof(plan: Placed) -> str:
+def _proof_clause(plan: Placed) -> str:
     if plan.optimal:
         return f"proven optimal{as_far_as(plan)}"
     if plan.truncated:

@@ -47,15 +47,15 @@ class NodeState:
 
     @property
     def free_memory(self) -> tuple[int, ...]:
-        """Return the units that slices can get, by GPU. Return 0 for free GPUs if other GPUs are taken with
-        unknown indices, because these may be the same GPUs."""
+        """Return the units that slices can get, by GPU. If GPUs with unknown indices are taken, a free GPU
+        may be one of these, and counts as 0."""
         if not self.unindexed_gpus:
             return self.memory
         return tuple(0 if self.free_gpus >> gpu & 1 else units for gpu, units in enumerate(self.memory))
 
     @property
     def free_gpu_count(self) -> int:
-        """Return the number of free GPUs, less the number of GPUs with unknown indices that pods hold."""
+        """Return the number of free GPUs, without the GPUs with unknown indices that pods hold."""
         return max(0, self.free_gpus.bit_count() - self.unindexed_gpus)
 
     @property

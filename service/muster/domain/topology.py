@@ -76,7 +76,7 @@ class Link:
 
 @dataclass(frozen=True)
 class GpuTopology:
-    """The link matrix of one node's GPUs. Equal matrices are equal values, so sets found for one serve all.
+    """The link matrix of one node's GPUs. Equal matrices are equal values, and share their GPU sets.
 
     Invariant: `links[i][j]` is `links[j][i]`, and None if i == j or if the link is not known. `groups` are
     bit masks of the parts that members may not span, if these are not the NVLink domains. () means the NVLink

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 LISTED = 4
-"""Number of things that one sentence lists. It gives the number of the others."""
+"""Number of things that one sentence lists. The sentence gives the number of further things."""
 GPU_MEMORY = "GPU memory"
 """In causes, the resource of shared GPUs, in GiB."""
 WHO_TELLS = "the node annotation GPU_TOPOLOGY or the node label gpu.topology/interconnect would tell"
@@ -46,12 +46,12 @@ def counted_noun(word: str, count: int) -> str:
 
 
 def plural(word: str, count: int) -> str:
-    """Return the noun as it follows this count."""
+    """Return the noun in the form that follows this count."""
     return word if count == 1 else f"{word}s"
 
 
 def plural_verb(verb: str, count: int) -> str:
-    """Return the verb as it follows this many subjects."""
+    """Return the verb in the form that follows this number of subjects."""
     return f"{verb}s" if count == 1 else verb
 
 

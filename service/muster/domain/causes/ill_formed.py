@@ -22,8 +22,8 @@ class IllFormed(Cause):
 
 @dataclass(frozen=True, slots=True)
 class BadValue(IllFormed):
-    """A label, annotation or field that can't be read. `where` is its object, as kind/namespace/name. If
-    several pods have the value, it is the first of these `pods`."""
+    """A label, annotation or field that can't be read. `where` is its object, as kind/namespace/name: the
+    first object if several `pods` have the value."""
 
     where: str
     field: str
@@ -78,7 +78,7 @@ class TooManyMembers(IllFormed):
 
 @dataclass(frozen=True, slots=True)
 class ForgedAllocation(IllFormed):
-    """An unbound pod has an annotation that only the scheduler may write. It is the first of `pods` such
+    """An unbound pod has an annotation that only the scheduler may write. `pod` is the first of `pods`
     pods."""
 
     pod: str
@@ -96,7 +96,7 @@ class ForgedAllocation(IllFormed):
 
 @dataclass(frozen=True, slots=True)
 class DialectsDisagree(IllFormed):
-    """A pod has keys of two dialects that name different gangs or counts. It is the first of `pods` such
+    """A pod has keys of two dialects that name different gangs or counts. `pod` is the first of `pods`
     pods."""
 
     pod: str

@@ -43,11 +43,11 @@ class DomainTooSmall(Cause):
     def __str__(self) -> str:
         unknown = f"; no links of its node are known: {WHO_TELLS}"
         why = "; its node has no NVLink" if self.links_known else unknown
-        return f"{_none_holds(self)}{'' if self.has_nvlink else why}"
+        return f"{_none_holds_clause(self)}{'' if self.has_nvlink else why}"
 
     @property
     def advice(self) -> str:
-        return _another_scope(self)
+        return _scope_advice(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class RoleScope(Cause):
 
     def __str__(self) -> str:
         if self.members_fit is None or self.members_fit < self.members_needed:
-            return _none_holds(self)
-        must = f"{_all(self.members_needed)}{of_role(self.role)} must lie in one {self.scope}"
+            return _none_holds_clause(self)
+        must = f"{_all_members(self.members_needed)}{of_role(self.role)} must lie in one {self.scope}"
         return f"{must}, and no one holds them beside the other roles"
 
     @property
     def advice(self) -> str:
-        return _another_scope(self)
+        return _scope_advice(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class NodesExcluded(Cause):
             case "selector" | "affinity":
                 return f"Remove the {rule} from the pods of {role}, or label {nodes} so that it admits them."
             case "partition":
-                return _asking_otherwise(detail, nodes)
+                return _partition_advice(detail, nodes)
         return f"Change what the plugin refuses, on {nodes} or in the pods of {role}: {rule}."
 
 
@@ -235,8 +235,8 @@ def _without_taint(taint: str, nodes: str, role: str) -> str:
     return f"Give the pods of {role} a toleration of {taint}, or remove this taint from {nodes}."
 
 
-def _asking_otherwise(detail: str, nodes: str) -> str:
-    """Return the advice for GPUs that are no partition of their node: another form of the request."""
+def _partition_advice(detail: str, nodes: str) -> str:
+    """Return the advice for GPUs that are no partition of their node: how to ask for a partition."""
     _, has_attribute, attribute = detail.partition("matchAttribute ")
     if has_attribute:
         return f"Ask for these GPUs by a claim with matchAttribute {attribute}."
@@ -287,22 +287,22 @@ def told_by_preset(preset: str, label: str) -> str:
 
 
 def place_in_words(scope: str, part: str) -> str:
-    """Return the phrase for a place in this part of the scope."""
+    """Return the phrase for a place in this part of the scope: "in rack r1", "on node a"."""
     return f"{'on' if scope in (Scope.NODE, Scope.GPU) else 'in'} {scope} {part}"
 
 
-def _none_holds(cause: DomainTooSmall | RoleScope) -> str:
-    """Return the clause that no part holds all members, with the best part if it is known."""
-    members, fit = f"{_all(cause.members_needed)}{of_role(cause.role)}", cause.members_fit
+def _none_holds_clause(cause: DomainTooSmall | RoleScope) -> str:
+    """Return the clause that no part of the scope holds all members, with the best part if this is known."""
+    members, fit = f"{_all_members(cause.members_needed)}{of_role(cause.role)}", cause.members_fit
     best_domain = "" if fit is None or not cause.best else f": the best, {cause.best}, holds {fit}"
     return f"no one {cause.scope} holds {members}{if_empty(cause.even_empty)}{best_domain}"
 
 
-def _another_scope(cause: DomainTooSmall | RoleScope) -> str:
-    """Return the advice to require a wider scope, or to wait if this may help."""
+def _scope_advice(cause: DomainTooSmall | RoleScope) -> str:
+    """Return the advice to require a wider scope, or to wait if waiting may help."""
     wait = or_wait(f"more is free in one {cause.scope}", cause.even_empty)
     return f"Require a wider scope than {cause.scope}, or only prefer {cause.scope}{wait}."
 
 
-def _all(count: int) -> str:
+def _all_members(count: int) -> str:
     return f"all {count} members" if count > 1 else "the one member"

@@ -158,15 +158,15 @@ class ClusterTooSmall(Cause):
     advice = "Ask for fewer members, or add nodes: it does not fit even on an empty cluster."
 
     def __str__(self) -> str:
-        need, fit = _need(self), _fit(self)
-        nodes = "all nodes" if self.anywhere else f"the nodes that admit {_them(self)}"
+        need, fit = _need_clause(self), _fit_clause(self)
+        nodes = "all nodes" if self.anywhere else f"the nodes that admit {_pronoun(self)}"
         supply = f"{nodes} have {amount(self.resource, self.total)} in all"
         if not self.largest_node:
             return f"{need}, and there are no nodes"
         fit += if_empty(bool(fit))
         if self.total < self.needed:
             return f"{need}, and {supply}{fit}"
-        return f"{need}; {supply}, but {_pieces(self)}{fit}"
+        return f"{need}; {supply}, but {_pieces_phrase(self)}{fit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class NotEnoughFree(Cause):
     """Free amount on other nodes, which do not admit the role."""
 
     def __str__(self) -> str:
-        return f"{_need(self)}, and {_are_free(self)}{_fit(self)}"
+        return f"{_need_clause(self)}, and {_free_clause(self)}{_fit_clause(self)}"
 
     @property
     def advice(self) -> str:
@@ -208,8 +208,8 @@ class FreeInPieces(Cause):
     """Free amount on other nodes, which do not admit the role."""
 
     def __str__(self) -> str:
-        fit = _fit(self)
-        return f"{_need(self)}; {_are_free(self)}, but {_pieces(self)}{fit}"
+        fit = _fit_clause(self)
+        return f"{_need_clause(self)}; {_free_clause(self)}, but {_pieces_phrase(self)}{fit}"
 
     @property
     def advice(self) -> str:
@@ -236,8 +236,8 @@ class FreeApart(Cause):
         state = "there" if self.even_empty else "free"
         names = {resource for resource, _ in self.resources}
         same = "at once" if GPU_MEMORY in names and len(names) > 1 else "on the same nodes"
-        fit = _fit(self)
-        needs = f"{_needs(self)} room for {counted_noun('member', self.members_needed)}"
+        fit = _fit_clause(self)
+        needs = f"{_subject_and_verb(self)} room for {counted_noun('member', self.members_needed)}"
         return f"{needs}; {amounts} are {state}, but not {same}{fit}{if_empty(self.even_empty and bool(fit))}"
 
     @property
@@ -285,42 +285,43 @@ ShortOf = ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart
 """Causes by which the members of a role together lack capacity."""
 
 
-def _several(cause: ShortOf) -> bool:
+def _is_about_several_roles(cause: ShortOf) -> bool:
     """Return whether the cause is about several roles, whose names are then listed with commas."""
     return ", " in cause.role
 
 
-def _them(cause: ShortOf) -> str:
-    return "them" if _several(cause) else "it"
+def _pronoun(cause: ShortOf) -> str:
+    return "them" if _is_about_several_roles(cause) else "it"
 
 
-def _needs(cause: ShortOf) -> str:
+def _subject_and_verb(cause: ShortOf) -> str:
     """Return the subject and verb of a clause: "role r needs", "the pod needs"."""
     if cause.members_needed == 1 and not cause.role:
         return "the pod needs"
-    return f"{the_role(cause.role)} {'need' if _several(cause) else 'needs'}"
+    return f"{the_role(cause.role)} {'need' if _is_about_several_roles(cause) else 'needs'}"
 
 
-def _fit(cause: ShortOf) -> str:
+def _fit_clause(cause: ShortOf) -> str:
     """Return the clause of `so_many_fit` about several members."""
     return so_many_fit(cause.members_fit, cause.members_needed) if cause.members_needed > 1 else ""
 
 
-def _need(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces) -> str:
+def _need_clause(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces) -> str:
     """Return the clause about the needed amount: "role r needs 8 GPUs for 2 members"."""
     members = f" for {counted_noun('member', cause.members_needed)}" if cause.members_needed > 1 else ""
-    return f"{_needs(cause)} {amount(cause.resource, cause.needed)}{members}"
+    return f"{_subject_and_verb(cause)} {amount(cause.resource, cause.needed)}{members}"
 
 
-def _are_free(cause: NotEnoughFree | FreeInPieces) -> str:
+def _free_clause(cause: NotEnoughFree | FreeInPieces) -> str:
     """Return the clause about the free amount, on nodes that admit the role and on others."""
     free = f"{amount(cause.resource, cause.free)} {'is' if cause.free == 1 else 'are'} free"
     if not cause.elsewhere:
         return free
-    return f"{free} on nodes that admit {_them(cause)} ({number(cause.resource, cause.elsewhere)} on others)"
+    elsewhere = number(cause.resource, cause.elsewhere)
+    return f"{free} on nodes that admit {_pronoun(cause)} ({elsewhere} on others)"
 
 
-def _pieces(cause: ClusterTooSmall | FreeInPieces) -> str:
+def _pieces_phrase(cause: ClusterTooSmall | FreeInPieces) -> str:
     """Return the phrase about the largest piece, which is too small."""
     largest = number(cause.resource, cause.largest)
     piece = "GPU" if cause.resource == GPU_MEMORY else "node"
