@@ -2,5 +2,5 @@
 (pure).
 
 The plan has booked GPUs for each container. An answer to the kubelet names these GPUs, or refuses with a
-reason. It never names other GPUs. ADR 0033 has the design; the agent's connections are not here.
+reason, and never names other GPUs. ADR 0033 has the design; the agent's connections are not here.
 """

@@ -11,10 +11,10 @@ from muster.domain.pod import Pod
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """The GPUs of one container. `units`: GiB of each that it gets; 0 for whole GPUs.
+    """The GPUs of one container. `units`: GiB that it gets of each GPU; 0 for whole GPUs.
 
-    `pod_units`: GiB of each for all containers of the pod together. `lends`: whether it is an init container
-    that ends, whose devices the kubelet gives to the containers after it.
+    `pod_units`: GiB of each GPU for all containers of the pod together. `lends`: whether the container is an
+    init container that ends, whose devices the kubelet gives to the containers after it.
     """
 
     pod: str
@@ -44,7 +44,7 @@ class Waiter:
     """A pod of the node that requests devices.
 
     `asks` and `bookings` are in the order in which the kubelet asks. A pod without a plan has no bookings.
-    `has_plan` is true even if the plan can't be true. `admitted`: by its status the kubelet has admitted it.
+    `has_plan` is true even if the plan is not credible. `admitted`: by its status the kubelet admitted it.
     """
 
     name: str
@@ -56,8 +56,7 @@ class Waiter:
 
 
 class Refused(Exception):
-    """No devices are given. The kubelet puts the text into the pod's status. `waiter` is the pod, if
-    known."""
+    """No devices are given. The kubelet puts the text into the status of the pod, `waiter` if it is known."""
 
     def __init__(self, text: str, waiter: Waiter | None = None) -> None:
         super().__init__(text)
@@ -75,8 +74,7 @@ class Planless(Refused):
 
 
 def bookings_of(pod: Pod, annotations: Mapping[str, str]) -> tuple[Booking, ...]:
-    """Return the bookings of a bound pod, in the order of its containers; () if its annotations have none
-    that can be true."""
+    """Return the bookings of a bound pod, in the order of its containers; () without a credible plan."""
     gpus = allocation.read_gpus(annotations, pod)
     if gpus is None:
         return ()
@@ -90,22 +88,22 @@ def bookings_of(pod: Pod, annotations: Mapping[str, str]) -> tuple[Booking, ...]
 
 
 def bookings_in_order(pod: Pod, annotations: Mapping[str, str], asks: Iterable[Ask]) -> tuple[Booking, ...]:
-    """Return a booking for each container that asks, in the kubelet's order; () if a booking can't be told.
+    """Return a booking for each container that asks, in the kubelet's order; () if a booking is unknown.
 
-    The plan has no part for an init container that ends. Such a container gets the first GPUs of the pod,
+    The plan has no GPUs for an init container that ends. Such a container gets the first GPUs of the pod,
     because the kubelet gives these devices again to the containers after it.
     """
     by_container = {booking.container: booking for booking in bookings_of(pod, annotations)}
     gpus, bookings = allocation.read_gpus(annotations, pod), []
     for ask in asks:
-        booking = _lent(ask, pod, gpus) if ask.lends else by_container.get(ask.container)
+        booking = _booking_of_init_container(ask, pod, gpus) if ask.lends else by_container.get(ask.container)
         if booking is None or booking.size != ask.count:
             return ()
         bookings.append(booking)
     return tuple(bookings)
 
 
-def _lent(ask: Ask, pod: Pod, gpus: tuple[int, ...] | None) -> Booking | None:
+def _booking_of_init_container(ask: Ask, pod: Pod, gpus: tuple[int, ...] | None) -> Booking | None:
     if gpus is None:
         return None
     name = f"{pod.namespace}/{pod.name}"
@@ -123,9 +121,9 @@ def container_in_admission(
     """Return the container that the kubelet admits now, with its pod.
 
     `devices_by_pod` has, for each pod that the kubelet knows, the containers with devices. The kubelet admits
-    pods one by one, and lists a pod just before its admission: so one listed pod lacks devices. It does not
-    list init containers that end. `served` has, by the pod's uid, the containers that got devices from this
-    agent.
+    pods one by one, and lists a pod just before its admission: so one listed pod lacks devices. The kubelet
+    does not list init containers that end. `served` has, by the pod's uid, the containers that got devices
+    from this agent.
 
     Raises:
         Refused: no such container, or its plan does not name its GPUs.
@@ -136,7 +134,9 @@ def container_in_admission(
         for waiter in waiters
         if waiter.name in devices_by_pod
         and not waiter.admitted
-        and (unserved := _unserved(waiter, devices_by_pod[waiter.name], served.get(waiter.uid, ())))
+        and (
+            unserved := _unserved_containers(waiter, devices_by_pod[waiter.name], served.get(waiter.uid, ()))
+        )
     ]
     if len(lacking) != 1:
         names = ", ".join(sorted(waiter.name for waiter, _ in lacking)) or "none"
@@ -152,15 +152,14 @@ def container_in_admission(
     raise Planless(f"{sentence}: let Muster schedule it (spec.schedulerName: muster)", waiter, unserved[0])
 
 
-def _unserved(waiter: Waiter, with_devices: Collection[str], served: Collection[str]) -> list[str]:
-    """Return the containers that have no devices yet. Once a container after it has some, an init container
-    had its turn."""
+def _unserved_containers(waiter: Waiter, with_devices: Collection[str], served: Collection[str]) -> list[str]:
+    """Return the containers without devices. An init container had its turn if a later container has some."""
     names = [ask.container for ask in waiter.asks]
-    done = max((place for place, name in enumerate(names) if name in with_devices), default=-1)
+    last_served = max((place for place, name in enumerate(names) if name in with_devices), default=-1)
     return [
         ask.container
         for place, ask in enumerate(waiter.asks)
         if ask.container not in with_devices
         and ask.container not in served
-        and not (ask.lends and place < done)
+        and not (ask.lends and place < last_served)
     ]

@@ -10,21 +10,17 @@ from itertools import combinations
 from muster.devices.inventory import Gpu, Inventory
 from muster.domain.topology import LINK_WORDS
 
-MATRIX, UNHEALTHY, MEMORY_BY_GPU, MACHINE = (
-    "GPU_TOPOLOGY",
-    "gpu.topology/unhealthy",
-    "gpu.topology/gpu-mem",
-    "NODE_TYPE",
-)
+MATRIX = "GPU_TOPOLOGY"
+UNHEALTHY = "gpu.topology/unhealthy"
+MEMORY_BY_GPU = "gpu.topology/gpu-mem"
+MACHINE = "NODE_TYPE"
 UUIDS = "gpu.topology/gpu-uuids"
 """Annotation: the uuid of each GPU, by index."""
 GPU_COUNT = "nvidia.com/gpu.count"
-DOMAIN, DOMAIN_SIZE, INTERCONNECT, NUMA = (
-    "gpu.topology/nvlink-domain",
-    "gpu.topology/nvlink-domain-size",
-    "gpu.topology/interconnect",
-    "topology.kubernetes.io/numa-node",
-)
+DOMAIN = "gpu.topology/nvlink-domain"
+DOMAIN_SIZE = "gpu.topology/nvlink-domain-size"
+INTERCONNECT = "gpu.topology/interconnect"
+NUMA = "topology.kubernetes.io/numa-node"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 PUBLISHED = "gpu.topology/published"
 """Annotation: the keys of the node that the agent has written, so that it removes no other keys."""
@@ -36,7 +32,7 @@ SWITCHED_FROM = 4
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """The GPUs of one node. `links[i][j]` is an abbreviation, "X" on the diagonal. `numa` has the NUMA node
-    of each, -1 where it is unknown. `clique` names the NVLink domain that spans nodes, "" for none."""
+    of each GPU, or -1. `clique` names the NVLink domain that spans nodes, or is ""."""
 
     inventory: Inventory
     links: tuple[tuple[str, ...], ...]
@@ -53,9 +49,8 @@ class Hardware:
 def with_lost(before: tuple[str, ...], hardware: Hardware) -> Hardware:
     """Return the hardware with the GPUs that the node had before. Lost GPUs are unhealthy.
 
-    Plans name GPUs by index. If a lost GPU were left out, all GPUs after it would be taken for their
-    neighbours. `before` has the uuids by index. If a GPU is new, the node was rebuilt, and its GPUs are
-    numbered again.
+    Plans name GPUs by index. If a lost GPU were left out, all GPUs after it would get another index. `before`
+    has the uuids by index. If a GPU is new, the node was rebuilt, and its GPUs are numbered again.
     """
     now = {gpu.uuid: gpu for gpu in hardware.inventory.gpus}
     if not now or len(now) >= len(before) or [uuid for uuid in before if uuid in now] != list(now):
@@ -72,16 +67,16 @@ def with_lost(before: tuple[str, ...], hardware: Hardware) -> Hardware:
         a, b = places[i], places[j]
         return "X" if i == j else hardware.links[a][b] if a is not None and b is not None else "SYS"
 
-    size = range(len(before))
+    indices = range(len(before))
     numa = tuple(hardware.numa[place] if place is not None and hardware.numa else -1 for place in places)
-    links = tuple(tuple(link(i, j) for j in size) for i in size)
+    links = tuple(tuple(link(i, j) for j in indices) for i in indices)
     return replace(hardware, inventory=Inventory(gpus), links=links, numa=numa)
 
 
 def changed_uuid(before: tuple[str, ...], hardware: Hardware) -> str:
-    """Return a phrase about a GPU whose uuid changed; "" if none did. `before` has the uuids by index.
+    """Return a phrase about the first GPU whose uuid changed; "" if none. `before` has the uuids by index.
 
-    A new GPU after the others renumbers none.
+    A new GPU after all others changes no index.
     """
     now = {gpu.index: gpu.uuid for gpu in hardware.inventory.gpus}
     for index, uuid in enumerate(before):
@@ -98,8 +93,7 @@ def with_unhealthy(uuids: frozenset[str], hardware: Hardware) -> Hardware:
 
 
 def matrix(links: tuple[tuple[str, ...], ...]) -> str | None:
-    """Return the value of GPU_TOPOLOGY, in the words of the original device plugin; None if there is a link
-    that it has no words for."""
+    """Return the value of GPU_TOPOLOGY, in the original device plugin's words; None if a link has no word."""
     pairs = {}
     for i, j in combinations(range(len(links)), 2):
         if links[i][j] not in LINK_WORDS:
@@ -109,14 +103,14 @@ def matrix(links: tuple[tuple[str, ...], ...]) -> str | None:
 
 
 def labels_of(hardware: Hardware, *, shared: bool) -> dict[str, str | None]:
-    """Return the labels of the node; None removes a label. `shared`: it offers memory of its GPUs, so that
-    only a label tells their number."""
+    """Return the labels of the node; None removes a label. `shared`: the node offers memory of its GPUs, and
+    only a label states their number."""
     islands = _islands(hardware.links)
     size = len(islands[0]) if islands else 0
     in_rows = all(island == tuple(range(k * size, (k + 1) * size)) for k, island in enumerate(islands))
     one_numa = hardware.numa[0] if len(set(hardware.numa)) == 1 and hardware.numa[0] >= 0 else None
     return {
-        DOMAIN: _label(hardware.clique),
+        DOMAIN: _label_value(hardware.clique),
         DOMAIN_SIZE: str(size) if in_rows and size > 1 else None,
         INTERCONNECT: _interconnect(hardware.links, len(islands)),
         NUMA: None if one_numa is None else str(one_numa),
@@ -125,7 +119,7 @@ def labels_of(hardware: Hardware, *, shared: bool) -> dict[str, str | None]:
 
 
 def annotations_of(hardware: Hardware, machine: str, *, shared: bool) -> dict[str, str | None]:
-    """Return the annotations of the node; None removes one. `machine` is its type, by its cloud."""
+    """Return the annotations of the node; None removes an annotation. `machine` is its type, by its cloud."""
     sick = ",".join(str(gpu.index) for gpu in hardware.inventory.gpus if not gpu.healthy)
     memory = ",".join(str(gpu.memory_gib) for gpu in hardware.inventory.gpus)
     return {
@@ -148,7 +142,7 @@ def _interconnect(links: tuple[tuple[str, ...], ...], islands: int) -> str | Non
 
 
 def _islands(links: tuple[tuple[str, ...], ...]) -> list[tuple[int, ...]]:
-    """GPUs that NVLink joins, directly or through others, by their smallest index."""
+    """Return the groups of GPUs that NVLink joins, directly or through others, by smallest index."""
     unvisited, islands = set(range(len(links))), []
     while unvisited:
         island, frontier = set[int](), {min(unvisited)}
@@ -160,8 +154,8 @@ def _islands(links: tuple[tuple[str, ...], ...]) -> list[tuple[int, ...]]:
     return islands
 
 
-def _label(text: str) -> str | None:
-    """Return the text as a label's value; None if there is nothing left of it."""
+def _label_value(text: str) -> str | None:
+    """Return the text as the value of a label; None if no character of the text is allowed there."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", text)[:63].strip("-_.") or None
 
 

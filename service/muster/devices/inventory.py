@@ -58,11 +58,11 @@ class Inventory:
                 raise InventoryError(f"{fact}, which is not from 1 to {MAX_GIB}")
 
     def gpu_at(self, index: int) -> Gpu | None:
-        """Return the GPU of that index, or None."""
+        """Return the GPU with this index; None without such a GPU."""
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
 
     def index_of(self, uuid: str) -> int | None:
-        """Return the index of the GPU of that uuid, or None."""
+        """Return the index of the GPU with this uuid; None without such a GPU."""
         return next((gpu.index for gpu in self.gpus if gpu.uuid == uuid), None)
 
     def devices(self, resource: str) -> tuple[KubeletDevice, ...]:
@@ -78,12 +78,12 @@ def units_of(gpu: Gpu) -> tuple[str, ...]:
 
 
 def uuid_of(device: str) -> str:
-    """Return the GPU of a device of either resource."""
+    """Return the uuid of the GPU that a device, of either resource, belongs to."""
     return device.partition(UNIT)[0]
 
 
-def by_gpu(devices: Iterable[str]) -> dict[str, list[str]]:
-    """Return devices by the uuid of their GPU, in their order."""
+def devices_by_gpu(devices: Iterable[str]) -> dict[str, list[str]]:
+    """Return the devices by the uuid of their GPU, in their order."""
     by_uuid: dict[str, list[str]] = {}
     for device in devices:
         by_uuid.setdefault(uuid_of(device), []).append(device)

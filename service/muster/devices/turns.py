@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from muster.devices.booking import Booking, Planless, Refused, Waiter, container_in_admission
-from muster.devices.inventory import Gpu, Inventory, by_gpu, units_of
+from muster.devices.inventory import Gpu, Inventory, devices_by_gpu, units_of
 from muster.domain.allocation import CDI_KIND, MEM_GPUS, MEM_OF_GPU, MEM_OF_POD
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -29,7 +29,7 @@ PRELOAD = "LD_PRELOAD"
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """How memory of shared GPUs is limited. `is_on`: by the node's label (`cgpu`) it is limited.
+    """How memory of shared GPUs is limited. `is_on`: the node's label (`cgpu`) asks for a limit.
 
     `library` is the path of the isolation library on the node and in containers; "" if none is installed.
     """
@@ -64,11 +64,11 @@ def prefer(
     """
     if size != booking.size:
         raise _refusal(booking, f"the kubelet asks for {size} devices and {booking.size} are planned")
-    gpus = _gpus(booking, inventory)
+    gpus = _booked_gpus(booking, inventory)
     devices: list[str] = []
     for gpu in gpus:
         # devices that the container already has come first: an init container's devices are used again
-        free = [device for device in _devices(booking, gpu) if device in available]
+        free = [device for device in _devices_of(booking, gpu) if device in available]
         free.sort(key=lambda device: device not in must)
         if len(free) < (booking.units or 1):
             raise _refusal(booking, _shortage(booking, gpu, len(free)))
@@ -84,8 +84,8 @@ def allocate(booking: Booking, inventory: Inventory, devices: Collection[str], i
     Raises:
         Refused: the devices are not the booked ones.
     """
-    gpus = _gpus(booking, inventory)
-    counts = {uuid: len(ids) for uuid, ids in by_gpu(devices).items()}
+    gpus = _booked_gpus(booking, inventory)
+    counts = {uuid: len(ids) for uuid, ids in devices_by_gpu(devices).items()}
     planned = {gpu.uuid: booking.units or 1 for gpu in gpus}
     if counts != planned:
         raise _refusal(booking, f"the kubelet gives {_amounts(counts)}, the plan is {_amounts(planned)}")
@@ -94,13 +94,13 @@ def allocate(booking: Booking, inventory: Inventory, devices: Collection[str], i
     env = {VISIBLE: ",".join(uuids)}
     if not booking.units:
         return Grant(env, cdi)
-    return _share(booking, gpus, env, cdi, isolation)
+    return _grant_memory(booking, gpus, env, cdi, isolation)
 
 
-def _share(
+def _grant_memory(
     booking: Booking, gpus: tuple[Gpu, ...], env: dict[str, str], cdi: tuple[str, ...], isolation: Isolation
 ) -> Grant:
-    """Add the environment of the gpushare device plugin about GPU memory, and the limit."""
+    """Return the settings with the gpushare device plugin's environment for GPU memory, and the limit."""
     env |= {
         MEM_GPUS: ",".join(str(gpu.index) for gpu in gpus),
         MEM_OF_POD: str(booking.pod_units * len(gpus)),
@@ -118,7 +118,7 @@ def _share(
     return Grant(env | limit, cdi, mounts=(isolation.library,))
 
 
-def _gpus(booking: Booking, inventory: Inventory) -> tuple[Gpu, ...]:
+def _booked_gpus(booking: Booking, inventory: Inventory) -> tuple[Gpu, ...]:
     """Return the booked GPUs, in the plan's order."""
     pairs = [(index, inventory.gpu_at(index)) for index in booking.gpus]
     if missing := [str(index) for index, gpu in pairs if gpu is None]:
@@ -129,7 +129,7 @@ def _gpus(booking: Booking, inventory: Inventory) -> tuple[Gpu, ...]:
     return gpus
 
 
-def _devices(booking: Booking, gpu: Gpu) -> tuple[str, ...]:
+def _devices_of(booking: Booking, gpu: Gpu) -> tuple[str, ...]:
     return units_of(gpu) if booking.units else (gpu.uuid,)
 
 
@@ -162,7 +162,8 @@ class ContainerGrant:
 
 @dataclass(slots=True)
 class _Turn:
-    """`lent`: devices of the pod's init containers, which containers after them may get."""
+    """The pod that the kubelet admits. `answered`: the booking of the container that asked last, and the
+    devices of the answer. `lent`: devices of its init containers, which containers after them may get."""
 
     waiter: Waiter
     answered: tuple[Booking, frozenset[str]] | None = None
@@ -172,8 +173,8 @@ class _Turn:
 @dataclass(slots=True)
 class _PassedOn:
     """A pod without a plan, for which another plugin chooses the devices. `waiter` is None if the pod is not
-    known. `answered` are all devices that the plugin chose, `allocated` the ones that the pod has. `waits`:
-    the kubelet will take some.
+    known. `answered` are all devices that the plugin chose, `allocated` those that the pod has. `waits`: the
+    kubelet will take further devices.
     """
 
     waiter: Waiter | None
@@ -192,7 +193,7 @@ class Turns:
 
     @property
     def has_untaken_devices(self) -> bool:
-        """Return whether the kubelet was told to take devices that it has not taken yet."""
+        """Return whether the kubelet has yet to take the devices of the last answer."""
         turn = self._turn
         return turn.waits if isinstance(turn, _PassedOn) else turn is not None and turn.answered is not None
 
@@ -205,7 +206,7 @@ class Turns:
     ) -> tuple[str, ...]:
         """Return the devices that the kubelet should take.
 
-        `choice`: what the kubelet has available, what it insists on, and how many it needs.
+        `choice`: the devices that the kubelet has available, those that it insists on, and the number.
 
         Raises:
             Refused: the plan can't be kept.
@@ -243,9 +244,9 @@ class Turns:
             self._turn.waits = bool(devices)
 
     def take_passed_on(self, devices: Collection[str]) -> tuple[Waiter | None, frozenset[str]] | None:
-        """Return the pod without a plan that takes these devices, with all that it has.
+        """Return the pod without a plan that takes these devices, and all devices that it has then.
 
-        None if another plugin did not choose them for it.
+        Return None if no other plugin chose these devices for the pod.
         """
         turn = self._turn
         if not isinstance(turn, _PassedOn) or not frozenset(devices) <= turn.answered:
@@ -266,7 +267,7 @@ class Turns:
         turn = self._turn
         if not isinstance(turn, _Turn):
             raise Refused(f"the kubelet takes {len(devices)} devices without asking which ones are planned")
-        booking = self._booking(turn, inventory, frozenset(devices))
+        booking = self._booking_in_turn(turn, inventory, frozenset(devices))
         try:
             grant = allocate(booking, inventory, devices, isolation)
         except Refused:
@@ -277,7 +278,7 @@ class Turns:
         turn.lent = turn.lent | set(devices) if booking.lends else turn.lent - set(devices)
         return ContainerGrant(turn.waiter, booking, grant)
 
-    def _booking(self, turn: _Turn, inventory: Inventory, devices: frozenset[str]) -> Booking:
+    def _booking_in_turn(self, turn: _Turn, inventory: Inventory, devices: frozenset[str]) -> Booking:
         """Return the booking of the container whose turn it is.
 
         If the kubelet gives it the lent GPUs, the booking has these GPUs, in the plan's order.
@@ -287,7 +288,7 @@ class Turns:
         served = self._served.get(turn.waiter.uid, set())
         unserved = [planned for planned in turn.waiter.bookings if planned.container not in served]
         booking = unserved[0] if unserved else turn.waiter.bookings[-1]
-        indices = [gpu.index for gpu in inventory.gpus if gpu.uuid in by_gpu(devices)]
+        indices = [gpu.index for gpu in inventory.gpus if gpu.uuid in devices_by_gpu(devices)]
         if not unserved or not devices <= turn.lent or len(indices) != len(booking.gpus):
             return booking  # with other GPUs than these
         order = [gpu for planned in turn.waiter.bookings for gpu in planned.gpus]
