@@ -118,7 +118,7 @@ BAD_LINKS: dict[str, tuple[object, str]] = {
 @pytest.mark.parametrize(("links", "says"), BAD_LINKS.values(), ids=BAD_LINKS.keys())
 def test_a_bad_matrix_is_not_used(links: object, says: str) -> None:
     fact = published(linkType=links)
-    assert (fact.speaks, fact.matrix) == (True, None)
+    assert (fact.has_matrix, fact.matrix) == (True, None)
     (problem,) = fact.problems
     assert problem.startswith("ConfigMap kube-system/n-topology: linkType: ")
     assert says in problem

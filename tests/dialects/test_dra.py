@@ -195,7 +195,7 @@ def test_a_node_that_publishes_something_else_all_the_time_takes_little_memory()
             device["attributes"]["even"] = {"bool": bool(number >> at & 1)}
         slices.see_slice("s", piece(devices))
         assert read(slices).attribute_groups
-    assert max(published._shared.cache_info().currsize, offers._groups.cache_info().currsize) <= 256
+    assert max(published._intern.cache_info().currsize, offers._cached_groups.cache_info().currsize) <= 256
 
 
 def test_taints_make_gpus_unhealthy() -> None:

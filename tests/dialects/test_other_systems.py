@@ -381,7 +381,7 @@ OTHERS = (
 
 @pytest.mark.parametrize("key", [*UNKNOWN, *OTHERS])
 def test_a_key_that_looks_like_that_of_an_unknown_system_is_told(key: str) -> None:
-    notes = list(other_systems.unknown(Metadata(annotations={key: "x"}), misspelt.keys()))
+    notes = list(other_systems.unknown_gang_keys(Metadata(annotations={key: "x"}), misspelt.known_keys()))
     note = f"annotation {key} is not read: if it is about a gang, use {other_systems.WAY_OUT}"
     assert notes == ([note] if key in UNKNOWN else [])
 

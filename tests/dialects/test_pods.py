@@ -12,7 +12,7 @@ import pytest
 
 from muster.dialects.keys import SHARED_GPUS
 from muster.dialects.pods.pods import gang_keys, read
-from muster.dialects.reading import Reading, agreed
+from muster.dialects.reading import Reading, merge_readings
 from muster.dialects.settings import Settings
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.node import GPU_MEM, Resources
@@ -360,12 +360,12 @@ def test_with_whom_a_bound_member_was_let_go_is_read_back(limits: dict[str, int]
 
 def test_two_dialects_that_agree_are_one_claim() -> None:
     second = GangClaim("other", "train")
-    assert agreed("p", [Reading(), Reading(ACK), Reading(second)]) == Reading(ACK)
+    assert merge_readings("p", [Reading(), Reading(ACK), Reading(second)]) == Reading(ACK)
 
 
 @pytest.mark.parametrize("second", [GangClaim("other", "run"), GangClaim("other", "train", min_member=3)])
 def test_two_dialects_that_disagree_name_both(second: GangClaim) -> None:
-    (cause,) = agreed("p", [Reading(ACK), Reading(second)]).causes
+    (cause,) = merge_readings("p", [Reading(ACK), Reading(second)]).causes
     assert isinstance(cause, DialectsDisagree)
     assert cause.first == "ack: gang train of 2"
     assert cause.second.startswith("other: gang ")

@@ -71,17 +71,17 @@ def away_from(pod: int, values: int) -> PodSpec:
 
 def test_rules_are_forgotten_with_their_pods_and_of_large_labels_few_are_remembered() -> None:
     """They may be a megabyte each."""
-    peers._shared.cache_clear()
+    peers._intern_labels.cache_clear()
     gc.collect()
-    before = len(peers._live)
+    before = len(peers._live_peer_rules)
     for pod in range(100):
         for size in (1, 256):
             peers.rules_of("pod/n/p", Metadata(name="p", namespace="n"), away_from(pod, size))
             peers.labels_of({f"{pod}-{n}": "v" for n in range(size)})
     gc.collect()
-    assert len(peers._live) == before
-    assert peers._shared.cache_info().currsize == 100
-    assert (peers._shared_large.cache_info().maxsize or 0) <= 64
+    assert len(peers._live_peer_rules) == before
+    assert peers._intern_labels.cache_info().currsize == 100
+    assert (peers._intern_many_labels.cache_info().maxsize or 0) <= 64
 
 
 def test_pods_of_many_large_templates_share_the_rules_of_each() -> None:

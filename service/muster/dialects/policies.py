@@ -61,9 +61,8 @@ _A_LABEL = "a label key of nodes"
 
 
 def read(text: str) -> tuple[Policies | None, tuple[str, ...]]:
-    """Return the policies; or None and a sentence for each problem. Then the last good policies stay
-    valid."""
-    reader = _Reader()
+    """Return the policies, or None and a sentence for each problem: then the last good policies stay."""
+    reader = _PolicyReader()
     policies = reader.policies(text)
     return (None, tuple(reader.problems)) if reader.problems else (policies, ())
 
@@ -76,7 +75,7 @@ def not_a_scope_of_labels(scope: object, levels: tuple[FabricLevel, ...]) -> str
     return f"one of {', '.join(words)}, or a label key as example.com/row"
 
 
-class _Reader:
+class _PolicyReader:
     """Reads one text and collects problems. All scalars are text, without YAML's guesses (no → false)."""
 
     def __init__(self) -> None:
@@ -97,8 +96,8 @@ class _Reader:
             enabled == "true",
             self._policies(section.get("policies", top.get("policies", ""))),
             levels,
-            self._typical(section.get("typicalRequests", "")),
-            Naming(self._unique(section.get("uniqueNames", ""), levels)),
+            self._typical_requests(section.get("typicalRequests", "")),
+            Naming(self._unique_scopes(section.get("uniqueNames", ""), levels)),
         )
 
     def _top(self, text: str) -> dict[str, Any]:
@@ -137,14 +136,14 @@ class _Reader:
         return tuple(policies.values())
 
     def _levels(self, value: object, preset: object) -> tuple[FabricLevel, ...]:
-        """Return the preset's levels (or the default levels), replaced and extended by the listed levels."""
+        """Return the levels of the preset (or the default levels) together with the levels of the text."""
         base = PRESETS.get(preset) if isinstance(preset, str) else None
         if base is None and preset != "":
             self._bad(f"{SECTION}.preset", preset, f"one of {', '.join(PRESETS)}")
-        listed: dict[str, FabricLevel] = {}
+        levels_by_name: dict[str, FabricLevel] = {}
         for field_path, item in self._items("levels", value, MAX_LEVELS):
             fields = self._mapping(field_path, item, ("name", "label"))
-            name = self._name(field_path, fields, listed)
+            name = self._name(field_path, fields, levels_by_name)
             label = fields.get("label")
             if not isinstance(label, str) or not LABEL_KEY.fullmatch(label):
                 self._bad(f"{field_path}.label", label, _A_LABEL)
@@ -153,15 +152,16 @@ class _Reader:
                 expected = f"{' or '.join(BUILT_IN[name])}: {fixed}"
                 self._bad(f"{field_path}.label", label, expected)
             else:
-                listed[name] = FabricLevel(name, (label,))
-        self._check_order(listed)
-        for name in tuple(listed)[: tuple(listed).index(Scope.NODE) if Scope.NODE in listed else 0]:
-            del listed[name]  # narrower than a node: a label of a node can't tell such domains apart
-        return _merged(
-            base or DEFAULT_LEVELS, [level for name, level in listed.items() if name not in BUILT_IN]
+                levels_by_name[name] = FabricLevel(name, (label,))
+        self._check_order(levels_by_name)
+        names = list(levels_by_name)
+        # A label of a node can't tell domains inside the node apart, so levels before the node are left out.
+        above = names[names.index(Scope.NODE) if Scope.NODE in names else 0 :]
+        return _merge_levels(
+            base or DEFAULT_LEVELS, [levels_by_name[name] for name in above if name not in BUILT_IN]
         )
 
-    def _unique(self, value: object, levels: tuple[FabricLevel, ...]) -> tuple[str, ...]:
+    def _unique_scopes(self, value: object, levels: tuple[FabricLevel, ...]) -> tuple[str, ...]:
         scopes = []
         for field_path, scope in self._items("uniqueNames", value, MAX_LEVELS):
             if problem := not_a_scope_of_labels(scope, levels):
@@ -169,7 +169,7 @@ class _Reader:
             scopes.append(str(scope))
         return tuple(sorted(set(scopes)))
 
-    def _typical(self, value: object) -> tuple[TypicalRequest, ...]:
+    def _typical_requests(self, value: object) -> tuple[TypicalRequest, ...]:
         return tuple(
             self._typical_request(f"{SECTION}.{field_path}", item)
             for field_path, item in self._items("typicalRequests", value, MAX_TYPICAL)
@@ -200,21 +200,21 @@ class _Reader:
         )
 
     def _label_values(self, field_path: str, key: str, values: object) -> tuple[str, ...]:
-        listed = values if isinstance(values, list) else [values]
+        value_list = values if isinstance(values, list) else [values]
         if not LABEL_KEY.fullmatch(key):
             self._bad(field_path, key, _A_LABEL)
-        if not listed or not all(isinstance(value, str) and value for value in listed):
+        if not value_list or not all(isinstance(value, str) and value for value in value_list):
             self._bad(field_path, values, "a value of the label, or a list of values")
             return ()
-        return tuple(sorted(set(listed)))
+        return tuple(sorted(set(value_list)))
 
     def _quantity(self, value: object) -> Fraction | None:
         """Return the quantity; None if it is negative or no quantity."""
         quantity = parse(value) if isinstance(value, str) else None
         return quantity if quantity is not None and quantity >= 0 else None
 
-    def _check_order(self, listed: Iterable[str]) -> None:
-        built_in = [name for name in listed if name in _ORDER]
+    def _check_order(self, names: Iterable[str]) -> None:
+        built_in = [name for name in names if name in _ORDER]
         for scope, next_scope in pairwise(built_in):
             if _ORDER.index(scope) > _ORDER.index(next_scope):
                 self._problem(
@@ -235,7 +235,7 @@ class _Reader:
         return [(f"{field}[{number}]", item) for number, item in enumerate(value)]
 
     def _mapping(self, field: str, value: object, keys: tuple[str, ...] | None = None) -> dict[str, Any]:
-        """Return the mapping. Without `keys`, any keys are allowed."""
+        """Return the value if it is a mapping with these keys. Without `keys`, any keys are allowed."""
         if value == "":
             return {}
         if not isinstance(value, dict):
@@ -270,11 +270,10 @@ class _Reader:
             self.problems.append(f"{field}: {text}".encode(errors="backslashreplace").decode())
 
 
-def _merged(base: tuple[FabricLevel, ...], listed: list[FabricLevel]) -> tuple[FabricLevel, ...]:
-    """Return the levels, widest first. Listed levels come in their order, from narrow to wide.
+def _merge_levels(base: tuple[FabricLevel, ...], listed: list[FabricLevel]) -> tuple[FabricLevel, ...]:
+    """Return the levels, widest first. `listed` are the levels of the text, narrowest first.
 
-    A level of the base that is not listed stays just inside its next wider level, and the widest stays the
-    widest.
+    A level of `base` that is not listed stays just inside its next wider level. The widest stays the widest.
     """
     narrow_first = list(listed)
     wider: str | None = None
@@ -300,8 +299,7 @@ class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[mi
 
 
 def _check_size(text: str) -> None:
-    """Count the pieces of the text, up to the limit. Aliases are refused, because they can make a text grow
-    without bound.
+    """Check the number of pieces of the text. Aliases are refused: they can make a text grow without bound.
 
     Raises:
         yaml.YAMLError: the text has too many pieces, or is no YAML.

@@ -52,7 +52,7 @@ def billionths(value: Quantity) -> int | None:
     Return None if it is no quantity.
     """
     if isinstance(value, str) and len(value) > _MAX_LENGTH:
-        return None  # nor is it remembered: users could fill the memory with such texts
+        return None  # and not cached: users could fill the memory with long texts
     return _billionths(value)
 
 
@@ -61,10 +61,10 @@ def _billionths(value: Quantity) -> int | None:
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         return None
     if isinstance(value, int):
-        return _capped(value * BILLION)
+        return _cap(value * BILLION)
     text = value if isinstance(value, str) else repr(value)
     if (whole_match := _WHOLE.fullmatch(text)) is not None:
-        return _capped(int(whole_match[1]) * _BILLIONTHS[whole_match[2]])
+        return _cap(int(whole_match[1]) * _BILLIONTHS[whole_match[2]])
     match = _PATTERN.fullmatch(text) if text.isascii() else None
     if match is None:
         return None
@@ -74,10 +74,10 @@ def _billionths(value: Quantity) -> int | None:
     elif match["exponent"]:
         # A quantity of 64 characters is past the cap, or below any billionth, long before this bound.
         number *= Fraction(10) ** max(-2 * _MAX_LENGTH, min(2 * _MAX_LENGTH, int(match["exponent"])))
-    return _capped(math.ceil((-number if match["sign"] == "-" else number) * BILLION))
+    return _cap(math.ceil((-number if match["sign"] == "-" else number) * BILLION))
 
 
-def _capped(amount: int) -> int:
+def _cap(amount: int) -> int:
     return max(-LARGEST * BILLION, min(LARGEST * BILLION, amount))
 
 

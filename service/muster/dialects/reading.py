@@ -51,8 +51,7 @@ class Reading:
 
 
 class Fields:
-    """The members of one JSON object. All parts of an API object share `causes`. null counts as a missing
-    field."""
+    """The fields of one JSON object. All parts of an API object share `causes`. null counts as missing."""
 
     def __init__(self, object_name: str, path: str, value: Mapping[str, Any], causes: list[BadValue]) -> None:
         self.causes = causes
@@ -67,15 +66,15 @@ class Fields:
 
     @classmethod
     def of(cls, object_name: str, path: str, value: object) -> Fields:
-        """Return the object `value`, which is at `path` of `object_name` (kind/namespace/name).
+        """Return the fields of `value`, which is at `path` of `object_name` (kind/namespace/name).
 
-        None is an empty object.
+        None counts as an empty object.
         """
         fields = cls(object_name, "", {} if value is None else {path: value}, [])
         return fields.part(path)
 
     def bad(self, field: str, value: object, expected: str) -> None:
-        """Add a cause: a field can't be used."""
+        """Add a cause: this field can't be used."""
         self.bad_value(f"{self._path}{field}", value, expected)
 
     def bad_value(self, name: str, value: object, expected: str) -> None:
@@ -83,12 +82,12 @@ class Fields:
         if len(self.causes) < MAX_CAUSES:
             self.causes.append(BadValue(self._where, name, _shown(value), expected))
 
-    def beside(self, path: str, value: Mapping[str, Any]) -> Fields:
-        """Return another part of the same object, which shares its causes."""
+    def sibling(self, path: str, value: Mapping[str, Any]) -> Fields:
+        """Return another part of the same API object, with the same list of causes."""
         return Fields(self._where, path, value, self.causes)
 
     def names(self) -> list[str]:
-        """Return the names of the present fields, in order."""
+        """Return the names of the fields that are given, sorted."""
         return sorted(str(field) for field, value in self._value.items() if value is not None)
 
     def raw(self, field: str) -> Any:
@@ -96,17 +95,16 @@ class Fields:
         return self._value.get(field)
 
     def note_unknown(self, *fields: str) -> None:
-        """Add a cause for a field that is not listed."""
+        """Add a cause for the first field that is none of these."""
         unknown = sorted(str(field) for field in set(self._value) - set(fields))
         if unknown:
             self.bad(unknown[0][:SHOWN], "", f"none of this name: known are {', '.join(fields)}")
 
-    def misspelt(self, *fields: str) -> None:
-        """Add a cause for each field that looks like a misspelling of one of these. Any other unknown field
-        may belong to another scheduler."""
+    def note_misspelt(self, *fields: str) -> None:
+        """Add a cause for each field that resembles one of `fields`. Others may be for another scheduler."""
         for name in sorted(str(field)[:SHOWN] for field in set(self._value) - set(fields))[:MAX_UNKNOWN]:
-            for meant in get_close_matches(name, fields, 1, NEARLY):
-                self.bad(name, "", f"none of this name: {meant} is nearly the same")
+            for known_field in get_close_matches(name, fields, 1, NEARLY):
+                self.bad(name, "", f"none of this name: {known_field} is nearly the same")
 
     def part(self, field: str) -> Fields:
         """Return the object in a field; an empty one if the field is missing."""
@@ -116,7 +114,7 @@ class Fields:
             value = None
         return Fields(self._where, f"{self._path}{field}.", value or {}, self.causes)
 
-    def listed(self, field: str, at_most: int) -> tuple[Fields, ...]:
+    def objects_in(self, field: str, at_most: int) -> tuple[Fields, ...]:
         """Return the objects in a list; () if the field is no list."""
         value = self._list(field, at_most)
         parts = []
@@ -128,7 +126,7 @@ class Fields:
         return tuple(parts)
 
     def text(self, field: str, required: bool = False) -> str | None:
-        """Return the field as a string, or None with a problem noted if it is something else."""
+        """Return the field if it is a string, else None. Add a cause for any other value."""
         value = self._value.get(field)
         if isinstance(value, str):
             return value
@@ -148,10 +146,10 @@ class Fields:
             return None
         return tuple(value)
 
-    def matching(
+    def text_matching(
         self, field: str, pattern: re.Pattern[str], expected: str, required: bool = False
     ) -> str | None:
-        """Return the field's text, or None with a problem noted if `pattern` does not match all of it."""
+        """Return the field's text if the pattern matches the whole text; else None, and add a cause."""
         text = self.text(field, required)
         if text is not None and not pattern.fullmatch(text):
             self.bad(field, text, expected)
@@ -159,7 +157,7 @@ class Fields:
         return text
 
     def number(self, field: str, parse: Callable[[str | None], int | None], expected: str) -> int | None:
-        """Return the field's text as a number, by `natural` or `positive`."""
+        """Return the number that `parse` (`natural` or `positive`) reads from the field's text."""
         text = self.text(field)
         number = parse(text)
         if text is not None and number is None:
@@ -167,7 +165,7 @@ class Fields:
         return number
 
     def names_in(self, field: str, pattern: re.Pattern[str], limit: int, expected: str) -> tuple[str, ...]:
-        """Return the names in a text with commas between: at most `limit`, each once."""
+        """Return the names in a text, separated by commas: at most `limit`, each once."""
         text = self.text(field)
         names = [name.strip() for name in text.split(",", limit)] if text is not None else []
         if not all(map(pattern.fullmatch, names)) or not len(set(names)) == len(names) <= limit:
@@ -176,11 +174,11 @@ class Fields:
         return tuple(names)
 
     def positive(self, field: str) -> int | None:
-        """Return the field as a whole number from 1, or None with a problem noted."""
+        """Return the field if it is a whole number from 1, else None. Add a cause for any other value."""
         return self._count(field, 1, "a positive whole number: 1, 2, …")
 
     def natural(self, field: str) -> int | None:
-        """Return the field as a whole number from 0, or None with a problem noted."""
+        """Return the field if it is a whole number from 0, else None. Add a cause for any other value."""
         return self._count(field, 0, "a whole number that is not negative: 0, 1, …")
 
     def _count(self, field: str, least: int, expected: str) -> int | None:
@@ -214,10 +212,11 @@ def _shown(value: object) -> str:
             return "an object"
 
 
-def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
-    """Return one reading of a pod: the first claim with the counts of other claims, and all causes.
+def merge_readings(pod: str, readings: Iterable[Reading]) -> Reading:
+    """Return one reading of a pod: the first claim, completed by the counts of the other claims, and all
+    causes.
 
-    If two claims contradict each other, this is a further cause.
+    If two claims contradict each other, the contradiction is a further cause.
     """
     claim: GangClaim | None = None
     causes: list[Cause] = []
@@ -227,7 +226,7 @@ def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
         if claim is None or other_claim is None:
             claim = claim or other_claim
         elif _contradict(claim, other_claim):
-            causes.append(DialectsDisagree(pod, _words(claim), _words(other_claim)))
+            causes.append(DialectsDisagree(pod, _describe_claim(claim), _describe_claim(other_claim)))
         else:
             count_claim = claim if claim.min_member is not None else other_claim
             claim = replace(
@@ -253,7 +252,7 @@ def positive(text: str | None) -> int | None:
 
 
 def mask_of_list(text: str, gpu_count: int) -> tuple[int, list[str]]:
-    """Return the bit mask of the GPUs in a list as "0,2", and the parts that name no GPU below the count."""
+    """Return the bit mask of the GPUs in a list as "0,2", and the items that are no GPU below `gpu_count`."""
     mask, slips = 0, list[str]()
     for part in map(str.strip, text.split(",")):
         gpu = natural(part)
@@ -273,6 +272,6 @@ def _contradict(first: GangClaim, second: GangClaim) -> bool:
     return len(counts) > 1
 
 
-def _words(claim: GangClaim) -> str:
+def _describe_claim(claim: GangClaim) -> str:
     count = "" if claim.min_member is None else f" of {claim.min_member}"
     return f"{claim.dialect}: gang {claim.name}{count}"

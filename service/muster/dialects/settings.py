@@ -25,7 +25,7 @@ class Settings:
     node_agents: str = ""
     """Namespace of the node agents; "" without agents.
 
-    It has no default, because a user could make a namespace of that name.
+    There is no default name, because a user could make a namespace of that name.
     """
     system_namespace: str = "kube-system"
     policies_namespace: str = "muster-system"
@@ -37,11 +37,11 @@ class Settings:
     unique_names: tuple[str, ...] = ()
     """Scopes whose names are unique in the input of `muster place`, in addition to those of the policies."""
     infer_gangs: tuple[tuple[str, Mode], ...] = ()
-    """(kind of job, whether its pods are a gang although they name none). The kind "default" stands for all
-    kinds that are not listed, except for `BY_REQUEST`."""
+    """(kind of job, whether its pods are a gang although they name no gang). The kind "default" stands for
+    all kinds that are not listed, except for `BY_REQUEST`."""
 
     def infers(self, kind: str) -> Mode:
-        """Return whether pods of an object of this kind are a gang although they name none."""
+        """Return the mode for pods of this kind of job that name no gang: they are a gang if it is "on"."""
         modes = dict(self.infer_gangs)
         return modes.get(kind, "off" if kind in BY_REQUEST else modes.get("default", "warn"))
 

@@ -1,6 +1,6 @@
 """Tell accelerators from other extended resources by their names: TPUs, NPUs, MIG devices and their like.
 
-New accelerators come every year, so the rule lists resources that are no accelerators. It is used for
+New accelerators come every year, so the rule lists resources that are no accelerators. The rule is used for
 warnings only: the settings say which resources are planned as GPUs.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from muster.dialects.settings import Settings
 from muster.domain.pod import Pod
 
-_NONE = re.compile(
+_OTHER_DEVICES = re.compile(
     r"(?<![a-z0-9])("
     r"rdma|erdma|hca|ib|roce|infiniband|nics?|eni|efa|sriov|netdev|netdevice|hostdev|vf|mlx|mlnx[a-z]*|networks?"
     r"|networking|macvtap|dpdk|bandwidth|ips?|openshift|kvm|tun|vhost[a-z]*|fuse|usb|tty|video|snd|epc|sgx"
@@ -27,12 +27,11 @@ CLAIMS = "resourceClaims"
 
 
 def is_accelerator(resource: str) -> bool:
-    """Return whether a resource is probably an accelerator: an extended resource that is not known to be
-    another device."""
+    """Return whether a resource is probably an accelerator: an extended resource, and no other device."""
     domain, slash, name = resource.lower().partition("/")
-    if not slash or domain.endswith("kubernetes.io") or _NONE.search(domain):
+    if not slash or domain.endswith("kubernetes.io") or _OTHER_DEVICES.search(domain):
         return False
-    return "gpu" in name or _NONE.search(name) is None
+    return "gpu" in name or _OTHER_DEVICES.search(name) is None
 
 
 def accelerators(resources: Iterable[str]) -> list[str]:
@@ -41,8 +40,7 @@ def accelerators(resources: Iterable[str]) -> list[str]:
 
 
 def asked_by(pod: Pod, settings: Settings) -> list[str]:
-    """Return the accelerators, other than GPUs, that a pod of ours requests. Claims count as one
-    accelerator."""
+    """Return the accelerators, other than GPUs, that a pod of ours requests. All its claims are one entry."""
     ours = pod.scheduler_name in settings.scheduler_names
     by_claims = [CLAIMS] if pod.device_claims else []
     return [*accelerators(name for name, _ in pod.resources.others), *by_claims] if ours else []

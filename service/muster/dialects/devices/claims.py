@@ -1,9 +1,9 @@
 """Compute the GPUs that a pod requests by ResourceClaims.
 
-A request is for GPUs if its DeviceClass has one of the GPU resources as its extended resource. It counts as
-if the pod requested that resource, and its GPUs are planned. In-tree answers tell which nodes have such
-devices. All other requests are left to kube-scheduler's own plugin, and so is `adminAccess`, which takes no
-device.
+A request is for GPUs if its DeviceClass has one of the GPU resources as its extended resource. Such a request
+counts as if the pod requested that resource, and its GPUs are planned. In-tree answers tell which nodes have
+such devices. All other requests are left to kube-scheduler's own plugin, and so is `adminAccess`, which takes
+no device.
 
 Claims are read, and not their templates, because a template may change after a claim was made of it.
 """
@@ -11,7 +11,7 @@ Claims are read, and not their templates, because a template may change after a 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.dialects.devices import compute_domains, shares
 from muster.dialects.devices.objects import (
@@ -21,7 +21,7 @@ from muster.dialects.devices.objects import (
     ResourceClaimSpec,
     SubRequest,
 )
-from muster.dialects.devices.shares import Rounding
+from muster.dialects.devices.shares import GpuRequest, Rounding
 from muster.dialects.objects import PodObject
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.request import Slice
@@ -50,7 +50,7 @@ class ClaimConstraint:
     """The field of the API that states it."""
     attribute: str
     requests: int
-    """Bit mask of the claim's requests that it binds, by their order."""
+    """Bit mask of the requests that it binds, by their order in the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +113,13 @@ class NamedClaim:
     """Whether other pods may name it too."""
 
 
+_PodRequest = tuple[NamedClaim, DeviceRequest, GpuRequest]
+"""A request for GPUs, after its claim, and in the form that `shares` reads."""
+
+
 class Claims:
-    """The requests of the cluster's claims. `resource_of` returns the GPU resource of a DeviceClass; "" if it
-    has none. `roundings` returns (name of the capacity, rounding) of the cluster's devices."""
+    """The requests of the cluster's claims. `resource_of` returns the GPU resource of a DeviceClass; "" if
+    the class has none. `roundings` returns (name of the capacity, rounding) of the cluster's devices."""
 
     def __init__(
         self,
@@ -130,9 +134,9 @@ class Claims:
         """
 
     def see(self, key: str, spec: ResourceClaimSpec | None, *, unallocated: bool | None = None) -> bool:
-        """Take in a claim by its namespace and name; None if it is gone. Return whether it changed.
+        """Take in a claim by its namespace and name; None if the claim is gone. Return whether it changed.
 
-        `unallocated`: whether it has no devices yet; None if it belongs to a single pod.
+        `unallocated`: whether the claim has no devices yet; None for a claim of a single pod.
         """
         before = self._requests.pop(key, None), self._unallocated.pop(key, None)
         after = _read_claim(spec) if spec is not None else None
@@ -153,59 +157,74 @@ class Claims:
             return DeviceDemand(causes=(too_many,))
         if any(claim.key not in self._requests for claim in pod_claims):
             return DeviceDemand(complete=False)
-        shared = {claim.key or "": claim for claim in pod_claims if claim.shared}
-        free = [key for key in sorted(shared) if self._unallocated.get(key)]
-        unallocated = tuple(key.partition("/")[2] for key in free)
+        domains = (self._requests[claim.key or ""].compute_domain for claim in pod_claims)
+        shared_keys = {claim.key or "" for claim in pod_claims if claim.shared}
         # A claim that has its devices requests no more devices. The in-tree plugin tells where they are.
-        served = {key for key in shared if self._unallocated.get(key) is False}
-        domain = next(
-            filter(None, (self._requests[claim.key or ""].compute_domain for claim in pod_claims)), ""
+        served = {key for key in shared_keys if self._unallocated.get(key) is False}
+        unserved = [claim for claim in pod_claims if not (claim.shared and claim.key in served)]
+        return replace(
+            self._unserved_demand(object_name, unserved),
+            unallocated=tuple(
+                key.partition("/")[2] for key in sorted(shared_keys) if self._unallocated.get(key)
+            ),
+            compute_domain=next(filter(None, domains), ""),
         )
-        pod_claims = [claim for claim in pod_claims if not claim.shared or claim.key not in served]
-        requests: dict[str, list[tuple[int, ...]]] = {}
-        gpu_requests = list[shares.GpuRequest]()
-        causes = list[BadValue]()
-        triples = tuple(self._gpu_requests(pod_claims))
-        for claim, request, resource in triples:
-            field = f"resourceClaims {claim.name}, request {request.name}"
-            if claim.shared:
-                causes.append(BadValue(object_name, field, "resourceClaimName", _SHARED))
-            elif request.unplanned is not None:
-                field_of_request, value = request.unplanned
-                causes.append(BadValue(object_name, f"{field}, {field_of_request}", value, _NOT_PLANNED))
-            elif len(resources := {self._resource_of(name) for name in request.classes}) > 1:
-                value = ", ".join(sorted(name or "no GPU resource" for name in resources))
-                causes.append(BadValue(object_name, f"{field}, firstAvailable", value, _ALIKE))
-            elif 0 in request.counts and len(triples) > 1:
-                causes.append(BadValue(object_name, f"{field}, {_MODE}", ALL, _ALONE))
-            requests.setdefault(resource, []).append(request.counts)
-            gpu_requests.append(shares.GpuRequest(field, resource, request.counts[0], request.capacity))
-        part, wrong = shares.of_pod(object_name, gpu_requests, self._roundings() if gpu_requests else ())
-        causes += wrong
-        if len(requests) > 1:
-            names = ", ".join(requests)
+
+    def _unserved_demand(self, object_name: str, pod_claims: list[NamedClaim]) -> DeviceDemand:
+        """Return the GPUs that these claims request. No claim has its devices yet."""
+        requests = tuple(self._gpu_requests(pod_claims))
+        counts_by_resource: dict[str, list[tuple[int, ...]]] = {}
+        for _, request, gpu_request in requests:
+            counts_by_resource.setdefault(gpu_request.resource, []).append(request.counts)
+        resource = next(iter(counts_by_resource), "")
+        gpu_slice, slice_causes = shares.of_pod(
+            object_name, [entry for *_, entry in requests], self._roundings() if requests else ()
+        )
+        attributes, unplanned = self._agreed_attributes(pod_claims)
+        causes = [*self._request_causes(object_name, requests), *slice_causes]
+        if len(counts_by_resource) > 1:
+            names = ", ".join(counts_by_resource)
             causes.append(BadValue(object_name, "resourceClaims", names, "GPUs of one resource in a pod"))
-        resource = next(iter(requests), "")
-        agreed, unplanned = self._agreed_attributes(pod_claims)
         causes += [
             BadValue(object_name, f"resourceClaims {claim.name}, {bond.field}", bond.attribute, _NOT_OF_ALL)
             for claim, bond in unplanned.items()
         ]
-        counts = _summed(requests.get(resource, [])) if part is None else ()
-        fewest = min((count or 1 for count in counts), default=0)
-        differ = counts if len(set(counts)) > 1 or 0 in counts else ()
-        agreed = agreed if part is not None or max(counts, default=0) > 1 or 0 in counts else ()
-        first = tuple(causes[:MAX_CAUSES])
-        several = len({claim.name for claim, *_ in triples}) > 1
-        return DeviceDemand(True, fewest, differ, resource, first, agreed, unallocated, part, several, domain)
+        counts = _sum_by_subrequest(counts_by_resource.get(resource, [])) if gpu_slice is None else ()
+        must_agree = gpu_slice is not None or max(counts, default=0) > 1 or 0 in counts
+        return DeviceDemand(
+            gpus=min((count or 1 for count in counts), default=0),
+            gpu_counts=counts if len(set(counts)) > 1 or 0 in counts else (),
+            gpu_resource=resource,
+            causes=tuple(causes[:MAX_CAUSES]),
+            match_attributes=attributes if must_agree else (),
+            slice=gpu_slice,
+            several_claims=len({claim.name for claim, *_ in requests}) > 1,
+        )
 
-    def _gpu_requests(self, pod_claims: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
+    def _request_causes(self, object_name: str, requests: Collection[_PodRequest]) -> Iterator[BadValue]:
+        """Yield why requests for GPUs can't be planned: at most one cause for each request."""
+        for claim, request, gpu_request in requests:
+            field = gpu_request.field
+            resources = {self._resource_of(name) for name in request.classes}
+            if claim.shared:
+                yield BadValue(object_name, field, "resourceClaimName", _SHARED)
+            elif request.unplanned is not None:
+                field_of_request, value = request.unplanned
+                yield BadValue(object_name, f"{field}, {field_of_request}", value, _NOT_PLANNED)
+            elif len(resources) > 1:
+                value = ", ".join(sorted(name or "no GPU resource" for name in resources))
+                yield BadValue(object_name, f"{field}, firstAvailable", value, _ALIKE)
+            elif 0 in request.counts and len(requests) > 1:
+                yield BadValue(object_name, f"{field}, {_MODE}", ALL, _ALONE)
+
+    def _gpu_requests(self, pod_claims: list[NamedClaim]) -> Iterator[_PodRequest]:
         for claim in pod_claims:
             for request in self._requests[claim.key or ""].requests:
-                if resource := self._resource(request):
-                    yield claim, request, resource
+                if resource := self._gpu_resource(request):
+                    field = f"resourceClaims {claim.name}, request {request.name}"
+                    yield claim, request, GpuRequest(field, resource, request.counts[0], request.capacity)
 
-    def _resource(self, request: DeviceRequest) -> str:
+    def _gpu_resource(self, request: DeviceRequest) -> str:
         return next(filter(None, map(self._resource_of, request.classes)), "")
 
     def _agreed_attributes(
@@ -216,28 +235,24 @@ class Claims:
         Also return the first constraint of each claim that binds GPUs in another way. A constraint on all
         GPUs may bind other devices too: in-tree answers tell which GPUs have such devices.
         """
-        agreed, unplanned = set[str](), dict[NamedClaim, ClaimConstraint]()
-        all_asked = [(claim, self._requests[claim.key or ""]) for claim in pod_claims]
+        attributes, unplanned = set[str](), dict[NamedClaim, ClaimConstraint]()
         with_gpus = [
             (claim, claim_requests.constraints, gpus)
-            for claim, claim_requests in all_asked
-            if (gpus := self._gpus(claim_requests))
+            for claim in pod_claims
+            if (gpus := self._mask_of_gpu_requests(claim_requests := self._requests[claim.key or ""]))
         ]
         for claim, constraints, gpus in with_gpus:
-            for constraint in (
-                claim_requests for claim_requests in constraints if claim_requests.requests & gpus
-            ):
-                of_all = constraint.requests & gpus == gpus and len(with_gpus) == 1
-                if constraint.field == _MATCH and of_all:
-                    agreed.add(constraint.attribute)
-                else:
+            for constraint in constraints:
+                if constraint.field == _MATCH and constraint.requests & gpus == gpus and len(with_gpus) == 1:
+                    attributes.add(constraint.attribute)
+                elif constraint.requests & gpus:
                     unplanned.setdefault(claim, constraint)
-        return tuple(sorted(agreed)), unplanned
+        return tuple(sorted(attributes)), unplanned
 
-    def _gpus(self, claim_requests: ClaimRequests) -> int:
+    def _mask_of_gpu_requests(self, claim_requests: ClaimRequests) -> int:
         """Return the bit mask of the requests for GPUs."""
         return mask_of(
-            [index for index, request in enumerate(claim_requests.requests) if self._resource(request)]
+            [index for index, request in enumerate(claim_requests.requests) if self._gpu_resource(request)]
         )
 
 
@@ -250,18 +265,19 @@ def claims_of(obj: PodObject) -> Iterator[NamedClaim]:
         yield NamedClaim(entry.name, key, entry.resource_claim_name is not None)
 
 
-def _summed(requests: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the sum of the requests' GPUs, by subrequest. For a request with fewer subrequests, its last one
-    counts."""
+def _sum_by_subrequest(requests: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the requests' GPUs in all, by subrequest. A request with fewer subrequests repeats the last."""
     ranks = range(max(map(len, requests), default=0))
     return tuple(sum(counts[min(rank, len(counts) - 1)] for counts in requests) for rank in ranks)
 
 
 def _read_claim(spec: ResourceClaimSpec) -> ClaimRequests:
-    return ClaimRequests(tuple(_requests(spec)), tuple(_constraints(spec)), compute_domains.domain_of(spec))
+    return ClaimRequests(
+        tuple(_read_requests(spec)), tuple(_read_constraints(spec)), compute_domains.domain_of(spec)
+    )
 
 
-def _requests(spec: ResourceClaimSpec) -> Iterator[DeviceRequest]:
+def _read_requests(spec: ResourceClaimSpec) -> Iterator[DeviceRequest]:
     for request in spec.devices.requests or ():
         exact = request.exactly
         if exact is not None and exact.admin_access:
@@ -269,18 +285,18 @@ def _requests(spec: ResourceClaimSpec) -> Iterator[DeviceRequest]:
             continue
         variants = [exact] if exact is not None else request.first_available or ()
         counts = tuple(0 if variant.allocation_mode == ALL else variant.count for variant in variants)
-        unplanned = next(filter(None, map(_unplanned, variants)), None)
+        unplanned = next(filter(None, map(_field_not_planned, variants)), None)
         classes = tuple(variant.device_class_name for variant in variants)
         yield DeviceRequest(request.name, classes, counts, unplanned, exact.capacity if exact else None)
 
 
-def _unplanned(exact: SubRequest) -> tuple[str, str] | None:
+def _field_not_planned(exact: SubRequest) -> tuple[str, str] | None:
     if exact.allocation_mode not in ("ExactCount", ALL):
         return _MODE, exact.allocation_mode
     return ("capacity", "set") if not isinstance(exact, ExactRequest) and exact.capacity is not None else None
 
 
-def _constraints(spec: ResourceClaimSpec) -> Iterator[ClaimConstraint]:
+def _read_constraints(spec: ResourceClaimSpec) -> Iterator[ClaimConstraint]:
     """Yield the constraints that bind several devices. A constraint may name a single subrequest of a
     request."""
     requests = spec.devices.requests or ()
@@ -288,7 +304,7 @@ def _constraints(spec: ResourceClaimSpec) -> Iterator[ClaimConstraint]:
         subrequest = next((name for name in constraint.requests or () if "/" in name), "")
         names = {name.partition("/")[0] for name in constraint.requests or ()}
         bound = [index for index, request in enumerate(requests) if request.name in names or not names]
-        if sum(map(_count, (requests[index] for index in bound))) > 1:
+        if sum(map(_max_devices, (requests[index] for index in bound))) > 1:
             field, attribute = (
                 f"{_MATCH} of {subrequest}" if subrequest else _MATCH,
                 constraint.match_attribute,
@@ -298,8 +314,7 @@ def _constraints(spec: ResourceClaimSpec) -> Iterator[ClaimConstraint]:
             yield ClaimConstraint(field, attribute, mask_of(bound))
 
 
-def _count(request: ClaimRequest) -> int:
-    """Return how many devices the request may take; 2 stands for `All`. The caller asks only whether the
-    number is above one."""
+def _max_devices(request: ClaimRequest) -> int:
+    """Return the largest number of devices of the request, where `All` counts as 2."""
     variants = [request.exactly] if request.exactly is not None else request.first_available or ()
     return max((variant.count if variant.allocation_mode != ALL else 2 for variant in variants), default=1)

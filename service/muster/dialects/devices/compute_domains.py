@@ -53,10 +53,10 @@ def channel(uid: str) -> ResourceClaimSpec:
 
 
 def with_fabric(labels: Mapping[str, str], clique: str) -> dict[str, str]:
-    """Return the labels of a node, with an additional label that names the NVLink fabric around its clique.
+    """Return the labels of a node, and one more that names the NVLink fabric around its clique.
 
-    `clique` is the label of the clique, whose value is `<UUID of the fabric>.<number>`. One rack of an NVL72
-    is one fabric.
+    `clique` is the key of the clique's label, whose value is `<UUID of the fabric>.<number>`. A rack of an
+    NVL72 is one fabric.
     """
     fabric, _, _ = labels.get(clique, "").rpartition(".")
     return {**({FABRIC: fabric} if fabric else {}), **labels}

@@ -231,7 +231,7 @@ class DeviceConstraint(ApiObject, frozen=True):
 
 
 class OpaqueConfig(ApiObject, frozen=True):
-    """Parameters for a driver, about the devices of a claim. They are an object of the driver's API."""
+    """Parameters for a driver, about the devices of a claim, as an object of the driver's API."""
 
     driver: str = ""
     parameters: Any = None

@@ -22,8 +22,8 @@ from muster.domain.words import natural_key
 PARTITION = re.compile(r"gpu\.nvidia\.com/partition([0-9]{1,3})")
 """The attributes that NVIDIA's driver publishes with its gate FabricManagerPartitioning."""
 KINDS_OF_NODES = 256
-"""Number of different nodes for which agreeing attributes are kept. A node of 128 GPUs may have 100 KiB of
-them, and may publish new ones all the time."""
+"""Number of different nodes whose agreeing attributes are kept. The attributes of a node with 128 GPUs may
+have 100 KiB, and the node may publish new attributes all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class NodeOffer:
     """The GPUs that one node offers."""
 
     resources: frozenset[str] = frozenset()
-    """The GPU resources for which pods get these devices."""
+    """The extended resources for which pods get these devices."""
     devices: tuple[OfferedGpu, ...] = ()
     problems: tuple[str, ...] = ()
-    agreed: tuple[Column, ...] = ()
+    agreed_attributes: tuple[Column, ...] = ()
     """The attributes on which some of the devices agree."""
     counters: Mapping[PoolKey, PoolCounters] = field(default_factory=dict)
     """The counters of pools whose devices share them."""
@@ -76,18 +76,18 @@ class NodeOffer:
     def memory_resources(self) -> frozenset[str]:
         """Return the names by which claims ask for memory of these devices."""
         name = self.memory_name
-        return frozenset(shares.resource(name, gpu_resource) for gpu_resource in self.resources if name)
+        return frozenset(shares.slice_resource(name, gpu_resource) for gpu_resource in self.resources if name)
 
     def memory(self, devices: tuple[Device | None, ...]) -> tuple[int, ...]:
         """Return the GiB that claims may share of each GPU; () if they share no GPU.
 
-        `devices` are as `numbered` returns them.
+        `devices` are as `number_gpus` returns them.
         """
         units = {gpu.device: gpu.shared.units for gpu in self.devices if gpu.shared is not None}
         return tuple(units.get(gpu, 0) if gpu else 0 for gpu in devices) if units else ()
 
 
-def numbered(
+def number_gpus(
     offer: NodeOffer, uuids: str | None, key: str
 ) -> tuple[tuple[Device | None, ...], int, list[str]]:
     """Return the node's GPUs by number, the bit mask of unhealthy GPUs, and problems.
@@ -95,14 +95,14 @@ def numbered(
     `uuids` is the value of the node's annotation `key`. A GPU is unhealthy if it is tainted, or if a number
     has no GPU.
     """
-    order, problems = _uuids(uuids, key)
+    order, problems = _read_uuids(uuids, key)
     by_uuid = {device.uuid: device for device in offer.devices if device.uuid}
     if order and len(by_uuid) == len(offer.devices) and by_uuid.keys() <= set(order):
         by_number = [by_uuid.get(uuid) for uuid in order]
     else:
         if order:
             problems.append(f"{key} does not name all GPUs of the ResourceSlices: it is not used")
-        by_number = _by_attributes(offer.devices)
+        by_number = _order_by_attributes(offer.devices)
     if len(by_number) > MAX_GPUS:
         problems.append(f"its ResourceSlices have {len(by_number)} GPUs; {MAX_GPUS} of them are used")
         by_number = by_number[:MAX_GPUS]
@@ -113,8 +113,8 @@ def numbered(
 def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[int, str], ...]:
     """Return the sizes of the partitions in which NVIDIA's driver starts pods (`Node.partitions`).
 
-    A claim can ask for a partition by `matchAttribute`. A resource can't: its pod would hang on its node.
-    `groups` is the result of the function `groups`, and `gpus` the node's number of GPUs.
+    A claim can ask for a partition by `matchAttribute`. An extended resource can't, so its pod would hang on
+    the node. `groups` is the result of the function `groups`, and `gpus` the node's number of GPUs.
     """
     name_by_size = {}
     for name, masks in groups.items():
@@ -126,14 +126,15 @@ def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[
 
 
 def groups(offer: NodeOffer, devices: tuple[Device | None, ...]) -> dict[str, tuple[int, ...]]:
-    """Return attribute → bit masks of GPUs that agree on it. `devices` are as `numbered` returns them."""
+    """Return attribute → bit masks of GPUs that agree on it. `devices` are as `number_gpus` returns them."""
     numbers = {device: number for number, device in enumerate(devices) if device is not None}
-    return _groups(offer.agreed, tuple(numbers.get(gpu.device, -1) for gpu in offer.devices))
+    numbers_of_gpus = tuple(numbers.get(gpu.device, -1) for gpu in offer.devices)
+    return _cached_groups(offer.agreed_attributes, numbers_of_gpus)
 
 
 @lru_cache(maxsize=KINDS_OF_NODES)
-def _groups(agreed: tuple[Column, ...], numbers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the same. It is cached, because most nodes of a cluster have the same result."""
+def _cached_groups(agreed: tuple[Column, ...], numbers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Return the groups as above, from a cache: most nodes of a cluster have the same groups."""
     masks_by_name = {}
     for name, column in agreed:
         masks: dict[int, int] = {}
@@ -144,7 +145,7 @@ def _groups(agreed: tuple[Column, ...], numbers: tuple[int, ...]) -> dict[str, t
     return masks_by_name
 
 
-def _by_attributes(devices: tuple[OfferedGpu, ...]) -> list[OfferedGpu | None]:
+def _order_by_attributes(devices: tuple[OfferedGpu, ...]) -> list[OfferedGpu | None]:
     indices = {gpu.index: gpu for gpu in devices}
     if len(indices) == len(devices) and all(0 <= index < MAX_GPUS for index in indices):
         return [indices.get(index) for index in range(max(indices, default=-1) + 1)]
@@ -156,7 +157,7 @@ def _by_attributes(devices: tuple[OfferedGpu, ...]) -> list[OfferedGpu | None]:
     return [*ordered]
 
 
-def _uuids(text: str | None, key: str) -> tuple[list[str], list[str]]:
+def _read_uuids(text: str | None, key: str) -> tuple[list[str], list[str]]:
     if text is None:
         return [], []
     uuids = [uuid.strip() for uuid in text.split(",")] if len(text) <= MAX_BYTES else []

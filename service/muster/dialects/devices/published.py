@@ -1,6 +1,6 @@
 """Compute the GPUs that a node offers, from its ResourceSlices.
 
-This is slow for nodes with many devices. So `NodeSlices` is an immutable value that any thread may read.
+Reading a node with many devices is slow. So `NodeSlices` is an immutable value that any thread may read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PublishedSlice:
     key: PoolKey
     generation: int
     count: int
-    """Number of slices of the pool."""
+    """Number of slices of the pool, by the driver."""
     node: str
     """The node that it names; "" if it names no node."""
     devices: bytes
@@ -101,7 +101,7 @@ class PoolIndex:
 
     slices: dict[str, dict[str, PublishedSlice]] = field(default_factory=dict)
     """Node → name → slice. The node is "" for slices that name no node."""
-    in_part: set[str] = field(default_factory=set)
+    nodes_in_part: set[str] = field(default_factory=set)
     """Nodes whose own slices are not the complete pool, so that slices of other nodes matter."""
 
     def add(self, name: str, new_slice: PublishedSlice) -> None:
@@ -114,42 +114,38 @@ class PoolIndex:
         if not self.slices[node]:
             del self.slices[node]
 
-    def depending_on(self, changed: PublishedSlice) -> set[str]:
-        """Return the nodes on which the pool may change with this slice."""
-        return {changed.node} | self.in_part if changed.node else set(self.slices) - {""}
+    def nodes_depending_on(self, changed: PublishedSlice) -> set[str]:
+        """Return the nodes on which this slice may decide which slices of the pool count."""
+        return {changed.node} | self.nodes_in_part if changed.node else set(self.slices) - {""}
 
-    def gathered(self, key: PoolKey, node: str) -> PoolOnNode:
+    def select_for(self, key: PoolKey, node: str) -> PoolOnNode:
         """Return the slices that count on a node which a slice of the pool names."""
-        gathered = self._gathered(key, node)
-        (self.in_part.discard if gathered.self_contained else self.in_part.add)(node)
-        return gathered
+        pool = self._select_for(key, node)
+        (self.nodes_in_part.discard if pool.self_contained else self.nodes_in_part.add)(node)
+        return pool
 
-    def _gathered(self, key: PoolKey, node: str) -> PoolOnNode:
-        of_node = [entry for name in (node, "") for entry in self.slices.get(name, {}).items()]
-        newest = max(pool_slice.generation for _, pool_slice in of_node)
-        current = {name: pool_slice for name, pool_slice in of_node if pool_slice.generation == newest}
+    def _select_for(self, key: PoolKey, node: str) -> PoolOnNode:
+        near_slices = {**self.slices.get(node, {}), **self.slices.get("", {})}
+        newest = max(pool_slice.generation for pool_slice in near_slices.values())
+        current = {name: entry for name, entry in near_slices.items() if entry.generation == newest}
         count = current[min(current)].count
         if len(current) == count:
-            return PoolOnNode(key, _sorted(current))
-        everywhere = [entry for slices in self.slices.values() for entry in slices.items()]
-        last = max(pool_slice.generation for _, pool_slice in everywhere)
-        newest_slices = {
-            name: pool_slice for name, pool_slice in everywhere if pool_slice.generation == newest
-        }
-        if last > newest or len(newest_slices) != count:
-            slices_clause = f"{len(newest_slices)} of {count} slices of generation {newest} are there"
+            return PoolOnNode(key, _sort_by_name(current))
+        all_slices = [entry for slices in self.slices.values() for entry in slices.items()]
+        last = max(pool_slice.generation for _, pool_slice in all_slices)
+        same_generation = {name: entry for name, entry in all_slices if entry.generation == newest}
+        if last > newest or len(same_generation) != count:
+            slices_clause = f"{len(same_generation)} of {count} slices of generation {newest} are there"
             newer = f", and generation {last} of other nodes" if last > newest else ""
             problem = f"is published in part ({slices_clause}{newer}): nothing of it is used"
-        elif any(
-            pool_slice.node != node and not pool_slice.counters for pool_slice in newest_slices.values()
-        ):
+        elif any(entry.node != node and not entry.counters for entry in same_generation.values()):
             problem = "has slices of several nodes, which is not planned yet"
         else:
-            return PoolOnNode(key, _sorted(newest_slices), self_contained=False)
+            return PoolOnNode(key, _sort_by_name(same_generation), self_contained=False)
         return PoolOnNode(key, problem=f"pool {key[1]} of {key[0]} {problem}", self_contained=False)
 
 
-def _sorted(slices: dict[str, PublishedSlice]) -> tuple[PublishedSlice, ...]:
+def _sort_by_name(slices: dict[str, PublishedSlice]) -> tuple[PublishedSlice, ...]:
     return tuple(pool_slice for _, pool_slice in sorted(slices.items()))
 
 
@@ -172,7 +168,7 @@ V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class Class:
+class GpuClass:
     """A DeviceClass whose extended resource counts GPUs; `problem` if its selectors can't be read."""
 
     name: str
@@ -198,7 +194,7 @@ class NodeSlices:
     node: str
     pools: tuple[PoolOnNode, ...] = ()
     """Pools of drivers that may serve GPUs, sorted."""
-    classes: tuple[Class, ...] = ()
+    classes: tuple[GpuClass, ...] = ()
     """The class of each GPU resource, in the order of the resources."""
     rules: tuple[TaintedDevices, ...] = ()
     """Devices that DeviceTaintRules keep pods away from."""
@@ -220,83 +216,86 @@ class NodeSlices:
         if self.left_out:
             pools_there = f"it has slices of {len(self.pools) + self.left_out} pools"
             problems.append(f"{pools_there}: the first {MAX_POOLS} by driver and name are read")
-        for pool in self._bounded(problems):
-            usable = _read(pool)
+        for pool in self._pools_within_limit(problems):
+            usable = _read_pool(pool)
             problems += [usable.problem] if usable.problem else []
-            devices += [(pool.key, device) for device in self._tainted(pool.key, usable.devices)]
+            devices += [(pool.key, device) for device in self._with_rule_taints(pool.key, usable.devices)]
             if usable.counters is not None:
                 counters[pool.key] = usable.counters
         offers = dict[str, tuple[OfferedGpu, ...]]()
         for device_class in self.classes:
             problems += [device_class.problem] if device_class.problem else []
-            planned, left_out = _drop_unlike_shared(*_matching(device_class, devices))
-            problems += [f"{left_out[0]}{_and_more(left_out)}: it is not planned yet"] if left_out else []
+            planned, left_out = _drop_unlike_shared(*_gpus_of_class(device_class, devices))
+            if left_out:
+                and_more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+                problems.append(f"{left_out[0]}{and_more}: it is not planned yet")
             planned, overlap = _without_overlapping(planned, counters, self.node)
             problems += overlap
             if planned:
                 offers[device_class.resource] = tuple(planned)
         merged_offer = _merged_offer(offers, problems)
         if counters:
-            of_gpus = {pool.device.pool_key for pool in merged_offer.devices}
-            counters = {key: pool_counters for key, pool_counters in counters.items() if key in of_gpus}
-        agreed = _agreed(merged_offer.devices, devices)
-        return replace(merged_offer, agreed=agreed, counters=counters, published=bool(self.pools))
+            gpu_pools = {gpu.device.pool_key for gpu in merged_offer.devices}
+            counters = {key: pool_counters for key, pool_counters in counters.items() if key in gpu_pools}
+        attributes = _agreed_attributes(merged_offer.devices, devices)
+        return replace(
+            merged_offer, agreed_attributes=attributes, counters=counters, published=bool(self.pools)
+        )
 
-    def _bounded(self, problems: list[str]) -> Iterator[PoolOnNode]:
-        """Yield pools as long as the node has no more than MAX_DEVICES devices with them."""
+    def _pools_within_limit(self, problems: list[str]) -> Iterator[PoolOnNode]:
+        """Yield pools with at most MAX_DEVICES devices together. Add a problem for each other pool."""
         device_count = 0
-        for gathered in self.pools:
-            size = sum(pool_slice.size for pool_slice in gathered.slices)
+        for pool in self.pools:
+            size = sum(pool_slice.size for pool_slice in pool.slices)
             if device_count + size <= MAX_DEVICES:
                 device_count += size
-                yield gathered
+                yield pool
             else:
-                driver, pool = gathered.key
-                problem = f"pool {pool} of {driver} has {size} devices beside {device_count} of other pools"
+                driver, name = pool.key
+                problem = f"pool {name} of {driver} has {size} devices beside {device_count} of other pools"
                 problems.append(f"{problem}; at most {MAX_DEVICES} are read: nothing of it is used")
 
-    def _tainted(self, key: PoolKey, devices: list[SliceDevice]) -> Iterator[SliceDevice]:
-        """Return the devices of a pool with the taints of DeviceTaintRules."""
-        tainted_names = {rule.device for rule in self.rules if is_of(rule, key)}
+    def _with_rule_taints(self, key: PoolKey, devices: list[SliceDevice]) -> Iterator[SliceDevice]:
+        """Yield the devices of a pool with the taints of DeviceTaintRules."""
+        tainted_names = {rule.device for rule in self.rules if may_taint(rule, key)}
         taints = [DeviceTaint(effect=selectors.KEEPS_AWAY[0])]
         for device in devices:
             is_tainted = None in tainted_names or device.name in tainted_names
             yield msgspec.structs.replace(device, taints=taints) if is_tainted else device
 
 
-def is_of(rule: TaintedDevices, pool: PoolKey) -> bool:
+def may_taint(rule: TaintedDevices, pool: PoolKey) -> bool:
     """Return whether a rule may taint devices of a pool."""
     return rule.driver in (None, pool[0]) and rule.pool in (None, pool[1])
 
 
-def _read(gathered: PoolOnNode) -> _ReadPool:
+def _read_pool(pool: PoolOnNode) -> _ReadPool:
     """Return the usable devices of a pool."""
-    if gathered.problem:
-        return _ReadPool(gathered.problem)
-    pool_name = f"pool {gathered.key[1]} of {gathered.key[0]}"
-    devices = [device for part in gathered.slices if part.devices for device in _devices.decode(part.devices)]
+    if pool.problem:
+        return _ReadPool(pool.problem)
+    pool_name = f"pool {pool.key[1]} of {pool.key[0]}"
+    devices = [device for part in pool.slices if part.devices for device in _devices.decode(part.devices)]
     names = {device.name for device in devices}
     if len(names) != len(devices):
         return _ReadPool(f"{pool_name} names a device twice: nothing of it is used")
-    sets = [group for part in gathered.slices if part.counters for group in _counters.decode(part.counters)]
+    sets = [group for part in pool.slices if part.counters for group in _counters.decode(part.counters)]
     try:
         return _ReadPool("", devices, counters_of(sets, devices))
     except _BadCountersError as error:
         return _ReadPool(f"{pool_name}: {error}: nothing of it is used")
 
 
-def _matching(
-    device_class: Class, devices: list[tuple[PoolKey, SliceDevice]]
+def _gpus_of_class(
+    device_class: GpuClass, devices: list[tuple[PoolKey, SliceDevice]]
 ) -> tuple[list[OfferedGpu], list[str]]:
-    """Return the devices of a class that can be planned, and a sentence about each device that can't be
-    yet."""
+    """Return the devices of a class that can be planned, and a sentence about each other device."""
     planned, left_out = list[OfferedGpu](), list[str]()
     for (driver, pool), device in devices if not device_class.problem else ():
         if selectors.are_satisfied(device_class.terms, driver, selectors.attributes(driver, device)):
-            if why := _unsupported(device):
+            if why := _why_unsupported(device):
                 left_out.append(f"device {device.name} of {driver} {why}")
             else:
-                planned.append(_offered(driver, pool, device))
+                planned.append(_as_offered_gpu(driver, pool, device))
     return planned, left_out
 
 
@@ -315,12 +314,12 @@ def _drop_unlike_shared(planned: list[OfferedGpu], left_out: list[str]) -> tuple
     return [gpu for gpu in planned if gpu.shared is None], left_out
 
 
-def _agreed(
+def _agreed_attributes(
     planned: tuple[OfferedGpu, ...], devices: list[tuple[PoolKey, SliceDevice]]
 ) -> tuple[Column, ...]:
     """Return the attributes on which some of the planned devices agree, and all attributes of partitions.
 
-    The allocator compares values of one type. The domain of an attribute without one is that of its driver.
+    The allocator compares values of one type. An attribute without a domain has that of its driver.
     """
     attributes_of = {(*key, device.name): device.attributes or {} for key, device in devices}
     values: dict[str, dict[int, Hashable]] = {}
@@ -329,7 +328,7 @@ def _agreed(
         for name, attribute in attributes_of[device.driver, device.pool, device.name].items():
             value = (attribute.string, attribute.int_, attribute.bool_, attribute.version)
             if value != (None, None, None, None):
-                values.setdefault("/".join(selectors.qualified(device.driver, name)), {})[index] = value
+                values.setdefault("/".join(selectors.qualified_name(device.driver, name)), {})[index] = value
     columns = []
     for name, by_device in sorted(values.items()):
         codes = {value: code for code, value in enumerate(dict.fromkeys(by_device.values()))}
@@ -338,8 +337,8 @@ def _agreed(
                 codes[by_device[index]] if index in by_device else -1 for index in range(len(planned))
             )
             columns.append((name, column))
-    shared_columns: tuple[Column, ...] = _shared(tuple(columns))
-    return shared_columns
+    interned_columns: tuple[Column, ...] = _intern(tuple(columns))
+    return interned_columns
 
 
 class _BadCountersError(ValueError):
@@ -372,28 +371,28 @@ def counters_of(sets: list[CounterSet], devices: list[SliceDevice]) -> PoolCount
                 problem = f"device {device.name} consumes counters of set {use.counter_set}"
                 raise _BadCountersError(f"{problem}, which is not there")
     needs = tuple(
-        (device.name, _need(device, device.consumes_counters, number))
+        (device.name, _counters_needed(device, device.consumes_counters, number))
         for device in devices
         if device.consumes_counters
     )
-    counters: PoolCounters = _shared(PoolCounters(tuple(available.values()), needs))
+    counters: PoolCounters = _intern(PoolCounters(tuple(available.values()), needs))
     return counters
 
 
 def _without_overlapping(
     offered: list[OfferedGpu], counters: dict[PoolKey, PoolCounters], node: str
 ) -> tuple[list[OfferedGpu], list[str]]:
-    """Return the devices without overlapping ones, and a sentence for each pool with overlapping devices.
+    """Return the devices that do not overlap, and a sentence for each pool with overlapping devices.
 
-    Devices overlap if a counter does not suffice for all of them, such as a GPU and its partitions.
+    Devices overlap if a counter does not suffice for all of them, as for a GPU and its partitions.
     """
     problems = list[str]()
-    for key, of_pool in counters.items():
+    for key, pool_counters in counters.items():
         names = [gpu.device.name for gpu in offered if gpu.device.pool_key == key]
-        exceeded = of_pool.exceeded_by(names)
+        exceeded = pool_counters.exceeded_by(names)
         if not exceeded:
             continue
-        needs = dict(of_pool.needs)
+        needs = dict(pool_counters.needs)
         overlapping = [
             name for name in names if any(counter in exceeded for counter, _ in needs.get(name, ()))
         ]
@@ -409,7 +408,9 @@ def _without_overlapping(
     return offered, problems
 
 
-def _need(device: SliceDevice, uses: Iterable[CounterUse], number: dict[tuple[str, str], int]) -> Need:
+def _counters_needed(
+    device: SliceDevice, uses: Iterable[CounterUse], number: dict[tuple[str, str], int]
+) -> Need:
     amounts = list[tuple[int, int]]()
     for use in uses:
         for name, value in (use.counters or {}).items():
@@ -426,13 +427,13 @@ def _amount(value: CounterValue) -> int:
 
 
 @lru_cache(maxsize=KINDS_OF_NODES)
-def _shared(value: V) -> V:
+def _intern(value: V) -> V:
     """Return the first of all equal values, because thousands of nodes have equal values."""
     return value
 
 
 def _merged_offer(offers: dict[str, tuple[OfferedGpu, ...]], problems: list[str]) -> NodeOffer:
-    """Return an offer of the first resource's devices, by all resources that have the same devices."""
+    """Return the devices of the first resource, with all resources that have the same devices."""
     if not offers:
         return NodeOffer(problems=tuple(problems))
     first, devices = next(iter(offers.items()))
@@ -444,25 +445,23 @@ def _merged_offer(offers: dict[str, tuple[OfferedGpu, ...]], problems: list[str]
     return NodeOffer(same, devices, tuple(problems))
 
 
-def _offered(driver: str, pool: str, device: SliceDevice) -> OfferedGpu:
+def _as_offered_gpu(driver: str, pool: str, device: SliceDevice) -> OfferedGpu:
     attributes = selectors.attributes(driver, device)
     index = attributes.get((driver, "index"))
-    addresses = (selectors.text(attributes.get(selectors.qualified(driver, name))) for name in _PCI)
+    addresses = (
+        selectors.text_value(attributes.get(selectors.qualified_name(driver, name))) for name in _PCI
+    )
     return OfferedGpu(
         Device(driver, pool, device.name),
         any(map(selectors.keeps_away, device.taints or ())),
         index if type(index) is int else -1,
-        selectors.text(attributes.get((driver, "uuid"))),
+        selectors.text_value(attributes.get((driver, "uuid"))),
         next((address.lower() for address in addresses if address), ""),
         shares.of_device(device) if device.allow_multiple_allocations else None,
     )
 
 
-def _unsupported(device: SliceDevice) -> str:
+def _why_unsupported(device: SliceDevice) -> str:
     if device.allow_multiple_allocations and shares.of_device(device) is None:
         return "may be allocated several times, and has more capacities than memory, or too little of it"
     return "has binding conditions" if device.binding_conditions else ""
-
-
-def _and_more(problems: list[str]) -> str:
-    return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

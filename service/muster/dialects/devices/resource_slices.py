@@ -22,11 +22,11 @@ from muster.dialects.devices.offers import NodeOffer
 from muster.dialects.devices.published import (
     MAX_POOLS,
     MAX_ROUNDINGS,
-    Class,
+    GpuClass,
     NodeSlices,
     PoolIndex,
     PublishedSlice,
-    is_of,
+    may_taint,
 )
 from muster.dialects.devices.selectors import UnreadableSelectorError
 from muster.dialects.devices.shares import Rounding
@@ -46,12 +46,12 @@ class ResourceSlices:
         self._pools: dict[PoolKey, PoolIndex] = {}
         self._pools_on_node: dict[str, Counter[PoolKey]] = {}
         """Node → pool → number of its slices with devices of the node."""
-        self._classes: dict[str, Class] = {}
+        self._classes: dict[str, GpuClass] = {}
         self._rules: dict[str, TaintedDevices] = {}
         """DeviceTaintRule → the devices that it keeps pods away from."""
-        self._rounded: dict[str, Counter[tuple[str, tuple[str, Rounding]]]] = {}
+        self._roundings_on_node: dict[str, Counter[tuple[str, tuple[str, Rounding]]]] = {}
         """Node → driver and rounding → number of its slices."""
-        self._roundings: dict[str, dict[tuple[str, Rounding], set[str]]] = {}
+        self._nodes_by_rounding: dict[str, dict[tuple[str, Rounding], set[str]]] = {}
         """Driver → rounding → nodes. Nodes with too many roundings are left out."""
         self._published: dict[str, NodeSlices] = {}
         """Node → its slices since their last change. Kept because a kubelet writes its node's status all the
@@ -62,7 +62,7 @@ class ResourceSlices:
         before, after = self._slices.get(name), PublishedSlice.of(obj.spec) if obj is not None else None
         if before == after:
             return set()
-        touched = self._depending_on(before)
+        touched = self._nodes_depending_on(before)
         if before is not None:
             del self._slices[name]
             self._count(before, -1)
@@ -74,7 +74,7 @@ class ResourceSlices:
             self._slices[name] = after
             self._count(after, 1)
             self._pools.setdefault(after.key, PoolIndex()).add(name, after)
-        touched |= self._depending_on(after)
+        touched |= self._nodes_depending_on(after)
         for node in touched:
             self._published.pop(node, None)
         drivers = {version.key[0] for version in (before, after) if version is not None}
@@ -82,7 +82,7 @@ class ResourceSlices:
 
     def see_class(self, name: str, obj: DeviceClassObject | None) -> set[str]:
         """Take in a DeviceClass, or None if it is gone."""
-        gpu_class = _class(obj) if obj is not None else None
+        gpu_class = _read_class(obj) if obj is not None else None
         if gpu_class is not None and gpu_class.resource not in self._settings.gpu_resources:
             gpu_class = None
         if self._classes.get(name) == gpu_class:
@@ -105,7 +105,7 @@ class ResourceSlices:
         touched = {
             node
             for key, pool in self._pools.items()
-            if any(is_of(rule, key) for rule in rules) and self.serves_gpus(key[0])
+            if any(may_taint(rule, key) for rule in rules) and self.serves_gpus(key[0])
             for node in pool.slices
             if node in self._pools_on_node
         }
@@ -114,21 +114,21 @@ class ResourceSlices:
         return touched
 
     def resource_of(self, name: str) -> str:
-        """Return the GPU resource of a DeviceClass, "" if it has none."""
+        """Return the GPU resource of a DeviceClass; "" if the class has none."""
         gpu_class = self._classes.get(name)
         return gpu_class.resource if gpu_class is not None else ""
 
     @property
     def roundings(self) -> Collection[tuple[str, Rounding]]:
-        """Return (name of the capacity, rounding) of the memory that claims share of some GPU.
+        """Return (name of the capacity, rounding) of all GPUs whose memory claims share.
 
         If several nodes publish a rounding, roundings of the same capacity that only one node publishes do
         not count. Otherwise one node could change the requests of all pods.
         """
-        served = [by_rounding for driver, by_rounding in self._roundings.items() if self.serves_gpus(driver)]
-        several = {way for by_rounding in served for way, nodes in by_rounding.items() if len(nodes) > 1}
+        served = [ways for driver, ways in self._nodes_by_rounding.items() if self.serves_gpus(driver)]
+        several = {way for ways in served for way, nodes in ways.items() if len(nodes) > 1}
         names = {name for name, _ in several}
-        return several | {way for by_rounding in served for way in by_rounding if way[0] not in names}
+        return several | {way for ways in served for way in ways if way[0] not in names}
 
     @property
     def drivers(self) -> frozenset[str]:
@@ -140,17 +140,17 @@ class ResourceSlices:
         return self.on_node(node).offer
 
     def on_node(self, node: str) -> NodeSlices:
-        """Return the node's slices: the same value until they change."""
+        """Return the node's slices: the same value until the slices change."""
         if node not in self._pools_on_node or not self._classes:
             return NodeSlices(node)
         if node not in self._published:
-            pool_keys = islice(self._pools_on_node[node], 2 * MAX_POOLS)  # further pools may be any number
-            keys = [key for key in pool_keys if self.serves_gpus(key[0])]
-            read = sorted(keys)[:MAX_POOLS]
-            pools = tuple(self._pools[key].gathered(key, node) for key in read)
+            pool_keys = [*islice(self._pools_on_node[node], 2 * MAX_POOLS)]  # further pools may be any number
+            gpu_keys = [key for key in pool_keys if self.serves_gpus(key[0])]
+            read_keys = sorted(gpu_keys)[:MAX_POOLS]
+            pools = tuple(self._pools[key].select_for(key, node) for key in read_keys)
             classes = filter(None, map(self._class_for, self._settings.gpu_resources))
-            of_others = min(len(self._pools_on_node[node]), 2 * MAX_POOLS) - len(keys)
-            left_out = len(self._pools_on_node[node]) - of_others - len(read)
+            other_pools = len(pool_keys) - len(gpu_keys)
+            left_out = len(self._pools_on_node[node]) - other_pools - len(read_keys)
             rules = tuple(self._rules.values())
             self._published[node] = NodeSlices(node, pools, tuple(classes), rules, left_out)
         return self._published[node]
@@ -180,7 +180,7 @@ class ResourceSlices:
         """Count the roundings of a slice. A node with too many roundings counts as a node without."""
         if not pool_slice.roundings:
             return
-        counts = self._rounded.setdefault(pool_slice.node, Counter())
+        counts = self._roundings_on_node.setdefault(pool_slice.node, Counter())
         before = _unless_too_many(counts)
         counts.update({(pool_slice.key[0], rounding): step for rounding in pool_slice.roundings})
         for key in [(pool_slice.key[0], rounding) for rounding in pool_slice.roundings]:
@@ -188,39 +188,40 @@ class ResourceSlices:
                 del counts[key]
         after = _unless_too_many(counts)
         if not counts:
-            del self._rounded[pool_slice.node]
+            del self._roundings_on_node[pool_slice.node]
         for driver, rounding in after - before:
-            self._roundings.setdefault(driver, {}).setdefault(rounding, set()).add(pool_slice.node)
+            self._nodes_by_rounding.setdefault(driver, {}).setdefault(rounding, set()).add(pool_slice.node)
         for driver, rounding in before - after:
-            self._roundings[driver][rounding].discard(pool_slice.node)
-            if not self._roundings[driver][rounding]:
-                del self._roundings[driver][rounding]
+            self._nodes_by_rounding[driver][rounding].discard(pool_slice.node)
+            if not self._nodes_by_rounding[driver][rounding]:
+                del self._nodes_by_rounding[driver][rounding]
 
-    def _class_for(self, resource: str) -> Class | None:
+    def _class_for(self, resource: str) -> GpuClass | None:
         """Return the newest class of an extended resource; the first by name if several are equally new."""
         names = sorted(item.name for item in self._classes.values() if item.resource == resource)
         return max((self._classes[name] for name in names), key=lambda item: item.created, default=None)
 
-    def _depending_on(self, part: PublishedSlice | None) -> set[str]:
+    def _nodes_depending_on(self, part: PublishedSlice | None) -> set[str]:
         """Return the nodes for which this slice may decide which slices of its pool are the newest."""
         pool = self._pools.get(part.key) if part is not None else None
         if part is None or pool is None:
             return set()
-        return pool.depending_on(part) & self._pools_on_node.keys()
+        return pool.nodes_depending_on(part) & self._pools_on_node.keys()
 
 
 def _unless_too_many(counts: Collection[Key]) -> set[Key]:
     return set(counts) if len(counts) <= MAX_ROUNDINGS else set()
 
 
-def _class(obj: DeviceClassObject) -> Class:
+def _read_class(obj: DeviceClassObject) -> GpuClass:
     name, resource = obj.metadata.name, obj.spec.extended_resource_name or ""
     created = obj.metadata.creation_timestamp or ""
     expressions = [entry.cel.expression for entry in obj.spec.selectors or () if entry.cel is not None]
     try:
-        return Class(name, resource, created, selectors.read(expressions))
+        return GpuClass(name, resource, created, selectors.read(expressions))
     except UnreadableSelectorError as error:
-        return Class(name, resource, created, (), f"DeviceClass {name}: {error}; its devices are not planned")
+        problem = f"DeviceClass {name}: {error}; its devices are not planned"
+        return GpuClass(name, resource, created, (), problem)
 
 
 def _keeps_away_from(rule: DeviceTaintRule | None) -> TaintedDevices | None:

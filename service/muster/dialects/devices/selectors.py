@@ -2,10 +2,10 @@
 
     device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'
 
-They compare the driver and attributes with constants, joined by `&&`. Any other expression is reported as
-unreadable, and its class has no devices here. In the end kube-scheduler's own allocator evaluates all of CEL.
-So a mistake here costs a plan, and no device is allocated wrongly. This module also reads attributes and
-taints of devices.
+These selectors compare the driver and attributes with constants, joined by `&&`. Any other expression is
+reported as unreadable, and its class has no devices here. In the end kube-scheduler's own allocator evaluates
+all of CEL. So a mistake here costs a plan, and no device is allocated wrongly. This module also reads
+attributes and taints of devices.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read(expressions: Iterable[str]) -> tuple[AttributeTerm, ...]:
     Raises:
         UnreadableSelectorError: an expression is of another form.
     """
-    return tuple(term for expression in expressions for term in _terms(expression))
+    return tuple(term for expression in expressions for term in _read_terms(expression))
 
 
 def are_satisfied(
@@ -63,12 +63,13 @@ def are_satisfied(
     return True
 
 
-def _terms(expression: str) -> list[AttributeTerm]:
+def _read_terms(expression: str) -> list[AttributeTerm]:
     terms, position = list[AttributeTerm](), 0
     if len(expression) <= MAX_CHARACTERS:
         while (match := _TERM.match(expression, position)) is not None:
             domain, name = match["domain"], match["name"]
-            terms.append(AttributeTerm((domain[1:-1], name) if domain else ("", ""), _value(match["value"])))
+            attribute = (domain[1:-1], name) if domain else ("", "")
+            terms.append(AttributeTerm(attribute, _read_value(match["value"])))
             position = match.end()
             if position == len(expression):
                 return terms
@@ -81,7 +82,7 @@ def _terms(expression: str) -> list[AttributeTerm]:
     )
 
 
-def _value(text: str) -> Value:
+def _read_value(text: str) -> Value:
     if text[0] in "'\"":
         return text[1:-1]
     return text == "true" if text in ("true", "false") else int(text)
@@ -92,21 +93,21 @@ def keeps_away(taint: DeviceTaint) -> bool:
     return taint.effect in KEEPS_AWAY and taint.key != OWNED
 
 
-def text(value: Value | None) -> str:
-    """Return the value of an attribute if it is a text; else ""."""
+def text_value(value: Value | None) -> str:
+    """Return the value of an attribute if the value is a text; else ""."""
     return value if isinstance(value, str) else ""
 
 
 def attributes(driver: str, device: SliceDevice) -> dict[tuple[str, str], Value]:
     """Return the attributes of a device that selectors can compare with constants."""
     values = {
-        qualified(driver, name): (attribute.string, attribute.int_, attribute.bool_)
+        qualified_name(driver, name): (attribute.string, attribute.int_, attribute.bool_)
         for name, attribute in (device.attributes or {}).items()
     }
     return {key: value for key, key_values in values.items() for value in key_values if value is not None}
 
 
-def qualified(driver: str, name: str) -> tuple[str, str]:
+def qualified_name(driver: str, name: str) -> tuple[str, str]:
     """Return an attribute's domain and name. The driver is the domain of a name without a domain."""
     domain, slash, short_name = name.partition("/")
     return (domain, short_name) if slash else (driver, name)

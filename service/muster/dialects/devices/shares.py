@@ -1,9 +1,9 @@
 """Capacity of devices that several claims share (DRAConsumableCapacity) → memory of shared GPUs, in GiB.
 
 A device that may be allocated several times is a shared GPU if memory is its only capacity. A request would
-also consume each other capacity that it does not name: the default of the capacity's policy, or all of it.
-Requested memory is rounded up as the device's `requestPolicy` says. Then it is rounded up to whole GiB, the
-unit in which memory of shared GPUs is planned.
+also consume each capacity that it does not name: the default of the capacity's policy, or all of the
+capacity. Requested memory is rounded up as the device's `requestPolicy` says, and then to whole GiB, the unit
+in which memory of shared GPUs is planned.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Rounding:
 
     minimum: Fraction = Fraction(0)
     step: Fraction = Fraction(0)
-    """Amounts are rounded up to `minimum` plus a multiple of the step; 0 allows any amount from `minimum` on.
-    """
+    """Amounts are rounded up to `minimum` plus a multiple of the step. With step 0, any amount from `minimum`
+    on is allowed."""
     values: tuple[Fraction, ...] = ()
-    """Amounts are rounded up to one of these values, if there are any."""
+    """Amounts are rounded up to the next of these values, if the policy lists values."""
 
     def __call__(self, amount: Fraction) -> Fraction:
         """Return the amount that a claim consumes if it requests `amount`.
@@ -97,7 +97,7 @@ def rounding_of(device: SliceDevice) -> tuple[str, Rounding] | None:
     )
 
 
-def resource(name: str, gpu_resource: str) -> str:
+def slice_resource(name: str, gpu_resource: str) -> str:
     """Return the name of the resource for slices of this capacity (`Slice.resource`)."""
     return f"{name} of {gpu_resource}"
 
@@ -139,7 +139,7 @@ def of_pod(
     if first is None:
         return None, ()
     capacities = (first.capacity and first.capacity.requests) or {}
-    if (wrong := _not_planned(object_name, first, capacities, len(requests))) is not None:
+    if (wrong := _why_not_planned(object_name, first, capacities, len(requests))) is not None:
         return None, (wrong,)
     ((name, amount),) = capacities.items()
     value = quantities.parse(amount)
@@ -147,14 +147,13 @@ def of_pod(
         field, limit = f"{first.field}, capacity.requests[{name}]", f"at most {MAX_UNITS}Gi"
         return None, (BadValue(object_name, field, str(amount), f"memory of one GPU, {limit}"),)
     rounded = max((rounding(value) for capacity, rounding in roundings if capacity == name), default=value)
-    return Slice(max(1, math.ceil(rounded / GIB)), first.count, resource(name, first.resource)), ()
+    return Slice(max(1, math.ceil(rounded / GIB)), first.count, slice_resource(name, first.resource)), ()
 
 
-def _not_planned(
+def _why_not_planned(
     object_name: str, request: GpuRequest, capacities: Mapping[str, Quantity], requests: int
 ) -> BadValue | None:
-    """Return the cause for which a request with capacity can't be planned, whatever its amount; None if it
-    can."""
+    """Return the cause for which a request with capacity can't be planned, whatever its amount; else None."""
     if request.count > MAX_GPUS:
         return BadValue(
             object_name, f"{request.field}, count", str(request.count), f"GPUs of one node: 1 to {MAX_GPUS}"

@@ -30,7 +30,7 @@ from muster.dialects.reading import (
     OBJECT_NAME,
     Fields,
     Reading,
-    agreed,
+    merge_readings,
     positive,
 )
 from muster.domain.causes.ill_formed import DialectsDisagree
@@ -63,7 +63,7 @@ COUNTED = ("Job", "JobSet")
 """Kinds whose batch-min-member is read."""
 SKIP = f"{JOB_PREFIX}skip-podgrouper"
 FRACTIONS = ("gpu-fraction", "gpu-memory")
-"""KAI's keys for a part of a GPU. They are not read."""
+"""KAI's keys for a part of a GPU, which are not read."""
 
 GANG_KEYS = (GROUP, KAI_GROUP)
 """Annotations that make a pod one of a gang."""
@@ -73,7 +73,7 @@ MAX_POLICIES = 8
 
 @dataclass(frozen=True, slots=True)
 class KaiKeys:
-    """The facts that a pod states besides its gang.
+    """The role and the policies that a pod states.
 
     `policies` are sorted, because their weights determine their order. `causes`: why keys are ill-formed.
     """
@@ -87,9 +87,9 @@ def claim(object_name: str, meta: Metadata) -> Reading:
     """Return the PodGroup that the pod `object_name` (kind/namespace/name) names."""
     values = Fields.of_keys(object_name, meta.annotations or {})
     expected = f"the name of a PodGroup in the pod's namespace: {AN_OBJECT_NAME}"
-    names = [values.matching(key, OBJECT_NAME, expected) for key in GANG_KEYS]
+    names = [values.text_matching(key, OBJECT_NAME, expected) for key in GANG_KEYS]
     claims = (Reading(GangClaim(NAME, name, by_object=True)) for name in names if name is not None)
-    return agreed(meta.name, (*claims, Reading(causes=tuple(values.causes))))
+    return merge_readings(meta.name, (*claims, Reading(causes=tuple(values.causes))))
 
 
 def read(object_name: str, meta: Metadata) -> KaiKeys:
@@ -99,7 +99,9 @@ def read(object_name: str, meta: Metadata) -> KaiKeys:
         return KaiKeys()
     texts = {ROLE: annotations.get(ROLE), SUBGROUP: labels.get(SUBGROUP)}
     values = Fields.of_keys(object_name, {key: text for key, text in texts.items() if text is not None})
-    roles = [(key, role) for key in texts if (role := values.matching(key, NAME_PATTERN, A_NAME)) is not None]
+    roles = [
+        (key, role) for key in texts if (role := values.text_matching(key, NAME_PATTERN, A_NAME)) is not None
+    ]
     causes: list[Cause] = [*values.causes]
     if len({role for _, role in roles}) > 1:
         first, second = (f"{key}: role {role}" for key, role in roles)
@@ -110,15 +112,15 @@ def read(object_name: str, meta: Metadata) -> KaiKeys:
     return KaiKeys(roles[0][1] if roles else "", tuple(sorted(names)), (*causes, *policies.causes))
 
 
-def spoken(keys: Mapping[str, str]) -> bool:
+def has_podgrouper_keys(keys: Mapping[str, str]) -> bool:
     """Return whether some of these labels or annotations are for KAI's podgrouper.
 
-    The key for a pod's subgroup does not count, because it is used with a PodGroup that a user wrote.
+    The key for a pod's subgroup does not count, because users write this key with a PodGroup of their own.
     """
     return any(key.startswith(JOB_PREFIX) and key not in (SUBGROUP, SKIP) for key in keys)
 
 
-def read_on_job(key: str) -> bool:
+def is_read_on_job(key: str) -> bool:
     """Return whether a label or annotation of a job, or of a pod template in it, is read."""
     return key.startswith(JOB_PREFIX) or key == PRIORITY or key in FRACTIONS
 
@@ -130,7 +132,7 @@ def unread_fractions(keys: Iterable[str]) -> Iterator[str]:
             yield f"annotation {key} is not read: ask for memory of shared GPUs with aliyun.com/gpu-mem"
 
 
-def skipped(meta: Metadata) -> bool:
+def is_skipped(meta: Metadata) -> bool:
     """Return whether a key says that the object's pods are no gang."""
     keys = {**(meta.annotations or {}), **(meta.labels or {})}
     return keys.get(SKIP) == "true"
@@ -155,7 +157,7 @@ def _strings(texts: Fields) -> Mapping[str, str]:
     return {key: value for key in texts.names() if isinstance(value := texts.raw(key), str)}
 
 
-def min_subgroups(spec: Fields, meta: Metadata, jobs: int) -> None:
+def check_min_subgroups(spec: Fields, meta: Metadata, jobs: int) -> None:
     """Note a problem if a JobSet's batch-min-member, which counts replicated Jobs, is not their number."""
     text = (meta.annotations or {}).get(MIN_MEMBER)
     if text is not None and positive(text) != jobs:

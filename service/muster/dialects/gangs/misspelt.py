@@ -44,12 +44,12 @@ NEAR_NAME, NEAR_PREFIX, NEAR_KEY = 0.8, 0.9, 0.9
 MAX_COMPARED = 64
 """Largest number of labels, and of annotations, of one pod that are compared: a pod may carry thousands."""
 
-_OF_OBJECTS = frozenset({*kai.GANG_KEYS, *other_systems.OF_OBJECTS})
+_PODGROUP_KEYS = frozenset({*kai.GANG_KEYS, *other_systems.PODGROUP_KEYS})
 _NAMED = 3
 
 
 @lru_cache(maxsize=1)
-def keys() -> Mapping[str, str]:
+def known_keys() -> Mapping[str, str]:
     """Return each key of pods → whether it is a label or an annotation."""
     annotations = (*own.KEYS, *RESERVED_KEYS, kai.GROUP, kai.KAI_GROUP, kai.POLICY, kai.ROLE)
     labels = (ACK_NAME, ACK_REPLICAS, SHARED_GPUS, kai.SUBGROUP)
@@ -63,11 +63,13 @@ def keys() -> Mapping[str, str]:
 
 @lru_cache(maxsize=4096)
 def meant_key(key: str) -> str:
-    """Return the known key that this key resembles; "" if the key is known itself, or resembles none."""
+    """Return the known key that this key resembles; "" if it resembles none, or is known itself."""
     prefix, _, name = key.rpartition("/")
-    if key in keys() or prefix in other_systems.PREFIXES or len(key) > own.MAX_CHARACTERS:
+    if key in known_keys() or prefix in other_systems.PREFIXES or len(key) > own.MAX_CHARACTERS:
         return ""
-    compared = [pod_key for pod_key in keys() if pod_key.rpartition("/")[0] not in other_systems.PREFIXES]
+    compared = [
+        pod_key for pod_key in known_keys() if pod_key.rpartition("/")[0] not in other_systems.PREFIXES
+    ]
     prefixes = {pod_key.rpartition("/")[0] for pod_key in compared}
     if prefix not in prefixes:
         prefix = nearest(prefix, prefixes, NEAR_PREFIX)
@@ -80,7 +82,7 @@ def meant_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _IneffectiveKey:
-    """An ineffective key."""
+    """A label or annotation (`place`) without effect."""
 
     place: str
     key: str
@@ -89,7 +91,7 @@ class _IneffectiveKey:
     """The key that was probably meant; "" if unknown."""
 
 
-def corrected(object_name: str, meta: Metadata) -> tuple[Metadata, tuple[BadValue, ...]]:
+def correct_keys(object_name: str, meta: Metadata) -> tuple[Metadata, tuple[BadValue, ...]]:
     """Return the metadata with the keys that were probably meant, and a cause for each ineffective key."""
     slips = [
         *_ineffective_keys(ANNOTATION, meta.annotations or {}),
@@ -97,11 +99,11 @@ def corrected(object_name: str, meta: Metadata) -> tuple[Metadata, tuple[BadValu
     ]
     if not slips:
         return meta, ()
-    places, right = keys(), {ANNOTATION: dict(meta.annotations or {}), LABEL: dict(meta.labels or {})}
+    places, right = known_keys(), {ANNOTATION: dict(meta.annotations or {}), LABEL: dict(meta.labels or {})}
     for slip in slips:
         if slip.right:
             right[places[slip.right] or slip.place].setdefault(slip.right, slip.value)
-    unknown = tuple(_unknown(object_name, [slip for slip in slips if not slip.right]))
+    unknown = tuple(_unknown_keys_cause(object_name, [slip for slip in slips if not slip.right]))
     causes = tuple(_cause(object_name, slip, places[slip.right]) for slip in slips if slip.right)
     meta = msgspec.structs.replace(meta, labels=right[LABEL], annotations=right[ANNOTATION])
     return meta, (*unknown, *causes)
@@ -114,7 +116,7 @@ def misspelt_pairs(meta: Metadata) -> Iterator[tuple[str, str]]:
 
 
 def _ineffective_keys(place: str, values: Mapping[str, str]) -> Iterator[_IneffectiveKey]:
-    place_of = keys()
+    place_of = known_keys()
     for key in sorted(values.keys() & place_of.keys()):
         if place_of[key] not in (place, EITHER) and not (key in own.NODE_KEYS or key in RESERVED_KEYS):
             yield _IneffectiveKey(place, key, values[key], key)
@@ -126,16 +128,16 @@ def _ineffective_keys(place: str, values: Mapping[str, str]) -> Iterator[_Ineffe
 
 
 def _cause(object_name: str, slip: _IneffectiveKey, place: str) -> BadValue:
-    a_place = "an annotation" if place == ANNOTATION else "a label"
     if slip.key == slip.right:
-        return BadValue(object_name, f"{slip.place} {slip.key}", slip.value, f"none: it is {a_place}")
-    which = f"the {place} " if place not in (slip.place, EITHER) else ""
-    relative_clause = ", which names a PodGroup" if slip.right in _OF_OBJECTS else ""
-    expected = f"none: did you mean {which}{slip.right}{relative_clause}?"
+        expected = f"none: it is {'an annotation' if place == ANNOTATION else 'a label'}"
+        return BadValue(object_name, f"{slip.place} {slip.key}", slip.value, expected)
+    right_place = f"the {place} " if place not in (slip.place, EITHER) else ""
+    relative_clause = ", which names a PodGroup" if slip.right in _PODGROUP_KEYS else ""
+    expected = f"none: did you mean {right_place}{slip.right}{relative_clause}?"
     return BadValue(object_name, _field(slip), slip.value, expected)
 
 
-def _unknown(object_name: str, slips: list[_IneffectiveKey]) -> Iterator[BadValue]:
+def _unknown_keys_cause(object_name: str, slips: list[_IneffectiveKey]) -> Iterator[BadValue]:
     """Yield one cause for all keys of our own prefix that resemble no known key."""
     if not slips:
         return

@@ -1,8 +1,8 @@
-"""The keys by which other systems name a gang, in one table: keys with the same meaning as ours, and other
-keys.
+"""The keys by which other systems name a gang, in two tables: keys with the same meaning as ours (`READ`),
+and keys with another meaning (`REFUSED`).
 
-Keys of the first kind are read. A pod with a key of the second kind would start without its gang. So it is
-refused, unless another key names its gang. The refusal names the system, and the keys to use.
+Keys of `READ` are read. A pod with a key of `REFUSED` would start without its gang. So the pod is refused,
+unless another key names its gang. The refusal names the system, and the keys to use.
 
 The keys are those of kubernetes-sigs/scheduler-plugins (pkg/coscheduling), koordinator-sh/koordinator
 (apis/extension/coscheduling.go, also ACK's labels), volcano-sh/apis (scheduling/v1beta1/labels.go),
@@ -31,7 +31,7 @@ from muster.dialects.reading import (
     OBJECT_NAME,
     SHOWN,
     Reading,
-    agreed,
+    merge_readings,
     positive,
 )
 from muster.domain.causes.ill_formed import BadValue
@@ -80,7 +80,7 @@ NETWORK_TOPOLOGY = f"{_KOORDINATOR}/network-topology-spec"
 MORE_OF_GROUPS = (GANG_GROUPS, NETWORK_TOPOLOGY)
 """Annotations of Koordinator on pods and PodGroups that ask for more than a gang and its number."""
 _OLD_GROUP = "pod-group.scheduling.sigs.k8s.io"
-_OF_VOLCANO = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
+_VOLCANO_KEYS = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 _KUEUE = "kueue.x-k8s.io"
 _ARMADA = "armadaproject.io"
 _HIVED, _KUBESHARE = "hivedscheduler.microsoft.com/pod-scheduling-spec", "sharedgpu/"
@@ -90,12 +90,7 @@ READ = (
     ForeignGangKeys(
         COSCHEDULING, LABEL, ("scheduling.x-k8s.io/pod-group", _OLD_GROUP), by_object=COSCHEDULING
     ),
-    ForeignGangKeys(
-        VOLCANO,
-        ANNOTATION,
-        _OF_VOLCANO,
-        by_object=VOLCANO,
-    ),
+    ForeignGangKeys(VOLCANO, ANNOTATION, _VOLCANO_KEYS, by_object=VOLCANO),
     ForeignGangKeys(
         "ack-pod-group",
         LABEL,
@@ -157,8 +152,8 @@ REFUSED = {
 }
 """Labels or annotations that name a gang in another meaning than ours, each with its system."""
 
-OF_OBJECTS = tuple(key for gang_keys in READ if not gang_keys.min_key for key in gang_keys.name_keys)
-"""Keys that name a PodGroup, which says the rest."""
+PODGROUP_KEYS = tuple(key for gang_keys in READ if not gang_keys.min_key for key in gang_keys.name_keys)
+"""Keys that name a PodGroup, which states the other facts."""
 GANG_KEYS = (*(key for gang_keys in READ for key in gang_keys.name_keys), *REFUSED)
 """Labels and annotations that make a pod one of a gang."""
 
@@ -177,17 +172,16 @@ def places() -> dict[str, str]:
 
 
 PREFIXES = frozenset(key.rpartition("/")[0] for key in places() if "/" in key) - {"scheduling.x-k8s.io"}
-"""Prefixes of these systems, except that of coscheduling: they have other keys, which may be like ours."""
+"""Prefixes of these systems, except coscheduling's. Further keys of these systems may resemble ours."""
 
 
 def claim(object_name: str, meta: Metadata) -> Reading:
     """Return the gang that the pod `object_name` names by keys of other systems."""
-    return agreed(
-        meta.name, (_claim(object_name, meta, gang_keys) for gang_keys in READ if not gang_keys.fallback_only)
-    )
+    readings = (_read_gang(object_name, meta, gang_keys) for gang_keys in READ if not gang_keys.fallback_only)
+    return merge_readings(meta.name, readings)
 
 
-def ack(object_name: str, meta: Metadata) -> Reading:
+def ack_claim(object_name: str, meta: Metadata) -> Reading:
     """Return the gang that ACK's labels of the pod `object_name` (kind/namespace/name) name.
 
     gpu-topology: <gang's name, within its namespace>    gpu-topology-replica: "<all its pods>"
@@ -209,11 +203,11 @@ def ack(object_name: str, meta: Metadata) -> Reading:
     return Reading(gang, tuple(causes))
 
 
-def last(object_name: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
+def fallback_claim(object_name: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
     """Return the gang of a pod that no other dialect names, read or refused. `with_gpus`: the pod requests
     GPUs or shares of GPUs."""
-    reading = agreed(
-        meta.name, (_claim(object_name, meta, gang_keys) for gang_keys in READ if gang_keys.fallback_only)
+    reading = merge_readings(
+        meta.name, (_read_gang(object_name, meta, gang_keys) for gang_keys in READ if gang_keys.fallback_only)
     )
     if reading.claim is not None or reading.causes or spec.node_name:
         return reading
@@ -233,8 +227,8 @@ def last(object_name: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Re
 
 
 def _names_none(meta: Metadata, key: str, value: str, with_gpus: bool) -> bool:
-    """Return whether this value of another system's key names no gang. HiveD's annotation may have no group,
-    and users may have a key like KubeShare's for groups of their own."""
+    """Return whether the value of a key of `REFUSED` names no gang. HiveD's annotation may have no group, and
+    a key like KubeShare's may be a user's own."""
     if key == _HIVED:
         return "affinityGroup" not in value or bool(_NO_GROUP.search(value))
     other_keys = {*(meta.labels or {}), *(meta.annotations or {})} - {key}
@@ -243,8 +237,8 @@ def _names_none(meta: Metadata, key: str, value: str, with_gpus: bool) -> bool:
     )
 
 
-def of_spec(object_name: str, spec: PodSpec) -> Iterator[BadValue]:
-    """Yield a cause for each field by which kube-scheduler would hold the pod with a gang of its own."""
+def refused_fields(object_name: str, spec: PodSpec) -> Iterator[BadValue]:
+    """Yield a cause for each field by which kube-scheduler would hold the pod as a member of its own gang."""
     group, workload = spec.scheduling_group, spec.workload_ref
     expected = f"none: gangs of kube-scheduler are not read, and it would hold the pod as well. Use {WAY_OUT}"
     if group is not None:
@@ -253,10 +247,10 @@ def of_spec(object_name: str, spec: PodSpec) -> Iterator[BadValue]:
         yield BadValue(object_name, "workloadRef", f"{workload.name}/{workload.pod_group}", expected)
 
 
-def role(meta: Metadata) -> str:
-    """Return the role of a pod in a gang of Volcano, "" if it has none."""
+def volcano_role(meta: Metadata) -> str:
+    """Return the role of a pod in a gang of Volcano; "" without a role."""
     task = _value(meta, TASK) or ""
-    in_group = any(key in (meta.annotations or {}) for key in _OF_VOLCANO)
+    in_group = any(key in (meta.annotations or {}) for key in _VOLCANO_KEYS)
     return task if in_group and NAME_PATTERN.fullmatch(task) else ""
 
 
@@ -266,7 +260,7 @@ _GANG_LIKE = re.compile(
 )
 
 
-def unknown(meta: Metadata, known_keys: Mapping[str, str]) -> Iterator[str]:
+def unknown_gang_keys(meta: Metadata, known_keys: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each key outside `known_keys` that looks like another system's key for gangs."""
     place_of = {
         **dict.fromkeys(meta.annotations or {}, ANNOTATION),
@@ -284,19 +278,19 @@ def unknown(meta: Metadata, known_keys: Mapping[str, str]) -> Iterator[str]:
 
 
 def _value(meta: Metadata, key: str, place: str = EITHER) -> str | None:
-    labels = (meta.labels or {}).get(key) if place != ANNOTATION else None
-    return labels if labels is not None or place == LABEL else (meta.annotations or {}).get(key)
+    label = (meta.labels or {}).get(key) if place != ANNOTATION else None
+    return label if label is not None or place == LABEL else (meta.annotations or {}).get(key)
 
 
 def _is_no_gang(meta: Metadata, gang_keys: ForeignGangKeys) -> bool:
-    """Return whether the pods of a group need not start together."""
+    """Return whether the pod's annotations say that its group need not start together."""
     annotations = meta.annotations or {}
     return any(
         key in annotations and value in ("", annotations[key]) for key, value in gang_keys.not_gang_if.items()
     )
 
 
-def _claim(object_name: str, meta: Metadata, gang_keys: ForeignGangKeys) -> Reading:
+def _read_gang(object_name: str, meta: Metadata, gang_keys: ForeignGangKeys) -> Reading:
     values = ((key, _value(meta, key, gang_keys.place)) for key in gang_keys.name_keys)
     names = [(key, name) for key, name in values if name is not None]
     if not names or _is_no_gang(meta, gang_keys):
@@ -312,8 +306,8 @@ def _claim(object_name: str, meta: Metadata, gang_keys: ForeignGangKeys) -> Read
         and _value(meta, gang_keys.alt_min_key) is not None
     )
     count_key = gang_keys.alt_min_key if by_other_key else gang_keys.min_key
-    least, wrong = _number(object_name, meta, count_key)
-    size, wrong_size = _number(object_name, meta, gang_keys.size_key)
+    least, wrong = _read_count(object_name, meta, count_key)
+    size, wrong_size = _read_count(object_name, meta, gang_keys.size_key)
     causes = (*wrong, *(wrong_size if gang_keys.size_key != gang_keys.min_key else ()), *unsupported_causes)
     if size is not None and size < (least or 1):
         causes += (
@@ -329,7 +323,7 @@ def _claim(object_name: str, meta: Metadata, gang_keys: ForeignGangKeys) -> Read
         _read_named_gang(object_name, gang_keys, key, name, None if by_object else stated_count)
         for key, name in names
     )
-    return agreed(meta.name, (*claims, Reading(causes=causes)))
+    return merge_readings(meta.name, (*claims, Reading(causes=causes)))
 
 
 def _read_named_gang(
@@ -339,8 +333,8 @@ def _read_named_gang(
     name: str,
     stated_count: tuple[str, int | None, int | None] | None,
 ) -> Reading:
-    """Return the gang `name`. `stated_count` has the key of its number, the number and its size. None means
-    that a PodGroup has them."""
+    """Return the gang `name`. `stated_count` has the key of its number, the number, and its size; None if a
+    PodGroup states them."""
     by_object = stated_count is None
     if not (OBJECT_NAME.fullmatch(name) or (not by_object and NAME_PATTERN.fullmatch(name))):
         subject = "a PodGroup in the pod's namespace" if by_object else "a gang"
@@ -351,7 +345,7 @@ def _read_named_gang(
     return Reading(GangClaim(gang_keys.dialect, name, least, size=size, count_key=count_key))
 
 
-def _number(object_name: str, meta: Metadata, key: str) -> tuple[int | None, tuple[BadValue, ...]]:
+def _read_count(object_name: str, meta: Metadata, key: str) -> tuple[int | None, tuple[BadValue, ...]]:
     text = _value(meta, key) if key else None
     number = positive(text)
     if text is None or number is not None:

@@ -6,8 +6,8 @@ gpu.topology/scope: rack            preferred-scopes: nvlink-domain,node
 gpu.topology/segment-size: "16,4"   segment-scope: rack,nvlink-domain
 gpu.topology/max-per: rack=8,node=1
 
-These keys make a gang. They also add constraints to a gang of another dialect, or to a gang of one. Any other
-key is an error (`misspelt`), because it would have no effect.
+These keys make a gang, or add constraints to a gang of another dialect or to a gang of one. Any other key
+with this prefix is an error (`misspelt`), because the key would have no effect.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ KEYS = (
 )  # fmt: skip
 
 NODE_KEYS = frozenset(f"{PREFIX}{key}" for key in ("nvlink-domain", "nvlink-domain-size", "interconnect"))
-"""Labels of nodes. They have no effect on a pod."""
+"""Labels of nodes, which have no effect on a pod."""
 
 MAX_CHARACTERS = 1_024
 MAX_LISTED = 8
@@ -63,7 +63,7 @@ MAX_LEVELS = 3
 _WORDS = ", ".join(scope.value for scope in Scope)
 _SCOPES = f"scopes, each once, at most {MAX_LISTED}: {_WORDS}, or label keys of nodes"
 # Members of a segment have GPUs of their own, so a segment never lies on one GPU.
-_NOT_BY = frozenset({Scope.GPU.value})
+_NOT_FOR_SEGMENTS = frozenset({Scope.GPU.value})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +86,22 @@ class OwnKeys:
 def read(object_name: str, meta: Metadata) -> OwnKeys:
     """Return the values of the annotations of the pod `object_name` (kind/namespace/name)."""
     annotations = meta.annotations or {}
-    gang, topology_request = _Keys.of_keys(object_name, annotations), _Keys.of_keys(object_name, annotations)
-    group = gang.matching(GROUP, NAME_PATTERN, A_NAME)
+    gang, constraints = _Keys.of_keys(object_name, annotations), _Keys.of_keys(object_name, annotations)
+    group = gang.text_matching(GROUP, NAME_PATTERN, A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
     size = gang.number(SIZE, positive, 'a positive whole number: "1", "2", …')
     if size is not None and size < (min_member or 1):
         gang.bad(SIZE, str(size), f"at least {MIN_MEMBER}, which is {min_member}")
-    constraints = topology_request.topology_request()
-    rank = topology_request.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
+    topology_request = constraints.topology_request()
+    rank = constraints.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
     return OwnKeys(
-        group, min_member, size, constraints, rank, tuple(gang.causes), tuple(topology_request.causes)
+        group, min_member, size, topology_request, rank, tuple(gang.causes), tuple(constraints.causes)
     )
 
 
 def claim(object_name: str, keys: OwnKeys, other_gang: GangClaim | None) -> Reading:
-    """Return the gang that the annotations name. `other_gang` is the pod's gang in another dialect. A
-    min-member or a size without a group belongs to that gang."""
+    """Return the gang that the annotations name. `other_gang` is the pod's gang in another dialect; without a
+    group, min-member and size belong to this gang."""
     if keys.group is not None:
         gang = GangClaim(NAME, keys.group, keys.min_member, size=keys.size, count_key=MIN_MEMBER)
         return Reading(gang, keys.gang_causes)
@@ -127,10 +127,10 @@ class _Keys(Fields):
 
     def topology_request(self) -> TopologyRequest:
         return TopologyRequest(
-            role=self.matching(ROLE, NAME_PATTERN, A_NAME) or "",
-            required_scope=self.matching(SCOPE, LABEL_KEY, A_SCOPE),
+            role=self.text_matching(ROLE, NAME_PATTERN, A_NAME) or "",
+            required_scope=self.text_matching(SCOPE, LABEL_KEY, A_SCOPE),
             preferred_scopes=self.names_in(PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),
-            role_scope=self.matching(ROLE_SCOPE, LABEL_KEY, A_SCOPE),
+            role_scope=self.text_matching(ROLE_SCOPE, LABEL_KEY, A_SCOPE),
             role_preferred=self.names_in(ROLE_PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),
             segments=self._segments(),
             per_scope=tuple(limit for kind in PER_SCOPE for limit in self._per_scope(kind)),
@@ -141,7 +141,7 @@ class _Keys(Fields):
         if self.raw(SEGMENT_SIZE) is None and self.raw(SEGMENT_SCOPE) is None:
             return ()
         sizes = self._sizes()
-        expected = f"a scope for each of {SEGMENT_SIZE}, each once: {_parts(_NOT_BY)}"
+        expected = f"a scope for each of {SEGMENT_SIZE}, each once: {_scopes_except(_NOT_FOR_SEGMENTS)}"
         if self.raw(SEGMENT_SCOPE) is None:
             self.bad(SEGMENT_SCOPE, "", expected)
         scopes = self.names_in(SEGMENT_SCOPE, LABEL_KEY, MAX_LISTED, expected)
@@ -177,14 +177,14 @@ class _Keys(Fields):
             if members is not None and LABEL_KEY.fullmatch(scope) and scope not in kind.not_by:
                 members_by_scope[scope] = members
         if not len(members_by_scope) == len(pairs) <= MAX_LISTED:
-            self.bad(key, text, f"as in rack=2,node=1, each scope once: {_parts(kind.not_by)}")
+            self.bad(key, text, f"as in rack=2,node=1, each scope once: {_scopes_except(kind.not_by)}")
             return ()
         # In a fixed order, because the pods of a gang may list them differently.
         return tuple(kind(scope, members_by_scope[scope]) for scope in sorted(members_by_scope))
 
 
-def _parts(not_by: frozenset[str]) -> str:
-    """Return the scopes that a value may name."""
+def _scopes_except(not_by: frozenset[str]) -> str:
+    """Return the words for all scopes except these."""
     return f"{', '.join(scope.value for scope in Scope if scope.value not in not_by)}, or label keys of nodes"
 
 

@@ -64,14 +64,14 @@ def read(
 ) -> PodGroup:
     """Return the facts of one PodGroup, of any of the APIs.
 
-    `levels` say which words the labels of KAI's topology levels have here; `topologies` are KAI's Topology
-    objects, None if KAI is not installed.
+    `levels` have the words for the labels of KAI's topology levels. `topologies` are KAI's Topology objects;
+    None if KAI is not installed.
     """
     if obj.api_version in (COSCHEDULING_API, OLD_COSCHEDULING_API):
-        return _coscheduling(obj)
+        return _read_coscheduling(obj)
     if obj.api_version == VOLCANO_API:
-        return _volcano(obj)
-    return _kai(obj, levels, topologies)
+        return _read_volcano(obj)
+    return _read_kai(obj, levels, topologies)
 
 
 def read_topology(obj: CustomObject) -> KaiTopology:
@@ -80,27 +80,29 @@ def read_topology(obj: CustomObject) -> KaiTopology:
     If two levels have the same alias, the first level gets it. An alias that equals a node label of the
     Topology is ignored.
     """
-    levels = Fields.of(f"topology/{obj.metadata.name}", "spec", obj.spec).listed("levels", MAX_TERMS)
-    labels = [level.matching("nodeLabel", LABEL_KEY, "a label key of nodes") for level in levels]
+    levels = Fields.of(f"topology/{obj.metadata.name}", "spec", obj.spec).objects_in("levels", MAX_TERMS)
+    labels = [level.text_matching("nodeLabel", LABEL_KEY, "a label key of nodes") for level in levels]
     aliases: dict[str, str] = {}
     for level, label in zip(levels, labels, strict=True):
-        alias = level.matching("alias", LABEL_KEY, "another name of the level")
+        alias = level.text_matching("alias", LABEL_KEY, "another name of the level")
         if label is not None and alias is not None and alias not in labels:
             aliases.setdefault(alias, label)
     return KaiTopology(tuple(label for label in labels if label is not None), aliases)
 
 
 def trees(topologies: Topologies) -> tuple[tuple[str, ...], ...]:
-    """Return the hierarchies above the node that Topologies give, each once, for `Naming`."""
-    nodes = subgroups.HOSTNAME
-    above = {tuple(label for label in topology.labels if label != nodes) for topology in topologies.values()}
-    return tuple(sorted(labels for labels in above if len(labels) > 1)[:MAX_TREES])
+    """Return the labels above the node of each Topology, each sequence once, for `Naming.trees`."""
+    node = subgroups.HOSTNAME
+    sequences = {tuple(key for key in topology.labels if key != node) for topology in topologies.values()}
+    return tuple(sorted(labels for labels in sequences if len(labels) > 1)[:MAX_TREES])
 
 
-def _kai(obj: CustomObject, levels: tuple[FabricLevel, ...], topologies: Topologies | None) -> PodGroup:
+def _read_kai(obj: CustomObject, levels: tuple[FabricLevel, ...], topologies: Topologies | None) -> PodGroup:
     spec = _spec(obj)
-    spec.misspelt("minMember", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "minSubGroup")
-    scope, required = _policy(spec)
+    spec.note_misspelt(
+        "minMember", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "minSubGroup"
+    )
+    scope, required = _read_policy(spec)
     tree = subgroups.read(spec, levels, topologies)
     scopes = {required_scope for required_scope in (scope, tree.required) if required_scope}
     if len(scopes) > 1:
@@ -108,8 +110,8 @@ def _kai(obj: CustomObject, levels: tuple[FabricLevel, ...], topologies: Topolog
     min_member = spec.positive("minMember")
     if tree.quorum is not None:
         if (min_member or 0) > tree.min_member:
-            of_all = f"at most {tree.min_member}, with which the subgroups start that minSubGroup asks for"
-            spec.bad("minMember", min_member, of_all)
+            limit = f"at most {tree.min_member}, with which the subgroups start that minSubGroup asks for"
+            spec.bad("minMember", min_member, limit)
         min_member = max(1, tree.min_member)
     elif tree.min_member:
         min_member = max(min_member or 0, tree.min_member)
@@ -119,7 +121,7 @@ def _kai(obj: CustomObject, levels: tuple[FabricLevel, ...], topologies: Topolog
         else:
             min_member = 1  # as KAI takes it (pkg/scheduler/api/podgroup_info)
     return replace(
-        _group(obj, kai.NAME, min_member, spec),
+        _facts(obj, kai.NAME, min_member, spec),
         topology_request=TopologyRequest(
             required_scope=next(iter(sorted(scopes)), None), preferred_scopes=tree.preferred
         ),
@@ -127,10 +129,10 @@ def _kai(obj: CustomObject, levels: tuple[FabricLevel, ...], topologies: Topolog
         role_min=tree.role_min,
         quorum=tree.quorum,
         size=sum(leaf.min_members for leaf in tree.quorum.leaves()) if tree.quorum is not None else None,
-        subgroups=tree.shared,
+        subgroups=tree.shared_scopes,
         role_preferences=tree.preferences,
         required=required,
-        status=_status(obj.status) if obj.api_version == OURS else None,
+        status=_read_status(obj.status) if obj.api_version == OURS else None,
     )
 
 
@@ -138,11 +140,11 @@ def _spec(obj: CustomObject) -> Fields:
     return Fields.of(f"podgroup/{obj.metadata.namespace}/{obj.metadata.name}", "spec", obj.spec)
 
 
-def _group(
+def _facts(
     obj: CustomObject, dialect: str, min_member: int | None, spec: Fields, queue: bool = True
 ) -> PodGroup:
-    """Return the facts that PodGroups of all APIs have. `queue`: the API has a queue."""
-    name = spec.matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") if queue else None
+    """Return a PodGroup with the facts that all APIs have. `queue`: the API has a queue."""
+    name = spec.text_matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") if queue else None
     meta = obj.metadata
     return PodGroup(
         meta.namespace,
@@ -156,7 +158,7 @@ def _group(
     )
 
 
-def _coscheduling(obj: CustomObject) -> PodGroup:
+def _read_coscheduling(obj: CustomObject) -> PodGroup:
     spec = _spec(obj)
     min_member = spec.positive("minMember")
     if min_member is None and not spec.causes:
@@ -164,10 +166,10 @@ def _coscheduling(obj: CustomObject) -> PodGroup:
     for key in other_systems.MORE_OF_GROUPS:
         if value := (obj.metadata.annotations or {}).get(key):
             spec.bad_value(f"annotation {key}", value, _NOT_READ)
-    return _group(obj, other_systems.COSCHEDULING, min_member, spec, queue=False)
+    return _facts(obj, other_systems.COSCHEDULING, min_member, spec, queue=False)
 
 
-def _volcano(obj: CustomObject) -> PodGroup:
+def _read_volcano(obj: CustomObject) -> PodGroup:
     """Read Volcano's PodGroup. Its tasks are roles. Its topology and subgroups are refused, not dropped."""
     spec = _spec(obj)
     tasks = spec.part("minTaskMember")
@@ -184,25 +186,25 @@ def _volcano(obj: CustomObject) -> PodGroup:
         spec.bad("subGroupPolicy", spec.raw("subGroupPolicy"), _NOT_READ)
     min_member = max(1, spec.natural("minMember") or 0, sum(least.values()))
     problems = (_SOFT,) if topology.raw("mode") == "soft" else ()
-    return replace(_group(obj, other_systems.VOLCANO, min_member, spec), role_min=least, problems=problems)
+    return replace(_facts(obj, other_systems.VOLCANO, min_member, spec), role_min=least, problems=problems)
 
 
-def _policy(spec: Fields) -> tuple[str | None, tuple[SelectorTerm, ...]]:
+def _read_policy(spec: Fields) -> tuple[str | None, tuple[SelectorTerm, ...]]:
     """Return the required scope and the node terms of `topologyPolicy`. Only our API has this field, so an
     unknown field in it is a cause: it would have no effect."""
     policy = spec.part("topologyPolicy")
     policy.note_unknown("scope", "affinity")
-    scope = policy.matching("scope", LABEL_KEY, A_SCOPE)
+    scope = policy.text_matching("scope", LABEL_KEY, A_SCOPE)
     affinity = policy.part("affinity")
     affinity.note_unknown("required")
-    items = affinity.listed("required", MAX_TERMS)
-    terms = (_term(item) for item in items)
+    items = affinity.objects_in("required", MAX_TERMS)
+    terms = (_read_term(item) for item in items)
     return scope, tuple(term for term in terms if term is not None)
 
 
-def _term(item: Fields) -> SelectorTerm | None:
+def _read_term(item: Fields) -> SelectorTerm | None:
     item.note_unknown("key", "operator", "values")
-    key = item.matching("key", LABEL_KEY, "a label key of nodes", required=True)
+    key = item.text_matching("key", LABEL_KEY, "a label key of nodes", required=True)
     operator = item.text("operator", required=True)
     if operator is not None and operator not in _VALUES_OF:
         item.bad("operator", operator, f"one of {', '.join(_VALUES_OF)}")
@@ -210,13 +212,13 @@ def _term(item: Fields) -> SelectorTerm | None:
     values = item.texts("values", MAX_VALUES)
     if key is None or operator is None or values is None:
         return None
-    if not _fit(operator, values):
+    if not _values_suit(operator, values):
         item.bad("values", ", ".join(values), f"{_VALUES_OF[operator]}, as {operator} wants")
         return None
     return SelectorTerm(key, operator, values)
 
 
-def _fit(operator: str, values: tuple[str, ...]) -> bool:
+def _values_suit(operator: str, values: tuple[str, ...]) -> bool:
     match operator:
         case "In" | "NotIn":
             return bool(values) and all(map(_LABEL_VALUE.fullmatch, values))
@@ -226,8 +228,8 @@ def _fit(operator: str, values: tuple[str, ...]) -> bool:
             return len(values) == 1 and _INTEGER.fullmatch(values[0]) is not None
 
 
-def _status(value: object) -> PodGroupStatus | None:
-    """Return the status as we wrote it before; None if it was not written by us."""
+def _read_status(value: object) -> PodGroupStatus | None:
+    """Return the status that we wrote before; None if another writer wrote it."""
     try:
         return msgspec.convert(value, PodGroupStatus)
     except msgspec.ValidationError:

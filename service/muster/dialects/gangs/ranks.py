@@ -56,7 +56,7 @@ def rank_of(meta: Metadata) -> int | None:
         for group_key, key in ORDERS:
             if (rank := _rank(values, group_key, key)) is not None:
                 return rank
-    return _of_name(meta)
+    return _rank_in_name(meta)
 
 
 def _rank(values: Mapping[str, str], group_key: str, key: str) -> int | None:
@@ -68,6 +68,6 @@ def _rank(values: Mapping[str, str], group_key: str, key: str) -> int | None:
     return None if group is None or index is None else group * GROUP + index
 
 
-def _of_name(meta: Metadata) -> int | None:
+def _rank_in_name(meta: Metadata) -> int | None:
     _, dash, end = meta.name.rpartition("-")
     return natural(end) if dash and not meta.generate_name else None

@@ -4,8 +4,8 @@ Pods name a leaf, by the label kai.scheduler/subgroup-name. A required level of 
 leaves together. If the subgroup has one leaf, it is the scope of that role. If it has all leaves, it is the
 scope of the gang, and otherwise a `Subgroup` of the request. If several required levels apply to one leaf, or
 to all leaves, the narrowest one counts. A preferred level is likewise that of a role, of the gang, or a
-`RolePreference`. It is left out if a required level implies it. If no domain of the level holds the pods, the
-next wider level of the Topology is preferred, as in KAI.
+`RolePreference`. A preferred level is left out if a required level implies it. If no domain of the level
+holds the pods, the next wider level of the Topology is preferred, as in KAI.
 
 The fields are those of NVIDIA/KAI-Scheduler, pkg/apis/scheduling/v2alpha2/podgroup_types.go. Their meaning is
 in its docs/developer/designs/hierarchical-podgroup.
@@ -43,7 +43,7 @@ class KaiTopology:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     def label(self, level: str) -> str | None:
-        """Return the node label of a level, given by label or alias. Return None if there is no such
+        """Return the node label of a level, which is named by label or alias; None if there is no such
         level."""
         return level if level in self.labels else self.aliases.get(level)
 
@@ -69,9 +69,9 @@ class SubgroupConstraint:
     def read(
         cls, owner: Fields, levels: tuple[FabricLevel, ...], topologies: Topologies | None
     ) -> SubgroupConstraint:
-        """Return the constraint of a PodGroup's spec or of a subgroup."""
+        """Return the constraint in `topologyConstraint` of a PodGroup's spec or of a subgroup."""
         fields = owner.part("topologyConstraint")
-        fields.misspelt(*_CONSTRAINT)
+        fields.note_misspelt(*_CONSTRAINT)
         return cls.of(fields, _CONSTRAINT, levels, topologies)
 
     @classmethod
@@ -84,35 +84,35 @@ class SubgroupConstraint:
     ) -> SubgroupConstraint:
         """Return the constraint in these fields. `keys` name the Topology, the required level and the
         preferred level."""
-        of_topology, required, preferred = keys
-        name = fields.matching(of_topology, OBJECT_NAME, "the name of a Topology")
+        topology_key, required, preferred = keys
+        name = fields.text_matching(topology_key, OBJECT_NAME, "the name of a Topology")
         topology = None if topologies is None or name is None else topologies.get(name)
         if topologies is not None and name is not None and topology is None:
             known_topologies = ", ".join(sorted(topologies)[:8]) or "none is there"
-            fields.bad(of_topology, name, f"a Topology of the cluster: {known_topologies}")
+            fields.bad(topology_key, name, f"a Topology of the cluster: {known_topologies}")
 
         def scope(level: str) -> str | None:
-            label = fields.matching(level, LABEL_KEY, "a node label, of a level of the Topology")
+            label = fields.text_matching(level, LABEL_KEY, "a node label, of a level of the Topology")
             if label is not None and topology is not None:
                 node_label = topology.label(label)
                 if node_label is None:
                     fields.bad(level, label, f"a level of Topology {name}: {topology}")
                 label = node_label or label
-            if label is not None and _is_another(label, levels):
+            if label is not None and _is_another_scope(label, levels):
                 fields.bad(level, label, f"another node label: {label} is a word for a scope of its own here")
             return None if label is None else _scope(label, levels)
 
-        must, preferred_scope = scope(required), scope(preferred)
-        outwards = (
+        required_scope, preferred_scope = scope(required), scope(preferred)
+        narrow_first = (
             _scope(label, levels)
             for label in reversed(topology.labels if topology else ())
-            if not _is_another(label, levels)
+            if not _is_another_scope(label, levels)
         )
         wider = takewhile(
-            lambda item: item != must,
-            dropwhile(lambda item: item != preferred_scope, outwards),
+            lambda item: item != required_scope,
+            dropwhile(lambda item: item != preferred_scope, narrow_first),
         )
-        return cls(must, tuple(wider) or (() if preferred_scope is None else (preferred_scope,)))
+        return cls(required_scope, tuple(wider) or (() if preferred_scope is None else (preferred_scope,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +127,10 @@ class Tree:
     """Leaf → its own constraints."""
     role_min: Mapping[str, int] = field(default_factory=dict)
     """Leaf → number of members that must start."""
-    shared: tuple[Subgroup, ...] = ()
-    """Required levels for some leaves together."""
+    shared_scopes: tuple[Subgroup, ...] = ()
+    """Required levels for several leaves together."""
     preferences: tuple[RolePreference, ...] = ()
-    """Preferred levels for some leaves together."""
+    """Preferred levels for several leaves together."""
     quorum: Quorum | None = None
     """The number of subgroups that start, if not all must. Then `role_min` is empty."""
 
@@ -151,7 +151,7 @@ class Nesting:
     def of(cls, levels: tuple[FabricLevel, ...], topologies: Topologies | None) -> Nesting:
         """Return the levels of the cluster, and the levels of each of KAI's Topologies."""
         scopes = (
-            tuple(_scope(label, levels) for label in topology.labels if not _is_another(label, levels))
+            tuple(_scope(label, levels) for label in topology.labels if not _is_another_scope(label, levels))
             for topology in (topologies or {}).values()
         )
         return cls((tuple(level.scope for level in levels), *scopes))
@@ -169,11 +169,11 @@ class Nesting:
         shared_orders = [order for order in self.orders if inner in order and outer in order]
         return bool(shared_orders) and all(order.index(outer) < order.index(inner) for order in shared_orders)
 
-    def narrowest(self, scope_of_field: Iterable[tuple[Fields, str | None]]) -> str | None:
-        """Return the narrowest scope, which implies the others. Each scope comes with the fields that state
-        it. A scope that neither contains nor lies in the narrowest before it is an error."""
+    def narrowest_of(self, scopes: Iterable[tuple[Fields, str | None]]) -> str | None:
+        """Return the narrowest of these required scopes. Each comes with the fields that state the scope. A
+        scope neither inside nor around the narrowest scope before it gets a cause."""
         narrowest: str | None = None
-        for fields, scope in scope_of_field:
+        for fields, scope in scopes:
             if scope is None:
                 continue
             if narrowest is None or self.is_inside(scope, narrowest):
@@ -203,9 +203,9 @@ def read(spec: Fields, levels: tuple[FabricLevel, ...], topologies: Topologies |
     """Return the topology constraint and the subgroups of a PodGroup's spec."""
     groups: dict[str, _Subgroup] = {}
     root = SubgroupConstraint.read(spec, levels, topologies)
-    for item in spec.listed("subGroups", MAX_SUBGROUPS):
-        item.misspelt("name", "parent", "minMember", "minSubGroup", "topologyConstraint")
-        name = item.matching("name", NAME_PATTERN, A_NAME, required=True)
+    for item in spec.objects_in("subGroups", MAX_SUBGROUPS):
+        item.note_misspelt("name", "parent", "minMember", "minSubGroup", "topologyConstraint")
+        name = item.text_matching("name", NAME_PATTERN, A_NAME, required=True)
         if name is not None and name in groups:
             item.bad("name", name, "each subgroup once")
         elif name is not None:
@@ -213,8 +213,8 @@ def read(spec: Fields, levels: tuple[FabricLevel, ...], topologies: Topologies |
             groups[name] = _Subgroup(item, item.text("parent"), constraint)
     if not _is_tree(groups):
         return Tree()
-    quorum = _quorum(None, spec, groups)
-    tree = _Reader(Nesting.of(levels, topologies), spec, root, groups, _leaves(groups)).tree()
+    quorum = _read_quorum(None, spec, groups)
+    tree = _TreeReader(Nesting.of(levels, topologies), spec, root, groups, _leaves_by_group(groups)).tree()
     if _needs_all(quorum):
         return replace(
             tree, role_min={role: leaf.min_members for leaf in quorum.leaves() for role in leaf.roles}
@@ -228,8 +228,8 @@ def read(spec: Fields, levels: tuple[FabricLevel, ...], topologies: Topologies |
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """Reads the tree. `leaves`: subgroup → the leaves at or below it."""
+class _TreeReader:
+    """Reads the constraints of the tree. `leaves`: subgroup → the leaves at or below it."""
 
     nesting: Nesting
     spec: Fields
@@ -240,7 +240,7 @@ class _Reader:
     def tree(self) -> Tree:
         all_leaves = frozenset().union(*self.leaves.values())
         groups_of_all = [group for name, group in self.groups.items() if self.leaves[name] == all_leaves]
-        required = self.nesting.narrowest(
+        required = self.nesting.narrowest_of(
             (
                 (self.spec, self.root.required),
                 *((group.fields, group.constraint.required) for group in groups_of_all),
@@ -254,7 +254,7 @@ class _Reader:
             role_topology_requests={
                 leaf: self._topology_request(leaf, all_leaves, required) for leaf in sorted(all_leaves)
             },
-            shared=tuple(self._shared(all_leaves, required)),
+            shared_scopes=tuple(self._shared_scopes(all_leaves, required)),
             preferences=tuple(self._preferences(all_leaves, required)),
         )
 
@@ -263,21 +263,21 @@ class _Reader:
     ) -> TopologyRequest:
         """Return the constraints of the subgroups that have only this leaf.
 
-        If there is no other leaf, their constraints are those of the whole gang, and the role has none of its
+        Without other leaves, these constraints are the whole gang's, and the role has no constraints of its
         own.
         """
         own_groups = [
             group for name, group in self.groups.items() if self.leaves[name] == {leaf} != all_leaves
         ]
-        scope = self.nesting.narrowest((group.fields, group.constraint.required) for group in own_groups)
+        scope = self.nesting.narrowest_of((group.fields, group.constraint.required) for group in own_groups)
         scopes = self.nesting.narrow_first(
             chain.from_iterable(group.constraint.preferred for group in own_groups)
         )
         preferred = tuple(level for level in scopes if not self._is_implied(level, (required, scope)))
         return TopologyRequest(leaf, role_scope=scope, role_preferred=preferred)
 
-    def _shared(self, all_leaves: frozenset[str], required: str | None) -> Iterator[Subgroup]:
-        """Yield the required levels for some leaves together, unless the gang's own level implies them."""
+    def _shared_scopes(self, all_leaves: frozenset[str], required: str | None) -> Iterator[Subgroup]:
+        """Yield the required levels of several leaves together, unless the gang's own level implies them."""
         for name, group in self.groups.items():
             scope, leaves = group.constraint.required, self.leaves[name]
             if scope is None or not 1 < len(leaves) < len(all_leaves):
@@ -286,7 +286,7 @@ class _Reader:
                 yield Subgroup(f"the level of subgroup {name}", scope, leaves)
 
     def _preferences(self, all_leaves: frozenset[str], required: str | None) -> Iterator[RolePreference]:
-        """Yield the preferred levels for some leaves together, unless a required level implies them."""
+        """Yield the preferred levels for several leaves together, unless a required level implies them."""
         for name, group in self.groups.items():
             leaves, required_levels = self.leaves[name], (required, group.constraint.required)
             scopes = tuple(
@@ -314,14 +314,14 @@ def _is_tree(groups: Mapping[str, _Subgroup]) -> bool:
 def _ancestry(name: str, groups: Mapping[str, _Subgroup]) -> list[str]:
     """Return the subgroup and its ancestors. The list is longer than `groups` if the parents form a
     circle."""
-    line = [name]
-    while (parent := groups[line[-1]].parent) in groups and len(line) <= len(groups):
+    ancestry = [name]
+    while (parent := groups[ancestry[-1]].parent) in groups and len(ancestry) <= len(groups):
         assert parent is not None
-        line.append(parent)
-    return line
+        ancestry.append(parent)
+    return ancestry
 
 
-def _leaves(groups: Mapping[str, _Subgroup]) -> dict[str, frozenset[str]]:
+def _leaves_by_group(groups: Mapping[str, _Subgroup]) -> dict[str, frozenset[str]]:
     """Return the leaves at or below each subgroup."""
     leaves_of: dict[str, set[str]] = {name: set() for name in groups}
     parents = {group.parent for group in groups.values()}
@@ -336,15 +336,15 @@ def _min_members(leaf: _Subgroup) -> int:
     return 1 if least is None else least
 
 
-def _quorum(name: str | None, owner: Fields, groups: Mapping[str, _Subgroup]) -> Quorum:
+def _read_quorum(name: str | None, owner: Fields, groups: Mapping[str, _Subgroup]) -> Quorum:
     """Return the quorum below a subgroup, or of the whole tree if `name` is None. By default all parts must
     start."""
     parts: list[Quorum | Leaf] = []
     for part, group in groups.items():
         if group.parent != name:
             continue
-        below = _quorum(part, group.fields, groups)
-        parts.append(below if below.parts else Leaf(frozenset((part,)), _min_members(group)))
+        subquorum = _read_quorum(part, group.fields, groups)
+        parts.append(subquorum if subquorum.parts else Leaf(frozenset((part,)), _min_members(group)))
     least = owner.natural("minSubGroup")
     if least is not None and not min(1, len(parts)) <= least <= len(parts):
         numbers = f"a number from 1 to {len(parts)}" if parts else "not given"
@@ -362,13 +362,14 @@ def _needs_all(part: Quorum | Leaf) -> bool:
 
 
 def _scope(label: str, levels: tuple[FabricLevel, ...]) -> str:
-    """Return the word for the scope that is given by this label only; else the label itself."""
+    """Return the word for the scope that this label alone defines; else the label itself."""
     if label == HOSTNAME:
         return Scope.NODE.value
     return next((level.scope for level in levels if level.labels == (label,)), label)
 
 
-def _is_another(label: str, levels: tuple[FabricLevel, ...]) -> bool:
-    """Return whether a label is spelt like the word for a scope that other labels or facts give."""
-    of_word = [level.labels for level in levels if level.scope == label]
-    return not any(label in labels for labels in of_word) and (bool(of_word) or label in _WORDS)
+def _is_another_scope(label: str, levels: tuple[FabricLevel, ...]) -> bool:
+    """Return whether a label is spelt like the word for a scope that other labels define."""
+    labels_of_word = [level.labels for level in levels if level.scope == label]
+    is_word = bool(labels_of_word) or label in _WORDS
+    return is_word and not any(label in labels for labels in labels_of_word)

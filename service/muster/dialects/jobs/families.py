@@ -35,7 +35,7 @@ _ANNOTATE = "annotate each pod template: "
 
 @dataclass(frozen=True, slots=True)
 class JobGangs:
-    """The gangs of a job. They differ only in their names."""
+    """The gangs of a job, which differ only in their names."""
 
     group: PodGroup
     pods: int
@@ -80,14 +80,14 @@ class JobGangs:
         return as_gang and not self.skipped and (self.with_gpus or self.shim_holds)
 
     def is_warned_of(self, settings: Settings) -> bool:
-        """Return whether its pods are no gang, but could be one, and the settings ask for a warning."""
-        could = self.with_accelerators and not self.skipped and self.full_size > 1
-        return could and settings.infers(self.kind) != "off" and not self.is_gang(settings)
+        """Return whether its pods are no gang, but could be a gang, and the settings ask for a warning."""
+        could_be_gang = self.with_accelerators and not self.skipped and self.full_size > 1
+        return could_be_gang and settings.infers(self.kind) != "off" and not self.is_gang(settings)
 
     def difference(self, claim: GangClaim) -> str:
-        """Return how the number that the pods state for their gang differs from that of the object's pods.
+        """Return how the number that the pods state for their gang differs from the number of the job's pods.
 
-        Return "" if they agree, or if the object's own numbers can't be read. A min-member may be smaller.
+        Return "" if the numbers agree, or if the job's numbers can't be read. A min-member may be smaller.
         """
         statement, stated = f"they say {claim.count_key}", claim.min_member
         if claim.by_object:
@@ -111,11 +111,10 @@ def job_gangs(
     topologies: Topologies | None,
     made_by: Metadata | None = None,
 ) -> JobGangs:
-    """Return the gangs of a job. `made_by` is the object that made the job, and gives the keys that the job
-    lacks."""
+    """Return the gangs of a job. Of keys that the job lacks, those of its maker `made_by` count."""
     meta = _with_keys_of(obj.metadata, made_by)
     owner = JobObject.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
-    reader = _Reader(owner, kind.describe(owner), levels, topologies)
+    reader = _JobReader(owner, kind.describe(owner), levels, topologies)
     group = replace(reader.group(), follower_templates=tuple(_followers(owner, reader.described, settings)))
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
     key_maps = [on_job, *reader.templates.values()]
@@ -123,14 +122,14 @@ def job_gangs(
     resources = [_requested_resources(role) for role in roles]
     with_gpus = any(not names.isdisjoint((*settings.gpu_resources, GPU_MEM)) for names in resources)
     possible = _instructions(kind, owner, reader.described, with_gpus)
-    by_key = any(map(kai.spoken, key_maps)) or slips.of_kai(on_job)
-    by_key = by_key or on_job.get(kind.asks, "false") != "false"
-    of_object = JobGangs(
+    by_key = any(map(kai.has_podgrouper_keys, key_maps)) or slips.has_misspelt_kai_key(on_job)
+    by_key = by_key or on_job.get(kind.gang_label, "false") != "false"
+    gangs = JobGangs(
         group,
         pods=reader.described.size * reader.described.copies,
         full_size=sum(role.count for role in reader.described.roles),
         by_key=by_key and kind.kind not in BY_REQUEST,
-        skipped=kai.skipped(meta),
+        skipped=kai.is_skipped(meta),
         with_gpus=with_gpus,
         with_accelerators=with_gpus
         or any(map(accelerators, resources))
@@ -139,13 +138,13 @@ def job_gangs(
         advice=_advice(reader.described, possible),
         partly_later={r.name: r.later for r in reader.described.roles if 0 < r.later < r.count},
     )
-    if not of_object.is_gang(settings):
-        return of_object
-    problems = (*of_object.group.problems, *reader.described.of_gang)
-    return replace(of_object, group=replace(of_object.group, problems=problems))
+    if not gangs.is_gang(settings):
+        return gangs
+    problems = (*gangs.group.problems, *reader.described.gang_notes)
+    return replace(gangs, group=replace(gangs.group, problems=problems))
 
 
-class _Reader:
+class _JobReader:
     """Reads one object. `owner.spec` collects its problems."""
 
     def __init__(
@@ -210,14 +209,13 @@ class _Reader:
         slips.note_misspelt(spec, "annotation", self._annotations)
         slips.note_misspelt(spec, "label", self._labels)
         for role in self.described.roles:
-            of_pods = self.templates[role.name]  # the pods themselves report these
-            slips.note_misspelt(spec, "annotation", {k: v for k, v in role.keys.items() if k not in of_pods})
+            pod_keys = self.templates[role.name]  # the pods themselves report these
+            slips.note_misspelt(spec, "annotation", {k: v for k, v in role.keys.items() if k not in pod_keys})
 
     def _in_segments(self, role: JobRole) -> bool:
         """Return whether the order of the members decides which members lie together."""
-        of_pods = self.templates[role.name]
-        by_pods = kai.SEGMENT_SIZE in of_pods or SEGMENT_SIZE in of_pods
-        return by_pods or kai.REQUIRED in role.keys or bool(role.exclusive)
+        has_size = not {kai.SEGMENT_SIZE, SEGMENT_SIZE}.isdisjoint(self.templates[role.name])
+        return has_size or kai.REQUIRED in role.keys or bool(role.exclusive)
 
     def _topology_request(self, role: JobRole) -> TopologyRequest:
         """Return the constraints of one role.
@@ -247,7 +245,7 @@ class _Reader:
         )
 
     def _constraint(self, annotations: Mapping[str, str], keys: tuple[str, str, str]) -> SubgroupConstraint:
-        fields = self.owner.spec.beside("annotation ", annotations)
+        fields = self.owner.spec.sibling("annotation ", annotations)
         return SubgroupConstraint.of(fields, keys, self._levels, self._topologies)
 
     def _queue(self) -> str:
@@ -308,8 +306,11 @@ def _keys_of_template(role: JobRole) -> Mapping[str, str]:
 def _requested_resources(role: JobRole) -> frozenset[str]:
     """Return the resources that the containers of the template request."""
     pod = _template(role).part("spec")
-    containers = (*pod.listed("containers", _MAX_CONTAINERS), *pod.listed("initContainers", _MAX_CONTAINERS))
-    resources = [container.part("resources") for container in containers]
+    resources = [
+        container.part("resources")
+        for key in ("containers", "initContainers")
+        for container in pod.objects_in(key, _MAX_CONTAINERS)
+    ]
     return frozenset(
         name for r in resources for part in ("limits", "requests") for name in r.part(part).names()
     )
@@ -337,13 +338,13 @@ class _Template(msgspec.Struct):
 
 def _followers(owner: JobObject, described: Described, settings: Settings) -> Iterator[FollowerTemplate]:
     """Yield the followers of each role whose pods come later and run together with the others."""
-    later = [role for role in described.roles if role.later and role.beside]
+    later = [role for role in described.roles if role.later and role.runs_with_first]
     for role in later if sum(role.later for role in later) <= _MAX_FOLLOWERS else ():
         yield from _followers_of(owner, role, settings)
 
 
 def _followers_of(owner: JobObject, role: JobRole, settings: Settings) -> Iterator[FollowerTemplate]:
-    """Yield the role's followers; nothing if the template can't be read, or does not fix the pods' requests.
+    """Yield the role's followers; none if the template can't be read, or does not fix the pods' requests.
 
     Only the parts that the service keeps of a template are read: resources, and rules for nodes.
     """
@@ -364,11 +365,11 @@ def _followers_of(owner: JobObject, role: JobRole, settings: Settings) -> Iterat
         tolerations=template.tolerations,
     )
     new_pods = [role.pod(0, number) for number in range(role.count)]
-    of_first = new_pods[: (role.unit or role.count) if role.unit_label else role.count]
-    shared = {
+    first_unit = new_pods[: (role.unit or role.count) if role.unit_label else role.count]
+    labels = {
         key
         for key, value in new_pods[0].labels.items()
-        if all(new.labels.get(key) == value for new in of_first)
+        if all(new.labels.get(key) == value for new in first_unit)
     }
     meta = Metadata(name=new_pods[0].name, namespace=owner.meta.namespace, labels=dict(new_pods[0].labels))
     place = JobPod(owner.kind, owner.name, owner.name, role.name)
@@ -379,20 +380,19 @@ def _followers_of(owner: JobObject, role: JobRole, settings: Settings) -> Iterat
             for new in new_pods
         )
         unit = role.unit or role.count
-        yield FollowerTemplate(pod, ranks_of_all, frozenset(shared), role.exclusive, unit, role.unit_label)
+        yield FollowerTemplate(pod, ranks_of_all, frozenset(labels), role.exclusive, unit, role.unit_label)
 
 
-# --- what would make the pods a gang --------------------------------------------------------------
+# --- instructions that make the pods a gang -------------------------------------------------------
 
 
 def _instructions(kind: Kind, owner: JobObject, described: Described, with_gpus: bool) -> tuple[str, ...]:
-    """Return instructions for the user. Each makes the pods of an object exactly the gangs that the object
-    describes.
+    """Return instructions for the user. Each makes the pods of a job the gangs that its description has.
 
-    A pod template can't name the gang in three cases: its object has several gangs, other objects of its
-    maker have the same template, or some pods come later. Later pods of another controller would be the next
-    gang of that name. Pods that request no GPUs (but TPUs) and have no label of their controller are held
-    only if they name the gang themselves.
+    A pod template can't name the gang in three cases: the job has several gangs, other jobs of its maker have
+    the same template, or some pods come later. Later pods of another controller would be the next gang of
+    that name. The shim holds pods that request no GPUs (but TPUs), and have no label of their controller,
+    only if the pods name the gang themselves.
     """
     made_by_another = any(reference.controller for reference in owner.meta.owner_references or ())
     some_later = any(role.later for role in described.roles)
@@ -430,7 +430,7 @@ def _possible_instructions(
 
 
 def _advice(described: Described, possible: tuple[str, ...]) -> str:
-    """Return a sentence on the pods of an object as they are now, and the instructions that make them
+    """Return a sentence on the pods of a job that name no gang, with the instructions that make them
     gangs."""
     size, least, copies = described.size, described.min_members, described.copies
     total = sum(role.count for role in described.roles)

@@ -1,6 +1,6 @@
 """Keep only the parts of a job that its description reads.
 
-The service keeps the jobs of all namespaces in memory, and any user may create large ones. `muster capture`
+The service keeps the jobs of all namespaces in memory, and any user may create large jobs. `muster capture`
 writes jobs to a file that must hold no secrets. Both keep the known fields, KAI's labels and annotations, and
 misspelt forms of these keys.
 """
@@ -56,14 +56,14 @@ def prune(kind: Kind, obj: CustomObject) -> CustomObject:
         meta, resource_version="", labels=words(meta.labels), annotations=words(meta.annotations)
     )
     version = obj.api_version or f"{kind.group}/{kind.versions[0]}"
-    spec = _Copy().of(obj.spec)
+    spec = _Copier().of(obj.spec)
     return msgspec.structs.replace(obj, api_version=version, metadata=pruned_meta, spec=spec, status=None)
 
 
 def words(texts: dict[str, str] | None) -> dict[str, str] | None:
     """Return the labels or annotations that are read; none if there are more than `MAX_VALUES`."""
     try:
-        return _Copy().words(texts or {}) or None
+        return _Copier().words(texts or {}) or None
     except _TooManyError:
         return None
 
@@ -72,8 +72,8 @@ class _TooManyError(Exception):
     """There are more than `MAX_VALUES` values."""
 
 
-class _Copy:
-    """One copy of the parts that are read, of at most `MAX_VALUES` values."""
+class _Copier:
+    """Copies the parts of one job that are read, at most `MAX_VALUES` values."""
 
     def __init__(self) -> None:
         self._values_left = MAX_VALUES
@@ -89,15 +89,15 @@ class _Copy:
     def words(self, texts: dict[str, Any]) -> dict[str, Any]:
         """Return the labels or annotations that are read, and misspelt ones."""
         if len(texts) > bounds.MAX_KEYS:
-            known_keys = {*misspelt.keys(), *KEYS, kai.PRIORITY, *kai.FRACTIONS}
+            known_keys = {*misspelt.known_keys(), *KEYS, kai.PRIORITY, *kai.FRACTIONS}
             texts = bounds.first_entries(texts, bounds.MAX_KEYS, known_keys)
-        other_keys = [key for key in texts if not (kai.read_on_job(key) or key in KEYS)]
-        wrong = slips.meant(other_keys, self._compared) if self._compared else {}
+        other_keys = [key for key in texts if not (kai.is_read_on_job(key) or key in KEYS)]
+        wrong = slips.meant_keys(other_keys, self._compared) if self._compared else {}
         self._compared -= min(len(other_keys), self._compared)
         return {
             key: self._value(value, 0)
             for key, value in texts.items()
-            if kai.read_on_job(key) or key in KEYS or key in wrong
+            if kai.is_read_on_job(key) or key in KEYS or key in wrong
         }
 
     def _value(self, value: Any, levels: int) -> Any:
@@ -116,7 +116,7 @@ class _Copy:
                 return value
 
     def _members(self, value: dict[str, Any], names: frozenset[str] | None, levels: int) -> dict[str, Any]:
-        """Return the members of an object with these names; without `names`, all members."""
+        """Return the members of an object that have these names; without `names`, all members."""
         members = dict[str, Any]()
         for key, member in value.items():
             if key in WORDS and isinstance(member, dict):

@@ -1,10 +1,10 @@
 """Find ineffective keys on jobs and pods.
 
-Ineffective on jobs are misspelt keys of KAI, and our annotations. Ineffective on pods are KAI's annotations,
-if the gang is not read from a job, and keys of unknown systems for gangs. HAMi's keys for the choice and the
-shares of a GPU have no effect either. A misspelt key of KAI would lose a constraint silently, so it is a
-cause. Our annotations count only on the pod template. Misspelt keys on a pod template are found on its pods
-(`misspelt`).
+On jobs, misspelt keys of KAI and our annotations are ineffective. On pods, KAI's annotations are ineffective
+if the gang is not read from a job. So are other systems' keys for gangs that we do not know, and HAMi's keys
+for the choice and the shares of a GPU. A misspelt key of KAI is a cause, because a constraint would be lost
+silently. Our annotations count only on the pod template. Misspelt keys on a pod template are found on its
+pods (`misspelt`).
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _SHARES_OF_HAMI = (f"{_HAMI}gpumem", f"{_HAMI}gpumem-percentage", f"{_HAMI}gpuco
 """Resources that no node offers, because HAMi's scheduler counts them."""
 
 
-def meant(keys: Iterable[str], max_keys: int = misspelt.MAX_COMPARED) -> Mapping[str, str]:
-    """Return ineffective key on a job → the key that was probably meant, "" if unknown.
+def meant_keys(keys: Iterable[str], max_keys: int = misspelt.MAX_COMPARED) -> Mapping[str, str]:
+    """Return ineffective key on a job → the key that was probably meant; "" if that is unknown.
 
     At most `max_keys` keys are compared, keys with our own prefix first.
     """
-    known_keys = misspelt.keys()
+    known_keys = misspelt.known_keys()
     unknown = (key for key in keys if key.startswith(own.PREFIX) or key not in known_keys)
     ordered = sorted(unknown, key=lambda key: (not key.startswith((own.PREFIX, kai.JOB_PREFIX)), key))
-    return {key: right for key in islice(ordered, max_keys) if (right := _meant(key)) is not None}
+    return {key: right for key in islice(ordered, max_keys) if (right := _meant_key(key)) is not None}
 
 
-def _meant(key: str) -> str | None:
-    """Return the key that was meant. Return None for a key of another system."""
+def _meant_key(key: str) -> str | None:
+    """Return the key that was meant, "" if that is unknown; None for a key of another system."""
     if key in own.KEYS:
         return key
     right = misspelt.meant_key(key)
@@ -67,19 +67,19 @@ def note_misspelt(fields: Fields, place: str, texts: Mapping[str, str]) -> None:
     """Note a problem for each misspelt key of KAI, and for each of KAI's annotations among the labels."""
     for key in texts.keys() & _INSTEAD.keys() if place == LABEL else ():
         fields.bad_value(f"{place} {key}", texts[key], "none: it is an annotation")
-    for key, right in meant(texts).items():
+    for key, right in meant_keys(texts).items():
         if right.startswith(kai.JOB_PREFIX):
             fields.bad_value(f"{place} {key[:SHOWN]}", texts[key], f"none: did you mean {right}?")
 
 
-def of_kai(keys: Iterable[str]) -> bool:
+def has_misspelt_kai_key(keys: Iterable[str]) -> bool:
     """Return whether a misspelt key of KAI is among these."""
-    return any(right.startswith(kai.JOB_PREFIX) for right in meant(keys).values())
+    return any(right.startswith(kai.JOB_PREFIX) for right in meant_keys(keys).values())
 
 
 def own_keys_on_job(keys: Iterable[str]) -> Iterator[str]:
     """Yield a sentence for each of our annotations on a job."""
-    for key, right in meant(keys).items():
+    for key, right in meant_keys(keys).items():
         if key == right:
             yield f"{key} has no effect on the job: it belongs on the pod template"
         elif right in own.KEYS:
@@ -92,12 +92,12 @@ def ineffective_on_pod(meta: Metadata, pod: Pod) -> Iterator[str]:
     """Yield a sentence for each ineffective key on a waiting pod of ours.
 
     KAI's annotations are ineffective if the gang is read neither from a job nor from a PodGroup. If the pod
-    is in no gang, so are keys that resemble those of an unknown system.
+    is in no gang, keys that resemble an unknown system's keys for gangs are ineffective too.
     """
     if pod.claim is None or pod.claim.by_object or pod.node or pod.finished:
         return
     if pod.claim.lone:
-        yield from other_systems.unknown(meta, misspelt.keys())
+        yield from other_systems.unknown_gang_keys(meta, misspelt.known_keys())
     for key, ours in _INSTEAD.items():
         if key in (meta.annotations or {}):
             yield f"annotation {key} has no effect, since the gang is not read from a job: write {ours}"

@@ -23,7 +23,7 @@ JOB_NAMES = ("job-name", "batch.kubernetes.io/job-name")
 
 
 def at_once(spec: Fields) -> tuple[int, bool]:
-    """Return how many pods of a Job run at the same time, and whether the Job has no others."""
+    """Return how many pods of a Job run at the same time, and whether these are all its pods."""
     parallelism, completions = spec.natural("parallelism"), spec.natural("completions")
     parallel = check_pod_count(spec, "parallelism", 1 if parallelism is None else parallelism)
     if completions is None:
@@ -34,9 +34,8 @@ def at_once(spec: Fields) -> tuple[int, bool]:
 def job(owner: JobObject) -> Described:
     """Describe a Job.
 
-    All its pods must start together if they all run at once, and if they are numbered or have a topology
-    constraint. Any other Job starts with the pods that fit, as with KAI. KAI's batch-min-member sets another
-    number.
+    All its pods must start together if they all run at once, and are numbered or have a topology constraint.
+    Any other Job starts with the pods that fit, as with KAI. KAI's batch-min-member sets another number.
     """
     spec = owner.spec
     count, all_there = at_once(spec)
@@ -64,8 +63,9 @@ def job(owner: JobObject) -> Described:
 def count_succeeded(obj: CustomObject) -> int:
     """Return how many pods of a Job have succeeded, if all its pods run at once; else 0.
 
-    Such a Job makes no succeeded pod again, even if it is deleted: its controller counts them in the status.
-    Other Jobs send their pods in waves, and the status does not say which wave a pod belonged to.
+    Such a Job makes no succeeded pod again, even if the pod is deleted: its controller counts succeeded pods
+    in the status. Other Jobs send their pods in waves, and the status does not say which wave a pod belonged
+    to.
     """
     owner = JobObject.of("Job", obj)
     _, all_there = at_once(owner.spec)
@@ -93,8 +93,8 @@ def stateful_set(owner: JobObject) -> Described:
 
 
 def _controlled_by(kind: str, group: str, meta: Metadata) -> JobPod | None:
-    of_group, of_kind, name = controller_of(meta)
-    return JobPod(kind, name, name) if (of_group, of_kind) == (group, kind) else None
+    controller_group, controller_kind, name = controller_of(meta)
+    return JobPod(kind, name, name) if (controller_group, controller_kind) == (group, kind) else None
 
 
 JOB = Kind(

@@ -43,7 +43,7 @@ class JobRole:
 
     `name` is "" if the kind has no types of pods. `template` is the pod template as it is written, at `path`
     of the object. `pod` makes one pod, from the index of the gang and the index in the role. The controller
-    makes `later` of these pods when others have a node, so no pod of another role waits for them. `unit`
+    makes `later` of these pods when others have a node, so no pod of another role waits for these. `unit`
     members in a row are one replica, and 0 means all members. `keys` are KAI's topology keys, which hold for
     each replica.
     """
@@ -57,7 +57,7 @@ class JobRole:
     later: int = 0
     unit: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
-    beside: bool = True
+    runs_with_first: bool = True
     """Whether the later pods run together with the first ones, and not after them."""
     hosts: int = 1
     """Members of one replica. A replica is usable only when all its members are there."""
@@ -86,7 +86,7 @@ class Described:
     `idle` is the reason why the object has no pods now. `ordered` means that its controller makes each pod
     when the previous pod runs. `numbered` means that its gangs have numbers, so no pod template can name
     them. `change` is an instruction that makes all its pods start together, as "set spec.completionMode to
-    Indexed". `of_gang` are sentences about fields whose meaning may surprise users if the pods are a gang.
+    Indexed". `gang_notes` are sentences about fields whose meaning may surprise users if the pods are a gang.
     """
 
     roles: tuple[JobRole, ...] = ()
@@ -95,7 +95,7 @@ class Described:
     ordered: bool = False
     numbered: bool = False
     change: str = ""
-    of_gang: tuple[str, ...] = ()
+    gang_notes: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -152,8 +152,8 @@ class Kind:
     `describe` reads an object. `member` returns the place of a pod of this kind, from its metadata only.
     `made_by` are the kinds whose objects make objects of this kind. KAI's keys are read there too. All its
     pods have `label`, and the shim holds pods with this label. So pods that request no GPU wait for their
-    gang too. `label` is "" for kinds whose pods have one template. `asks` is a label of the object by which
-    its controller makes a gang with another scheduler. `fields` are the fields, other than those of pod
+    gang too. `label` is "" for kinds whose pods have one template. `gang_label` is a label of the object by
+    which its controller makes a gang with another scheduler. `fields` are the fields, other than those of pod
     templates, that `describe` reads. `maps` are fields whose members may have any name, and `keys` the labels
     and annotations. Fields that no kind reads are dropped when a job arrives.
     """
@@ -166,7 +166,7 @@ class Kind:
     member: Callable[[Metadata], JobPod | None]
     made_by: tuple[str, ...] = ()
     label: str = ""
-    asks: str = ""
+    gang_label: str = ""
     fields: tuple[str, ...] = ()
     maps: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -194,9 +194,9 @@ def controller_of(meta: Metadata) -> tuple[str, str, str]:
     return "", "", ""
 
 
-def over(status: Fields, ends: Sequence[str]) -> bool:
+def has_ended(status: Fields, ends: Sequence[str]) -> bool:
     """Return whether a condition with one of these types is true."""
-    conditions = status.listed("conditions", 64)
+    conditions = status.objects_in("conditions", 64)
     return any(item.text("type") in ends and item.text("status") == "True" for item in conditions)
 
 
@@ -204,11 +204,12 @@ def why_idle(owner: JobObject, suspended: object) -> str:
     """Return why an object makes no pods now; "" if it makes pods."""
     if suspended is True:
         return "it is suspended"
-    return "it has finished" if over(owner.status, ("Complete", "Completed", "Failed", "Succeeded")) else ""
+    ends = ("Complete", "Completed", "Failed", "Succeeded")
+    return "it has finished" if has_ended(owner.status, ends) else ""
 
 
 def check_pod_count(fields: Fields, name: str, count: int) -> int:
-    """Return the count. If it is larger than any cluster, note a problem and return 0."""
+    """Return the count, or 0 if the count is larger than any cluster. Then add a cause."""
     if count > MAX_PODS:
         fields.bad(name, count, f"at most {MAX_PODS:,}")
         return 0

@@ -42,31 +42,31 @@ def describe(owner: JobObject) -> Described:
     If a replicated Job starts after another (`startupPolicy`, `dependsOn`), its pods come later. If each Job
     has a topology domain of its own, its other pods come when its first pod has a node.
     """
-    spec, roles, before = owner.spec, list[JobRole](), 0
-    ending = set[str]()
+    spec, roles, earlier_jobs = owner.spec, list[JobRole](), 0
+    late_jobs = set[str]()
     """Replicated Jobs that start when other Jobs have completed, or that start with such a Job."""
     in_order = spec.part("startupPolicy").text("startupPolicyOrder") == "InOrder"
-    for number, item in enumerate(spec.listed("replicatedJobs", MAX_ROLES)):
+    for number, item in enumerate(spec.objects_in("replicatedJobs", MAX_ROLES)):
         replicas = item.natural("replicas")
         jobs = 1 if replicas is None else replicas
-        role = _role(owner, number, item, jobs, before)
+        role = _role(owner, number, item, jobs, earlier_jobs)
         waits_for = {
             dependency.text("name"): dependency.text("status")
-            for dependency in item.listed("dependsOn", MAX_ROLES)
+            for dependency in item.objects_in("dependsOn", MAX_ROLES)
         }
         if (in_order and number) or waits_for:
-            after = any(status == "Complete" or name in ending for name, status in waits_for.items())
-            ending |= {role.name} if after else set()
-            role = replace(role, later=role.count, beside=not after)
+            after = any(status == "Complete" or name in late_jobs for name, status in waits_for.items())
+            late_jobs |= {role.name} if after else set()
+            role = replace(role, later=role.count, runs_with_first=not after)
         roles.append(role)
-        before += jobs
+        earlier_jobs += jobs
     if not roles:
         spec.bad("replicatedJobs", "", "replicated Jobs with a template each")
-    kai.min_subgroups(spec, owner.meta, len(roles))
+    kai.check_min_subgroups(spec, owner.meta, len(roles))
     return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")))
 
 
-def _role(owner: JobObject, number: int, item: Fields, jobs: int, before: int) -> JobRole:
+def _role(owner: JobObject, number: int, item: Fields, jobs: int, earlier_jobs: int) -> JobRole:
     name = item.text("name", required=True) or ""
     template = item.part("template")
     spec = template.part("spec")
@@ -77,7 +77,7 @@ def _role(owner: JobObject, number: int, item: Fields, jobs: int, before: int) -
     least = jobs * first
     path = f"spec.replicatedJobs[{number}].template.spec.template"
     placement = _placement(owner, keys)
-    pod = _pod(owner, name, pods_of_job, before, placement)
+    pod = _pod_maker(owner, name, pods_of_job, earlier_jobs, placement)
     unit = pods_of_job if jobs > 1 else 0
     exclusive = is_exclusive(placement)
     later = max(0, count - jobs) if exclusive else 0
@@ -97,13 +97,13 @@ def _role(owner: JobObject, number: int, item: Fields, jobs: int, before: int) -
     )
 
 
-def _placement(owner: JobObject, of_job: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the annotations about a domain for each Job that the pods of a replicated Job get.
+def _placement(owner: JobObject, job_annotations: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the annotations of a replicated Job's pods that give each Job a domain.
 
     The annotations may be on the JobSet or on the Job's template.
     """
-    of_set = owner.meta.annotations or {}
-    annotations = {**(of_set if EXCLUSIVE in of_set else {}), **of_job}
+    set_annotations = owner.meta.annotations or {}
+    annotations = {**(set_annotations if EXCLUSIVE in set_annotations else {}), **job_annotations}
     return {key: annotations[key] for key in (EXCLUSIVE, BY_NODE_SELECTOR) if key in annotations}
 
 
@@ -115,8 +115,8 @@ def is_exclusive(annotations: Mapping[str, str]) -> bool:
     return EXCLUSIVE in annotations and BY_NODE_SELECTOR not in annotations
 
 
-def _pod(
-    owner: JobObject, role: str, pods_of_job: int, before: int, placement: Mapping[str, str]
+def _pod_maker(
+    owner: JobObject, role: str, pods_of_job: int, earlier_jobs: int, placement: Mapping[str, str]
 ) -> Callable[[int, int], NewPod]:
     by_node_selector = EXCLUSIVE in placement and BY_NODE_SELECTOR in placement
 
@@ -127,7 +127,7 @@ def _pod(
             JOBSET_NAME: owner.name,
             REPLICATED_JOB: role,
             JOB_INDEX: str(job),
-            JOB_GLOBAL_INDEX: str(before + job),
+            JOB_GLOBAL_INDEX: str(earlier_jobs + job),
             JOB_KEY: hashlib.sha1(f"{owner.meta.namespace}/{name}".encode()).hexdigest(),
             COMPLETION_INDEX: str(index),
         }

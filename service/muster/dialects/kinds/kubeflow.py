@@ -62,8 +62,7 @@ the job has one.
 
 
 def describe(owner: JobObject) -> Described:
-    """Describe a job. All pods of all replica types must start together, unless the job sets a smaller
-    number."""
+    """Describe a job. All pods of all replica types start together, unless the job sets a smaller number."""
     field = REPLICA_SPECS[owner.kind]
     types = owner.spec.part(field)
     if not types.names():
@@ -76,7 +75,7 @@ def describe(owner: JobObject) -> Described:
     if least is None:
         least = owner.spec.part("elasticPolicy").positive("minReplicas")
     if least is not None:
-        roles = _share(least, roles)
+        roles = _divide(least, roles)
     return Described(tuple(roles), idle=why_idle(owner, policy.raw("suspend")))
 
 
@@ -91,22 +90,22 @@ def _role(owner: JobObject, types: Fields, field: str, name: str) -> JobRole:
         count,
         spec.raw("template"),
         f"spec.{field}.{name}.template",
-        _mpi_pod(owner, kind) if owner.api_version.endswith("v2beta1") else _pod(owner, kind),
+        _mpi_pod_maker(owner, kind) if owner.api_version.endswith("v2beta1") else _pod_maker(owner, kind),
         later=count if late else 0,
     )
 
 
-def _share(least: int, roles: list[JobRole]) -> list[JobRole]:
-    """Share the number that must start among the roles, in their order.
+def _divide(least: int, roles: list[JobRole]) -> list[JobRole]:
+    """Divide the number that must start among the roles, in their order.
 
     The workers come last, so they may have the smallest share. A launcher that comes later has no share.
     """
-    shared = []
+    shared_roles = []
     for role in roles:
-        mine = role.min_members if role.follows else min(role.min_members, least)
-        least -= 0 if role.follows else mine
-        shared.append(replace(role, min_members=mine))
-    return shared
+        share = role.min_members if role.follows else min(role.min_members, least)
+        least -= 0 if role.follows else share
+        shared_roles.append(replace(role, min_members=share))
+    return shared_roles
 
 
 def _order(name: str) -> tuple[int, str]:
@@ -114,7 +113,7 @@ def _order(name: str) -> tuple[int, str]:
     return (REPLICA_TYPES.index(kind) if kind in REPLICA_TYPES else len(REPLICA_TYPES) - 2, name)
 
 
-def _pod(owner: JobObject, kind: str) -> Callable[[int, int], NewPod]:
+def _pod_maker(owner: JobObject, kind: str) -> Callable[[int, int], NewPod]:
     first = _FIRST.get((owner.kind, kind))
     if owner.kind == "PyTorchJob" and owner.spec.part(REPLICA_SPECS[owner.kind]).raw(_MASTER) is None:
         first = None
@@ -133,7 +132,7 @@ def _pod(owner: JobObject, kind: str) -> Callable[[int, int], NewPod]:
     return pod
 
 
-def _mpi_pod(owner: JobObject, kind: str) -> Callable[[int, int], NewPod]:
+def _mpi_pod_maker(owner: JobObject, kind: str) -> Callable[[int, int], NewPod]:
     """Return a function that makes a pod of mpi-operator. The operator makes the workers itself, and a Job
     for the launcher."""
     padded = 1 if owner.spec.raw("runLauncherAsWorker") is True else 0
@@ -157,8 +156,8 @@ def member(meta: Metadata) -> JobPod | None:
     role = labels.get(REPLICA_TYPE) or labels.get(JOB_ROLE) or ""
     if group == GROUP and kind in REPLICA_SPECS:
         return JobPod(kind, name, name, role.lower())
-    of_mpi = labels.get(OPERATOR) == MPI_OPERATOR and (group, kind) == ("batch", "Job")
-    if of_mpi and (job := labels.get(JOB_NAME, "")) and name == f"{job}-{_LAUNCHER}":
+    by_mpi_operator = labels.get(OPERATOR) == MPI_OPERATOR and (group, kind) == ("batch", "Job")
+    if by_mpi_operator and (job := labels.get(JOB_NAME, "")) and name == f"{job}-{_LAUNCHER}":
         return JobPod("MPIJob", job, job, role.lower())
     return None
 

@@ -53,7 +53,7 @@ def describe(owner: JobObject) -> Described:
         1,
         leaders if has_leader else workers,
         f"{template_path}.{'leaderTemplate' if has_leader else 'workerTemplate'}",
-        _pod(owner, size, 0),
+        _pod_maker(owner, size, 0),
     )
     if size == 1:
         return Described((role,), copies, numbered=True)
@@ -63,7 +63,7 @@ def describe(owner: JobObject) -> Described:
         size - 1,
         workers,
         f"{template_path}.workerTemplate",
-        _pod(owner, size, 1),
+        _pod_maker(owner, size, 1),
         later=size - 1 if late else 0,
         exclusive=EXCLUSIVE in (owner.meta.annotations or {}),
         segments_fill=True,
@@ -71,12 +71,12 @@ def describe(owner: JobObject) -> Described:
     return Described((role, worker_role), copies, numbered=True)
 
 
-def _pod(owner: JobObject, size: int, first: int) -> Callable[[int, int], NewPod]:
+def _pod_maker(owner: JobObject, size: int, first: int) -> Callable[[int, int], NewPod]:
     """Return a function that makes a pod. One StatefulSet has all leaders, and each group has a StatefulSet
     for its workers."""
     annotations = owner.meta.annotations or {}
     exclusive = {key: annotations[key] for key in (EXCLUSIVE, SUBGROUP_EXCLUSIVE) if annotations.get(key)}
-    subgroup_of = _subgroups(owner, size)
+    subgroup_of = _subgroup_finder(owner, size)
 
     def pod(group: int, number: int) -> NewPod:
         index, leader = first + number, f"{owner.name}-{group}"
@@ -97,7 +97,7 @@ def _pod(owner: JobObject, size: int, first: int) -> Callable[[int, int], NewPod
     return pod
 
 
-def _subgroups(owner: JobObject, size: int) -> Callable[[int], int | None]:
+def _subgroup_finder(owner: JobObject, size: int) -> Callable[[int], int | None]:
     """Return a function: index of a pod in the group → its subgroup, or None if it is in no subgroup.
 
     (kubernetes-sigs/lws, pkg/webhooks/pod_webhook.go.)

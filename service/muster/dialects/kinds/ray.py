@@ -39,18 +39,18 @@ def describe(owner: JobObject) -> Described:
     spec = owner.spec
     head = spec.part("headGroupSpec")
     roles = [_role(owner, HEAD, head, "spec.headGroupSpec.template", (1, 1))]
-    as_all = list[str]()
-    for number, item in enumerate(spec.listed("workerGroupSpecs", MAX_ROLES - 1)):
+    notes = list[str]()
+    for number, item in enumerate(spec.objects_in("workerGroupSpecs", MAX_ROLES - 1)):
         if item.raw("suspend") is True:
             continue
         name = item.text("groupName") or f"worker-group-{number}"
         roles.append(_role(owner, name, item, f"spec.workerGroupSpecs[{number}].template", _workers(item)))
         if item.raw("minReplicas") == 0 and roles[-1].min_members:
-            as_all.append(_counts_as_all(number, roles[-1]))
-    return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")), of_gang=tuple(as_all))
+            notes.append(_note_all_start(number, roles[-1]))
+    return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")), gang_notes=tuple(notes))
 
 
-def _counts_as_all(number: int, role: JobRole) -> str:
+def _note_all_start(number: int, role: JobRole) -> str:
     least, name = role.min_members, role.name[:63]
     pods = f"all {least} pods of {name}" if least > 1 else f"the pod of {name}"
     return (
@@ -79,12 +79,12 @@ def _role(owner: JobObject, name: str, group: Fields, path: str, counts: tuple[i
     keys = kai.annotations_of(template.part("metadata"))
     count, least = counts
     hosts = _hosts(group)
-    pod = _pod(owner, name, hosts, group.part("labels"))
+    pod = _pod_maker(owner, name, hosts, group.part("labels"))
     return JobRole(name, count, min(least, count), group.raw("template"), path, pod, keys=keys, hosts=hosts)
 
 
-def _pod(owner: JobObject, group: str, hosts: int, of_group: Fields) -> Callable[[int, int], NewPod]:
-    """Return a function that makes a pod. `of_group` are the group's own labels.
+def _pod_maker(owner: JobObject, group: str, hosts: int, base_labels: Fields) -> Callable[[int, int], NewPod]:
+    """Return a function that makes a pod. `base_labels` are the labels of the worker group.
 
     (ray-project/kuberay, ray-operator/controllers/ray/common/pod.go.)
     """
@@ -92,7 +92,7 @@ def _pod(owner: JobObject, group: str, hosts: int, of_group: Fields) -> Callable
     prefix = owner.name if kind == "head" else f"{owner.name}-{group}"
     sidecars = tuple(_sidecars(owner)) if kind == "head" else ()
     first = (_WAITS_FOR_HEAD,) if kind == "worker" else ()
-    own_labels = {key: of_group.text(key) or "" for key in of_group.names()}
+    own_labels = {key: base_labels.text(key) or "" for key in base_labels.names()}
 
     def pod(_: int, number: int) -> NewPod:
         labels = {
@@ -143,7 +143,7 @@ RAY_CLUSTER = Kind(
     member,
     made_by=("RayJob",),
     label=CLUSTER,
-    asks=GANG,
+    gang_label=GANG,
     fields=("groupName", "headGroupSpec", "maxReplicas", "minReplicas", "numOfHosts", "workerGroupSpecs"),
     keys=(GANG,),
 )

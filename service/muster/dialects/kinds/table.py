@@ -36,18 +36,12 @@ MAKERS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 GANG_KEYS = tuple(dict.fromkeys(kind.label for kind in KINDS.values() if kind.label))
 """Labels for which the shim holds a pod: a launcher without GPUs does not start before its workers."""
 
-MEMBER_KEYS = (
-    *GANG_KEYS,
-    jobset.REPLICATED_JOB,
-    kubeflow.JOB_ROLE,
-    kubeflow.OPERATOR,
-    ray.RAY_GROUP,
-)
+MEMBER_KEYS = (*GANG_KEYS, jobset.REPLICATED_JOB, kubeflow.JOB_ROLE, kubeflow.OPERATOR, ray.RAY_GROUP)
 """Labels by which a pod's place in its job is read. The labels of its rank are in `ranks.KEYS`."""
 
 
 def member(meta: Metadata) -> JobPod | None:
-    """Return the place of a pod, read from its controller's labels. Return None if no kind knows the pod."""
+    """Return the place of a pod by its controller's labels; None if no kind knows the pod."""
     if not meta.owner_references:
         return None
     return next((place for kind in KINDS.values() if (place := kind.member(meta)) is not None), None)

@@ -34,8 +34,8 @@ _ENTRY = 16
 """The characters that a label, taint or resource counts in `reading_size`."""
 
 
-def bounded(obj: NodeObject, settings: Settings) -> tuple[NodeObject, list[str]]:
-    """Return the node with only the parts that are read, and sentences about the other parts."""
+def cut_to_limits(obj: NodeObject, settings: Settings) -> tuple[NodeObject, list[str]]:
+    """Return the node with only the parts that are read, and sentences about the parts left out."""
     meta, spec, status, problems = obj.metadata, obj.spec, obj.status, list[str]()
     if (count := len(meta.labels or ())) > MAX_LABELS:
         meta = msgspec.structs.replace(meta, labels=dict(sorted((meta.labels or {}).items())[:MAX_LABELS]))
@@ -52,8 +52,8 @@ def bounded(obj: NodeObject, settings: Settings) -> tuple[NodeObject, list[str]]
     return msgspec.structs.replace(obj, metadata=meta, spec=spec, status=status), problems
 
 
-def shown(problems: Iterable[str]) -> tuple[str, ...]:
-    """Return the first of these problems, each once, and the number of further ones."""
+def first_problems(problems: Iterable[str]) -> tuple[str, ...]:
+    """Return the first of these problems, each once, and a sentence with the number of the others."""
     different = list(dict.fromkeys(problems))
     first = [problem[:MAX_CHARACTERS] for problem in different[:MAX_PROBLEMS]]
     unshown_count = len(different) - len(first)
@@ -61,7 +61,7 @@ def shown(problems: Iterable[str]) -> tuple[str, ...]:
 
 
 def reading_size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -> int:
-    """Return the amount to read of a node: characters about its GPUs, or parts that take as long."""
+    """Return how long a node takes to read, as a number of characters."""
     annotations, status = obj.metadata.annotations or {}, obj.status
     texts = chain(annotations.values(), *((part.data or {}).values() for part in maps))
     counts = (status.allocatable, obj.metadata.labels, obj.spec.taints, status.conditions)

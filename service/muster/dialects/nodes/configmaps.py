@@ -10,7 +10,7 @@ muster-system/kai-scheduler-config:                  the cluster's policies, see
     config.yaml: …
 
 All values are text, most of it JSON. A value that can't be read becomes a sentence among the `problems` of
-the node, which is used without this value. It is never an exception.
+the node, which is used without this value. There are no exceptions.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _SHOWN = 40
 class NodeFact:
     """The facts that a device plugin publishes about one node's GPUs.
 
-    `speaks`: it has a matrix. `matrix` is None if the matrix can't be read. No pod may be planned on GPUs of
-    the bit mask `unhealthy`. `name` is the name of the ConfigMap, for sentences.
+    `matrix` is None if the matrix can't be read. No pod may be planned on GPUs of the bit mask `unhealthy`.
+    `name` is the name of the ConfigMap, for sentences.
     """
 
     node: str
     name: str
-    speaks: bool = False
+    has_matrix: bool = False
     matrix: Matrix | None = None
     unhealthy: int = 0
     problems: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ def read(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> NodeFact | Poli
     node, name = node_of(obj, settings), f"ConfigMap {meta.namespace}/{meta.name}"
     if not node:
         return None
-    return (_topology if _is_topology(obj) else _unhealthy)(node, name, data)
+    return (_read_topology if _is_topology(obj) else _read_unhealthy)(node, name, data)
 
 
 def node_of(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> str:
@@ -84,7 +84,7 @@ def node_of(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> str:
 
 
 def trim(obj: ConfigMapObject) -> ConfigMapObject:
-    """Return the parts of a ConfigMap about a node that are read, because it may have a megabyte."""
+    """Return the parts of a node's ConfigMap that are read, because a ConfigMap may have a megabyte."""
     data, meta = obj.data or {}, obj.metadata
     texts = {key: data[key][: MAX_TEXT + 1] for key in (DEVICES, LINKS, BANDWIDTH, UNHEALTHY) if key in data}
     identity = Metadata(meta.name, "", meta.namespace, meta.uid, labels=meta.labels)
@@ -96,7 +96,7 @@ def _is_topology(obj: ConfigMapObject) -> bool:
     return bool(labels.get(keys.ACK_NODE_NAME)) and labels.get(keys.ACK_NODE_MODE) == keys.ACK_TOPOLOGY
 
 
-def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> NodeFact:
+def _read_unhealthy(node: str, name: str, data: Mapping[str, str]) -> NodeFact:
     if data and UNHEALTHY not in data:
         expected = f'{name}: expected the key {UNHEALTHY}, as in {UNHEALTHY}: "0,2"'
         return NodeFact(node, name, problems=(f"{expected}: all GPUs count as healthy",))
@@ -109,11 +109,11 @@ def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> NodeFact:
     return NodeFact(node, name, unhealthy=mask, problems=(problem,))
 
 
-def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeFact:
+def _read_topology(node: str, name: str, data: Mapping[str, str]) -> NodeFact:
     problems: list[str] = []
     unhealthy, matrix = 0, None
     try:
-        unhealthy, slip = _devices(data)
+        unhealthy, slip = _read_devices(data)
         problems += [f"{name}: {DEVICES}: {slip}"] if slip else []
     except _Unreadable as error:
         problems.append(f"{name}: {DEVICES}: {error}; all GPUs count as healthy")
@@ -125,7 +125,7 @@ def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeFact:
         problems.extend(f"{name}: {LINKS}: {problem}" for problem in matrix.problems)
     if matrix is not None and BANDWIDTH in data:
         try:
-            matrix, slip = _measured(matrix, data)
+            matrix, slip = _with_measured_bandwidths(matrix, data)
             problems += [f"{name}: {BANDWIDTH}: {slip}"] if slip else []
         except _Unreadable as error:
             problems.append(f"{name}: {BANDWIDTH}: {error}; modelled bandwidths are used")
@@ -136,7 +136,7 @@ class _Unreadable(ValueError):
     """Its text says why a value can't be read."""
 
 
-def _devices(data: Mapping[str, str]) -> tuple[int, str]:
+def _read_devices(data: Mapping[str, str]) -> tuple[int, str]:
     """Return the bit mask of unhealthy GPUs, and a sentence about entries that can't be read.
 
     An entry that can't be read changes no other GPU. No pod is planned on a GPU that is reported broken.
@@ -157,13 +157,11 @@ def _devices(data: Mapping[str, str]) -> tuple[int, str]:
     return mask, f"{bad[0]} {expected}" if bad else ""
 
 
-def _measured(matrix: Matrix, data: Mapping[str, str]) -> tuple[Matrix, str]:
+def _with_measured_bandwidths(matrix: Matrix, data: Mapping[str, str]) -> tuple[Matrix, str]:
     """Return the links with measured bandwidths: that of the slower direction, in whole GB/s.
 
-    Also return a sentence about pairs without two bandwidths.
-
     Bandwidths are rounded so that measurement noise does not make every node different. A pair without two
-    bandwidths keeps the modelled bandwidth.
+    bandwidths keeps the modelled bandwidth. Also return a sentence about such pairs.
     """
     rows = _json(data[BANDWIDTH])
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):

@@ -6,7 +6,7 @@
     0000:05:00.0 … / 0000:05:00.0 SELF …     tables of amd-smi topology: GPUs are numbered in their order
 
 An entry for one pair never changes another pair. An unknown word makes its pair unknown. If two entries give
-different links for one pair, the weaker one counts. Each kind of problem is reported in one sentence.
+different links for one pair, the weaker link counts. Each kind of problem is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -131,10 +131,9 @@ def _by_number(card: str) -> tuple[int, str]:
 
 
 def topology(text: str, gpu_count: int, key: str) -> tuple[GpuTopology, tuple[int, ...], tuple[str, ...]]:
-    """Return the topology and the rails of a node with `gpu_count` GPUs, and sentences about what can't be
-    read.
+    """Return the topology and rails of a node with `gpu_count` GPUs, and sentences about unreadable parts.
 
-    Both are unknown if the text is no matrix at all. `key` names the place of the text, for the sentences.
+    Topology and rails are unknown if the text is no matrix. The sentences begin with `key`, the text's place.
     """
     try:
         matrix = read(text)
@@ -251,7 +250,7 @@ class _Table:
     columns: list[int]
     names: list[str] = field(default_factory=list)
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
-    cut: bool = False
+    may_continue: bool = False
     """Whether the last row may continue in the next line."""
 
     def cells(self) -> Iterator[LinkEntry]:
@@ -279,12 +278,12 @@ class _Table:
                 first row. A row continues if it has nothing after its links, and no row comes next.
         """
         names = 0 if _has_links(cells) else sum(_COLUMN.fullmatch(cell) is not None for cell in cells)
-        if (self.cut and head >= 0) or (len(self.columns) > 1 and not self.rows and names > 1):
+        if (self.may_continue and head >= 0) or (len(self.columns) > 1 and not self.rows and names > 1):
             raise Unreadable(_WRAPPED)
         if head >= 0:
             self.rows.append((head, cells[1:]))
         elif self.rows and not _COLUMN.fullmatch(cells[0]):
-            self.cut = len(self.rows[-1][1]) <= len(self.columns)
+            self.may_continue = len(self.rows[-1][1]) <= len(self.columns)
 
     def fits(self) -> bool:
         """Return whether no row has a link in the column of its own GPU, which must have an X."""
@@ -306,7 +305,7 @@ def _of_tables(text: str, problems: _Problems) -> _Table:
             if tables:
                 tables[-1].take(-1, cells)
             last = max(index for index, cell in enumerate(cells) if _GPU.fullmatch(cell))
-            tables.append(_Table([_gpu(cell) for cell in cells[: last + 1]], cells))
+            tables.append(_Table([_gpu_index(cell) for cell in cells[: last + 1]], cells))
         elif tables:
             tables[-1].take(head, cells)
     if not all(table.fits() for table in tables):
@@ -334,10 +333,10 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
         if by_address:
             cells = [by_address.get(cell.lower(), cell) for cell in cells]
         if cells:
-            yield _gpu(cells[0]), cells
+            yield _gpu_index(cells[0]), cells
 
 
-def _gpu(cell: str) -> int:
+def _gpu_index(cell: str) -> int:
     match = _GPU.fullmatch(cell)
     return int(match[1]) if match else -1
 
@@ -351,5 +350,5 @@ def _is_header(cells: list[str]) -> bool:
 
     A header with only one GPU is recognized by the word Affinity.
     """
-    gpus = sum(_gpu(cell) >= 0 for cell in cells)
+    gpus = sum(_gpu_index(cell) >= 0 for cell in cells)
     return not _has_links(cells) and (gpus > 1 or (gpus == 1 and "AFFINITY" in map(str.upper, cells)))

@@ -1,7 +1,7 @@
-"""Limits on the reading of one pod. This is the only place that cuts parts off, and reports that.
+"""Limits on the reading of one pod. Only this module cuts parts off a pod, and reports that.
 
-The API server takes pods of 3 MiB as JSON, and any user may make one and change it all the time. So a large
-pod is cut before anything is computed from it. Each field keeps one entry more than is read, so that its
+The API server takes pods of 3 MiB as JSON, and any user may make such a pod and change it all the time. So a
+large pod is cut before anything is computed from it. Each field keeps one entry more than is read, and so its
 reader sees that there are too many. A bound pod keeps all containers, because their GPUs are taken.
 """
 
@@ -70,7 +70,7 @@ _FIRST: Mapping[str, Callable[[Any], bool]] = {
     "volumes": peers.has_claim,
     "conditions": lambda condition: condition.type in (RESIZE_PENDING, "Ready"),
 }
-"""Field → the entries that come first."""
+"""Field → whether an entry comes before the others."""
 
 _TOO_MANY = NodeSelector(
     [NodeSelectorTerm([NodeSelectorRequirement("", "In", [""] * (peers.MAX_NODE_NAMES + 1))])]
@@ -81,18 +81,18 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def cut_to_limits(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
-    """Return the pod with little more in each field than is read. A second call changes nothing.
+    """Return the pod with one more entry in each field than is read. A second call changes nothing.
 
     Of labels, annotations and resources, the known keys and the first others are kept.
     """
-    spec = _fewer_rules(obj.spec)
+    spec = _without_many_rules(obj.spec)
     counted_resources = ("cpu", "memory", "ephemeral-storage", *settings.gpu_resources)
-    known_keys = {*misspelt.keys(), MIRROR, *counted_resources, GPU_MEM, SHARED_GPUS}
-    cut = _Cut(frozenset(known_keys), bound=bool(spec.node_name))
-    return cut.of(obj if spec is obj.spec else replace(obj, spec=spec))
+    known_keys = {*misspelt.known_keys(), MIRROR, *counted_resources, GPU_MEM, SHARED_GPUS}
+    cutter = _Cutter(frozenset(known_keys), bound=bool(spec.node_name))
+    return cutter.cut(obj if spec is obj.spec else replace(obj, spec=spec))
 
 
-def exceeded(object_name: str, obj: PodObject, resource_names: int) -> Iterator[BadValue]:
+def exceeded_limits(object_name: str, obj: PodObject, resource_names: int) -> Iterator[BadValue]:
     """Yield a cause for each field of a pod that has more than is read.
 
     `object_name` is the pod, as kind/namespace/name. `resource_names` is the number of its resources, without
@@ -118,7 +118,7 @@ def first_entries(entries: Mapping[str, Any], limit: int, known_keys: Set[str]) 
     return {key: entries[key] for key in (*(entries.keys() & known_keys), *islice(other_keys, limit + 1))}
 
 
-def _fewer_rules(spec: PodSpec) -> PodSpec:
+def _without_many_rules(spec: PodSpec) -> PodSpec:
     affinity = spec.affinity
     if (
         affinity is None
@@ -130,61 +130,62 @@ def _fewer_rules(spec: PodSpec) -> PodSpec:
     return replace(spec, affinity=replace(affinity, node_affinity=node_affinity))
 
 
-class _Cut:
-    """Cuts the fields of one pod. `known_keys` stay in every map."""
+class _Cutter:
+    """Cuts the fields of one pod. Every map keeps its `known_keys`."""
 
     def __init__(self, known_keys: frozenset[str], bound: bool) -> None:
         self._known_keys = known_keys
-        self._all = ("containers", "init_containers") if bound else ()
+        self._uncut = ("containers", "init_containers") if bound else ()
 
-    def of(self, struct: S) -> S:
-        """Return the object with fewer entries in its fields; the same object if it has no more than is
-        read."""
+    def cut(self, struct: S) -> S:
+        """Return the object with fewer entries in its fields; the same object if nothing is cut."""
         if isinstance(struct, NodeAffinity):
             return replace(struct, preferred=(struct.preferred or [])[:1])
         changes = {}
         for name in struct.__struct_fields__:
             before = getattr(struct, name)
-            after = self._field(name, before)
+            after = self._cut_field(name, before)
             if after is not before:
                 changes[name] = after
         return replace(struct, **changes) if changes else struct
 
-    def _field(self, name: str, value: Any) -> Any:
+    def _cut_field(self, name: str, value: Any) -> Any:
         match value:
             case list():
-                return self._list(name, value)
+                return self._cut_list(name, value)
             case dict():
                 limit = _MAX_ENTRIES.get(name, _MAX_OTHER_ENTRIES)
                 return value if len(value) <= limit else first_entries(value, limit, self._known_keys)
             case msgspec.Struct():
-                return self.of(value)
+                return self.cut(value)
             case _:
                 return value
 
-    def _list(self, name: str, entries: list[Any]) -> list[Any]:
+    def _cut_list(self, name: str, entries: list[Any]) -> list[Any]:
         limit, first = _MAX_ENTRIES.get(name, _MAX_OTHER_ENTRIES), _FIRST.get(name)
         short_list = entries
-        if len(entries) > limit and name not in self._all:
+        if len(entries) > limit and name not in self._uncut:
             ordered = sorted(entries, key=lambda entry: not first(entry)) if first is not None else entries
             short_list = ordered[: limit + 1]
         if name == "owner_references":
             short_list = [entry for entry in short_list if _is_short(entry)]
-        cut_entries = [self._entry(entry) for entry in short_list]
+        cut_entries = [self._cut_entry(entry) for entry in short_list]
         same = len(cut_entries) == len(entries) and all(map(operator.is_, cut_entries, entries))
         return entries if same else cut_entries
 
-    def _entry(self, entry: Any) -> Any:
+    def _cut_entry(self, entry: Any) -> Any:
         if isinstance(entry, Container) and _is_small(entry):
             return entry
-        return self.of(entry) if isinstance(entry, msgspec.Struct) else entry
+        return self.cut(entry) if isinstance(entry, msgspec.Struct) else entry
 
 
 def _is_small(container: Container) -> bool:
-    """Return whether there is nothing to cut: a pod may have thousands of containers."""
+    """Return whether nothing of the container is cut. Such containers are many, and need no copy."""
     amounts = container.resources
-    few = amounts is None or max(len(amounts.limits or ()), len(amounts.requests or ())) <= MAX_RESOURCES
-    return few and len(container.ports or ()) <= peers.MAX_HOST_PORTS
+    has_few_amounts = (
+        amounts is None or max(len(amounts.limits or ()), len(amounts.requests or ())) <= MAX_RESOURCES
+    )
+    return has_few_amounts and len(container.ports or ()) <= peers.MAX_HOST_PORTS
 
 
 def _is_short(owner: OwnerReference) -> bool:

@@ -45,8 +45,8 @@ from muster.domain.peers import (
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
 MAX_TERMS = 16
-"""Largest number of terms of one kind in one pod. If a pod has more, none of that kind is kept: the in-tree
-plugins check them."""
+"""Largest number of terms of one kind in one pod. If a pod has more, no term of that kind is kept: the
+in-tree plugins check them."""
 MAX_REQUIREMENTS = 32
 """Largest number of requirements of one selector."""
 MAX_VALUES = 256
@@ -74,8 +74,8 @@ _Raw = TypeVar("_Raw")
 _Read = TypeVar("_Read")
 
 
-class Shared(Generic[V]):
-    """Keep one object for equal values, because the thousands of pods of a template have the same rules.
+class Interner(Generic[V]):
+    """Keeps one object for equal values, because the thousands of pods of a template have the same rules.
 
     A value is forgotten with its last holder.
     """
@@ -86,30 +86,29 @@ class Shared(Generic[V]):
     def of(self, value: V) -> V:
         """Return the object that stands for all values equal to `value`."""
         reference = self._values.get(value)
-        shared = reference() if reference is not None else None
-        if shared is None:
-            shared = value
+        first = reference() if reference is not None else None
+        if first is None:
+            first = value
             self._values[value] = ref(value)
-        return shared
+        return first
 
     def __len__(self) -> int:
         return len(self._values)
 
 
-_live_node_rules = Shared[NodeRules]()
+_live_node_rules = Interner[NodeRules]()
 """The rules of existing pods."""
 
 
 def node_rules(spec: PodSpec) -> NodeRules:
-    """Return the rules. Equal rules of existing pods are one object."""
+    """Return the pod's rules for nodes. Equal rules of existing pods are one object."""
     if node_rules_size(spec) > MAX_NODE_NAMES:
         return NodeRules()
-    return _live_node_rules.of(_rules(spec))
+    return _live_node_rules.of(_read_node_rules(spec))
 
 
 def node_rules_size(spec: PodSpec) -> int:
-    """Return the number of names and values in the rules. Beyond the limit, any number above the limit is
-    returned."""
+    """Return the number of names and values in the pod's rules for nodes. Counting stops above the limit."""
     count = len(spec.node_selector or ()) + len(spec.tolerations or ())
     for term in _node_terms(spec):
         count += 1
@@ -123,26 +122,27 @@ def node_rules_size(spec: PodSpec) -> int:
 
 
 def _node_terms(spec: PodSpec) -> list[NodeSelectorTerm]:
-    """Return the terms of the required node affinity, [] if there is none."""
+    """Return the terms of the required node affinity; [] without required affinity."""
     node_affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     selector = node_affinity.required if node_affinity is not None else None
     return (selector.node_selector_terms or []) if selector is not None else []
 
 
-def _rules(spec: PodSpec) -> NodeRules:
+def _read_node_rules(spec: PodSpec) -> NodeRules:
     selector = sorted((spec.node_selector or {}).items())
     any_of = [
         tuple(SelectorTerm(rule.key, rule.operator, tuple(rule.values or ())) for rule in _requirements(term))
         for term in _node_terms(spec)
     ]
     # In the API a term without requirements matches no node. It can't be dropped if it is the only term.
-    matching = tuple(requirements for requirements in any_of if requirements)
-    if any_of and not matching:
-        matching = ((SelectorTerm("metadata.name", "In", ()),),)
+    usable_terms = tuple(requirements for requirements in any_of if requirements)
+    if any_of and not usable_terms:
+        usable_terms = ((SelectorTerm("metadata.name", "In", ()),),)
     required = tuple(SelectorTerm(key, "In", (value,)) for key, value in selector)
-    tolerations = spec.tolerations or ()
-    tolerated = tuple(Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in tolerations)
-    return NodeRules(required, matching, tolerated)
+    tolerations = tuple(
+        Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in spec.tolerations or ()
+    )
+    return NodeRules(required, usable_terms, tolerations)
 
 
 def _requirements(term: NodeSelectorTerm) -> Iterator[NodeSelectorRequirement]:
@@ -154,21 +154,21 @@ def labels_of(labels: Mapping[str, str] | None) -> Labels:
     if not labels:
         return ()
     pairs = tuple((key, labels[key]) for key in sorted(labels)[:MAX_LABELS])
-    return _shared(pairs) if len(pairs) <= MAX_REMEMBERED else _shared_large(pairs)
+    return _intern_labels(pairs) if len(pairs) <= MAX_REMEMBERED else _intern_many_labels(pairs)
 
 
 @lru_cache(maxsize=4096)
-def _shared(labels: Labels) -> Labels:
-    return tuple(map(_shared_pair, labels))
+def _intern_labels(labels: Labels) -> Labels:
+    return tuple(map(_intern_pair, labels))
 
 
 @lru_cache(maxsize=64)
-def _shared_large(labels: Labels) -> Labels:
+def _intern_many_labels(labels: Labels) -> Labels:
     return labels
 
 
 @lru_cache(maxsize=16384)
-def _shared_pair(pair: tuple[str, str]) -> tuple[str, str]:
+def _intern_pair(pair: tuple[str, str]) -> tuple[str, str]:
     return pair
 
 
@@ -184,7 +184,7 @@ def rules_of(object_name: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules
     claims = [*dict.fromkeys(_volume_claims(meta, spec))]
     if not (pod_affinity or pod_anti_affinity or spec.topology_spread_constraints or ports or claims):
         return NO_PEER_RULES, ()
-    reader = _Reader(object_name, meta)
+    reader = _PeerReader(object_name, meta)
     rules = PeerRules(
         affinity=reader.peers("podAffinity", pod_affinity),
         anti_affinity=reader.peers("podAntiAffinity", pod_anti_affinity),
@@ -195,19 +195,19 @@ def rules_of(object_name: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules
     if len(claims) > MAX_CLAIMS:
         field, value = "number of PersistentVolumeClaims in volumes", f"more than {MAX_CLAIMS}"
         reader.causes.append(BadValue(object_name, field, value, f"at most {MAX_CLAIMS}"))
-    if _size(rules) > MAX_SIZE:
+    if _peer_rules_size(rules) > MAX_SIZE:
         rules = PeerRules(host_ports=rules.host_ports, volume_claims=rules.volume_claims)
     if rules == NO_PEER_RULES:
         return NO_PEER_RULES, tuple(reader.causes)
-    return _live.of(rules), tuple(reader.causes)
+    return _live_peer_rules.of(rules), tuple(reader.causes)
 
 
-_live = Shared[PeerRules]()
+_live_peer_rules = Interner[PeerRules]()
 """The rules of existing pods."""
 
 
-def _size(rules: PeerRules) -> int:
-    """Return the number of names and values in the rules. Each has some hundred bytes at most."""
+def _peer_rules_size(rules: PeerRules) -> int:
+    """Return the number of names and values in the rules. A name or value has some hundred bytes at most."""
     terms = (*rules.affinity, *rules.anti_affinity)
     selectors = (
         *(term.namespace_selector for term in terms),
@@ -226,11 +226,11 @@ class _TooLarge(Exception):
     """A selector is valid, but too large to be planned."""
 
 
-class _Broken(Exception):
-    """The API server refuses a value. Arguments: the field, the value and what is expected."""
+class _BadField(Exception):
+    """The API server would refuse a value. Arguments: the field, the value and what is expected."""
 
 
-class _Reader:
+class _PeerReader:
     """Reads the terms of one pod. Ill-formed terms are reported in `causes`."""
 
     def __init__(self, object_name: str, meta: Metadata) -> None:
@@ -242,17 +242,17 @@ class _Reader:
     def peers(self, kind: str, affinity: PodAffinity | None) -> tuple[PeerTerm, ...]:
         """Return the required terms of pod affinity or anti-affinity.
 
-        A pod must meet all terms of affinity, and each term of anti-affinity holds on its own. So the other
-        terms stay right if a term is too large and left out.
+        A pod must meet all terms. So if a term is too large and left out, the other terms stay right.
         """
-        return self._all(kind, (affinity.required or ()) if affinity is not None else (), self._peer)
+        required = (affinity.required or ()) if affinity is not None else ()
+        return self._read_terms(kind, required, self._read_peer_term)
 
     def spread(self, constraints: Iterable[TopologySpreadConstraint]) -> tuple[SpreadTerm, ...]:
         """Return the constraints that refuse nodes."""
         hard = [constraint for constraint in constraints if constraint.when_unsatisfiable == "DoNotSchedule"]
-        return self._all("topologySpreadConstraints", hard, self._spread)
+        return self._read_terms("topologySpreadConstraints", hard, self._read_spread_term)
 
-    def _all(
+    def _read_terms(
         self, kind: str, raw_terms: Iterable[_Raw], read_one: Callable[[_Raw], _Read]
     ) -> tuple[_Read, ...]:
         raw_terms = list(raw_terms)
@@ -264,12 +264,12 @@ class _Reader:
                 terms.append(read_one(raw_term))
             except _TooLarge:
                 continue
-            except _Broken as slip:
+            except _BadField as slip:
                 field, value, expected = slip.args
                 self.causes.append(BadValue(self._where, f"{kind}: {field}", value, expected))
         return tuple(terms)
 
-    def _peer(self, term: PodAffinityTerm) -> PeerTerm:
+    def _read_peer_term(self, term: PodAffinityTerm) -> PeerTerm:
         if len(term.namespaces or ()) > MAX_VALUES:
             raise _TooLarge
         namespaces = tuple(sorted(set(term.namespaces or ())))
@@ -282,22 +282,22 @@ class _Reader:
             _selector("namespaceSelector", term.namespace_selector),
         )
 
-    def _spread(self, constraint: TopologySpreadConstraint) -> SpreadTerm:
+    def _read_spread_term(self, constraint: TopologySpreadConstraint) -> SpreadTerm:
         if constraint.max_skew < 1:
-            raise _Broken("maxSkew", str(constraint.max_skew), "a positive whole number")
+            raise _BadField("maxSkew", str(constraint.max_skew), "a positive whole number")
         if constraint.min_domains is not None and constraint.min_domains < 1:
-            raise _Broken("minDomains", str(constraint.min_domains), "a positive whole number")
+            raise _BadField("minDomains", str(constraint.min_domains), "a positive whole number")
         selector = _selector("labelSelector", constraint.label_selector)
         return SpreadTerm(
             _topology_key(constraint.topology_key),
-            self._with_label_keys(selector, constraint.match_label_keys or ()),
+            self._with_own_values(selector, constraint.match_label_keys or ()),
             constraint.max_skew,
             constraint.min_domains or 1,
             honor_affinity=constraint.node_affinity_policy in (None, "Honor"),
             honor_taints=constraint.node_taints_policy == "Honor",
         )
 
-    def _with_label_keys(self, selector: Selector, keys: Collection[str]) -> Selector:
+    def _with_own_values(self, selector: Selector, keys: Collection[str]) -> Selector:
         """Return the selector with the pod's own values of `matchLabelKeys`.
 
         The API server has merged them already (pkg/registry/core/pod/strategy.go, applyMatchLabelKeys), and
@@ -326,18 +326,18 @@ def as_stored(affinity: Affinity | None, labels: Mapping[str, str]) -> Affinity 
 
 def selector_keys(spec: PodSpec) -> tuple[set[str], set[str]]:
     """Return the keys of labels of pods, and of namespaces, that a pod's rules about other pods use."""
-    of_pods, of_namespaces = set[str](), set[str]()
+    pod_keys, namespace_keys = set[str](), set[str]()
     affinity = spec.affinity
     affinities = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
     for term in (term for part in affinities if part is not None for term in part.required or ()):
-        of_pods |= _keys(term.label_selector)
-        of_namespaces |= _keys(term.namespace_selector)
+        pod_keys |= _keys_of_selector(term.label_selector)
+        namespace_keys |= _keys_of_selector(term.namespace_selector)
     for constraint in spec.topology_spread_constraints or ():
-        of_pods |= {*_keys(constraint.label_selector), *(constraint.match_label_keys or ())}
-    return of_pods, of_namespaces
+        pod_keys |= {*_keys_of_selector(constraint.label_selector), *(constraint.match_label_keys or ())}
+    return pod_keys, namespace_keys
 
 
-def _keys(selector: LabelSelector | None) -> set[str]:
+def _keys_of_selector(selector: LabelSelector | None) -> set[str]:
     if selector is None:
         return set()
     return {
@@ -358,9 +358,7 @@ def with_label_keys(term: PodAffinityTerm, labels: Mapping[str, str]) -> PodAffi
     expressions = list(selector.match_expressions or ())
     for keys, operator in ((term.match_label_keys, "In"), (term.mismatch_label_keys, "NotIn")):
         for key in keys or ():
-            is_there = any(
-                term_rule.key == key and term_rule.operator == operator for term_rule in expressions
-            )
+            is_there = any(entry.key == key and entry.operator == operator for entry in expressions)
             if key in labels and not is_there:
                 expressions.append(NodeSelectorRequirement(key, operator, [labels[key]]))
     return replace(term, label_selector=replace(selector, match_expressions=expressions))
@@ -368,12 +366,12 @@ def with_label_keys(term: PodAffinityTerm, labels: Mapping[str, str]) -> PodAffi
 
 def _topology_key(key: str) -> str:
     if not key:
-        raise _Broken("topologyKey", key, "a label key of nodes")
+        raise _BadField("topologyKey", key, "a label key of nodes")
     return key
 
 
 def _selector(field: str, selector: LabelSelector | None) -> Selector:
-    """Return the requirements, in a fixed order.
+    """Return the requirements of a label selector, in a fixed order.
 
     Raises:
         _TooLarge: there are too many requirements.
@@ -391,9 +389,11 @@ def _selector(field: str, selector: LabelSelector | None) -> Selector:
         values = tuple(sorted(set(entry.values or ())))
         if entry.operator not in _OPERATORS:
             expected = f"one of {', '.join(_OPERATORS)}"
-            raise _Broken(f"{field}.matchExpressions: operator", entry.operator, expected)
+            raise _BadField(f"{field}.matchExpressions: operator", entry.operator, expected)
         if entry.operator in ("In", "NotIn") and not values:
-            raise _Broken(f"{field}.matchExpressions: values", "", f"values for {entry.operator} {entry.key}")
+            raise _BadField(
+                f"{field}.matchExpressions: values", "", f"values for {entry.operator} {entry.key}"
+            )
         terms.append(SelectorTerm(entry.key, entry.operator, values))
     return tuple(dict.fromkeys(terms))
 
@@ -416,7 +416,7 @@ def _ports(container: Container, host_network: bool) -> Iterator[HostPort]:
 
 
 def has_claim(volume: Volume) -> bool:
-    """Return whether a volume names a claim, or has its own claim."""
+    """Return whether a volume names a PersistentVolumeClaim, or has a claim of its own."""
     return volume.persistent_volume_claim is not None or volume.ephemeral is not None
 
 

@@ -15,7 +15,7 @@ from muster.dialects.kinds.description import JobPod
 from muster.dialects.objects import Metadata, PodObject, PodSpec
 from muster.dialects.pods import bounds, peers, requests
 from muster.dialects.pods.requests import MAX_OF_A_POD, PodRequests
-from muster.dialects.reading import Reading, agreed
+from muster.dialects.reading import Reading, merge_readings
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
 from muster.domain.causes.ill_formed import DialectsDisagree, ForgedAllocation
@@ -30,10 +30,9 @@ TRACEPARENTS = ("tracing.k8s.io/traceparent", "traceparent")
 """Annotations with the trace context of a pod's creator: the key that KEP-5915 proposes, and the plain key.
 """
 TRACEPARENT = r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"
-GANG_DIALECTS = (kai.claim, other_systems.claim, other_systems.ack)
+GANG_DIALECTS = (kai.claim, other_systems.claim, other_systems.ack_claim)
 """Functions (object name, metadata) → Reading. A pod may use several dialects that agree. Dialects with a
-PodGroup come first, because the dialect of the first claim finds the PodGroup. `own` is read in addition to
-each."""
+PodGroup come first, because the dialect of the first claim finds the PodGroup. `own` is always read too."""
 
 
 def read(
@@ -41,9 +40,9 @@ def read(
 ) -> Pod:
     """Return the facts of one pod.
 
-    `member` is the pod's place in its job, if the job's pods are a gang. It counts if the pod names no gang
-    itself. `claims` are the claims of the cluster, if known. Pods of other schedulers, and static pods, have
-    only a usage, and no claim or causes.
+    `member` is the pod's place in its job, if the job's pods are a gang. This place counts if the pod names
+    no gang itself. `claims` are the claims of the cluster, if known. Of pods of other schedulers, and of
+    static pods, only the usage is read: they have no gang and no causes.
     """
     meta, spec, status = obj.metadata, obj.spec, obj.status
     annotations, object_name = meta.annotations or {}, f"pod/{meta.namespace}/{meta.name}"
@@ -58,7 +57,7 @@ def read(
         devices = DeviceDemand()
     amounts, bad_claims = requests.with_claims(object_name, spec, amounts, devices)
     if ours and not spec.node_name:
-        causes += (*bounds.exceeded(object_name, obj, amounts.resource_names), *bad_claims, *bad_rules)
+        causes += (*bounds.exceeded_limits(object_name, obj, amounts.resource_names), *bad_claims, *bad_rules)
     pod = Pod(
         uid=meta.uid,
         namespace=meta.namespace,
@@ -87,7 +86,7 @@ def read(
         labels=labels,
         peers=peer_rules,
         traceparent=_traceparent(annotations) if ours else "",
-        preferences=ours and _prefers(spec),
+        preferences=ours and _has_preferences(spec),
         match_attributes=devices.match_attributes,
         several_claims=devices.several_claims,
         unallocated_claims=devices.unallocated,
@@ -105,18 +104,20 @@ def _traceparent(annotations: Mapping[str, str]) -> str:
 
 
 def _owner(meta: Metadata) -> str:
-    """Return a pod's controller, or its Deployment, because the next ReplicaSet continues the same gang."""
+    """Return a pod's Deployment, whose next ReplicaSet continues the gang, else its controller's UID."""
     if deployment := deployment_of(meta):
         return f"Deployment/{deployment}"
     return next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
 
 
-def _is_of_kubelet(obj: PodObject) -> bool:
+def _is_static(obj: PodObject) -> bool:
     """Return whether a kubelet made the pod for a static pod, so that no scheduler places it. Such a pod may
     be in any namespace and name any gang. The API server demands its owner and its annotation."""
     owners = obj.metadata.owner_references or ()
-    of_node = any(owner.controller and owner.kind == "Node" for owner in owners)
-    return bool(obj.spec.node_name) and of_node and bounds.MIRROR in (obj.metadata.annotations or {})
+    has_node_as_owner = any(owner.controller and owner.kind == "Node" for owner in owners)
+    return (
+        bool(obj.spec.node_name) and has_node_as_owner and bounds.MIRROR in (obj.metadata.annotations or {})
+    )
 
 
 def _controller(meta: Metadata) -> Controller | None:
@@ -155,35 +156,35 @@ def _gang(
 ) -> _Gang:
     """Return the gang of a pod of ours, and a cause for each ill-formed key.
 
-    A pod with neither a gang nor GPUs of ours, which the shim does not hold, has no claim: the in-tree
-    plugins place it. A pod that the shim holds is at least a gang of one, so that a mistake in the gang's key
-    is reported. A bound pod has no causes, because it runs whatever its keys are.
+    A pod with neither gang keys nor GPUs gets no claim: the shim does not hold it, and the in-tree plugins
+    place it. A pod that the shim holds is at least a gang of one, so that a mistake in the gang's key is
+    reported. A bound pod has no causes, because it runs whatever its keys are.
     """
     spec = obj.spec
-    if spec.scheduler_name not in settings.scheduler_names or _is_of_kubelet(obj):
+    if spec.scheduler_name not in settings.scheduler_names or _is_static(obj):
         return _Gang()
-    speaks, forged = _speaks(obj.metadata), _forged(obj, settings)
-    meta, slips = (obj.metadata, ()) if spec.node_name else misspelt.corrected(object_name, obj.metadata)
+    has_keys, forged = _has_gang_keys(obj.metadata), _forged_annotations(obj, settings)
+    meta, slips = (obj.metadata, ()) if spec.node_name else misspelt.correct_keys(object_name, obj.metadata)
     own_keys, name = own.read(object_name, meta), meta.name
     with_gpus = bool(amounts.gpus or amounts.slice or amounts.shared_gpus)
-    reading = agreed(name, (dialect(object_name, meta) for dialect in GANG_DIALECTS))
+    reading = merge_readings(name, (dialect(object_name, meta) for dialect in GANG_DIALECTS))
     if reading.claim is not None or reading.causes or own_keys.group is not None:
         member = None
     elif member is not None:
         job = f"{member.kind} {meta.namespace}/{member.owner}"
         reading = Reading(GangClaim(member.kind, member.gang, by_object=True, job=job))
     else:
-        reading = other_systems.last(object_name, meta, spec, with_gpus)
-    reading = agreed(name, (reading, own.claim(object_name, own_keys, reading.claim)))
-    if not (with_gpus or member is not None or amounts.causes or speaks):
+        reading = other_systems.fallback_claim(object_name, meta, spec, with_gpus)
+    reading = merge_readings(name, (reading, own.claim(object_name, own_keys, reading.claim)))
+    if not (with_gpus or member is not None or amounts.causes or has_keys):
         return _Gang()
-    grouped = tuple(other_systems.of_spec(object_name, spec))
+    bad_fields = tuple(other_systems.refused_fields(object_name, spec))
     topology_request, topology_causes = _topology_request(object_name, meta, own_keys)
     if member is not None and not topology_request.role:
         topology_request = replace(topology_request, role=member.role)
     claim = reading.claim or GangClaim(LONE, name, min_member=1, replicas=1, lone=True)
     bad_amounts = (*amounts.causes, *amounts.share_causes)
-    causes = (*slips, *reading.causes, *topology_causes, *bad_amounts, *grouped, *forged)
+    causes = (*slips, *reading.causes, *topology_causes, *bad_amounts, *bad_fields, *forged)
     return _Gang(
         replace(claim, topology_request=topology_request), own_keys.rank, () if spec.node_name else causes
     )
@@ -196,7 +197,7 @@ def gang_keys() -> tuple[str, ...]:
     return (*ours, *kai.GANG_KEYS, *other_systems.GANG_KEYS, *kinds.GANG_KEYS)
 
 
-def _speaks(meta: Metadata) -> bool:
+def _has_gang_keys(meta: Metadata) -> bool:
     keys = {*(meta.labels or {}), *(meta.annotations or {})}
     return bool(keys.intersection(gang_keys())) or any(key.startswith(own.PREFIX) for key in keys)
 
@@ -207,15 +208,15 @@ def _topology_request(
     """Return the pod's constraints from all dialects together, and a cause for each ill-formed key."""
     kai_keys = kai.read(object_name, meta)
     causes: list[Cause] = [*own_keys.causes, *kai_keys.causes]
-    mine = own_keys.topology_request.role
-    if mine and kai_keys.role and mine != kai_keys.role:
-        first, second = f"{own.NAME}: role {mine}", f"{kai.NAME}: role {kai_keys.role}"
+    own_role = own_keys.topology_request.role
+    if own_role and kai_keys.role and own_role != kai_keys.role:
+        first, second = f"{own.NAME}: role {own_role}", f"{kai.NAME}: role {kai_keys.role}"
         causes.append(DialectsDisagree(meta.name, first, second))
-    role = mine or kai_keys.role or other_systems.role(meta)
+    role = own_role or kai_keys.role or other_systems.volcano_role(meta)
     return replace(own_keys.topology_request, role=role, policies=kai_keys.policies), tuple(causes)
 
 
-def _forged(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:
+def _forged_annotations(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:
     annotations = obj.metadata.annotations or {}
     keys = [key for key in allocation.RESERVED_KEYS if key in annotations]
     if settings.nri_nodes:
@@ -223,7 +224,7 @@ def _forged(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:
     return tuple(ForgedAllocation(obj.metadata.name, key) for key in keys)
 
 
-def _prefers(spec: PodSpec) -> bool:
+def _has_preferences(spec: PodSpec) -> bool:
     affinity = spec.affinity
     if affinity is not None and any(
         part is not None and part.preferred

@@ -46,8 +46,8 @@ MAX_OF_A_POD = 1 << 20
 any node."""
 
 MAX_CONTAINERS = 256
-"""Largest number of containers, and of init containers, of a pod. Further ones are summed up too, but it is
-not recorded which request GPUs."""
+"""Largest number of containers, and of init containers, of a pod. If there are more, all are summed up, but
+which of them request GPUs is not recorded."""
 MAX_RESOURCES = 64
 """Largest number of resources of one pod, other than CPU, memory and GPUs. Of more, the first by name are
 kept."""
@@ -107,8 +107,7 @@ def of_pod(object_name: str, obj: PodObject, settings: Settings) -> PodRequests:
 def with_claims(
     object_name: str, spec: PodSpec, amounts: PodRequests, devices: DeviceDemand
 ) -> tuple[PodRequests, tuple[BadValue, ...]]:
-    """Return a pod's requests with the GPUs of its claims, and the causes for which these can't be
-    planned."""
+    """Return a pod's requests with the GPUs of its claims, and causes for claims that can't be planned."""
     if not (devices.gpus or devices.slice):
         return amounts, devices.causes
     if amounts.gpus or amounts.slice:
@@ -122,10 +121,10 @@ def with_claims(
 
 
 def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> PodRequests:
-    """Sum up one pod. `object_name` is the pod, as kind/namespace/name.
+    """Return the sum of one pod's requests. `object_name` is the pod, as kind/namespace/name.
 
     `status` is given for a bound pod only. After a resize, its containers may hold other amounts than the
-    spec.
+    spec states.
     """
     status = status or PodStatus()
     parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources)
@@ -139,7 +138,7 @@ def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus 
 
 def of_containers(spec: PodSpec, settings: Settings = DEFAULTS) -> Amounts:
     """Return the sum of the containers' requests, without the pod's overhead and requests as a whole."""
-    reader = _Reader(settings)
+    reader = _RequestReader(settings)
     inits = [(reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
     return sum_of([reader.requests(c) for c in spec.containers or ()], inits)
 
@@ -150,7 +149,7 @@ def _cached_sum(parts: _Parts, settings: Settings) -> PodRequests:
 
 
 def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodRequests:
-    reader = _Reader(settings)
+    reader = _RequestReader(settings)
     containers = [(c.name, reader.requests(c)) for c in spec.containers or ()]
     inits = [(c.name, reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
     total = sum_of([amounts for _, amounts in containers], [(a, stays) for _, a, stays in inits])
@@ -167,29 +166,29 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodRequests:
     memory = GPU_MEM
     shares = [(name, a.get(memory, 0) // BILLION) for name, a in containers]
     shares += [(name, a[memory] // BILLION) for name, a, stays in inits if stays and a.get(memory)]
-    other_resources = _others(total, settings)
-    few = max(len(containers), len(inits)) <= MAX_CONTAINERS
+    other_resources = _other_resources(total, settings)
+    has_few_containers = max(len(containers), len(inits)) <= MAX_CONTAINERS
     return PodRequests(
         resources=Resources(
-            min(quantities.MAX_THOUSANDTHS, _rounded(total.get("cpu", 0), BILLION // 1000)),
-            _rounded(total.get("memory", 0), BILLION),
+            min(quantities.MAX_THOUSANDTHS, _round_up(total.get("cpu", 0), BILLION // 1000)),
+            _round_up(total.get("memory", 0), BILLION),
             others=other_resources[:MAX_RESOURCES],
         ),
         gpus=total.get(gpu_resource, 0) // BILLION,
         gpu_resource=gpu_resource,
         container_gpus=tuple((name, a[gpu_resource] // BILLION) for name, a in parts if gpu_resource in a)
-        if few
+        if has_few_containers
         else (),
         gpu_memory=total.get(memory, 0) // BILLION,
-        container_memory=tuple(shares) if few and total.get(memory) else (),
+        container_memory=tuple(shares) if has_few_containers and total.get(memory) else (),
         shared_gpus=total.get(SHARED_GPUS, 0) // BILLION,
         resource_names=sum(map(settings.is_other, reader.names)),
         causes=tuple(reader.slips.causes),
     )
 
 
-class _Reader:
-    """Reads the quantities of one pod. Invalid quantities are reported in `slips`, without the pod's name."""
+class _RequestReader:
+    """Reads the quantities of one pod. `slips` gets causes for invalid ones, without the pod's name."""
 
     def __init__(self, settings: Settings) -> None:
         self.slips = Fields.of_keys("", {})
@@ -223,8 +222,7 @@ class _Reader:
         return amounts
 
     def gpu_resource(self, total: Amounts) -> str:
-        """Return the GPU resource that the pod requests; "" if none. If it requests two, that is a cause, and
-        the first counts."""
+        """Return the GPU resource that the pod requests, "" if none. If there are two, add a cause."""
         names = [resource for resource in self._settings.gpu_resources if total.get(resource)]
         if len(names) > 1:
             amounts = ", ".join(f"{name}: {total[name] // BILLION}" for name in names)
@@ -232,18 +230,18 @@ class _Reader:
         return names[0] if names else ""
 
 
-def _others(total: Amounts, settings: Settings) -> tuple[tuple[str, int], ...]:
+def _other_resources(total: Amounts, settings: Settings) -> tuple[tuple[str, int], ...]:
     """Return the requests for resources that are neither cpu, memory nor GPUs, as `Resources.others`."""
     return tuple(
         sorted(
-            (resource, _rounded(amount, BILLION))
+            (resource, _round_up(amount, BILLION))
             for resource, amount in total.items()
             if amount and settings.is_other(resource)
         )
     )
 
 
-def _rounded(amount: int, unit: int) -> int:
+def _round_up(amount: int, unit: int) -> int:
     """Return the amount in units, each of `unit` billionths, rounded up."""
     return min(quantities.MAX_AMOUNT, -(-amount // unit))
 
@@ -301,7 +299,7 @@ def _resize_facts(status: PodStatus) -> tuple[object, ...]:
 class _Resized:
     """The amounts of one bound pod. For resources that can be resized, the largest of three sums counts."""
 
-    def __init__(self, spec: PodSpec, status: PodStatus, reader: _Reader) -> None:
+    def __init__(self, spec: PodSpec, status: PodStatus, reader: _RequestReader) -> None:
         self._spec = spec
         self._status = status
         self._reader = reader
@@ -311,18 +309,17 @@ class _Resized:
         self._status_of = {container_status.name: container_status for container_status in reversed(statuses)}
 
     def total(self, by_spec: Amounts) -> Amounts:
-        """Return the amounts that the containers count as together. `by_spec` is the sum by the spec."""
+        """Return the amounts of all containers together. `by_spec` is the sum of their requests."""
         status = self._status
         running = status.resources.requests if status.resources is not None else None
         if status.allocated_resources is not None and running is not None:
             sums = [self._of_pod(status.allocated_resources), self._of_pod(running)]
         else:
-            sums = [self._sum(_allocated), self._sum(_running)]
+            sums = [self._sum(_allocated_resources), self._sum(_running_resources)]
         return self._largest(by_spec, sums)
 
     def whole_pod(self, by_spec: Amounts) -> Amounts:
-        """Return the amounts that replace the sum of the containers. `by_spec` are the requests of the pod as
-        a whole."""
+        """Return the amounts in place of the containers' sum. `by_spec` are the requests of the whole pod."""
         status = self._status
         if status.resources is None or not by_spec:
             return by_spec
@@ -348,8 +345,7 @@ class _Resized:
         )
 
     def _largest(self, by_spec: Amounts, sums: Iterable[Amounts]) -> Amounts:
-        """Return the amounts of the spec. For each resource that can be resized, the largest amount
-        counts."""
+        """Return the amounts of the spec, with the largest amount of each resource that can be resized."""
         largest = {resource: amount for resource, amount in by_spec.items() if resource not in _RESIZED}
         for amounts in sums if self._infeasible else (by_spec, *sums):
             for resource in _RESIZED:
@@ -358,21 +354,21 @@ class _Resized:
         return largest
 
 
-def _allocated(status: ContainerStatus | None) -> _Raw | None:
+def _allocated_resources(status: ContainerStatus | None) -> _Raw | None:
     return status.allocated_resources if status is not None else None
 
 
-def _running(status: ContainerStatus | None) -> _Raw | None:
+def _running_resources(status: ContainerStatus | None) -> _Raw | None:
     if status is not None and status.resources is not None and status.resources.requests is not None:
         return status.resources.requests
-    return _allocated(status)
+    return _allocated_resources(status)
 
 
 def _with_share(object_name: str, labels: Mapping[str, str], total: PodRequests) -> PodRequests:
     """Return a pod's requests with its memory of shared GPUs.
 
-    Memory that can't be spread evenly is rounded up. Such a pod is never planned, but if it is bound already,
-    it counts. A pod with whole GPUs has no share, whatever else it requests.
+    Memory that can't be spread evenly is rounded up: such a pod is never planned, but counts if it is bound
+    already. A pod with whole GPUs has no share, whatever else it requests.
     """
     values, memory, label = Fields.of_keys(object_name, labels), GPU_MEM, SHARED_GPUS
     if total.shared_gpus:
