@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from muster.adapters.files.report import PlaceReport
+from muster.adapters.files.showing.report import PlaceReport
 from muster.adapters.preflight.report import Preflight
 from muster.adapters.status import Status
 from muster.domain.reasons import Cause, cause_type, kinds_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from muster.adapters.files.reading.sources import BadInput, Document, read
 from muster.adapters.files.run import place_files
-from muster.adapters.files.sources import BadInput, Document, read
 from muster.dialects.kinds.table import modes_of
 from muster.dialects.settings import Settings
 

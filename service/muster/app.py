@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from muster.adapters import scrape
-from muster.adapters.alternatives import AlternativesAnswerer, Asker
+from muster.adapters.alternatives_answerer import AlternativesAnswerer, Asker
 from muster.adapters.control_loop import ControlLoop
 from muster.adapters.garbage import short_collections
 from muster.adapters.grpc.endpoint import Endpoint

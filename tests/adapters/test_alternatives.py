@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from local_cluster.patience import HANG_S
-from muster.adapters import alternatives as module
-from muster.adapters.alternatives import AlternativesAnswerer, Asker
+from muster.adapters import alternatives_answerer as module
+from muster.adapters.alternatives_answerer import AlternativesAnswerer, Asker
 from muster.adapters.solver import process
 from muster.adapters.solver.process import Defect, PlannerProcess
 from muster.domain.alternatives import Alternatives, Question, not_known

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.adapters import alternatives, scrape, web
+from muster.adapters import alternatives_answerer, scrape, web
 from muster.adapters.kube import decode, intake, lenient, nodes, watch
 from muster.adapters.page import access, board, rows, server
 from muster.adapters.telemetry import logs, room
@@ -70,7 +70,7 @@ BOUNDS = (
     f"{web.MAX_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",
     f"{web.MAX_GANG_ANSWERS_AT_ONCE} answers of `/gangs`",
     f"of `/metrics` and `/nodes` {web.ANSWERS_WITHOUT_PAUSE}",
-    f"a tenth of a core, nice {alternatives.NICENESS}; {alternatives.WAITING} wait",
+    f"a tenth of a core, nice {alternatives_answerer.NICENESS}; {alternatives_answerer.WAITING} wait",
     f"1/{board.PAUSE_SHARE} of the loop; "
     f"{server.MAX_ANSWERS_AT_ONCE} answers at a time | they wait {server.WAIT_S:g} s",
     f"{board.MAX_CHANGES} changes in {board.MAX_BYTES >> 20} MiB, {rows.MAX_ROWS:,} gangs in the list",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.adapters.files import sources
+from muster.adapters.files.reading import sources
 from tests.files.manifests import controller, node, place, pod, template, write
 
 PRINTED = "`kubectl get … -o yaml` prints it"

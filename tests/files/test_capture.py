@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import yaml
 
-from muster.adapters.files import cluster, sources
-from muster.adapters.files.capture import capture, node_item, pod_item, text_of
 from muster.adapters.files.decide import decide
+from muster.adapters.files.reading import cluster, sources
+from muster.adapters.files.reading.capture import capture, node_item, pod_item, text_of
 from muster.adapters.files.run import planner
 from muster.adapters.kube.client import KubeClient
 from muster.cli import main
@@ -114,7 +114,7 @@ def _decoded(manifest: Object, shape: Any) -> Any:
 async def test_what_is_captured_is_decided_as_in_the_service(
     api: FakeApi, client: KubeClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster.adapters.files.capture.PAGE_SIZE", 7)
+    monkeypatch.setattr("muster.adapters.files.reading.capture.PAGE_SIZE", 7)
     captured = await capture(client)
     assert (captured.nodes, captured.pods, captured.problems) == (8, 29, ())
     assert [query["limit"] for query in api.lists] == ["7"] * 5
@@ -248,7 +248,7 @@ async def test_what_may_not_be_read_beside_them_is_left_out_and_named(
 async def test_a_list_whose_token_expired_is_begun_again(
     api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("muster.adapters.files.capture.PAGE_SIZE", 10)
+    monkeypatch.setattr("muster.adapters.files.reading.capture.PAGE_SIZE", 10)
     api.expire_token = True
     assert (await capture(client)).pods == 29
 

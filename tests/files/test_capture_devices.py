@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.adapters.files.capture import capture, text_of
+from muster.adapters.files.reading.capture import capture, text_of
 from muster.adapters.kube.client import KubeClient
 from tests.adapters.fake_api import FakeApi, kubeconfig
 from tests.files.device_manifests import (

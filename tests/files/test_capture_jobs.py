@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from muster.adapters.files import sources, templates
-from muster.adapters.files.capture import Captured, capture, text_of
-from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Cluster
-from muster.adapters.files.sources import Document
-from muster.adapters.files.templates import with_children
+from muster.adapters.files.reading import sources, templates
+from muster.adapters.files.reading.capture import Captured, capture, text_of
+from muster.adapters.files.reading.cluster import cluster_of
+from muster.adapters.files.reading.sources import Document
+from muster.adapters.files.reading.templates import with_children
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.kinds.table import KINDS, MAKERS
 from tests.adapters.fake_api import FakeApi, kubeconfig

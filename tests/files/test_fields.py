@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.adapters.files.devices import as_v1
+from muster.adapters.files.reading.devices import as_v1
 from tests.files.manifests import GPU, Object, controller, decisions, node, place, pod, spec, write
 
 EXCLUSIVE, JOBSET = "exclusive-topology", "jobset.x-k8s.io/v1alpha2"

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from muster.adapters.files import sources
-from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Cluster
+from muster.adapters.files.reading import sources
+from muster.adapters.files.reading.cluster import cluster_of
 from muster.dialects.kinds.table import KINDS, modes_of
 from muster.dialects.settings import Settings
 from tests.files.manifests import Object, decisions, gang, node, place, spec, spots, write

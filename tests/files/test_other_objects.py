@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from muster.adapters.files import pictures, report, svg
-from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Outcomes, decide
-from muster.adapters.files.sources import read
+from muster.adapters.files.reading.cluster import cluster_of
+from muster.adapters.files.reading.sources import read
+from muster.adapters.files.showing import pictures, report, svg
 from muster.dialects.settings import DEFAULTS
 from muster.domain.decision import MemberPlacement, Objective, Placed
 from muster.domain.request import Request

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.adapters.files import cluster, sources
-from muster.adapters.files.capture import capture, pod_item, text_of
 from muster.adapters.files.decide import decide
+from muster.adapters.files.reading import cluster, sources
+from muster.adapters.files.reading.capture import capture, pod_item, text_of
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import DEFAULTS

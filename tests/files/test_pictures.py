@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from muster.adapters.files.svg import WIDTH
+from muster.adapters.files.showing.svg import WIDTH
 from tests.files.manifests import (
     DEMO,
     EXAMPLES,

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from muster.adapters.asking.service import NoAnswer
-from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import GangOutcome, Outcomes, OutcomeStatus, decide
+from muster.adapters.files.reading.cluster import cluster_of
+from muster.adapters.files.reading.sources import BadInput, Document
 from muster.adapters.files.run import planner, read_cluster
-from muster.adapters.files.sources import BadInput, Document
 from muster.adapters.kube.client import KubeError
 from muster.adapters.kube.decode import Undecodable
 from muster.adapters.status import nodes_of

@@ -1,10 +1,9 @@
 """Run the engine on files: `muster place` and `muster capture`.
 
-- `sources` reads bytes into documents, and `shapes` checks them.
-- `templates` creates the pods that controllers would create.
-- `cluster` does what the API server would do: defaults, and unique names.
-- `decide` places gang after gang, and `report`, `pictures` and `svg` show the result.
-- `capture` writes a live cluster as a file.
+- `reading` makes the facts of a cluster from documents, as the API server and controllers would. It also
+  writes a live cluster as such a file.
+- `decide` places gang after gang.
+- `showing` prints the result: JSON, a terminal, SVG.
 
-Only `sources` and `capture` do I/O. The service uses nothing of this folder.
+Only `run`, `reading.sources` and `reading.capture` do I/O. The service uses nothing of this folder.
 """

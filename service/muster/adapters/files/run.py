@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from muster.adapters.files import report, sources, templates
-from muster.adapters.files.capture import Captured, capture, text_of
-from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Cluster, Outcomes, Place, decide
-from muster.adapters.files.notes import nothing_pending
-from muster.adapters.files.sources import BadInput
+from muster.adapters.files.reading import sources, templates
+from muster.adapters.files.reading.capture import Captured, capture, text_of
+from muster.adapters.files.reading.cluster import cluster_of
+from muster.adapters.files.reading.notes import nothing_pending
+from muster.adapters.files.reading.sources import BadInput
+from muster.adapters.files.showing import report
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.settings import Settings
 from muster.domain.alternatives import AS_DECIDED, Alternatives, Question
@@ -151,13 +152,13 @@ def _print(
             by_kind[name.partition(".")[0]] += count
         stdout.write(report.as_json(decided, by_kind, notes, alternatives))
     elif output == "svg":
-        from muster.adapters.files import svg
+        from muster.adapters.files.showing import svg
 
         stdout.write(svg.draw(decided))
     else:
         from rich.console import Console
 
-        from muster.adapters.files import pictures
+        from muster.adapters.files.showing import pictures
 
         width = None if stdout.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
         pictures.show(Console(file=stdout, highlight=False, width=width), decided, cluster.made_up)

@@ -15,18 +15,18 @@ from typing import Any
 
 import msgspec
 
-from muster.adapters.files import admission, notes, other_objects, shapes, templates
-from muster.adapters.files import devices as devices_
-from muster.adapters.files.admission import Admission
 from muster.adapters.files.decide import Cluster
-from muster.adapters.files.devices import Devices
-from muster.adapters.files.fields import misspelt
-from muster.adapters.files.notes import NotesByObject
-from muster.adapters.files.other_objects import Objects
-from muster.adapters.files.owners import OwnerObjects
-from muster.adapters.files.shapes import PodManifest
-from muster.adapters.files.sources import BadInput, Document, Malformed, Printed, annotate, shown
-from muster.adapters.files.templates import with_children
+from muster.adapters.files.reading import admission, notes, other_objects, shapes, templates
+from muster.adapters.files.reading import devices as devices_
+from muster.adapters.files.reading.admission import Admission
+from muster.adapters.files.reading.devices import Devices
+from muster.adapters.files.reading.fields import misspelt
+from muster.adapters.files.reading.notes import NotesByObject
+from muster.adapters.files.reading.other_objects import Objects
+from muster.adapters.files.reading.owners import OwnerObjects
+from muster.adapters.files.reading.shapes import PodManifest
+from muster.adapters.files.reading.sources import BadInput, Document, Malformed, Printed, annotate, shown
+from muster.adapters.files.reading.templates import with_children
 from muster.dialects.keys import MATRIX
 from muster.dialects.kinds.description import MAX_PODS, JobPod, letters
 from muster.dialects.kinds.table import member

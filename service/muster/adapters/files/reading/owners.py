@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from muster.adapters.files import shapes
-from muster.adapters.files.sources import Document, Key
-from muster.adapters.files.templates import RUNTIMES, TRAINER, makes_jobs
+from muster.adapters.files.reading import shapes
+from muster.adapters.files.reading.sources import Document, Key
+from muster.adapters.files.reading.templates import RUNTIMES, TRAINER, makes_jobs
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs.subgroups import Topologies
 from muster.dialects.jobs import slips

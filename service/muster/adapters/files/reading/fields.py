@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from msgspec import inspect
 
-from muster.adapters.files.shapes import Spec
-from muster.adapters.files.sources import Document, Object, items, shown
+from muster.adapters.files.reading.shapes import Spec
+from muster.adapters.files.reading.sources import Document, Object, items, shown
 from muster.dialects.jobs.pruned import FIELDS
 from muster.dialects.kinds import jobset, leaderworkerset
 from muster.dialects.objects import NodeSpec

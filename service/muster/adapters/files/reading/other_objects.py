@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from muster.adapters.files import shapes
-from muster.adapters.files.sources import Document
+from muster.adapters.files.reading import shapes
+from muster.adapters.files.reading.sources import Document
 from muster.dialects import policies
 from muster.dialects.gangs import podgroups
 from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from muster.adapters.files.sources import CLUSTER_WIDE, WORDS, Document, shown
+from muster.adapters.files.reading.sources import CLUSTER_WIDE, WORDS, Document, shown
 from muster.adapters.kube.lenient import salvage
 from muster.dialects import quantities
 from muster.dialects.objects import (

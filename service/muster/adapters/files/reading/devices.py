@@ -15,11 +15,11 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.adapters.files import shapes
 from muster.adapters.files.decide import ClaimFacts
-from muster.adapters.files.other_objects import Objects, Readers
-from muster.adapters.files.shapes import PodManifest
-from muster.adapters.files.sources import Document, Object, field_at
+from muster.adapters.files.reading import shapes
+from muster.adapters.files.reading.other_objects import Objects, Readers
+from muster.adapters.files.reading.shapes import PodManifest
+from muster.adapters.files.reading.sources import Document, Object, field_at
 from muster.adapters.kube.devices import EXTENDED, OF_CLASS, held_by, is_unallocated
 from muster.dialects.devices import compute_domains, selectors
 from muster.dialects.devices.claims import Claims

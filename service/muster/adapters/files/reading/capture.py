@@ -16,7 +16,7 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-from muster.adapters.files.admission import FOR_NEW_PODS
+from muster.adapters.files.reading.admission import FOR_NEW_PODS
 from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T

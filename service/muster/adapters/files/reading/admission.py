@@ -15,10 +15,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from muster.adapters.files import shapes
-from muster.adapters.files.other_objects import Objects, Readers
-from muster.adapters.files.shapes import PodManifest, Quantities, Spec
-from muster.adapters.files.sources import Document, shown
+from muster.adapters.files.reading import shapes
+from muster.adapters.files.reading.other_objects import Objects, Readers
+from muster.adapters.files.reading.shapes import PodManifest, Quantities, Spec
+from muster.adapters.files.reading.sources import Document, shown
 from muster.adapters.kube.decode import Resource, resource
 from muster.dialects import quantities
 from muster.dialects.kinds import jobset, leaderworkerset

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import combinations, groupby
 from xml.sax.saxutils import escape, quoteattr
 
-from muster.adapters.files import pictures
 from muster.adapters.files.decide import GangOutcome, Outcomes
-from muster.adapters.files.pictures import Holdings, key_of
+from muster.adapters.files.showing import pictures
+from muster.adapters.files.showing.pictures import Holdings, key_of
 from muster.domain.printable import printable
 from muster.domain.topology import GpuTopology, Link, bits
 from muster.domain.words import natural_key, plural

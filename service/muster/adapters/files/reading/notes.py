@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.adapters.files.shapes import PodManifest
-from muster.adapters.files.sources import Document, field_at
+from muster.adapters.files.reading.shapes import PodManifest
+from muster.adapters.files.reading.sources import Document, field_at
 from muster.dialects.devices.accelerators import accelerators
 from muster.dialects.gangs import misspelt
 from muster.dialects.gangs.other_systems import WAY_OUT

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from muster.adapters.files import shapes
-from muster.adapters.files.shapes import PodManifest, Template
-from muster.adapters.files.sources import Document, Key, Object, items, part, shown, type_name
+from muster.adapters.files.reading import shapes
+from muster.adapters.files.reading.shapes import PodManifest, Template
+from muster.adapters.files.reading.sources import Document, Key, Object, items, part, shown, type_name
 from muster.dialects.gangs.podgroups import COSCHEDULING_API
 from muster.dialects.kinds.description import Described, JobObject, JobRole, NewPod, check_pod_count, letters
 from muster.dialects.kinds.table import KINDS
