@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks import options
 from benchmarks.summary import Spread
-from muster.command_line import USAGE, Argument, Failed, Option, call
+from muster.command_line import USAGE, Argument, Failed, Option, run_command
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES, LOADS = ("640", "5000", "20000"), ("0", "50", "80", "95")
@@ -218,4 +218,4 @@ def _median(values: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(call(main, "python -m benchmarks.pairs"))
+    sys.exit(run_command(main, "python -m benchmarks.pairs"))

@@ -23,7 +23,7 @@ from benchmarks.gangs import CASES
 from benchmarks.suite import Run, Site, standard_sites
 from benchmarks.summary import Summary, summary
 from benchmarks.watch_events import event_cost
-from muster.command_line import USAGE, Failed, Option, call
+from muster.command_line import USAGE, Failed, Option, run_command
 
 EVENTS = 2_000
 FILLS = 1_000
@@ -161,4 +161,4 @@ def _cpu() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(call(main, "python -m benchmarks.run"))
+    sys.exit(run_command(main, "python -m benchmarks.run"))

@@ -33,11 +33,11 @@ from muster.adapters.garbage import short_collections
 from muster.adapters.grpc.generated.muster.v1 import Outcome
 from muster.adapters.grpc.server import Session
 from muster.adapters.planner import Planner
-from muster.adapters.solver.process import Bounds, Outside
+from muster.adapters.solver.process import Bounds, PlannerWithFallback
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
-from muster.command_line import Option, call
+from muster.command_line import Option, run_command
 from muster.domain import allocation
 from muster.domain.pod import Pod
 from muster.domain.topology import GpuTopology, Link
@@ -72,7 +72,7 @@ class Service:
         self._tracing = {"traced": Tracing(exporter), "untraced": Tracing()}
         self._attempts = {side: Attempts(self._tracing[side]) for side in SIDES}
         metrics, attempts = Metrics(), self._attempts["untraced"]
-        self._planner = Planner(Outside(Bounds()), self._put, metrics, attempts, 10.0)
+        self._planner = Planner(PlannerWithFallback(Bounds()), self._put, metrics, attempts, 10.0)
         self.loop = ControlLoop(
             Coordinator(Settings(settle_s=0)),
             metrics,
@@ -84,7 +84,7 @@ class Service:
             },
             lambda _: (),
             4096,
-            moved=self._moved,
+            on_move=self._moved,
         )
         self._session = Session(EPOCH)
         self._pods: dict[str, Pod] = {}
@@ -99,7 +99,7 @@ class Service:
         board = GpuTopology.of_islands(8, 8, link, across)
         works = [self.loop.run(), self._planner.run(), self._shim()]
         tasks = [asyncio.create_task(work) for work in works]
-        await self._planner.warm()
+        await self._planner.load_solver()
         for at in range(nodes):
             new_node = node(f"gpu-{at:04}", f"rack-{at // 16:03}", board, "H100", f"zone-{at // 320}")
             await self._put(inputs.NodeSeen(time.monotonic(), new_node))
@@ -147,7 +147,7 @@ class Service:
             self._all_gone.set()
 
     async def _shim(self) -> None:
-        while (response := await self._session.next()) is not None:
+        while (response := await self._session.next_response()) is not None:
             verdict = response.verdict
             if verdict is None or verdict.outcome is not Outcome.PLANNED:
                 continue
@@ -264,4 +264,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == [SINK]:
         _sink()
     else:
-        sys.exit(call(main, "python -m benchmarks.tracing"))
+        sys.exit(run_command(main, "python -m benchmarks.tracing"))

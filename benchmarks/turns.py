@@ -17,7 +17,7 @@ from benchmarks.clusters import Boards, topology
 from benchmarks.page.scene import Ask
 from benchmarks.page.scenes import RACK, node, other
 from muster.adapters.garbage import short_collections
-from muster.command_line import Option, call
+from muster.command_line import Option, run_command
 from muster.domain.decision import Decision
 from muster.domain.node import Resources
 from muster.domain.pod import GangClaim
@@ -148,4 +148,4 @@ def main(
 
 
 if __name__ == "__main__":
-    sys.exit(call(main, "python -m benchmarks.turns"))
+    sys.exit(run_command(main, "python -m benchmarks.turns"))

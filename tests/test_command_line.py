@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from muster.command_line import Argument, Failed, Option, Program, Words, call, run
+from muster.command_line import Argument, Failed, Option, Program, Words, run, run_command
 from tests.command import PLAIN, Result, invoke
 
 GIVEN: dict[str, Any] = {}
@@ -127,4 +127,4 @@ def test_help_has_the_docstring_as_it_is_written() -> None:
         "[FILES ...]",
     ):
         assert text in output
-    assert invoke(partial(call, measure, "tool measure"), "--help").output == output
+    assert invoke(partial(run_command, measure, "tool measure"), "--help").output == output

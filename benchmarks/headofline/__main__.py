@@ -28,7 +28,7 @@ from e2e.client import Client
 from local_cluster.cluster import LocalCluster
 from local_cluster.policies import bound_sizes
 from local_cluster.stack import Stack
-from muster.command_line import Option, call
+from muster.command_line import Option, run_command
 
 BESIDE = "beside"
 FILLED_WITHIN_S = 60.0
@@ -172,4 +172,4 @@ def _private(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(call(main, "python -m benchmarks.headofline"))
+    sys.exit(run_command(main, "python -m benchmarks.headofline"))

@@ -24,7 +24,7 @@ from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
 from local_cluster.components import HOST
 from local_cluster.processes import Process
-from muster.command_line import Option, call
+from muster.command_line import Option, run_command
 
 BOUND_S = 60.0
 REST_S = 0.3
@@ -126,4 +126,4 @@ def _folder(path: Path | None) -> AbstractContextManager[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(call(main, "python -m benchmarks.native"))
+    sys.exit(run_command(main, "python -m benchmarks.native"))

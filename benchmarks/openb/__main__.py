@@ -16,7 +16,7 @@ from benchmarks.openb.policies import Name
 from benchmarks.openb.published import LOADS
 from benchmarks.openb.runs import Outcome, run_all, tasks
 from benchmarks.openb.trace import LISTS
-from muster.command_line import USAGE, Failed, Option, call
+from muster.command_line import USAGE, Failed, Option, run_command
 
 
 def main(
@@ -99,4 +99,4 @@ def _seeds(text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(call(main, "python -m benchmarks.openb"))
+    sys.exit(run_command(main, "python -m benchmarks.openb"))

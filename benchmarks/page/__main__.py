@@ -37,14 +37,14 @@ async def _measure() -> dict[str, Any]:
     scene = five_thousand()
     async with serving(scene) as (page, board), chromium() as browser:
         beating = asyncio.create_task(_beat(holds := [0.0]))
-        looks = [1000 * await board._look() for _ in range(ROUNDS)]
+        looks = [1000 * await board._read_cluster() for _ in range(ROUNDS)]
         beating.cancel()
         began = time.perf_counter()
         board._body = None
         state = await board.state()
         state_ms = 1000 * (time.perf_counter() - began)
         gangs = len(scene.gangs.keys())
-        cells = len(board._seen.cells)
+        cells = len(board._last_state.cells)
         paints = [await _first_paint(browser, page.url) for _ in range(5)]
         updates = await _updates(browser, page.url, board)
     return {
@@ -92,10 +92,10 @@ async def _updates(browser: Browser, url: str, board: Board) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for count in (CELLS, 4096):
         for _ in range(ROUNDS):
-            cells_before = board._seen.cells
+            cells_before = board._last_state.cells
             cells = [[at, rng.choice(cells_before)] for at in rng.sample(range(len(cells_before)), count)]
             before = await tab.evaluate("drawn.length")
-            board._tell(json.dumps({"cells": cells}).encode())
+            board._publish(json.dumps({"cells": cells}).encode())
             await tab.wait_for_function(f"drawn.length > {before}", timeout=60_000)
         drawn = [frame_drawn for frame_drawn in await tab.evaluate("drawn") if frame_drawn["cells"] == count]
         figures[f"update_of_{count}_cells_ms"] = {

@@ -15,7 +15,7 @@ from typing import Annotated
 from benchmarks.published.cluster import nodes
 from benchmarks.published.judgement import Row, page, rules
 from benchmarks.published.place import AS_IS, INFERRED, kinds, outcome, renamed
-from muster.command_line import USAGE, Argument, Failed, call
+from muster.command_line import USAGE, Argument, Failed, run_command
 
 HERE = Path(__file__).parent
 COLUMNS = ("project", "file", "kinds", "pods", "outcome", "with --infer-gangs on", "causes", "said")
@@ -93,4 +93,4 @@ _BLOCK = re.compile(r"^([ \t]*)```ya?ml[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | 
 
 
 if __name__ == "__main__":
-    sys.exit(call(main, "python -m benchmarks.published"))
+    sys.exit(run_command(main, "python -m benchmarks.published"))

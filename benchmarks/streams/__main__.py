@@ -18,7 +18,7 @@ from benchmarks.clusters import Boards
 from benchmarks.options import chosen
 from benchmarks.streams.arrivals import MIXES
 from benchmarks.streams.stream import Outcome, Task, Tree, run
-from muster.command_line import Option, call
+from muster.command_line import Option, run_command
 
 TREES = {
     "racks": Tree(1, 8, 8),
@@ -105,4 +105,4 @@ def _table(outcomes_by_case: dict[tuple[str, str, float], list[Outcome]]) -> Tab
 
 
 if __name__ == "__main__":
-    sys.exit(call(main, "python -m benchmarks.streams"))
+    sys.exit(run_command(main, "python -m benchmarks.streams"))

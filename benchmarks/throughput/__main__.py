@@ -24,7 +24,7 @@ from benchmarks.throughput.site import GPUS, Site
 from benchmarks.throughput.trials import Trial
 from local_cluster import stack_config
 from local_cluster.cluster import LocalCluster
-from muster.command_line import USAGE, Failed, Option, call
+from muster.command_line import USAGE, Failed, Option, run_command
 
 PARTS = ("large", "gangs", "bystanders", "traces", "flood")
 """In this order: `large` wants the smaller cluster, and nodes are only added."""
@@ -128,4 +128,4 @@ def _run(rounds: int, nodes: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    sys.exit(call(main, "python -m benchmarks.throughput"))
+    sys.exit(run_command(main, "python -m benchmarks.throughput"))

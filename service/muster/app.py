@@ -30,7 +30,7 @@ from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient, Liveness
 from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.leftout import LeftOut
+from muster.adapters.kube.leftout import LeftOutObjects
 from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import PacedWatcher, Sink, Watcher
 from muster.adapters.kube.writers import ConditionWriter, EventPoster, Evictor, StatusWriter
@@ -40,9 +40,9 @@ from muster.adapters.page.detail import History
 from muster.adapters.page.rows import with_positions
 from muster.adapters.page.server import BrowserLimits, PageServer
 from muster.adapters.planner import Planner
-from muster.adapters.solver.process import Bounds, Outside
+from muster.adapters.solver.process import Bounds, PlannerWithFallback
 from muster.adapters.status import VERSION as STATUS_VERSION
-from muster.adapters.status import Explained, Nodes, Status, nodes_of
+from muster.adapters.status import Explanation, Nodes, Status, nodes_of
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.room import Room
@@ -77,14 +77,16 @@ BACKGROUND_NICENESS = 10
 log = structlog.get_logger(__name__)
 
 
-class _Part(Protocol):
+class _Runnable(Protocol):
     async def run(self) -> None: ...
 
 
 class App:
     """One service. `run` returns after `stop` was set and everything has ended."""
 
-    def __init__(self, config: Config, gangs: Coordinator, places: Mapping[Lane, Outside]) -> None:
+    def __init__(
+        self, config: Config, gangs: Coordinator, places: Mapping[Lane, PlannerWithFallback]
+    ) -> None:
         self._config = config
         self.metrics = Metrics()
         self._tracing = Tracing()
@@ -97,7 +99,7 @@ class App:
             lane: Planner(place, self._put, self.metrics, self._attempts, limits_s[lane])
             for lane, place in places.items()
         }
-        self._left_out = LeftOut(self.metrics, self._events.emit, self._leads)
+        self._left_out = LeftOutObjects(self.metrics, self._events.emit, self._leads)
         self._intake = Intake(
             dialect_settings(config), self._put, self._events.emit, self._left_out, self._leads
         )
@@ -118,8 +120,8 @@ class App:
             },
             self._intake.in_flight,
             config.inbox,
-            moved=history.note_move,
-            begins=self._intake.post_held,
+            on_move=history.note_move,
+            on_lead=self._intake.post_held,
         )
         self._alternatives = AlternativesAnswerer(gangs.alternatives)
         self._watchers = dict(self._watches())
@@ -131,15 +133,15 @@ class App:
             explained=self._explain,
             with_alternatives=self._with_alternatives,
             nodes=self._nodes,
-            unready=self._unready,
+            unready=self._why_unready,
             socket=config.socket,
         )
         product = GPU_PRODUCT
         self._board = Board(self.control_loop, history, product)
         access = Access(self._client.post) if config.page.tokens else None
-        of_page = partial(self._alternatives.of, asker=Asker.PAGE)
+        alternatives_for_page = partial(self._alternatives.of, asker=Asker.PAGE)
         limits = BrowserLimits(clients=config.page.clients)
-        self.page = PageServer(self._board, access, limits, of_page, config.socket)
+        self.page = PageServer(self._board, access, limits, alternatives_for_page, config.socket)
         self._room = Room(product)
         scrape.show(self.metrics, self.control_loop, self._room)
         scrape.show_cluster(self.metrics, self._watchers, self._intake, self._left_out)
@@ -169,8 +171,8 @@ class App:
                 self._client, resource, sink, self.metrics, config.watch, silence, self._left_out, absence
             )
 
-        yield watch(decode.NODES, intake.nodes.on_node, self._silence("nodes"))
-        yield watch(decode.pods(dialects), self._on_pod, self._silence("pods"), kind=PacedWatcher)
+        yield watch(decode.NODES, intake.nodes.on_node, self._silence_reporter("nodes"))
+        yield watch(decode.pods(dialects), self._on_pod, self._silence_reporter("pods"), kind=PacedWatcher)
         yield watch(decode.NAMESPACES, intake.on_namespace)
         volumes = VolumeIntake(self._put)
         yield watch(decode.CSI_DRIVERS, volumes.on_driver)
@@ -196,14 +198,14 @@ class App:
         for kind in MAKERS:
             yield watch(decode.makers(kind), partial(intake.jobs.on_maker, kind))
 
-    def _silence(self, resource: str) -> Callable[[bool], Awaitable[None]]:
+    def _silence_reporter(self, resource: str) -> Callable[[bool], Awaitable[None]]:
         """Nothing is planned, and nothing given up, on a view that is known to be behind."""
 
-        async def say(silent: bool) -> None:
+        async def report(silent: bool) -> None:
             now = time.monotonic()
             await self._put(WatchInterrupted(now, resource) if silent else WatchResumed(now, resource))
 
-        return say
+        return report
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
@@ -225,13 +227,13 @@ class App:
                 await self.page.start(page.host, page.port)
             await self._client.connect()
             log.info("serving", api=self._client.host)
-            works: list[_Part] = [*self._watchers.values(), self.control_loop, *self._planners.values()]
+            works: list[_Runnable] = [*self._watchers.values(), self.control_loop, *self._planners.values()]
             works += [self._board, self._events, self._evictor, self._statuses, self._conditions]
             works.append(Liveness(self._client))
             for work in works:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
             # while the first lists are read
-            warm = asyncio.create_task(self._planners[Lane.FOREGROUND].warm(), name="load solver")
+            warm = asyncio.create_task(self._planners[Lane.FOREGROUND].load_solver(), name="load solver")
             tasks.append(warm)
             tasks.append(asyncio.create_task(self._announce_sync(warm), name="sync"))
             stopping = asyncio.create_task(stop.wait())
@@ -244,32 +246,32 @@ class App:
         await asyncio.wait([warm])  # its failure ends the service by itself
         for watcher in self._watchers.values():
             await watcher.synced.wait()
-        await self._intake.started()
+        await self._intake.finish_start()
         await self.control_loop.sync(Synced(time.monotonic()))
         gc.collect()  # now, and not during the first decision: it takes 0.2 s at 5,000 nodes
-        await self._server.serving()
+        await self._server.report_serving()
         log.info("synced")
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
         """Each step has its share of `shutdown_s`; none is skipped because one before it failed."""
         share = self._config.shutdown_s / 4
         self.control_loop.shut_down()
-        await _within(share, "socket", self._server.stop())
+        await _end_within(share, "socket", self._server.stop())
         if tasks:
-            await _within(min(share, EVENTS_DRAIN_S), "events", self._events.until_empty())
+            await _end_within(min(share, EVENTS_DRAIN_S), "events", self._events.until_empty())
         for lane, planner in self._planners.items():
-            await _within(share / 2, f"{lane} planner", planner.stop(share / 2))
+            await _end_within(share / 2, f"{lane} planner", planner.stop(share / 2))
         self._alternatives.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # failures were raised from run already
-        await _within(share, "http", self.web.stop())
-        await _within(share, "page", self.page.stop())
-        await _within(share, "api client", self._client.close())
-        await _within(share, "traces", asyncio.to_thread(self._tracing.close))
+        await _end_within(share, "http", self.web.stop())
+        await _end_within(share, "page", self.page.stop())
+        await _end_within(share, "api client", self._client.close())
+        await _end_within(share, "traces", asyncio.to_thread(self._tracing.close))
         log.info("ended")
 
-    def _unready(self) -> str:
+    def _why_unready(self) -> str:
         if self.control_loop.is_synced:
             return ""
         waiting = [name for name, watcher in self._watchers.items() if not watcher.synced.is_set()]
@@ -288,7 +290,12 @@ class App:
         name."""
         differences = self.control_loop.gangs.differences()
         nodes = (state.node for state in self.control_loop.gangs.snapshot().nodes.values())
-        notes = [*self._unread(), *self._intake.repeated_names, *exactness.notes(nodes), *differences.notes()]
+        notes = [
+            *self._notes_on_unread_jobs(),
+            *self._intake.repeated_names,
+            *exactness.notes(nodes),
+            *differences.notes(),
+        ]
         gangs = await self.control_loop.summary(namespace, name)
         return {
             "version": STATUS_VERSION,
@@ -298,7 +305,7 @@ class App:
             "notes": notes,
         }
 
-    async def _explain(self, namespace: str, name: str) -> Explained:
+    async def _explain(self, namespace: str, name: str) -> Explanation:
         """Return the answer of /explain about the gangs that have this name, or a pod of this name."""
         explanations: list[dict[str, Any]] = []
         gangs = await self.control_loop.summary(namespace, name) if name else []
@@ -321,15 +328,15 @@ class App:
             for trace in self._attempts.traces(gang)
         ]
 
-    async def _with_alternatives(self, explained: Explained) -> Explained:
+    async def _with_alternatives(self, explained: Explanation) -> Explanation:
         """Add where else the first gangs could go."""
         for gang in explained["gangs"][:MAX_GANGS_WITH_ALTERNATIVES]:
             gang["alternatives"] = await self._alternatives.of(gang["gang"]["key"], Asker.EXPLAIN)
         return explained
 
-    def _unread(self) -> list[str]:
+    def _notes_on_unread_jobs(self) -> list[str]:
         """Return a sentence about the jobs that the account may not read."""
-        kinds = [name for name, watcher in self._watchers.items() if watcher.not_allowed]
+        kinds = [name for name, watcher in self._watchers.items() if watcher.is_forbidden]
         if not kinds:
             return []
         return [
@@ -350,7 +357,7 @@ async def _until_first_failure_or(stopping: asyncio.Task[Any], tasks: list[async
         stopping.cancel()
 
 
-async def _within(seconds: float, part: str, work: Coroutine[Any, Any, object]) -> None:
+async def _end_within(seconds: float, part: str, work: Coroutine[Any, Any, object]) -> None:
     try:
         await asyncio.wait_for(work, seconds)
     except TimeoutError:
@@ -376,7 +383,7 @@ def dialect_settings(config: Config) -> DialectSettings:
 
 def serve(config: Config) -> None:
     """Build everything and run until SIGTERM or SIGINT."""
-    asyncio.run(_serve(App(config, Coordinator(config.gangs), planning(config))))
+    asyncio.run(_serve(App(config, Coordinator(config.gangs), planners_of(config))))
 
 
 async def _serve(app: App) -> None:
@@ -387,7 +394,7 @@ async def _serve(app: App) -> None:
     await app.run(stop)
 
 
-def planning(config: Config) -> dict[Lane, Outside]:
+def planners_of(config: Config) -> dict[Lane, PlannerWithFallback]:
     """`place` with this service's limits, in a process for each lane.
 
     The background's process starts with its first gang: most clusters never have one that is so slow.
@@ -396,4 +403,7 @@ def planning(config: Config) -> dict[Lane, Outside]:
     bounds = Bounds(settings.deterministic_time, settings.memory_mib, settings.most_roles)
     foreground = replace(bounds, slice_s=settings.slice_s)
     background = replace(bounds, niceness=BACKGROUND_NICENESS)
-    return {Lane.FOREGROUND: Outside(foreground), Lane.BACKGROUND: Outside(background)}
+    return {
+        Lane.FOREGROUND: PlannerWithFallback(foreground),
+        Lane.BACKGROUND: PlannerWithFallback(background),
+    }

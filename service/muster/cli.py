@@ -161,9 +161,9 @@ def status(
         muster status --url http://127.0.0.1:9464 --json | jq '.gangs[] | select(.phase == "unplaceable")'
     """
     from muster.adapters.asking import show
-    from muster.adapters.asking.service import Where, address_of, ask
+    from muster.adapters.asking.service import Service, address_of, ask
 
-    answer = ask(Where(url or address_of(_settings(config, {"socket": socket}).socket)), "/gangs")
+    answer = ask(Service(url or address_of(_settings(config, {"socket": socket}).socket)), "/gangs")
     if as_json:
         show.dump(answer, "json", sys.stdout)
     else:

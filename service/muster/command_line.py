@@ -81,17 +81,17 @@ def run(program: Program, arguments: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name, else those of this process, and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     line = _parser_of_program(program).parse_args(words or ["--help"])
-    return call(program.commands[line.command], f"{program.name} {line.command}", line.words)
+    return run_command(program.commands[line.command], f"{program.name} {line.command}", line.words)
 
 
-def call(command: Command, name: str, arguments: Sequence[str] | None = None) -> int:
+def run_command(command: Command, name: str, arguments: Sequence[str] | None = None) -> int:
     """Run one command with these arguments, else those of this process, and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
         status = command(**_options(command, name, words))
         sys.stdout.flush()
     except Failed as problem:
-        complain(str(problem))
+        print_error(str(problem))
         return problem.code
     except BrokenPipeError:  # as of `| head`: nothing more can be said there
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -101,7 +101,7 @@ def call(command: Command, name: str, arguments: Sequence[str] | None = None) ->
     return status or 0
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Print an error. What a cluster's objects say is no markup for the terminal."""
     from muster.domain.printable import printable
 
@@ -116,7 +116,7 @@ def parameters(function: Callable[..., object]) -> Sequence[inspect.Parameter]:
 
 def _parser_of_program(program: Program) -> argparse.ArgumentParser:
     """Return a parser that finds the command. The command's own parser reads the words after it."""
-    parser = _parser(program.name, program.about)
+    parser = _new_parser(program.name, program.about)
     parser.set_defaults(words=[])
     if "version" in program.commands:
         parser.add_argument(
@@ -124,7 +124,7 @@ def _parser_of_program(program: Program) -> argparse.ArgumentParser:
         )
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in program.commands.items():
-        about = _plain(inspect.getdoc(command) or "").partition("\n")[0]
+        about = _escape_percent(inspect.getdoc(command) or "").partition("\n")[0]
         after = parsers.add_parser(
             name, help=about, add_help=False, prefix_chars="\0"
         )  # no word is an option
@@ -132,14 +132,16 @@ def _parser_of_program(program: Program) -> argparse.ArgumentParser:
     return parser
 
 
-def _parser(name: str, about: str) -> argparse.ArgumentParser:
+def _new_parser(name: str, about: str) -> argparse.ArgumentParser:
     plain = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(name, description=_plain(about), formatter_class=plain, allow_abbrev=False)
+    return argparse.ArgumentParser(
+        name, description=_escape_percent(about), formatter_class=plain, allow_abbrev=False
+    )
 
 
 def _options(command: Command, name: str, words: Sequence[str]) -> dict[str, Any]:
     """Return the values of the command's parameters."""
-    parser = _parser(name, inspect.getdoc(command) or "")
+    parser = _new_parser(name, inspect.getdoc(command) or "")
     for parameter in parameters(command):
         kind, specification = get_args(parameter.annotation)
         if isinstance(specification, Words):
@@ -147,7 +149,7 @@ def _options(command: Command, name: str, words: Sequence[str]) -> dict[str, Any
         if kind is bool:
             _add_flag(parser, parameter, specification)
         else:
-            _add(parser, parameter, kind, specification)
+            _add_option(parser, parameter, kind, specification)
     return vars(parser.parse_intermixed_args(words))
 
 
@@ -164,7 +166,9 @@ def _add_flag(parser: argparse.ArgumentParser, parameter: inspect.Parameter, opt
     )
 
 
-def _add(parser: argparse.ArgumentParser, parameter: inspect.Parameter, kind: Any, option: Option) -> None:
+def _add_option(
+    parser: argparse.ArgumentParser, parameter: inspect.Parameter, kind: Any, option: Option
+) -> None:
     value, several = _value_of(kind)
     default = None if parameter.default is parameter.empty else parameter.default
     text = os.environ.get(option.env)
@@ -193,7 +197,7 @@ def _flags(parameter: inspect.Parameter, option: Option) -> Sequence[str]:
 
 def _help(option: Option, default: object = None) -> str:
     variable = f" [env var: {option.env}]" if option.env else ""
-    return _plain(option.help + variable + (f" [default: {default}]" if default else ""))
+    return _escape_percent(option.help + variable + (f" [default: {default}]" if default else ""))
 
 
 def _value_of(kind: Any) -> tuple[Any, bool]:
@@ -221,6 +225,6 @@ def _reader(value: Any, option: Option) -> Callable[[str], Any]:
     return read
 
 
-def _plain(text: str) -> str:
+def _escape_percent(text: str) -> str:
     """Return a text in which argparse replaces nothing."""
     return text.replace("%", "%%")

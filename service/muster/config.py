@@ -36,21 +36,21 @@ _STRICT = ConfigDict(
 )
 
 
-def _kind(name: str) -> str:
+def _check_kind(name: str) -> str:
     if name != "default" and name not in KINDS:
         raise ValueError(f"known are default, {', '.join(KINDS)}")
     return name
 
 
-def _mode(value: object) -> object:
+def _mode_meant(value: object) -> object:
     """Return the mode that was meant: YAML reads a bare on or off as true or false."""
     return ("on" if value else "off") if isinstance(value, bool) else value
 
 
 KindOfJob = Annotated[
-    str, AfterValidator(_kind), WithJsonSchema({"type": "string", "enum": ["default", *KINDS]})
+    str, AfterValidator(_check_kind), WithJsonSchema({"type": "string", "enum": ["default", *KINDS]})
 ]
-Inferred = Annotated[Mode, BeforeValidator(_mode, json_schema_input_type=Mode | bool)]
+Inferred = Annotated[Mode, BeforeValidator(_mode_meant, json_schema_input_type=Mode | bool)]
 PerSecond = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 NodeLabel = Annotated[str, Field(pattern=r"^([A-Za-z0-9._/-]+=[A-Za-z0-9._-]*)?$", max_length=400)]
 """key=value, or empty."""
@@ -169,7 +169,7 @@ class Rates(_Section):
     """Events or conditions of one namespace at once after a pause, at most."""
 
     @classmethod
-    def unlimited(cls, queue: int) -> Self:
+    def of_queue(cls, queue: int) -> Self:
         """Return rates that bound the queue alone."""
         return cls(
             queue=queue,
@@ -196,7 +196,7 @@ class Traces(_Section):
 
     @field_validator("link")
     @classmethod
-    def _names_the_trace(cls, link: str) -> str:
+    def _check_link(cls, link: str) -> str:
         if link and "{trace_id}" not in link:
             raise ValueError("should contain {trace_id}, such as https://jaeger.example/trace/{trace_id}")
         return link

@@ -43,11 +43,11 @@ def load(
     values: dict[str, Any] = {}
     sources: dict[tuple[str, ...], str] = {}
     if file is not None:
-        _merge(values, sources, _read(file), str(file))
+        _merge(values, sources, _read_file(file), str(file))
     for name, text in (os.environ if environment is None else environment).items():
         if name.startswith(PREFIX):
             path = tuple(part.lower() for part in name.removeprefix(PREFIX).split("__"))
-            _set(values, sources, path, _scalar(text), f"environment {name}")
+            _set(values, sources, path, _parse_scalar(text), f"environment {name}")
     for dotted, value in (flags or {}).items():
         if value is not None:
             flag = "--" + dotted.replace(".", "-").replace("_", "-")
@@ -57,13 +57,13 @@ def load(
     try:
         return Config.model_validate(values)
     except ValidationError as wrong:
-        lines = [_line(error["loc"], error["type"], error["msg"], sources) for error in wrong.errors()]
+        lines = [_error_line(error["loc"], error["type"], error["msg"], sources) for error in wrong.errors()]
         raise SettingsError("\n".join(lines)) from None
 
 
 def reference() -> str:
     """Return all settings with their defaults, as a YAML file that changes nothing."""
-    return "\n".join(_reference(_schema(), Config().model_dump(mode="json"), "")) + "\n"
+    return "\n".join(_reference_lines(_schema(), Config().model_dump(mode="json"), "")) + "\n"
 
 
 @cache
@@ -71,17 +71,17 @@ def _schema() -> dict[str, Any]:
     return Config.model_json_schema()
 
 
-def _section(field: dict[str, Any]) -> dict[str, Any]:
+def _schema_of_section(field: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a setting that is a section; {} for any other setting."""
     schema: dict[str, Any] = _schema()["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
     return schema if "properties" in schema else {}
 
 
-def _reference(section: dict[str, Any], defaults: dict[str, Any], indent: str) -> list[str]:
+def _reference_lines(section: dict[str, Any], defaults: dict[str, Any], indent: str) -> list[str]:
     lines = []
     for name, field in section["properties"].items():
-        if inner := _section(field):
-            lines += [f"{indent}{name}:", *_reference(inner, defaults[name], indent + "  ")]
+        if inner := _schema_of_section(field):
+            lines += [f"{indent}{name}:", *_reference_lines(inner, defaults[name], indent + "  ")]
             continue
         shown = (
             yaml.safe_dump(defaults[name], default_flow_style=True, width=1000).removesuffix("...\n").strip()
@@ -90,7 +90,7 @@ def _reference(section: dict[str, Any], defaults: dict[str, Any], indent: str) -
     return lines
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_file(file: Path) -> dict[str, Any]:
     try:
         read = yaml.safe_load(file.read_text())
     except (OSError, UnicodeDecodeError) as problem:
@@ -106,7 +106,7 @@ def _read(file: Path) -> dict[str, Any]:
     return read
 
 
-def _scalar(text: str) -> Any:
+def _parse_scalar(text: str) -> Any:
     """Return the text as a YAML value, so that numbers, null and [a, b] work in the environment."""
     try:
         return yaml.safe_load(text)
@@ -145,16 +145,16 @@ def _set(
     values[path[-1]] = value
 
 
-_OF_KEY, _OF_OURS = "[key]", "Value error, "
+_KEY_MARK, _OWN_CHECK = "[key]", "Value error, "
 """What pydantic adds to the path of an error in a key, and to a message that a check of ours wrote."""
 
 
-def _line(
+def _error_line(
     location: tuple[int | str, ...], kind: str, message: str, sources: Mapping[tuple[str, ...], str]
 ) -> str:
     """Return the line of one error. The source is named by the longest known beginning of the error's
     path."""
-    path = tuple(str(part) for part in location if part != _OF_KEY)
+    path = tuple(str(part) for part in location if part != _KEY_MARK)
     source = next(
         (sources[path[:end]] for end in range(len(path), 0, -1) if path[:end] in sources), "settings"
     )
@@ -165,8 +165,8 @@ def _line(
             return f"{source}: {dotted} has a new name: {renamed}"
         section = _schema()
         for part in path[:-1]:
-            section = _section(section["properties"][part])
+            section = _schema_of_section(section["properties"][part])
         return f"{source}: there is no setting {dotted!r}; known here: {', '.join(section['properties'])}"
     setting = "" if source == "--" + dotted.replace(".", "-").replace("_", "-") else f"{dotted}: "
-    message = message.removeprefix(_OF_OURS)
+    message = message.removeprefix(_OWN_CHECK)
     return f"{source}: {setting}{message[0].lower()}{message[1:]}"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from muster.command_line import Argument, Command, Failed, Option, Program, parameters, run
 
 if TYPE_CHECKING:
-    from muster.adapters.asking.service import CurrentNamespace, Query, Where
+    from muster.adapters.asking.service import CurrentNamespace, Query, Service
 
 NOT_FOUND = 3
 EVERY_S = 2.0
@@ -68,7 +68,7 @@ class Asking:
         space, _, last = name.rpartition("/")
         if known_namespace := space or namespace:
             return lambda: {"namespace": known_namespace, "name": last}
-        current = self._current or CurrentNamespace(self._where(), by_kubectl=not self.no_service)
+        current = self._current or CurrentNamespace(self._service(), by_kubectl=not self.no_service)
         self._current = current
         return lambda: {"namespace": current(), "name": last}
 
@@ -89,7 +89,7 @@ class Asking:
             self._printed = text.getvalue()
             print((CLEAR if clear else "") + self._printed, end="", flush=True)
 
-    def ask_again(self, asks: Callable[[], None]) -> None:
+    def ask_again(self, work: Callable[[], None]) -> None:
         """Ask again and again, until Ctrl-C, or until the service has not answered for long.
 
         Raises:
@@ -100,7 +100,7 @@ class Asking:
         answered = time.monotonic()
         while True:
             try:
-                asks()
+                work()
                 answered = time.monotonic()
             except NoAnswer as problem:
                 if not self._printed or time.monotonic() > answered + PATIENCE_S:
@@ -109,7 +109,7 @@ class Asking:
 
     def gangs(self, query: Query) -> list[dict[str, Any]]:
         """Return gangs as the service shows them."""
-        answer, _ = self._answers("/gangs", query)
+        answer, _ = self._answer_pair("/gangs", query)
         return list(answer["gangs"])
 
     def explanations(self, query: Query) -> list[dict[str, Any]]:
@@ -128,12 +128,12 @@ class Asking:
 
     def nodes_and_scopes(self) -> tuple[list[dict[str, Any]], list[str]]:
         """Return nodes as the service shows them, and the scopes by which they can be counted."""
-        _, answer = self._answers("/nodes", dict)
+        _, answer = self._answer_pair("/nodes", dict)
         nodes = list(answer["nodes"])
         scopes = answer.get("scopes") or [scope for node in nodes for scope in node["domains"]]
         return nodes, list(dict.fromkeys(("cluster", *scopes, "node")))
 
-    def _answers(self, path: str, query: Query) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _answer_pair(self, path: str, query: Query) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the answers about gangs and nodes. A service is asked only for the path."""
         from muster.adapters.asking.service import NoAnswer
 
@@ -159,31 +159,31 @@ class Asking:
     def _ask(self, path: str, query: Query) -> dict[str, Any]:
         from muster.adapters.asking.service import ask
 
-        return ask(self._where(), path, query)
+        return ask(self._service(), path, query)
 
-    def _where(self) -> Where:
-        from muster.adapters.asking.service import Where
+    def _service(self) -> Service:
+        from muster.adapters.asking.service import Service
 
-        return Where(self.url, self.kubeconfig, self.context, self.muster_namespace)
+        return Service(self.url, self.kubeconfig, self.context, self.muster_namespace)
 
 
-def command(asks: Callable[..., None]) -> None:
+def command(work: Callable[..., None]) -> None:
     """Register a command. It has its own options, and the options of `Asking`, which all commands share."""
-    options_of_command, shared = parameters(asks)[1:], parameters(Asking)
+    options_of_command, shared = parameters(work)[1:], parameters(Asking)
 
-    @functools.wraps(asks)
+    @functools.wraps(work)
     def ask(**options: Any) -> None:
         asking = Asking(**{parameter.name: options.pop(parameter.name) for parameter in shared})
         if asking.watch and asking.no_service:
             raise Failed("--watch needs a service: leave out --no-service")
         if not asking.watch:
-            asks(asking, **options)
+            work(asking, **options)
             return
         with contextlib.suppress(KeyboardInterrupt):
-            asking.ask_again(functools.partial(asks, asking, **options))
+            asking.ask_again(functools.partial(work, asking, **options))
 
     ask.__signature__ = inspect.Signature([*options_of_command, *shared])  # type: ignore[attr-defined]
-    COMMANDS[asks.__name__] = ask
+    COMMANDS[work.__name__] = ask
 
 
 Name = Annotated[str, Argument(help="A gang or a pod, as NAME or NAMESPACE/NAME.")]
@@ -288,9 +288,9 @@ def free(
 
     nodes_found, scopes = asking.nodes_and_scopes()
     if scope not in scopes:
-        raise Failed(show.unknown_scope(scope, scopes))
+        raise Failed(show.unknown_scope_error(scope, scopes))
     rows = show.free_by_domain(nodes_found, scope, gpus)
-    asking.print(rows, functools.partial(show.free, rows, scope, gpus))
+    asking.print(rows, functools.partial(show.free_domains, rows, scope, gpus))
 
 
 @command

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from muster.adapters.kube.decode import Named, full_name
+from muster.adapters.kube.decode import NamedObject, full_name
 from muster.dialects.devices.objects import ResourceClaim
 from muster.dialects.objects import CustomObject, PodObject
 
-T = TypeVar("T", bound=Named)
+T = TypeVar("T", bound=NamedObject)
 
 
 def seen(obj: T) -> tuple[str, T]:

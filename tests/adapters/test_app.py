@@ -21,7 +21,7 @@ from local_cluster.patience import HANG_S, slowness
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.page.server import page_address_file
 from muster.adapters.telemetry.tracing import ENDPOINTS
-from muster.app import App, planning
+from muster.app import App, planners_of
 from muster.config import Config
 from muster.config_sources import load
 from muster.gangs.coordinator import Coordinator
@@ -37,7 +37,7 @@ async def serving(api: FakeApi, folder: Path, **settings: Any) -> AsyncIterator[
             environment={},
             flags={"kubeconfig": kubeconfig(folder, port), "socket": str(folder / "run" / "s"), **settings},
         )
-        app = App(config, Coordinator(), planning(config))
+        app = App(config, Coordinator(), planners_of(config))
         stop = asyncio.Event()
         task = asyncio.create_task(app.run(stop))
         try:
@@ -53,7 +53,7 @@ async def serving(api: FakeApi, folder: Path, **settings: Any) -> AsyncIterator[
 
 def test_each_kind_of_instruction_is_carried_out() -> None:
     config = Config()
-    app = App(config, Coordinator(config.gangs), planning(config))
+    app = App(config, Coordinator(config.gangs), planners_of(config))
     assert app.control_loop.carried_out_by.keys() == set(get_args(Instruction))
 
 

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from local_cluster.patience import HANG_S
 from local_cluster.traces import MAX_SPANS
 from muster.adapters.telemetry.attempts import MAX_TRACES, Attempts
-from muster.adapters.telemetry.tracing import ENDPOINTS, ReportedOnce, Tracing, ids_of_call, span_context
+from muster.adapters.telemetry.tracing import ENDPOINTS, QuietExporter, Tracing, ids_of_call, span_context
 from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Decision, Objective, Placed, Step, Unplaceable
 from muster.domain.request import GangId, Request
@@ -366,7 +366,7 @@ def test_a_collector_that_takes_nothing_is_reported_once(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")  # or it may say that gangs come too fast
     second_batch_lost = threading.Event()
 
-    class Noted(ReportedOnce):
+    class Noted(QuietExporter):
         """Tells when a second batch was lost."""
 
         batches = 0
@@ -378,7 +378,7 @@ def test_a_collector_that_takes_nothing_is_reported_once(
                 second_batch_lost.set()
             return result
 
-    monkeypatch.setattr("muster.adapters.telemetry.tracing.ReportedOnce", Noted)
+    monkeypatch.setattr("muster.adapters.telemetry.tracing.QuietExporter", Noted)
     with collector() as port, capture_logs() as lines:
         monkeypatch.setenv(ENDPOINTS[0], f"http://127.0.0.1:{port}")
         tracing = Tracing()
@@ -402,7 +402,7 @@ class Refuses(InMemorySpanExporter):
 
 def test_lost_spans_are_reported_once_and_once_when_that_is_over() -> None:
     refuses = Refuses()
-    exporter = ReportedOnce(refuses)
+    exporter = QuietExporter(refuses)
     with capture_logs() as lines:
         for _ in range(3):
             exporter.export(())

@@ -123,7 +123,7 @@ class Bench:
             },
             self.in_flight,
             inbox=8,
-            begins=lambda: self.led.append(self.loop.leads),
+            on_lead=lambda: self.led.append(self.loop.leads),
         )
         self.task = asyncio.create_task(self.loop.run())
 
@@ -146,7 +146,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def next_verdict(session: Session) -> str:
-    response = await asyncio.wait_for(session.next(), HANG_S)
+    response = await asyncio.wait_for(session.next_response(), HANG_S)
     assert response is not None
     assert response.verdict is not None
     return response.verdict.gang
@@ -330,7 +330,7 @@ async def test_questions_about_in_tree_plugins_reach_the_session_and_its_reports
     begun = bench.gangs.heard[-1]
     assert isinstance(begun, SessionOpened)
     assert begun.answers_in_tree
-    response = await asyncio.wait_for(session.next(), HANG_S)
+    response = await asyncio.wait_for(session.next_response(), HANG_S)
     assert response is not None
     assert response.in_tree_question is not None
     assert (response.in_tree_question.gang, response.in_tree_question.question) == ("g", 4)

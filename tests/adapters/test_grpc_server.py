@@ -464,8 +464,8 @@ async def test_of_each_gang_only_the_last_verdict_waits() -> None:
             verdict = v1.Verdict(gang=gang, generation=generation)
             assert session.push(v1.WatchResponse(verdict=verdict))
     assert not session.ended.is_set()
-    assert await session.next() == opened
-    responses = [await session.next() for _ in range(2)]
+    assert await session.next_response() == opened
+    responses = [await session.next_response() for _ in range(2)]
     assert [(r.verdict.gang, r.verdict.generation) for r in responses if r and r.verdict] == [
         ("a", 9),
         ("b", 9),
@@ -480,7 +480,7 @@ async def test_health_follows_the_sync(bench: Bench) -> None:
     for service in ("", "muster.v1.GangService"):
         request = health_pb2.HealthCheckRequest(service=service)
         assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
-    await bench.server.serving()
+    await bench.server.report_serving()
     for service in ("", "muster.v1.GangService"):
         request = health_pb2.HealthCheckRequest(service=service)
         assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING

@@ -197,7 +197,7 @@ async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
     spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]}
     for number in range(pods):
         await intake.on_pod(*seen(pod_object(labels=GANG, spec=spec, name=f"p{number}", uid=f"{number:03}")))
-    await intake.started()
+    await intake.finish_start()
     heard.events.clear()
     all_read.clear()
     await intake.devices.on_claim(*asking("shared", "v"))
@@ -228,7 +228,7 @@ async def test_pods_are_read_later_in_the_pause_after_such_a_reading(heard: Hear
     spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]}
     await intake.devices.on_class(*seen(device_class()))
     await intake.on_pod(*seen(pod_object(labels=GANG, spec=spec)))
-    await intake.started()
+    await intake.finish_start()
     heard.events.clear()
     for count in range(2, 100):
         await intake.devices.on_claim(*asking("shared", "v", count))

@@ -19,10 +19,10 @@ from muster.adapters.kube import decode, watch
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.decode import ObjectChange, Resource, Undecodable
 from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.leftout import LeftOut
+from muster.adapters.kube.leftout import LeftOutObjects
 from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics
-from muster.app import App, planning
+from muster.app import App, planners_of
 from muster.config import Watch
 from muster.config_sources import load
 from muster.dialects.pods import pods
@@ -158,7 +158,7 @@ class Bench:
     def __init__(self, client: KubeClient) -> None:
         self.metrics = Metrics()
         self.events: list[EmitEvent] = []
-        self.left_out = LeftOut(self.metrics, self.events.append)
+        self.left_out = LeftOutObjects(self.metrics, self.events.append)
         self.said: asyncio.Queue[str] = asyncio.Queue()
         self.watcher = Watcher(client, decode.pods(), self._sink, self.metrics, QUICK, None, self.left_out)
 
@@ -289,7 +289,7 @@ async def test_a_pod_that_failed_is_read_again_when_it_comes_again(monkeypatch: 
 async def service(folder: Path, port: int) -> AsyncIterator[App]:
     flags = {"kubeconfig": kubeconfig(folder, port), "socket": str(folder / "run" / "s")}
     config = load(environment={}, flags=flags)
-    app = App(config, Coordinator(), planning(config))
+    app = App(config, Coordinator(), planners_of(config))
     stop = asyncio.Event()
     task = asyncio.create_task(app.run(stop))
     try:

@@ -48,7 +48,7 @@ class Bench:
     async def start(self, gpus: int = 8) -> Bench:
         self.world.start()
         await self.intake.nodes.on_node(*seen(msgspec.convert(gpu_node("a", gpus), NodeObject)))
-        await self.intake.started()
+        await self.intake.finish_start()
         return self
 
     async def job(self, kind: str = "PyTorchJob", workers: int = 3, **meta: object) -> None:

@@ -41,7 +41,7 @@ class Box(Outbox[str]):
         lanes: int = 1,
         rates: Rates | None = None,
     ) -> None:
-        super().__init__(self, rates or Rates.unlimited(limit))  # type: ignore[arg-type]
+        super().__init__(self, rates or Rates.of_queue(limit))  # type: ignore[arg-type]
         self.retry, self.lanes = retry, lanes
         self.answers = {item: list(statuses) for item, statuses in answers.items()}
         self.sent: list[str] = []
@@ -306,7 +306,7 @@ def test_it_is_bounded_and_each_namespace_has_its_share(
     """Against a plain model: by namespace, what waits by key, in order."""
 
     async def sent() -> tuple[list[str], dict[str, dict[str, str]]]:
-        rates = Rates.unlimited(limit).model_copy(update={"namespace_queue": limit_of_namespace})
+        rates = Rates.of_queue(limit).model_copy(update={"namespace_queue": limit_of_namespace})
         box = Box(lanes=lanes, rates=rates)
         waiting: dict[str, dict[str, str]] = {namespace: {} for namespace in "mno"}
         for number, (namespace, key) in enumerate(steps):

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from muster.adapters.kube import jobs
-from muster.adapters.kube.leftout import LeftOut
+from muster.adapters.kube.leftout import LeftOutObjects
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.objects import ConfigMapObject, Identity
 from muster.gangs.messages.instructions import EmitEvent, EventReason
@@ -113,12 +113,12 @@ async def test_policies_that_can_not_be_read(then: str) -> None:
 def test_objects_that_are_left_out(then: str) -> None:
     posted: list[EmitEvent] = []
     leads = False
-    left_out = LeftOut(Metrics(), posted.append, lambda: leads)
+    left_out = LeftOutObjects(Metrics(), posted.append, lambda: leads)
     left_out.add("pods", "u", "pods ns/a: too deep", ("Pod", "/api/v1/pods", Identity("a", "", "ns", "u")))
     if then == "read again":
         left_out.clear("pods", "u")
     elif then == "gone from the list":
-        left_out.keep("pods", ())
+        left_out.keep_only("pods", ())
     assert posted == []
     leads = True
     left_out.post_held()

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from local_cluster.patience import HANG_S
 from muster.adapters.planner import Planner
-from muster.adapters.solver.process import Defect, Outside
+from muster.adapters.solver.process import Defect, PlannerWithFallback
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
@@ -47,7 +47,7 @@ class Bench:
         return await asyncio.wait_for(self.answers.get(), HANG_S)
 
 
-class Deciding(Outside):
+class Deciding(PlannerWithFallback):
     """A function as the planner's thread calls it."""
 
     waited_s = 0.25
@@ -78,7 +78,7 @@ async def planning(decide: Callable[[Solve, Callable[[], float]], Decision]) -> 
 
 
 @asynccontextmanager
-async def planning_in(place: Outside) -> AsyncIterator[Bench]:
+async def planning_in(place: PlannerWithFallback) -> AsyncIterator[Bench]:
     metrics, attempts = Metrics(), Attempts(Tracing())
 
     async def put(answer: SolveAnswered | SolveFailed) -> None:
@@ -169,7 +169,7 @@ async def test_log_lines_about_a_gang_carry_the_id_of_its_trace() -> None:
 async def test_the_planner_is_loaded_before_the_first_gang_and_closed_at_the_end() -> None:
     place = Deciding(lambda solve, seconds_left: PLACED)
     async with planning_in(place) as bench:
-        await bench.planner.warm()
+        await bench.planner.load_solver()
         assert place.is_loaded
         assert not place.is_closed.is_set()
     assert place.is_closed.is_set()

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Decision
 
 from muster.adapters.telemetry.attempts import Attempts
-from muster.adapters.telemetry.tracing import BURST, RATE, RESERVE, AtMost, Tracing
+from muster.adapters.telemetry.tracing import BURST, RATE, RESERVE, RateLimitedSampler, Tracing
 from muster.gangs.messages.instructions import Moved
 
 
@@ -18,7 +18,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.sampler = AtMost(lambda: self.now)
+        self.sampler = RateLimitedSampler(lambda: self.now)
 
     def taken(self, attempts: int, namespace: Callable[[int], str]) -> int:
         """Ask so often, each time for the namespace of this number; the number of traces."""
@@ -76,5 +76,5 @@ def test_a_gang_without_a_trace_has_an_id_and_no_traceparent(
         attempts.note_move(moved(gang, "collecting"))
     assert all(attempts.trace_id(gang) for gang in gangs)
     with_trace = [gang for gang in gangs if attempts.traceparent(gang)]
-    assert with_trace == [gang for gang in gangs if attempts.exported(gang)]
+    assert with_trace == [gang for gang in gangs if attempts.exported_trace_id(gang)]
     assert traced <= len(with_trace) <= traced + 5 * RATE  # some come back while the test runs

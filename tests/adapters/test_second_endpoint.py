@@ -31,7 +31,7 @@ class First:
         self.lists = 0
         self.started: list[list[str]] = []
 
-    async def look(self) -> str:
+    async def why_inexact(self) -> str:
         return ""
 
     async def options(self) -> api.DevicePluginOptions:
@@ -170,7 +170,7 @@ async def test_with_parts_of_gpus_the_other_plugin_chooses(
         event = await world.api.until("/api/v1/namespaces/default/events")
         assert event["reason"] == "GpusNotAsPlanned"
         assert f"offers {devices[0]}, which is no whole GPU" in event["message"]
-        assert not agent.ready
+        assert not agent.is_ready
         await plugin.close()
 
 
@@ -200,9 +200,9 @@ async def test_it_registers_after_the_other_plugin_and_again_when_that_is_settle
     world.settled_after_s = 1.5
     async with world.agent() as agent:
         early = await world.plugin()
-        assert not agent.ready
+        assert not agent.is_ready
         late = await world.plugin()
-        await until(lambda: agent.ready)
+        await until(lambda: agent.is_ready)
         world.kubelet.pods, world.api.pods = {"team/a": {}}, [pod("a", 1)]
         assert await late.prefer(ALL, 1) == ["GPU-1"]
         await early.close()
@@ -217,23 +217,23 @@ async def test_without_the_other_plugin_nothing_is_registered(world: World) -> N
         first = First(world.kubelet.sockets.plugins)
         await first.plugin.start()
         await (await world.plugin()).close()
-        await until(lambda: agent.ready)
+        await until(lambda: agent.is_ready)
         await first.plugin.stop()
         plugins = world.kubelet.sockets.plugins
         await until(lambda: [path.name for path in plugins.iterdir()] == ["kubelet.sock"])
-        assert not agent.ready
+        assert not agent.is_ready
 
 
 async def test_a_dead_plugin_leaves_its_socket(world: World, first: First) -> None:
     """One that was killed does not remove it. The agent asks from time to time whether it is there."""
     async with world.agent() as agent:
         await (await world.plugin()).close()
-        await until(lambda: agent.ready)
+        await until(lambda: agent.is_ready)
         path = first.plugin.socket
         os.link(path, path.with_suffix(".kept"))
         await first.plugin.stop()
         os.link(path.with_suffix(".kept"), path)
-        await until(lambda: not agent.ready)
+        await until(lambda: not agent.is_ready)
         path.unlink()
         path.with_suffix(".kept").unlink()
 
@@ -246,13 +246,13 @@ async def test_an_older_kubelet_knows_one_endpoint_alone(world: World, first: Fi
         assert event["reason"] == "GpusNotAsPlanned"
         assert "needs a kubelet of 1.37 or newer, and this one is v1.36.3" in event["message"]
         assert world.kubelet.registered.empty()
-        assert not agent.ready
+        assert not agent.is_ready
 
 
 async def test_gpus_that_the_other_plugin_calls_unhealthy_are_published(world: World, first: First) -> None:
     async with world.agent() as agent:
         await (await world.plugin()).close()
-        await until(lambda: agent.ready)
+        await until(lambda: agent.is_ready)
         for offered, label in ((["GPU-0", "GPU-2"], "1"), (ALL, None)):
             world.kubelet.devices = offered
             await until(lambda: world.api.annotations.get("gpu.topology/unhealthy") == label)  # noqa: B023

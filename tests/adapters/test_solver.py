@@ -20,11 +20,11 @@ from muster.adapters.solver.process import (
     LONG_S,
     Bounds,
     CantStart,
-    Closed,
     Defect,
-    Inside,
-    Outside,
+    PlannerClosed,
+    PlannerInService,
     PlannerProcess,
+    PlannerWithFallback,
 )
 from muster.domain.causes.not_planned import NotDecided, TookTooLong, TookTooMuchMemory
 from muster.domain.causes.out_of_place import DomainTooSmall
@@ -187,7 +187,7 @@ def test_close_ends_a_decision_in_progress_and_nothing_is_left(process: PlannerP
     def decide() -> None:
         try:
             ask(process, "spins")
-        except Closed as end:
+        except PlannerClosed as end:
             raised.append(end)
 
     thread = threading.Thread(target=decide)
@@ -196,7 +196,7 @@ def test_close_ends_a_decision_in_progress_and_nothing_is_left(process: PlannerP
     thread.join(HANG_S)
     assert raised
     assert is_gone(pid)
-    with pytest.raises(Closed):
+    with pytest.raises(PlannerClosed):
         ask(process, "fits")
 
 
@@ -249,7 +249,7 @@ def test_where_no_process_can_be_started_it_is_planned_inside(monkeypatch: pytes
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(CantStart, match="can't be started"):
         PlannerProcess(Bounds(), HOGS).load()
-    place = Outside(Bounds(), HOGS)
+    place = PlannerWithFallback(Bounds(), HOGS)
     place.load()
     assert isinstance(place(asked("fits"), within(HANG_S)), Placed)
     assert place.pid is None
@@ -263,7 +263,7 @@ def test_a_process_that_ends_while_it_loads_is_none() -> None:
 
 
 def test_what_decides_inside_is_told_when_the_service_ends() -> None:
-    inside = Inside(Bounds(), HOGS)
+    inside = PlannerInService(Bounds(), HOGS)
     inside.load()
     answers: list[Decision] = []
     thread = threading.Thread(target=lambda: answers.append(inside(asked("minds its time"), within(1000))))
@@ -273,9 +273,9 @@ def test_what_decides_inside_is_told_when_the_service_ends() -> None:
     assert answers
 
 
-@pytest.mark.parametrize("place", [PlannerProcess, Inside])
+@pytest.mark.parametrize("place", [PlannerProcess, PlannerInService])
 def test_a_slice_of_processor_time_ends_a_decision_and_not_its_process(
-    place: type[PlannerProcess] | type[Inside],
+    place: type[PlannerProcess] | type[PlannerInService],
 ) -> None:
     planner = place(Bounds(slice_s=0.05), HOGS)
     try:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from muster.adapters.solver import wire
-from muster.adapters.solver.replica import AMOUNTS, Difference, Replica, Sent
+from muster.adapters.solver.replica import AMOUNTS, Difference, Replica, SentState
 from muster.domain.constraints import Affinity, AntiAffinity, TopologySpread
 from muster.domain.levels import Naming
 from muster.domain.node import Resources, Usage
@@ -21,14 +21,14 @@ from muster.placement.cluster.columns import NO_COLUMNS, columns_after
 from tests.gangs.world import node
 
 
-def carried(sent: Sent, replica: Replica, snapshot: Snapshot) -> Snapshot:
+def carried(sent: SentState, replica: Replica, snapshot: Snapshot) -> Snapshot:
     """The snapshot as it is on the other side."""
     return replica.apply(wire.decode(wire.encode(sent.difference(snapshot))))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_the_replica_holds_the_same_cluster(seed: int) -> None:
-    rng, ledger, sent, replica = random.Random(seed), Ledger(), Sent(), Replica()
+    rng, ledger, sent, replica = random.Random(seed), Ledger(), SentState(), Replica()
     before = Snapshot({})
     for step in range(60):
         name = f"n{rng.randrange(12)}"
@@ -54,7 +54,7 @@ def test_whatever_happens_the_replica_holds_the_same_cluster(seed: int) -> None:
 
 
 def test_what_did_not_change_is_not_sent() -> None:
-    ledger, sent = Ledger(), Sent()
+    ledger, sent = Ledger(), SentState()
     for index in range(200):
         ledger.set_node(node(f"n{index:03}", 8))
     assert len(sent.difference(ledger.snapshot()).changed) == 200
@@ -70,14 +70,14 @@ def test_what_did_not_change_is_not_sent() -> None:
 
 
 def test_nodes_with_equal_links_share_one_topology_on_the_other_side() -> None:
-    sent, replica = Sent(), Replica()
+    sent, replica = SentState(), Replica()
     nodes = carried(sent, replica, Snapshot.of([node("a", 8), node("b", 8), node("c", 4)], ())).nodes
     assert nodes["a"].node.topology is nodes["b"].node.topology
     assert len(replica.apply(Difference(())).nodes) == 3
 
 
 def test_the_columns_of_an_unchanged_snapshot_are_not_made_again() -> None:
-    ledger, sent, replica = Ledger(), Sent(), Replica()
+    ledger, sent, replica = Ledger(), SentState(), Replica()
     for index in range(200):
         ledger.set_node(node(f"n{index:03}", 8))
     first = carried(sent, replica, ledger.snapshot())

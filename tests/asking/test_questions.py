@@ -19,8 +19,8 @@ import yaml
 
 from muster import cli, questions
 from muster.adapters.asking import show
-from muster.adapters.asking.engine import gangs_of, owners
-from muster.adapters.asking.service import NoAnswer, Query, of_kubeconfig
+from muster.adapters.asking.engine import gangs_of, owners_by_node
+from muster.adapters.asking.service import NoAnswer, Query, namespace_in_kubeconfig
 from muster.adapters.files.decide import Cluster, decide
 from muster.adapters.files.run import planner
 from muster.adapters.status import nodes_of
@@ -289,7 +289,7 @@ def test_nodes_say_which_gangs_have_their_gpus() -> None:
 def test_the_engine_finds_owners_by_what_pods_say() -> None:
     bound = [replace(pod("p0", "big", gpus=2), node="a"), replace(pod("p1", "big", gpus=2), node="a")]
     alone = replace(pod("q", gpus=1), node="a", claim=None)
-    gangs_by_node = owners([*bound, alone, pod("waits", "big", gpus=2)])
+    gangs_by_node = owners_by_node([*bound, alone, pod("waits", "big", gpus=2)])
     assert gangs_by_node == {"a": (Owner("", "", 1), Owner("ns", "big", 4))}
 
 
@@ -383,10 +383,10 @@ def test_the_engine_reads_the_namespace_from_the_kubeconfig(
     file, of_pod = tmp_path / "config", tmp_path / "namespace"
     file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
     of_pod.write_text("of-pod")
-    monkeypatch.setattr("muster.adapters.asking.service.OF_POD", of_pod)
-    assert of_kubeconfig(file, context) == namespace
+    monkeypatch.setattr("muster.adapters.asking.service.NAMESPACE_FILE_OF_POD", of_pod)
+    assert namespace_in_kubeconfig(file, context) == namespace
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/absent:{file}")
-    assert of_kubeconfig(None, context) == namespace
+    assert namespace_in_kubeconfig(None, context) == namespace
 
 
 def test_gangs_of_one_namespace_or_of_all(service: tuple[str, list[str]]) -> None:

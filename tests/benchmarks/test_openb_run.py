@@ -14,10 +14,10 @@ from benchmarks.openb.policies import Name
 from benchmarks.openb.published import LOADS
 from benchmarks.openb.runs import Outcome, Task
 from benchmarks.openb.tables import by_policy, gains
-from muster.command_line import call
+from muster.command_line import run_command
 from tests.command import invoke
 
-openb = partial(call, main, "openb")
+openb = partial(run_command, main, "openb")
 
 
 def test_tables_and_lines(tmp_path: Path) -> None:

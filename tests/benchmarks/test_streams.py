@@ -12,7 +12,7 @@ from benchmarks.streams import stream
 from benchmarks.streams.__main__ import STREAMS, TREES, main
 from benchmarks.streams.arrivals import MIXES, Arrival, Gang, arrivals
 from benchmarks.streams.stream import Task, Tree, run
-from muster.command_line import call
+from muster.command_line import run_command
 from muster.domain.request import Scope
 from tests.command import invoke
 
@@ -61,7 +61,7 @@ def test_a_gang_keeps_its_scope(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_writes_a_line_for_each_stream(tmp_path: Path) -> None:
     out = tmp_path / "streams.jsonl"
     options = ["--mixes", "whole", "--loads", "0.9", "--seeds", "2", "--gangs", "20", "--processes", "1"]
-    result = invoke(partial(call, main, "streams"), *options, "--out", str(out))
+    result = invoke(partial(run_command, main, "streams"), *options, "--out", str(out))
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["seed"] for line in sorted(lines, key=lambda line: line["seed"])] == [0, 1]

@@ -11,7 +11,7 @@ import pytest
 
 from muster.adapters.files.decide import Cluster
 from muster.adapters.files.reading import sources, templates
-from muster.adapters.files.reading.capture import Captured, capture, text_of
+from muster.adapters.files.reading.capture import CapturedCluster, capture, text_of
 from muster.adapters.files.reading.cluster import cluster_of
 from muster.adapters.files.reading.sources import Document
 from muster.adapters.files.reading.templates import with_children
@@ -66,12 +66,12 @@ def _poison(value: object) -> None:
             value.update(copy.deepcopy(SECRET))
 
 
-async def captured(api: FakeApi, folder: Path) -> Captured:
+async def captured(api: FakeApi, folder: Path) -> CapturedCluster:
     async with api.running() as port, KubeClient(kubeconfig(folder, port)) as client:
         return await capture(client)
 
 
-def read(folder: Path, capture_result: Captured) -> Cluster:
+def read(folder: Path, capture_result: CapturedCluster) -> Cluster:
     text = text_of(capture_result.items, as_yaml=False)
     assert "s3cret" not in text
     file = folder / "captured.json"

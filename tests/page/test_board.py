@@ -94,7 +94,7 @@ async def test_a_defect_in_a_look_leaves_the_map_whole(
     monkeypatch.setattr(scene.gangs, "gpus_of_pods", fails)
     scene.change(node("another", 4))
     with capture_logs():
-        async with board.watching(), asyncio.timeout(HANG_S):
+        async with board.connect_browser(), asyncio.timeout(HANG_S):
             await failed.wait()
         monkeypatch.setattr(scene.gangs, "gpus_of_pods", real_taken)
     while len((await state_of(board))["cells"]) != 52:

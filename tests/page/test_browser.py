@@ -376,7 +376,7 @@ async def test_a_lost_connection_goes_on_where_it_was(browser: Browser) -> None:
         await expect(tab.get_by_role("alert").first).to_contain_text(
             "The service does not answer. Last news at"
         )
-        async with board.watching():
+        async with board.connect_browser():
             scene.submit(Ask("new", "meanwhile", 1, 1))
             again = PageServer(board, None, BrowserLimits(), scene.alternatives)
             await again.start("127.0.0.1", int(page.url.rstrip("/").rpartition(":")[2]))

@@ -57,7 +57,7 @@ async def test_streams_keep_their_connections(served: Served) -> None:
         reader, writer = await connect(page, request("/"))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await reader.readexactly(1)
-        board._tell(b'{"left": []}')
+        board._publish(b'{"left": []}')
         for stream, _ in streams:
             await stream.readuntil(b'data: {"left": []}')
     for _, client_writer in [*streams, (reader, writer)]:

@@ -15,13 +15,13 @@ from muster.adapters.page.layout import (
     FIRST_GANG,
     MAX_RESTING,
     Cell,
-    Closed,
     Group,
+    NodeStatus,
     Numbers,
     arrange,
     cells_of,
-    closed,
     islands_of,
+    node_status,
 )
 from muster.adapters.page.rows import MAX_REASON, MAX_ROWS, rows, with_positions
 from muster.domain.node import Node, Resources, Usage
@@ -145,28 +145,28 @@ def test_numbers_stay_small_and_rest_before_they_are_given_again() -> None:
         assert number < G + 2 * (MAX_RESTING + 2)
         assert at - last.get(number, -9_999) > MAX_RESTING
         last[number] = at
-        numbers.keep([])
+        numbers.keep_only([])
 
 
 def test_a_number_is_not_given_to_the_next_gang() -> None:
     numbers = Numbers()
     assert [numbers.of("g"), numbers.of("h"), numbers.of("g")] == [G, G + 2, G]
-    numbers.keep(["h"])
+    numbers.keep_only(["h"])
     assert dict(numbers.items()) == {"h": G + 2}
     assert numbers.of("g") == G + 4
 
 
-NODES: dict[str, tuple[Node, Closed]] = {
-    "open": (node("a"), Closed.OPEN),
-    "cordoned": (node("a", unschedulable=True), Closed.CORDONED),
-    "not ready": (node("a", ready=False, unschedulable=True), Closed.NOT_READY),
+NODES: dict[str, tuple[Node, NodeStatus]] = {
+    "open": (node("a"), NodeStatus.OPEN),
+    "cordoned": (node("a", unschedulable=True), NodeStatus.CORDONED),
+    "not ready": (node("a", ready=False, unschedulable=True), NodeStatus.NOT_READY),
 }
 
 
 @pytest.mark.parametrize(("facts", "expected"), NODES.values(), ids=NODES.keys())
-def test_a_node_that_takes_no_pods_is_marked(facts: Node, expected: Closed) -> None:
-    assert closed(NodeState.of(facts, [])) is expected
-    assert closed(None) is Closed.GONE
+def test_a_node_that_takes_no_pods_is_marked(facts: Node, expected: NodeStatus) -> None:
+    assert node_status(NodeState.of(facts, [])) is expected
+    assert node_status(None) is NodeStatus.GONE
 
 
 def seen(
@@ -241,8 +241,8 @@ def test_a_browser_gets_all_later_changes_or_begins_anew(changes: list[bytes | N
     if position is not None:
         assert position == at
         assert None not in missed
-        assert [log.after(position + generation) for generation in range(len(missed))] == missed
-        assert log.after(log.generation) is None
+        assert [log.change_after(position + generation) for generation in range(len(missed))] == missed
+        assert log.change_after(log.generation) is None
     fits = len(missed) <= 5 and None not in missed and sum(map(len, filter(None, missed))) <= 30
     assert (position is not None) == fits
 

@@ -218,7 +218,7 @@ async def test_a_reader_that_does_not_read_is_dropped(scene: Scene, http: aiohtt
             async with asyncio.timeout(HANG_S):
                 await until(lambda: page.clients == 1)
                 while not page._server.dropped:
-                    board._tell(b'{"left": ["' + b"x" * 400_000 + b'"]}')
+                    board._publish(b'{"left": ["' + b"x" * 400_000 + b'"]}')
                     await asyncio.sleep(0.01)
                 await until(lambda: page.clients == 0)
         assert board.log._bytes <= 4 << 20

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from muster.adapters.preflight.checks import GATED, PART_OF_EVERY, Finding, Level, judge
+from muster.adapters.preflight.checks import GATED, NEEDED_RESOURCES, Finding, Level, judge
 from muster.adapters.preflight.facts import (
     INSTALLER,
     SCHEDULER,
@@ -33,8 +33,8 @@ LABELS = {
 NODE = NodeFacts("a", {"nvidia.com/gpu": 8}, LABELS, links_known=True)
 BY_DRA = replace(NODE, name="b", drivers=frozenset({"gpu.nvidia.com"}))
 SERVED = {
-    **{group: frozenset(resources) for group, resources in PART_OF_EVERY.items()},
-    "resource.k8s.io/v1": frozenset(PART_OF_EVERY["resource.k8s.io/v1"]) | {"devicetaintrules"},
+    **{group: frozenset(resources) for group, resources in NEEDED_RESOURCES.items()},
+    "resource.k8s.io/v1": frozenset(NEEDED_RESOURCES["resource.k8s.io/v1"]) | {"devicetaintrules"},
     "scheduling.run.ai/v2": frozenset({"podgroups"}),
 }
 GOOD = Facts(
@@ -71,7 +71,7 @@ CASES: dict[str, tuple[dict[str, Any], str, Level, tuple[str, ...]]] = {
         {"served": without("policy/v1")}, "api", Level.ERROR, ("poddisruptionbudgets.policy/v1",),
     ),
     "a feature of 1.37 that is not there": (
-        {"served": SERVED | {"resource.k8s.io/v1": frozenset(PART_OF_EVERY["resource.k8s.io/v1"])}},
+        {"served": SERVED | {"resource.k8s.io/v1": frozenset(NEEDED_RESOURCES["resource.k8s.io/v1"])}},
         "api", Level.ERROR, ("DRADeviceTaintRules=false",),
     ),
     "a right is missing": (
@@ -255,4 +255,4 @@ def test_the_installer_may_create_every_kind_of_the_manifests() -> None:
 
 
 def test_gated_features_are_no_part_of_every_server() -> None:
-    assert all(resource not in PART_OF_EVERY.get(group, set()) for group, resource in GATED)
+    assert all(resource not in NEEDED_RESOURCES.get(group, set()) for group, resource in GATED)

@@ -16,7 +16,7 @@ from enum import Enum
 
 import structlog
 
-from muster.adapters.solver.process import Bounds, CantStart, Closed, Defect, PlannerProcess
+from muster.adapters.solver.process import Bounds, CantStart, Defect, PlannerClosed, PlannerProcess
 from muster.domain.alternatives import Alternatives, not_known
 from muster.domain.rate import Allowance
 from muster.gangs.reporting.places import AskAlternatives
@@ -65,7 +65,7 @@ class _Share(Allowance):
         return self.available <= 0 or self.waiting >= WAITING
 
 
-def _process() -> PlannerProcess:
+def _new_process() -> PlannerProcess:
     return PlannerProcess(Bounds(DETERMINISTIC_TIME, MEMORY_MIB, niceness=NICENESS, spare=False), PLACE)
 
 
@@ -75,7 +75,7 @@ class AlternativesAnswerer:
     def __init__(
         self,
         ask: Callable[[str], AskAlternatives | str],
-        start: Callable[[], PlannerProcess] = _process,
+        start: Callable[[], PlannerProcess] = _new_process,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask, self._start, self._clock = ask, start, clock
@@ -89,14 +89,14 @@ class AlternativesAnswerer:
     async def of(self, key: str, asker: Asker) -> Alternatives:
         """Return the alternatives of a gang, or why they are not known."""
         share = self._shares[asker]
-        if (answer_before := self._again(key)) is not None:
+        if (answer_before := self._recent_answer(key)) is not None:
             return answer_before
         if share.is_used_up:
             return not_known(BUSY)
         share.waiting += 1
         try:
             async with self._one_at_a_time:
-                return self._again(key) or await self._answer(key, share)
+                return self._recent_answer(key) or await self._answer(key, share)
         finally:
             share.waiting -= 1
 
@@ -108,7 +108,7 @@ class AlternativesAnswerer:
         if process is not None:
             process.close()
 
-    def _again(self, key: str) -> Alternatives | None:
+    def _recent_answer(self, key: str) -> Alternatives | None:
         answered_at, answer = self._answers.get(key, (0.0, None))
         return answer if self._clock() < answered_at + ANSWERS_LIVE_S else None
 
@@ -143,7 +143,7 @@ class AlternativesAnswerer:
         until = time.monotonic() + LIMIT_S
         try:
             answer = process.answer(question, lambda: until - time.monotonic())
-        except (CantStart, Defect, Closed) as problem:
+        except (CantStart, Defect, PlannerClosed) as problem:
             log.warning("no alternatives", gang=question.gang, why=str(problem))
             return not_known(NOT_FOUND)
         return answer if isinstance(answer, Alternatives) else not_known(TOO_LONG)

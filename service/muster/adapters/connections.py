@@ -87,7 +87,7 @@ class Server:
             if idle is None and self._makes_way:
                 idle = open_connections[0][1]
             if idle is None:
-                return _Refused()
+                return _RefusedConnection()
             idle.abort()
         return server()
 
@@ -127,7 +127,7 @@ def cut_off(request: web.Request) -> None:
         request.transport.abort()
 
 
-class _Refused(asyncio.Protocol):
+class _RefusedConnection(asyncio.Protocol):
     """The protocol of a refused connection, which it ends at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

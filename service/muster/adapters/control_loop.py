@@ -52,8 +52,8 @@ class ControlLoop:
         in_flight: Callable[[Iterable[tuple[str, str, dict[str, str]]]], tuple[Usage, ...]],
         inbox: int,
         *,
-        moved: Callable[[Moved], None] = lambda _: None,
-        begins: Callable[[], None] = lambda: None,
+        on_move: Callable[[Moved], None] = lambda _: None,
+        on_lead: Callable[[], None] = lambda: None,
     ) -> None:
         self.gangs = gangs
         self._metrics = metrics
@@ -65,8 +65,8 @@ class ControlLoop:
             Moved: self._note_move,
         }
         self.phases = Phases(metrics)
-        self._moved = moved
-        self._begins = begins
+        self._on_move = on_move
+        self._on_lead = on_lead
         self._in_flight = in_flight
         self._inbox: asyncio.Queue[Callable[[], None] | Input] = asyncio.Queue(inbox)
         self._synced = asyncio.Event()
@@ -83,19 +83,19 @@ class ControlLoop:
     async def run(self) -> None:
         """Handle inputs one at a time until cancelled. No other task changes the gangs."""
         while True:
-            self._take(await self._inbox.get())
+            self._handle_item(await self._inbox.get())
             until = time.monotonic() + SLICE_S
             while not self._inbox.empty() and time.monotonic() < until:
-                self._take(self._inbox.get_nowait())
+                self._handle_item(self._inbox.get_nowait())
             self._metrics.inbox.set(self._inbox.qsize())
             self._arm_timer()
             await asyncio.sleep(0)
 
     async def sync(self, message: Input) -> None:
         """Queue `Synced`. Once it is handled, all gangs are known and sessions may begin."""
-        await self._in_order(lambda: self._carry_out(self.gangs.handle(message)))
+        await self._run_after_inbox(lambda: self._carry_out(self.gangs.handle(message)))
         while self.gangs.catches_up:
-            await self._in_order(lambda: self._carry_out(self.gangs.handle(Tick(time.monotonic()))))
+            await self._run_after_inbox(lambda: self._carry_out(self.gangs.handle(Tick(time.monotonic()))))
         self._synced.set()
 
     @property
@@ -145,19 +145,19 @@ class ControlLoop:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _take(self, item: Callable[[], None] | Input) -> None:
+    def _handle_item(self, item: Callable[[], None] | Input) -> None:
         if callable(item):
             item()
         else:
             self._metrics.watch_lag.observe(max(0.0, time.monotonic() - item.now))
             self._carry_out(self.gangs.handle(item))
 
-    async def _in_order(self, deed: Callable[[], None]) -> None:
-        """Call `deed` after all inputs in the inbox. Return once it is done."""
+    async def _run_after_inbox(self, action: Callable[[], None]) -> None:
+        """Call `action` after all inputs in the inbox. Return once it is done."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def do() -> None:
-            deed()
+            action()
             if not done.cancelled():
                 done.set_result(None)
 
@@ -169,9 +169,9 @@ class ControlLoop:
             self.carried_out_by[type(instruction)](instruction)
 
     def _note_move(self, move: Moved) -> None:
-        self.phases.note_move(move, self._attempts.exported(move.gang))
+        self.phases.note_move(move, self._attempts.exported_trace_id(move.gang))
         self._attempts.note_move(move)
-        self._moved(move)
+        self._on_move(move)
 
     def _push(self, verdict: PushVerdict) -> None:
         traceparent = self._attempts.traceparent(verdict.gang)
@@ -217,9 +217,9 @@ class ControlLoop:
             usages = self._in_flight(bindings)
             begun = SessionOpened(time.monotonic(), session.epoch, usages, session.answers_in_tree)
             self._carry_out(self.gangs.handle(begun))
-            self._begins()
+            self._on_lead()
 
-        await self._in_order(begin)
+        await self._run_after_inbox(begin)
 
     async def close_session(self, session: Session) -> None:
         """End the session, unless another session has begun."""

@@ -183,7 +183,7 @@ def _levels(topology: GpuTopology) -> list[tuple[Link, list[Group]]]:
     levels: list[tuple[Link, list[Group]]] = []
     wider_groups: list[Group] = []
     for link in sorted(kinds.values(), key=lambda link: -link.gb_per_s):
-        groups = [group for group in _join(topology, link.gb_per_s) if len(group) > 1]
+        groups = [group for group in _joined_groups(topology, link.gb_per_s) if len(group) > 1]
         new = [group for group in groups if group not in wider_groups]
         if new:
             levels.append((link, new))
@@ -191,7 +191,7 @@ def _levels(topology: GpuTopology) -> list[tuple[Link, list[Group]]]:
     return levels
 
 
-def _join(topology: GpuTopology, at_least: float) -> list[Group]:
+def _joined_groups(topology: GpuTopology, at_least: float) -> list[Group]:
     """Return the groups of GPUs that links of at least this bandwidth join, by their lowest GPU."""
     unjoined, groups = set(range(topology.gpu_count)), []
     while unjoined:
@@ -251,10 +251,10 @@ def find_cube_mesh(topology: GpuTopology) -> CubeMesh | None:
     for others_of_row in combinations(range(1, MESH_GPUS), 3):
         upper = (0, *others_of_row)
         lower = tuple(gpu for gpu in range(MESH_GPUS) if gpu not in upper)
-        partners = {a: [b for b in lower if _fabric(topology, a, b) is not None] for a in upper}
+        partners = {a: [b for b in lower if _fabric_link(topology, a, b) is not None] for a in upper}
         matched = sorted(peers[0] for peers in partners.values() if len(peers) == 1) == list(lower)
         are_quads_linked = all(
-            _fabric(topology, a, b) for quad in (upper, lower) for a, b in combinations(quad, 2)
+            _fabric_link(topology, a, b) for quad in (upper, lower) for a, b in combinations(quad, 2)
         )
         if matched and are_quads_linked:
             return _widest_rows(topology, upper, {a: peers[0] for a, peers in partners.items()})
@@ -275,7 +275,7 @@ def _row_sum(topology: GpuTopology, row: Quad) -> float:
     return sum(link.gb_per_s for link in links if link)
 
 
-def _fabric(topology: GpuTopology, a: int, b: int) -> Link | None:
+def _fabric_link(topology: GpuTopology, a: int, b: int) -> Link | None:
     link = topology.link(a, b)
     return link if link is not None and link.is_fabric else None
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from muster.adapters.solver.process import Defect, Outside
+from muster.adapters.solver.process import Defect, PlannerWithFallback
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.causes.not_planned import Ended
@@ -41,7 +41,7 @@ class Planner:
 
     def __init__(
         self,
-        place: Outside,
+        place: PlannerWithFallback,
         put: Callable[[SolveAnswered | SolveFailed], Awaitable[None]],
         metrics: Metrics,
         attempts: Attempts,
@@ -66,7 +66,7 @@ class Planner:
         if self._deciding == (instruction.gang, instruction.generation):
             self._place.interrupt()
 
-    async def warm(self) -> None:
+    async def load_solver(self) -> None:
         """Return once the solver is loaded. `load` runs in the planner's thread."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._place.load)
 
@@ -129,7 +129,7 @@ class Planner:
 
     def _count(self, solve: Solve, decision: Decision, took_s: float) -> None:
         outcome = _outcome(solve, decision)
-        trace_id = self._attempts.exported(solve.gang)
+        trace_id = self._attempts.exported_trace_id(solve.gang)
         if isinstance(decision, Placed):
             methods = (step.method for step in decision.steps)
             self._metrics.count_decision(outcome, took_s, (), methods, decision.gap, trace_id)

@@ -13,7 +13,7 @@ from typing import Any
 
 from muster.adapters.control_loop import ControlLoop
 from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.leftout import LeftOut
+from muster.adapters.kube.leftout import LeftOutObjects
 from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import LASTING, Metrics, ReadAtScrape
 from muster.adapters.telemetry.room import OTHERS, Figures, LabelValues, Room
@@ -24,7 +24,7 @@ MAX_QUEUES = 100
 MAX_NAMESPACES = 100
 
 
-class _Read:
+class _SlowFigures:
     """Figures that take long to read. They are read in parts before a scrape; if that was not done, during
     the scrape."""
 
@@ -52,7 +52,7 @@ class _Read:
 
 def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
     """Add the gauges about gangs and capacity."""
-    read = _Read(loop, room)
+    read = _SlowFigures(loop, room)
     metrics.before_scrape = read.before_scrape
     metrics.read_at_scrape(
         _with_few_names(read.tally),
@@ -78,7 +78,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
             ("queue",),
             lambda tally: tally.queues.items(),
         ),
-        *_of_namespaces(),
+        *_namespace_gauges(),
     )
     metrics.read_at_scrape(
         lambda: loop.phases.oldest(time.monotonic()),
@@ -115,7 +115,7 @@ def _with_few_names(count_gangs: Callable[[], Tally]) -> Callable[[], Tally]:
     """Return a function that counts gangs, with few names of queues and namespaces."""
     queues, namespaces = LabelValues(MAX_QUEUES), LabelValues(MAX_NAMESPACES)
 
-    def bounded() -> Tally:
+    def count_with_few_names() -> Tally:
         all_names = count_gangs()
         gangs = {
             name: namespace_tally.phases.total() for name, namespace_tally in all_names.namespaces.items()
@@ -123,10 +123,10 @@ def _with_few_names(count_gangs: Callable[[], Tally]) -> Callable[[], Tally]:
         largest = all_names.only_namespaces(namespaces.choose(gangs), OTHERS)
         return replace(all_names, queues=queues.cut(all_names.queues), namespaces=largest)
 
-    return bounded
+    return count_with_few_names
 
 
-def _of_namespaces() -> tuple[ReadAtScrape[Tally], ...]:
+def _namespace_gauges() -> tuple[ReadAtScrape[Tally], ...]:
     """Return the gauges about the gangs of each namespace.
 
     Their label is not `namespace`: Prometheus has that for the namespace of the pod that it scrapes.
@@ -136,19 +136,19 @@ def _of_namespaces() -> tuple[ReadAtScrape[Tally], ...]:
             "muster_namespace_gangs",
             "Gangs of a namespace by phase.",
             ("gang_namespace", "phase"),
-            lambda tally: _by_namespace(tally, lambda namespace_tally: namespace_tally.phases),
+            lambda tally: _values_by_namespace(tally, lambda namespace_tally: namespace_tally.phases),
         ),
         ReadAtScrape(
             "muster_namespace_causes",
             "Gangs of a namespace that wait now, by the kind of cause that blocks them.",
             ("gang_namespace", "cause"),
-            lambda tally: _by_namespace(tally, lambda namespace_tally: namespace_tally.causes),
+            lambda tally: _values_by_namespace(tally, lambda namespace_tally: namespace_tally.causes),
         ),
         ReadAtScrape(
             "muster_namespace_gpus",
             "GPUs that members of gangs in a namespace have (bound) or ask for (waiting).",
             ("gang_namespace", "state"),
-            lambda tally: _by_namespace(tally, lambda namespace_tally: namespace_tally.gpus),
+            lambda tally: _values_by_namespace(tally, lambda namespace_tally: namespace_tally.gpus),
         ),
         ReadAtScrape(
             "muster_namespace_oldest_gang_seconds",
@@ -171,7 +171,7 @@ def _show_exactness(metrics: Metrics, loop: ControlLoop) -> None:
     )
 
 
-def _show_room(metrics: Metrics, read: _Read) -> None:
+def _show_room(metrics: Metrics, read: _SlowFigures) -> None:
     metrics.read_at_scrape(
         read.figures,
         ReadAtScrape(
@@ -196,7 +196,7 @@ def _show_room(metrics: Metrics, read: _Read) -> None:
 
 
 def show_cluster(
-    metrics: Metrics, watchers: Mapping[str, Watcher[Any]], intake: Intake, left_out: LeftOut
+    metrics: Metrics, watchers: Mapping[str, Watcher[Any]], intake: Intake, left_out: LeftOutObjects
 ) -> None:
     """Add the gauges about the API server."""
 
@@ -247,7 +247,7 @@ def _oldest(tally: Tally) -> Iterable[tuple[str, float]]:
     return [(phase, max(0.0, now - created)) for phase, created in since if phase not in LASTING]
 
 
-def _by_namespace(
+def _values_by_namespace(
     tally: Tally, counts: Callable[[NamespaceTally], Mapping[str, int]]
 ) -> Iterable[tuple[tuple[str, str], float]]:
     namespaces = tally.namespaces.items()

@@ -29,7 +29,7 @@ class Status(TypedDict):
     notes: list[str]
 
 
-class Explained(TypedDict):
+class Explanation(TypedDict):
     """Details of the gangs of one name: the decision, timeline and traces of each.
 
     With `alternatives` in the query, the first gangs also have `alternatives`: see docs/operations.md.

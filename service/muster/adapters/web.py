@@ -90,10 +90,10 @@ class Web:
         self._explained = explained
         self._with_alternatives = with_alternatives
         self._nodes = nodes
-        self._kept_nodes = CachedAnswer(self._made_nodes)
+        self._cached_nodes = CachedAnswer(self._make_nodes)
         formats = (OPEN_METRICS, f"{OPEN_METRICS}; version=1.0.0"), ("", "")
-        self._kept_metrics = {
-            accepted_format: CachedAnswer(functools.partial(self._made_metrics, media_type))
+        self._cached_metrics = {
+            accepted_format: CachedAnswer(functools.partial(self._make_metrics, media_type))
             for accepted_format, media_type in formats
         }
         self._unready = unready
@@ -131,9 +131,9 @@ class Web:
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         accepted = request.headers.get("Accept", "")
-        return await self._kept_metrics[OPEN_METRICS if OPEN_METRICS in accepted else ""].response()
+        return await self._cached_metrics[OPEN_METRICS if OPEN_METRICS in accepted else ""].response()
 
-    async def _made_metrics(self, accepted: str) -> tuple[bytes, str]:
+    async def _make_metrics(self, accepted: str) -> tuple[bytes, str]:
         await self._metrics.before_scrape()
         return self._metrics.text(accepted)
 
@@ -156,9 +156,9 @@ class Web:
         return _json(explanation)
 
     async def _on_nodes(self, _: web.Request) -> web.Response:
-        return await self._kept_nodes.response()
+        return await self._cached_nodes.response()
 
-    async def _made_nodes(self) -> tuple[bytes, str]:
+    async def _make_nodes(self) -> tuple[bytes, str]:
         return msgspec.json.encode(await self._nodes()), "application/json"
 
 

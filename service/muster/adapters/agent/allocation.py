@@ -49,7 +49,7 @@ async def waiting_pods(api: ApiServer, node: str, resource: str) -> list[Waiter]
 def _waiting_pod(text: msgspec.Raw, resource: str) -> Waiter | None:
     try:
         obj = _pod.decode(text)
-        asks = tuple(_asks(obj, resource))
+        asks = tuple(_asks_of_pod(obj, resource))
     except (msgspec.DecodeError, RecursionError, ValueError):
         return None  # its devices are refused, because its plan can't be read
     if not asks:
@@ -64,17 +64,17 @@ def _bookings(obj: PodObject, name: str, asks: tuple[Ask, ...], resource: str) -
     """Return the pod's bookings; () if its facts can't be read, so that other pods get their devices."""
     try:
         pod = pods.read(obj)
-        return bookings_in_order(pod, obj.metadata.annotations or {}, asks) if _is_of(pod, resource) else ()
+        return bookings_in_order(pod, obj.metadata.annotations or {}, asks) if _asks_for(pod, resource) else ()
     except Exception:
         log.exception("pod %s is read without its plan", name)
         return ()
 
 
-def _is_of(pod: Pod, resource: str) -> bool:
+def _asks_for(pod: Pod, resource: str) -> bool:
     return pod.slice is not None if resource == MEMORY else pod.gpu_resource == resource
 
 
-def _asks(obj: PodObject, resource: str) -> Iterator[Ask]:
+def _asks_of_pod(obj: PodObject, resource: str) -> Iterator[Ask]:
     for container in obj.spec.init_containers or ():
         yield from _ask(container, resource, lends=container.restart_policy != "Always")
     for container in obj.spec.containers or ():
@@ -157,7 +157,7 @@ class Allocator:
             log.info("%s: container %s gets %s", allocation.waiter.name, allocation.booking.container, gpus)
             return allocation
 
-    def chose(self, devices: Collection[str]) -> None:
+    def note_choice(self, devices: Collection[str]) -> None:
         """Remember the devices that another plugin chose for a pod without a plan; none if it did not
         answer."""
         self._turns.note_choice(devices)
@@ -183,7 +183,7 @@ class Allocator:
 
     def refuse(self, waiter: Waiter | None, text: str) -> Refused:
         """Return the refusal, and post it as an event on the pod, or on the node if the pod is not known."""
-        self._outbox.event(target(waiter) if waiter else Target(self._node, ""), REFUSED, text)
+        self._outbox.event(target_of(waiter) if waiter else Target(self._node, ""), REFUSED, text)
         return Refused(text)
 
     def _report_unplanned(self, waiter: Waiter | None, devices: frozenset[str]) -> None:
@@ -191,7 +191,7 @@ class Allocator:
         indices = {self.facts.inventory.index_of(uuid_of(device)) for device in devices}
         if waiter is not None:
             gpus = {index for index in indices if index is not None}
-            self._outbox.annotate(target(waiter), {DEVICES: write_devices(gpus)})
+            self._outbox.annotate(target_of(waiter), {DEVICES: write_devices(gpus)})
 
     async def _waiting_pods(self) -> list[Waiter]:
         return await waiting_pods(self._api, self._node, self.resource)
@@ -236,14 +236,14 @@ class Allocator:
         indices = {index for index in places if index is not None}
         if len(indices) < len(gpus):
             text = f"its containers hold {len(gpus)} GPUs, of which the node has {len(indices)} now"
-            self._outbox.event(target(waiter), DIFFER, text)
+            self._outbox.event(target_of(waiter), DIFFER, text)
         elif indices != planned:
-            self._outbox.annotate(target(waiter), {DEVICES: write_devices(indices)})
+            self._outbox.annotate(target_of(waiter), {DEVICES: write_devices(indices)})
             log.warning("%s has GPUs %s, planned %s", waiter.name, sorted(indices), sorted(planned))
         return indices != planned
 
 
-def target(waiter: Waiter) -> Target:
+def target_of(waiter: Waiter) -> Target:
     """Return the pod, as events name it."""
     namespace, _, name = waiter.name.partition("/")
     return Target(name, waiter.uid, namespace)

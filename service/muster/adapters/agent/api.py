@@ -54,7 +54,7 @@ class ApiError(Exception):
         self.status = status
 
     @property
-    def passing(self) -> bool:
+    def may_succeed_later(self) -> bool:
         """Return whether the same request may succeed later."""
         return self.status in (0, 401, 408, 429) or self.status >= 500
 
@@ -264,7 +264,7 @@ class Outbox:
             try:
                 await write.send(write.subject, write.path, write.body)
             except ApiError as problem:
-                if not tries_left or not problem.passing:
+                if not tries_left or not problem.may_succeed_later:
                     log.warning("lost: %s", printable(str(problem)))
                     return
                 await asyncio.sleep(backoff.delay())

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from muster.adapters.agent.allocation import Allocator, target
+from muster.adapters.agent.allocation import Allocator, target_of
 from muster.adapters.agent.api import Outbox
 from muster.adapters.agent.generated import v1beta1 as api
 from muster.adapters.agent.kubelet import OPTIONS, KubeletError, Sockets, call, devices_of_node
@@ -51,7 +51,7 @@ class OwnDevices:
             self._changed.set()
             self._changed = asyncio.Event()
 
-    async def look(self) -> str:
+    async def why_inexact(self) -> str:
         """Return "", because containers get the planned devices."""
         return ""
 
@@ -76,7 +76,7 @@ class OwnDevices:
         try:
             return await self._allocator.prefer(available, must, size)
         except Planless as without:
-            self._allocator.chose(())
+            self._allocator.note_choice(())
             raise self._allocator.refuse(None, str(without)) from without
 
     async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
@@ -86,7 +86,7 @@ class OwnDevices:
             Refused: the devices are not those that were answered.
         """
         allocation = await self._allocator.allocate(devices)
-        grant, pod = allocation.grant, target(allocation.waiter)
+        grant, pod = allocation.grant, target_of(allocation.waiter)
         for note in grant.notes:
             self._outbox.event(pod, NOT_ISOLATED, note)
         if not allocation.booking.lends:
@@ -118,7 +118,7 @@ class SecondEndpoint:
         self._allocator = allocator
         self._on_missing = on_missing
 
-    async def look(self) -> str:
+    async def why_inexact(self) -> str:
         """Return why containers may get other GPUs than planned.
 
         Raises:
@@ -165,7 +165,7 @@ class SecondEndpoint:
         try:
             devices = await self._choose(unplanned if len(unplanned) >= size else available, must, size)
         finally:
-            self._allocator.chose(devices)
+            self._allocator.note_choice(devices)
         return devices
 
     async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
@@ -178,7 +178,7 @@ class SecondEndpoint:
             await self._allocator.allocate(devices)
         request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=devices)])
         answer: api.AllocateResponse = await self._ask("Allocate", request, api.AllocateResponse)
-        return _only(answer.container_responses)
+        return _only_answer(answer.container_responses)
 
     async def before_start(self, devices: list[str]) -> None:
         """Pass the call on to the first plugin.
@@ -199,7 +199,7 @@ class SecondEndpoint:
         )
         request = api.PreferredAllocationRequest(container_requests=[container])
         answer = await self._ask("GetPreferredAllocation", request, api.PreferredAllocationResponse)
-        return list(_only(answer.container_responses).device_i_ds)
+        return list(_only_answer(answer.container_responses).device_i_ds)
 
     async def _options_of_first(self) -> api.DevicePluginOptions:
         options: api.DevicePluginOptions
@@ -219,7 +219,7 @@ class SecondEndpoint:
         return next((device for device in devices if inventory.index_of(device) is None), "")
 
 
-def _only(answers: list[T]) -> T:
+def _only_answer(answers: list[T]) -> T:
     """Return the only answer. There is one, because the kubelet asks about one container at a time."""
     if len(answers) != 1:
         raise Refused(f"the first device plugin has {len(answers)} answers for one container")

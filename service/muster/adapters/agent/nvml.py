@@ -54,7 +54,7 @@ class Nvml:
     def read(self) -> Hardware:
         """Return the GPUs. Links, memory and names are read only when the GPUs have changed."""
         try:
-            handles = self._by_address()
+            handles = self._handles_by_address()
             uuids = tuple(pynvml.nvmlDeviceGetUUID(handle) for handle in handles)
             self._watch(dict(zip(uuids, handles, strict=True)))
             self._note_errors()
@@ -76,7 +76,7 @@ class Nvml:
             pynvml.nvmlShutdown()
 
     @staticmethod
-    def _by_address() -> list[Any]:
+    def _handles_by_address() -> list[Any]:
         handles = []
         for index in range(pynvml.nvmlDeviceGetCount()):
             # a lost GPU has no handle: it is missing here, and `with_lost` keeps its place

@@ -46,7 +46,7 @@ class Backend(Protocol):
     """The offers and answers of a plugin. All methods but `devices` may raise Refused. `prefer`, `allocate`
     and `before_start` are for one container."""
 
-    async def look(self) -> str:
+    async def why_inexact(self) -> str:
         """Return why planned GPUs are not guaranteed; "" if they are."""
 
     async def options(self) -> api.DevicePluginOptions:

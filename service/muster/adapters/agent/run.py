@@ -117,8 +117,8 @@ class Offering:
 
     `backend` answers for the resource on the socket with the name `endpoint`. `first_plugin` is the socket of
     the plugin to which this plugin is a second endpoint; None if there is no other plugin. `ready` is called
-    with whether containers get the planned devices, and `inexact` with the reason why they may not. `compare`
-    is called from time to time while the kubelet has the offer.
+    with whether containers get the planned devices, and `report_inexact` with the reason why they may not.
+    `compare` is called from time to time while the kubelet has the offer.
     """
 
     resource: str
@@ -127,8 +127,8 @@ class Offering:
     first_plugin: Path | None
     sockets: Sockets
     times: Times
-    ready: Callable[[bool], None]
-    inexact: Callable[[str], None]
+    report_ready: Callable[[bool], None]
+    report_inexact: Callable[[str], None]
     compare: Callable[[], Awaitable[None]]
     _registered: bool = False
 
@@ -155,19 +155,19 @@ class Offering:
                     compare_at = time.monotonic() + self.times.compare_every_s
                 await asyncio.sleep(self.times.kubelet_every_s)
         finally:
-            self.ready(False)
+            self.report_ready(False)
             await plugin.stop()
 
     async def _look(self, peers: _Peers, plugin: Plugin) -> None:
-        why = await self.backend.look()
+        why = await self.backend.why_inexact()
         if not self._registered:
             await plugin.start()
             await register(self.sockets, self.endpoint, self.resource)
             self._registered = True
             log.info("offered as %s", self.resource)
-        self.ready(self._registered and peers.settled and not why)
+        self.report_ready(self._registered and peers.settled and not why)
         if why:
-            self.inexact(why)
+            self.report_inexact(why)
 
     def _peers(self) -> _Peers:
         kubelet, first = creation_time(self.sockets.registration), self.first_plugin
@@ -260,10 +260,10 @@ class Agent:
             except InventoryError as problem:
                 self._report_broken(str(problem))
             else:
-                self._note(hardware=self._complete(hardware))
+                self._take_in(hardware=self._with_lost_gpus(hardware))
             await asyncio.sleep(self._settings.look_every_s)
 
-    def _complete(self, hardware: Hardware) -> Hardware:
+    def _with_lost_gpus(self, hardware: Hardware) -> Hardware:
         """Return the GPUs that were found, with the GPUs that the node has lost."""
         before = self._uuids
         if self._hardware is not None:
@@ -290,7 +290,7 @@ class Agent:
     def _note_missing(self, gpus: frozenset[str]) -> None:
         """Take in the GPUs that the kubelet may not give out."""
         self._missing = gpus
-        self._note()
+        self._take_in()
 
     def _report_broken(self, problem: str) -> None:
         """Report the problem. The last known GPUs stay, so that a half-written file does not remove GPUs."""
@@ -299,7 +299,7 @@ class Agent:
         text = f"the GPUs of node {self._settings.node} can't be read: {problem}; {effect}"
         self._outbox.event(target, BROKEN, text)
 
-    def _note(self, hardware: Hardware | None = None, mode: str | None = None) -> None:
+    def _take_in(self, hardware: Hardware | None = None, mode: str | None = None) -> None:
         before = (self._hardware, self._mode)
         self._found_hardware = hardware or self._found_hardware
         self._hardware = with_unhealthy(self._missing, self._found_hardware) if self._found_hardware else None
@@ -346,7 +346,7 @@ class Agent:
         if not self._read.is_set():
             self._uuids = tuple(annotations.get(UUIDS, "").split(","))
             self._read.set()
-        self._note(mode=self._mode_of(node))
+        self._take_in(mode=self._mode_of(node))
         if self._hardware is None:
             return
         shared = RESOURCE_OF_MODE.get(self._mode or "") == MEMORY
@@ -385,7 +385,7 @@ class Agent:
         labels, version = node.metadata.labels or {}, node.status.node_info.kubelet_version
         if labels.get(NODE_AGENT) != SECOND_ENDPOINT:
             return labels.get(ACK_NODE_MODE, "")
-        if _minor(version) >= SEVERAL_ENDPOINTS_SINCE:
+        if _minor_version(version) >= SEVERAL_ENDPOINTS_SINCE:
             return SECOND_ENDPOINT
         why = f"a second endpoint needs a kubelet of 1.{SEVERAL_ENDPOINTS_SINCE} or newer"
         why += f", and this one is {version or 'unknown'}: NVIDIA's device plugin chooses GPUs"
@@ -412,12 +412,12 @@ class Agent:
             own_devices.offer(facts.inventory.devices(resource))
             self._own = own_devices, resource
 
-        def ready(is_ready: bool) -> None:
+        def report_ready(is_ready: bool) -> None:
             self._probe.ready = is_ready
             if is_ready:
                 backoff.reset()
 
-        def inexact(why: str) -> None:
+        def report_inexact(why: str) -> None:
             self._outbox.event(Target(settings.node, ""), INEXACT, why)
 
         async def compare() -> None:
@@ -430,10 +430,12 @@ class Agent:
                 raise Refused("the kubelet asked another device plugin, so this one registers again")
 
         endpoint, times = ENDPOINT.format(resource_name), settings.times
-        return Offering(resource, backend, endpoint, first, sockets, times, ready, inexact, compare)
+        return Offering(
+            resource, backend, endpoint, first, sockets, times, report_ready, report_inexact, compare
+        )
 
 
-def _minor(version: str) -> int:
+def _minor_version(version: str) -> int:
     """Return the 37 of v1.37.1; 0 if it can't be told."""
     match = re.match(r"v1\.(\d+)", version)
     return int(match[1]) if match else 0

@@ -58,11 +58,11 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
     before = outcome.before
     nodes_with_gpus = [state.node for state in before.nodes.values()]
     domains = domains_by_scope(nodes_with_gpus, before.levels, before.naming)
-    nodes = nodes_of(before, GPU_PRODUCT, domains, owners(cluster.pods))
+    nodes = nodes_of(before, GPU_PRODUCT, domains, owners_by_node(cluster.pods))
     return gangs_of(outcome), msgspec.to_builtins(nodes)
 
 
-def owners(pods: Iterable[Pod]) -> dict[str, tuple[Owner, ...]]:
+def owners_by_node(pods: Iterable[Pod]) -> dict[str, tuple[Owner, ...]]:
     """Return node → gangs that have GPUs there, by the bound pods."""
     gpus_by_node: dict[str, Counter[tuple[str, str]]] = {}
     for pod in pods:

@@ -30,7 +30,7 @@ Query = Callable[[], Mapping[str, str]]
 """Returns the query parameters. It is called as late as possible, because kubectl finds the namespace while
 the leader is looked up."""
 DEFAULT_NAMESPACE = "default"
-OF_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+NAMESPACE_FILE_OF_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _MISSHAPEN = (TypeError, AttributeError, LookupError, ValueError)
 """Exceptions of reading a kubeconfig of another shape."""
 
@@ -40,7 +40,7 @@ class NoAnswer(Failed):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Service:
     """The way to find the service: by its address, or by the lease in its namespace."""
 
     url: str = ""
@@ -65,17 +65,17 @@ def address_of(socket: Path) -> str:
         ) from None
 
 
-def ask(service: Where, path: str, query: Query = dict) -> HttpAnswer:
+def ask(service: Service, path: str, query: Query = dict) -> HttpAnswer:
     """Return the service's answer at this path.
 
     Raises:
         NoAnswer: There is no service, or it may not be asked.
     """
     if service.url:
-        text = _by_address(service.url, _with(path, query))
+        text = _by_address(service.url, _with_query(path, query))
     else:
         pod = _leader(service)
-        text = _kubectl(service, f"{pod}/proxy{_with(path, query)}")
+        text = _kubectl(service, f"{pod}/proxy{_with_query(path, query)}")
     try:
         answer: HttpAnswer = json.loads(text)
     except ValueError:
@@ -83,7 +83,7 @@ def ask(service: Where, path: str, query: Query = dict) -> HttpAnswer:
     return answer
 
 
-def _with(path: str, query: Query) -> str:
+def _with_query(path: str, query: Query) -> str:
     parameters = query()
     return f"{path}?{urllib.parse.urlencode(parameters)}" if parameters else path
 
@@ -99,7 +99,7 @@ def _by_address(url: str, path: str) -> str:
         raise NoAnswer(f"the service at {url} does not answer: {why}") from None
 
 
-def _leader(service: Where) -> str:
+def _leader(service: Service) -> str:
     """Return the path of the leader's pod and its port in the API server."""
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{service.namespace}/leases/{LEASE}"
     try:
@@ -113,7 +113,7 @@ def _leader(service: Where) -> str:
     return f"{pods}/{urllib.parse.quote(pod)}:{PORT}"
 
 
-def kubectl(service: Where, *arguments: str) -> list[str]:
+def kubectl(service: Service, *arguments: str) -> list[str]:
     """Return the kubectl command that does this; [] if kubectl is not on PATH."""
     program = shutil.which("kubectl")
     if program is None:
@@ -124,7 +124,7 @@ def kubectl(service: Where, *arguments: str) -> list[str]:
     return command
 
 
-def _kubectl(service: Where, path: str) -> str:
+def _kubectl(service: Service, path: str) -> str:
     command = kubectl(service, "get", "--raw", path, f"--request-timeout={DEADLINE_S:g}s")
     if not command:
         raise NoAnswer("kubectl is not on PATH: install it, or name the service by --url")
@@ -144,8 +144,8 @@ class CurrentNamespace:
     kubectl looks it up while the first request is under way.
     """
 
-    def __init__(self, service: Where, by_kubectl: bool) -> None:
-        self._where = service
+    def __init__(self, service: Service, by_kubectl: bool) -> None:
+        self._service = service
         self._namespace = ""
         self._process: subprocess.Popen[str] | None = None
         arguments = ("config", "view", "--minify", "-o", "jsonpath={..namespace}")
@@ -158,8 +158,8 @@ class CurrentNamespace:
     def __call__(self) -> str:
         """Return the namespace. Where kubectl is missing or finds no context, the kubeconfig is read."""
         if not self._namespace:
-            self._namespace = self._output_of_kubectl() or of_kubeconfig(
-                self._where.kubeconfig, self._where.context
+            self._namespace = self._output_of_kubectl() or namespace_in_kubeconfig(
+                self._service.kubeconfig, self._service.context
             )
         return self._namespace
 
@@ -178,7 +178,7 @@ class CurrentNamespace:
         return output.strip() or DEFAULT_NAMESPACE
 
 
-def of_kubeconfig(kubeconfig: Path | None, context: str | None) -> str:
+def namespace_in_kubeconfig(kubeconfig: Path | None, context: str | None) -> str:
     """Return the namespace of a context. Of several files the first one that names a namespace counts.
 
     Without a kubeconfig, return the namespace of the pod's service account, as kubectl does.
@@ -195,7 +195,7 @@ def of_kubeconfig(kubeconfig: Path | None, context: str | None) -> str:
     if namespaces:
         return namespaces.get(current, "") or DEFAULT_NAMESPACE
     try:
-        return OF_POD.read_text().strip() or DEFAULT_NAMESPACE
+        return NAMESPACE_FILE_OF_POD.read_text().strip() or DEFAULT_NAMESPACE
     except OSError:
         return DEFAULT_NAMESPACE
 

@@ -27,7 +27,7 @@ def dump(value: object, output: str, stdout: TextIO) -> None:
         stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def columns(head: Sequence[str], rows: Iterable[Sequence[object]], stdout: TextIO) -> None:
+def print_columns(head: Sequence[str], rows: Iterable[Sequence[object]], stdout: TextIO) -> None:
     """Print rows in columns, as kubectl does."""
     cells = [list(head), *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
@@ -40,7 +40,7 @@ def status(answer: Row, stdout: TextIO) -> None:
     """Print the service's notes, then a row for each gang."""
     if not answer["ready"]:
         stdout.write("The service has not seen the whole cluster yet.\n")
-    paragraphs([[f"note: {note}" for note in answer.get("notes", ())]], stdout)
+    print_paragraphs([[f"note: {note}" for note in answer.get("notes", ())]], stdout)
     if answer["gangs"]:
         gangs(answer["gangs"], stdout)
     else:
@@ -49,10 +49,10 @@ def status(answer: Row, stdout: TextIO) -> None:
 
 def why(gangs: Sequence[Row], stdout: TextIO) -> None:
     """Print the causes that block each of these gangs, and changes that would help."""
-    paragraphs(map(blocking, gangs), stdout)
+    print_paragraphs(map(causes_and_helps, gangs), stdout)
 
 
-def paragraphs(texts: Iterable[Iterable[str]], stdout: TextIO) -> None:
+def print_paragraphs(texts: Iterable[Iterable[str]], stdout: TextIO) -> None:
     """Print lines, with an empty line between two paragraphs."""
     for index, lines in enumerate(texts):
         if index:
@@ -61,7 +61,7 @@ def paragraphs(texts: Iterable[Iterable[str]], stdout: TextIO) -> None:
             stdout.write(printable(line) + "\n")
 
 
-def blocking(gang: Row) -> Iterator[str]:
+def causes_and_helps(gang: Row) -> Iterator[str]:
     """Yield the causes that block a gang, and changes that would help, line by line."""
     members = f"{gang['present']} of {gang['needed']} members here, {gang['bound']} bound"
     yield f"{gang['namespace']}/{gang['name']} is {gang['phase']}: {members}, {_age(gang['created'])} old"
@@ -78,7 +78,7 @@ def blocking(gang: Row) -> Iterator[str]:
 
 def gangs(rows: Sequence[Row], stdout: TextIO) -> None:
     """Print a row for each gang: gangs in line first, in their order, then other gangs that wait."""
-    ordered = sorted(rows, key=_in_line)
+    ordered = sorted(rows, key=_list_order)
     head = (
         *("NAMESPACE", "GANG", "PHASE", "POSITION", "AGE", "SEEN", "BOUND"),
         *("GPUS", "NODES", "PRIORITY", "WHY"),
@@ -99,10 +99,10 @@ def gangs(rows: Sequence[Row], stdout: TextIO) -> None:
         )
         for gang in ordered
     )
-    columns(head, cells, stdout)
+    print_columns(head, cells, stdout)
 
 
-def _in_line(gang: Row) -> tuple[bool, float, float]:
+def _list_order(gang: Row) -> tuple[bool, float, float]:
     """Return the sort key of a gang in the list: gangs in line first, then other gangs that wait, then the
     rest."""
     return gang["phase"] == "running", gang.get("position") or math.inf, gang["created"]
@@ -132,7 +132,7 @@ def free_by_domain(nodes: Iterable[Row], scope: str, gpus: int) -> list[dict[str
     """
     by_domain: dict[tuple[str, str], dict[str, Any]] = {}
     for node in nodes:
-        for domain, count, free in _parts(node, scope) if node["takes_pods"] else ():
+        for domain, count, free in _domains_of_node(node, scope) if node["takes_pods"] else ():
             new = {
                 "domain": domain,
                 "model": node["model"],
@@ -151,7 +151,7 @@ def free_by_domain(nodes: Iterable[Row], scope: str, gpus: int) -> list[dict[str
     return sorted(with_fit, key=lambda row: (-row["free"], row["domain"], row["model"]))
 
 
-def _parts(node: Row, scope: str) -> Iterator[tuple[str, int, int]]:
+def _domains_of_node(node: Row, scope: str) -> Iterator[tuple[str, int, int]]:
     """Yield the domains of the scope in which the node lies, or that lie in it: name, GPUs, free GPUs."""
     domain = {"cluster": "cluster", "node": node["name"]}.get(scope) or node["domains"].get(scope, "")
     if domain:
@@ -161,14 +161,14 @@ def _parts(node: Row, scope: str) -> Iterator[tuple[str, int, int]]:
             yield island["name"], island["gpus"], island["free"]
 
 
-def unknown_scope(scope: str, scopes: Sequence[str]) -> str:
+def unknown_scope_error(scope: str, scopes: Sequence[str]) -> str:
     """Return an error for an unknown scope."""
     meant = nearest(scope, scopes)
     hint = f"Did you mean {meant}? " if meant else ""
     return f"no scope is named {scope}. {hint}Known are: {', '.join(scopes)}"
 
 
-def free(rows: Sequence[Row], scope: str, gpus: int, stdout: TextIO) -> None:
+def free_domains(rows: Sequence[Row], scope: str, gpus: int, stdout: TextIO) -> None:
     """Print the domains with free GPUs."""
     if not rows:
         request = f"{gpus} free GPUs" if gpus else "GPUs"
@@ -184,7 +184,7 @@ def free(rows: Sequence[Row], scope: str, gpus: int, stdout: TextIO) -> None:
         *(["GANGS THAT FIT"] if gpus else []),
     ]
     names = ("domain", "model", "nodes", "free", "gpus", "most_on_a_node", *(("fit",) if gpus else ()))
-    columns(head, ([row[name] for name in names] for row in rows), stdout)
+    print_columns(head, ([row[name] for name in names] for row in rows), stdout)
 
 
 def nodes(rows: Sequence[Row], stdout: TextIO) -> None:
@@ -203,7 +203,7 @@ def nodes(rows: Sequence[Row], stdout: TextIO) -> None:
         for node in rows
     )
     heads = ["NODE", "MODEL", "FREE", "GPUS", "TAKES PODS", *(scope.upper() for scope in scopes), "OWNERS"]
-    columns(heads, cells, stdout)
+    print_columns(heads, cells, stdout)
 
 
 def _owner(owner: Row) -> str:
@@ -213,12 +213,16 @@ def _owner(owner: Row) -> str:
 
 def explain(gangs: Sequence[Row], stdout: TextIO) -> None:
     """Print what blocks each gang, or by which method and against which alternatives it was placed."""
-    paragraphs(
-        (chain(blocking(explanations["gang"]), _decision(explanations)) for explanations in gangs), stdout
+    print_paragraphs(
+        (
+            chain(causes_and_helps(explanations["gang"]), _decision_lines(explanations))
+            for explanations in gangs
+        ),
+        stdout,
     )
 
 
-def _decision(explanation: Row) -> Iterator[str]:
+def _decision_lines(explanation: Row) -> Iterator[str]:
     plan = explanation["plan"]
     if plan is not None:
         proof = (
@@ -243,23 +247,23 @@ def _decision(explanation: Row) -> Iterator[str]:
     if explanation["refused_left_out"]:
         yield f"  … and {explanation['refused_left_out']} more nodes"
     if explanation["gang"]["bound"] or plan is not None:
-        yield from _alternatives(explanation.get("alternatives"))
+        yield from _alternatives_lines(explanation.get("alternatives"))
 
 
-def _alternatives(view: Row | None) -> Iterator[str]:
+def _alternatives_lines(alternatives: Row | None) -> Iterator[str]:
     """Yield where else the gang could go. An older service does not say."""
-    if view is None:
+    if alternatives is None:
         return
-    if view["why_not"]:
-        yield f"  Alternatives are not known: {view['why_not']}"
+    if alternatives["why_not"]:
+        yield f"  Alternatives are not known: {alternatives['why_not']}"
         return
-    yield f"  Alternatives to {view['domain']}, the best first. {view['note']}"
-    for alternative in view["tried"]:
+    yield f"  Alternatives to {alternatives['domain']}, the best first. {alternatives['note']}"
+    for alternative in alternatives["tried"]:
         yield f"    {alternative['domain']}: {alternative['says']}"
-    if not view["tried"]:
+    if not alternatives["tried"]:
         yield "    none was found"
-    if view["others"]:
-        yield f"    … {view['others']}"
+    if alternatives["others"]:
+        yield f"    … {alternatives['others']}"
 
 
 def _gap(plan: Row) -> str:
@@ -270,10 +274,10 @@ def _gap(plan: Row) -> str:
 
 def trace(gangs: Sequence[Row], stdout: TextIO) -> None:
     """Print the phases of each gang as a tree of attempts, and the way to its trace."""
-    paragraphs(map(_timeline, gangs), stdout)
+    print_paragraphs(map(_timeline_lines, gangs), stdout)
 
 
-def _timeline(explanation: Row) -> Iterator[str]:
+def _timeline_lines(explanation: Row) -> Iterator[str]:
     gang, steps = explanation["gang"], explanation["timeline"]
     yield f"{gang['namespace']}/{gang['name']} is {gang['phase']}"
     for trace in _traces(explanation):
@@ -282,7 +286,7 @@ def _timeline(explanation: Row) -> Iterator[str]:
     if explanation["timeline_cut"]:
         yield "  … earlier steps are forgotten"
     elif gang["created"] and gang["created"] < explanation["known_since"]:
-        yield f"  … this service began {_ago(explanation['known_since'])} ago, and the gang is older"
+        yield f"  … this service began {_time_since(explanation['known_since'])} ago, and the gang is older"
     for number, attempt in enumerate(attempts(steps), 1):
         last = attempt[-1][0]
         outcome = last["phase"] if last["phase"] in ENDS else "under way"
@@ -318,5 +322,5 @@ def _clock(timestamp: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(timestamp))
 
 
-def _ago(timestamp: float) -> str:
+def _time_since(timestamp: float) -> str:
     return _seconds(max(0.0, time.time() - timestamp))

@@ -60,7 +60,7 @@ class GangOutcome:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def placed(self) -> Placed | None:
+    def plan(self) -> Placed | None:
         """Return the plan; None unless the gang is placed."""
         return self.decision if isinstance(self.decision, Placed) else None
 
@@ -120,8 +120,8 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Outcomes:
     roster.policies = cluster.policies
     for node in cluster.nodes:
         ledger.set_node(node)
-    for of_gang in cluster.pod_groups:
-        roster.see_pod_group(of_gang.key, of_gang)
+    for pod_group in cluster.pod_groups:
+        roster.see_pod_group(pod_group.key, pod_group)
     for name, labels in cluster.namespaces.items():
         ledger.existing_pods.see_namespace(name, labels)
     names: set[NameKey] = set()
@@ -131,26 +131,26 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Outcomes:
     for claim in cluster.claims.holding_claims:
         ledger.see_claim(claim)
     place = _naming_holders(place, ledger, roster)
-    before, pending = ledger.snapshot(), _pending(roster, names)
-    outcomes, again = dict[str, GangOutcome](), list[GangOutcome]()
+    before, pending = ledger.snapshot(), _pending_gangs(roster, names)
+    outcomes, placed_with_minimum = dict[str, GangOutcome](), list[GangOutcome]()
     for number, group in enumerate(pending):
         request = _request(group, ledger, cluster.claims.answers)
-        least_request = requests.least_of(request)
-        waiting = chain((least.group for least in again), islice(pending, number + 1, None))
-        if requests.asks_for_less(least_request, request) and _starts_with_minimum(group, request, waiting):
-            least = _outcome(group, least_request, ledger, place, clock)
-            if least.placed is not None:
-                again.append(replace(least, request=request))
-                _hold(least, ledger)
+        minimum_request = requests.least_of(request)
+        waiting = chain((minimum.group for minimum in placed_with_minimum), islice(pending, number + 1, None))
+        if requests.asks_for_less(minimum_request, request) and _starts_with_minimum(group, request, waiting):
+            minimum = _outcome(group, minimum_request, ledger, place, clock)
+            if minimum.plan is not None:
+                placed_with_minimum.append(replace(minimum, request=request))
+                _hold(minimum, ledger)
                 continue
         outcome = _outcome(group, request, ledger, place, clock)
         outcomes[group.gang.key] = outcome
         _hold(outcome, ledger)
-    for least in again:
-        ledger.release(pod.uid for pod in least.group.unbound)
-        outcome = _outcome(least.group, least.request, ledger, place, clock)
-        outcomes[least.group.gang.key] = outcome if outcome.placed is not None else least
-        _hold(outcomes[least.group.gang.key], ledger)
+    for minimum in placed_with_minimum:
+        ledger.release(pod.uid for pod in minimum.group.unbound)
+        outcome = _outcome(minimum.group, minimum.request, ledger, place, clock)
+        outcomes[minimum.group.gang.key] = outcome if outcome.plan is not None else minimum
+        _hold(outcomes[minimum.group.gang.key], ledger)
     return Outcomes(tuple(outcomes[group.gang.key] for group in pending), before, ledger.snapshot())
 
 
@@ -187,11 +187,11 @@ def _starts_with_minimum(group: Group, request: Request, competitors: Iterable[G
 
 
 def _hold(outcome: GangOutcome, ledger: Ledger) -> None:
-    if outcome.placed is not None:
-        ledger.hold(usages(outcome.placed, {pod.uid: pod for pod in outcome.group.unbound}))
+    if outcome.plan is not None:
+        ledger.hold(usages(outcome.plan, {pod.uid: pod for pod in outcome.group.unbound}))
 
 
-def _pending(roster: Roster, names: Iterable[NameKey]) -> list[Group]:
+def _pending_gangs(roster: Roster, names: Iterable[NameKey]) -> list[Group]:
     """Return the gangs with pods to be placed: the highest priority first, then the oldest."""
     groups = {
         group.gang.key: group for name in sorted(names) for group in roster.groups(name) if group.unbound

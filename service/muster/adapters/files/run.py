@@ -14,7 +14,7 @@ from typing import BinaryIO, TextIO
 
 from muster.adapters.files.decide import Cluster, Outcomes, Place, decide
 from muster.adapters.files.reading import sources, templates
-from muster.adapters.files.reading.capture import Captured, capture, text_of
+from muster.adapters.files.reading.capture import CapturedCluster, capture, text_of
 from muster.adapters.files.reading.cluster import cluster_of
 from muster.adapters.files.reading.notes import nothing_pending
 from muster.adapters.files.reading.sources import BadInput
@@ -67,7 +67,7 @@ def place_files(
         return BAD_INPUT
     questions: dict[str, OpenQuestion] = {}
     plan = planner(time_limit_s)
-    decided = decide(cluster, _keeping(plan, questions) if explain else plan, time.perf_counter)
+    decided = decide(cluster, _record_questions(plan, questions) if explain else plan, time.perf_counter)
     notes = cluster.notes
     if cluster.skipped:
         kinds = ", ".join(f"{kind} {count}{_right_group(kind)}" for kind, count in cluster.skipped.items())
@@ -112,10 +112,10 @@ def planner(time_limit_s: float | None) -> Place:
     return plan
 
 
-def _keeping(plan: Place, questions: dict[str, OpenQuestion]) -> Place:
+def _record_questions(plan: Place, questions: dict[str, OpenQuestion]) -> Place:
     """Return the planner. It keeps the questions about the first gangs that it places, by their keys."""
 
-    def planned(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
+    def plan_and_record(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
         decision = plan(snapshot, request, timings)
         key = request.gang.key
         if isinstance(decision, Placed) and (
@@ -124,7 +124,7 @@ def _keeping(plan: Place, questions: dict[str, OpenQuestion]) -> Place:
             questions[key] = (snapshot, Question(request, decision.members))
         return decision
 
-    return planned
+    return plan_and_record
 
 
 def _alternatives(questions: Mapping[str, OpenQuestion]) -> dict[str, Alternatives]:
@@ -166,7 +166,7 @@ def _print(
 
 def capture_cluster(
     kubeconfig: Path | None, context: str | None, output: Path | None, stdout: TextIO
-) -> Captured:
+) -> CapturedCluster:
     """Read the cluster and write the file, completely or not at all.
 
     Raises:
@@ -184,10 +184,10 @@ def capture_cluster(
     return captured
 
 
-def read_cluster(kubeconfig: Path | None, context: str | None) -> Captured:
+def read_cluster(kubeconfig: Path | None, context: str | None) -> CapturedCluster:
     """Read the cluster. Raises the same exceptions as `capture_cluster`."""
 
-    async def read() -> Captured:
+    async def read() -> CapturedCluster:
         async with KubeClient(str(kubeconfig) if kubeconfig else None, context) as client:
             return await capture(client)
 

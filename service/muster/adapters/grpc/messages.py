@@ -157,7 +157,7 @@ def _in_tree_report(report: Any) -> calls.InTreeReport:
 
     @cache
     def groups(numbers: bytes) -> dict[str, tuple[calls.AgreeingGroup, ...]]:
-        return {node: of_node for node, of_node in all_groups(numbers).items() if of_node}
+        return {node: node_groups for node, node_groups in all_groups(numbers).items() if node_groups}
 
     def answer(pods_answer: Any) -> tuple[tuple[int, ...], calls.InTreeAnswer]:
         return tuple(pods_answer.pods), calls.InTreeAnswer(

@@ -59,10 +59,10 @@ def to_bytes(message: Message) -> bytes:
 
 def _fields(message: Message) -> dict[str, Any]:
     names = (field.name for field in dataclasses.fields(message))  # type: ignore[arg-type]
-    return {name: _plain(getattr(message, name)) for name in names}
+    return {name: _as_argument(getattr(message, name)) for name in names}
 
 
-def _plain(value: Any) -> Any:
+def _as_argument(value: Any) -> Any:
     """Return the value in the form that the runtime's constructors take: a message as its fields."""
     if isinstance(value, Message):
         return _fields(value)

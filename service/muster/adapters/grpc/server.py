@@ -62,7 +62,7 @@ class Session:
     Planning never waits for the shim. The queue has no limit, and the stream is written as fast as the shim
     reads. A later verdict of a gang replaces its earlier verdict, so the queue is no longer than the number
     of gangs. A session is not ended for a long queue, because the next session would get as many verdicts.
-    `push` and `end` never wait. Only the task that writes the stream calls `next`.
+    `push` and `end` never wait. Only the task that writes the stream calls `next_response`.
     """
 
     def __init__(self, epoch: int, answers_in_tree: bool = False) -> None:
@@ -94,7 +94,7 @@ class Session:
             self.ended.set()
             self._arrived.set()
 
-    async def next(self) -> WatchResponse | None:
+    async def next_response(self) -> WatchResponse | None:
         """Return the next response; None once the session has ended."""
         while not self._queue and self.cause is None:
             self._arrived.clear()
@@ -127,7 +127,7 @@ class GangCalls(Protocol):
 
 
 class GangServer:
-    """The server. Call `start`, then `serving` once the cluster has been seen, then `stop`."""
+    """The server. Call `start`, then `report_serving` once the cluster has been seen, then `stop`."""
 
     def __init__(
         self, gangs: GangCalls, endpoint: Endpoint, metrics: Metrics, *, stalled_s: float = STALLED_S
@@ -164,7 +164,7 @@ class GangServer:
         self._endpoint.protect()
         log.info("listening", socket=str(self._endpoint.path))
 
-    async def serving(self) -> None:
+    async def report_serving(self) -> None:
         """Report SERVING from now on."""
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
 
@@ -214,7 +214,7 @@ class GangServer:
     async def _write_all(self, session: Session, context: Any) -> None:
         ended = asyncio.create_task(session.ended.wait())
         try:
-            while (response := await session.next()) is not None:
+            while (response := await session.next_response()) is not None:
                 for part in messages.parts(response):
                     write = asyncio.ensure_future(context.write(part))
                     first = asyncio.FIRST_COMPLETED

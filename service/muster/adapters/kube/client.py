@@ -216,7 +216,7 @@ class KubeClient:
         )
         url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
         name = f"{'WATCH' if read_deadline_s is not None else verb} {subject}"
-        stands = False
+        is_established = False
         try:
             headers = await self._headers()
             if verb == "PATCH":
@@ -231,7 +231,7 @@ class KubeClient:
                 if response.status >= 400:
                     raise await self._refusal(name, response)
                 self._answers.add(response)
-                stands = read_deadline_s is not None
+                is_established = read_deadline_s is not None
                 try:
                     yield response
                 finally:
@@ -246,7 +246,9 @@ class KubeClient:
             why = "no answer in time" if late else str(problem) or type(problem).__name__
             # The response keeps `problem`. With its traceback, which refers to the response, both would be a
             # cycle, and what a collection has frozen (`garbage`) would never be freed.
-            error = Silent if stands and isinstance(problem, aiohttp.SocketTimeoutError) else Unreachable
+            error = (
+                Silent if is_established and isinstance(problem, aiohttp.SocketTimeoutError) else Unreachable
+            )
             raise error(f"{name} at {self.host}: {why}") from problem.with_traceback(None)
 
     async def _lines(self, subject: str, response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
@@ -404,12 +406,12 @@ class Liveness:
         while True:
             if (seconds_left := self._quiet_s - self._client.silent_s) > 0:
                 await asyncio.sleep(seconds_left)
-            elif not await self._answers():
+            elif not await self._is_alive():
                 if self._client.end_watches():
                     log.warning("the API server does not answer", silent_s=round(self._client.silent_s, 1))
                 await asyncio.sleep(self._quiet_s)
 
-    async def _answers(self) -> bool:
+    async def _is_alive(self) -> bool:
         for _ in range(LIVENESS_TRIES):
             try:
                 async with asyncio.timeout(self._deadline_s):

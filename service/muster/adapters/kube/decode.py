@@ -45,7 +45,7 @@ from muster.dialects.settings import DEFAULTS, Settings
 log = structlog.get_logger(__name__)
 
 
-class Named(Protocol):
+class NamedObject(Protocol):
     """The part that all objects have."""
 
     @property
@@ -53,7 +53,7 @@ class Named(Protocol):
         """Return the object's metadata, which every kind has."""
 
 
-T = TypeVar("T", bound=Named)
+T = TypeVar("T", bound=NamedObject)
 S = TypeVar("S")
 
 LARGE_BYTES = 16 * 1024

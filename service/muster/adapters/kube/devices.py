@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from muster.adapters.kube.decode import full_name
-from muster.adapters.kube.grouped import Grouped
+from muster.adapters.kube.key_groups import KeyGroups
 from muster.dialects.devices import shares
 from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.objects import (
@@ -62,14 +62,14 @@ class ServedResources:
         match message:
             case NodeSeen(now, node):
                 self._nodes[node.name] = node
-                message = NodeSeen(now, self._offering(node))
+                message = NodeSeen(now, self._with_offers(node))
             case NodeGone(_, name):
                 self._nodes.pop(name, None)
             case PodSeen(now, pod):
                 self._pods.pop(pod.uid, None)
                 if pod.claim is not None and pod.resources.others and not pod.node:
                     self._pods[pod.uid] = pod
-                    message = PodSeen(now, self._asking(pod))
+                    message = PodSeen(now, self._with_device_claims(pod))
                     if new := (_others(pod) & self._resources) - self._requested_resources:
                         self._requested_resources |= new
                         await self._read_nodes()
@@ -89,7 +89,7 @@ class ServedResources:
         asking_pods = {uid: pod for uid, pod in self._pods.items() if _others(pod) & changed}
         for uid, pod in asking_pods.items():
             if self._pods.get(uid) is pod:
-                await self._pass_on(PodSeen(time.monotonic(), self._asking(pod)))
+                await self._pass_on(PodSeen(time.monotonic(), self._with_device_claims(pod)))
         before_asked, self._requested_resources = (
             self._requested_resources,
             self._requested_resources & self._resources,
@@ -112,25 +112,25 @@ class ServedResources:
     async def _read_nodes(self) -> None:
         for name in list(self._nodes):
             if (node := self._nodes.get(name)) is not None:
-                await self._pass_on(NodeSeen(time.monotonic(), self._offering(node)))
+                await self._pass_on(NodeSeen(time.monotonic(), self._with_offers(node)))
                 await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
-    def _offering(self, node: Node) -> Node:
+    def _with_offers(self, node: Node) -> Node:
         """Return the node with plenty of the resources that its device plugins do not offer."""
-        of_plugins = dict(node.allocatable.others)
+        plugin_amounts = dict(node.allocatable.others)
         added_resources = dict.fromkeys(
-            self._requested_resources - {name for name, count in of_plugins.items() if count}, MAX_AMOUNT
+            self._requested_resources - {name for name, count in plugin_amounts.items() if count}, MAX_AMOUNT
         )
         if not added_resources:
             return node
         return replace(
             node,
             allocatable=replace(
-                node.allocatable, others=tuple(sorted({**of_plugins, **added_resources}.items()))
+                node.allocatable, others=tuple(sorted({**plugin_amounts, **added_resources}.items()))
             ),
         )
 
-    def _asking(self, pod: Pod) -> Pod:
+    def _with_device_claims(self, pod: Pod) -> Pod:
         """Return the pod, marked if drivers may have to serve its requests."""
         return replace(pod, device_claims=True) if _others(pod) & self._resources else pod
 
@@ -158,7 +158,7 @@ class DeviceIntake:
         self._read_again = read_again
         self._read_pods_again = read_pods_again
         self._served = served
-        self._uids = Grouped[str, str]()
+        self._uids = KeyGroups[str, str]()
         """UIDs of claims by their namespace and name. A claim may be deleted and made again under its name.
         """
         self._holding_claims: dict[str, DeviceClaim] = {}
@@ -188,7 +188,7 @@ class DeviceIntake:
             await self._read_again(node)
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
-    async def _asks(
+    async def _see_requests(
         self, uid: str, name: str, spec: ResourceClaimSpec | None, *, unallocated: bool | None = None
     ) -> None:
         """Take in a claim's requests, which count for the pods that name the claim."""
@@ -202,10 +202,10 @@ class DeviceIntake:
     async def on_claim(self, uid: str, obj: ResourceClaim | None) -> None:
         """Take in a claim's change, and pass it on if its devices or its pods changed."""
         if obj is None:
-            await self._asks(uid, self._uids.put(uid, None) or "", None)
+            await self._see_requests(uid, self._uids.put(uid, None) or "", None)
         elif (obj.metadata.annotations or {}).get(EXTENDED) != "true":
-            await self._asks(uid, full_name(obj.metadata), obj.spec, unallocated=is_unallocated(obj))
-        device_claim = held_by(obj) if obj is not None else DeviceClaim(uid)
+            await self._see_requests(uid, full_name(obj.metadata), obj.spec, unallocated=is_unallocated(obj))
+        device_claim = devices_held_by(obj) if obj is not None else DeviceClaim(uid)
         claim_before = self._holding_claims.pop(uid, DeviceClaim(uid))
         if device_claim.devices:
             self._holding_claims[uid] = device_claim
@@ -215,11 +215,11 @@ class DeviceIntake:
 
 def is_unallocated(claim: ResourceClaim) -> bool | None:
     """Return whether a claim that pods may share has no devices yet; None if it belongs to one pod."""
-    of_a_pod = any(owner.controller for owner in claim.metadata.owner_references or ())
-    return None if of_a_pod else claim.status.allocation is None
+    belongs_to_pod = any(owner.controller for owner in claim.metadata.owner_references or ())
+    return None if belongs_to_pod else claim.status.allocation is None
 
 
-def held_by(claim: ResourceClaim) -> DeviceClaim:
+def devices_held_by(claim: ResourceClaim) -> DeviceClaim:
     """Return the devices that the claim holds. A claim that only watches devices (adminAccess) holds none.
 
     Users can write the owner of a claim, but only schedulers write `reservedFor`. So the owner counts only

@@ -22,9 +22,9 @@ import structlog
 
 from muster.adapters.kube.decode import full_name
 from muster.adapters.kube.devices import DeviceIntake, ServedResources
-from muster.adapters.kube.grouped import Grouped
 from muster.adapters.kube.jobs import Jobs
-from muster.adapters.kube.leftout import LeftOut, PendingEvents, always
+from muster.adapters.kube.key_groups import KeyGroups
+from muster.adapters.kube.leftout import LeftOutObjects, PendingEvents, always
 from muster.adapters.kube.nodes import NodeIntake
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import policies as policy_dialect
@@ -67,7 +67,7 @@ class ClaimingPods:
 
     def __init__(self) -> None:
         self._pods: dict[str, PodObject] = {}
-        self._by_claim = Grouped[tuple[str, str], str]()
+        self._by_claim = KeyGroups[tuple[str, str], str]()
         """(pod, claim) pairs, by the namespace and name of the claim."""
 
     def see(self, uid: str, obj: PodObject | None) -> None:
@@ -80,13 +80,13 @@ class ClaimingPods:
         if obj is not None and obj.spec.resource_claims:
             self._pods[uid] = obj
 
-    def naming(self, claim: str | None) -> list[tuple[str, str]]:
+    def pods_naming(self, claim: str | None) -> list[tuple[str, str]]:
         """Return namespace and UID of the pods that name this claim, or of all for None.
 
         `claim`: its namespace and name.
         """
-        of_claim = (uid for uid, _ in self._by_claim.keys_of(claim)) if claim is not None else self._pods
-        uids = sorted(of_claim)
+        claim_uids = (uid for uid, _ in self._by_claim.keys_of(claim)) if claim is not None else self._pods
+        uids = sorted(claim_uids)
         return [(self._pods[uid].metadata.namespace, uid) for uid in uids]
 
     def get(self, uid: str) -> PodObject | None:
@@ -122,19 +122,19 @@ class PodRereads:
         """
         affected, began = list(pods), time.monotonic()
         at_once = at_once or self.starts
-        max_reads = len(affected) if at_once else READ_AT_ONCE if self._idle else 0
+        max_reads = len(affected) if at_once else READ_AT_ONCE if self._is_idle else 0
         for number, (_, uid) in enumerate(affected[:max_reads], 1):
             await self._read(uid)
             if number % READ_AT_ONCE == 0:
                 await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
         for namespace, uid in affected[max_reads:]:
             self._later.setdefault(namespace, {})[uid] = None
-        if affected and not at_once and self._idle:
+        if affected and not at_once and self._is_idle:
             rest_s = REST_SHARE * (time.monotonic() - began)
             self.reader = asyncio.create_task(self._read_the_rest(rest_s), name="pods to be read again")
 
     @property
-    def _idle(self) -> bool:
+    def _is_idle(self) -> bool:
         return self.reader is None or self.reader.done()
 
     async def _read_the_rest(self, rest_s: float) -> None:
@@ -160,7 +160,7 @@ class Intake:
         settings: Settings,
         put: Callable[[Input], Awaitable[None]],
         emit: Callable[[EmitEvent], None],
-        left_out: LeftOut | None = None,
+        left_out: LeftOutObjects | None = None,
         leads: Callable[[], bool] = always,
     ) -> None:
         served = ServedResources(settings, put)
@@ -168,7 +168,7 @@ class Intake:
         self._settings = settings
         self._put = put
         self._standing = PendingEvents(emit, leads)
-        self._left_out = left_out or LeftOut(Metrics())
+        self._left_out = left_out or LeftOutObjects(Metrics())
         self._reading_pod = asyncio.Lock()
         """Held so that no old state of a pod is read again while the pod changes or goes."""
         self._read_again = PodRereads(self._read_pod_again)
@@ -200,7 +200,7 @@ class Intake:
         self.jobs.post_held()
         self._left_out.post_held()
 
-    async def started(self) -> None:
+    async def finish_start(self) -> None:
         """Return when all nodes that are due have been read. From then on pods are read again with pauses."""
         await self.nodes.until_read()
         self._read_again.starts = False
@@ -232,11 +232,11 @@ class Intake:
     async def _read_claiming_pods(self, claim: str | None) -> None:
         """Read the pods again that name this claim (namespace and name), or all pods with claims if it is
         None."""
-        await self._read_again.pods(self._claiming.naming(claim))
+        await self._read_again.pods(self._claiming.pods_naming(claim))
 
     async def _read_pod_again(self, uid: str) -> None:
         async with self._reading_pod:
-            if (obj := self._claiming.get(uid) or self.jobs.waiting(uid)) is not None:
+            if (obj := self._claiming.get(uid) or self.jobs.waiting_pod(uid)) is not None:
                 with self._left_out.guard("pods", uid, full_name(obj.metadata)):
                     await self._take_pod(obj)
 
@@ -260,7 +260,7 @@ class Intake:
             if not obj.spec.node_name:
                 raise
             log.exception("bound pod read for its usage alone", pod=full_name(obj.metadata))
-            return pods.read(usage_alone(obj), self._settings)
+            return pods.read(without_scheduling(obj), self._settings)
 
     async def on_namespace(self, name: str, obj: NamespaceObject | None) -> None:
         """Take in a namespace's change, and pass it on if its labels changed."""
@@ -323,7 +323,7 @@ class Intake:
         elif obj is None:
             self.policies_refused = False
             self._standing.drop(EventReason.INVALID)
-            await self._policies_are(DEFAULT_POLICIES)
+            await self._set_policies(DEFAULT_POLICIES)
         else:
             await self._read_policies(obj.metadata, (obj.data or {}).get(settings.policies_key, ""))
 
@@ -348,9 +348,9 @@ class Intake:
             event = EmitEvent(meta.namespace, config_maps, EventReason.INVALID, message, "ConfigMap")
             self._standing.post(EventReason.INVALID, event)
         if policies is not None:
-            await self._policies_are(policies)
+            await self._set_policies(policies)
 
-    async def _policies_are(self, policies: Policies) -> None:
+    async def _set_policies(self, policies: Policies) -> None:
         if policies != self._policies:
             self._policies = policies
             levels = [level.scope for level in policies.levels]
@@ -420,7 +420,7 @@ def digest(pod: PodObject) -> bytes:
     return hashlib.blake2b(decoded, digest_size=16, usedforsecurity=False).digest()
 
 
-def usage_alone(obj: PodObject) -> PodObject:
+def without_scheduling(obj: PodObject) -> PodObject:
     """Return the pod without a scheduler, and with only the annotations that name its GPUs."""
     annotations = obj.metadata.annotations or {}
     device_annotations = {key: annotations[key] for key in allocation.RESERVED_KEYS if key in annotations}

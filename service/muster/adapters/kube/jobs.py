@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.decode import jobs
-from muster.adapters.kube.grouped import Grouped
+from muster.adapters.kube.key_groups import KeyGroups
 from muster.adapters.kube.leftout import PendingEvents
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs import own
@@ -52,7 +52,7 @@ Usually the API server deletes these pods too.
 log = structlog.get_logger(__name__)
 
 
-class Succeeded:
+class SucceededPods:
     """The number of succeeded pods of each Job, by the Job's UID. It is passed on for Jobs with pods of ours.
 
     A succeeded member needs no place again. Its pod may be deleted with its node, and its Job does not make
@@ -68,7 +68,7 @@ class Succeeded:
         """Only numbers above 0."""
         self._uids: dict[str, str] = {}
         """Namespace and name → UID of the existing Job that is in `_numbers`."""
-        self._pods = Grouped[str, str]()
+        self._pods = KeyGroups[str, str]()
         """UIDs of pods of ours, by their Job."""
         self._gone: set[str] = set()
         """Deleted Jobs in `_numbers` and `_pods`."""
@@ -121,7 +121,7 @@ class IgnoredKeys:
 
     def __init__(self, standing: PendingEvents) -> None:
         self._standing = standing
-        self._pods = Grouped[str, Hashable]()
+        self._pods = KeyGroups[str, Hashable]()
 
     def see(self, obj: PodObject, pod: Pod) -> None:
         """Take in a pod, and post an event on it if it is the first of its gang."""
@@ -129,7 +129,7 @@ class IgnoredKeys:
         if not slip_text:
             self.forget(pod.uid)
         elif self._pods.group_of(pod.uid) is None:
-            gang = _gang(pod)
+            gang = _identity_of_gang(pod)
             first = gang not in self._pods.groups
             self._pods.put(pod.uid, gang)
             if first:
@@ -144,7 +144,7 @@ class IgnoredKeys:
             self._standing.drop(gang)
 
 
-def _gang(pod: Pod) -> Hashable:
+def _identity_of_gang(pod: Pod) -> Hashable:
     """Return what the pods of a gang have in common; of pods that are alone, their controller."""
     if pod.claim is None or pod.claim.lone:
         return pod.controller.uid if pod.controller is not None else pod.uid
@@ -152,7 +152,7 @@ def _gang(pod: Pod) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _WaitingPod:
     """A pod that waits, and what was read of it."""
 
     obj: PodObject
@@ -170,12 +170,12 @@ class _Job:
     is_deleted: bool = False
     gangs: JobGangs | None = None
     """Read from the object when needed."""
-    pods: Grouped[str, str] = field(default_factory=Grouped)
+    pods: KeyGroups[str, str] = field(default_factory=KeyGroups)
     """UIDs of the pods of our schedulers, by gang; "" for pods that are alone or name their gang
     themselves."""
-    present: Grouped[str, str] = field(default_factory=Grouped)
+    present: KeyGroups[str, str] = field(default_factory=KeyGroups)
     """UIDs of the pods that neither ended nor are being deleted, by gang."""
-    waiting: dict[str, _Waiting] = field(default_factory=dict)
+    waiting: dict[str, _WaitingPod] = field(default_factory=dict)
     """Pods that are not bound, and all pods until the job is known.
 
     They are read again when the job becomes a gang, or stops being a gang.
@@ -190,7 +190,7 @@ class Jobs:
     """The jobs of the cluster and the pods of ours that they made.
 
     `put` takes inputs in order. `standing` posts events on jobs.
-    `read_again` reads the pods that `waiting` returns.
+    `read_again` reads the pods that `waiting_pod` returns.
     """
 
     def __init__(
@@ -210,11 +210,11 @@ class Jobs:
         self._places: dict[str, JobPod] = {}
         """UID → place, of the same pods. A pod keeps its place if its owner references are removed."""
         self._groups: dict[PodGroupKey, PodGroup] = {}
-        self._named = Grouped[str, PodGroupKey]()
+        self._named = KeyGroups[str, PodGroupKey]()
         """UIDs of waiting pods of jobs, by the PodGroup that they name. The PodGroup's number may differ from
         a job's."""
         self._ignored = IgnoredKeys(standing)
-        self._succeeded = Succeeded(put)
+        self._succeeded = SucceededPods(put)
         self._absent: set[str] = set()
         self._levels: tuple[FabricLevel, ...] = DEFAULT_LEVELS
         self._topologies: Topologies | None = None
@@ -292,8 +292,8 @@ class Jobs:
         """
         if place.kind in self._absent:
             return False
-        of_job = self._job_gangs((place.kind, namespace, place.owner))
-        return of_job is None or of_job.is_gang(self._settings)
+        gangs_of_job = self._job_gangs((place.kind, namespace, place.owner))
+        return gangs_of_job is None or gangs_of_job.is_gang(self._settings)
 
     async def see_pod(self, obj: PodObject, pod: Pod, place: JobPod | None) -> None:
         """Take in a pod, as object and as facts, and its place in its job, before the gangs get it."""
@@ -309,10 +309,10 @@ class Jobs:
         self._by_uid[pod.uid], self._places[pod.uid] = key, place
         gang = place.gang if pod.claim is not None and pod.claim.dialect == place.kind else ""
         if job.pods.group_of(pod.uid) != gang:
-            of_job = self._job_gangs(key)
-            if gang and gang not in job.pods.groups and of_job is not None:
-                await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
-            await self._leave(job, key, pod.uid)
+            gangs_of_job = self._job_gangs(key)
+            if gang and gang not in job.pods.groups and gangs_of_job is not None:
+                await self._put(PodGroupSeen(time.monotonic(), gangs_of_job.gang(gang)))
+            await self._take_out_of_gang(job, key, pod.uid)
             job.pods.put(pod.uid, gang)
         job.present.put(pod.uid, gang if gang and pod.present else None)
         self._named.put(pod.uid, None if pod.node else key_of(pod))
@@ -320,7 +320,7 @@ class Jobs:
         if is_known and (pod.node or pod.finished):
             job.waiting.pop(pod.uid, None)
             return
-        job.waiting[pod.uid] = waiting = _Waiting(obj, pod, place, gang)
+        job.waiting[pod.uid] = waiting = _WaitingPod(obj, pod, place, gang)
         self._post_job_events(key, job, waiting)
 
     async def forget_pod(self, uid: str) -> None:
@@ -336,10 +336,10 @@ class Jobs:
         self._named.put(uid, None)
         if key is not None and (job := self._jobs.get(key)) is not None:
             job.waiting.pop(uid, None)
-            await self._leave(job, key, uid)
+            await self._take_out_of_gang(job, key, uid)
             self._forget_if_unused(key)
 
-    async def _leave(self, job: _Job, key: Key, uid: str) -> None:
+    async def _take_out_of_gang(self, job: _Job, key: Key, uid: str) -> None:
         """Take a pod out of the gang that it was in."""
         gang = job.pods.put(uid, None)
         job.present.put(uid, None)
@@ -381,11 +381,13 @@ class Jobs:
         for key in list(keys):
             if (job := self._jobs.get(key)) is not None:  # else it went meanwhile
                 before, job.gangs = job.gangs, None
-                of_job = self._job_gangs(key) if job.pods.groups else None
-                if of_job is not None and of_job != before:
+                gangs_of_job = self._job_gangs(key) if job.pods.groups else None
+                if gangs_of_job is not None and gangs_of_job != before:
                     for gang in sorted(filter(None, job.pods.groups)):
-                        await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
-                    if before is None or before.is_gang(self._settings) != of_job.is_gang(self._settings):
+                        await self._put(PodGroupSeen(time.monotonic(), gangs_of_job.gang(gang)))
+                    if before is None or before.is_gang(self._settings) != gangs_of_job.is_gang(
+                        self._settings
+                    ):
                         await self._read_pods(key, before is None)
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
@@ -393,7 +395,7 @@ class Jobs:
         if (job := self._jobs.get(key)) is not None:  # else it went meanwhile
             await self._read_again([(key[1], uid) for uid in job.waiting], at_once)
 
-    def waiting(self, uid: str) -> PodObject | None:
+    def waiting_pod(self, uid: str) -> PodObject | None:
         """Return the object of a pod that waits, or whose job was not seen yet; None for other pods."""
         job = self._jobs[self._by_uid[uid]] if uid in self._by_uid else None
         return job.waiting[uid].obj if job and uid in job.waiting else None
@@ -413,57 +415,60 @@ class Jobs:
             for waiting in job.waiting.values() if reasons else ():
                 self._post_job_events(key, job, waiting)
 
-    def _post_job_events(self, key: Key, job: _Job, waiting: _Waiting) -> None:
+    def _post_job_events(self, key: Key, job: _Job, waiting: _WaitingPod) -> None:
         """Post, once each, the events about the job of a waiting pod."""
         if waiting.place.kind in self._absent:
             self._warn_of_absence(waiting.place, job, waiting.pod)
         elif not waiting.pod.node:
             self._warn(key, job, waiting.pod.claim)
-            self._warn_of_more(key, job, waiting.gang)
+            self._warn_of_extra_pods(key, job, waiting.gang)
 
     def _warn(self, key: Key, job: _Job, claim: GangClaim | None) -> None:
         """Post once, on the job, that its pods could be a gang, or that their number is not the job's.
 
         Also post once the job's ineffective keys.
         """
-        of_job = self._job_gangs(key)
-        if of_job is None:
+        gangs_of_job = self._job_gangs(key)
+        if gangs_of_job is None:
             return
         if claim is None or claim.lone:
-            reason, text = EventReason.NO_GANG, of_job.advice if of_job.is_warned_of(self._settings) else ""
+            reason, text = (
+                EventReason.NO_GANG,
+                gangs_of_job.advice if gangs_of_job.is_warned_of(self._settings) else "",
+            )
         else:
-            stated = self._complete(key[1], claim)
-            reason, text = EventReason.COUNTS_DIFFER, of_job.difference(stated)
-        owner = of_job.group.owner
+            stated = self._with_min_member(key[1], claim)
+            reason, text = EventReason.COUNTS_DIFFER, gangs_of_job.difference(stated)
+        owner = gangs_of_job.group.owner
         self._post(key[1], job, owner, reason, text)
-        self._post(key[1], job, owner, EventReason.KEY_IGNORED, "; ".join(of_job.group.problems))
+        self._post(key[1], job, owner, EventReason.KEY_IGNORED, "; ".join(gangs_of_job.group.problems))
 
-    def _complete(self, namespace: str, claim: GangClaim) -> GangClaim:
+    def _with_min_member(self, namespace: str, claim: GangClaim) -> GangClaim:
         """Return a pod's claim with the minMember of the PodGroup that it names."""
         group = self._groups.get((namespace, claim.dialect, claim.name)) if claim.by_object else None
         if group is None:
             return claim
         return replace(claim, min_member=claim.min_member or group.min_member)
 
-    def _warn_of_more(self, key: Key, job: _Job, gang: str) -> None:
+    def _warn_of_extra_pods(self, key: Key, job: _Job, gang: str) -> None:
         """Post once, on the job, that a gang has more pods than the job makes."""
-        of_job, count = self._job_gangs(key), len(job.present.keys_of(gang))
-        if of_job is not None and count > of_job.full_size > 0 and not of_job.group.causes:
-            makes = f"it makes {of_job.full_size} pods of gang {gang}"
+        gangs_of_job, count = self._job_gangs(key), len(job.present.keys_of(gang))
+        if gangs_of_job is not None and count > gangs_of_job.full_size > 0 and not gangs_of_job.group.causes:
+            makes = f"it makes {gangs_of_job.full_size} pods of gang {gang}"
             text = f"{makes}, and {count} are there: all are placed if they fit"
-            self._post(key[1], job, of_job.group.owner, EventReason.COUNTS_DIFFER, text)
+            self._post(key[1], job, gangs_of_job.group.owner, EventReason.COUNTS_DIFFER, text)
 
     def _report_gone(self, key: Key) -> None:
         """Post once, on the first waiting pod, that its job was deleted. No other component reports it."""
-        job, of_job = self._jobs.get(key), self._job_gangs(key)
-        if job is None or not job.is_deleted or of_job is None:
+        job, gangs_of_job = self._jobs.get(key), self._job_gangs(key)
+        if job is None or not job.is_deleted or gangs_of_job is None:
             return
         members = [waiter.obj.metadata for uid, waiter in job.waiting.items() if job.pods.group_of(uid)]
         waiting = [meta for meta in members if meta.deletion_timestamp is None]
         if waiting:
             first = min(waiting, key=lambda meta: meta.name)
             on = Controller("v1", "Pod", first.name, first.uid)
-            text = f"{key[0]} {key[1]}/{key[2]} was deleted; its last count, {of_job.group.size}, holds"
+            text = f"{key[0]} {key[1]}/{key[2]} was deleted; its last count, {gangs_of_job.group.size}, holds"
             self._post(key[1], job, on, EventReason.JOB_GONE, text)
 
     def _post(self, namespace: str, job: _Job, on: Controller | None, reason: EventReason, text: str) -> None:

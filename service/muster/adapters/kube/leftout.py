@@ -67,7 +67,7 @@ EventTarget = tuple[str, str, Identity]
 """An object that an event can be posted on: its kind, the path of its kind in the API, and its metadata."""
 
 
-class LeftOut:
+class LeftOutObjects:
     """The objects that are left out now, by resource ("pods") and key. `emit` posts an event on each, if this
     replica `leads`."""
 
@@ -107,7 +107,7 @@ class LeftOut:
         self._problems.pop((resource, key), None)
         self._standing.drop((resource, key))
 
-    def keep(self, resource: str, keys: Collection[str]) -> None:
+    def keep_only(self, resource: str, keys: Collection[str]) -> None:
         """Note that a list had objects of these keys and no others."""
         for entry in [entry for entry in self._problems if entry[0] == resource and entry[1] not in keys]:
             self.clear(*entry)

@@ -16,8 +16,8 @@ from functools import cached_property
 
 import structlog
 
-from muster.adapters.kube.grouped import Grouped
-from muster.adapters.kube.leftout import LeftOut
+from muster.adapters.kube.key_groups import KeyGroups
+from muster.adapters.kube.leftout import LeftOutObjects
 from muster.dialects.devices.published import NodeSlices
 from muster.dialects.nodes import bounds, configmaps, nodes
 from muster.dialects.nodes.configmaps import NodeFact, PolicyText
@@ -53,23 +53,25 @@ class NodeAgents:
     def __init__(self, settings: Settings, on_change: Callable[[str], Awaitable[None]]) -> None:
         self._settings = settings
         self._on_change = on_change
-        self._ready = Grouped[str, str]()
+        self._ready = KeyGroups[str, str]()
         """UIDs of ready agents' pods, by node."""
 
     async def see(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod, None if it is gone."""
-        after = obj.spec.node_name or None if obj is not None and is_ready(obj, self._settings) else None
+        after = (
+            obj.spec.node_name or None if obj is not None and is_ready_agent(obj, self._settings) else None
+        )
         before = self._ready.put(uid, after)
         for node in (before, after) if before != after else ():
             if node is not None:
                 await self._on_change(node)
 
-    def ready(self, node: str) -> bool:
+    def is_ready_on(self, node: str) -> bool:
         """Return whether an agent is ready on the node."""
         return node in self._ready.groups
 
 
-def is_ready(obj: PodObject, settings: Settings) -> bool:
+def is_ready_agent(obj: PodObject, settings: Settings) -> bool:
     """Return whether the pod is a node agent that is ready."""
     meta, namespace = obj.metadata, settings.node_agents
     if not namespace or meta.namespace != namespace:
@@ -132,7 +134,7 @@ class NodeIntake:
         self,
         settings: Settings,
         put: Callable[[Input], Awaitable[None]],
-        left_out: LeftOut,
+        left_out: LeftOutObjects,
         published: Callable[[str], NodeSlices],
         on_labels: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -147,7 +149,7 @@ class NodeIntake:
         self._nodes: dict[str, Node] = {}
         self._objects: dict[str, NodeObject] = {}
         self._maps: dict[str, _ConfigMap] = {}
-        self._maps_of = Grouped[str, str]()
+        self._maps_of = KeyGroups[str, str]()
         """Keys of ConfigMaps, by node."""
         self._waiting: set[str] = set()
         """Nodes that are to be read on the thread, or later."""
@@ -212,11 +214,11 @@ class NodeIntake:
                 return
         self._waiting.add(name)
         if wait_s:
-            asyncio.get_running_loop().call_later(wait_s, self._is_due, name)
+            asyncio.get_running_loop().call_later(wait_s, self._queue_read, name)
         else:
-            self._is_due(name)
+            self._queue_read(name)
 
-    def _is_due(self, name: str) -> None:
+    def _queue_read(self, name: str) -> None:
         self._due.append(name)
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read_due(), name="nodes")
@@ -241,7 +243,7 @@ class NodeIntake:
         about = tuple(
             self._maps[key] for key in sorted(self._maps_of.keys_of(name))[: bounds.MAX_CONFIG_MAPS]
         )
-        published, agent = self._published(name), self.agents.ready(name)
+        published, agent = self._published(name), self.agents.is_ready_on(name)
         return _Facts(self._objects[name], about, published, agent, self._settings)
 
     async def _take(self, name: str, node: Node, took: float) -> None:

@@ -52,7 +52,7 @@ class Retry:
 
 
 @dataclass(slots=True)
-class _Waiting(Generic[T]):
+class _WaitingItem(Generic[T]):
     item: T
     key: Hashable
     line: _LineId
@@ -79,10 +79,10 @@ class Outbox(ABC, Generic[T]):
         self._rate = Rate((rates.burst - 1) / rates.per_s)
         """The common rate of all namespaces."""
         self._rate_of_namespace = Rate((rates.namespace_burst - 1) / rates.namespace_per_s)
-        self._waiting: dict[str, OrderedDict[Hashable, _Waiting[T]]] = {}
+        self._waiting: dict[str, OrderedDict[Hashable, _WaitingItem[T]]] = {}
         """Namespace → key → waiting item. Items that wait for their next try are included."""
         self._size = 0
-        self._lines: dict[_LineId, OrderedDict[Hashable, _Waiting[T]]] = {}
+        self._lines: dict[_LineId, OrderedDict[Hashable, _WaitingItem[T]]] = {}
         """Line → items that may be sent now, in order. A line is here while it waits for its turn, and during
         its turn."""
         self._turns = asyncio.Queue[_LineId]()
@@ -120,9 +120,9 @@ class Outbox(ABC, Generic[T]):
                 return item
             self._take_out(last)
         line = (namespace, hash(subject or key) % max(1, self.lanes // 2))
-        waiting = _Waiting(item, key, line, self.retry.backoff())
+        waiting = _WaitingItem(item, key, line, self.retry.backoff())
         self._keep(waiting)
-        self._due(waiting)
+        self._put_into_line(waiting)
         return last.item if last else None
 
     async def run(self) -> None:
@@ -146,7 +146,7 @@ class Outbox(ABC, Generic[T]):
             if line:
                 await self._until_allowed(namespace)
             if line:  # else all its items were dropped meanwhile
-                if await self._next(line[next(iter(line))]):
+                if await self._try_to_send(line[next(iter(line))]):
                     pause.reset()
                 else:  # meanwhile its line has no other lane: a slow namespace has half of the lanes at most
                     await asyncio.sleep(pause.delay())
@@ -166,7 +166,7 @@ class Outbox(ABC, Generic[T]):
         if rest_s:
             await asyncio.sleep(rest_s)
 
-    async def _next(self, waiting: _Waiting[T]) -> bool:
+    async def _try_to_send(self, waiting: _WaitingItem[T]) -> bool:
         """Send an item. Return False if no answer came."""
         self._take_out(waiting)
         if not self._is_due(waiting.item):
@@ -179,46 +179,46 @@ class Outbox(ABC, Generic[T]):
             if refusal.status not in PASSING or waiting.tries >= self.retry.tries:
                 self._after_send(waiting.item, refusal)
             else:
-                self._again(waiting, self._delay(waiting, refusal))
+                self._retry_later(waiting, self._delay(waiting, refusal))
         except KubeError as silence:  # the watches log the silence
             answers_others = time.monotonic() - self._client.silent_s > began
             waiting.tries += answers_others
             if waiting.tries >= self.retry.tries:
                 self._after_send(waiting.item, silence)
             else:
-                self._again(waiting, waiting.backoff.delay())
+                self._retry_later(waiting, waiting.backoff.delay())
             return answers_others
         else:
             self._after_send(waiting.item, None)
         return True
 
-    def _delay(self, waiting: _Waiting[T], refusal: ApiError) -> float:
+    def _delay(self, waiting: _WaitingItem[T], refusal: ApiError) -> float:
         return max(waiting.backoff.delay(), min(refusal.retry_after or 0.0, self.retry.limit_s))
 
-    def _again(self, waiting: _Waiting[T], delay: float) -> None:
+    def _retry_later(self, waiting: _WaitingItem[T], delay: float) -> None:
         if self._find(waiting.namespace, waiting.key) is None:  # else a newer item has come meanwhile
             self._keep(waiting)
-            asyncio.get_running_loop().call_later(delay, self._due, waiting)
+            asyncio.get_running_loop().call_later(delay, self._put_into_line, waiting)
 
-    def _find(self, namespace: str, key: Hashable) -> _Waiting[T] | None:
-        of_namespace = self._waiting.get(namespace)
-        return of_namespace.get(key) if of_namespace else None
+    def _find(self, namespace: str, key: Hashable) -> _WaitingItem[T] | None:
+        items_by_key = self._waiting.get(namespace)
+        return items_by_key.get(key) if items_by_key else None
 
-    def _keep(self, waiting: _Waiting[T]) -> None:
+    def _keep(self, waiting: _WaitingItem[T]) -> None:
         self._waiting.setdefault(waiting.namespace, OrderedDict())[waiting.key] = waiting
         self._size += 1
         self._idle.clear()
 
-    def _take_out(self, waiting: _Waiting[T]) -> None:
-        of_namespace = self._waiting[waiting.namespace]
-        del of_namespace[waiting.key]
-        if not of_namespace:
+    def _take_out(self, waiting: _WaitingItem[T]) -> None:
+        items_by_key = self._waiting[waiting.namespace]
+        del items_by_key[waiting.key]
+        if not items_by_key:
             del self._waiting[waiting.namespace]
         self._size -= 1
         if line := self._lines.get(waiting.line):
             line.pop(waiting.key, None)
 
-    def _due(self, waiting: _Waiting[T]) -> None:
+    def _put_into_line(self, waiting: _WaitingItem[T]) -> None:
         """Put the item into its line, unless it was dropped while it waited for its next try."""
         if self._find(waiting.namespace, waiting.key) is not waiting:
             return
@@ -227,7 +227,7 @@ class Outbox(ABC, Generic[T]):
             self._turns.put_nowait(waiting.line)
         self._lines[waiting.line][waiting.key] = waiting
 
-    def _last_of_longest(self, has: int) -> _Waiting[T] | None:
+    def _last_of_longest(self, has: int) -> _WaitingItem[T] | None:
         """Return the last item of the namespace with the most items, which is dropped to make room.
 
         Return None if that namespace has hardly more than `has` items.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from muster.adapters.kube.grouped import Grouped
+from muster.adapters.kube.key_groups import KeyGroups
 from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
 from muster.gangs.messages.inputs import Input, VolumeClaimSeen
 
@@ -44,27 +44,27 @@ class VolumeIntake:
         """Storage class → provisioner."""
         self._drivers: dict[str, bool] = {}
         """CSI driver → whether its volumes are attached to nodes."""
-        self._claims_of = Grouped[str, str]()
+        self._claims_of = KeyGroups[str, str]()
         """Claims by the volume that they name."""
         self._reported_claims: set[str] = set()
         """The claims whose volumes attach once by the last inputs."""
 
     async def on_claim(self, key: str, obj: PersistentVolumeClaim | None) -> None:
         """Take in a claim's change, and report whether its volume attaches to one node only."""
-        claim = _claim(obj) if obj is not None else None
+        claim = _one_node_claim(obj) if obj is not None else None
         self._claims.pop(key, None)
         self._claims_of.put(key, claim.volume or None if claim is not None else None)
         if claim is not None:
             self._claims[key] = claim
-        await self._tell([key])
+        await self._report_changes([key])
 
     async def on_volume(self, name: str, obj: PersistentVolume | None) -> None:
         """Take in a volume's change, for the claims that are bound to it."""
         if obj is None:
             self._attached.pop(name, None)
         else:
-            self._attached[name] = _driver(obj)
-        await self._tell(sorted(self._claims_of.keys_of(name)))
+            self._attached[name] = _driver_of(obj)
+        await self._report_changes(sorted(self._claims_of.keys_of(name)))
 
     async def on_storage_class(self, name: str, obj: StorageClass | None) -> None:
         """Take in a storage class's change; any claim may use it."""
@@ -72,7 +72,7 @@ class VolumeIntake:
             self._provisioners.pop(name, None)
         else:
             self._provisioners[name] = obj.provisioner
-        await self._tell(sorted(self._claims))
+        await self._report_changes(sorted(self._claims))
 
     async def on_driver(self, name: str, obj: CsiDriver | None) -> None:
         """Take in a CSI driver's change; any claim may use it."""
@@ -80,9 +80,9 @@ class VolumeIntake:
             self._drivers.pop(name, None)
         else:
             self._drivers[name] = obj.spec.attach_required is not False
-        await self._tell(sorted(self._claims))
+        await self._report_changes(sorted(self._claims))
 
-    async def _tell(self, keys: Iterable[str]) -> None:
+    async def _report_changes(self, keys: Iterable[str]) -> None:
         for key in keys:
             once = self._attaches_once(key)
             if once != (key in self._reported_claims):
@@ -106,7 +106,7 @@ class VolumeIntake:
         return self._drivers.get(self._provisioners.get(claim.storage_class, ""), False)
 
 
-def _claim(claim: PersistentVolumeClaim) -> Claim | None:
+def _one_node_claim(claim: PersistentVolumeClaim) -> Claim | None:
     """Return the facts of a claim; None if several nodes may use it at once."""
     modes = claim.spec.access_modes or ()
     if not modes or not ONE_NODE.issuperset(modes):
@@ -114,7 +114,7 @@ def _claim(claim: PersistentVolumeClaim) -> Claim | None:
     return Claim(claim.spec.volume_name, claim.spec.storage_class_name or "")
 
 
-def _driver(volume: PersistentVolume) -> str | None:
+def _driver_of(volume: PersistentVolume) -> str | None:
     """Return a volume's CSI driver; "" for another kind of volume that is attached; None for a volume that
     never is."""
     spec = volume.spec

@@ -9,8 +9,9 @@ Silence alone is no fault: bookmarks of an idle resource come as often as etcd r
 minutes by default. So a silent watch is reopened. Only if reopening fails do we know that our view is
 outdated.
 
-No object stops a watch. An object that can't be read or handled is left out (`LeftOut`), and the sink keeps
-its earlier state. Pages that are too large are requested again as smaller pages, and read in slices of time.
+No object stops a watch. An object that can't be read or handled is left out (`LeftOutObjects`), and the sink
+keeps its earlier state. Pages that are too large are requested again as smaller pages, and read in slices of
+time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import structlog
 
 from muster.adapters.kube.client import ApiError, KubeClient, Silent, TooLarge, Unreachable
 from muster.adapters.kube.decode import ApiStatus, ListPage, Resource, T, Undecodable, full_name
-from muster.adapters.kube.leftout import LeftOut
+from muster.adapters.kube.leftout import LeftOutObjects
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Watch
 from muster.dialects.objects import Identity
@@ -92,7 +93,7 @@ class Watcher(Generic[T]):
         metrics: Metrics,
         settings: Watch,
         on_silence: Callable[[bool], Awaitable[None]] | None = None,
-        left_out: LeftOut | None = None,
+        left_out: LeftOutObjects | None = None,
         on_absence: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
         self.synced = asyncio.Event()
@@ -107,12 +108,12 @@ class Watcher(Generic[T]):
         self._known_versions: dict[str, str] = {}
         """Key → resource version of the objects that exist by the sink's knowledge."""
         self._version = ""
-        self._place = 0
+        self._path_index = 0
         """Index of the resource's path that is watched."""
-        self._listed = 0
+        self._listed_path_index = 0
         """Index of the resource's path that was listed last."""
         self._absent = False
-        self._left_out = left_out or LeftOut(metrics)
+        self._left_out = left_out or LeftOutObjects(metrics)
         self._page_size = self._settings.page_size
         self._on_silence = on_silence
         self._on_absence = on_absence
@@ -121,7 +122,7 @@ class Watcher(Generic[T]):
         """Number of consecutive lists that were forbidden."""
 
     @property
-    def not_allowed(self) -> bool:
+    def is_forbidden(self) -> bool:
         """Return whether the account may not read the resource. Then it counts as not served."""
         return self._absent and self._forbidden >= FORBIDDEN_TRIES
 
@@ -135,7 +136,7 @@ class Watcher(Generic[T]):
                     await self._list()
                 await self._watch()
             except Silent:
-                await self._caught_up()
+                await self._note_caught_up()
                 self._silences += 1
                 if self._silences >= SILENT_TIMES:
                     self._version, self._silences = "", 0
@@ -145,7 +146,7 @@ class Watcher(Generic[T]):
                 self._version = ""
             except ApiError as refusal:
                 if self._is_not_served(refusal.status):
-                    await self._look_elsewhere()
+                    await self._try_next_path()
                     continue
                 reason, delay = str(refusal.status), max(self._backoff.delay(), refusal.retry_after or 0.0)
                 if refusal.status == HTTP_GONE:
@@ -159,11 +160,14 @@ class Watcher(Generic[T]):
                 self._version = ""
                 log.warning("watch unreadable", resource=plural, error=printable(str(problem), 400))
             if not reason:
-                if self._place:
-                    self._version, self._place = "", 0  # a version that is preferred may be served by now
+                if self._path_index:
+                    self._version, self._path_index = (
+                        "",
+                        0,
+                    )  # a version that is preferred may be served by now
                 continue
             self._metrics.watch_restarted(plural, reason)
-            await self._is_silent(True)
+            await self._report_silence(True)
             await asyncio.sleep(min(delay, self._settings.backoff_limit_s))
 
     def _is_not_served(self, status: int) -> bool:
@@ -179,36 +183,36 @@ class Watcher(Generic[T]):
         self._forbidden = 0
         return True
 
-    async def _look_elsewhere(self) -> None:
+    async def _try_next_path(self) -> None:
         """Continue with the next path, because this path is not served, or wait until the CRD is
         installed."""
         self._version = ""
-        self._heard()
-        self._place = (self._place + 1) % len(self._resource.paths)
-        if self._place:
+        self._note_heard()
+        self._path_index = (self._path_index + 1) % len(self._resource.paths)
+        if self._path_index:
             return
         for key in list(self._known_versions):
             await self._forget_object(key)
         if not self._absent:
             log.info("not there, looked for again", resource=self._resource.plural)
-        await self._is_absent(True)
+        await self._report_absence(True)
         self.synced.set()
         await asyncio.sleep(self._backoff.delay())
 
-    async def _is_absent(self, absent: bool) -> None:
+    async def _report_absence(self, absent: bool) -> None:
         if self._on_absence is not None and self._absent != absent:
             await self._on_absence(absent)
         self._absent = absent
 
-    async def _is_silent(self, silent: bool) -> None:
+    async def _report_silence(self, silent: bool) -> None:
         if self._on_silence is not None and self._silent != silent:
             await self._on_silence(silent)
             self._silent = silent
 
-    async def _caught_up(self, after_s: float = 0.0) -> None:
+    async def _note_caught_up(self, after_s: float = 0.0) -> None:
         """Note that the watch works. Missed changes, if there are any, come at once."""
         await asyncio.sleep(after_s)
-        await self._is_silent(False)
+        await self._report_silence(False)
         self._backoff.reset()
 
     # --- list ----------------------------------------------------------------------------------------
@@ -228,18 +232,20 @@ class Watcher(Generic[T]):
                 break
         if later:
             await self._deliver_deletions(pages)
-            if self._place != self._listed:  # the same object, but in another version of its API
+            if (
+                self._path_index != self._listed_path_index
+            ):  # the same object, but in another version of its API
                 self._known_versions = dict.fromkeys(self._known_versions, "")
             for page in pages:
                 await self._deliver(page)
         unreadable = {problem.key for page in pages for problem in page.unreadable}
-        self._left_out.keep(self._resource.plural, unreadable | self._known_versions.keys())
-        self._version, self._listed = pages[-1].version, self._place
+        self._left_out.keep_only(self._resource.plural, unreadable | self._known_versions.keys())
+        self._version, self._listed_path_index = pages[-1].version, self._path_index
         if self._absent or not self.synced.is_set():
             log.info("listed", resource=self._resource.plural, objects=len(self._known_versions))
         self._forbidden = 0
-        await self._is_absent(False)
-        await self._is_silent(False)
+        await self._report_absence(False)
+        await self._report_silence(False)
         self.synced.set()
 
     async def _page(self, token: str) -> ListPage[T]:
@@ -268,7 +274,7 @@ class Watcher(Generic[T]):
             except TooLarge:
                 self._page_size = max(1, self._page_size // 4)
                 continue
-            self._heard()
+            self._note_heard()
             if 4 * len(body) <= PAGE_BYTES:
                 self._page_size = min(2 * self._page_size, self._settings.page_size)
             return await self._decode(self._resource.raw_page, body)
@@ -310,17 +316,17 @@ class Watcher(Generic[T]):
         async with self._client.watch(
             self._resource.plural, self._path, query, self._settings.read_deadline_s
         ) as batches:
-            self._heard()
-            calm = asyncio.create_task(self._caught_up(CALM_S))
+            self._note_heard()
+            calm = asyncio.create_task(self._note_caught_up(CALM_S))
             try:
                 async for lines in batches:
-                    self._heard()
+                    self._note_heard()
                     self._silences = 0
                     lines_read += len(lines)
                     for line in lines:
                         if line:
                             await self._on_line(line)
-                    await self._caught_up()  # a full buffer must not keep the calls of the shim waiting
+                    await self._note_caught_up()  # a full buffer must not keep the calls of the shim waiting
             finally:
                 calm.cancel()
         if not lines_read and time.monotonic() - began < SHORT_LIVED_S:
@@ -369,9 +375,9 @@ class Watcher(Generic[T]):
 
     @property
     def _path(self) -> str:
-        return self._resource.paths[self._place]
+        return self._resource.paths[self._path_index]
 
-    def _heard(self) -> None:
+    def _note_heard(self) -> None:
         self.last_heard = time.monotonic()
 
 
@@ -429,7 +435,7 @@ class PacedWatcher(Watcher[T]):
         metadata, key = change.metadata, self._resource.key(change.metadata)
         is_known = key in self._known_versions and self._nodes.get(key) == change.spec.node_name
         if is_known and self._rest_s(metadata.namespace) and self._waiting_bytes < MAX_WAITING_BYTES:
-            self._forget(key)
+            self._drop_waiting_change(key)
             self._waiting[key] = (metadata.namespace, line)
             self._waiting_bytes += len(line)
             self._version = metadata.resource_version
@@ -442,16 +448,16 @@ class PacedWatcher(Watcher[T]):
 
     async def _take_in(self, item: T) -> None:
         async with self._turn:
-            self._forget(self._resource.key(item.metadata))
+            self._drop_waiting_change(self._resource.key(item.metadata))
             await super()._take_in(item)
 
     async def _forget_object(self, key: str) -> None:
         async with self._turn:
-            self._forget(key)
+            self._drop_waiting_change(key)
             self._nodes.pop(key, None)
             await super()._forget_object(key)
 
-    def _forget(self, key: str) -> None:
+    def _drop_waiting_change(self, key: str) -> None:
         """Drop a waiting change, because a later one has come."""
         _, line = self._waiting.pop(key, ("", b""))
         self._waiting_bytes -= len(line)
@@ -472,7 +478,7 @@ class PacedWatcher(Watcher[T]):
             async with self._turn:
                 if self._waiting.get(key) != (namespace, line):
                     continue  # a later change has come
-                self._forget(key)
+                self._drop_waiting_change(key)
                 if isinstance(event, Undecodable):
                     self._leave_out(event)
                 else:

@@ -69,7 +69,7 @@ class Evictor(Outbox[_Pod]):
     """
 
     def __init__(self, client: KubeClient, metrics: Metrics, evicts: Callable[[str], bool]) -> None:
-        super().__init__(client, Rates.unlimited(MAX_EVICTIONS))
+        super().__init__(client, Rates.of_queue(MAX_EVICTIONS))
         self._evicts = evicts
         self._metrics = metrics
 
@@ -120,7 +120,7 @@ class StatusWriter(Outbox[WriteStatus]):
     """Some 40 minutes of tries, because a status is requested again only when the object changes."""
 
     def __init__(self, client: KubeClient, metrics: Metrics) -> None:
-        super().__init__(client, Rates.unlimited(MAX_STATUSES))
+        super().__init__(client, Rates.of_queue(MAX_STATUSES))
         self._metrics = metrics
         self._since: OrderedDict[str, dict[str, tuple[bool, str]]] = OrderedDict()
         """Object → condition → (status, since when)."""
@@ -201,7 +201,7 @@ class ConditionWriter(Outbox[_Pod]):
         """UID → the condition in the write under way."""
         self._unreviewed: set[str] = set()
         """UIDs of pods that were seen while another service led, and may show an old condition."""
-        self._fails = False
+        self._is_failing = False
 
     @property
     def pod_count(self) -> int:
@@ -235,7 +235,7 @@ class ConditionWriter(Outbox[_Pod]):
             for condition in status.conditions or ()
             if (condition.type, condition.status) == (CONDITION, "True")
         )
-        self._now_shows(
+        self._note_shown(
             uid, next(((condition.reason, condition.message) for condition in our_conditions), None)
         )
         if obj.spec.node_name and (uid in self._shown or uid in self._desired):
@@ -282,7 +282,7 @@ class ConditionWriter(Outbox[_Pod]):
         text = self._sent.pop(item.uid)
         if refusal is None:
             self._metrics.condition("written")
-            self._now_shows(item.uid, text)
+            self._note_shown(item.uid, text)
             self._review(item.uid)
         elif isinstance(refusal, ApiError) and refusal.status in NOT_THERE:
             self._metrics.condition("gone")
@@ -290,11 +290,11 @@ class ConditionWriter(Outbox[_Pod]):
             self._desired.pop(item.uid, None)
         else:
             self._metrics.condition("failed")
-            if not self._fails:
+            if not self._is_failing:
                 log.warning("conditions are not written", error=str(refusal))
-        self._fails = refusal is not None
+        self._is_failing = refusal is not None
 
-    def _now_shows(self, uid: str, text: ConditionText | None) -> None:
+    def _note_shown(self, uid: str, text: ConditionText | None) -> None:
         if text is None:
             self._shown.pop(uid, None)
         else:

@@ -116,19 +116,21 @@ class Access:
     def _remember(self, digest: bytes, answer: TokenAnswer) -> None:
         for expiries in self._known_tokens.values():
             expiries.pop(digest, None)
-        of_answer = self._known_tokens[answer]
-        of_answer[digest] = self._clock() + (ALLOWED_S if answer is TokenAnswer.ALLOWED else REFUSED_S)
-        while len(of_answer) > MAX_KNOWN_TOKENS:
-            of_answer.popitem(last=False)
+        expiries_of_answer = self._known_tokens[answer]
+        expiries_of_answer[digest] = self._clock() + (
+            ALLOWED_S if answer is TokenAnswer.ALLOWED else REFUSED_S
+        )
+        while len(expiries_of_answer) > MAX_KNOWN_TOKENS:
+            expiries_of_answer.popitem(last=False)
 
     async def _ask(self, token: str) -> TokenAnswer:
-        of_token = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
-        if not of_token.authenticated:
+        token_status = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
+        if not token_status.authenticated:
             return TokenAnswer.UNKNOWN
         attributes = {"nonResourceAttributes": {"path": PATH, "verb": "get"}}
-        spec = msgspec.structs.asdict(of_token.user) | attributes
-        of_user = await self._review("authorization.k8s.io", "SubjectAccessReview", spec)
-        return TokenAnswer.ALLOWED if of_user.allowed else TokenAnswer.FORBIDDEN
+        spec = msgspec.structs.asdict(token_status.user) | attributes
+        user_status = await self._review("authorization.k8s.io", "SubjectAccessReview", spec)
+        return TokenAnswer.ALLOWED if user_status.allowed else TokenAnswer.FORBIDDEN
 
     async def _review(self, group: str, kind: str, spec: dict[str, Any]) -> _Status:
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}

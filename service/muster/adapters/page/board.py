@@ -23,7 +23,7 @@ import structlog
 
 from muster.adapters.page import detail
 from muster.adapters.page.detail import History
-from muster.adapters.page.layout import Cell, Closed, Layout, Numbers, arrange, cells_of, closed
+from muster.adapters.page.layout import Cell, Layout, NodeStatus, Numbers, arrange, cells_of, node_status
 from muster.adapters.page.rows import Row, rows
 from muster.domain.node import Node
 from muster.domain.snapshot import Snapshot
@@ -70,7 +70,7 @@ class _Map:
     """A layout, its JSON, and the nodes and levels from which it was made."""
 
     layout: Layout = field(default_factory=Layout)
-    static: msgspec.Raw = field(default_factory=lambda: _shown(Layout()))
+    static: msgspec.Raw = field(default_factory=lambda: _encode_layout(Layout()))
     nodes: Mapping[str, Node] = field(default_factory=dict)
     levels: object = None
 
@@ -80,18 +80,18 @@ class _Map:
             return False
         return all(snapshot.nodes[name].node is node for name, node in self.nodes.items())
 
-    def after(self, snapshot: Snapshot, model_label: str) -> _Map:
+    def with_snapshot(self, snapshot: Snapshot, model_label: str) -> _Map:
         """Return the map of these nodes. An equal layout stays the same object. This runs in a thread."""
         nodes = {name: state.node for name, state in snapshot.nodes.items()}
         levels = (snapshot.levels, snapshot.naming)
         layout = arrange(snapshot, model_label)
         if layout == self.layout:
             return _Map(self.layout, self.static, nodes, levels)
-        return _Map(layout, _shown(layout), nodes, levels)
+        return _Map(layout, _encode_layout(layout), nodes, levels)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _State:
     """The state that browsers have at one generation."""
 
     map: _Map = field(default_factory=_Map)
@@ -110,7 +110,7 @@ class Board:
         self._model_label = model_label
         self.log = Log()
         self._numbers = Numbers()
-        self._seen = _Seen()
+        self._last_state = _State()
         self._fresh = asyncio.Event()
         """Set while the last reading is recent. A new reading clears it."""
         self._news = asyncio.Event()
@@ -131,7 +131,7 @@ class Board:
             await self._watched.wait()
             pause_s = AFTER_DEFECT_S
             try:
-                pause_s = max(EVERY_S, PAUSE_SHARE * await self._look())
+                pause_s = max(EVERY_S, PAUSE_SHARE * await self._read_cluster())
                 self._fresh.set()
             except Exception:
                 log.exception("the page could not look at the cluster")
@@ -139,7 +139,7 @@ class Board:
             self._fresh.clear()
 
     @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
+    async def connect_browser(self) -> AsyncIterator[None]:
         """Keep the cluster read while a browser is connected."""
         self._watching += 1
         self._watched.set()
@@ -167,10 +167,10 @@ class Board:
         Raises:
             TimeoutError: The cluster was not looked at in time.
         """
-        async with self.watching(), asyncio.timeout(WAIT_S):
+        async with self.connect_browser(), asyncio.timeout(WAIT_S):
             await self._fresh.wait()
         if self._body is None or self._body[0] != self.log.id:
-            packing = asyncio.ensure_future(asyncio.to_thread(_pack, self._state()))
+            packing = asyncio.ensure_future(asyncio.to_thread(_pack, self._state_for_browsers()))
             self._body = (self.log.id, packing)
         return await asyncio.shield(self._body[1])  # other requests wait for it
 
@@ -186,30 +186,34 @@ class Board:
 
     # --- looking ------------------------------------------------------------------------------------
 
-    async def _look(self) -> float:
+    async def _read_cluster(self) -> float:
         """Read the whole cluster once, and send the changes. Return the seconds of the loop that it took."""
-        turns, before = _Turns(), self._seen
-        with turns.one():
+        turns, before = _Turns(), self._last_state
+        with turns.measure():
             snapshot = self._source.gangs.snapshot()
             same = before.map.is_of(snapshot)
-        map_ = before.map if same else await asyncio.to_thread(before.map.after, snapshot, self._model_label)
+        map_ = (
+            before.map
+            if same
+            else await asyncio.to_thread(before.map.with_snapshot, snapshot, self._model_label)
+        )
         cells, shut, changed = await self._cells(map_.layout, turns)
         began = time.perf_counter()
         views = await self._source.summary()
         turns.spent += time.perf_counter() - began  # an upper bound: other tasks ran in between
         gang_rows, phases = await asyncio.to_thread(rows, views)
-        with turns.one():
+        with turns.measure():
             totals = self._totals(
                 cells, _usable(cells, shut, map_.layout), phases, len(views) - len(gang_rows)
             )
         await asyncio.sleep(0)
-        with turns.one():
+        with turns.measure():
             owners = self._owners(cells)
-            self._seen = _Seen(map_, cells, shut, {row.key: row for row in gang_rows}, owners, totals)
+            self._last_state = _State(map_, cells, shut, {row.key: row for row in gang_rows}, owners, totals)
             if map_.layout is not before.map.layout or len(changed) > MAX_CHANGED_CELLS:
-                self._tell(None)
-            elif change := _change(before, self._seen, changed):
-                self._tell(msgspec.json.encode(change))
+                self._publish(None)
+            elif change := _change(before, self._last_state, changed):
+                self._publish(msgspec.json.encode(change))
         return turns.spent
 
     async def _cells(
@@ -217,20 +221,20 @@ class Board:
     ) -> tuple[list[int], dict[int, int], list[tuple[int, int]]]:
         """Return the number of each GPU's cell, the closed nodes, and the indices of changed cells."""
         names, firsts = layout.names, layout.first_cell
-        before = self._seen.cells if layout is self._seen.map.layout else ()
+        before = self._last_state.cells if layout is self._last_state.map.layout else ()
         cells: list[int] = []
         shut: dict[int, int] = {}
         changed: list[tuple[int, int]] = []
         for start in range(0, len(names), NODES_AT_ONCE):
-            with turns.one():
+            with turns.measure():
                 part = names[start : start + NODES_AT_ONCE]
                 nodes = self._source.gangs.snapshot().nodes
                 for number, (name, takers) in enumerate(
                     zip(part, self._source.gangs.gpus_of_pods(part), strict=True), start
                 ):
                     state, count = nodes.get(name), firsts[number + 1] - firsts[number]
-                    now = closed(state)
-                    if now is not Closed.OPEN:
+                    now = node_status(state)
+                    if now is not NodeStatus.OPEN:
                         shut[number] = int(now)
                     if state is None or state.node.topology.gpu_count != count:
                         cells += [int(Cell.OTHERS)] * count  # the layout is old: the next reading corrects it
@@ -245,7 +249,7 @@ class Board:
     def _owners(self, cells: list[int]) -> dict[str, int]:
         """Forget the numbers of gangs without GPUs. Return the other gangs with their numbers."""
         numbers_shown = set(cells)
-        self._numbers.keep(
+        self._numbers.keep_only(
             [
                 gang
                 for gang, number in self._numbers.items()
@@ -267,7 +271,7 @@ class Board:
 
     # --- telling ------------------------------------------------------------------------------------
 
-    def _tell(self, change: bytes | None) -> None:
+    def _publish(self, change: bytes | None) -> None:
         """Begin a generation with this change. After None, or a change that is too large, browsers read the
         state again."""
         if change is None or len(change) > MAX_CHANGE_BYTES:
@@ -277,20 +281,20 @@ class Board:
         event, self._news = self._news, asyncio.Event()
         event.set()
 
-    def _state(self) -> dict[str, Any]:
-        last_look = self._seen
+    def _state_for_browsers(self) -> dict[str, Any]:
+        last_reading = self._last_state
         return {
             "id": self.log.id,
-            "layout": last_look.map.static,
-            "cells": last_look.cells,
-            "closed": {str(node): value for node, value in last_look.closed.items()},
-            "owners": {str(number): gang for gang, number in last_look.owners.items()},
-            "gangs": list(last_look.rows.values()),
-            "totals": last_look.totals,
+            "layout": last_reading.map.static,
+            "cells": last_reading.cells,
+            "closed": {str(node): value for node, value in last_reading.closed.items()},
+            "owners": {str(number): gang for gang, number in last_reading.owners.items()},
+            "gangs": list(last_reading.rows.values()),
+            "totals": last_reading.totals,
         }
 
 
-def _change(old: _Seen, new: _Seen, cells: list[tuple[int, int]]) -> dict[str, Any]:
+def _change(old: _State, new: _State, cells: list[tuple[int, int]]) -> dict[str, Any]:
     """Return the changes while the layout stays: `cells`, and the changes of all other fields."""
     shut = sorted(old.closed.items() ^ new.closed.items())
     owners = new.owners.items() - old.owners.items()
@@ -313,8 +317,8 @@ def _usable(cells: list[int], shut: Mapping[int, int], layout: Layout) -> int:
     return cells.count(Cell.FREE) - sum(cell == Cell.FREE for cell in closed_cells)
 
 
-def _shown(layout: Layout) -> msgspec.Raw:
-    return msgspec.Raw(msgspec.json.encode(layout.shown()))
+def _encode_layout(layout: Layout) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(layout.as_json()))
 
 
 def _pack(state: dict[str, Any]) -> bytes:
@@ -328,7 +332,7 @@ class _Turns:
         self.spent = 0.0
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         """Measure one turn."""
         began = time.perf_counter()
         yield
@@ -387,6 +391,6 @@ class Log:
         """Return whether the log has all changes from this generation to the newest."""
         return self.generation - len(self._changes) <= generation <= self.generation
 
-    def after(self, generation: int) -> bytes | None:
+    def change_after(self, generation: int) -> bytes | None:
         """Return the change after a generation; None if the generation is the newest."""
         return self._changes[generation - self.generation] if generation < self.generation else None

@@ -66,7 +66,7 @@ class Layout:
                 firsts.append(firsts[-1] + box.gpus)
         return tuple(firsts)
 
-    def shown(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the layout for the browser. A text that many nodes share occurs once."""
         models: dict[str, int] = {}
         islands: dict[str, int] = {}
@@ -103,20 +103,24 @@ def arrange(snapshot: Snapshot, model_label: str) -> Layout:
     scopes = [scope for scope in domains if any(domains[scope].values())]
     groups: dict[tuple[str, ...], list[Box]] = {}
     for node in nodes:
-        path = tuple(_text(domains[scope][node.name]) for scope in scopes)
+        path = tuple(_short_text(domains[scope][node.name]) for scope in scopes)
         groups.setdefault(path, []).append(_box(node, nvlink_domain_of, model_label))
     ordered = sorted(groups.items(), key=lambda item: [(not name, natural_key(name)) for name in item[0]])
     return Layout(
         tuple(scopes),
-        tuple(Group(path, tuple(sorted(boxes, key=_of_domain))) for path, boxes in ordered),
+        tuple(Group(path, tuple(sorted(boxes, key=_by_domain))) for path, boxes in ordered),
     )
 
 
 def _box(node: Node, nvlink_domain_of: Mapping[str, str], model_label: str) -> Box:
-    model = _text(node.labels.get(model_label) or node.machine)
+    model = _short_text(node.labels.get(model_label) or node.machine)
     topology = node.topology
     return Box(
-        node.name, topology.gpu_count, model, _text(nvlink_domain_of.get(node.name, "")), islands_of(topology)
+        node.name,
+        topology.gpu_count,
+        model,
+        _short_text(nvlink_domain_of.get(node.name, "")),
+        islands_of(topology),
     )
 
 
@@ -131,11 +135,11 @@ def islands_of(topology: GpuTopology) -> str:
     return "".join(letters)
 
 
-def _of_domain(box: Box) -> tuple[bool, object, object]:
+def _by_domain(box: Box) -> tuple[bool, object, object]:
     return not box.domain, natural_key(box.domain), natural_key(box.name)
 
 
-def _text(name: str) -> str:
+def _short_text(name: str) -> str:
     return printable(name, MAX_CHARACTERS)
 
 
@@ -160,7 +164,7 @@ MAX_RESTING = 256
 """Largest number of free numbers that are not given to another gang yet."""
 
 
-class Closed(IntEnum):
+class NodeStatus(IntEnum):
     """Whether a node takes pods."""
 
     OPEN = 0
@@ -192,7 +196,7 @@ class Numbers:
             self._next += 2
         return number
 
-    def keep(self, gangs: Iterable[str]) -> None:
+    def keep_only(self, gangs: Iterable[str]) -> None:
         """Forget all other gangs. Their numbers rest, and the number that has rested longest is used next."""
         numbers = {gang: self._of[gang] for gang in gangs if gang in self._of}
         self._resting += [number for gang, number in self._of.items() if gang not in numbers]
@@ -226,10 +230,10 @@ def cells_of(state: NodeState, takers: Iterable[PodGpus], numbers: Numbers) -> l
     return numbers_of_gpus
 
 
-def closed(state: NodeState | None) -> Closed:
+def node_status(state: NodeState | None) -> NodeStatus:
     """Return whether the node takes pods."""
     if state is None:
-        return Closed.GONE
+        return NodeStatus.GONE
     if not state.node.ready:
-        return Closed.NOT_READY
-    return Closed.CORDONED if state.node.unschedulable else Closed.OPEN
+        return NodeStatus.NOT_READY
+    return NodeStatus.CORDONED if state.node.unschedulable else NodeStatus.OPEN

@@ -100,7 +100,7 @@ class PageServer:
     ) -> None:
         self._board, self._access, self._limits = board, access, limits
         self._alternatives = alternatives
-        self._files = dict(_static())
+        self._files = dict(_static_files())
         self._answering = asyncio.Semaphore(MAX_ANSWERS_AT_ONCE)
         self._local_only = False
         routes = {
@@ -155,17 +155,17 @@ class PageServer:
         return web.Response(body=body, headers=headers)
 
     async def _on_state(self, request: web.Request) -> web.Response:
-        await self._check(request)
+        await self._check_access(request)
         try:
             async with self._turn():
                 body = await self._board.state()
         except TimeoutError:
-            raise _busy("The service could not look at the cluster in time.\n") from None
+            raise _busy_answer("The service could not look at the cluster in time.\n") from None
         headers = {"Content-Encoding": "gzip", "Cache-Control": "no-store"}
         return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def _on_gang(self, request: web.Request) -> web.Response:
-        await self._check(request)
+        await self._check_access(request)
         async with self._turn():
             body = await self._board.detail(request.query.get("key", "")[:MAX_KEY])
         if body is None:
@@ -175,19 +175,19 @@ class PageServer:
     async def _on_alternatives(self, request: web.Request) -> web.Response:
         """Answer where else a gang could have gone. Such an answer may take seconds, so it uses no turn of
         other requests."""
-        await self._check(request)
+        await self._check_access(request)
         body = msgspec.json.encode(await self._alternatives(request.query.get("key", "")[:MAX_KEY]))
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _on_events(self, request: web.Request) -> web.StreamResponse:
         """Send all changes after the change that the browser saw last. The event "reset" tells the browser to
         read the state again."""
-        await self._check(request)
+        await self._check_access(request)
         if self.clients >= self._limits.clients:
-            raise _busy(f"{self.clients} browsers are connected already, the most that may be.\n")
+            raise _busy_answer(f"{self.clients} browsers are connected already, the most that may be.\n")
         self.clients += 1
         try:
-            async with self._board.watching():
+            async with self._board.connect_browser():
                 return await self._stream(request)
         finally:
             self.clients -= 1
@@ -202,13 +202,13 @@ class PageServer:
         try:
             await self._send(response, b": connected\n\n")
             while position is not None and self._board.log.has_all_after(position):
-                if (change := self._board.log.after(position)) is not None:
+                if (change := self._board.log.change_after(position)) is not None:
                     position += 1
                     await self._send(response, _event(self._board.log.id_of(position), change))
                 elif not await self._board.wait_for(position, self._limits.heartbeat_s):
                     await self._send(response, b": alive\n\n")
                 if time.monotonic() - checked > ALLOWED_S:
-                    await self._check(request)
+                    await self._check_access(request)
                     checked = time.monotonic()
             await self._send(response, b"event: reset\ndata: {}\n\n")
         except TimeoutError:
@@ -228,7 +228,7 @@ class PageServer:
 
     # --- who may ask --------------------------------------------------------------------------------
 
-    async def _check(self, request: web.Request) -> None:
+    async def _check_access(self, request: web.Request) -> None:
         """Check the host, the site and the token.
 
         Raises:
@@ -245,7 +245,7 @@ class PageServer:
         if answer is TokenAnswer.FORBIDDEN:
             raise web.HTTPForbidden(text=REFUSALS[answer])
         if answer is TokenAnswer.UNAVAILABLE:
-            raise _busy(REFUSALS[answer])
+            raise _busy_answer(REFUSALS[answer])
 
     def _check_host(self, request: web.Request) -> None:
         """Refuse foreign host names if the page is for this machine only.
@@ -262,7 +262,7 @@ class PageServer:
         try:
             await asyncio.wait_for(self._answering.acquire(), WAIT_S)
         except TimeoutError:
-            raise _busy("Too many requests wait.\n") from None
+            raise _busy_answer("Too many requests wait.\n") from None
         try:
             yield
         finally:
@@ -288,7 +288,7 @@ def _event(id_: str, change: bytes) -> bytes:
     return b"id: " + id_.encode() + b"\ndata: " + change + b"\n\n"
 
 
-def _busy(text: str) -> web.HTTPServiceUnavailable:
+def _busy_answer(text: str) -> web.HTTPServiceUnavailable:
     return web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
 
 
@@ -303,7 +303,7 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _static() -> Iterator[tuple[str, tuple[bytes, str, str]]]:
+def _static_files() -> Iterator[tuple[str, tuple[bytes, str, str]]]:
     """Yield the name, bytes, type and tag of each file of the page."""
     for file in files("muster.adapters.page").joinpath("static").iterdir():
         if kind := TYPES.get(Path(file.name).suffix):

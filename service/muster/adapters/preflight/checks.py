@@ -27,7 +27,7 @@ MUSTER = "muster"
 SKEW_S = 2.0
 """Seconds of difference between clocks that matter: leases, tokens and the order of events depend on time."""
 
-PART_OF_EVERY = {
+NEEDED_RESOURCES = {
     "v1": {"pods", "nodes", "bindings", "events"},
     "policy/v1": {"poddisruptionbudgets"},
     "storage.k8s.io/v1": {"csistoragecapacities", "volumeattachments"},
@@ -43,7 +43,7 @@ GATED = {("resource.k8s.io/v1", "devicetaintrules"): "DRADeviceTaintRules"}
 POD_GROUPS = tuple(version for versions in APIS for version in versions)
 """API groups whose PodGroups are read."""
 
-OTHERS = {
+OTHER_SCHEDULERS = {
     "scheduling.volcano.sh/v1beta1": "Volcano",
     "kai.scheduler/v1": "KAI",
     "scheduling.koordinator.sh/v1alpha1": "Koordinator",
@@ -75,7 +75,7 @@ class Finding(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-class Judged(NamedTuple):
+class CheckResult(NamedTuple):
     """What a check returns: a `Finding` without the name of the check."""
 
     level: Level
@@ -83,7 +83,7 @@ class Judged(NamedTuple):
     remedy: str = ""
 
 
-ok, note, warning, error = (partial(Judged, level) for level in Level)
+ok, note, warning, error = (partial(CheckResult, level) for level in Level)
 
 
 def judge(facts: Facts) -> list[Finding]:
@@ -91,7 +91,7 @@ def judge(facts: Facts) -> list[Finding]:
     return [Finding(name, *check(facts)) for name, check in CHECKS.items()]
 
 
-def server_version(facts: Facts) -> Judged:
+def server_version(facts: Facts) -> CheckResult:
     """Compare the API server's version with the versions that the shim supports."""
     match = re.match(r"v1\.(\d+)", facts.version)
     if match is None:
@@ -111,11 +111,11 @@ def server_version(facts: Facts) -> Judged:
     )
 
 
-def apis(facts: Facts) -> Judged:
+def apis(facts: Facts) -> CheckResult:
     """Name resources of the API that the shim waits for and the server does not serve."""
     absent = [
         f"{resource}.{group}"
-        for group, resources in PART_OF_EVERY.items()
+        for group, resources in NEEDED_RESOURCES.items()
         for resource in sorted(resources - facts.served.get(group, frozenset()))
     ]
     if absent:
@@ -137,7 +137,7 @@ def apis(facts: Facts) -> Judged:
     return ok("all resources that the scheduler reads are served")
 
 
-def rbac(facts: Facts) -> Judged:
+def rbac(facts: Facts) -> CheckResult:
     """Name missing rights: those of Muster's account, or of the user who wants to install Muster."""
     if facts.missing_rights is None:
         return warning(
@@ -159,7 +159,7 @@ def rbac(facts: Facts) -> Judged:
     return error(f"you may not {lacking}", "install Muster as a cluster administrator")
 
 
-def admission(facts: Facts) -> Judged:
+def admission(facts: Facts) -> CheckResult:
     """Say whether users can write the annotations that give a pod GPUs."""
     if facts.policy and facts.policy_bound:
         return ok("the policy muster-allocations guards the annotations of GPUs")
@@ -172,7 +172,7 @@ def admission(facts: Facts) -> Judged:
     )
 
 
-def namespaces(facts: Facts) -> Judged:
+def namespaces(facts: Facts) -> CheckResult:
     """Name ways for others to act as Muster: rights in its namespaces, or a label that everyone may set."""
     foreign = [
         f"{name}/{binding}"
@@ -186,7 +186,7 @@ def namespaces(facts: Facts) -> Judged:
             "delete them; if another user made the namespace, delete it and install Muster again",
         )
     if not facts.installed:
-        return _before(facts)
+        return _namespaces_before_install(facts)
     if not facts.labels_guarded:
         return warning(
             f"there is no policy {LABEL_GUARD}: who may label a namespace may let its pods name any GPU",
@@ -204,7 +204,7 @@ def namespaces(facts: Facts) -> Judged:
     return ok(f"only Muster has RoleBindings in its namespaces{exempt}")
 
 
-def _before(facts: Facts) -> Judged:
+def _namespaces_before_install(facts: Facts) -> CheckResult:
     if facts.exempt:
         return warning(
             f"{list_names(facts.exempt)} have the label {EXEMPT} before a policy guards it",
@@ -219,13 +219,13 @@ def _before(facts: Facts) -> Judged:
     return ok("the namespaces of Muster are free")
 
 
-def dra_guard(facts: Facts) -> Judged:
+def dra_guard(facts: Facts) -> CheckResult:
     """Name DRA drivers of GPUs whose devices other schedulers can allocate too."""
     drivers = {driver for node in facts.nodes for driver in node.drivers}
     if not drivers:
         return ok("no GPUs are planned that a DRA driver serves")
     if open_to_all := sorted(drivers - facts.guarded_drivers):
-        return Judged(
+        return CheckResult(
             Level.WARNING if facts.installed else Level.NOTE,
             f"every scheduler can allocate devices of {list_names(open_to_all)}, so two pods may get one GPU",
             "add the component scheduler-config/dra-guard for these drivers, or set draGuard.drivers in the "
@@ -234,7 +234,7 @@ def dra_guard(facts: Facts) -> Judged:
     return ok(f"only Muster allocates devices of {list_names(sorted(drivers))}")
 
 
-def pod_groups(facts: Facts) -> Judged:
+def pod_groups(facts: Facts) -> CheckResult:
     """Say which PodGroups can be read."""
     served = [group for group in POD_GROUPS if "podgroups" in facts.served.get(group, frozenset())]
     if served:
@@ -245,7 +245,7 @@ def pod_groups(facts: Facts) -> Judged:
     )
 
 
-def gpus(facts: Facts) -> Judged:
+def gpus(facts: Facts) -> CheckResult:
     """Say which components offer GPUs, and which nodes should offer GPUs but do not."""
     offering = [node for node in facts.nodes if node.gpus]
     if not offering:
@@ -278,7 +278,7 @@ def gpus(facts: Facts) -> Judged:
     return ok(offers)
 
 
-def devices(facts: Facts) -> Judged:
+def devices(facts: Facts) -> CheckResult:
     """Name nodes where containers may get other GPUs than the planned ones. The finding is a warning where a
     label asks for a node agent and no agent is ready."""
     by_other_plugin, reading, away = (
@@ -291,7 +291,7 @@ def devices(facts: Facts) -> Judged:
     if by_other_plugin:
         resources = sorted({resource for node in by_other_plugin for resource in node.gpus})
         plugins = f"the device plugin of {' or '.join(resources)} chooses which GPUs a container gets"
-        clauses.append(f"on {_names(by_other_plugin)} {plugins}")
+        clauses.append(f"on {_list_names(by_other_plugin)} {plugins}")
     if second:
         label = f"{NODE_AGENT}={SECOND_ENDPOINT}"
         nodes_to_label = f"those with {SECOND_RESOURCE} and a kubelet of 1.{SEVERAL_ENDPOINTS_SINCE} or newer"
@@ -299,21 +299,21 @@ def devices(facts: Facts) -> Judged:
     if len(by_other_plugin) > len(second):
         helps.append("ask for all GPUs of a node where its device plugin has no node agent")
     if reading:
-        clauses.append(f"on {_names(reading)} the device plugin may swap the GPUs of equal pods")
-        helps.append(f"put the node agent in place of the device plugin of {_names(reading)}")
+        clauses.append(f"on {_list_names(reading)} the device plugin may swap the GPUs of equal pods")
+        helps.append(f"put the node agent in place of the device plugin of {_list_names(reading)}")
     if away:
-        clauses.append(f"on {_names(away)} no node agent is seen to be ready")
-        helps.append(f"look at the node agents of {_names(away)}")
+        clauses.append(f"on {_list_names(away)} no node agent is seen to be ready")
+        helps.append(f"look at the node agents of {_list_names(away)}")
     level = Level.WARNING if away else Level.NOTE
     remedy = f"for the planned ones {'; '.join(helps)} (docs/devices.md)"
-    return Judged(level, "; ".join(clauses), remedy)
+    return CheckResult(level, "; ".join(clauses), remedy)
 
 
-def _names(nodes: list[NodeFacts]) -> str:
+def _list_names(nodes: list[NodeFacts]) -> str:
     return list_names([node.name for node in nodes])
 
 
-def topology(facts: Facts) -> Judged:
+def topology(facts: Facts) -> CheckResult:
     """Say for how many GPU nodes the links are known, and the domains of each level."""
     offering = [node for node in facts.nodes if node.gpus]
     if not offering:
@@ -340,22 +340,22 @@ def topology(facts: Facts) -> Judged:
     return ok(f"{levels_known} of all {len(offering)} nodes with GPUs are known")
 
 
-def other_schedulers(facts: Facts) -> Judged:
+def other_schedulers(facts: Facts) -> CheckResult:
     """Name other schedulers whose pods have GPUs, because two schedulers can give away the same GPU."""
     pods_by_scheduler = {name: count for name, count in facts.gpu_pods.items() if name != MUSTER}
-    installed = [name for group, name in OTHERS.items() if group in facts.served]
+    installed = [name for group, name in OTHER_SCHEDULERS.items() if group in facts.served]
     if not pods_by_scheduler and not installed:
         return ok("no other scheduler's pods have GPUs")
     sentences = [f"{count} pods with GPUs are of {name}" for name, count in sorted(pods_by_scheduler.items())]
     sentences += [f"{name} is installed" for name in installed]
-    return Judged(
+    return CheckResult(
         Level.WARNING if pods_by_scheduler else Level.NOTE,
         "; ".join(sentences),
         "let one scheduler have each GPU node: with taints, or schedulerName muster for all pods with GPUs",
     )
 
 
-def clocks(facts: Facts) -> Judged:
+def clocks(facts: Facts) -> CheckResult:
     """Compare this machine's clock and the clocks of the nodes with the API server's."""
     ahead = sorted(name for name, seconds in facts.leases_ahead.items() if seconds > SKEW_S)
     if ahead:
@@ -374,7 +374,7 @@ def clocks(facts: Facts) -> Judged:
     return ok("the clocks of API server, nodes and this machine agree")
 
 
-def unread(facts: Facts) -> Judged:
+def unread(facts: Facts) -> CheckResult:
     """Name the parts that could not be read, so that no check looks good only for missing facts."""
     if facts.unread:
         return warning(
@@ -384,7 +384,7 @@ def unread(facts: Facts) -> Judged:
     return ok("everything was read")
 
 
-CHECKS: Mapping[str, Callable[[Facts], Judged]] = {
+CHECKS: Mapping[str, Callable[[Facts], CheckResult]] = {
     "version": server_version,
     "api": apis,
     "rights": rbac,

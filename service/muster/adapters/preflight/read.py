@@ -13,13 +13,13 @@ from typing import Any
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.adapters.kube.nodes import is_ready
+from muster.adapters.kube.nodes import is_ready_agent
 from muster.adapters.preflight.checks import (
     EXEMPT,
     GATED,
     LABEL_GUARD,
-    OTHERS,
-    PART_OF_EVERY,
+    NEEDED_RESOURCES,
+    OTHER_SCHEDULERS,
     POD_GROUPS,
     ROLE_BINDINGS,
 )
@@ -76,16 +76,18 @@ class Reader:
         installed = await self._exists("serviceaccounts", f"{NAMESPACE}/serviceaccounts/muster")
         clock = await self._clock()
         published = await self._devices(served)
-        nodes = await self._pages(decode.NODES)
+        nodes = await self._list_all(decode.NODES)
         believed = await self._exists("validatingadmissionpolicies", f"{POLICIES}/muster-node-agent")
         settings = Settings(node_agents=AGENTS if believed else "")
-        pods = await self._pages(decode.pods(), lambda pod: _has_gpus(pod) or is_ready(pod, settings))
-        agents = {pod.spec.node_name for pod in pods if is_ready(pod, settings)}
+        pods = await self._list_all(
+            decode.pods(), lambda pod: _has_gpus(pod) or is_ready_agent(pod, settings)
+        )
+        agents = {pod.spec.node_name for pod in pods if is_ready_agent(pod, settings)}
         return Facts(
             version=version,
             served=served,
             installed=installed,
-            missing_rights=await self._missing(installed),
+            missing_rights=await self._missing_rights(installed),
             policy=await self._exists("validatingadmissionpolicies", f"{POLICIES}/{ALLOCATIONS}"),
             policy_bound=await self._exists("validatingadmissionpolicybindings", f"{BINDINGS}/{ALLOCATIONS}"),
             guarded_drivers=await self._guarded_drivers(),
@@ -112,7 +114,7 @@ class Reader:
         served_groups = {"v1"} | {
             version["groupVersion"] for group in listed for version in group["versions"]
         }
-        relevant_groups = {*PART_OF_EVERY, *POD_GROUPS, *OTHERS, *(group for group, _ in GATED)}
+        relevant_groups = {*NEEDED_RESOURCES, *POD_GROUPS, *OTHER_SCHEDULERS, *(group for group, _ in GATED)}
         resources_by_group = {}
         for group in sorted(relevant_groups & served_groups):
             path = "/api/v1" if group == "v1" else f"/apis/{group}"
@@ -162,7 +164,7 @@ class Reader:
                 self._unread.append(resource)
             return None
 
-    async def _pages(self, resource: Resource[T], keep: Callable[[T], bool] = lambda _: True) -> list[T]:
+    async def _list_all(self, resource: Resource[T], keep: Callable[[T], bool] = lambda _: True) -> list[T]:
         items: list[T] = []
         token = ""
         while True:
@@ -176,16 +178,16 @@ class Reader:
             if not (token := page.token):
                 return items
 
-    async def _missing(self, installed: bool) -> frozenset[Right] | None:
+    async def _missing_rights(self, installed: bool) -> frozenset[Right] | None:
         needed_rights = rights(SERVICE) | rights(SCHEDULER) if installed else rights(INSTALLER)
         gate = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
-        async def allowed(right: Right) -> bool:
+        async def ask_right(right: Right) -> bool:
             async with gate:
                 return await self._is_allowed(right, installed)
 
         try:
-            answers = await asyncio.gather(*map(allowed, sorted(needed_rights)))
+            answers = await asyncio.gather(*map(ask_right, sorted(needed_rights)))
         except ApiError:
             return None
         return frozenset(right for right, yes in zip(sorted(needed_rights), answers, strict=True) if not yes)
@@ -207,9 +209,9 @@ class Reader:
         """Return the objects that DRA drivers publish."""
         slices = ResourceSlices(DEFAULTS)
         if "resourceslices" in served.get("resource.k8s.io/v1", frozenset()):
-            for resource_slice in await self._pages(decode.RESOURCE_SLICES):
+            for resource_slice in await self._list_all(decode.RESOURCE_SLICES):
                 slices.see_slice(resource_slice.metadata.name, resource_slice)
-            for device_class in await self._pages(decode.DEVICE_CLASSES):
+            for device_class in await self._list_all(decode.DEVICE_CLASSES):
                 slices.see_class(device_class.metadata.name, device_class)
         return slices
 

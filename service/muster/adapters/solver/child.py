@@ -56,7 +56,7 @@ Place = Callable[[Snapshot, Any, Limits], Decision | Alternatives]
 
 def main(fd: int, parent: int, place: str) -> None:
     """Serve requests on the socket `fd` until it is closed."""
-    _settle_in(parent)
+    _detach_from_terminal(parent)
     channel = socket.socket(fileno=fd)
     for loaded_late in _LOADED_LATE:
         importlib.import_module(loaded_late)
@@ -77,17 +77,17 @@ def serve(channel: socket.socket, place: Place) -> None:
         try:
             ask = wire.decode(body)
             assert isinstance(ask, SolveRequest)
-            _limit(baseline, ask)
+            _set_limits(baseline, ask)
             answer = _answer(replica.apply(ask.difference), ask, place)
             renewed = len(ask.difference.changed)
             del ask, body
             if data_bytes() - baseline > _TRIM_MIB << 20:
-                _trim()
+                _return_free_memory()
             ends = data_bytes() - settled > _MAX_GROWTH_MIB << 20 and renewed <= _MANY
             reply = wire.encode(replace(answer, ends=ends) if isinstance(answer, SolveReply) else answer)
         except MemoryError:
             reply, ends, renewed = _OUT_OF_MEMORY, True, 0
-        _unlimit()
+        _remove_limits()
         try:
             wire.send(channel, reply)
         except (BrokenPipeError, ConnectionError):
@@ -131,7 +131,7 @@ def data_bytes() -> int:
         return 0
 
 
-def _limit(baseline: int, ask: SolveRequest) -> None:
+def _set_limits(baseline: int, ask: SolveRequest) -> None:
     """Bound the memory and the time of the decision. The timer ends this process if the service can't."""
     if baseline:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -142,13 +142,13 @@ def _limit(baseline: int, ask: SolveRequest) -> None:
     signal.setitimer(signal.ITIMER_REAL, max(0.1, ask.until - time.monotonic()) + _LATE_S)
 
 
-def _unlimit() -> None:
+def _remove_limits() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0)
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
 
-def _trim() -> None:
+def _return_free_memory() -> None:
     """Return free memory to the system, because it would count in the baseline of the next decision."""
     gc.collect()
     libc = ctypes.CDLL(None)
@@ -156,7 +156,7 @@ def _trim() -> None:
         libc.malloc_trim(0)
 
 
-def _settle_in(parent: int) -> None:
+def _detach_from_terminal(parent: int) -> None:
     """Ignore signals from a terminal, and end together with the service."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

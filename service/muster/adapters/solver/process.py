@@ -1,6 +1,6 @@
 """The service's side of the planner's process: start it, ask it, and end it at a limit.
 
-Where no process can be started, the service decides itself (`Inside`).
+Where no process can be started, the service decides itself (`PlannerInService`).
 
 All methods but `close` block. They must run on one thread that lives as long as the service: when the thread
 that started the process ends, the kernel ends the process. Any thread may call `close`.
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import structlog
 
 from muster.adapters.solver import wire
-from muster.adapters.solver.replica import Sent
+from muster.adapters.solver.replica import SentState
 from muster.adapters.solver.wire import DefectReply, OutOfMemory, Ready, SolveReply, SolveRequest
 from muster.domain.alternatives import Alternatives
 from muster.domain.causes.not_planned import TookTooLong, TookTooMuchMemory
@@ -71,7 +71,7 @@ class Defect(Exception):
     """The planner failed in its process. The text is the error's type and message."""
 
 
-class Closed(Exception):
+class PlannerClosed(Exception):
     """The service ends, and the planner's process has been ended."""
 
 
@@ -113,7 +113,7 @@ class _Child:
             raise
         finally:
             theirs.close()
-        self.channel, self.sent, self.is_ready = ours, Sent(), False
+        self.channel, self.sent, self.is_ready = ours, SentState(), False
         self.resident_before = self.resident_most = 0
         self.must_be_ready_by = time.monotonic() + START_S
 
@@ -190,7 +190,7 @@ class PlannerProcess:
             CantStart: the process did not load the planner.
             Closed: `close` was called.
         """
-        self._ready()
+        self._ready_child()
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
         """Decide about one gang, as `answer` does."""
@@ -213,16 +213,16 @@ class PlannerProcess:
             return self._decide(solve, seconds_left())
         except (OSError, ValueError) as end:  # another thread closed the socket
             if self._closed:
-                raise Closed from end
+                raise PlannerClosed from end
             raise
 
     def _decide(self, solve: Solve | AskAlternatives, limit_s: float) -> Decision | Alternatives:
         self._interrupted, self.processor_s, self.stretches = False, None, {}
         called_at = time.monotonic()
-        child = self._ready()
+        child = self._ready_child()
         if child.is_over():
             self._replace("died between two decisions", solve, EXIT_S)
-            child = self._ready()
+            child = self._ready_child()
         self._prepare_spare()
         began = time.monotonic()
         self.waited_s = began - called_at
@@ -283,7 +283,7 @@ class PlannerProcess:
                 child.channel.shutdown(socket.SHUT_RDWR)
             child.reap()
 
-    def _ready(self) -> _Child:
+    def _ready_child(self) -> _Child:
         """Return the process, once it has loaded the planner."""
         child = self._child or self._start()
         if child.is_ready:
@@ -295,7 +295,7 @@ class PlannerProcess:
             raise CantStart(f"the planner's process was not ready within {START_S:g} s") from late
         except (EOFError, OSError) as end:
             if self._closed:
-                raise Closed from end
+                raise PlannerClosed from end
             status = self._end(EXIT_S)
             raise CantStart(f"the planner's process ended with status {status} before it was ready") from end
         assert isinstance(hello, Ready)
@@ -305,11 +305,11 @@ class PlannerProcess:
     def _start(self) -> _Child:
         with self._lock:
             if self._closed:
-                raise Closed
-            self._child, self._spare = self._spare or self._new(), None
+                raise PlannerClosed
+            self._child, self._spare = self._spare or self._new_child(), None
             return self._child
 
-    def _new(self) -> _Child:
+    def _new_child(self) -> _Child:
         self.started += 1
         try:
             return _Child(self._place, self._bounds.niceness)
@@ -327,7 +327,7 @@ class PlannerProcess:
         ended = self._end(grace_s)
         gang = str(solve.request.gang)
         log.warning("the planner's process is replaced", why=why, gang=gang, status=ended)
-        with contextlib.suppress(CantStart, Closed):  # the next decision reports the same error
+        with contextlib.suppress(CantStart, PlannerClosed):  # the next decision reports the same error
             self._start()
         self._wants_spare = True
         return ended
@@ -338,7 +338,7 @@ class PlannerProcess:
         with self._lock, contextlib.suppress(CantStart):
             is_due = self._wants_spare and self._bounds.spare and self._spare is None
             if is_due and not self._closed:
-                self._spare = self._new()
+                self._spare = self._new_child()
 
     def _out_of_memory(self, solve: Solve | AskAlternatives) -> Decision:
         self._replace("took too much memory", solve)
@@ -347,7 +347,7 @@ class PlannerProcess:
     def _explain_death(self, solve: Solve | AskAlternatives, limit_s: float, end: Exception) -> Decision:
         """Return why there is no answer: too little memory, an end by the kernel, or a defect."""
         if self._closed:
-            raise Closed from end
+            raise PlannerClosed from end
         child = self._child
         grown = 0 if child is None else child.resident_most - child.resident_before
         status = self._replace("died", solve, EXIT_S)
@@ -359,7 +359,7 @@ class PlannerProcess:
         raise Defect(f"the planner's process died ({name})") from end
 
 
-class Inside:
+class PlannerInService:
     """Decides on the caller's thread. Only time is bounded, by the planner itself."""
 
     def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
@@ -400,12 +400,12 @@ class Inside:
         self._closed = True
 
 
-class Outside(PlannerProcess):
+class PlannerWithFallback(PlannerProcess):
     """Decides in a process of the planner, or inside the service while no process can be started."""
 
     def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
         super().__init__(bounds, place)
-        self._inside = Inside(bounds, place)
+        self._inside = PlannerInService(bounds, place)
         self._inside_until = 0.0
 
     def load(self) -> None:

@@ -37,7 +37,7 @@ AMOUNTS = tuple(field.name for field in fields(NodeState) if field.name != "node
 _amounts_of: Callable[[NodeState], tuple[Any, ...]] = attrgetter(*AMOUNTS)
 
 
-class Changed(NamedTuple):
+class NodeChange(NamedTuple):
     """The present state of one node. `node` is None if the replica has its Node already. `topology` is the
     number of the Node's topology among the sent topologies; -1 if the Node contains it. `amounts` are the
     values of AMOUNTS."""
@@ -57,7 +57,7 @@ class Difference:
     """The update from one snapshot to the next. `names`: all nodes in order; None if they are unchanged.
     `facts`: the facts of the snapshot other than nodes; None if they are unchanged."""
 
-    changed: tuple[Changed, ...]
+    changed: tuple[NodeChange, ...]
     topologies: tuple[GpuTopology, ...] = ()
     names: tuple[str, ...] | None = None
     facts: SnapshotFacts | None = None
@@ -68,7 +68,7 @@ class Difference:
         return not self.changed and self.names is None and self.facts is None
 
 
-class Sent:
+class SentState:
     """The service's record of the state that one process has."""
 
     def __init__(self) -> None:
@@ -88,7 +88,9 @@ class Sent:
         new_names = None if names == self._names else tuple(names)
         pairs: list[tuple[NodeState | None, NodeState]]
         if new_names is None:
-            pairs = [(self._states[index], states[index]) for index in _differ(self._states, states)]
+            pairs = [
+                (self._states[index], states[index]) for index in _changed_positions(self._states, states)
+            ]
         else:
             states_before = dict(zip(self._names, self._states, strict=True))
             olds = [states_before.get(name) for name in names]
@@ -99,13 +101,13 @@ class Sent:
         self._names, self._states, self._facts = names, states, facts
         return Difference(changed, topologies, new_names, new_facts)
 
-    def _change(self, old: NodeState | None, new: NodeState) -> Changed:
+    def _change(self, old: NodeState | None, new: NodeState) -> NodeChange:
         node, number = None, -1
         if old is None or old.node is not new.node:
             node, number = new.node, self._number(new.node.topology)
             if number >= 0:
                 node = replace(node, topology=_ELSEWHERE)
-        return Changed(new.node.name, node, number, _amounts_of(new))
+        return NodeChange(new.node.name, node, number, _amounts_of(new))
 
     def _number(self, topology: GpuTopology) -> int:
         number = self._topologies.get(topology)
@@ -138,7 +140,7 @@ class Replica:
         self.snapshot = Snapshot(states, *(difference.facts or _facts(self.snapshot)))
         return self.snapshot
 
-    def _state(self, changed: Changed) -> NodeState:
+    def _state(self, changed: NodeChange) -> NodeState:
         node = changed.node
         if node is None:
             node = self.snapshot.nodes[changed.name].node
@@ -151,7 +153,7 @@ def _facts(snapshot: Snapshot) -> SnapshotFacts:
     return snapshot.levels, snapshot.typical, snapshot.naming
 
 
-def _differ(before: Sequence[NodeState], now: Sequence[NodeState]) -> list[int]:
+def _changed_positions(before: Sequence[NodeState], now: Sequence[NodeState]) -> list[int]:
     """Return the positions of unequal states. Lists compare by identity first, so only unequal chunks cost
     time."""
     positions: list[int] = []

@@ -123,10 +123,10 @@ def receive(channel: socket.socket, until: float | None = None) -> bytearray:
         TimeoutError: no complete frame came by then.
         EOFError, OSError: the other end is gone.
     """
-    return _exactly(channel, _LENGTH.unpack(_exactly(channel, _LENGTH.size, until))[0], until)
+    return _receive_bytes(channel, _LENGTH.unpack(_receive_bytes(channel, _LENGTH.size, until))[0], until)
 
 
-def _exactly(channel: socket.socket, size: int, until: float | None) -> bytearray:
+def _receive_bytes(channel: socket.socket, size: int, until: float | None) -> bytearray:
     body = bytearray(size)
     view, position = memoryview(body), 0
     while position < size:

@@ -41,7 +41,7 @@ _BEGINS = {"collecting": "collecting", "planning": "queued", "withdrawn": "pause
 MAX_TRACES = 16
 """Largest number of traces of one gang that are kept: the last traces."""
 _VERDICT = "verdict"
-_PARTS = {**_BEGINS, "planned": _VERDICT, "permitted": "seen bound"}
+_SPANS = {**_BEGINS, "planned": _VERDICT, "permitted": "seen bound"}
 """Phase → the part of the attempt that the service sees. The shim shows the other parts."""
 _MAX_EVENTS = 16
 """Largest number of events of one part."""
@@ -68,14 +68,14 @@ class KnownTrace:
 
 
 @dataclass(slots=True)
-class _Part:
+class _SpanRecord:
     """One span of the service. Times are seconds of the inputs' clock."""
 
     name: str
     began: float
     ended: float = 0.0
     attributes: Attributes = field(default_factory=dict)
-    inner_parts: list[_Part] = field(default_factory=list)
+    inner_spans: list[_SpanRecord] = field(default_factory=list)
     events: list[tuple[str, float]] = field(default_factory=list)
 
     def note(self, event: str, time_s: float) -> None:
@@ -92,13 +92,13 @@ class _Attempt:
     """Offset from the inputs' clock to nanoseconds since the epoch. It is read once, because clocks may be
     set."""
     link: str = ""
-    part: _Part | None = None
-    parts: list[_Part] = field(default_factory=list)
+    span: _SpanRecord | None = None
+    spans: list[_SpanRecord] = field(default_factory=list)
 
     @property
-    def decided(self) -> bool:
+    def is_decided(self) -> bool:
         """Return whether the planner has answered."""
-        return any(part.name == "solve" for part in self.parts)
+        return any(span.name == "solve" for span in self.spans)
 
     def ns(self, time_s: float) -> int:
         return int(time_s * 1e9) + self.offset_ns
@@ -110,34 +110,34 @@ class _Attempt:
         `collecting` become one `collecting` part. Its attributes say how long the gang was queued or paused
         in between. So a gang waits for its decision in at most two parts.
         """
-        if self.part is not None and self.part.name == name:
+        if self.span is not None and self.span.name == name:
             return
-        if name == _COLLECTING and (self.part is not None or self.parts):
+        if name == _COLLECTING and (self.span is not None or self.spans):
             self._collect_again(now)
             return
         self.leave(now)
-        self.part = _Part(name, now) if name else None
+        self.span = _SpanRecord(name, now) if name else None
 
     def _collect_again(self, now: float) -> None:
         """Join all parts so far into one."""
         self.leave(now)
-        joined_part = _Part(_COLLECTING, self.parts[0].began)
-        for part in self.parts:
+        joined_span = _SpanRecord(_COLLECTING, self.spans[0].began)
+        for span in self.spans:
             for key in _JOINED_MS.values():
-                if key in part.attributes:
-                    joined_part.attributes[key] = part.attributes[key]
-            if (key := _JOINED_MS.get(part.name, "")) and part.ended > part.began:
-                spent_ms = 1000 * (part.ended - part.began)
-                joined_part.attributes[key] = round(joined_part.attributes.get(key, 0.0) + spent_ms, 3)
-            for event, time_s in part.events:
-                joined_part.note(event, time_s)
-        self.parts, self.part = [], joined_part
+                if key in span.attributes:
+                    joined_span.attributes[key] = span.attributes[key]
+            if (key := _JOINED_MS.get(span.name, "")) and span.ended > span.began:
+                spent_ms = 1000 * (span.ended - span.began)
+                joined_span.attributes[key] = round(joined_span.attributes.get(key, 0.0) + spent_ms, 3)
+            for event, time_s in span.events:
+                joined_span.note(event, time_s)
+        self.spans, self.span = [], joined_span
 
     def leave(self, now: float) -> None:
-        if self.part is not None:
-            self.part.ended = max(now, self.part.began)
-            self.parts.append(self.part)
-        self.part = None
+        if self.span is not None:
+            self.span.ended = max(now, self.span.began)
+            self.spans.append(self.span)
+        self.span = None
 
 
 class Attempts:
@@ -163,7 +163,7 @@ class Attempts:
         attempt = self._open.get(gang)
         return attempt.trace_id if attempt is not None else ""
 
-    def exported(self, gang: str) -> str:
+    def exported_trace_id(self, gang: str) -> str:
         """Return the id of the gang's trace if a collector gets it, else ""."""
         attempt = self._open.get(gang)
         return attempt.trace_id if attempt is not None and attempt.root is not None else ""
@@ -178,7 +178,7 @@ class Attempts:
     def note_move(self, move: Moved) -> None:
         """Take in that a gang has entered a phase."""
         attempt = self._open.get(move.gang)
-        if move.phase in _ENDS or (move.phase in _BEGINS and attempt is not None and attempt.decided):
+        if move.phase in _ENDS or (move.phase in _BEGINS and attempt is not None and attempt.is_decided):
             self._end(move, _ENDS.get(move.phase, "outdated"))
             attempt = None
         if attempt is None and move.phase in _BEGINS:
@@ -187,19 +187,19 @@ class Attempts:
             if move.link != attempt.link and (context := span_context(move.link)).is_valid:
                 attempt.root.add_link(context)
                 attempt.link = move.link
-            attempt.enter(_PARTS.get(move.phase, ""), move.moved_at)
+            attempt.enter(_SPANS.get(move.phase, ""), move.moved_at)
 
     def note_answer(self, gang: str) -> None:
         """Take in the shim's first call about the gang, which shows that the shim has the verdict."""
         attempt = self._open.get(gang)
-        if attempt is not None and attempt.part is not None and attempt.part.name == _VERDICT:
+        if attempt is not None and attempt.span is not None and attempt.span.name == _VERDICT:
             attempt.leave(time.monotonic())
 
     def note_question(self, gang: str, now: float) -> None:
         """Note that the gang waits for in-tree plugins before it is planned."""
         attempt = self._open.get(gang)
-        if attempt is not None and attempt.part is not None:
-            attempt.part.note("in-tree plugins are asked", now)
+        if attempt is not None and attempt.span is not None:
+            attempt.span.note("in-tree plugins are asked", now)
 
     def note_solution(
         self,
@@ -214,17 +214,17 @@ class Attempts:
         if attempt is None or attempt.root is None:
             return
         attempt.root.set_attributes(_attributes_of(solve))
-        if attempt.part is not None and attempt.part.name == _VERDICT:
-            attempt.parts.pop()  # after that decision the gang continued to wait
-            attempt.part = attempt.parts.pop()
-        if attempt.part is None or attempt.part.name != "queued":
+        if attempt.span is not None and attempt.span.name == _VERDICT:
+            attempt.spans.pop()  # after that decision the gang continued to wait
+            attempt.span = attempt.spans.pop()
+        if attempt.span is None or attempt.span.name != "queued":
             return  # it is not planned any more
         if passed_on:
-            attempt.part.note("passed on to the background planner", now)
+            attempt.span.note("passed on to the background planner", now)
             return
         attempt.leave(began)
         attributes = {"muster.lane": solve.lane.value, **describe(decision)}
-        attempt.parts.append(_Part("solve", began, now, attributes, _stages(decision, stretches)))
+        attempt.spans.append(_SpanRecord("solve", began, now, attributes, _stages(decision, stretches)))
         attempt.enter(_VERDICT, now)
 
     def _begin(self, move: Moved) -> _Attempt:
@@ -266,8 +266,8 @@ class Attempts:
             return
         attempt.leave(move.moved_at)
         root = attempt.root
-        for part in attempt.parts:
-            self._export(attempt, part, root.get_span_context())
+        for span in attempt.spans:
+            self._export(attempt, span, root.get_span_context())
         root.set_attributes({"muster.outcome": outcome, "muster.why": move.why})
         if outcome in ("withdrawn", "given up"):
             root.set_status(Status(StatusCode.ERROR, move.why))
@@ -275,12 +275,12 @@ class Attempts:
         if outcome in ("refused", "withdrawn", "outdated", "ill-formed"):
             self._last[move.gang] = root.get_span_context()
 
-    def _export(self, attempt: _Attempt, part: _Part, parent: SpanContext) -> None:
-        times = (attempt.ns(part.began), attempt.ns(part.ended))
-        events = [(name, attempt.ns(time_s)) for name, time_s in part.events]
-        context = self._tracing.record_span(part.name, parent, times, part.attributes, events)
-        for inner_part in part.inner_parts:
-            self._export(attempt, inner_part, context)
+    def _export(self, attempt: _Attempt, span: _SpanRecord, parent: SpanContext) -> None:
+        times = (attempt.ns(span.began), attempt.ns(span.ended))
+        events = [(name, attempt.ns(time_s)) for name, time_s in span.events]
+        context = self._tracing.record_span(span.name, parent, times, span.attributes, events)
+        for inner_span in span.inner_spans:
+            self._export(attempt, inner_span, context)
 
 
 def _attributes_of(solve: Solve) -> Attributes:
@@ -295,7 +295,7 @@ def _attributes_of(solve: Solve) -> Attributes:
     }
 
 
-def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list[_Part]:
+def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list[_SpanRecord]:
     """Return the longest stages of a decision, at most four.
 
     If several exact methods decided levels, only the slowest has a span. The attributes name all of them.
@@ -308,7 +308,7 @@ def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list
     if len(stages) > _MAX_STAGES:
         del stages[min(stages, key=lambda name: stages[name].seconds)]
     return [
-        _Part(name, stretch.began, stretch.ended, {"muster.spent_ms": round(stretch.seconds * 1000, 3)})
+        _SpanRecord(name, stretch.began, stretch.ended, {"muster.spent_ms": round(stretch.seconds * 1000, 3)})
         for name, stretch in stages.items()
     ]
 

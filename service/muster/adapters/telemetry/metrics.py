@@ -40,7 +40,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.before_scrape: Callable[[], Awaitable[None]] = _nothing
+        self.before_scrape: Callable[[], Awaitable[None]] = _do_nothing
         """Reads slow figures in parts, before a scrape holds the event loop."""
         self._add_planner()
         self._add_gangs()
@@ -173,7 +173,7 @@ class Metrics:
         return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     pass
 
 

@@ -52,22 +52,22 @@ class Room:
         self._levels: object = None
         self._domains: dict[str, Mapping[str, str]] = {}
         self._models: dict[str, str] = {}
-        self._of: Snapshot | None = None
+        self._counted_snapshot: Snapshot | None = None
         self._figures = Figures()
 
     def figures(self, snapshot: Snapshot) -> Figures:
         """Return the figures of this snapshot."""
-        if snapshot is not self._of:
-            self._learn(snapshot)
-            self._of, self._figures = snapshot, self._count(snapshot)
+        if snapshot is not self._counted_snapshot:
+            self._note_domains(snapshot)
+            self._counted_snapshot, self._figures = snapshot, self._count(snapshot)
         return self._figures
 
     def domains(self, snapshot: Snapshot) -> Mapping[str, Mapping[str, str]]:
         """Return scope → node → its domain."""
-        self._learn(snapshot)
+        self._note_domains(snapshot)
         return self._domains
 
-    def _learn(self, snapshot: Snapshot) -> None:
+    def _note_domains(self, snapshot: Snapshot) -> None:
         """Note the domains of the nodes, unless they are known."""
         nodes = {name: state.node for name, state in snapshot.nodes.items()}
         levels = (snapshot.levels, snapshot.naming)

@@ -57,11 +57,11 @@ class Tracing:
         exporter = exporter or _from_environment()
         self.exports = exporter is not None
         name = os.environ.get("OTEL_SERVICE_NAME", "muster")
-        sampler = None if SAMPLER in os.environ else AtMost()
+        sampler = None if SAMPLER in os.environ else RateLimitedSampler()
         self._provider = TracerProvider(
             sampler, Resource.create({"service.name": name}), shutdown_on_exit=False
         )
-        self._processor = BatchSpanProcessor(ReportedOnce(exporter)) if exporter is not None else None
+        self._processor = BatchSpanProcessor(QuietExporter(exporter)) if exporter is not None else None
         if self._processor is not None:
             self._provider.add_span_processor(self._processor)
         self.tracer: trace.Tracer = self._provider.get_tracer(SCOPE.name)
@@ -112,7 +112,7 @@ class Tracing:
         last.join(CLOSE_DEADLINE_S)
 
 
-class AtMost(Sampler):
+class RateLimitedSampler(Sampler):
     """Samples root spans: at most `BURST` at once, and `RATE` a second over time.
 
     Namespaces share the last `RESERVE` of these. The first attempt without a trace is logged. Only the event
@@ -157,7 +157,7 @@ class AtMost(Sampler):
         return f"AtMost{{{RATE:g}/s}}"
 
 
-class ReportedOnce(SpanExporter):
+class QuietExporter(SpanExporter):
     """Logs once that spans are lost, and once that the collector takes spans again.
 
     The SDK's own exporter would log a line for each batch and each retry. It has its own thread and a bounded

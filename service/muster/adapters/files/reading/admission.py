@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from muster.adapters.files.reading import shapes
 from muster.adapters.files.reading.other_objects import Objects, Readers
 from muster.adapters.files.reading.shapes import PodManifest, Quantities, Spec
-from muster.adapters.files.reading.sources import Document, shown
+from muster.adapters.files.reading.sources import Document, quote_value
 from muster.adapters.kube.decode import Resource, resource
 from muster.dialects import quantities
 from muster.dialects.kinds import jobset, leaderworkerset
@@ -49,8 +49,10 @@ FOR_NEW_PODS: tuple[Resource[Any], ...] = (
 )
 """Objects that the API server applies to new pods."""
 READERS: Readers = {
-    (of_kind.api_version.rpartition("/")[0], of_kind.kind): partial(shapes.stored, shape=of_kind.shape)
-    for of_kind in FOR_NEW_PODS
+    (admission_kind.api_version.rpartition("/")[0], admission_kind.kind): partial(
+        shapes.as_stored, shape=admission_kind.shape
+    )
+    for admission_kind in FOR_NEW_PODS
 }
 
 
@@ -89,13 +91,13 @@ class Admission:
             spec = self._with_runtime_class(document, spec)
         elif spec.overhead:
             expected = "expected spec.runtimeClassName, whose RuntimeClass says it"
-            raise document.malformed(f"spec.overhead: {expected}")
+            raise document.error(f"spec.overhead: {expected}")
         spec = (
             replace(spec, resources=shapes.whole_pod_requests(spec)) if spec.resources is not None else spec
         )
         spec = self._with_limits(document, pod.metadata.namespace, spec)
         pod = with_affinity(replace(pod, spec=_with_default_tolerations(spec)))
-        for phrase in phrases(pod):
+        for phrase in rule_phrases(pod):
             self._exclusive[phrase][document.name] = None
         return pod
 
@@ -112,7 +114,7 @@ class Admission:
             webhook = "by the pod affinity that its controller's webhook adds"
             yield f"{list_names(list(names))}: {phrase}, {webhook}"
         for limit_range in sorted(self._limit_ranges, key=lambda item: item.metadata.namespace):
-            if any(limit.bounds and limit.type in _BOUNDED for limit in limit_range.spec.limits or ()):
+            if any(limit.has_bounds and limit.type in _BOUNDED for limit in limit_range.spec.limits or ()):
                 name = f"{limit_range.metadata.namespace}/{limit_range.metadata.name}"
                 yield (
                     f"LimitRange {name}: its min, max and maxLimitRequestRatio are not "
@@ -132,21 +134,21 @@ class Admission:
     def _with_runtime_class(self, document: Document, spec: Spec) -> Spec:
         """Return the spec with the node selector, tolerations and overhead of its RuntimeClass."""
         name = spec.runtime_class_name
-        of_class = self._runtime_classes.get(name)
-        if of_class is None:
+        runtime_class = self._runtime_classes.get(name)
+        if runtime_class is None:
             self._unknown["RuntimeClass", name] += 1
             return spec
-        scheduling = of_class.scheduling or shapes.RuntimeScheduling()
+        scheduling = runtime_class.scheduling or shapes.RuntimeScheduling()
         selector = spec.node_selector or {}
         for key, value in (scheduling.node_selector or {}).items():
             if selector.get(key, value) != value:
-                raise document.malformed(
-                    f"spec.nodeSelector[{key}]: expected {shown(value)}, as RuntimeClass {name} has it, "
-                    f"got {shown(selector[key])}"
+                raise document.error(
+                    f"spec.nodeSelector[{key}]: expected {quote_value(value)}, as RuntimeClass {name} has it, "
+                    f"got {quote_value(selector[key])}"
                 )
-        fixed = (of_class.overhead.pod_fixed if of_class.overhead is not None else None) or {}
+        fixed = (runtime_class.overhead.pod_fixed if runtime_class.overhead is not None else None) or {}
         if spec.overhead and not _are_equal(spec.overhead, fixed):
-            raise document.malformed(f"spec.overhead: expected what RuntimeClass {name} says, or nothing")
+            raise document.error(f"spec.overhead: expected what RuntimeClass {name} says, or nothing")
         return replace(
             spec,
             node_selector={**selector, **(scheduling.node_selector or {})},
@@ -194,12 +196,12 @@ def _with_defaults(
         replace(
             container,
             resources=ResourceRequirements(
-                limits={**limits, **(of_container.limits or {})},
-                requests={**requests, **(of_container.limits or {}), **(of_container.requests or {})},
+                limits={**limits, **(own_resources.limits or {})},
+                requests={**requests, **(own_resources.limits or {}), **(own_resources.requests or {})},
             ),
         )
         for container in containers or ()
-        for of_container in [container.resources or ResourceRequirements()]
+        for own_resources in [container.resources or ResourceRequirements()]
     ] or containers
 
 
@@ -249,7 +251,7 @@ def with_affinity(pod: PodManifest) -> PodManifest:
     return pod
 
 
-def phrases(pod: PodManifest) -> Iterator[str]:
+def rule_phrases(pod: PodManifest) -> Iterator[str]:
     """Yield the pod's rules, as "annotation x: one rack for each group"."""
     for rule, domain, _ in _rules_of(pod):
         yield f"annotation {rule.annotation}: one {domain} for each group alone"
@@ -267,7 +269,7 @@ def _rules_of(pod: PodManifest) -> Iterator[tuple[_Rule, str, str]]:
 def _with_terms(affinity: Affinity, rule: _Rule, domain: str, group: str, labels: dict[str, str]) -> Affinity:
     pod_affinity = affinity.pod_affinity or PodAffinity()
     pod_anti_affinity = affinity.pod_anti_affinity or PodAffinity()
-    if _has(pod_affinity, domain) and _has(pod_anti_affinity, domain):
+    if _has_term_for(pod_affinity, domain) and _has_term_for(pod_anti_affinity, domain):
         return affinity
     own_group = [NodeSelectorRequirement(rule.group, "In", [group])]
     other_groups = [
@@ -291,5 +293,5 @@ def _with_term(
     return replace(affinity, required=[*(affinity.required or ()), term])
 
 
-def _has(affinity: PodAffinity, domain: str) -> bool:
+def _has_term_for(affinity: PodAffinity, domain: str) -> bool:
     return any(term.topology_key == domain for term in affinity.required or ())

@@ -101,7 +101,7 @@ KEPT_SPEC = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedCluster:
     """The objects of a List, the number of nodes and pods among them, and the problems of reading."""
 
     items: tuple[dict[str, Any], ...]
@@ -110,7 +110,7 @@ class Captured:
     problems: tuple[str, ...]
 
 
-async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured:
+async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> CapturedCluster:
     """Read nodes, pods and the objects that complete them, page by page. Completing objects without read
     access are left out.
 
@@ -118,54 +118,54 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
         KubeError: The API server refuses or does not answer.
         Undecodable: Its answer is no list.
     """
-    lists = _Lists(client)
-    nodes = await lists.list(decode.NODES)
-    pods = await lists.list(decode.pods())
+    lister = _Lister(client)
+    nodes = await lister.list(decode.NODES)
+    pods = await lister.list(decode.pods())
     keys, namespace_keys = _selector_keys(pods)
     parts = (
-        _around(lists, settings),
-        _namespaces(lists, namespace_keys),
-        _jobs(lists, pods),
-        _devices(lists),
+        _completing_objects(lister, settings),
+        _namespaces(lister, namespace_keys),
+        _jobs(lister, pods),
+        _devices(lister),
     )
     items = [
         *[item for part in parts async for item in part],
         *(node_item(node) for node in nodes),
         *(pod_item(pod, keys) for pod in pods),
     ]
-    return Captured(tuple(items), len(nodes), len(pods), tuple(lists.problems))
+    return CapturedCluster(tuple(items), len(nodes), len(pods), tuple(lister.problems))
 
 
 def _selector_keys(pods: Iterable[PodObject]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the label keys of pods, and of namespaces, by which any of these pods selects others."""
     selector_keys = [peers.selector_keys(pod.spec) for pod in pods]
-    of_pods, of_namespaces = zip(*selector_keys, strict=True) if selector_keys else ((), ())
-    return frozenset().union(*of_pods), frozenset().union(*of_namespaces)
+    keys_of_pods, keys_of_namespaces = zip(*selector_keys, strict=True) if selector_keys else ((), ())
+    return frozenset().union(*keys_of_pods), frozenset().union(*keys_of_namespaces)
 
 
-async def _namespaces(lists: _Lists, keys: frozenset[str]) -> AsyncIterator[dict[str, Any]]:
+async def _namespaces(lister: _Lister, keys: frozenset[str]) -> AsyncIterator[dict[str, Any]]:
     """Yield the namespaces, if any pod selects pods by their namespace's labels."""
-    for namespace in await lists.if_there(decode.NAMESPACES) if keys else ():
+    for namespace in await lister.list_if_served(decode.NAMESPACES) if keys else ():
         labels = {key: value for key, value in (namespace.metadata.labels or {}).items() if key in keys}
         yield _item("v1", "Namespace", namespace, Metadata(namespace.metadata.name, labels=labels))
 
 
-async def _around(lists: _Lists, settings: Settings) -> AsyncIterator[dict[str, Any]]:
+async def _completing_objects(lister: _Lister, settings: Settings) -> AsyncIterator[dict[str, Any]]:
     places = {settings.policies_namespace: settings.policies_name, settings.system_namespace: ""}
     for place in places.items():
-        for config_map in await lists.if_there(decode.config_maps(*place)):
+        for config_map in await lister.list_if_served(decode.config_maps(*place)):
             if configmaps.read(config_map, settings) is not None:
                 yield config_map_item(config_map, settings)
     for resource in (decode.TOPOLOGIES, *decode.pod_groups()):
-        for item in await lists.if_there(resource):
+        for item in await lister.list_if_served(resource):
             yield custom_item(resource.kind, item)
-    for of_admission in FOR_NEW_PODS:
-        for item in await lists.if_there(of_admission):
+    for admission_kind in FOR_NEW_PODS:
+        for item in await lister.list_if_served(admission_kind):
             meta = Metadata(item.metadata.name, namespace=item.metadata.namespace)
-            yield _item(of_admission.api_version, of_admission.kind, item, meta)
+            yield _item(admission_kind.api_version, admission_kind.kind, item, meta)
 
 
-async def _jobs(lists: _Lists, pods: Iterable[PodObject]) -> AsyncIterator[dict[str, Any]]:
+async def _jobs(lister: _Lister, pods: Iterable[PodObject]) -> AsyncIterator[dict[str, Any]]:
     """Yield the jobs whose pods wait, and the metadata of the objects that made these jobs.
 
     A kind is only listed if a pod that waits, or a job of such a pod, names an object of it.
@@ -175,18 +175,18 @@ async def _jobs(lists: _Lists, pods: Iterable[PodObject]) -> AsyncIterator[dict[
         waits = not pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed")
         if waits and (place := member(pod.metadata)) is not None:
             jobs.add((place.kind, pod.metadata.namespace, place.owner))
-    for kind, of_kind in KINDS.items():
-        for job in await lists.objects_named(decode.jobs(kind), jobs):
-            pruned_job, owners = prune(of_kind, job), _controllers(job.metadata)
+    for kind, job_kind in KINDS.items():
+        for job in await lister.objects_named(decode.jobs(kind), jobs):
+            pruned_job, owners = prune(job_kind, job), _controllers(job.metadata)
             makers |= {
                 (owner.kind, job.metadata.namespace, owner.name)
                 for owner in owners or ()
-                if owner.kind in of_kind.made_by
+                if owner.kind in job_kind.made_by
             }
             meta = replace(pruned_job.metadata, owner_references=owners)
             yield _item(job.api_version, kind, pruned_job, meta)
     for kind in sorted({kind for kind, _, _ in makers}):
-        for maker in await lists.objects_named(decode.makers(kind), makers):
+        for maker in await lister.objects_named(decode.makers(kind), makers):
             meta = Metadata(
                 maker.metadata.name,
                 namespace=maker.metadata.namespace,
@@ -197,7 +197,7 @@ async def _jobs(lists: _Lists, pods: Iterable[PodObject]) -> AsyncIterator[dict[
             yield _item(maker.api_version, kind, CustomObject(), meta)
 
 
-async def _devices(lists: _Lists) -> AsyncIterator[dict[str, Any]]:
+async def _devices(lister: _Lister) -> AsyncIterator[dict[str, Any]]:
     """Yield the objects that DRA drivers publish, and the claims to devices."""
     resources: tuple[Resource[Any], ...] = (
         decode.RESOURCE_SLICES,
@@ -207,11 +207,11 @@ async def _devices(lists: _Lists) -> AsyncIterator[dict[str, Any]]:
         decode.RESOURCE_CLAIM_TEMPLATES,
     )
     for resource in resources:
-        for item in await lists.if_there(resource):
+        for item in await lister.list_if_served(resource):
             yield device_item(resource.kind, item)
 
 
-class _Lists:
+class _Lister:
     """Lists objects of a cluster, and collects problems of reading."""
 
     def __init__(self, client: KubeClient) -> None:
@@ -226,9 +226,11 @@ class _Lists:
         def is_named(item: CustomObject) -> bool:
             return (resource.kind, item.metadata.namespace, item.metadata.name) in names
 
-        return await self.if_there(resource, is_named)
+        return await self.list_if_served(resource, is_named)
 
-    async def if_there(self, resource: Resource[T], keep: Callable[[T], bool] = lambda _: True) -> list[T]:
+    async def list_if_served(
+        self, resource: Resource[T], keep: Callable[[T], bool] = lambda _: True
+    ) -> list[T]:
         """Return the objects of a kind; [] if the API server does not serve the kind or refuses to list
         it."""
         for path in resource.paths:
@@ -290,8 +292,8 @@ def pod_item(pod: PodObject, keys: frozenset[str] = frozenset()) -> dict[str, An
 def config_map_item(config_map: ConfigMapObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
     """Return the part of a ConfigMap that is read, as an API object."""
     data_keys = {configmaps.DEVICES, configmaps.LINKS, configmaps.BANDWIDTH, configmaps.UNHEALTHY}
-    data = _only(config_map.data, data_keys | {settings.policies_key})
-    labels = _only(config_map.metadata.labels, {ACK_NODE_MODE, ACK_NODE_NAME})
+    data = _select_keys(config_map.data, data_keys | {settings.policies_key})
+    labels = _select_keys(config_map.metadata.labels, {ACK_NODE_MODE, ACK_NODE_NAME})
     meta = _metadata(config_map.metadata, labels or None)
     return _item("v1", "ConfigMap", replace(config_map, data=data), meta)
 
@@ -306,7 +308,7 @@ def device_item(kind: str, item: DeviceObject) -> dict[str, Any]:
         item.metadata,
         resource_version="",
         labels=None,
-        annotations=_only(item.metadata.annotations, {devices.EXTENDED}) or None,
+        annotations=_select_keys(item.metadata.annotations, {devices.EXTENDED}) or None,
         owner_references=_controllers(item.metadata),
     )
     return _item("resource.k8s.io/v1", kind, item, meta)
@@ -321,8 +323,8 @@ def _without_config(spec: ResourceClaimSpec) -> ResourceClaimSpec:
 
 def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
     """Return a PodGroup or a Topology as an API object."""
-    spec = _only(item.spec, KEPT_SPEC) if isinstance(item.spec, dict) else item.spec
-    annotations = _only(item.metadata.annotations, other_systems.MORE_OF_GROUPS) or None
+    spec = _select_keys(item.spec, KEPT_SPEC) if isinstance(item.spec, dict) else item.spec
+    annotations = _select_keys(item.metadata.annotations, other_systems.MORE_OF_GROUPS) or None
     meta = replace(
         item.metadata, resource_version="", labels=None, annotations=annotations, owner_references=None
     )
@@ -337,7 +339,7 @@ def _controllers(meta: Metadata) -> list[OwnerReference] | None:
     return [owner for owner in meta.owner_references or () if owner.controller] or None
 
 
-def _only(values: Mapping[str, V] | None, keys: Container[str]) -> dict[str, V]:
+def _select_keys(values: Mapping[str, V] | None, keys: Container[str]) -> dict[str, V]:
     return {key: value for key, value in (values or {}).items() if key in keys}
 
 

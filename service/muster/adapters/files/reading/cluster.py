@@ -20,12 +20,19 @@ from muster.adapters.files.reading import admission, notes, other_objects, shape
 from muster.adapters.files.reading import devices as devices_
 from muster.adapters.files.reading.admission import Admission
 from muster.adapters.files.reading.devices import Devices
-from muster.adapters.files.reading.fields import misspelt
+from muster.adapters.files.reading.fields import misspelt_fields
 from muster.adapters.files.reading.notes import NotesByObject
 from muster.adapters.files.reading.other_objects import Objects
 from muster.adapters.files.reading.owners import OwnerObjects
 from muster.adapters.files.reading.shapes import PodManifest
-from muster.adapters.files.reading.sources import BadInput, Document, Malformed, Printed, annotate, shown
+from muster.adapters.files.reading.sources import (
+    BadInput,
+    Document,
+    Malformed,
+    PrintedMatrix,
+    annotate,
+    quote_value,
+)
 from muster.adapters.files.reading.templates import with_children
 from muster.dialects.keys import MATRIX
 from muster.dialects.kinds.description import MAX_PODS, JobPod, letters
@@ -57,7 +64,7 @@ class _Inputs:
     owners: OwnerObjects = field(default_factory=OwnerObjects)
     members: dict[str, tuple[str, JobPod]] = field(default_factory=dict)
     """Pod UID → the pod's namespace, and its place in the gang of its owner."""
-    printed: list[Printed] = field(default_factory=list)
+    printed: list[PrintedMatrix] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     """Kind and API group, as "Job.batch.volcano.sh" → number of objects."""
     made_up: list[str] = field(default_factory=list)
@@ -74,7 +81,7 @@ class _Inputs:
         return self.order[document.source, document.place]
 
 
-def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> Cluster:
+def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: Settings) -> Cluster:
     """Return the cluster that these documents describe.
 
     Raises:
@@ -84,7 +91,7 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     inputs = _read_inputs(documents)
     objects, owners = inputs.objects, inputs.owners
     facts, policies = other_objects.facts_and_policies(objects, settings, inputs.notes)
-    policies = _with_unique(policies, settings.unique_names)
+    policies = _with_unique_names(policies, settings.unique_names)
     levels, topologies = policies.levels, other_objects.topologies(objects)
     with_links, replaced = annotate(objects.of("Node", NodeObject), inputs.printed, MATRIX)
     devices = Devices(objects, settings)
@@ -95,12 +102,12 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     inputs.notes += [*replaced, *owners.read(settings, levels, topologies or None)]
     all_pods = _pods(inputs, settings, devices, any(node.devices for node in all_nodes))
     all_nodes = devices.with_offers(all_nodes)
-    groups = other_objects.groups(objects, levels)
+    groups = other_objects.pod_groups(objects, levels)
     waiting = [pod.uid for pod in all_pods if pod.claim is not None and not pod.node]
     for uid in waiting:
         manifest = inputs.manifests[uid]
         name = f"Pod {manifest.metadata.namespace}/{manifest.metadata.name}"
-        inputs.unfollowed.add(name, notes.unfollowed_in_pod(manifest))
+        inputs.unfollowed.add(name, notes.unfollowed_fields_of_pod(manifest))
     manifests = [(inputs.manifests[pod.uid].metadata, pod) for pod in all_pods]
     inputs.notes += [
         *notes.about_nodes(all_nodes, all_pods),
@@ -111,7 +118,7 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
         *notes.about_scopes(groups, all_pods, all_nodes, levels),
         *owners.warnings(manifests, settings),
         *owners.differences(manifests, groups),
-        *owners.ignored(manifests),
+        *owners.ineffective_keys(manifests),
         *inputs.unfollowed,
         *inputs.misspelt,
         *repeated_names(all_nodes, levels, policies.naming),
@@ -129,7 +136,7 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     )
 
 
-def _read_inputs(documents: Iterable[Document | Printed]) -> _Inputs:
+def _read_inputs(documents: Iterable[Document | PrintedMatrix]) -> _Inputs:
     """Return the objects of the documents.
 
     Raises:
@@ -137,7 +144,7 @@ def _read_inputs(documents: Iterable[Document | Printed]) -> _Inputs:
     """
     inputs = _Inputs()
     problems: list[Malformed] = []
-    for document in _complete(documents, inputs, problems):
+    for document in _with_names_and_children(documents, inputs, problems):
         inputs.order[document.source, document.place] = len(inputs.order) + 1
         inputs.kinds[document.kind] += 1
         try:
@@ -145,16 +152,20 @@ def _read_inputs(documents: Iterable[Document | Printed]) -> _Inputs:
         except Malformed as problem:
             problems.append(problem)
     if not problems:
-        problems = [*_twice(inputs.objects.documents), *_expand(inputs), *_twice(inputs.pods)]
+        problems = [
+            *_repeated_names(inputs.objects.documents),
+            *_expand(inputs),
+            *_repeated_names(inputs.pods),
+        ]
     if problems:
         raise BadInput(problems)
     if not inputs.objects.of("Node", NodeObject):
-        raise BadInput([Malformed("", "", f"{_read(inputs)}: {_NO_NODES}")])
+        raise BadInput([Malformed("", "", f"{_count_kinds(inputs)}: {_NO_NODES}")])
     return inputs
 
 
-def _complete(
-    documents: Iterable[Document | Printed], inputs: _Inputs, problems: list[Malformed]
+def _with_names_and_children(
+    documents: Iterable[Document | PrintedMatrix], inputs: _Inputs, problems: list[Malformed]
 ) -> list[Document]:
     """Return the objects, all with names, and the jobs that other jobs make.
 
@@ -162,7 +173,7 @@ def _complete(
     """
     objects = list[Document]()
     for document in documents:
-        if isinstance(document, Printed):
+        if isinstance(document, PrintedMatrix):
             inputs.printed.append(document)
         else:
             objects.append(document)
@@ -174,10 +185,12 @@ def _complete(
         return objects
 
 
-def _with_unique(policies: Policies, scopes: Sequence[str]) -> Policies:
+def _with_unique_names(policies: Policies, scopes: Sequence[str]) -> Policies:
     for scope in scopes:
         if expected := not_a_scope_of_labels(scope, policies.levels):
-            raise BadInput([Malformed("", "--unique-names", f"expected {expected}, got {shown(scope)}")])
+            raise BadInput(
+                [Malformed("", "--unique-names", f"expected {expected}, got {quote_value(scope)}")]
+            )
     unique = tuple(sorted({*policies.naming.unique, *scopes}))
     return replace(policies, naming=replace(policies.naming, unique=unique))
 
@@ -188,7 +201,7 @@ _NO_NODES = (
 )
 
 
-def _read(inputs: _Inputs) -> str:
+def _count_kinds(inputs: _Inputs) -> str:
     """Return how many objects the input has of each kind, for the message about an input without nodes."""
     if not inputs.kinds:
         return "the input has no object"
@@ -197,10 +210,10 @@ def _read(inputs: _Inputs) -> str:
 
 
 def _take(document: Document, inputs: _Inputs) -> None:
-    inputs.unfollowed.add(document.name, notes.unfollowed(document))
-    inputs.misspelt.add(document.name, misspelt(document))
+    inputs.unfollowed.add(document.name, notes.unfollowed_fields(document))
+    inputs.misspelt.add(document.name, misspelt_fields(document))
     if (document.group, document.kind) == ("", "Pod"):
-        inputs.pods.append((document, shapes.pod(document)))
+        inputs.pods.append((document, shapes.read_pod(document)))
     elif not (inputs.objects.take(document, _READERS) or inputs.owners.take(document)):
         new_pods = templates.expand(document)
         if new_pods is None:
@@ -209,13 +222,13 @@ def _take(document: Document, inputs: _Inputs) -> None:
             inputs.makers.append((document, shapes.convert(document, _OnlyMetadata).metadata, new_pods))
 
 
-_READERS = {("", "Node"): shapes.node, **other_objects.READERS, **devices_.READERS, **admission.READERS}
+_READERS = {("", "Node"): shapes.read_node, **other_objects.READERS, **devices_.READERS, **admission.READERS}
 
 
 # --- names -----------------------------------------------------------------------------------------
 
 
-def _twice(items: Iterable[tuple[Document, Any]]) -> Iterator[Malformed]:
+def _repeated_names(items: Iterable[tuple[Document, Any]]) -> Iterator[Malformed]:
     """Yield a problem for each name that several objects have, and for each UID that several pods have."""
     firsts = dict[tuple[str, str], Document]()
     for document, item in items:
@@ -224,10 +237,10 @@ def _twice(items: Iterable[tuple[Document, Any]]) -> Iterator[Malformed]:
             key = ("", f"Pod {meta.namespace or 'default'}/{meta.name}")
         whose = "" if key[1] == document.name else f"its {key[1]} "  # the document is the pod's controller
         if document.kind not in _REPEATABLE and (first := firsts.get(key)) is not None:
-            yield document.malformed(f"{whose}is given twice, first in {first.source}: {first.place}")
+            yield document.error(f"{whose}is given twice, first in {first.source}: {first.place}")
         elif isinstance(item, PodManifest) and meta.uid and (first := firsts.get(("uid", meta.uid))):
             place = f"{first.source}: {first.place}"
-            yield document.malformed(f"metadata.uid: another pod has it too, in {place}")
+            yield document.error(f"metadata.uid: another pod has it too, in {place}")
         firsts.setdefault(key, document)
         firsts.setdefault(("uid", meta.uid), document)
 
@@ -249,15 +262,15 @@ def _expand(inputs: _Inputs) -> list[Malformed]:
         for _, pod in inputs.pods
     }
     owners |= {
-        (pod.metadata.namespace or "default", of_kind.kind, of_kind.owner)
+        (pod.metadata.namespace or "default", job_pod.kind, job_pod.owner)
         for _, pod in inputs.pods
-        if (of_kind := member(pod.metadata)) is not None
+        if (job_pod := member(pod.metadata)) is not None
     }
     times = Counter((document.kind, meta.namespace, meta.name) for document, meta, _ in inputs.makers)
     problems, count = [], 0
     for document, meta, new_pods in inputs.makers:
         if times[document.kind, meta.namespace, meta.name] > 1:
-            problems.append(document.malformed("is given twice"))
+            problems.append(document.error("is given twice"))
             continue
         if (meta.namespace or "default", document.kind, meta.name) in owners:
             continue
@@ -265,7 +278,7 @@ def _expand(inputs: _Inputs) -> list[Malformed]:
             inputs.notes.append(f"{document.name} makes no pods: {new_pods.why_none}")
         count += len(new_pods.pods)
         if count > MAX_PODS:
-            problems.append(document.malformed(f"more than {MAX_PODS:,} pods of controllers"))
+            problems.append(document.error(f"more than {MAX_PODS:,} pods of controllers"))
             break
         inputs.pods.extend((document, pod) for pod in new_pods.pods)
     return problems
@@ -275,7 +288,8 @@ def _expand(inputs: _Inputs) -> list[Malformed]:
 
 
 def _pods(inputs: _Inputs, settings: Settings, devices: Devices, only_devices: bool) -> tuple[Pod, ...]:
-    """Return the pods as the API server would store them. `only_devices`: as in `PublishedDevices.asking`."""
+    """Return the pods as the API server would store them. `only_devices`: as in
+    `PublishedDevices.with_claimed_devices`."""
     admitted = Admission(inputs.objects)
     pods_in_order: list[tuple[int, Pod]] = []
     problems = list[Malformed]()
@@ -296,7 +310,7 @@ def _pods(inputs: _Inputs, settings: Settings, devices: Devices, only_devices: b
         if in_gang is not None:
             inputs.members[filled.metadata.uid] = (namespace, in_gang)
         pod = pods.read(filled, settings, in_gang, devices.claims)
-        pod = devices.asking(pod, only_devices)
+        pod = devices.with_claimed_devices(pod, only_devices)
         pods_in_order.append((place, pod))
     if problems:
         raise BadInput(problems)

@@ -20,7 +20,7 @@ from muster.adapters.files.reading import shapes
 from muster.adapters.files.reading.other_objects import Objects, Readers
 from muster.adapters.files.reading.shapes import PodManifest
 from muster.adapters.files.reading.sources import Document, Object, field_at
-from muster.adapters.kube.devices import EXTENDED, OF_CLASS, held_by, is_unallocated
+from muster.adapters.kube.devices import EXTENDED, OF_CLASS, devices_held_by, is_unallocated
 from muster.dialects.devices import compute_domains, selectors
 from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.compute_domains import CHANNEL_CLASS
@@ -60,7 +60,7 @@ GROUP = "resource.k8s.io"
 GPU_CLASS = "gpu.nvidia.com"
 
 
-def _of_nvidia(name: str, driver: str, terms: str, resource: str | None = None) -> DeviceClassObject:
+def _nvidia_class(name: str, driver: str, terms: str, resource: str | None = None) -> DeviceClassObject:
     expression = f"device.driver == '{driver}' && " + terms
     spec = DeviceClassSpec([DeviceSelector(CelSelector(expression))], resource)
     return DeviceClassObject(Metadata(name=name), spec)
@@ -68,10 +68,10 @@ def _of_nvidia(name: str, driver: str, terms: str, resource: str | None = None) 
 
 _CHANNELS = f"device.attributes['{compute_domains.DRIVER}']"
 OF_NVIDIA: Mapping[str, DeviceClassObject] = {
-    GPU_CLASS: _of_nvidia(
+    GPU_CLASS: _nvidia_class(
         GPU_CLASS, GPU_CLASS, f"device.attributes['{GPU_CLASS}'].type == 'gpu'", "nvidia.com/gpu"
     ),
-    CHANNEL_CLASS: _of_nvidia(
+    CHANNEL_CLASS: _nvidia_class(
         CHANNEL_CLASS, compute_domains.DRIVER, f"{_CHANNELS}.type == 'channel' && {_CHANNELS}.id == 0"
     ),
 }
@@ -82,35 +82,35 @@ _VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta2", *_FLAT)
 """Versions that are read. The versions of `_FLAT` have other fields, and older versions have other kinds."""
 
 
-def _stored(document: Document, shape: type[T]) -> T | None:
+def _read_known_version(document: Document, shape: type[T]) -> T | None:
     """Return an object of a version that is read."""
     if document.value["apiVersion"] not in _VERSIONS:
         return None
-    return shapes.stored(document, shape, as_v1(document.value))
+    return shapes.as_stored(document, shape, as_v1(document.value))
 
 
 def _claim_object(document: Document) -> ResourceClaim | None:
-    claim = _stored(document, ResourceClaim)
+    claim = _read_known_version(document, ResourceClaim)
     if claim is not None:
-        _check(document, claim.spec, "spec")
+        _check_requests(document, claim.spec, "spec")
     return claim
 
 
 def _template(document: Document) -> ResourceClaimTemplate | None:
-    template = _stored(document, ResourceClaimTemplate)
+    template = _read_known_version(document, ResourceClaimTemplate)
     if template is not None:
         if "devices" in (document.value.get("spec") or ()):
-            raise document.malformed("spec.devices: expected in spec.spec, which a claim has as its spec")
-        _check(document, template.spec.spec, "spec.spec")
+            raise document.error("spec.devices: expected in spec.spec, which a claim has as its spec")
+        _check_requests(document, template.spec.spec, "spec.spec")
     return template
 
 
-def _channel(document: Document) -> ResourceClaimTemplate:
+def _channel_template(document: Document) -> ResourceClaimTemplate:
     """Return the template that NVIDIA's controller makes for a ComputeDomain."""
-    obj = shapes.stored(document, CustomObject)
+    obj = shapes.as_stored(document, CustomObject)
     name = field_at(obj.spec, "channel", "resourceClaimTemplate", "name")
     if not isinstance(name, str) or not name:
-        raise document.malformed("spec.channel.resourceClaimTemplate.name: expected, but not given")
+        raise document.error("spec.channel.resourceClaimTemplate.name: expected, but not given")
     spec = compute_domains.channel(obj.metadata.uid)
     return ResourceClaimTemplate(
         Metadata(name, namespace=obj.metadata.namespace), ClaimTemplateSpec(spec=spec)
@@ -118,12 +118,12 @@ def _channel(document: Document) -> ResourceClaimTemplate:
 
 
 READERS: Readers = {
-    (GROUP, "ResourceSlice"): partial(_stored, shape=ResourceSlice),
-    (GROUP, "DeviceClass"): partial(_stored, shape=DeviceClassObject),
-    (GROUP, "DeviceTaintRule"): partial(_stored, shape=DeviceTaintRule),
+    (GROUP, "ResourceSlice"): partial(_read_known_version, shape=ResourceSlice),
+    (GROUP, "DeviceClass"): partial(_read_known_version, shape=DeviceClassObject),
+    (GROUP, "DeviceTaintRule"): partial(_read_known_version, shape=DeviceTaintRule),
     (GROUP, "ResourceClaim"): _claim_object,
     (GROUP, "ResourceClaimTemplate"): _template,
-    (compute_domains.API_GROUP, "ComputeDomain"): _channel,
+    (compute_domains.API_GROUP, "ComputeDomain"): _channel_template,
 }
 
 
@@ -168,7 +168,7 @@ class Devices:
 
     def _see(self, claim: ResourceClaim) -> None:
         meta, key = claim.metadata, _key(claim.metadata)
-        device_claim = held_by(claim)
+        device_claim = devices_held_by(claim)
         if device_claim.devices:
             self._holding_claims.append(device_claim)
         if claim.status.allocation is not None:
@@ -199,7 +199,7 @@ class Devices:
             if status is not None and not name:
                 entries.append(entry)  # the pod needs no claim
                 statuses.append(status)
-            elif name := self._claim(pod, entry, name):
+            elif name := self._claim_name(pod, entry, name):
                 entries.append(entry)
                 statuses.append(PodResourceClaimStatus(entry.name, name))
                 key = (pod.metadata.namespace, name)
@@ -212,7 +212,7 @@ class Devices:
             status=msgspec.structs.replace(pod.status, resource_claim_statuses=statuses),
         )
 
-    def _claim(self, pod: PodManifest, entry: PodResourceClaim, name: str) -> str:
+    def _claim_name(self, pod: PodManifest, entry: PodResourceClaim, name: str) -> str:
         """Return the name of the claim for an entry of the pod; "" if it is unknown. A missing claim is made
         of its template."""
         namespace, template = pod.metadata.namespace, entry.resource_claim_template_name
@@ -228,14 +228,15 @@ class Devices:
         self.claims.see(f"{namespace}/{name}", spec)
         return name
 
-    def asking(self, pod: Pod, only_devices: bool) -> Pod:
-        """Return the pod with the devices of its claims as resources, as `PublishedDevices.asking` does."""
+    def with_claimed_devices(self, pod: Pod, only_devices: bool) -> Pod:
+        """Return the pod with the devices of its claims as resources, as
+        `PublishedDevices.with_claimed_devices` does."""
         specs = self._specs_of_pod.get(pod.uid)
-        return self._published.asking(pod, specs, only_devices) if specs else pod
+        return self._published.with_claimed_devices(pod, specs, only_devices) if specs else pod
 
     def with_offers(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
         """Return the nodes with the free devices that pods may ask for by claims."""
-        class_names = _classes(chain.from_iterable(self._specs_of_pod.values()))
+        class_names = _class_names(chain.from_iterable(self._specs_of_pod.values()))
         return tuple(self._published.with_offers(node, class_names) for node in nodes)
 
     def facts(self, waiting: Sequence[str], nodes: Sequence[Node]) -> ClaimFacts:
@@ -255,7 +256,7 @@ class Devices:
                 pods = f"{count} {plural('pod', count)} {'is' if count == 1 else 'are'}"
                 yield f"{name} is not in the input: {pods} planned without it. In a cluster pods wait for it"
         specs = [spec for uid in waiting for spec in self._specs_of_pod.get(uid, ())]
-        class_names = _classes(specs)
+        class_names = _class_names(specs)
         if GPU_CLASS in class_names - self._given_classes.keys():
             yield f"DeviceClass {GPU_CLASS} is not in the input: it counts as NVIDIA's chart makes it"
         if CHANNEL_CLASS in class_names and self._published.assumes_channels:
@@ -263,7 +264,7 @@ class Devices:
                 f"no ResourceSlice of {compute_domains.DRIVER} is in the input: each node with GPUs counts "
                 "as having one channel of a ComputeDomain"
             )
-        yield from sorted({*map(self._published.note_on_others, _requests(specs))} - {""})
+        yield from sorted({*map(self._published.note_on_other_devices, _requests(specs))} - {""})
         with_gpus = any(map(self._slices.serves_gpus, self._slices.drivers))
         if not with_gpus and any(self._published.gpu_requests(specs)):
             yield (
@@ -273,13 +274,13 @@ class Devices:
         yield from sorted(f"{note} (not followed)" for note in {*self._published.notes_on_gpus(specs)})
 
 
-def _check(document: Document, spec: ResourceClaimSpec, field_path: str) -> None:
+def _check_requests(document: Document, spec: ResourceClaimSpec, field_path: str) -> None:
     """Raise Malformed if a request is empty, because its fields are from another version of the API."""
     for number, request in enumerate(spec.devices.requests or ()):
         if (request.exactly is None) == (not request.first_available):
             fields = "deviceClassName" if document.value["apiVersion"] in _FLAT else "exactly"
             path = f"{field_path}.devices.requests[{number}]"
-            raise document.malformed(
+            raise document.error(
                 f"{path}: expected one of {fields} and firstAvailable in {document.value['apiVersion']}"
             )
 
@@ -301,18 +302,18 @@ def as_v1(value: Object) -> Object:
 def _spec_as_v1(spec: Object) -> Object:
     devices = spec.get("devices")
     if isinstance(devices, list):
-        return {**spec, "devices": [_flat(device, "basic") for device in devices]}
+        return {**spec, "devices": [_lift_fields(device, "basic") for device in devices]}
     if not isinstance(devices, dict) or not isinstance(requests := devices.get("requests"), list):
         return spec
-    return {**spec, "devices": {**devices, "requests": [_exactly(request) for request in requests]}}
+    return {**spec, "devices": {**devices, "requests": [_with_exactly(request) for request in requests]}}
 
 
-def _flat(value: object, field: str) -> object:
+def _lift_fields(value: object, field: str) -> object:
     inner = value.get(field) if isinstance(value, dict) else None
     return {**value, **inner} if isinstance(value, dict) and isinstance(inner, dict) else value
 
 
-def _exactly(request: object) -> object:
+def _with_exactly(request: object) -> object:
     if not isinstance(request, dict):
         return request
     same = {key: request[key] for key in ("name", "firstAvailable") if key in request}
@@ -334,7 +335,7 @@ def _alternatives(request: ClaimRequest) -> list[RequestAlternative]:
     return [request.exactly] if request.exactly is not None else [*(request.first_available or ())]
 
 
-def _classes(specs: Iterable[ResourceClaimSpec]) -> set[str]:
+def _class_names(specs: Iterable[ResourceClaimSpec]) -> set[str]:
     return {
         alternative.device_class_name
         for request in _requests(specs)
@@ -373,7 +374,7 @@ class PublishedDevices:
         }
         self._free: dict[str, Counter[str]] = {}
         """DeviceClass → node → number of its free devices. GPUs, and unreadable classes, are left out."""
-        node_devices = list(_on_nodes(specs))
+        node_devices = list(_allocatable_devices(specs))
         for name, terms in self._terms.items():
             if terms is not None and not resource_of(name):
                 self._free[name] = Counter()
@@ -398,7 +399,7 @@ class PublishedDevices:
                 [alternatives[: rank + 1][-1] for alternatives in requests] for rank in ranks
             )
             self._answers[key] = InTreeAnswer(
-                devices=tuple(self._matching(way, nodes_with_devices) for way in alternatives_by_rank)
+                devices=tuple(self._matching_gpus(way, nodes_with_devices) for way in alternatives_by_rank)
             )
         return self._answers[key]
 
@@ -410,7 +411,7 @@ class PublishedDevices:
             if not watches and any(self._resource_of(item.device_class_name) for item in alternatives):
                 yield alternatives
 
-    def _matching(
+    def _matching_gpus(
         self, way: Sequence[RequestAlternative], nodes: Iterable[Node]
     ) -> dict[str, frozenset[str]]:
         """Return node → the names of its GPUs that all of these alternatives match."""
@@ -444,13 +445,15 @@ class PublishedDevices:
         if self.assumes_channels and node.topology.gpu_count and CHANNEL_CLASS in classes:
             counts[self._names[CHANNEL_CLASS]] = 1
         if node.devices:
-            of_gpus = (name for name in classes if self._resource_of(name) in node.gpu_resources)
-            counts |= dict.fromkeys((OF_CLASS + name for name in of_gpus), len(node.devices))
+            gpu_classes = (name for name in classes if self._resource_of(name) in node.gpu_resources)
+            counts |= dict.fromkeys((OF_CLASS + name for name in gpu_classes), len(node.devices))
         if not counts:
             return node
-        return replace(node, allocatable=_with(node.allocatable, counts | dict(node.allocatable.others)))
+        return replace(
+            node, allocatable=_with_amounts(node.allocatable, counts | dict(node.allocatable.others))
+        )
 
-    def asking(self, pod: Pod, specs: Iterable[ResourceClaimSpec], only_devices: bool) -> Pod:
+    def with_claimed_devices(self, pod: Pod, specs: Iterable[ResourceClaimSpec], only_devices: bool) -> Pod:
         """Return the pod with the devices of its claims as resources. With `only_devices` its GPUs must be
         devices too: a node whose GPUs a device plugin serves is not for its claims.
         """
@@ -461,7 +464,7 @@ class PublishedDevices:
                 amounts[self._names[exact.device_class_name]] += exact.count
             elif exact is not None and only_devices and self._resource_of(exact.device_class_name):
                 amounts[OF_CLASS + exact.device_class_name] += exact.count
-        return replace(pod, resources=_with(pod.resources, amounts))
+        return replace(pod, resources=_with_amounts(pod.resources, amounts))
 
     def _is_counted(self, request: ClaimRequest) -> bool:
         exact = request.exactly
@@ -481,7 +484,7 @@ class PublishedDevices:
             except UnreadableSelectorError as error:
                 yield str(error)
 
-    def note_on_others(self, request: ClaimRequest) -> str:
+    def note_on_other_devices(self, request: ClaimRequest) -> str:
         """Return why a request for devices other than GPUs is not followed, or only in part; "" if it is
         followed."""
         exact = request.exactly
@@ -523,11 +526,11 @@ def _terms(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Attribute
         return None
 
 
-def _with(resources: Resources, amounts: Mapping[str, int]) -> Resources:
+def _with_amounts(resources: Resources, amounts: Mapping[str, int]) -> Resources:
     return replace(resources, others=tuple(sorted(amounts.items())))
 
 
-def _on_nodes(specs: Sequence[SliceSpec]) -> Iterator[tuple[str, Device]]:
+def _allocatable_devices(specs: Sequence[SliceSpec]) -> Iterator[tuple[str, Device]]:
     """Yield (node, device) for each device of a node that a claim may allocate, from specs with the newest
     generation last. Devices with shared counters are skipped, because they can't be counted."""
     newest = {(spec.driver, spec.pool.name): spec.pool.generation for spec in specs}

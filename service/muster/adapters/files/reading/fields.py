@@ -11,7 +11,7 @@ from functools import lru_cache
 from msgspec import inspect
 
 from muster.adapters.files.reading.shapes import Spec
-from muster.adapters.files.reading.sources import Document, Object, items, shown
+from muster.adapters.files.reading.sources import Document, Object, objects_at, quote_value
 from muster.dialects.jobs.pruned import FIELDS
 from muster.dialects.kinds import jobset, leaderworkerset
 from muster.dialects.objects import NodeSpec
@@ -52,7 +52,7 @@ _KINDS = frozenset(
 """API groups whose objects have pods, or are nodes."""
 
 
-def misspelt(document: Document) -> Iterator[str]:
+def misspelt_fields(document: Document) -> Iterator[str]:
     """Yield a note for each misspelt field. In a document that a cluster has stored, each field has its form.
 
     Raises:
@@ -61,13 +61,13 @@ def misspelt(document: Document) -> Iterator[str]:
     meta, spec = document.metadata, document.value.get("spec")
     if not meta or meta.get("creationTimestamp"):
         return
-    yield from _of_keys(meta, _EXCLUSIVE.get(document.kind, ()))
+    yield from _misspelt_keys(meta, _EXCLUSIVE.get(document.kind, ()))
     if document.group in _KINDS and isinstance(spec, dict):
         shape = NodeSpec if document.kind == "Node" else None
         yield from _walk(document, spec, "spec", "spec", shape, False, set())
 
 
-def _of_keys(meta: Object, annotations: tuple[str, ...]) -> Iterator[str]:
+def _misspelt_keys(meta: Object, annotations: tuple[str, ...]) -> Iterator[str]:
     """Yield a note for each key that resembles one of these annotations, and for each annotation that is set
     as a label."""
     for field_name in ("annotations", "labels"):
@@ -101,25 +101,25 @@ def _walk(
     if "containers" in value:
         shape, in_pod = Spec, True
         _check_claims(document, value, object_path)
-    _check(document, value, object_path, field_name)
+    _check_words(document, value, object_path, field_name)
     # Other parts of jobs have fields that resemble fields which are read, as replicatedJob of a coordinator.
     compared = in_pod or shape is not None or field_name == "spec" or "template" in value
     for name, inner in value.items():
         path = f"{object_path}.{name}"
-        if compared and (meant := _meant(str(name), shape, in_pod)):
+        if compared and (meant := _field_meant(str(name), shape, in_pod)):
             yield f"{path} has no effect: did you mean {meant}?"
         elif name not in _NOT_KUBERNETES:
-            of_inner = _fields(shape).get(name)
+            inner_shape = _fields(shape).get(name)
             if name == "nodeSelectorTerms" and inner == []:
-                raise document.malformed(f"{path}: expected at least one term")
+                raise document.error(f"{path}: expected at least one term")
             if isinstance(inner, dict):
-                yield from _walk(document, inner, path, name, of_inner, in_pod, visited)
-            for number, item in enumerate(items(inner)):
-                yield from _walk(document, item, f"{path}[{number}]", name, of_inner, in_pod, visited)
+                yield from _walk(document, inner, path, name, inner_shape, in_pod, visited)
+            for number, item in enumerate(objects_at(inner)):
+                yield from _walk(document, item, f"{path}[{number}]", name, inner_shape, in_pod, visited)
 
 
 @lru_cache(maxsize=4096)
-def _meant(name: str, shape: type | None, in_pod: bool) -> str:
+def _field_meant(name: str, shape: type | None, in_pod: bool) -> str:
     """Return the field that a name resembles; "" if the name is a field itself, or resembles none."""
     names = FIELDS if shape is None and not in_pod else frozenset(_fields(shape))
     if name in names or name in _OTHERS:
@@ -149,14 +149,14 @@ def _objects_in(field_type: inspect.Type) -> type | None:
             return None
 
 
-def _check(document: Document, value: Object, object_path: str, field_name: str) -> None:
+def _check_words(document: Document, value: Object, object_path: str, field_name: str) -> None:
     """Raise Malformed if a field has a word that it may not have, or values that its operator does not
     allow."""
     for name, word in value.items():
         words = _WORDS.get((field_name, name), ())
         if words and isinstance(word, str) and word and word not in words:
             expected = f"expected {', '.join(words[:-1])} or {words[-1]}"
-            raise document.malformed(f"{object_path}.{name}: {expected}, got {shown(word)}")
+            raise document.error(f"{object_path}.{name}: {expected}, got {quote_value(word)}")
     operator, values, expected = value.get("operator"), value.get("values") or [], ""
     if field_name == "matchExpressions" and isinstance(values, list):
         if operator in ("In", "NotIn") and not values:
@@ -171,17 +171,17 @@ def _check(document: Document, value: Object, object_path: str, field_name: str)
         expected = ".key: expected one, unless the operator is Exists, which tolerates every taint"
     if expected:
         with_operator = f" with operator {operator}" if operator else ""
-        raise document.malformed(f"{object_path}{expected}{with_operator}")
+        raise document.error(f"{object_path}{expected}{with_operator}")
 
 
 def _check_claims(document: Document, spec: Object, object_path: str) -> None:
     """Raise Malformed if a container names a claim that the pod does not have."""
-    names = [claim_entry.get("name") for claim_entry in items(spec, "resourceClaims")]
+    names = [claim_entry.get("name") for claim_entry in objects_at(spec, "resourceClaims")]
     for list_name in ("containers", "initContainers"):
-        for number, container in enumerate(items(spec, list_name)):
-            for claim in items(container, "resources", "claims"):
+        for number, container in enumerate(objects_at(spec, list_name)):
+            for claim in objects_at(container, "resources", "claims"):
                 if (name := claim.get("name")) not in names:
                     path = f"{object_path}.{list_name}[{number}].resources.claims"
-                    raise document.malformed(
-                        f"{path}: expected a name of {object_path}.resourceClaims, got {shown(name)}"
+                    raise document.error(
+                        f"{path}: expected a name of {object_path}.resourceClaims, got {quote_value(name)}"
                     )

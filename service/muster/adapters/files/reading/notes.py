@@ -53,7 +53,7 @@ def about_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> Iterator[str]:
             if taint.effect == TaintEffect.PREFER_NO_SCHEDULE:
                 preferred[f"{taint.key}{f'={taint.value}' if taint.value else ''}"].append(node.name)
         yield from (f"Node {node.name}: {problem}" for problem in node.problems)
-        if node.unhealthy and (pods_on_broken := sorted(_on_broken(pods, node))):
+        if node.unhealthy and (pods_on_broken := sorted(_pods_on_unhealthy_gpus(pods, node))):
             yield f"Node {node.name}: {unhealthy_sentence(node.unhealthy, pods_on_broken)}"
         if node.allocatable.pods <= 0:
             yield f"Node {node.name}: status.allocatable has no pods, so none can go there"
@@ -84,7 +84,7 @@ def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings
         is_single = len(plain) == 1
         asks = "pod asks for no GPU and names" if is_single else "pods ask for no GPU and name"
         manifests_left = [manifests[pod.uid] for pod in plain]
-        yield f"{len(plain)} pending {asks} no gang: not placed here{_unread(manifests_left, settings)}"
+        yield f"{len(plain)} pending {asks} no gang: not placed here{_phrase_on_accelerators(manifests_left, settings)}"
         if claiming := sum(bool(manifest.spec.resource_claims) for manifest in manifests_left):
             subject = f"{claiming} of them {'has' if claiming == 1 else 'have'} ResourceClaims"
             yield (
@@ -152,7 +152,7 @@ def _optional_scopes(topology_request: TopologyRequest) -> Mapping[str, str]:
     return limits | dict.fromkeys(preferred, "that preference is passed over")
 
 
-def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
+def _phrase_on_accelerators(pods: Iterable[PodObject], settings: Settings) -> str:
     """Return a phrase about accelerators that are no GPUs here: MIG devices, misspelt names, others."""
     names_read = accelerators(
         {
@@ -173,12 +173,12 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
     )
     offered = (*settings.gpu_resources, GPU_MEM)
     read = ", ".join(offered)
-    slips = (did_you_mean(name, _of_vendor(name, offered)) for name in names_read)
+    slips = (did_you_mean(name, _resources_of_vendor(name, offered)) for name in names_read)
     meant = "" if mig else next(filter(None, slips), "")
     return f". They ask for {list_names(names_read, _NAMED)}; what counts as a GPU is {read}{mig}{meant}"
 
 
-def _of_vendor(resource: str, resources: Iterable[str]) -> Iterator[str]:
+def _resources_of_vendor(resource: str, resources: Iterable[str]) -> Iterator[str]:
     """Yield the known resources of the same vendor. A resource of another vendor is never meant."""
     vendor = resource.rpartition("/")[0]
     for name in resources:
@@ -187,7 +187,7 @@ def _of_vendor(resource: str, resources: Iterable[str]) -> Iterator[str]:
             yield name
 
 
-def _on_broken(pods: Iterable[Pod], node: Node) -> list[str]:
+def _pods_on_unhealthy_gpus(pods: Iterable[Pod], node: Node) -> list[str]:
     """Return the pods on unhealthy GPUs of the node, as namespace/name."""
     pods_of_node = (pod for pod in pods if pod.node == node.name and pod.usage is not None)
     return [f"{p.namespace}/{p.name}" for p in pods_of_node if (p.allocation or 0) & node.unhealthy]
@@ -278,19 +278,19 @@ _OF_OBJECTS = (
 )
 
 
-def _topology_of_kueue(pod: PodManifest) -> str:
+def _find_kueue_topology(pod: PodManifest) -> str:
     annotations = pod.metadata.annotations or {}
     return next(
         (f"annotation {key}" for key in sorted(annotations) if key.startswith(f"{_KUEUE}podset-")), ""
     )
 
 
-def _claims(pod: PodManifest) -> str:
+def _find_volume_claims(pod: PodManifest) -> str:
     claims = any(volume.persistent_volume_claim or volume.ephemeral for volume in pod.spec.volumes or ())
     return "spec.volumes with claims" if claims else ""
 
 
-def _sidecar(pod: PodManifest) -> str:
+def _find_sidecar(pod: PodManifest) -> str:
     metadata = {"label": pod.metadata.labels or {}, "annotation": pod.metadata.annotations or {}}
     phrases = (
         f"{place} {key}"
@@ -301,7 +301,7 @@ def _sidecar(pod: PodManifest) -> str:
     return next(phrases, "")
 
 
-def _preferences(pod: PodManifest) -> str:
+def _find_preferences(pod: PodManifest) -> str:
     affinity = pod.spec.affinity
     parts = (
         (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
@@ -319,15 +319,15 @@ def _preferences(pod: PodManifest) -> str:
 
 
 _OF_PODS: tuple[tuple[Callable[[PodManifest], str], str], ...] = (
-    (_topology_of_kueue, "it is for Kueue: gpu.topology/scope asks for the same here"),
-    (_claims, _VOLUMES),
-    (_sidecar, "a webhook adds a container, and what that asks for is not known here"),
-    (_preferences, "kube-scheduler's plugins score it on a cluster, and may choose other nodes"),
+    (_find_kueue_topology, "it is for Kueue: gpu.topology/scope asks for the same here"),
+    (_find_volume_claims, _VOLUMES),
+    (_find_sidecar, "a webhook adds a container, and what that asks for is not known here"),
+    (_find_preferences, "kube-scheduler's plugins score it on a cluster, and may choose other nodes"),
 )
 """Function that finds a field of a pod → the field's effect on the answer."""
 
 
-def unfollowed(document: Document) -> Iterator[str]:
+def unfollowed_fields(document: Document) -> Iterator[str]:
     """Yield a note for each field of a document that is known and not followed.
 
     In a document that a cluster has stored, these fields have had their effect. When Muster learns to handle
@@ -341,7 +341,7 @@ def unfollowed(document: Document) -> Iterator[str]:
                 yield f"{_name_of(row.path)} is not followed: {row.effect}"
 
 
-def unfollowed_in_pod(pod: PodManifest) -> Iterator[str]:
+def unfollowed_fields_of_pod(pod: PodManifest) -> Iterator[str]:
     """Yield a note for each field of a pod that is known and not followed."""
     for find, effect in _OF_PODS:
         if subject := find(pod):

@@ -34,22 +34,23 @@ Readers = Mapping[tuple[str, str], Callable[[Document], Any]]
 """
 
 
-def _custom(document: Document, versions: Collection[str]) -> CustomObject | None:
+def _read_custom_object(document: Document, versions: Collection[str]) -> CustomObject | None:
     if document.value["apiVersion"] not in versions:
         return None
-    return shapes.stored(document, CustomObject)
+    return shapes.as_stored(document, CustomObject)
 
 
 READERS: Readers = {
     **{
-        (api.partition("/")[0], "PodGroup"): partial(_custom, versions=POD_GROUP_APIS)
+        (api.partition("/")[0], "PodGroup"): partial(_read_custom_object, versions=POD_GROUP_APIS)
         for api in POD_GROUP_APIS
     },
     **{
-        (api.partition("/")[0], "Topology"): partial(_custom, versions=TOPOLOGY_APIS) for api in TOPOLOGY_APIS
+        (api.partition("/")[0], "Topology"): partial(_read_custom_object, versions=TOPOLOGY_APIS)
+        for api in TOPOLOGY_APIS
     },
-    ("", "ConfigMap"): partial(shapes.stored, shape=ConfigMapObject),
-    ("", "Namespace"): partial(shapes.stored, shape=NamespaceObject),
+    ("", "ConfigMap"): partial(shapes.as_stored, shape=ConfigMapObject),
+    ("", "Namespace"): partial(shapes.as_stored, shape=NamespaceObject),
 }
 
 
@@ -114,7 +115,7 @@ def labels_of_namespaces(objects: Objects, names: Iterable[str]) -> dict[str, La
     }
 
 
-def groups(objects: Objects, levels: tuple[FabricLevel, ...]) -> tuple[PodGroup, ...]:
+def pod_groups(objects: Objects, levels: tuple[FabricLevel, ...]) -> tuple[PodGroup, ...]:
     """Return the PodGroups as facts. `levels` say which node label is which scope."""
     by_name = topologies(objects) or None
     return tuple(podgroups.read(item, levels, by_name) for item in objects.of("PodGroup", CustomObject))

@@ -45,7 +45,7 @@ class OwnerObjects:
         if runtime:
             self.runtimes.append(document.name)
         if runtime or makes_jobs(document):
-            self.makers[document.key] = shapes.stored(document, CustomObject).metadata
+            self.makers[document.key] = shapes.as_stored(document, CustomObject).metadata
             return True
         kind = KINDS.get(document.kind)
         if kind is not None and document.group == kind.group:
@@ -54,7 +54,7 @@ class OwnerObjects:
                     f"{document.name}: version {version} of {kind.group} is not known, and is read as "
                     f"{kind.versions[0]}: an API server may refuse it"
                 )
-            self.objects[document.key] = shapes.stored(document, CustomObject)
+            self.objects[document.key] = shapes.as_stored(document, CustomObject)
         return False
 
     def read(
@@ -66,7 +66,7 @@ class OwnerObjects:
             yield f"{list_names(self.runtimes)}: no pods are made, since no TrainJob is in the input"
         for key, obj in self.objects.items():
             kind = KINDS[key.kind]
-            owners = (Key(owner, key.namespace, name) for owner, name in _owners(obj.metadata))
+            owners = (Key(owner, key.namespace, name) for owner, name in _controllers(obj.metadata))
             made_by = next(map(self.makers.get, owners), None)
             self.job_gangs[key] = job_gangs(kind, obj, settings, levels, topologies, made_by)
             yield from (f"{_title(key)}: {problem}" for problem in self.job_gangs[key].group.problems)
@@ -76,8 +76,8 @@ class OwnerObjects:
         place = member(meta)
         if place is None:
             return None
-        of_owner = self.job_gangs.get(Key(place.kind, meta.namespace or "default", place.owner))
-        return place if of_owner is not None and of_owner.is_gang(settings) else None
+        gangs_of_job = self.job_gangs.get(Key(place.kind, meta.namespace or "default", place.owner))
+        return place if gangs_of_job is not None and gangs_of_job.is_gang(settings) else None
 
     def groups(self, members: Iterable[tuple[str, JobPod]]) -> tuple[PodGroup, ...]:
         """Return the gangs of these members, each with its namespace.
@@ -102,16 +102,16 @@ class OwnerObjects:
             and (place := member(meta)) is not None
         )
         for key, count in sorted(lone.items()):
-            of_owner = self.job_gangs.get(key)
-            if of_owner is None and count > 1 and settings.infers(key.kind) != "off":
+            gangs_of_job = self.job_gangs.get(key)
+            if gangs_of_job is None and count > 1 and settings.infers(key.kind) != "off":
                 yield (
                     f"{_title(key)} is not in the input, so its {count} pods are placed alone. "
                     "If it makes them a gang, add it with -f"
                 )
-            elif of_owner is not None and of_owner.is_warned_of(settings):
-                yield f"{_title(key)}: {of_owner.advice}"
+            elif gangs_of_job is not None and gangs_of_job.is_warned_of(settings):
+                yield f"{_title(key)}: {gangs_of_job.advice}"
 
-    def ignored(self, pods: Sequence[tuple[Metadata, Pod]]) -> Iterator[str]:
+    def ineffective_keys(self, pods: Sequence[tuple[Metadata, Pod]]) -> Iterator[str]:
         """Yield a sentence for each ineffective key on waiting pods: of KAI, or of an unknown system for
         gangs."""
         pods_by_sentence = defaultdict[str, list[str]](list)
@@ -141,13 +141,13 @@ class OwnerObjects:
         sentences = {
             f"{_title(key)}: {difference}"
             for (_, claim), (key, *more_keys) in gangs.items()
-            if key is not None and not more_keys and (of_owner := self.job_gangs.get(key)) is not None
-            if (difference := of_owner.difference(claim))
+            if key is not None and not more_keys and (gangs_of_job := self.job_gangs.get(key)) is not None
+            if (difference := gangs_of_job.difference(claim))
         }
         yield from sorted(sentences)
 
 
-def _owners(meta: Metadata) -> Iterator[tuple[str, str]]:
+def _controllers(meta: Metadata) -> Iterator[tuple[str, str]]:
     return ((owner.kind, owner.name) for owner in meta.owner_references or () if owner.controller)
 
 

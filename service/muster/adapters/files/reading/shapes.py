@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from muster.adapters.files.reading.sources import CLUSTER_WIDE, WORDS, Document, shown
+from muster.adapters.files.reading.sources import CLUSTER_WIDE, WORDS, Document, quote_value
 from muster.adapters.kube.lenient import salvage
 from muster.dialects import quantities
 from muster.dialects.objects import (
@@ -97,7 +97,7 @@ class Limit(ApiObject, frozen=True):
     max_limit_request_ratio: Quantities | None = None
 
     @property
-    def bounds(self) -> bool:
+    def has_bounds(self) -> bool:
         """Return whether the API server refuses pods outside the limit."""
         return bool(self.min or self.max or self.max_limit_request_ratio)
 
@@ -145,10 +145,10 @@ def convert(document: Document, shape: type[T], value: object = None, field_path
     except msgspec.ValidationError:
         salvaged, lost_fields = salvage(shape, value)
     except RecursionError:
-        raise document.malformed("nested too deeply") from None
+        raise document.error("nested too deeply") from None
     for path, problem in lost_fields:
         if not problem.endswith("got `null`") or _ELEMENT.fullmatch(path):
-            raise document.malformed(_sentence(f"{field_path}.{path}".strip("."), problem))
+            raise document.error(_sentence(f"{field_path}.{path}".strip("."), problem))
     return salvaged
 
 
@@ -172,18 +172,18 @@ def check_metadata(document: Document, meta: Metadata, field_path: str = "metada
     """Raise Malformed if the API server would refuse these names or labels."""
     for field, name in (("name", meta.name), ("namespace", meta.namespace)):
         if name and not OBJECT_NAME.fullmatch(name):
-            raise document.malformed(f"{field_path}.{field}: expected {_NAMED}, got {shown(name)}")
+            raise document.error(f"{field_path}.{field}: expected {_NAMED}, got {quote_value(name)}")
     check_labels(document, f"{field_path}.labels", meta.labels or {})
 
 
 def check_named(document: Document, meta: Metadata) -> None:
     """Raise Malformed if the object has no name, or metadata that the API server refuses."""
     if not meta.name:
-        raise document.malformed("metadata.name: expected, but not given")
+        raise document.error("metadata.name: expected, but not given")
     check_metadata(document, meta)
 
 
-def stored(document: Document, shape: type[T], value: object = None) -> T:
+def as_stored(document: Document, shape: type[T], value: object = None) -> T:
     """Return the document, or `value` in its place, as the API server stores it: with a namespace and UID.
 
     Raises:
@@ -210,35 +210,35 @@ def check_labels(document: Document, field: str, labels: Mapping[str, str]) -> N
     """Raise Malformed if the API server would refuse one of these labels."""
     for key, value in labels.items():
         if not LABEL_KEY.fullmatch(key):
-            raise document.malformed(f"{field}: expected label keys, got {shown(key)}")
+            raise document.error(f"{field}: expected label keys, got {quote_value(key)}")
         if value and not NAME_PATTERN.fullmatch(value):
-            raise document.malformed(f"{field}[{key}]: expected a label's value, got {shown(value)}")
+            raise document.error(f"{field}[{key}]: expected a label's value, got {quote_value(value)}")
 
 
 def check_spec(document: Document, spec: PodSpec, field_path: str = "spec") -> None:
     """Raise Malformed if there is no container, or if the API server does not accept a name."""
     if not spec.containers:
-        raise document.malformed(f"{field_path}.containers: expected at least one container")
+        raise document.error(f"{field_path}.containers: expected at least one container")
     if spec.node_name and not OBJECT_NAME.fullmatch(spec.node_name):
-        raise document.malformed(f"{field_path}.nodeName: expected {_NAMED}, got {shown(spec.node_name)}")
+        raise document.error(f"{field_path}.nodeName: expected {_NAMED}, got {quote_value(spec.node_name)}")
     for number, claim in enumerate(spec.resource_claims or ()):
         if bool(claim.resource_claim_name) == bool(claim.resource_claim_template_name):
             claim_path = f"{field_path}.resourceClaims[{number}]"
             if claim.source is not None:
-                raise document.malformed(
+                raise document.error(
                     f"{claim_path}.source: since Kubernetes 1.31 its fields are those of {claim_path}"
                 )
             expected = "expected one of resourceClaimName and resourceClaimTemplateName"
-            raise document.malformed(f"{claim_path}: {expected}")
+            raise document.error(f"{claim_path}: {expected}")
     for number, container in enumerate(spec.containers):
         if not OBJECT_NAME.fullmatch(container.name):
-            raise document.malformed(
-                f"{field_path}.containers[{number}].name: expected {_NAMED}, got {shown(container.name)}"
+            raise document.error(
+                f"{field_path}.containers[{number}].name: expected {_NAMED}, got {quote_value(container.name)}"
             )
     check_amounts(document, spec, field_path)
 
 
-def node(document: Document) -> NodeObject:
+def read_node(document: Document) -> NodeObject:
     """Return a Node. As in the API server, its allocatable is its capacity if it is not given."""
     read = convert(document, NodeObject)
     check_named(document, read.metadata)
@@ -248,7 +248,7 @@ def node(document: Document) -> NodeObject:
     return read
 
 
-def pod(document: Document) -> PodManifest:
+def read_pod(document: Document) -> PodManifest:
     """Return a Pod's manifest. Raise Malformed if the API server would refuse it."""
     read = convert(document, PodManifest)
     check_named(document, read.metadata)
@@ -279,14 +279,16 @@ def check_amounts(document: Document, spec: PodSpec, field_path: str, after: str
 
 def whole_pod_requests(spec: PodSpec) -> ResourceRequirements | None:
     """Return the requests of a new pod as a whole: those of its containers, or else the limit of the pod."""
-    of_manifest = spec.resources
-    if of_manifest is None:
+    pod_resources = spec.resources
+    if pod_resources is None:
         return None
-    of_pod, of_containers = dict(of_manifest.requests or {}), requests.of_containers(spec)
-    for resource, limit in (of_manifest.limits or {}).items():
-        if resource not in of_pod and (resource.startswith(_HUGE_PAGES) or not of_containers.get(resource)):
-            of_pod[resource] = limit
-    return replace(of_manifest, requests=of_pod, limits=None)
+    pod_requests, container_requests = dict(pod_resources.requests or {}), requests.of_containers(spec)
+    for resource, limit in (pod_resources.limits or {}).items():
+        if resource not in pod_requests and (
+            resource.startswith(_HUGE_PAGES) or not container_requests.get(resource)
+        ):
+            pod_requests[resource] = limit
+    return replace(pod_resources, requests=pod_requests, limits=None)
 
 
 def _check_container(document: Document, container: Container, field_path: str, after: str) -> None:
@@ -298,8 +300,8 @@ def _check_container(document: Document, container: Container, field_path: str, 
     limits = resources.limits or {}
     for field, amounts in (("limits", limits), ("requests", resources.requests or {})):
         for resource, amount in amounts.items():
-            if problem := _wrong(resource, amount):
-                raise document.malformed(f"{field_path}.{field}[{resource}]: {problem}")
+            if problem := _problem_of(resource, amount):
+                raise document.error(f"{field_path}.{field}[{resource}]: {problem}")
     for resource, request in (resources.requests or {}).items():
         problem, limit = "", limits.get(resource)
         exact = not _is_native(resource) or resource.startswith(_HUGE_PAGES)
@@ -309,20 +311,20 @@ def _check_container(document: Document, container: Container, field_path: str, 
         )
         if limit is None and exact:
             field = f"{field_path}.limits[{resource}]"
-            raise document.malformed(f"{field}: expected {shown(request)} as in requests, but not given")
+            raise document.error(f"{field}: expected {quote_value(request)} as in requests, but not given")
         if request_value is None or limit_value is None or request_value == limit_value:
             continue
         if exact:
-            problem = f"expected {shown(limit)} as in limits"
+            problem = f"expected {quote_value(limit)} as in limits"
         elif request_value > limit_value:
-            problem = f"expected at most its limit, {shown(limit)}"
+            problem = f"expected at most its limit, {quote_value(limit)}"
         if problem:
-            raise document.malformed(
-                f"{field_path}.requests[{resource}]: {problem}, got {shown(request)}{after}"
+            raise document.error(
+                f"{field_path}.requests[{resource}]: {problem}, got {quote_value(request)}{after}"
             )
 
 
-def _wrong(resource: str, amount: Quantity) -> str:
+def _problem_of(resource: str, amount: Quantity) -> str:
     """Return the problem of one resource of a container; "" if it has none."""
     if "/" not in resource and resource not in _STANDARD and not resource.startswith(_HUGE_PAGES):
         standard = f"{', '.join(_STANDARD)}, huge pages, or a name with a prefix as in nvidia.com/gpu"
@@ -330,12 +332,12 @@ def _wrong(resource: str, amount: Quantity) -> str:
         return f"no resource of containers, which are {standard}{hint}"
     value = quantities.parse(amount)
     if value is not None and value.denominator > 1 and not _is_native(resource):
-        return f"expected a whole number, got {shown(amount)}"
+        return f"expected a whole number, got {quote_value(amount)}"
     page = quantities.parse(resource.removeprefix(_HUGE_PAGES)) if resource.startswith(_HUGE_PAGES) else 1
     if not page or page < 0:
         return "expected the size of a page in the name, as in hugepages-2Mi"
     if value is not None and value % page and resource.startswith(_HUGE_PAGES):
-        return f"expected a multiple of the size of a page, got {shown(amount)}"
+        return f"expected a multiple of the size of a page, got {quote_value(amount)}"
     return ""
 
 
@@ -345,35 +347,33 @@ def _check_whole_pod(document: Document, spec: PodSpec, resources: ResourceRequi
     for field, amounts in (("limits", resources.limits), ("requests", resources.requests)):
         for resource in amounts or ():
             if resource not in _OF_PODS and not resource.startswith(_HUGE_PAGES):
-                raise document.malformed(
-                    f"{path}.{field}[{resource}]: expected cpu, memory or huge pages alone"
-                )
-    of_containers = requests.of_containers(spec)
+                raise document.error(f"{path}.{field}[{resource}]: expected cpu, memory or huge pages alone")
+    container_requests = requests.of_containers(spec)
     for resource, request in (resources.requests or {}).items():
-        request_value, least = quantities.billionths(request), of_containers.get(resource)
+        request_value, least = quantities.billionths(request), container_requests.get(resource)
         limit_value = quantities.billionths((resources.limits or {}).get(resource, request))
         if request_value is not None and least is not None and request_value < least:
-            of_all = "expected at least what the containers ask for"
-            raise document.malformed(f"{path}.requests[{resource}]: {of_all}, got {shown(request)}")
+            least_expected = "expected at least what the containers ask for"
+            raise document.error(f"{path}.requests[{resource}]: {least_expected}, got {quote_value(request)}")
         if request_value is not None and limit_value is not None and request_value > limit_value:
-            raise document.malformed(
-                f"{path}.requests[{resource}]: expected at most its limit, got {shown(request)}"
+            raise document.error(
+                f"{path}.requests[{resource}]: expected at most its limit, got {quote_value(request)}"
             )
     for container in (*(spec.containers or ()), *(spec.init_containers or ())):
-        of_container = (container.resources or ResourceRequirements()).limits or {}
+        container_limits = (container.resources or ResourceRequirements()).limits or {}
         for resource, limit in (resources.limits or {}).items():
             limit_value, limit_of_container = (
                 quantities.billionths(limit),
-                quantities.billionths(of_container.get(resource, 0)),
+                quantities.billionths(container_limits.get(resource, 0)),
             )
             if (
                 limit_value is not None
                 and limit_of_container is not None
                 and limit_of_container > limit_value
             ):
-                raise document.malformed(
+                raise document.error(
                     f"{path}.limits[{resource}]: expected at least the limit of container {container.name}, "
-                    f"got {shown(limit)}"
+                    f"got {quote_value(limit)}"
                 )
 
 

@@ -43,13 +43,13 @@ SUFFIXES = (".yaml", ".yml", ".json")
 Object = dict[str, Any]
 
 
-def part(value: object, *path: str) -> Object:
+def object_at(value: object, *path: str) -> Object:
     """Return the object at this path; {} if there is none."""
     inner = field_at(value, *path)
     return inner if isinstance(inner, dict) else {}
 
 
-def items(value: object, *path: str) -> list[Object]:
+def objects_at(value: object, *path: str) -> list[Object]:
     """Return the objects of the list at this path. Other values are left out, because the API server refuses
     them."""
     inner = field_at(value, *path)
@@ -93,7 +93,7 @@ class Document:
     @property
     def metadata(self) -> Object:
         """The object's metadata; {} if it has none."""
-        return part(self.value, "metadata")
+        return object_at(self.value, "metadata")
 
     @property
     def key(self) -> Key:
@@ -111,19 +111,19 @@ class Document:
         prefix = "" if self.kind in CLUSTER_WIDE else f"{namespace or 'default'}/"
         return f"{self.kind} {prefix}{name or generated or '(no name)'}"
 
-    def malformed(self, problem: str) -> Malformed:
+    def error(self, problem: str) -> Malformed:
         """Return the problem with the place and name of this document."""
         return Malformed(self.source, f"{self.place}, {self.name}", problem)
 
 
-def read(paths: Iterable[str], stdin: BinaryIO) -> list[Document | Printed]:
+def read(paths: Iterable[str], stdin: BinaryIO) -> list[Document | PrintedMatrix]:
     """Return all documents of these files, folders and stdin ("-"), in order, and the matrices that tools
     printed.
 
     Raises:
         BadInput: An input cannot be read or parsed.
     """
-    documents: list[Document | Printed] = []
+    documents: list[Document | PrintedMatrix] = []
     problems: list[Malformed] = []
     try:
         names = list(_files(paths))
@@ -131,7 +131,7 @@ def read(paths: Iterable[str], stdin: BinaryIO) -> list[Document | Printed]:
         raise BadInput([problem]) from None
     for name in names:
         try:
-            documents.extend(_documents(name, _text(name, stdin)))
+            documents.extend(_documents(name, _read_text(name, stdin)))
         except Malformed as problem:
             problems.append(problem)
     if problems:
@@ -170,7 +170,7 @@ def _hint_about_subfolders(folder: Path) -> str:
     return f"; folders inside it are not read: name them, as in -f {folders[0]}" if folders else ""
 
 
-def _text(name: str, stdin: BinaryIO) -> str:
+def _read_text(name: str, stdin: BinaryIO) -> str:
     try:
         if name == STDIN:
             data = stdin.read(MAX_BYTES + 1)
@@ -189,7 +189,7 @@ def _text(name: str, stdin: BinaryIO) -> str:
         raise Malformed(name, f"byte {problem.start + 1}", "expected UTF-8 text") from None
 
 
-def _documents(source: str, text: str) -> Iterator[Document | Printed]:
+def _documents(source: str, text: str) -> Iterator[Document | PrintedMatrix]:
     if (matrix := parse_printed(source, text)) is not None:
         yield matrix
         return
@@ -210,7 +210,7 @@ def _parse(source: str, text: str) -> Iterator[Any]:
     """
     if text.lstrip()[:1] in ("{", "["):
         try:
-            values = list(_json(text))
+            values = list(_parse_json(text))
         except ValueError as problem:
             if source.endswith(".json"):
                 raise Malformed(source, "", f"no valid JSON: {problem}") from None
@@ -250,11 +250,13 @@ def _objects(source: str, place: str, value: Any, kind: str, version: str, depth
     value = {**({"kind": kind, "apiVersion": version} if kind else {}), **value}
     if not {"apiVersion", "kind"} <= value.keys():
         missing = " and ".join(sorted({"apiVersion", "kind"} - value.keys()))
-        raise Malformed(source, place, f"no Kubernetes object: {missing} missing{_other_tool(source)}")
+        raise Malformed(
+            source, place, f"no Kubernetes object: {missing} missing{_hint_about_other_tool(source)}"
+        )
     for field in ("apiVersion", "kind"):
         text = value.get(field)
         if not isinstance(text, str) or not text:
-            got = "nothing" if text is None else shown(text)
+            got = "nothing" if text is None else quote_value(text)
             raise Malformed(source, place, f"{field}: expected text like {_LIKE[field]}, got {got}")
     document = Document(source, place, value)
     if not (document.kind.endswith("List") and "items" in value):
@@ -275,7 +277,7 @@ def _objects(source: str, place: str, value: Any, kind: str, version: str, depth
 _LIKE = {"apiVersion": '"v1"', "kind": '"Pod"'}
 
 
-def _other_tool(source: str) -> str:
+def _hint_about_other_tool(source: str) -> str:
     """Return how to get objects from a file that is another tool's input."""
     command = _MADE_BY.get(Path(source).name)
     return f". Pass what `{command}` prints" if command else ""
@@ -292,9 +294,9 @@ _MADE_BY = {
 # --- parsers that refuse what they would else let pass ---------------------------------------------
 
 
-def _json(text: str) -> Iterator[Any]:
+def _parse_json(text: str) -> Iterator[Any]:
     """Yield one JSON value after another."""
-    decoder = json.JSONDecoder(object_pairs_hook=_without_repeats, parse_constant=_no_number)
+    decoder = json.JSONDecoder(object_pairs_hook=_object_without_repeats, parse_constant=_refuse_constant)
     position, end = 0, len(text)
     while position < end:
         position = _NOT_SPACE.match(text, position).end()  # type: ignore[union-attr]
@@ -311,15 +313,15 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_SPACE = re.compile(r"\s*")
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> Object:
+def _object_without_repeats(pairs: list[tuple[str, Any]]) -> Object:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"{shown(key)} is given twice")
+        raise ValueError(f"{quote_value(key)} is given twice")
     return mapping
 
 
-def _no_number(text: str) -> Any:
+def _refuse_constant(text: str) -> Any:
     raise ValueError(f"{text} is no JSON")
 
 
@@ -356,7 +358,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if key.value in keys:
                     raise yaml.MarkedYAMLError(
-                        problem=f"{shown(key.value)} is given twice", problem_mark=key.start_mark
+                        problem=f"{quote_value(key.value)} is given twice", problem_mark=key.start_mark
                     )
                 keys.add(key.value)
         mapping: Object = super().construct_mapping(node, deep=deep)
@@ -405,7 +407,7 @@ class BadInput(Exception):
         super().__init__("\n".join(self.lines))
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """Return a value from a file as text for a sentence; for lists and objects only their type."""
     if isinstance(value, list | dict):
         return type_name(value)
@@ -438,7 +440,7 @@ _OBJECT = "apiVersion"
 
 
 @dataclass(frozen=True, slots=True)
-class Printed:
+class PrintedMatrix:
     """One file: the names or patterns of its nodes, and what the tool printed on them."""
 
     source: str
@@ -446,24 +448,24 @@ class Printed:
     text: str
 
 
-def parse_printed(source: str, text: str) -> Printed | None:
+def parse_printed(source: str, text: str) -> PrintedMatrix | None:
     """Return the file's matrix and the nodes that it names; None if the text is something else."""
     if _OBJECT in text or not (source.endswith(".txt") or matrices.is_table(text)):
         return None
     line = _NODES.search(text)
     names = (name.strip() for name in line[1].split(",")) if line else ()
-    return Printed(source, tuple(name for name in names if name), text)
+    return PrintedMatrix(source, tuple(name for name in names if name), text)
 
 
 def annotate(
-    nodes: Sequence[NodeObject], files: Iterable[Printed], key: str
+    nodes: Sequence[NodeObject], files: Iterable[PrintedMatrix], key: str
 ) -> tuple[list[NodeObject], list[str]]:
     """Return the nodes with each file's text as their annotation `key`, and notes about what that replaces.
 
     Raises:
         BadInput: A file has no matrix, or names a node that is missing, or one that another file names.
     """
-    texts: dict[str, Printed] = {}
+    texts: dict[str, PrintedMatrix] = {}
     problems: list[Malformed] = []
     names = [node.metadata.name for node in nodes]
     for file in files:
@@ -484,10 +486,10 @@ def annotate(
         for node in nodes
         if node.metadata.name in texts and key in (node.metadata.annotations or {})
     ]
-    return [_with(node, key, texts.get(node.metadata.name)) for node in nodes], notes
+    return [_with_annotation(node, key, texts.get(node.metadata.name)) for node in nodes], notes
 
 
-def _nodes_of(file: Printed, nodes: Sequence[str]) -> list[str]:
+def _nodes_of(file: PrintedMatrix, nodes: Sequence[str]) -> list[str]:
     file_name = Path(file.source).name
     patterns = file.nodes or ((file_name,) if file_name in nodes else (file_name.removesuffix(".txt"),))
     names: list[str] = []
@@ -495,12 +497,12 @@ def _nodes_of(file: Printed, nodes: Sequence[str]) -> list[str]:
         matches = [name for name in nodes if fnmatchcase(name, pattern)]
         if not matches:
             how = "name the file like its node, or its nodes in a line like `# nodes: gpu-1, dgx-*`"
-            raise Malformed(file.source, "", f"no node of the input is named {shown(pattern)}; {how}")
+            raise Malformed(file.source, "", f"no node of the input is named {quote_value(pattern)}; {how}")
         names += matches
     return list(dict.fromkeys(names))
 
 
-def _with(node: NodeObject, key: str, file: Printed | None) -> NodeObject:
+def _with_annotation(node: NodeObject, key: str, file: PrintedMatrix | None) -> NodeObject:
     if file is None:
         return node
     annotations = (node.metadata.annotations or {}) | {key: file.text}

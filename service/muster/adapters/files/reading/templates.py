@@ -18,7 +18,15 @@ import msgspec
 
 from muster.adapters.files.reading import shapes
 from muster.adapters.files.reading.shapes import PodManifest, Template
-from muster.adapters.files.reading.sources import Document, Key, Object, items, part, shown, type_name
+from muster.adapters.files.reading.sources import (
+    Document,
+    Key,
+    Object,
+    object_at,
+    objects_at,
+    quote_value,
+    type_name,
+)
 from muster.dialects.gangs.podgroups import COSCHEDULING_API
 from muster.dialects.kinds.description import Described, JobObject, JobRole, NewPod, check_pod_count, letters
 from muster.dialects.kinds.table import KINDS
@@ -48,13 +56,13 @@ def expand(document: Document) -> ControllerPods | None:
     describe = MAKERS.get((document.group, document.kind))
     if describe is None:
         return None
-    obj = shapes.stored(document, CustomObject)
+    obj = shapes.as_stored(document, CustomObject)
     owner = JobObject.of(document.kind, obj)
     described = describe(owner)
     for cause in owner.spec.causes:
         if cause.field.startswith(("spec", "status")):
             got = f", got {cause.value}" if cause.value else ", but not given"
-            raise document.malformed(f"{cause.field}: expected {cause.expected}{got}")
+            raise document.error(f"{cause.field}: expected {cause.expected}{got}")
     templates = [_template(document, role) for role in described.roles]
     if described.idle:
         return ControllerPods(why_none=described.idle)
@@ -73,7 +81,7 @@ def expand(document: Document) -> ControllerPods | None:
 def _template(document: Document, role: JobRole) -> Template:
     """Return the pod template of a role. Raise Malformed if the API server would refuse its pods."""
     if role.template is None:
-        raise document.malformed(f"{role.path}: expected, but not given")
+        raise document.error(f"{role.path}: expected, but not given")
     template = shapes.convert(document, Template, role.template, role.path)
     shapes.check_metadata(document, template.metadata, f"{role.path}.metadata")
     shapes.check_spec(document, template.spec, f"{role.path}.spec")
@@ -166,7 +174,7 @@ def with_children(documents: Sequence[Document]) -> Iterator[Document]:
     parents = {
         (owner.get("kind"), document.key.namespace, owner.get("name"))
         for document in documents
-        for owner in items(document.metadata, "ownerReferences")
+        for owner in objects_at(document.metadata, "ownerReferences")
     }
     objects = {document.key: document for document in documents}
     for document in documents:
@@ -174,9 +182,9 @@ def with_children(documents: Sequence[Document]) -> Iterator[Document]:
         if document.key in parents or not makes_jobs(document):
             continue
         if document.kind == "RayJob":
-            children = _of_ray_job(document)
+            children = _children_of_ray_job(document)
         else:
-            children = _of_train_job(document, _runtime(document, objects))
+            children = _children_of_train_job(document, _runtime_of(document, objects))
         yield from (child for child in children if child.key not in objects)
 
 
@@ -189,16 +197,16 @@ def makes_jobs(document: Document) -> bool:
 # --- RayJob ----------------------------------------------------------------------------------------
 
 
-def _of_ray_job(document: Document) -> Iterator[Document]:
-    spec = part(document.value, "spec")
+def _children_of_ray_job(document: Document) -> Iterator[Document]:
+    spec = object_at(document.value, "spec")
     if spec.get("clusterSelector"):
         return
-    cluster = {**part(spec, "rayClusterSpec"), **({"suspend": True} if spec.get("suspend") else {})}
+    cluster = {**object_at(spec, "rayClusterSpec"), **({"suspend": True} if spec.get("suspend") else {})}
     if spec.get("submissionMode") == "SidecarMode":
-        head = part(cluster, "headGroupSpec")
-        template = part(head, "template")
-        pod = part(template, "spec")
-        pod = {**pod, "containers": [*items(pod, "containers"), _SUBMITTER]}
+        head = object_at(cluster, "headGroupSpec")
+        template = object_at(head, "template")
+        pod = object_at(template, "spec")
+        pod = {**pod, "containers": [*objects_at(pod, "containers"), _SUBMITTER]}
         cluster = {**cluster, "headGroupSpec": {**head, "template": {**template, "spec": pod}}}
     name = f"{document.key.name}-{letters(0)}"
     yield _child(document, "ray.io/v1", "RayCluster", name, cluster)
@@ -207,44 +215,49 @@ def _of_ray_job(document: Document) -> Iterator[Document]:
 # --- TrainJob --------------------------------------------------------------------------------------
 
 
-def _runtime(document: Document, objects: Mapping[Key, Document]) -> Document:
-    reference = part(document.value, "spec", "runtimeRef")
+def _runtime_of(document: Document, objects: Mapping[Key, Document]) -> Document:
+    reference = object_at(document.value, "spec", "runtimeRef")
     kind, name = str(reference.get("kind") or RUNTIMES[0]), str(reference.get("name"))
     runtime = objects.get(Key(kind, "" if kind == RUNTIMES[0] else document.key.namespace, name))
     if runtime is None or runtime.group != TRAINER:
-        raise document.malformed(
+        raise document.error(
             f"spec.runtimeRef: {kind} {name} is not in the input, and it has the pod templates: "
             f"add it with -f, from `kubectl get {kind.lower()} {name} -o yaml`"
         )
     return runtime
 
 
-def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
+def _children_of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
     """Yield the JobSet of a TrainJob, and the PodGroup if its runtime asks for one."""
-    spec, of_runtime = part(document.value, "spec"), part(runtime.value, "spec")
-    for holder, fields in ((document, part(spec, "trainer")), (runtime, part(of_runtime, "mlPolicy"))):
+    spec, runtime_spec = object_at(document.value, "spec"), object_at(runtime.value, "spec")
+    for holder, fields in (
+        (document, object_at(spec, "trainer")),
+        (runtime, object_at(runtime_spec, "mlPolicy")),
+    ):
         if not isinstance(nodes := fields.get("numNodes"), int | None):
-            raise holder.malformed(
-                f"numNodes: expected a whole number, got {type_name(nodes)} {shown(nodes)}"
+            raise holder.error(
+                f"numNodes: expected a whole number, got {type_name(nodes)} {quote_value(nodes)}"
             )
-    template = _patch(document, spec, part(of_runtime, "template"))
-    job_set = _job_set(spec, part(template, "spec"), part(of_runtime, "mlPolicy"))
-    name, policy = document.key.name, part(of_runtime, "podGroupPolicy")
+    template = _patch(document, spec, object_at(runtime_spec, "template"))
+    job_set = _job_set(spec, object_at(template, "spec"), object_at(runtime_spec, "mlPolicy"))
+    name, policy = document.key.name, object_at(runtime_spec, "podGroupPolicy")
     api, group = "", dict[str, object]()
     if "coscheduling" in policy:
         api, keys = COSCHEDULING_API, {"labels": {_COSCHEDULING_GROUP: name}}
-        job_set = _on_pods(job_set, {"metadata": keys})
+        job_set = _patch_pods(job_set, {"metadata": keys})
     elif "volcano" in policy:
         api, keys = _VOLCANO_API, {"annotations": {_VOLCANO_GROUP: name}}
-        job_set = _on_pods(job_set, {"metadata": keys})
-        if topology := part(policy, "volcano", "networkTopology"):
+        job_set = _patch_pods(job_set, {"metadata": keys})
+        if topology := object_at(policy, "volcano", "networkTopology"):
             group["networkTopology"] = topology
-    metadata = part(template, "metadata")
+    metadata = object_at(template, "metadata")
     # Before runtimePatches, a TrainJob had labels and annotations of its JobSet.
-    meta = {field: {**part(metadata, field), **part(spec, field)} for field in ("labels", "annotations")}
+    meta = {
+        field: {**object_at(metadata, field), **object_at(spec, field)} for field in ("labels", "annotations")
+    }
     yield _child(document, "jobset.x-k8s.io/v1alpha2", "JobSet", name, job_set, meta)
     if api:
-        size = sum(_pods_of(job) for job in items(job_set, "replicatedJobs"))
+        size = sum(_pods_of(job) for job in objects_at(job_set, "replicatedJobs"))
         yield _child(document, api, "PodGroup", name, {"minMember": size, **group})
 
 
@@ -254,25 +267,25 @@ def _patch(document: Document, spec: Object, template: Object) -> Object:
     Raises:
         Malformed: A patch is for a replicated Job that the runtime does not have.
     """
-    of_runtime = [str(job.get("name")) for job in items(template, "spec", "replicatedJobs")]
+    job_names = [str(job.get("name")) for job in objects_at(template, "spec", "replicatedJobs")]
     patches = [
-        (f"runtimePatches[{number}]", part(patch, "trainingRuntimeSpec", "template"))
-        for number, patch in enumerate(items(spec, "runtimePatches"))
+        (f"runtimePatches[{number}]", object_at(patch, "trainingRuntimeSpec", "template"))
+        for number, patch in enumerate(objects_at(spec, "runtimePatches"))
     ]
     for field in ("podTemplateOverrides", "podSpecOverrides"):
-        for number, override in enumerate(items(spec, field)):
-            of_pods = override if field == "podSpecOverrides" else part(override, "spec")
-            pods = {"metadata": part(override, "metadata"), "spec": of_pods}
+        for number, override in enumerate(objects_at(spec, field)):
+            pod_fields = override if field == "podSpecOverrides" else object_at(override, "spec")
+            pods = {"metadata": object_at(override, "metadata"), "spec": pod_fields}
             jobs = [
                 {"name": target.get("name"), "template": {"spec": {"template": pods}}}
-                for target in items(override, "targetJobs")
+                for target in objects_at(override, "targetJobs")
             ]
             patches.append((f"{field}[{number}]", {"spec": {"replicatedJobs": jobs}}))
     for patch_path, patch in patches:
-        for job in items(patch, "spec", "replicatedJobs"):
-            if (name := str(job.get("name"))) not in of_runtime:
-                expected = f"expected replicated Jobs of its runtime ({', '.join(of_runtime)})"
-                raise document.malformed(f"spec.{patch_path}: {expected}, got {shown(name)}")
+        for job in objects_at(patch, "spec", "replicatedJobs"):
+            if (name := str(job.get("name"))) not in job_names:
+                expected = f"expected replicated Jobs of its runtime ({', '.join(job_names)})"
+                raise document.error(f"spec.{patch_path}: {expected}, got {quote_value(name)}")
         template = _merge(template, patch)
     return template
 
@@ -285,7 +298,7 @@ def _merge(value: Object, patch: Object) -> Object:
         if new is None:
             result.pop(field, None)
         elif isinstance(new, dict):
-            result[field] = _merge(part(result, field), new)
+            result[field] = _merge(object_at(result, field), new)
         elif field in _NAMED_ITEMS and isinstance(new, list) and isinstance(old, list):
             result[field] = _merge_items(old, new)
         else:
@@ -304,7 +317,7 @@ def _merge_items(old: list[Any], new: list[Any]) -> list[Any]:
 def _job_set(spec: Object, template: Object, policy: Object) -> Object:
     """Return the spec of a TrainJob's JobSet: that of its runtime, with the number of nodes and their
     resources."""
-    trainer, mpi = part(spec, "trainer"), part(policy, "mpi")
+    trainer, mpi = object_at(spec, "trainer"), object_at(policy, "mpi")
     nodes, nodes_by_default = trainer.get("numNodes"), policy.get("numNodes") or 1
     if nodes and mpi.get("runLauncherAsNode") is True:
         nodes = max(1, nodes - 1)
@@ -312,14 +325,14 @@ def _job_set(spec: Object, template: Object, policy: Object) -> Object:
     if spec.get("suspend"):
         job_set["suspend"] = True
     jobs = []
-    for job in items(job_set, "replicatedJobs"):
-        labels = part(job, "template", "metadata", "labels")
+    for job in objects_at(job_set, "replicatedJobs"):
+        labels = object_at(job, "template", "metadata", "labels")
         is_trainer, is_node = labels.get(_ANCESTOR) == _TRAINER, job.get("name") == _NODE
         count = nodes_by_default if is_trainer else None
         if nodes and (is_node if mpi else count):
             count = nodes
         is_sized = is_trainer or (is_node and mpi.get("runLauncherAsNode") is True)
-        child = _with_resources(job, part(trainer, "resourcesPerNode")) if is_sized else job
+        child = _with_resources(job, object_at(trainer, "resourcesPerNode")) if is_sized else job
         jobs.append(_with_size(child, count) if count else child)
     return {**job_set, "replicatedJobs": jobs}
 
@@ -331,24 +344,25 @@ def _with_size(job: Object, count: object) -> Object:
 
 def _with_resources(job: Object, resources: Object) -> Object:
     """Return a replicated Job whose container "node" requests these resources too."""
-    pod = part(job, "template", "spec", "template", "spec")
+    pod = object_at(job, "template", "spec", "template", "spec")
     containers = [
         _merge(container, {"resources": resources}) if container.get("name") == _NODE else container
-        for container in items(pod, "containers")
+        for container in objects_at(pod, "containers")
     ]
     return _merge(job, {"template": {"spec": {"template": {"spec": {"containers": containers}}}}})
 
 
-def _on_pods(job_set: Object, patch: Object) -> Object:
+def _patch_pods(job_set: Object, patch: Object) -> Object:
     """Return the spec of a JobSet with a patch on each of its pod templates."""
     jobs = [
-        _merge(job, {"template": {"spec": {"template": patch}}}) for job in items(job_set, "replicatedJobs")
+        _merge(job, {"template": {"spec": {"template": patch}}})
+        for job in objects_at(job_set, "replicatedJobs")
     ]
     return {**job_set, "replicatedJobs": jobs}
 
 
 def _pods_of(job: Object) -> int:
-    count = part(job, "template", "spec").get("parallelism")
+    count = object_at(job, "template", "spec").get("parallelism")
     return count if isinstance(count, int) else 1
 
 

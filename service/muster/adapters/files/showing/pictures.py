@@ -57,11 +57,11 @@ def holdings(decided: Outcomes) -> Holdings:
     members: dict[str, dict[str, int]] = {}
     shared: set[tuple[str, int]] = set()
     for outcome in decided.outcomes:
-        if outcome.placed is None:
+        if outcome.plan is None:
             continue
         key = key_of(outcome)
         letters[key] = _LETTERS[len(letters)] if len(letters) < len(_LETTERS) else MANY
-        for member in outcome.placed.members:
+        for member in outcome.plan.members:
             on_node = holders.setdefault(member.node, {})
             shared.update((member.node, gpu) for gpu in member.gpus if on_node.get(gpu, (key,))[0] != key)
             on_node.update(dict.fromkeys(member.gpus, (key, member.name)))
@@ -79,9 +79,9 @@ def rails_used(decided: Outcomes, outcome: GangOutcome) -> str:
     """Return "network rails 1,2" for a gang on several nodes that does not use all rails of its nodes, else
     ""."""
     rails_of_gang, rails_of_nodes = set[int](), set[int]()
-    if outcome.placed is None or outcome.placed.objective.rails is None:
+    if outcome.plan is None or outcome.plan.objective.rails is None:
         return ""
-    for member in outcome.placed.members:
+    for member in outcome.plan.members:
         rail_by_gpu = decided.after.nodes[member.node].node.rail_by_gpu
         rails_of_nodes.update(rail_by_gpu if member.gpus else ())
         rails_of_gang.update(rail_by_gpu[gpu] for gpu in member.gpus if rail_by_gpu)
@@ -157,7 +157,7 @@ def _gangs(decided: Outcomes, holdings: Holdings) -> Table:
 def _pods(outcome: GangOutcome) -> str:
     """Return the number of placed and bound pods, and the number of needed pods, or of present pods if that
     is larger."""
-    placed_count = len(outcome.placed.members) if outcome.placed else 0
+    placed_count = len(outcome.plan.members) if outcome.plan else 0
     bound = len(outcome.group.bound)
     return f"{placed_count + bound}/{max(outcome.group.needed, outcome.group.present)}"
 

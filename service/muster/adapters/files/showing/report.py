@@ -168,8 +168,8 @@ def report(
     gangs = [_gang(outcome) for outcome in decided.outcomes]
     if alternatives is not None:
         for gang, outcome in zip(gangs, decided.outcomes, strict=True):
-            gang["decided"] = _explained(outcome.placed)
-            gang["alternatives"] = alternatives.get(outcome.group.gang.key) if outcome.placed else None
+            gang["decided"] = _methods_by_level(outcome.plan)
+            gang["alternatives"] = alternatives.get(outcome.group.gang.key) if outcome.plan else None
     return {
         "version": VERSION,
         "kind": "place",
@@ -186,7 +186,7 @@ def report(
 
 
 def _gang(outcome: GangOutcome) -> Gang:
-    group, request, plan = outcome.group, outcome.request, outcome.placed
+    group, request, plan = outcome.group, outcome.request, outcome.plan
     decision = outcome.decision
     return {
         "namespace": group.gang.namespace,
@@ -219,7 +219,7 @@ def _gang(outcome: GangOutcome) -> Gang:
     }
 
 
-def _explained(plan: Placed | None) -> list[Decided] | None:
+def _methods_by_level(plan: Placed | None) -> list[Decided] | None:
     """Return which method decided each level, and why others declined; null if nothing was placed."""
     if plan is None:
         return None
@@ -254,7 +254,7 @@ def _objective(plan: Placed) -> Objective:
 
 def _members(outcome: GangOutcome) -> list[Member]:
     """Return the gang's unbound pods, role by role. Pods without a place have no node."""
-    places = {member.uid: member for member in outcome.placed.members} if outcome.placed else {}
+    places = {member.uid: member for member in outcome.plan.members} if outcome.plan else {}
     members = []
     for role in outcome.request.roles:
         for member in role.members:

@@ -78,11 +78,11 @@ def draw(decided: Outcomes) -> str:
     """Return the whole picture, at most 1,180 px wide."""
     holdings = pictures.holdings(decided)
     sheet = Sheet({key: COLOURS[i % len(COLOURS)] for i, key in enumerate(holdings.letters)})
-    _heading(sheet, decided)
+    _draw_heading(sheet, decided)
     for outcome in decided.outcomes:
-        _gang_lines(sheet, outcome, holdings, pictures.rails_used(decided, outcome))
+        _draw_gang(sheet, outcome, holdings, pictures.rails_used(decided, outcome))
     slices = any(state.memory for state in decided.after.nodes.values())
-    _key(sheet, sheet.bottom + 14, slices)
+    _draw_legend(sheet, sheet.bottom + 14, slices)
     view = columns(decided.after)
     everything = {name: view.place(row) for row, name in enumerate(view.names)}
     rack_of = _rack_of(view)
@@ -141,7 +141,7 @@ def _select(racks: dict[_Rack, list[NodeBox]], holdings: Holdings) -> dict[_Rack
 # --- above the racks -------------------------------------------------------------------------------
 
 
-def _heading(sheet: Sheet, decided: Outcomes) -> None:
+def _draw_heading(sheet: Sheet, decided: Outcomes) -> None:
     counts = Counter(outcome.status.value for outcome in decided.outcomes)
     total = len(decided.outcomes)
     counts_by_status = (
@@ -151,7 +151,7 @@ def _heading(sheet: Sheet, decided: Outcomes) -> None:
     sheet.bottom += 6
 
 
-def _gang_lines(sheet: Sheet, outcome: GangOutcome, holdings: Holdings, rails: str) -> None:
+def _draw_gang(sheet: Sheet, outcome: GangOutcome, holdings: Holdings, rails: str) -> None:
     key, y = key_of(outcome), sheet.bottom + LINE + 4
     if key in sheet.colours:
         fill = f'rx="3" fill="{sheet.colours[key]}"'
@@ -165,7 +165,7 @@ def _gang_lines(sheet: Sheet, outcome: GangOutcome, holdings: Holdings, rails: s
         sheet.text(MARGIN + 28, sheet.bottom + LINE - 2, rails, "s")
 
 
-def _key(sheet: Sheet, y: float, slices: bool) -> None:
+def _draw_legend(sheet: Sheet, y: float, slices: bool) -> None:
     """Explain the shapes. `slices` is whether some GPUs serve their memory in parts."""
     in_part = (('class="taken"', pictures.PARTLY, "its memory in part"),) if slices else ()
     entries = (
@@ -261,14 +261,14 @@ class NodeBox:
         return self.places[0]
 
     @property
-    def folded(self) -> bool:
+    def is_folded(self) -> bool:
         """Return whether the box stands for several nodes."""
         return len(self.places) > 1
 
     @property
     def title(self) -> str:
         """Return the node's name, or the number of nodes and of their GPUs."""
-        if not self.folded:
+        if not self.is_folded:
             return self.first_place.name
         count = self.first_place.state.node.topology.gpu_count
         return f"{len(self.places)} nodes" + (f" × {count} GPUs" if count else "")
@@ -276,13 +276,13 @@ class NodeBox:
     def width(self) -> float:
         """Return the width that the box needs, in pixels."""
         rows = [sum(len(part) * (GPU + GAP) + ISLAND_GAP for part in row) for row, _ in self._rows()]
-        stack = STACK if self.folded else 0
+        stack = STACK if self.is_folded else 0
         return max(180.0, 2 * PAD + max(rows, default=0) - ISLAND_GAP - GAP + 8 + stack)
 
     def height(self) -> float:
         """Return the height that the box needs, in pixels."""
         rows = self._rows()
-        pods = len(self._pods()) * POD_LINE + (STACK if self.folded else 0)
+        pods = len(self._pods()) * POD_LINE + (STACK if self.is_folded else 0)
         if not rows:
             return TITLE + 6 + pods
         return TITLE + sum(GPU + ISLAND_GAP + below for _, below in rows) + PAD + pods
@@ -290,7 +290,7 @@ class NodeBox:
     def draw(self, sheet: Sheet, x: float, y: float, width: float, height: float, tell_domain: bool) -> None:
         """Draw the box at (x, y). Several nodes are a stack, with the GPUs of the first node."""
         attributes = f'rx="6" {self._border(sheet)}'
-        if self.folded:
+        if self.is_folded:
             width, height = width - STACK, height - STACK
             for shift in (STACK, STACK / 2):
                 sheet.rect(x + shift, y + shift, width, height, 'rx="6" class="stack"')
@@ -328,13 +328,13 @@ class NodeBox:
         phrases += [f"{self.holdings.letters[key]} × {number * times}" for key, number in members.items()]
         if tell_domain and self.first_place.wide_domain:
             phrases.insert(0, f"domain {self.first_place.wide_domain}")
-        if self.folded:
+        if self.is_folded:
             phrases.append(f"{self.first_place.name} … {self.places[-1].name}")
         return " · ".join(phrases)
 
     def _names(self) -> str:
         """Return the nodes of a folded box, each with its pods; "" for a box of one node."""
-        if not self.folded:
+        if not self.is_folded:
             return ""
         pods = (
             {pod for _, pod in self.holdings.holders.get(place.name, {}).values()} for place in self.places
@@ -346,12 +346,14 @@ class NodeBox:
 
     def _pods(self) -> list[str]:
         """Return a line for each pod, with its GPUs."""
-        of_pod: dict[str, list[int]] = {}
+        gpus_by_pod: dict[str, list[int]] = {}
         for gpu, (_, pod) in sorted(self.holdings.holders.get(self.first_place.name, {}).items()):
-            of_pod.setdefault(pod, []).append(gpu)
-        if self.folded:
-            return [f"{len(of_pod)} {plural('pod', len(of_pod))} on each node"] if of_pod else []
-        lines = [f"{plural('GPU', len(gpus))} {_ranges(gpus)}: {pod}" for pod, gpus in of_pod.items()]
+            gpus_by_pod.setdefault(pod, []).append(gpu)
+        if self.is_folded:
+            return (
+                [f"{len(gpus_by_pod)} {plural('pod', len(gpus_by_pod))} on each node"] if gpus_by_pod else []
+            )
+        lines = [f"{plural('GPU', len(gpus))} {_ranges(gpus)}: {pod}" for pod, gpus in gpus_by_pod.items()]
         and_more = [f"and {len(lines) - PODS_LISTED} pods more"] if len(lines) > PODS_LISTED else []
         return lines[:PODS_LISTED] + and_more
 

@@ -9,7 +9,7 @@ K = TypeVar("K", bound=Hashable)
 G = TypeVar("G", bound=Hashable)
 
 
-class Grouped(Generic[K, G]):
+class KeyGroups(Generic[K, G]):
     """Each key is in one group. A group is forgotten with its last key."""
 
     def __init__(self) -> None:
