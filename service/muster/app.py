@@ -1,8 +1,8 @@
 """The composition root: the only place that knows all parts and joins them.
 
 Start: HTTP and the socket answer at once (not ready), then the watches begin; when each has seen all that
-exists, `Synced` goes to the gangs, health turns to SERVING and the shim's session may begin. End: SIGTERM, or
-a defect in any of the tasks, which ends the process with an error rather than leave half a service.
+exists, `Synced` goes to the gangs, health turns to SERVING and the shim's session may begin. End: SIGTERM. A
+defect in a task ends the process with an error too, because half a service would do harm.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ from muster.gangs.messages.instructions import (
 
 EVENTS_DRAIN_S = 2.0
 MAX_EXPLAINED = 8
-"""Gangs of one name that /explain shows: its incarnations."""
+"""Largest number of gangs of one name, its incarnations, that /explain shows."""
 MAX_GANGS_WITH_ALTERNATIVES = 2
 BACKGROUND_NICENESS = 10
-"""Of the process that decides about slow gangs: where cores are few, it leaves them to the rest."""
+"""Niceness of the background planner: where cores are few, other processes come first."""
 
 log = structlog.get_logger(__name__)
 
@@ -136,13 +136,12 @@ class App:
             unready=self._why_unready,
             socket=config.socket,
         )
-        product = GPU_PRODUCT
-        self._board = Board(self.control_loop, history, product)
+        self._board = Board(self.control_loop, history, GPU_PRODUCT)
         access = Access(self._client.post) if config.page.tokens else None
         alternatives_for_page = partial(self._alternatives.of, asker=Asker.PAGE)
         limits = BrowserLimits(clients=config.page.clients)
         self.page = PageServer(self._board, access, limits, alternatives_for_page, config.socket)
-        self._room = Room(product)
+        self._room = Room(GPU_PRODUCT)
         scrape.show(self.metrics, self.control_loop, self._room)
         scrape.show_cluster(self.metrics, self._watchers, self._intake, self._left_out)
 
@@ -157,22 +156,32 @@ class App:
         await self._intake.on_pod(uid, obj)
 
     def _watches(self) -> Iterator[tuple[str, Watcher[Any]]]:
-        """All watches, by what they are of."""
+        """Yield each watch with the name of its resource.
+
+        `on_silence` gets whether the watch is interrupted, and `on_absence` whether the resource is not served.
+        """
         config, intake, dialects = self._config, self._intake, dialect_settings(self._config)
 
         def watch(
             resource: Resource[T],
             sink: Sink[T],
-            silence: Callable[[bool], Awaitable[None]] | None = None,
-            absence: Callable[[bool], Awaitable[None]] | None = None,
-            kind: type[Watcher[Any]] = Watcher,
+            on_silence: Callable[[bool], Awaitable[None]] | None = None,
+            on_absence: Callable[[bool], Awaitable[None]] | None = None,
+            watcher: type[Watcher[Any]] = Watcher,
         ) -> tuple[str, Watcher[Any]]:
-            return resource.plural, kind(
-                self._client, resource, sink, self.metrics, config.watch, silence, self._left_out, absence
+            return resource.plural, watcher(
+                self._client,
+                resource,
+                sink,
+                self.metrics,
+                config.watch,
+                on_silence,
+                self._left_out,
+                on_absence,
             )
 
         yield watch(decode.NODES, intake.nodes.on_node, self._silence_reporter("nodes"))
-        yield watch(decode.pods(dialects), self._on_pod, self._silence_reporter("pods"), kind=PacedWatcher)
+        yield watch(decode.pods(dialects), self._on_pod, self._silence_reporter("pods"), watcher=PacedWatcher)
         yield watch(decode.NAMESPACES, intake.on_namespace)
         volumes = VolumeIntake(self._put)
         yield watch(decode.CSI_DRIVERS, volumes.on_driver)
@@ -193,13 +202,13 @@ class App:
                 yield watch(pod_groups, intake.on_pod_group)
             yield watch(decode.TOPOLOGIES, intake.on_topology)
         for kind in KINDS:
-            sink, absence = partial(intake.jobs.on_job, kind), partial(intake.jobs.on_absence, kind)
-            yield watch(decode.jobs(kind), sink, absence=absence)
+            on_job, on_absence = partial(intake.jobs.on_job, kind), partial(intake.jobs.on_absence, kind)
+            yield watch(decode.jobs(kind), on_job, on_absence=on_absence)
         for kind in MAKERS:
             yield watch(decode.makers(kind), partial(intake.jobs.on_maker, kind))
 
     def _silence_reporter(self, resource: str) -> Callable[[bool], Awaitable[None]]:
-        """Nothing is planned, and nothing given up, on a view that is known to be behind."""
+        """Return the function that tells the gangs when the watch is interrupted. They plan nothing until then."""
 
         async def report(silent: bool) -> None:
             now = time.monotonic()
@@ -242,7 +251,7 @@ class App:
             await self._end(tasks)
 
     async def _announce_sync(self, warm: asyncio.Task[None]) -> None:
-        """Nothing is planned before all that is there has been seen in full, and the planner is loaded."""
+        """Send `Synced` when each watch has seen all objects and the planner is loaded. Then planning begins."""
         await asyncio.wait([warm])  # its failure ends the service by itself
         for watcher in self._watchers.values():
             await watcher.synced.wait()
@@ -253,7 +262,7 @@ class App:
         log.info("synced")
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Each step has its share of `shutdown_s`; none is skipped because one before it failed."""
+        """End each part within its share of `shutdown_s`. A part that fails does not keep the next from ending."""
         share = self._config.shutdown_s / 4
         self.control_loop.shut_down()
         await _end_within(share, "socket", self._server.stop())
@@ -282,8 +291,7 @@ class App:
         snapshot = self.control_loop.gangs.snapshot()
         with_gpus = [name for name, state in snapshot.nodes.items() if state.node.topology.gpu_count]
         owners = await self.control_loop.owners(with_gpus)
-        product, domains = GPU_PRODUCT, self._room.domains(snapshot)
-        return nodes_of(snapshot, product, domains, owners)
+        return nodes_of(snapshot, GPU_PRODUCT, self._room.domains(snapshot), owners)
 
     async def _show_gangs(self, namespace: str, name: str) -> Status:
         """Return the answer of /gangs; with a `name`, about the gangs that have this name, or a pod of this
@@ -395,9 +403,9 @@ async def _serve(app: App) -> None:
 
 
 def planners_of(config: Config) -> dict[Lane, PlannerWithFallback]:
-    """`place` with this service's limits, in a process for each lane.
+    """Return each lane's planner, with this service's limits.
 
-    The background's process starts with its first gang: most clusters never have one that is so slow.
+    The background's process starts with its first gang, because most clusters never have such a slow gang.
     """
     settings = config.planner
     bounds = Bounds(settings.deterministic_time, settings.memory_mib, settings.most_roles)

@@ -233,7 +233,7 @@ def place(
 def _settings_of_place(
     scheduler_name: list[str] | None, unique_names: list[str] | None, infer_gangs: list[str] | None
 ) -> Settings:
-    """Return how `muster place` reads pods; it ends with 2 if a mode of --infer-gangs does not exist."""
+    """Return the settings for reading pods. Raise Failed if a mode of --infer-gangs does not exist."""
     from muster.dialects.kinds.table import modes_of
     from muster.dialects.settings import Settings
 

@@ -18,7 +18,7 @@ from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
 
 Command = Callable[..., int | None]
-"""Does the work. It returns the exit status, None for 0."""
+"""A function that does a command's work and returns the exit status; None means 0."""
 
 USAGE = 2
 INTERRUPTED = 130
@@ -27,14 +27,14 @@ BOOLEANS = {
     **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
     **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
 }
-"""What an environment variable of a flag may say."""
+"""Values of an environment variable of a flag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What has flags: those named, else one with the parameter's name. A bool has --no- too if none is named.
+    """An option of a command. Without `flags`, the flag is the parameter's name, with --no- for a bool.
 
-    `env` is the environment variable that stands for the option where it is left out.
+    `env` is the environment variable that is read if the option is not given.
     """
 
     flags: tuple[str, ...] = ()
@@ -46,12 +46,12 @@ class Option:
 
 
 class Argument(Option):
-    """What has no flag."""
+    """An argument without a flag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """All words after the command, options too: another program reads them."""
+    """All words after the command, including options, which another program reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def run_command(command: Command, name: str, arguments: Sequence[str] | None = N
 
 
 def print_error(message: str) -> None:
-    """Print an error. What a cluster's objects say is no markup for the terminal."""
+    """Print an error. Control characters are escaped, because texts of a cluster may be in the message."""
     from muster.domain.printable import printable
 
     head = f"{RED}error: {PLAIN}" if sys.stderr.isatty() else "error: "
@@ -208,7 +208,7 @@ def _value_of(kind: Any) -> tuple[Any, bool]:
 
 
 def _reader(value: Any, option: Option) -> Callable[[str], Any]:
-    """Return what makes the value of an option of a text."""
+    """Return the function that reads an option's value from a text."""
 
     def read(text: str) -> Any:
         try:
@@ -226,5 +226,5 @@ def _reader(value: Any, option: Option) -> Callable[[str], Any]:
 
 
 def _escape_percent(text: str) -> str:
-    """Return a text in which argparse replaces nothing."""
+    """Return the text with % escaped, because argparse formats help texts."""
     return text.replace("%", "%%")

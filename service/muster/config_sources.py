@@ -146,7 +146,7 @@ def _set(
 
 
 _KEY_MARK, _OWN_CHECK = "[key]", "Value error, "
-"""What pydantic adds to the path of an error in a key, and to a message that a check of ours wrote."""
+"""Additions of pydantic: to the path of an error in a key, and to a message of our own checks."""
 
 
 def _error_line(

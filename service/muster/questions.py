@@ -46,7 +46,7 @@ COMMANDS: dict[str, Command] = {}
 
 @dataclass
 class Asking:
-    """Asks the service, or decides from the cluster where there is none, and prints the answer."""
+    """Asks the service, or decides from the cluster if there is no service, and prints the answer."""
 
     output: Annotated[Output, Option(("--output", "-o"), "How to print.")] = Output.TABLE
     url: Annotated[str, Option((), "Address of the service. Default: by kubeconfig.", "URL")] = ""
@@ -73,7 +73,7 @@ class Asking:
         return lambda: {"namespace": current(), "name": last}
 
     def print(self, answers: list[Any], table: Callable[[TextIO], None]) -> None:
-        """Print what was found: as a table, or as the document that was asked for."""
+        """Print the answers as a table, JSON or YAML."""
         from muster.adapters.asking import show
 
         text = io.StringIO()
@@ -116,15 +116,11 @@ class Asking:
         """Return what the service knows of the gangs that have a name.
 
         Raises:
-            Failed: There is no service. Only it knows how gangs were decided.
+            Failed: There is no service, and only a service knows how gangs were decided.
         """
         if self.no_service:
             raise Failed("only a service knows that: leave out --no-service, or ask `why`")
         return list(self._ask("/explain", query)["gangs"])
-
-    def nodes(self) -> list[dict[str, Any]]:
-        """Return nodes as the service shows them."""
-        return self.nodes_and_scopes()[0]
 
     def nodes_and_scopes(self) -> tuple[list[dict[str, Any]], list[str]]:
         """Return nodes as the service shows them, and the scopes by which they can be counted."""
@@ -134,7 +130,7 @@ class Asking:
         return nodes, list(dict.fromkeys(("cluster", *scopes, "node")))
 
     def _answer_pair(self, path: str, query: Query) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the answers about gangs and nodes. A service is asked only for the path."""
+        """Return the answers about gangs and about nodes. From a service, both are its answer at `path`."""
         from muster.adapters.asking.service import NoAnswer
 
         if not self.no_service:
@@ -241,17 +237,17 @@ def trace(asking: Asking, name: Name, namespace: Namespace = "") -> None:
 def _find_explanations(
     asking: Asking, name: str, namespace: str, **extra_parameters: str
 ) -> list[dict[str, Any]]:
-    """Return what the service knows of the gangs that are asked for: one at least."""
+    """Return what the service knows of the gangs with this name. Raise Failed if there is none."""
     query = asking.query_for(name, namespace)
     explanations = asking.explanations(lambda: {**query(), **extra_parameters})
     return _require_some(explanations, *query().values())
 
 
 def _require_some(answers: list[dict[str, Any]], namespace: str, name: str) -> list[dict[str, Any]]:
-    """Return what was found.
+    """Return the answers.
 
     Raises:
-        Failed: That is nothing.
+        Failed: There are none.
     """
     if not answers:
         raise Failed(f"no gang in namespace {namespace} is named {name} or has such a pod", NOT_FOUND)
@@ -298,7 +294,7 @@ def nodes(asking: Asking) -> None:
     """List the nodes with GPUs: model, free GPUs, domains, and which gangs have the others."""
     from muster.adapters.asking import show
 
-    rows = asking.nodes()
+    rows, _ = asking.nodes_and_scopes()
     asking.print(rows, functools.partial(show.nodes, rows))
 
 

@@ -39,8 +39,8 @@ class ControlLoop:
     from the bound pods.
 
     Other classes may read `gangs`. Only this class changes it. `carry_out`: kind of instruction → the
-    function that carries it out. This class carries out moves, and instructions for the shim. `begins` is
-    called when this replica begins to lead.
+    function that carries it out. This class carries out moves, and instructions for the shim. `on_move`
+    gets each move of a gang. `on_lead` is called when this replica begins to lead.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class ControlLoop:
             self._carry_out(self.gangs.handle(item))
 
     async def _run_after_inbox(self, action: Callable[[], None]) -> None:
-        """Call `action` after all inputs in the inbox. Return once it is done."""
+        """Call `action` after all inputs in the inbox. Return once `action` has returned."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def do() -> None:

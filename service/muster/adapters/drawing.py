@@ -262,9 +262,7 @@ def find_cube_mesh(topology: GpuTopology) -> CubeMesh | None:
 
 
 def _widest_rows(topology: GpuTopology, upper: Quad, partner: dict[int, int]) -> CubeMesh:
-    """Return the order of columns for which the drawn links have most bandwidth; of equal
-    ones the smallest.
-    """
+    """Return the order of columns in which the drawn links have most bandwidth; of equal orders, the smallest."""
     rows = [(order, tuple(partner[gpu] for gpu in order)) for order in permutations(upper)]
     bandwidth_by_pair = {pair: sum(_row_sum(topology, row) for row in pair) for pair in rows}
     return CubeMesh(*max(rows, key=lambda pair: (bandwidth_by_pair[pair], [-gpu for gpu in pair[0]])))

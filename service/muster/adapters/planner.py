@@ -67,7 +67,7 @@ class Planner:
             self._place.interrupt()
 
     async def load_solver(self) -> None:
-        """Return once the solver is loaded. `load` runs in the planner's thread."""
+        """Return once the solver is loaded, in the planner's thread."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._place.load)
 
     async def run(self) -> None:

@@ -99,7 +99,7 @@ class AllocatorFacts:
 
 
 class Allocator:
-    """Answers the kubelet for one resource, one question after another."""
+    """Answers the kubelet's questions about one resource, one after another."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Allocator:
         """Return the container that gets these devices, with its answer.
 
         Raises:
-            Refused: the devices are not those that were answered.
+            Refused: the devices are not the devices that `prefer` returned.
         """
         async with self._lock:
             try:

@@ -243,7 +243,7 @@ class Outbox:
         )
 
     def annotate(self, target: Target, annotations: dict[str, str]) -> None:
-        """Queue annotations of a pod. They are written only if it is still the same pod."""
+        """Queue annotations of a pod. They are written only if the pod still has its UID."""
         metadata = {"uid": target.uid, "annotations": annotations}
         self._put(_Write(str(target), self._api.merge_patch, target.path, {"metadata": metadata}))
 

@@ -52,7 +52,7 @@ class OwnDevices:
             self._changed = asyncio.Event()
 
     async def why_inexact(self) -> str:
-        """Return "", because containers get the planned devices."""
+        """Return "": containers always get the planned devices."""
         return ""
 
     async def options(self) -> api.DevicePluginOptions:
@@ -83,7 +83,7 @@ class OwnDevices:
         """Return the answer for the container with these devices, and mark its pod.
 
         Raises:
-            Refused: the devices are not those that were answered.
+            Refused: the devices are not the devices that `prefer` returned.
         """
         allocation = await self._allocator.allocate(devices)
         grant, pod = allocation.grant, target_of(allocation.waiter)

@@ -107,17 +107,17 @@ class Nvml:
             Gpu(index, uuid, pynvml.nvmlDeviceGetMemoryInfo(handle).total // GIB)
             for index, (handle, uuid) in enumerate(zip(handles, uuids, strict=True))
         )
-        links = [[self._level(a, b) if a is not b else "X" for b in handles] for a in handles]
+        common_ancestor = pynvml.nvmlDeviceGetTopologyCommonAncestor
+        links = [
+            [LEVELS.get(common_ancestor(a, b), "SYS") if a is not b else "X" for b in handles]
+            for a in handles
+        ]
         for pair, count in _nvlinks(handles).items():
             for i, j in (pair, pair[::-1]):
                 links[i][j] = f"NV{min(count, MAX_LINKS)}"
         product = str(pynvml.nvmlDeviceGetName(handles[0])) if handles else ""
         numa = tuple(_numa(handle) for handle in handles)
         return Hardware(Inventory(gpus), tuple(map(tuple, links)), numa, product, _clique(handles))
-
-    @staticmethod
-    def _level(first: Any, second: Any) -> str:
-        return LEVELS.get(pynvml.nvmlDeviceGetTopologyCommonAncestor(first, second), "SYS")
 
 
 def _address(handle: Any) -> tuple[int, int, int]:
@@ -154,8 +154,8 @@ def _nvlinks(handles: list[Any]) -> dict[tuple[int, int], int]:
 
 
 def _numa(handle: Any) -> int:
-    """Return the NUMA node whose memory is nearest, as nvidia-smi shows it; -1 if there is none or several
-    are.
+    """Return the NUMA node whose memory is nearest, as nvidia-smi shows it; -1 if no node or
+    several nodes are nearest.
 
     In many virtual machines the kernel knows no NUMA node of a PCI device, while the driver does.
     """

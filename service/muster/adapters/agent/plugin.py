@@ -18,7 +18,7 @@ SERVICE = "v1beta1.DevicePlugin"
 MAX_BYTES = 32 * 1024 * 1024
 STOP_GRACE_S = 2.0
 LEFT_WITHIN_S = 1.0
-"""Seconds for which a kubelet may still ask after its list of devices has ended."""
+"""Seconds in which a kubelet may still call, after its list of devices has ended."""
 
 T = TypeVar("T")
 

@@ -69,7 +69,7 @@ def ask(service: Service, path: str, query: Query = dict) -> HttpAnswer:
     """Return the service's answer at this path.
 
     Raises:
-        NoAnswer: There is no service, or it may not be asked.
+        NoAnswer: There is no service, or the account may not ask the service.
     """
     if service.url:
         text = _by_address(service.url, _with_query(path, query))
@@ -114,7 +114,7 @@ def _leader(service: Service) -> str:
 
 
 def kubectl(service: Service, *arguments: str) -> list[str]:
-    """Return the kubectl command that does this; [] if kubectl is not on PATH."""
+    """Return the command that runs kubectl with these arguments; [] if kubectl is not on PATH."""
     program = shutil.which("kubectl")
     if program is None:
         return []

@@ -286,7 +286,8 @@ def _timeline_lines(explanation: Row) -> Iterator[str]:
     if explanation["timeline_cut"]:
         yield "  … earlier steps are forgotten"
     elif gang["created"] and gang["created"] < explanation["known_since"]:
-        yield f"  … this service began {_time_since(explanation['known_since'])} ago, and the gang is older"
+        age = _seconds(max(0.0, time.time() - explanation["known_since"]))
+        yield f"  … this service began {age} ago, and the gang is older"
     for number, attempt in enumerate(attempts(steps), 1):
         last = attempt[-1][0]
         outcome = last["phase"] if last["phase"] in ENDS else "under way"
@@ -297,7 +298,7 @@ def _timeline_lines(explanation: Row) -> Iterator[str]:
 
 
 def _traces(explanation: Row) -> Sequence[Row]:
-    """Return the traces of its attempts, the newest first. An older service says the last one alone."""
+    """Return the traces of its attempts, the newest first. An older service gives only the newest."""
     last = explanation["trace"]
     return explanation.get("traces") or ([last] if last["id"] else [])
 
@@ -320,7 +321,3 @@ def _seconds(seconds: float) -> str:
 
 def _clock(timestamp: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(timestamp))
-
-
-def _time_since(timestamp: float) -> str:
-    return _seconds(max(0.0, time.time() - timestamp))

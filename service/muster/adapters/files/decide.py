@@ -176,8 +176,8 @@ def _naming_holders(place: Place, ledger: Ledger, roster: Roster) -> Place:
 def _starts_with_minimum(group: Group, request: Request, competitors: Iterable[Group]) -> bool:
     """Return whether this gang is first placed with its minimum, and extended after the others.
 
-    This is so if it has optional members, and other gangs of its priority lack required members. Otherwise
-    the first of two gangs would take capacity that both need.
+    This holds if the gang has optional members, and other gangs of its priority lack required members.
+    Otherwise the first of two gangs would take capacity that both need.
     """
     return not group.enough_bound and any(
         competitor.priority >= request.priority

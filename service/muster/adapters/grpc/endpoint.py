@@ -73,7 +73,7 @@ class Endpoint:
     def next_epoch(self) -> int:
         """Return a larger number than all earlier epochs on this path.
 
-        It is the wall clock in milliseconds, so that it also rises if the folder was wiped.
+        An epoch is the wall clock in milliseconds, so epochs also rise if the folder was wiped.
         """
         if self._lock is None:
             raise SocketError(f"{self.path} is not claimed")

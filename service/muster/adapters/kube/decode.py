@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class NamedObject(Protocol):
-    """The part that all objects have."""
+    """An object of any kind."""
 
     @property
     def metadata(self) -> Metadata:

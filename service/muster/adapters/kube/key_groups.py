@@ -10,7 +10,7 @@ G = TypeVar("G", bound=Hashable)
 
 
 class KeyGroups(Generic[K, G]):
-    """Each key is in one group. A group is forgotten with its last key."""
+    """Keys, each in one group. A group is forgotten with its last key."""
 
     def __init__(self) -> None:
         self._group_of: dict[K, G] = {}

@@ -93,7 +93,7 @@ class _ConfigMap:
 
     @cached_property
     def fact(self) -> NodeFact | None:
-        """Return its facts about the node."""
+        """Return the ConfigMap's facts about the node."""
         content = configmaps.read(self.obj, self.settings)
         return None if isinstance(content, PolicyText) else content
 
@@ -203,7 +203,7 @@ class NodeIntake:
             await turn
 
     async def _read_in_turn(self, name: str) -> None:
-        """Read the node now, on the thread, or later."""
+        """Read the node now if it is small and within its rate; else queue it for the thread."""
         if name in self._waiting:
             return
         wait_s = self._rate.wait_s(name)

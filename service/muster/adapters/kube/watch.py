@@ -171,9 +171,9 @@ class Watcher(Generic[T]):
             await asyncio.sleep(min(delay, self._settings.backoff_limit_s))
 
     def _is_not_served(self, status: int) -> bool:
-        """Return whether the refusal means that the resource is not served.
+        """Count a refusal. Return whether it means that the resource is not served.
 
-        An API server that has just started may forbid a granted request for a moment.
+        Several refusals are needed, because an API server that has just started may forbid a granted request.
         """
         if status == HTTP_FORBIDDEN and self._resource.by_right:
             self._forbidden += 1
@@ -369,7 +369,7 @@ class Watcher(Generic[T]):
             del self._known_versions[key]
 
     def _leave_out(self, problem: Undecodable) -> None:
-        """One object of another shape than its kind: what was known of it stays, the rest goes on."""
+        """Leave out an object that does not have the shape of its kind. The sink keeps its earlier state."""
         about_object = (self._resource.kind, self._path, problem.metadata)
         self._left_out.add(self._resource.plural, problem.key, str(problem), about_object)
 
@@ -399,12 +399,12 @@ _change = msgspec.json.Decoder(_Change)
 
 
 class PacedWatcher(Watcher[T]):
-    """A watch in which the large changes of one namespace wait for their turn, and hold up no other.
+    """A watch in which the large changes of one namespace wait, so that they delay no other namespace.
 
-    To change a label of a pod of 1.5 MiB costs its user a small request, and the service 10 to 40 ms. One of
-    256 KiB costs 4 ms. So a namespace pays for the bytes of large objects. Above its rate the last change of
-    each object waits, and those between are never decoded. New, deleted and newly bound objects are read at
-    once: GPUs may be taken.
+    A user changes a label of a pod by a small request. If the pod has 1.5 MiB, decoding takes 10 to 40 ms here,
+    and 4 ms for 256 KiB. So a namespace pays for the bytes of large objects. Above its rate, only the last
+    change of each object is decoded, and later. New, deleted and newly bound objects are read at once, because
+    they may take or free GPUs.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -458,7 +458,7 @@ class PacedWatcher(Watcher[T]):
             await super()._forget_object(key)
 
     def _drop_waiting_change(self, key: str) -> None:
-        """Drop a waiting change, because a later one has come."""
+        """Drop the object's waiting change, because a later change has come."""
         _, line = self._waiting.pop(key, ("", b""))
         self._waiting_bytes -= len(line)
 

@@ -165,7 +165,7 @@ class Board:
         """Return the whole state for a browser, as JSON in gzip.
 
         Raises:
-            TimeoutError: The cluster was not looked at in time.
+            TimeoutError: The cluster was not read in time.
         """
         async with self.connect_browser(), asyncio.timeout(WAIT_S):
             await self._fresh.wait()

@@ -165,7 +165,7 @@ MAX_RESTING = 256
 
 
 class NodeStatus(IntEnum):
-    """Whether a node takes pods."""
+    """Whether a node takes pods, and why not."""
 
     OPEN = 0
     CORDONED = 1
@@ -231,7 +231,7 @@ def cells_of(state: NodeState, takers: Iterable[PodGpus], numbers: Numbers) -> l
 
 
 def node_status(state: NodeState | None) -> NodeStatus:
-    """Return whether the node takes pods."""
+    """Return whether the node takes pods, and why not."""
     if state is None:
         return NodeStatus.GONE
     if not state.node.ready:

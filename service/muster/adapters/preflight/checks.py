@@ -76,7 +76,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class CheckResult(NamedTuple):
-    """What a check returns: a `Finding` without the name of the check."""
+    """The result of a check: a `Finding` without the name of the check."""
 
     level: Level
     message: str

@@ -106,8 +106,11 @@ _OUT_OF_MEMORY = wire.encode(OutOfMemory())
 
 def _answer(snapshot: Snapshot, ask: SolveRequest, place: Place) -> SolveReply | DefectReply:
     began = time.process_time()
-    seconds_left = _seconds_left(ask.until, began + ask.slice_s)
     timings = Timings(time.monotonic)
+
+    def seconds_left() -> float:
+        return min(ask.until - time.monotonic(), began + ask.slice_s - time.process_time())
+
     limits = Limits(ask.deterministic_time, seconds_left, ask.excluded, timings, ask.most_roles)
     try:
         decision = place(snapshot, ask.request, limits)
@@ -116,10 +119,6 @@ def _answer(snapshot: Snapshot, ask: SolveRequest, place: Place) -> SolveReply |
         raise
     except Exception as defect:  # noqa: BLE001 - whatever it is, the service is told
         return DefectReply(f"{type(defect).__name__}: {defect}", traceback.format_exc())
-
-
-def _seconds_left(until: float, processor_until: float) -> Callable[[], float]:
-    return lambda: min(until - time.monotonic(), processor_until - time.process_time())
 
 
 def data_bytes() -> int:

@@ -2,8 +2,8 @@
 
 The root span is "gang". The spans of the service are made when the attempt ends, so that none is exported
 without its root if the service dies. The shim's spans are children of the root too: the verdict carries its
-context. An attempt ends when the gang runs, is refused or withdrawn, or is gone. The next one is a trace of
-its own, with a link to the one before. So no trace is longer than one attempt.
+context. An attempt ends when the gang runs, is refused or withdrawn, or is gone. The next attempt has another
+trace, which links to the trace before. So no trace is longer than one attempt.
 
 No span is made for a member: a gang of any size has the same spans here.
 """
@@ -37,17 +37,17 @@ _ENDS = {
 }
 """Phase → the outcome of the attempt that ends with it."""
 _BEGINS = {"collecting": "collecting", "planning": "queued", "withdrawn": "paused"}
-"""Phase → the part with which an attempt begins there."""
+"""Phase → the span with which an attempt begins there."""
 MAX_TRACES = 16
 """Largest number of traces of one gang that are kept: the last traces."""
 _VERDICT = "verdict"
 _SPANS = {**_BEGINS, "planned": _VERDICT, "permitted": "seen bound"}
-"""Phase → the part of the attempt that the service sees. The shim shows the other parts."""
+"""Phase → the span that the service makes for the phase. The shim makes the spans of other phases."""
 _MAX_EVENTS = 16
-"""Largest number of events of one part."""
+"""Largest number of events of one span."""
 _COLLECTING = "collecting"
 _JOINED_MS = {"queued": "muster.queued_ms", "paused": "muster.paused_ms"}
-"""Part → attribute of a joined `collecting` part: how long the gang was in this other part in between."""
+"""Span → attribute of a joined `collecting` span: how long this other span lasted in between."""
 _MAX_STAGES = 4
 """Largest number of stages of one decision with a span. The longest stages are kept."""
 _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify": "verify"}
@@ -69,7 +69,7 @@ class KnownTrace:
 
 @dataclass(slots=True)
 class _SpanRecord:
-    """One span of the service. Times are seconds of the inputs' clock."""
+    """A span that is exported when its attempt ends. Times are seconds of the inputs' clock."""
 
     name: str
     began: float
@@ -104,11 +104,11 @@ class _Attempt:
         return int(time_s * 1e9) + self.offset_ns
 
     def enter(self, name: str, now: float) -> None:
-        """End the present part and begin another, unless the present part continues.
+        """End the present span and begin another, unless the present span continues.
 
-        Pods that come and go may move a gang between phases for hours. So all parts before a second
-        `collecting` become one `collecting` part. Its attributes say how long the gang was queued or paused
-        in between. So a gang waits for its decision in at most two parts.
+        Pods that come and go may move a gang between phases for hours. So all spans before a second
+        `collecting` become one `collecting` span. Its attributes say how long the gang was queued or paused
+        in between. So a gang waits for its decision in at most two spans.
         """
         if self.span is not None and self.span.name == name:
             return
@@ -119,7 +119,7 @@ class _Attempt:
         self.span = _SpanRecord(name, now) if name else None
 
     def _collect_again(self, now: float) -> None:
-        """Join all parts so far into one."""
+        """Join all spans so far into one `collecting` span."""
         self.leave(now)
         joined_span = _SpanRecord(_COLLECTING, self.spans[0].began)
         for span in self.spans:

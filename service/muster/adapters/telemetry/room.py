@@ -99,7 +99,7 @@ class Room:
         for (scope, model, _), gpus in by_domain.items():
             largest[scope, model] = max(largest.get((scope, model), 0), gpus)
             if gpus:
-                sizes[scope, _size(gpus)] += gpus
+                sizes[scope, str(1 << (gpus.bit_length() - 1))] += gpus
         fragmented = {
             (model,): unusable_gpus[model] / (ONE_GPU * count) for model, count in free.items() if count
         }
@@ -115,11 +115,6 @@ class Room:
             elif scope == Scope.NVLINK_DOMAIN.value:
                 for index, free in enumerate(state.free_by_island):
                     yield scope, f"{name}/{index}", free
-
-
-def _size(gpus: int) -> str:
-    """Return the largest power of two up to this number, so that there are few sizes."""
-    return str(1 << (gpus.bit_length() - 1))
 
 
 # --- values of labels ----------------------------------------------------------------------------

@@ -114,7 +114,10 @@ class Admission:
             webhook = "by the pod affinity that its controller's webhook adds"
             yield f"{list_names(list(names))}: {phrase}, {webhook}"
         for limit_range in sorted(self._limit_ranges, key=lambda item: item.metadata.namespace):
-            if any(limit.has_bounds and limit.type in _BOUNDED for limit in limit_range.spec.limits or ()):
+            if any(
+                limit.has_bounds and limit.type in ("Pod", "Container")
+                for limit in limit_range.spec.limits or ()
+            ):
                 name = f"{limit_range.metadata.namespace}/{limit_range.metadata.name}"
                 yield (
                     f"LimitRange {name}: its min, max and maxLimitRequestRatio are not "
@@ -173,9 +176,6 @@ class Admission:
                 by_default = f". The limit is that of LimitRange {namespace}/{limit_range.metadata.name}"
                 shapes.check_amounts(document, replace(spec, resources=None), "spec", by_default)
         return spec
-
-
-_BOUNDED = ("Pod", "Container")
 
 
 def _are_equal(amounts: Quantities, other_amounts: Quantities) -> bool:

@@ -146,7 +146,7 @@ def about_scopes(
 
 
 def _optional_scopes(topology_request: TopologyRequest) -> Mapping[str, str]:
-    """Return optional scope of the gang → the effect if no node lies in it."""
+    """Return each optional scope of the gang → the effect if no node lies in this scope."""
     limits = {per_scope.scope: per_scope.nowhere for per_scope in topology_request.per_scope}
     preferred = (*topology_request.preferred_scopes, *topology_request.role_preferred)
     return limits | dict.fromkeys(preferred, "that preference is passed over")

@@ -187,7 +187,7 @@ def as_stored(document: Document, shape: type[T], value: object = None) -> T:
     """Return the document, or `value` in its place, as the API server stores it: with a namespace and UID.
 
     Raises:
-        Malformed: It does not have the shape, or the API server refuses its metadata.
+        Malformed: The document does not have the shape, or the API server refuses its metadata.
     """
     read: Any = convert(document, shape, value)
     meta: Metadata = read.metadata

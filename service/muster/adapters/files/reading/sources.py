@@ -205,9 +205,7 @@ def _documents(source: str, text: str) -> Iterator[Document | PrintedMatrix]:
 
 
 def _parse(source: str, text: str) -> Iterator[Any]:
-    """Yield the values of a text: of JSON if it is JSON, which is much faster, else of
-    YAML. `{` begins both.
-    """
+    """Yield the values of a text: as JSON if possible, which is much faster, else as YAML. `{` begins both."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             values = list(_parse_json(text))
@@ -332,7 +330,8 @@ def _check_depth(source: str, text: str) -> None:
     raising. A block level takes a column, or no column if a sequence stands under its key. A flow level takes
     a bracket. Levels are counted only if the text has many of these.
     """
-    if text.count("[") + text.count("{") < MAX_LEVELS and _longest_line(text) < MAX_LEVELS:
+    longest_line = max(map(len, text.splitlines()), default=0)
+    if text.count("[") + text.count("{") < MAX_LEVELS and longest_line < MAX_LEVELS:
         return
     level = 0
     for event in yaml.parse(text, Loader=_Loader):
@@ -343,10 +342,6 @@ def _check_depth(source: str, text: str) -> None:
                 raise Malformed(source, line, "nested too deeply")
         elif isinstance(event, yaml.CollectionEndEvent):
             level -= 1
-
-
-def _longest_line(text: str) -> int:
-    return max(map(len, text.splitlines()), default=0)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -441,7 +436,7 @@ _OBJECT = "apiVersion"
 
 @dataclass(frozen=True, slots=True)
 class PrintedMatrix:
-    """One file: the names or patterns of its nodes, and what the tool printed on them."""
+    """A file with a link matrix, as a tool printed it, and the names or patterns of its nodes."""
 
     source: str
     nodes: tuple[str, ...]

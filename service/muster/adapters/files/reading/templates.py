@@ -1,5 +1,4 @@
-"""Create the pods that controllers would create: Jobs, StatefulSets, Deployments, PyTorchJobs and similar
-ones.
+"""Create the pods that the controllers of Jobs, StatefulSets, Deployments, PyTorchJobs and others would create.
 
 Fixed names are those of the controllers (StatefulSet, indexed Job, kubeflow). If a controller ends a name at
 random, the name here ends with letters that count up. So the same file gives the same names, and no end is
@@ -169,7 +168,7 @@ def with_children(documents: Sequence[Document]) -> Iterator[Document]:
     """Yield the documents, and after each RayJob and TrainJob the objects that its controller makes of it.
 
     Raises:
-        Malformed: an object that would be made of it does not have the shape of an object.
+        Malformed: an object that a job makes does not have the shape of an object.
     """
     parents = {
         (owner.get("kind"), document.key.namespace, owner.get("name"))

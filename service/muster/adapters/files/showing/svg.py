@@ -83,9 +83,9 @@ def draw(decided: Outcomes) -> str:
         _draw_gang(sheet, outcome, holdings, pictures.rails_used(decided, outcome))
     slices = any(state.memory for state in decided.after.nodes.values())
     _draw_legend(sheet, sheet.bottom + 14, slices)
-    view = columns(decided.after)
-    everything = {name: view.place(row) for row, name in enumerate(view.names)}
-    rack_of = _rack_of(view)
+    node_columns = columns(decided.after)
+    everything = {name: node_columns.place(row) for row, name in enumerate(node_columns.names)}
+    rack_of = _rack_of(node_columns)
     racks = _select(_racks(everything.values(), rack_of, holdings), holdings)
     drawn = [place for boxes in racks.values() for box in boxes for place in box.places]
     x, y = float(MARGIN), sheet.bottom + 20
@@ -187,10 +187,10 @@ def _draw_legend(sheet: Sheet, y: float, slices: bool) -> None:
 # --- racks -----------------------------------------------------------------------------------------
 
 
-def _rack_of(view: Columns) -> dict[str, _Rack]:
+def _rack_of(node_columns: Columns) -> dict[str, _Rack]:
     """Return node → its rack."""
-    part, zones = view.topology.part, dict[str, set[str]]()
-    for row in range(len(view.names)):
+    part, zones = node_columns.topology.part, dict[str, set[str]]()
+    for row in range(len(node_columns.names)):
         zones.setdefault(part(row, "rack"), set()).add(part(row, "zone"))
     zone_of = {
         rack: min(zone_names - {""}, default="")
@@ -199,7 +199,7 @@ def _rack_of(view: Columns) -> dict[str, _Rack]:
     }
     return {
         name: (zone_of.get(rack, "") if rack else part(row, "zone"), rack)
-        for row, name in enumerate(view.names)
+        for row, name in enumerate(node_columns.names)
         for rack in (part(row, "rack"),)
     }
 
