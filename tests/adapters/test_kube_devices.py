@@ -233,8 +233,8 @@ async def test_pods_are_read_later_in_the_pause_after_such_a_reading(heard: Hear
     for count in range(2, 100):
         await intake.devices.on_claim(*asking("shared", "v", count))
     assert len(heard.events) == 1
-    assert intake._read_again.reader is not None
-    await asyncio.wait_for(intake._read_again.reader, HANG_S)
+    assert intake._pod_rereads.reader is not None
+    await asyncio.wait_for(intake._pod_rereads.reader, HANG_S)
     gpu_counts = [event.pod.gpus for event in heard.events if isinstance(event, PodSeen)]
     assert gpu_counts == [2, 99]
 

@@ -65,7 +65,7 @@ class Bench:
 
     async def all_read(self) -> None:
         """Wait until all pods are read that a job has read again."""
-        if (reader := self.intake._read_again.reader) is not None:
+        if (reader := self.intake._pod_rereads.reader) is not None:
             await asyncio.wait_for(reader, HANG_S)
 
     async def pods(self, *names: str, node: str = "", **annotations: str) -> None:

@@ -32,7 +32,7 @@ def live(*objects: Object) -> FakeApi:
     api.nodes = [node("a", 8), node("b", 8)]
     documents = [Document("t", str(i), copy.deepcopy(item)) for i, item in enumerate(objects)]
     for document in with_children(documents):
-        new_pods = templates.expand(document)
+        new_pods = templates.pods_of_controller(document)
         for pod in new_pods.pods if new_pods is not None else ():
             item = {"apiVersion": "v1", "kind": "Pod", **msgspec.to_builtins(pod)}
             item["metadata"]["uid"] = f"uid-{len(api.pods)}"

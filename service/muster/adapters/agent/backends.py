@@ -129,7 +129,7 @@ class SecondEndpoint:
             devices = await devices_of_node(self._sockets, self._allocator.resource)
         except KubeletError as problem:
             return str(problem)
-        if foreign := self._foreign(devices):
+        if foreign := self._foreign_device(devices):
             offers = f"the device plugin of {self._allocator.resource} offers {foreign}"
             return f"{offers}, which is no whole GPU of the node: with time slicing or MIG it chooses itself"
         if devices:  # a kubelet that starts has no devices yet
@@ -155,7 +155,7 @@ class SecondEndpoint:
             Refused: the plan can't be kept, or the first plugin does not answer.
         """
         planned = frozenset[str]()
-        if not self._foreign(available):
+        if not self._foreign_device(available):
             try:
                 return list(await self._allocator.prefer(available, must, size))
             except Planless as no_plan:
@@ -174,7 +174,7 @@ class SecondEndpoint:
         Raises:
             Refused: the devices are not the planned ones, or the first plugin does not answer.
         """
-        if not self._foreign(devices) and not await self._allocator.may_pass_on(devices):
+        if not self._foreign_device(devices) and not await self._allocator.may_pass_on(devices):
             await self._allocator.allocate(devices)
         request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=devices)])
         answer: api.AllocateResponse = await self._ask("Allocate", request, api.AllocateResponse)
@@ -213,7 +213,7 @@ class SecondEndpoint:
             resource = self._allocator.resource
             raise Refused(f"the device plugin of {resource} does not answer: {problem}") from problem
 
-    def _foreign(self, devices: Iterable[str]) -> str:
+    def _foreign_device(self, devices: Iterable[str]) -> str:
         """Return a device that is no whole GPU of this node; "" if there is none."""
         inventory = self._allocator.facts.inventory
         return next((device for device in devices if inventory.index_of(device) is None), "")

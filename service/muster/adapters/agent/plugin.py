@@ -114,12 +114,12 @@ class Plugin:
         }
 
     async def _options(self, _: api.Empty, context: Any) -> api.DevicePluginOptions:
-        return await self._or_abort(self._backend.options(), context)
+        return await self._await_or_abort(self._backend.options(), context)
 
     async def _before_start(
         self, request: api.PreStartContainerRequest, context: Any
     ) -> api.PreStartContainerResponse:
-        await self._or_abort(self._backend.before_start(request.devices_ids), context)
+        await self._await_or_abort(self._backend.before_start(request.devices_ids), context)
         return api.PreStartContainerResponse()
 
     async def _watch(self, _: api.Empty, __: Any) -> AsyncIterator[api.ListAndWatchResponse]:
@@ -149,18 +149,18 @@ class Plugin:
                 container.must_include_deviceIDs,
                 container.allocation_size,
             )
-            devices = await self._or_abort(self._backend.prefer(*choice), context)
+            devices = await self._await_or_abort(self._backend.prefer(*choice), context)
             answers.append(api.ContainerPreferredAllocationResponse(device_i_ds=list(devices)))
         return api.PreferredAllocationResponse(container_responses=answers)
 
     async def _allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
         answers = [
-            await self._or_abort(self._backend.allocate(container.devices_ids), context)
+            await self._await_or_abort(self._backend.allocate(container.devices_ids), context)
             for container in request.container_requests
         ]
         return api.AllocateResponse(container_responses=answers)
 
-    async def _or_abort(self, answer: Awaitable[T], context: Any) -> T:
+    async def _await_or_abort(self, answer: Awaitable[T], context: Any) -> T:
         try:
             return await answer
         except Refused as refusal:

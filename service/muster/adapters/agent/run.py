@@ -225,7 +225,7 @@ class Agent:
         self._stopping = False
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Return whether the kubelet asks this agent, and containers get the planned devices."""
         return self._probe.ready
 

@@ -276,7 +276,7 @@ class _Pods(Resource[PodObject]):
         return pod
 
 
-class _Custom(Resource[CustomObject]):
+class _CustomResources(Resource[CustomObject]):
     """Objects with any fields, which must be neither deep nor large."""
 
     def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> CustomObject:
@@ -369,7 +369,7 @@ def _custom_resource(
 ) -> Resource[CustomObject]:
     name = f"{plural}.{versions[0].partition('/')[0]}"
     paths = tuple(f"/apis/{version}/{plural}" for version in versions)
-    return _Custom(kind, name, paths, CustomObject, key, optional=True, by_right=by_right)
+    return _CustomResources(kind, name, paths, CustomObject, key, optional=True, by_right=by_right)
 
 
 TOPOLOGIES = _custom_resource("Topology", "topologies", TOPOLOGY_APIS, _name)

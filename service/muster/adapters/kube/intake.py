@@ -24,7 +24,7 @@ from muster.adapters.kube.decode import full_name
 from muster.adapters.kube.devices import DeviceIntake, ServedResources
 from muster.adapters.kube.jobs import Jobs
 from muster.adapters.kube.key_groups import KeyGroups
-from muster.adapters.kube.leftout import LeftOutObjects, PendingEvents, always
+from muster.adapters.kube.leftout import LeftOutObjects, PendingEvents, leads_always
 from muster.adapters.kube.nodes import NodeIntake
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import policies as policy_dialect
@@ -115,7 +115,7 @@ class PodRereads:
         self.reader: asyncio.Task[None] | None = None
         """Reads pods again. In the pause after a reading, pods wait for the next reading."""
 
-    async def pods(self, pods: Iterable[tuple[str, str]], at_once: bool = False) -> None:
+    async def read(self, pods: Iterable[tuple[str, str]], at_once: bool = False) -> None:
         """Read these pods again, each given by its namespace and UID: the first ones now, the others later.
 
         `at_once`: read all pods now, because they have waited for the changed object.
@@ -161,7 +161,7 @@ class Intake:
         put: Callable[[Input], Awaitable[None]],
         emit: Callable[[EmitEvent], None],
         left_out: LeftOutObjects | None = None,
-        leads: Callable[[], bool] = always,
+        leads: Callable[[], bool] = leads_always,
     ) -> None:
         served = ServedResources(settings, put)
         put = served.put
@@ -171,8 +171,8 @@ class Intake:
         self._left_out = left_out or LeftOutObjects(Metrics())
         self._reading_pod = asyncio.Lock()
         """Held so that no old state of a pod is read again while the pod changes or goes."""
-        self._read_again = PodRereads(self._read_pod_again)
-        self.jobs = Jobs(settings, put, self._standing, self._read_again.pods)
+        self._pod_rereads = PodRereads(self._read_pod_again)
+        self.jobs = Jobs(settings, put, self._standing, self._pod_rereads.read)
         self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods, served)
         slices = self.devices.slices
         self.nodes = NodeIntake(settings, put, self._left_out, slices.on_node, self._labels_changed)
@@ -203,7 +203,7 @@ class Intake:
     async def finish_start(self) -> None:
         """Return when all nodes that are due have been read. From then on pods are read again with pauses."""
         await self.nodes.until_read()
-        self._read_again.starts = False
+        self._pod_rereads.starts = False
 
     # --- pods and nodes ------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Intake:
     async def _read_claiming_pods(self, claim: str | None) -> None:
         """Read the pods again that name this claim (namespace and name), or all pods with claims if it is
         None."""
-        await self._read_again.pods(self._claiming.pods_naming(claim))
+        await self._pod_rereads.read(self._claiming.pods_naming(claim))
 
     async def _read_pod_again(self, uid: str) -> None:
         async with self._reading_pod:
@@ -373,7 +373,7 @@ class Intake:
         if obj is None:
             self._group_objects.pop(uid, None)
             if (group := self._groups.pop(uid, None)) is not None:
-                self.jobs.group_gone(group.key)
+                self.jobs.forget_group(group.key)
                 await self._put(PodGroupGone(time.monotonic(), group.key))
             return
         self._group_objects[uid] = without_labels(obj)

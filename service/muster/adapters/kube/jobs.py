@@ -299,12 +299,12 @@ class Jobs:
         """Take in a pod, as object and as facts, and its place in its job, before the gangs get it."""
         self._ignored.see(obj, pod)
         if place is None or (pod.claim is None and not accelerators.asked_by(pod, self._settings)):
-            await self._forget(pod.uid)
+            await self._forget_job_pod(pod.uid)
             return
         await self._succeeded.see_pod(pod)
         key = (place.kind, pod.namespace, place.owner)
         if self._by_uid.get(pod.uid, key) != key:
-            await self._forget(pod.uid)
+            await self._forget_job_pod(pod.uid)
         job = self._jobs.setdefault(key, _Job())
         self._by_uid[pod.uid], self._places[pod.uid] = key, place
         gang = place.gang if pod.claim is not None and pod.claim.dialect == place.kind else ""
@@ -326,9 +326,9 @@ class Jobs:
     async def forget_pod(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self._ignored.forget(uid)
-        await self._forget(uid)
+        await self._forget_job_pod(uid)
 
-    async def _forget(self, uid: str) -> None:
+    async def _forget_job_pod(self, uid: str) -> None:
         """Forget a pod of a job."""
         await self._succeeded.forget_pod(uid)
         key = self._by_uid.pop(uid, None)
@@ -353,7 +353,7 @@ class Jobs:
         for key in dict.fromkeys(self._by_uid[uid] for uid in self._named.keys_of(group.key)):
             self._warn(key, self._jobs[key], claim)
 
-    def group_gone(self, key: PodGroupKey) -> None:
+    def forget_group(self, key: PodGroupKey) -> None:
         """Forget a PodGroup object."""
         self._groups.pop(key, None)
 

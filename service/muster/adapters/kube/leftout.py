@@ -25,7 +25,7 @@ PROBLEM_LIMIT = 400
 log = structlog.get_logger(__name__)
 
 
-def always() -> bool:
+def leads_always() -> bool:
     """Return True, for a service without other replicas."""
     return True
 
@@ -75,7 +75,7 @@ class LeftOutObjects:
         self,
         metrics: Metrics,
         emit: Callable[[EmitEvent], None] = lambda _: None,
-        leads: Callable[[], bool] = always,
+        leads: Callable[[], bool] = leads_always,
     ) -> None:
         self._metrics = metrics
         self._standing = PendingEvents(emit, leads)

@@ -210,7 +210,7 @@ class NodeIntake:
         if not wait_s and name != self._being_read:
             facts = self._facts(name)
             if facts.size <= LARGE:
-                await self._take(name, *facts.read())
+                await self._pass_on(name, *facts.read())
                 return
         self._waiting.add(name)
         if wait_s:
@@ -236,7 +236,7 @@ class NodeIntake:
                 with self._left_out.guard("nodes", turn, turn):
                     node, took = await asyncio.to_thread(self._facts(turn).read)
                     if not self._gone_meanwhile:
-                        await self._take(turn, node, took)
+                        await self._pass_on(turn, node, took)
                 self._being_read = ""
 
     def _facts(self, name: str) -> _Facts:
@@ -246,7 +246,7 @@ class NodeIntake:
         published, agent = self._published(name), self.agents.is_ready_on(name)
         return _Facts(self._objects[name], about, published, agent, self._settings)
 
-    async def _take(self, name: str, node: Node, took: float) -> None:
+    async def _pass_on(self, name: str, node: Node, took: float) -> None:
         before = self._nodes.get(name)
         self._rate.charge(name, SHARE * took + CHANGE_S * (before != node))
         if before == node:

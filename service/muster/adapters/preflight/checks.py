@@ -374,7 +374,7 @@ def clocks(facts: Facts) -> CheckResult:
     return ok("the clocks of API server, nodes and this machine agree")
 
 
-def unread(facts: Facts) -> CheckResult:
+def unread_parts(facts: Facts) -> CheckResult:
     """Name the parts that could not be read, so that no check looks good only for missing facts."""
     if facts.unread:
         return warning(
@@ -397,7 +397,7 @@ CHECKS: Mapping[str, Callable[[Facts], CheckResult]] = {
     "topology": topology,
     "schedulers": other_schedulers,
     "clocks": clocks,
-    "read": unread,
+    "read": unread_parts,
 }
 
 

@@ -104,12 +104,12 @@ class SentState:
     def _change(self, old: NodeState | None, new: NodeState) -> NodeChange:
         node, number = None, -1
         if old is None or old.node is not new.node:
-            node, number = new.node, self._number(new.node.topology)
+            node, number = new.node, self._number_of(new.node.topology)
             if number >= 0:
                 node = replace(node, topology=_ELSEWHERE)
         return NodeChange(new.node.name, node, number, _amounts_of(new))
 
-    def _number(self, topology: GpuTopology) -> int:
+    def _number_of(self, topology: GpuTopology) -> int:
         number = self._topologies.get(topology)
         if number is None:
             links = topology.gpu_count**2

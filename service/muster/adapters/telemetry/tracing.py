@@ -174,8 +174,8 @@ class QuietExporter(SpanExporter):
         try:
             result = self._exporter.export(spans)
         except Exception as problem:  # noqa: BLE001 - whatever it is, the thread goes on and it is said once
-            return self._note(SpanExportResult.FAILURE, str(problem))
-        return self._note(result, "the collector is away, slow, or refuses them")
+            return self._log_change(SpanExportResult.FAILURE, str(problem))
+        return self._log_change(result, "the collector is away, slow, or refuses them")
 
     def shutdown(self) -> None:
         """End the exporter."""
@@ -185,7 +185,7 @@ class QuietExporter(SpanExporter):
         """Send the remaining spans."""
         return self._exporter.force_flush(timeout_millis)
 
-    def _note(self, result: SpanExportResult, why: str) -> SpanExportResult:
+    def _log_change(self, result: SpanExportResult, why: str) -> SpanExportResult:
         fails = result is not SpanExportResult.SUCCESS
         if fails and not self._fails:
             log.warning("spans are lost", why=why, endpoint=_endpoint())

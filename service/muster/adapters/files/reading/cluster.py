@@ -148,13 +148,13 @@ def _read_inputs(documents: Iterable[Document | PrintedMatrix]) -> _Inputs:
         inputs.order[document.source, document.place] = len(inputs.order) + 1
         inputs.kinds[document.kind] += 1
         try:
-            _take(document, inputs)
+            _take_document(document, inputs)
         except Malformed as problem:
             problems.append(problem)
     if not problems:
         problems = [
             *_repeated_names(inputs.objects.documents),
-            *_expand(inputs),
+            *_add_pods_of_controllers(inputs),
             *_repeated_names(inputs.pods),
         ]
     if problems:
@@ -209,13 +209,13 @@ def _count_kinds(inputs: _Inputs) -> str:
     return f"no Node in the input (it has {counts})"
 
 
-def _take(document: Document, inputs: _Inputs) -> None:
+def _take_document(document: Document, inputs: _Inputs) -> None:
     inputs.unfollowed.add(document.name, notes.unfollowed_fields(document))
     inputs.misspelt.add(document.name, misspelt_fields(document))
     if (document.group, document.kind) == ("", "Pod"):
         inputs.pods.append((document, shapes.read_pod(document)))
     elif not (inputs.objects.take(document, _READERS) or inputs.owners.take(document)):
-        new_pods = templates.expand(document)
+        new_pods = templates.pods_of_controller(document)
         if new_pods is None:
             inputs.skipped[".".join(filter(None, (document.kind, document.group)))] += 1
         else:
@@ -249,7 +249,7 @@ _REPEATABLE = frozenset({"ComputeDomain", "LimitRange", "PriorityClass", "Runtim
 """Kinds that a capture and a manifest may both have."""
 
 
-def _expand(inputs: _Inputs) -> list[Malformed]:
+def _add_pods_of_controllers(inputs: _Inputs) -> list[Malformed]:
     """Add the pods of controllers without pods. A controller has pods if any pod names it as its owner."""
     owners = {
         (item.metadata.namespace or "default", owner.kind, owner.name)

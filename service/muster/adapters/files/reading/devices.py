@@ -149,7 +149,7 @@ class Devices:
         self._specs = dict[Key, ResourceClaimSpec]()
         """Specs of claims, including the claims that are made here of templates."""
         for claim in objects.of("ResourceClaim", ResourceClaim):
-            self._see(claim)
+            self._see_claim(claim)
         self._templates = {
             _key(item.metadata): item.spec.spec
             for kind in ("ComputeDomain", "ResourceClaimTemplate")
@@ -166,7 +166,7 @@ class Devices:
         self._specs_of_pod = dict[str, tuple[ResourceClaimSpec, ...]]()
         """Pod UID → its claims that are not allocated."""
 
-    def _see(self, claim: ResourceClaim) -> None:
+    def _see_claim(self, claim: ResourceClaim) -> None:
         meta, key = claim.metadata, _key(claim.metadata)
         device_claim = devices_held_by(claim)
         if device_claim.devices:

@@ -176,7 +176,7 @@ def check_metadata(document: Document, meta: Metadata, field_path: str = "metada
     check_labels(document, f"{field_path}.labels", meta.labels or {})
 
 
-def check_named(document: Document, meta: Metadata) -> None:
+def check_name(document: Document, meta: Metadata) -> None:
     """Raise Malformed if the object has no name, or metadata that the API server refuses."""
     if not meta.name:
         raise document.error("metadata.name: expected, but not given")
@@ -191,7 +191,7 @@ def as_stored(document: Document, shape: type[T], value: object = None) -> T:
     """
     read: Any = convert(document, shape, value)
     meta: Metadata = read.metadata
-    check_named(document, meta)
+    check_name(document, meta)
     namespace = meta.namespace or ("" if document.kind in CLUSTER_WIDE else "default")
     uid = meta.uid or uid_of(document.kind, namespace, meta.name)
     stored_object: T = replace(read, metadata=replace(meta, namespace=namespace, uid=uid))
@@ -241,7 +241,7 @@ def check_spec(document: Document, spec: PodSpec, field_path: str = "spec") -> N
 def read_node(document: Document) -> NodeObject:
     """Return a Node. As in the API server, its allocatable is its capacity if it is not given."""
     read = convert(document, NodeObject)
-    check_named(document, read.metadata)
+    check_name(document, read.metadata)
     if read.status.allocatable is None:
         status = replace(read.status, allocatable=read.status.capacity)
         read = replace(read, status=status)
@@ -251,7 +251,7 @@ def read_node(document: Document) -> NodeObject:
 def read_pod(document: Document) -> PodManifest:
     """Return a Pod's manifest. Raise Malformed if the API server would refuse it."""
     read = convert(document, PodManifest)
-    check_named(document, read.metadata)
+    check_name(document, read.metadata)
     check_spec(document, read.spec)
     return read
 

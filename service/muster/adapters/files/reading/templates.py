@@ -1,4 +1,5 @@
-"""Create the pods that the controllers of Jobs, StatefulSets, Deployments, PyTorchJobs and others would create.
+"""Create the pods that the controllers of Jobs, StatefulSets, Deployments, PyTorchJobs and others would
+create.
 
 Fixed names are those of the controllers (StatefulSet, indexed Job, kubeflow). If a controller ends a name at
 random, the name here ends with letters that count up. So the same file gives the same names, and no end is
@@ -46,7 +47,7 @@ class ControllerPods:
     ordered: bool = False
 
 
-def expand(document: Document) -> ControllerPods | None:
+def pods_of_controller(document: Document) -> ControllerPods | None:
     """Return the pods that an object stands for; None if its kind creates no pods that are read.
 
     Raises:
