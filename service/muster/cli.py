@@ -1,4 +1,4 @@
-"""The `muster` command. Everything slow is imported inside the command that needs it: `--help` is instant."""
+"""The `muster` command. Each command imports its slow modules itself, so that `--help` is instant."""
 
 from __future__ import annotations
 

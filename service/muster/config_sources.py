@@ -1,6 +1,6 @@
 """Read the service's settings: from a YAML file, then the environment, then the command line's flags.
 
-A later source overrides an earlier one. A field that does not exist is an error that names its source: a
+A later source overrides an earlier source. A field that does not exist is an error that names its source: a
 misspelt setting must not be ignored silently. Environment variables are `MUSTER__<SECTION>__<FIELD>`. A
 single underscore would collide with the variables that Kubernetes sets for a Service named "muster"
 (MUSTER_PORT).
@@ -21,7 +21,7 @@ from muster.config import Config
 
 PREFIX = "MUSTER__"
 _RENAMED = ("gangs.earmark_", "gangs.backfill_")
-"""How the names of some settings began, and how they begin now."""
+"""The old beginning of the names of some settings, and the new beginning."""
 _WITHOUT_EFFECT = ("session_queue",)
 """Settings of earlier releases that are read and have no effect: a service with one still starts."""
 

@@ -1,6 +1,6 @@
 """`kubectl gpu-topology`, and the same commands of `muster`: why, explain, trace, gangs, free, nodes.
 
-Everything slow is imported where it is needed: a plugin must start at once.
+Slow modules are imported inside functions, because a plugin must start at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Output(StrEnum):
 
 ABOUT = "Gangs of GPU pods: why one waits, what waits, and what is free where."
 COMMANDS: dict[str, Command] = {}
-"""Name → the command. `muster` has them too."""
+"""Name → the command. `muster` has these commands too."""
 
 
 @dataclass

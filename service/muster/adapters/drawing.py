@@ -1,7 +1,7 @@
 """Draw nodes and their GPUs for a terminal, from plain facts of the domain.
 
 Nothing here asks a cluster: the caller passes a topology and which pod holds which GPU. Pictures are `rich`
-texts of at most 100 columns. They say the same without colour: a heavy frame marks what is new.
+texts of at most 100 columns. Pictures are readable without colour: a heavy frame marks what is new.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def _order(gpu_count: int, levels: list[tuple[Link, list[Group]]]) -> list[int]:
 
 def nests(topology: GpuTopology) -> bool:
     """Return whether brackets are exact: every pair in a group has the link of the innermost bracket around
-    it.
+    the pair.
     """
     joins: dict[tuple[int, int], float] = {}
     for link, groups in _levels(topology):

@@ -25,8 +25,8 @@ MAX_NAMESPACES = 100
 
 
 class _SlowFigures:
-    """Figures that take long to read. They are read in parts before a scrape; if that was not done, during
-    the scrape."""
+    """Figures that take long to read. They are read in parts before a scrape, or else during the
+    scrape."""
 
     def __init__(self, loop: ControlLoop, room: Room) -> None:
         self._loop, self._room = loop, room
@@ -129,7 +129,7 @@ def _with_few_names(count_gangs: Callable[[], Tally]) -> Callable[[], Tally]:
 def _namespace_gauges() -> tuple[ReadAtScrape[Tally], ...]:
     """Return the gauges about the gangs of each namespace.
 
-    Their label is not `namespace`: Prometheus has that for the namespace of the pod that it scrapes.
+    Their label is not `namespace`, because Prometheus sets that label to the namespace of the scraped pod.
     """
     return (
         ReadAtScrape(

@@ -36,7 +36,7 @@ MERGE_PATCH = "application/merge-patch+json"
 ROOM = 500
 """Largest number of writes that may wait."""
 TRIES = 8
-"""Number of tries of a write. With the longest delays of the back-off they take half a minute."""
+"""Number of tries of a write. With the longest delays of the back-off, all tries take half a minute."""
 LONGEST_DELAY_S = 8.0
 REPEAT_AFTER_S = 300.0
 """Seconds after which the same sentence on the same object is posted again."""
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
-    """A request failed; the text names it. `status` is the HTTP status, 0 if there was no answer."""
+    """A failed request, which the text names. `status` is the HTTP status, 0 if there was no answer."""
 
     def __init__(self, request: str, status: int, message: str) -> None:
         super().__init__(f"{request}: {f'{status}, ' if status else ''}{message}")

@@ -184,13 +184,13 @@ class SecondEndpoint:
         """Pass the call on to the first plugin.
 
         Raises:
-            Refused: it does not answer.
+            Refused: the first plugin does not answer.
         """
         request = api.PreStartContainerRequest(devices_ids=devices)
         await self._ask("PreStartContainer", request, api.PreStartContainerResponse)
 
     async def _choose(self, available: list[str], must: list[str], size: int) -> list[str]:
-        """Return the choice of the first plugin. If it makes none, any devices will do."""
+        """Return the choice of the first plugin. If the plugin does not choose, any devices will do."""
         options = await self._options_of_first()
         if not options.get_preferred_allocation_available:
             return [*must, *(device for device in available if device not in must)][:size]

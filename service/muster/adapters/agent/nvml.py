@@ -28,7 +28,7 @@ LEVELS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 OF_APPLICATIONS = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that a program can cause on a healthy GPU. NVIDIA's device plugin ignores them too."""
+"""XIDs that a program can cause on a healthy GPU. NVIDIA's device plugin ignores these XIDs too."""
 
 
 class Nvml:

@@ -79,7 +79,7 @@ class Plugin:
         """Listen on the socket.
 
         Raises:
-            OSError: it can't be made.
+            OSError: the socket can't be made.
         """
         self.socket.unlink(missing_ok=True)
         self._server = await listen(f"unix:{self.socket}", SERVICE, self._handlers())

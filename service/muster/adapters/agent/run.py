@@ -116,7 +116,7 @@ class Offering:
     not wanted.
 
     `backend` answers for the resource on the socket with the name `endpoint`. `first_plugin` is the socket of
-    the plugin to which this plugin is a second endpoint; None if there is no other plugin. `ready` is called
+    the plugin to which this plugin is a second endpoint; None if there is no other plugin. `report_ready` is called
     with whether containers get the planned devices, and `report_inexact` with the reason why they may not.
     `compare` is called from time to time while the kubelet has the offer.
     """
@@ -380,8 +380,8 @@ class Agent:
         return self._mode == mode and not self._stopping
 
     def _mode_of(self, node: NodeObject) -> str:
-        """Return the mode of the node's GPUs. If NVIDIA's plugin offers them, the label for it comes
-        first."""
+        """Return the mode of the node's GPUs. If NVIDIA's plugin offers the GPUs, the label of the second
+        endpoint comes first."""
         labels, version = node.metadata.labels or {}, node.status.node_info.kubelet_version
         if labels.get(NODE_AGENT) != SECOND_ENDPOINT:
             return labels.get(ACK_NODE_MODE, "")
@@ -436,7 +436,7 @@ class Agent:
 
 
 def _minor_version(version: str) -> int:
-    """Return the 37 of v1.37.1; 0 if it can't be told."""
+    """Return the 37 of v1.37.1; 0 if the version is unreadable."""
     match = re.match(r"v1\.(\d+)", version)
     return int(match[1]) if match else 0
 

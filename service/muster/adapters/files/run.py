@@ -113,7 +113,7 @@ def planner(time_limit_s: float | None) -> Place:
 
 
 def _record_questions(plan: Place, questions: dict[str, OpenQuestion]) -> Place:
-    """Return the planner. It keeps the questions about the first gangs that it places, by their keys."""
+    """Return a planner that also adds a question to `questions` for each of the first gangs that it places."""
 
     def plan_and_record(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
         decision = plan(snapshot, request, timings)

@@ -109,7 +109,7 @@ class KubeClient:
         """Load credentials. No request is made.
 
         Raises:
-            ConfigError: they are missing or broken.
+            ConfigError: credentials are missing or broken.
         """
         # 1.3 s of imports: in a thread, so that health answers meanwhile
         await asyncio.to_thread(_import_kubernetes)

@@ -53,10 +53,11 @@ log = structlog.get_logger(__name__)
 
 
 class SucceededPods:
-    """The number of succeeded pods of each Job, by the Job's UID. It is passed on for Jobs with pods of ours.
+    """The number of succeeded pods of each Job, by the Job's UID. Numbers of Jobs with pods of ours are
+    passed on.
 
     A succeeded member needs no place again. Its pod may be deleted with its node, and its Job does not make
-    the pod again. If only pods were counted, the gang would wait for it for ever.
+    the pod again. If only pods were counted, the gang would wait for that pod for ever.
 
     The last number of a deleted Job counts until its last pod is gone, so that no gang waits for members
     again. `put` takes inputs in order.

@@ -116,7 +116,7 @@ class LeftOutObjects:
     def guard(
         self, resource: str, key: str, name: str, about_object: EventTarget | None = None
     ) -> Iterator[None]:
-        """Leave the object out if handling it raises anything."""
+        """Leave the object out if its handling raises an exception."""
         try:
             yield
         except Exception as problem:  # no object may end the service

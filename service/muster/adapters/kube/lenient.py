@@ -32,7 +32,7 @@ _STEPS = np.zeros(256, np.int8)
 _STEPS[list(b"{[")] = 1
 _STEPS[list(b"}]")] = -1
 _FIRST, _LAST = np.zeros(256, bool), np.zeros(256, bool)
-"""The fourth byte of \\uD8xx to \\uDBxx, which begin a pair, and of \\uDCxx to \\uDFxx, which end one."""
+"""The fourth byte of \\uD8xx to \\uDBxx, which begin a pair, and of \\uDCxx to \\uDFxx, which end a pair."""
 _FIRST[list(b"89abAB")] = True
 _LAST[list(b"cdefCDEF")] = True
 S = TypeVar("S", bound=msgspec.Struct)

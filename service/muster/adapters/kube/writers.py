@@ -111,7 +111,7 @@ class StatusWriter(Outbox[WriteStatus]):
     """Writes the status of PodGroup objects, by merge patch of the status subresource.
 
     A new status replaces the waiting status of its object. So an outage of the API server costs one write for
-    each object, and not one for each change. A patch without an answer may succeed after the next one. Then
+    each object, and not one for each change. A patch without an answer may succeed after the next patch. Then
     the watch shows the old status, and the gangs request the status again. Only PodGroups of our own API are
     written, because gangs request no others.
     """

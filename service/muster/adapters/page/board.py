@@ -151,7 +151,7 @@ class Board:
                 self._watched.clear()
 
     async def wait_for(self, after: int, within_s: float) -> bool:
-        """Wait up to `within_s` for a newer generation than `after`. Return whether there is one."""
+        """Wait up to `within_s` for a newer generation than `after`. Return whether it came."""
         if self.log.generation > after:
             return True
         event = self._news

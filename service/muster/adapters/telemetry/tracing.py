@@ -116,7 +116,7 @@ class RateLimitedSampler(Sampler):
     """Samples root spans: at most `BURST` at once, and `RATE` a second over time.
 
     Namespaces share the last `RESERVE` of these. The first attempt without a trace is logged. Only the event
-    loop may call it.
+    loop may call the sampler.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

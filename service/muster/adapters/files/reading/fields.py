@@ -28,7 +28,7 @@ _EXCLUSIVE = {
     "JobSet": (jobset.EXCLUSIVE,),
     "LeaderWorkerSet": (leaderworkerset.EXCLUSIVE, leaderworkerset.SUBGROUP_EXCLUSIVE),
 }
-"""Kind → annotations that a controller reads on its objects. Misspelt ones would be lost silently."""
+"""Kind → annotations that a controller reads on its objects. A misspelt annotation would be lost silently."""
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _RESTARTS = ("Always", "OnFailure", "Never")
 _WORDS = {
@@ -130,7 +130,7 @@ def _field_meant(name: str, shape: type | None, in_pod: bool) -> str:
 
 @lru_cache(maxsize=64)
 def _fields(shape: type | None) -> Mapping[str, type | None]:
-    """Return each field of such objects → the type of the objects in it; None if it has none."""
+    """Return each field of this shape → the type of the objects in the field; None without objects."""
     info = inspect.type_info(shape) if shape is not None else None
     fields = info.fields if isinstance(info, inspect.StructType) else ()
     return {struct_field.encode_name: _objects_in(struct_field.type) for struct_field in fields}

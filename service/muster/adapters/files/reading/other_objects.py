@@ -61,7 +61,7 @@ class Objects:
         self.documents: list[tuple[Document, Any]] = []
 
     def take(self, document: Document, readers: Readers) -> bool:
-        """Take in a document. Return False if it has another kind.
+        """Take in a document. Return False if the document has another kind.
 
         Raises:
             Malformed: The document does not have the shape of its kind.

@@ -249,7 +249,7 @@ def read_node(document: Document) -> NodeObject:
 
 
 def read_pod(document: Document) -> PodManifest:
-    """Return a Pod's manifest. Raise Malformed if the API server would refuse it."""
+    """Return a Pod's manifest. Raise Malformed if the API server would refuse the Pod."""
     read = convert(document, PodManifest)
     check_name(document, read.metadata)
     check_spec(document, read.spec)

@@ -307,7 +307,7 @@ def _parse_json(text: str) -> Iterator[Any]:
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-"""Half a character, which UTF-8 cannot encode. It is a ValueError unless its other half follows."""
+"""Half a character, which UTF-8 cannot encode. Without the other half, it raises a ValueError."""
 _NOT_SPACE = re.compile(r"\s*")
 
 
@@ -345,7 +345,7 @@ def _check_depth(source: str, text: str) -> None:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Load safe YAML, in C if PyYAML has that. Dates stay text, as in the API."""
+    """Load safe YAML, with the C loader if PyYAML has that loader. Dates stay text, as in the API."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Object:
         keys: set[object] = set()

@@ -162,7 +162,7 @@ def report(
 ) -> PlaceReport:
     """Return the answer as data, as docs/place.md describes it.
 
-    With `alternatives`, by the gangs' keys, it also says how each level was decided.
+    With `alternatives`, by the gangs' keys, the answer also says how each level was decided.
     """
     counts = Counter[str](outcome.status for outcome in decided.outcomes)
     gangs = [_gang(outcome) for outcome in decided.outcomes]
