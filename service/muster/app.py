@@ -156,10 +156,8 @@ class App:
         await self._intake.on_pod(uid, obj)
 
     def _watches(self) -> Iterator[tuple[str, Watcher[Any]]]:
-        """Yield each watch with the name of its resource.
-
-        `on_silence` gets whether the watch is interrupted, and `on_absence` whether the resource is not served.
-        """
+        """Yield each watch with the name of its resource. `on_silence` gets whether the watch is interrupted,
+        and `on_absence` whether the resource is not served."""
         config, intake, dialects = self._config, self._intake, dialect_settings(self._config)
 
         def watch(
@@ -208,7 +206,7 @@ class App:
             yield watch(decode.makers(kind), partial(intake.jobs.on_maker, kind))
 
     def _silence_reporter(self, resource: str) -> Callable[[bool], Awaitable[None]]:
-        """Return the function that tells the gangs when the watch is interrupted. They plan nothing until then."""
+        """Return a function that tells the gangs whether the watch is interrupted, and its view outdated."""
 
         async def report(silent: bool) -> None:
             now = time.monotonic()
@@ -251,7 +249,7 @@ class App:
             await self._end(tasks)
 
     async def _announce_sync(self, warm: asyncio.Task[None]) -> None:
-        """Send `Synced` when each watch has seen all objects and the planner is loaded. Then planning begins."""
+        """Send `Synced`, so that planning begins, once all objects are seen and the planner is loaded."""
         await asyncio.wait([warm])  # its failure ends the service by itself
         for watcher in self._watchers.values():
             await watcher.synced.wait()
@@ -262,7 +260,7 @@ class App:
         log.info("synced")
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
-        """End each part within its share of `shutdown_s`. A part that fails does not keep the next from ending."""
+        """End each part within its share of `shutdown_s`, even if the end of an earlier part fails."""
         share = self._config.shutdown_s / 4
         self.control_loop.shut_down()
         await _end_within(share, "socket", self._server.stop())
@@ -287,7 +285,6 @@ class App:
         return f"waiting for the first list of {' and '.join(waiting)}" if waiting else "about to be synced"
 
     async def _nodes(self) -> Nodes:
-        """Return the answer of /nodes."""
         snapshot = self.control_loop.gangs.snapshot()
         with_gpus = [name for name, state in snapshot.nodes.items() if state.node.topology.gpu_count]
         owners = await self.control_loop.owners(with_gpus)

@@ -220,8 +220,7 @@ def _order(gpu_count: int, levels: list[tuple[Link, list[Group]]]) -> list[int]:
 
 def nests(topology: GpuTopology) -> bool:
     """Return whether brackets are exact: every pair in a group has the link of the innermost bracket around
-    the pair.
-    """
+    the pair."""
     joins: dict[tuple[int, int], float] = {}
     for link, groups in _levels(topology):
         for group in groups:
@@ -237,8 +236,7 @@ def nests(topology: GpuTopology) -> bool:
 @dataclass(frozen=True, slots=True)
 class CubeMesh:
     """The places of the GPUs: `upper[i]` is joined to `lower[i]`, and neighbours in a row have the widest
-    links.
-    """
+    links."""
 
     upper: Quad
     lower: Quad
@@ -262,7 +260,7 @@ def find_cube_mesh(topology: GpuTopology) -> CubeMesh | None:
 
 
 def _widest_rows(topology: GpuTopology, upper: Quad, partner: dict[int, int]) -> CubeMesh:
-    """Return the order of columns in which the drawn links have most bandwidth; of equal orders, the smallest."""
+    """Return the columns' order with the most bandwidth of drawn links; of equal orders, the smallest."""
     rows = [(order, tuple(partner[gpu] for gpu in order)) for order in permutations(upper)]
     bandwidth_by_pair = {pair: sum(_row_sum(topology, row) for row in pair) for pair in rows}
     return CubeMesh(*max(rows, key=lambda pair: (bandwidth_by_pair[pair], [-gpu for gpu in pair[0]])))
@@ -404,8 +402,7 @@ class Canvas:
 
 def put_box(canvas: Canvas, corner: tuple[int, int], width: int, picture: NodePicture, gpu: int) -> None:
     """Draw one GPU at (row, column): its index and its holder's letter. The frame is heavy if the GPU is
-    chosen.
-    """
+    chosen."""
     row, column = corner
     style = picture.style(gpu)
     left_top, line, right_top, side, left_bottom, right_bottom = _HEAVY if picture.is_chosen(gpu) else _LIGHT

@@ -116,9 +116,9 @@ class Offering:
     not wanted.
 
     `backend` answers for the resource on the socket with the name `endpoint`. `first_plugin` is the socket of
-    the plugin to which this plugin is a second endpoint; None if there is no other plugin. `report_ready` is called
-    with whether containers get the planned devices, and `report_inexact` with the reason why they may not.
-    `compare` is called from time to time while the kubelet has the offer.
+    the plugin to which this plugin is a second endpoint; None if there is no other plugin. `report_ready` is
+    called with whether containers get the planned devices, and `report_inexact` with the reason why they may
+    not. `compare` is called from time to time while the kubelet has the offer.
     """
 
     resource: str

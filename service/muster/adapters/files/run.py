@@ -113,7 +113,7 @@ def planner(time_limit_s: float | None) -> Place:
 
 
 def _record_questions(plan: Place, questions: dict[str, OpenQuestion]) -> Place:
-    """Return a planner that also adds a question to `questions` for each of the first gangs that it places."""
+    """Return a planner that also records a question about each of the first gangs that are placed."""
 
     def plan_and_record(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
         decision = plan(snapshot, request, timings)

@@ -330,7 +330,6 @@ class Jobs:
         await self._forget_job_pod(uid)
 
     async def _forget_job_pod(self, uid: str) -> None:
-        """Forget a pod of a job."""
         await self._succeeded.forget_pod(uid)
         key = self._by_uid.pop(uid, None)
         self._places.pop(uid, None)

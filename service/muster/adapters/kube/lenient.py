@@ -161,7 +161,6 @@ def _parts(kind: Any, value: object, path: str, lost_fields: list[LostField]) ->
 
 
 def _path_of(path: str, key: object) -> str:
-    """Return the path of a member."""
     return f"{path}.{key}".strip(".") if _WORD.fullmatch(str(key)) else f"{path}[{key}]"
 
 

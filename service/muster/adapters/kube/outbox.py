@@ -179,7 +179,8 @@ class Outbox(ABC, Generic[T]):
             if refusal.status not in PASSING or waiting.tries >= self.retry.tries:
                 self._after_send(waiting.item, refusal)
             else:
-                self._retry_later(waiting, self._delay(waiting, refusal))
+                asked_delay = min(refusal.retry_after or 0.0, self.retry.limit_s)
+                self._retry_later(waiting, max(waiting.backoff.delay(), asked_delay))
         except KubeError as silence:  # the watches log the silence
             answers_others = time.monotonic() - self._client.silent_s > began
             waiting.tries += answers_others
@@ -191,9 +192,6 @@ class Outbox(ABC, Generic[T]):
         else:
             self._after_send(waiting.item, None)
         return True
-
-    def _delay(self, waiting: _WaitingItem[T], refusal: ApiError) -> float:
-        return max(waiting.backoff.delay(), min(refusal.retry_after or 0.0, self.retry.limit_s))
 
     def _retry_later(self, waiting: _WaitingItem[T], delay: float) -> None:
         if self._find(waiting.namespace, waiting.key) is None:  # else a newer item has come meanwhile

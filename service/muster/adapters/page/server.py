@@ -204,7 +204,8 @@ class PageServer:
             while position is not None and self._board.log.has_all_after(position):
                 if (change := self._board.log.change_after(position)) is not None:
                     position += 1
-                    await self._send(response, _event(self._board.log.id_of(position), change))
+                    change_id = self._board.log.id_of(position).encode()
+                    await self._send(response, b"id: " + change_id + b"\ndata: " + change + b"\n\n")
                 elif not await self._board.wait_for(position, self._limits.heartbeat_s):
                     await self._send(response, b": alive\n\n")
                 if time.monotonic() - checked > ALLOWED_S:
@@ -282,10 +283,6 @@ def _logger() -> logging.Logger:
     logger = logging.getLogger("aiohttp.server.page")
     logger.filters[:] = [is_ours]
     return logger
-
-
-def _event(id_: str, change: bytes) -> bytes:
-    return b"id: " + id_.encode() + b"\ndata: " + change + b"\n\n"
 
 
 def _busy_answer(text: str) -> web.HTTPServiceUnavailable:

@@ -145,9 +145,9 @@ class Admission:
         selector = spec.node_selector or {}
         for key, value in (scheduling.node_selector or {}).items():
             if selector.get(key, value) != value:
+                expected = f"expected {quote_value(value)}, as RuntimeClass {name} has it"
                 raise document.error(
-                    f"spec.nodeSelector[{key}]: expected {quote_value(value)}, as RuntimeClass {name} has it, "
-                    f"got {quote_value(selector[key])}"
+                    f"spec.nodeSelector[{key}]: {expected}, got {quote_value(selector[key])}"
                 )
         fixed = (runtime_class.overhead.pod_fixed if runtime_class.overhead is not None else None) or {}
         if spec.overhead and not _are_equal(spec.overhead, fixed):

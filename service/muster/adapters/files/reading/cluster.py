@@ -334,8 +334,7 @@ def _store(admitted: Admission, document: Document, pod: PodManifest) -> PodMani
 
 def _notes_of_order(inputs: _Inputs, read_pods: Iterable[Pod]) -> list[str]:
     """Return a note for each controller that creates a gang's pods one by one, so that the gang never
-    completes.
-    """
+    completes."""
     in_gangs = {(p.namespace, p.name) for p in read_pods if p.claim is not None and not p.claim.lone}
     return [
         f"{document.name}: its pods come one after another, so a gang of them would wait for ever "

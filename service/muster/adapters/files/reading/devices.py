@@ -83,7 +83,7 @@ _VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta2", *_FLAT)
 
 
 def _read_known_version(document: Document, shape: type[T]) -> T | None:
-    """Return an object of a version that is read."""
+    """Return the object as the API server stores it; None if its version is not read."""
     if document.value["apiVersion"] not in _VERSIONS:
         return None
     return shapes.as_stored(document, shape, as_v1(document.value))
@@ -455,8 +455,7 @@ class PublishedDevices:
 
     def with_claimed_devices(self, pod: Pod, specs: Iterable[ResourceClaimSpec], only_devices: bool) -> Pod:
         """Return the pod with the devices of its claims as resources. With `only_devices` its GPUs must be
-        devices too: a node whose GPUs a device plugin serves is not for its claims.
-        """
+        devices too: a node whose GPUs a device plugin serves is not for its claims."""
         amounts = Counter(dict(pod.resources.others))
         for request in _requests(specs):
             exact = request.exactly

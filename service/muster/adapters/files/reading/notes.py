@@ -84,7 +84,8 @@ def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings
         is_single = len(plain) == 1
         asks = "pod asks for no GPU and names" if is_single else "pods ask for no GPU and name"
         manifests_left = [manifests[pod.uid] for pod in plain]
-        yield f"{len(plain)} pending {asks} no gang: not placed here{_phrase_on_accelerators(manifests_left, settings)}"
+        accelerators_asked = _phrase_on_accelerators(manifests_left, settings)
+        yield f"{len(plain)} pending {asks} no gang: not placed here{accelerators_asked}"
         if claiming := sum(bool(manifest.spec.resource_claims) for manifest in manifests_left):
             subject = f"{claiming} of them {'has' if claiming == 1 else 'have'} ResourceClaims"
             yield (

@@ -36,7 +36,7 @@ class OwnerObjects:
     runtimes: list[str] = field(default_factory=list)
 
     def take(self, document: Document) -> bool:
-        """Take in a document. Return True if its object makes no pods itself: a RayJob, a TrainJob or a runtime.
+        """Take in a document. Return True if the object (RayJob, TrainJob, runtime) makes no pods itself.
 
         Raises:
             Malformed: the document has no name, or does not have the shape of an object.

@@ -232,9 +232,8 @@ def check_spec(document: Document, spec: PodSpec, field_path: str = "spec") -> N
             raise document.error(f"{claim_path}: {expected}")
     for number, container in enumerate(spec.containers):
         if not OBJECT_NAME.fullmatch(container.name):
-            raise document.error(
-                f"{field_path}.containers[{number}].name: expected {_NAMED}, got {quote_value(container.name)}"
-            )
+            name_path = f"{field_path}.containers[{number}].name"
+            raise document.error(f"{name_path}: expected {_NAMED}, got {quote_value(container.name)}")
     check_amounts(document, spec, field_path)
 
 

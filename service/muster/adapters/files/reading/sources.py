@@ -205,7 +205,7 @@ def _documents(source: str, text: str) -> Iterator[Document | PrintedMatrix]:
 
 
 def _parse(source: str, text: str) -> Iterator[Any]:
-    """Yield the values of a text: as JSON if possible, which is much faster, else as YAML. `{` begins both."""
+    """Yield the values of a text: as JSON if possible, which is much faster, else as YAML."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             values = list(_parse_json(text))

@@ -333,13 +333,9 @@ def _job_set(spec: Object, template: Object, policy: Object) -> Object:
             count = nodes
         is_sized = is_trainer or (is_node and mpi.get("runLauncherAsNode") is True)
         child = _with_resources(job, object_at(trainer, "resourcesPerNode")) if is_sized else job
-        jobs.append(_with_size(child, count) if count else child)
+        job_size = {"template": {"spec": {"parallelism": count, "completions": count}}}
+        jobs.append(_merge(child, {"replicas": 1, **job_size}) if count else child)
     return {**job_set, "replicatedJobs": jobs}
-
-
-def _with_size(job: Object, count: object) -> Object:
-    """Return a replicated Job with this number of pods."""
-    return _merge(job, {"replicas": 1, "template": {"spec": {"parallelism": count, "completions": count}}})
 
 
 def _with_resources(job: Object, resources: Object) -> Object:
