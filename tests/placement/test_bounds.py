@@ -14,7 +14,7 @@ from muster.domain.decision import Placed
 from muster.domain.request import Member, Request, Scope
 from muster.placement.cluster.columns import Ints
 from muster.placement.cluster.matching import ClusterView
-from muster.placement.gang.blocks import begun, ways_to_cut
+from muster.placement.gang.blocks import has_begun_segment, ways_to_cut
 from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget, Limits
@@ -129,7 +129,7 @@ def test_the_most_is_that_of_a_solver_for_each_part(
     name: str, data: st.DataObject, share: float | None
 ) -> None:
     instance, scopes = drawn(data, name)
-    assume(not begun(instance.request))
+    assume(not has_begun_segment(instance.request))
     most = max(over_all_parts(instance, scopes), key=lambda counts: (sum(counts), counts))
     target = None if share is None else max(1, round(share * sum(instance.need)))
     fit = count(instance, scopes, Budget(Limits(deterministic_time=10)), target)
@@ -148,7 +148,7 @@ def over_all_parts(instance: Instance, scopes: tuple[str, ...]) -> Iterator[Coun
     request = instance.request
     yield (0,) * len(request.roles)
     for members in ways_to_cut(request):
-        fewer = instance.keeping(members)
+        fewer = instance.with_first_members(members)
         part = regions(fewer, scopes, fewer.need)
         for one in range(int(part.max(initial=-1)) + 1):
             yield tuple(fewer.by_role(by_solver(fewer, np.flatnonzero(part == one))).values())

@@ -8,7 +8,7 @@ from muster.domain.node import Node, Resources, Taint
 from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
-from muster.placement.cluster.candidates import admits, matches, refusal, tolerated
+from muster.placement.cluster.candidates import admits, is_tolerated, matches, refusal
 from muster.placement.cluster.columns import columns
 
 NODE = Node("a", Resources(), GpuTopology.unknown(8), frozenset({"g"}), {"pool": "p", "count": "8"})
@@ -59,7 +59,7 @@ def test_terms(term: SelectorTerm, holds: bool) -> None:
     ],
 )
 def test_tolerations(toleration: Toleration, covers: bool) -> None:
-    assert tolerated(Taint("k", "v", "NoSchedule"), (toleration,)) is covers
+    assert is_tolerated(Taint("k", "v", "NoSchedule"), (toleration,)) is covers
 
 
 def role(gpus: int = 1, **rules: object) -> Role:

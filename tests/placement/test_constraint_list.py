@@ -42,12 +42,12 @@ def test_each_is_dropped_by_itself() -> None:
     request = EVERYTHING
     for left in range(len(asked), 0, -1):
         constraint, role, what = asked[left - 1]
-        request = constraint.without(request, role, what)
+        request = constraint.request_without(request, role, what)
         assert list(constraints_of(request)) == asked[: left - 1]
     assert not binds_members(request)
 
 
 def test_what_is_dropped_twice_is_gone() -> None:
-    once = MAX_PER.without(EVERYTHING, "", "rack")
+    once = MAX_PER.request_without(EVERYTHING, "", "rack")
     assert [rule for rule in once.per_scope if isinstance(rule, MaxPer)] == [MaxPer("node", 4)]
-    assert MAX_PER.without(once, "", "rack") == once
+    assert MAX_PER.request_without(once, "", "rack") == once

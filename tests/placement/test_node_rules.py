@@ -13,7 +13,7 @@ from muster.domain.causes.not_planned import NotDecided
 from muster.domain.decision import Placed, Unplaceable
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gpus import choices, node_rules
-from muster.placement.gpus.node_rules import NodeRule, allowed, lying_in, searched_domains
+from muster.placement.gpus.node_rules import NodeRule, allowed, domains_of_members, searched_domains
 from muster.placement.place import Limits, place
 from muster.placement.search import classes
 from tests.placement.drawings import cluster, gang, islands
@@ -118,10 +118,10 @@ def test_members_lie_in_domains_as_the_rule_says(seed: int) -> None:
 
 
 def holds_in(rule: NodeRule, packing: tuple[int, ...], shape: Shape, gpus: int) -> bool:
-    """Whether members lie in these GPUs as `lying_in` says."""
+    """Whether members lie in these GPUs as `domains_of_members` says."""
     sizes = [(gpus & domain).bit_count() for domain in shape.domains]
     members: list[Member] = []
-    for block, lying in enumerate(lying_in(rule, packing, shape, gpus)):
+    for block, lying in enumerate(domains_of_members(rule, packing, shape, gpus)):
         each = rule.gpus[block]
         entries: list[int | tuple[int, ...]] = [*(lying or ())]
         for at, entry in enumerate(entries):

@@ -73,7 +73,7 @@ def test_the_damage_of_whole_gpus(
     drawn: str, kinds: tuple[TypicalRequest, ...], gpus: int, cores: int, damage: int
 ) -> None:
     prices = prices_of(columns(replace(cluster(drawn), typical=kinds)))
-    damages = prices.of_whole(np.array([0]), np.array([gpus]), np.array([1000 * cores]))
+    damages = prices.damage_of_gpus(np.array([0]), np.array([gpus]), np.array([1000 * cores]))
     assert damages.tolist() == [[damage]]
 
 
@@ -90,7 +90,7 @@ SLICES = {
 def test_the_damage_of_a_slice(kinds: tuple[TypicalRequest, ...], units: int, damage: list[int]) -> None:
     drawn = cluster(": a[3, cpu 64, mem 8 8 8, left 8 4 2]")
     prices = prices_of(columns(replace(drawn, typical=kinds)))
-    assert prices.of_slice(np.array([0]), units, 1000).tolist() == [damage]
+    assert prices.damage_of_slice(np.array([0]), units, 1000).tolist() == [damage]
 
 
 BETTER = {
@@ -164,5 +164,5 @@ def test_prices_do_not_tell_how_they_were_come_by(snapshot: Snapshot, usages: li
         afresh = prices_of(columns(replace(snapshot)))
         rows = np.arange(len(names))
         ways = np.array([0, 1, 2]), np.array([0, 500, 2000])
-        assert (followed.of_whole(rows, *ways) == afresh.of_whole(rows, *ways)).all()
-        assert (followed.of_slice(rows, 4, 500) == afresh.of_slice(rows, 4, 500)).all()
+        assert (followed.damage_of_gpus(rows, *ways) == afresh.damage_of_gpus(rows, *ways)).all()
+        assert (followed.damage_of_slice(rows, 4, 500) == afresh.damage_of_slice(rows, 4, 500)).all()

@@ -163,12 +163,12 @@ def test_a_node_without_the_label_may_be_a_domain_of_its_own() -> None:
 
 def test_only_scopes_that_some_node_has_are_counted() -> None:
     assert topology().scopes == ("zone", "rack")
-    assert topology().crossed(gpus=False) == ("zone", "rack", "node")
-    assert columns(cluster(": a[8]")).topology.crossed(gpus=True) == ("node", "nvlink-domain")
+    assert topology().counted_scopes(gpus=False) == ("zone", "rack", "node")
+    assert columns(cluster(": a[8]")).topology.counted_scopes(gpus=True) == ("node", "nvlink-domain")
 
 
 def test_nodes_that_are_one_nvlink_domain() -> None:
-    assert topology().whole_nodes().tolist() == [0, -1, 2, -1]
+    assert topology().domains_of_whole_nodes().tolist() == [0, -1, 2, -1]
 
 
 def test_where_a_gang_with_a_required_scope_could_lie() -> None:

@@ -20,7 +20,7 @@ from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.matching import ClusterView
 from muster.placement.cluster.topology import INSIDE, NONE, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
-from muster.placement.gang.on_node import fit_of, gpus_of, on_row, unusable_gpus
+from muster.placement.gang.on_node import context_of, fit_of, gpus_of, unusable_gpus
 from muster.placement.gpus.costs import Cost, GpuWays, cost_of, costs_of
 from muster.placement.gpus.damage import fragmentation, is_priced, prices_of
 from muster.placement.gpus.gpusets import GpuSet, gpu_set_of
@@ -81,7 +81,7 @@ def evaluated(cluster: ClusterView, members: tuple[MemberPlacement, ...]) -> Pla
 def worths(request: Request, members: Sequence[MemberPlacement], view: Columns) -> list[Worth]:
     """Return the values of a plan that alternatives compare, the most important level first."""
     plan = EvaluatedPlan(request, members, view)
-    return [worth for row in OBJECTIVE for worth in row.compared(plan, row.count(plan))]
+    return [worth for row in OBJECTIVE for worth in row.worths_of(plan, row.count(plan))]
 
 
 def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Columns) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class EvaluatedPlan:
     @cached_property
     def crossings(self) -> tuple[tuple[str, int], ...]:
         """The scopes whose parts count, widest first, each with the number of touched parts."""
-        scopes = self.view.topology.crossed(asks_gpus(self.request))
+        scopes = self.view.topology.counted_scopes(asks_gpus(self.request))
         return tuple((scope, self.parts.touched(scope)) for scope in scopes)
 
     @cached_property
@@ -165,8 +165,12 @@ class EvaluatedPlan:
         rows, masks = self.parts.rows.tolist(), self.parts.masks.tolist()
         for row, mask in zip(rows, masks, strict=True) if totals else ():
             slices = shared.get(view.names[row], 0)
-            context = on_row(
-                view, existing, self.costs, row, existing.after(view, row, NodeRule((), (), (), ()))
+            context = context_of(
+                view,
+                existing,
+                self.costs,
+                row,
+                existing.rule_for_new_members(view, row, NodeRule((), (), (), ())),
             )
             gpu_ways = GpuWays(np.array([slices]), np.array([mask & ~slices]))
             for cost in totals:
@@ -247,10 +251,10 @@ def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns)
         total = sum(cpu[member.role] for member in members_on_node)
         first = members_on_node[0]
         if first.units:
-            damage += int(prices.of_slice(rows, first.units, total)[0, first.gpus[0]])
+            damage += int(prices.damage_of_slice(rows, first.units, total)[0, first.gpus[0]])
         else:
             gpus = sum(len(member.gpus) for member in members_on_node)
-            damage += int(prices.of_whole(rows, np.array([gpus]), np.array([total]))[0, 0])
+            damage += int(prices.damage_of_gpus(rows, np.array([gpus]), np.array([total]))[0, 0])
     return damage
 
 
@@ -327,7 +331,11 @@ class TouchedParts:
         topology, shapes = self.view.topology, self.view.shapes
         counted_by_name = topology.in_wide[self.rows] | np.isin(self.rows, [*self.existing.masks])
         names = set[str]().union(
-            *map(topology.touched, self.rows[counted_by_name].tolist(), self.masks[counted_by_name].tolist()),
+            *map(
+                topology.touched_nvlink_domains,
+                self.rows[counted_by_name].tolist(),
+                self.masks[counted_by_name].tolist(),
+            ),
             *map(self._touched_by, self.existing.members),
         )
         node_arrays = (
@@ -343,6 +351,6 @@ class TouchedParts:
     def _touched_by(self, member: BoundMember) -> set[str]:
         topology = self.view.topology
         domains = topology.parts(member.row, Scope.NVLINK_DOMAIN)
-        if member.unknown:
+        if member.has_unknown_gpus:
             return {name for name, _ in domains} if len(domains) == 1 else set()
-        return topology.touched(member.row, member.running.gpus)
+        return topology.touched_nvlink_domains(member.row, member.running.gpus)

@@ -16,7 +16,7 @@ from muster.placement.cluster.columns import Ints
 from muster.placement.gang.blocks import rank_key
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import gpus_on
-from muster.placement.gpus.gpusets import lowest, split
+from muster.placement.gpus.gpusets import lowest_gpus, split
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.gpus.slices import slices_by_gpu
 from muster.placement.search.plan import NodeShare
@@ -116,7 +116,7 @@ def _masks(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]
         for gpus_by_domain in members or ():
             if isinstance(gpus_by_domain, tuple):
                 mask = sum(
-                    lowest(free_gpus & shape.domains[d], count) for d, count in enumerate(gpus_by_domain)
+                    lowest_gpus(free_gpus & shape.domains[d], count) for d, count in enumerate(gpus_by_domain)
                 )
                 masks_by_block[block].append(mask)
                 free_gpus &= ~mask

@@ -15,10 +15,10 @@ from muster.domain.causes.not_planned import NotPlanned, TooManyRoles
 from muster.domain.decision import Decision, Placed, Step, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.placement.cluster.matching import ClusterView, by_subrequest
+from muster.placement.cluster.matching import ClusterView, variants_by_subrequest
 from muster.placement.evaluate import evaluated
 from muster.placement.explain.causes import explain, not_matching
-from muster.placement.gang.instance import instance_of, unsupported
+from muster.placement.gang.instance import instance_of, unsupported_rule
 from muster.placement.limits import Budget, Limits, unlike_roles
 from muster.placement.model.objective import NVLINK_DOMAINS, RAILS
 from muster.placement.naming import place_members
@@ -51,7 +51,7 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
     if not request.size:
         raise ValueError(f"gang {request.gang} has no members: there is nothing to place")
     limits = limits or Limits()
-    for variant in by_subrequest(snapshot, request):
+    for variant in variants_by_subrequest(snapshot, request):
         decision = _decide(snapshot, variant, limits)
         # A `NotPlanned` cause ends the tries: time is up, or the planner does not support the gang.
         if isinstance(decision, Placed) or any(isinstance(cause, NotPlanned) for cause in decision.causes):
@@ -71,7 +71,7 @@ def _decide(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Un
     cluster, budget = ClusterView(snapshot, request), Budget(limits)
     with budget.phase("scan"):
         instance = instance_of(cluster, limits.excluded)
-    refused = unsupported(instance)
+    refused = unsupported_rule(instance)
     if refused is not None:
         return Unplaceable(request.gang, (refused,))
     instance, answer = best_for_most(instance, budget)

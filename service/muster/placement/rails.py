@@ -19,7 +19,7 @@ from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import node_kinds
-from muster.placement.gang.packings import distinct
+from muster.placement.gang.packings import distinct_columns
 from muster.placement.gpus.costs import Cost, GpuWays, NodeContext, cost_of
 from muster.placement.gpus.damage import damage_to_pools
 from muster.placement.gpus.gpusets import links_over
@@ -73,7 +73,7 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
             has_domain_counts,
         ]
     )
-    kind_of_node, first = distinct(kinds)
+    kind_of_node, first = distinct_columns(kinds)
     choices_by_kind = [_choices(instance, shares[i]) for i in share_index[first].tolist()]
     rails = _fewest(fixed_rails, [of_choice for _, of_choice in choices_by_kind])
     if rails.bit_count() == rails_before.bit_count():

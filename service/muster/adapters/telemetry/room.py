@@ -18,7 +18,7 @@ from muster.domain.printable import printable
 from muster.domain.rate import Allowance
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.placement.gpus.damage import ONE_GPU, unusable
+from muster.placement.gpus.damage import ONE_GPU, pool_fragmentation
 
 CLUSTER = "cluster"
 MAX_MODELS = 16
@@ -91,7 +91,7 @@ class Room:
                 continue
             model, count = self._models[name], state.free_gpu_count
             free[model] += count
-            unusable_gpus[model] += unusable(count)
+            unusable_gpus[model] += pool_fragmentation(count)
             for scope, domain, gpus in self._parts(name, state, count):
                 by_domain[scope, model, domain] += gpus
         largest: dict[tuple[str, ...], float] = {}

@@ -27,7 +27,7 @@ from muster.gangs.pending.answers import (
     too_many_lists,
     too_many_nodes,
 )
-from muster.placement.cluster.candidates import common
+from muster.placement.cluster.candidates import refused_by_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class GangAnswers:
             reason = answer.everywhere or (_missing(answer) if answer.missing_claims else "")
             return refuse_everywhere(reason) if reason else answer.refused
 
-        return {role.name: common(map(of, self._distinct(role))) for role in roles if role.members}
+        return {role.name: refused_by_all(map(of, self._distinct(role))) for role in roles if role.members}
 
     def may_have(self, roles: Iterable[Role]) -> Mapping[str, tuple[Subrequest, ...]]:
         """Return role → the GPUs that members may have now, for each subrequest."""

@@ -41,18 +41,18 @@ def selects(view: Columns, role: Role) -> Bools:
     """Return [row] bool: whether the node meets the node selector and the required affinity of the role."""
     selected = np.ones(len(view.names), np.bool_)
     for term in role.rules.required:
-        selected &= holding(view, term)
-    return selected & in_affinity(view, role) if role.rules.any_of else selected
+        selected &= nodes_satisfying(view, term)
+    return selected & meets_affinity(view, role) if role.rules.any_of else selected
 
 
-def in_affinity(view: Columns, role: Role) -> Bools:
+def meets_affinity(view: Columns, role: Role) -> Bools:
     """Return [row] bool: whether the node meets an alternative of the role's required affinity.
 
     As in the Kubernetes API, a term without requirements matches no node.
     """
     holds = np.zeros(len(view.names), np.bool_)
     for terms in filter(None, role.rules.any_of):
-        holds |= np.logical_and.reduce([holding(view, term) for term in terms])
+        holds |= np.logical_and.reduce([nodes_satisfying(view, term) for term in terms])
     return holds
 
 
@@ -96,16 +96,16 @@ def profile_refusal(node: Node | Profile, role: Role) -> str | None:
         return lacking
     if not node.ready:
         return "not ready"
-    if node.unschedulable and not tolerated(UNSCHEDULABLE, tolerations):
+    if node.unschedulable and not is_tolerated(UNSCHEDULABLE, tolerations):
         return "cordoned"
     for taint in node.taints:
-        if taint.effect != TaintEffect.PREFER_NO_SCHEDULE and not tolerated(taint, tolerations):
+        if taint.effect != TaintEffect.PREFER_NO_SCHEDULE and not is_tolerated(taint, tolerations):
             value = f"={taint.value}" if taint.value else ""
             return f"taint {taint.key}{value}:{taint.effect}"
     return None
 
 
-def holding(view: Columns, term: SelectorTerm) -> Bools:
+def nodes_satisfying(view: Columns, term: SelectorTerm) -> Bools:
     """Return [row] bool: whether the node satisfies one requirement.
 
     The requirement is evaluated once for each value of the label, because many nodes have equal values.
@@ -121,7 +121,7 @@ def holding(view: Columns, term: SelectorTerm) -> Bools:
     return truth[values.codes]
 
 
-def tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
+def is_tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
     """Return whether a toleration covers the taint. An empty key with operator Exists covers all taints."""
     return any(
         (not toleration.effect or toleration.effect == taint.effect)
@@ -219,7 +219,7 @@ class _Common(Mapping[str, str]):
         return sum(1 for _ in self)
 
 
-def common(refused: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
+def refused_by_all(refused: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
     """Return the nodes that all of these maps (at least one) refuse: node → its reason in the first map.
 
     The maps are not copied.

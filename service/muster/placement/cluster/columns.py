@@ -252,7 +252,7 @@ class Columns:
     pods = _ColumnProperty("amounts", 5)
     """[row] How many more pods the node has room for."""
 
-    def free(self, name: str) -> Ints:
+    def free_amount(self, name: str) -> Ints:
         """Return [row] the free amount of a resource: a resource of LINE_OF, or of `Resources.others` in its
         own unit.
 

@@ -86,7 +86,7 @@ class ClusterView:
     def masks(self) -> Mapping[str, int]:
         """Node → bit mask of the GPUs that the gang may have, unless these are all that have no taint.
 
-        Until a subrequest is chosen (`by_subrequest`), the gang may have any GPU.
+        Until a subrequest is chosen (`variants_by_subrequest`), the gang may have any GPU.
         """
         if any(role.subrequests for role in self._asking):
             return {}
@@ -104,7 +104,7 @@ class ClusterView:
                 masks[name] = mask
         return masks
 
-    def differing(self, nodes: Iterable[str]) -> int:
+    def count_differing_nodes(self, nodes: Iterable[str]) -> int:
         """Return on how many of these nodes roles match different GPUs."""
         states = (self.snapshot.nodes[name] for name in nodes)
         return sum(len(self._matching(state.node, -1)) > 1 for state in states)
@@ -143,7 +143,7 @@ def attributes_of(roles: Iterable[Role]) -> tuple[tuple[str, ...], ...]:
     return tuple(dict.fromkeys(attributes))
 
 
-def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
+def variants_by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
     """Yield the request for each subrequest of its roles, which is taken by all members. The first is best.
 
     A role with fewer subrequests than others has its last one. If all subrequests ask for the same number of

@@ -137,7 +137,7 @@ class Topology:
         """
         return tuple(level.scope for level in self._view.levels if self._view.part(level.scope).names)
 
-    def crossed(self, gpus: bool) -> tuple[str, ...]:
+    def counted_scopes(self, gpus: bool) -> tuple[str, ...]:
         """Return the scopes whose touched domains are counted, widest first.
 
         Gangs without GPUs touch no NVLink domain.
@@ -196,7 +196,7 @@ class Topology:
         place, wide_domain = self._view.place(row), self.part(row, Scope.NVLINK_DOMAIN)
         return ((wide_domain, place.all_gpus),) if wide_domain else place.own_domains
 
-    def touched(self, row: int, mask: int) -> set[str]:
+    def touched_nvlink_domains(self, row: int, mask: int) -> set[str]:
         """Return the names of the NVLink domains that these GPUs lie in.
 
         If GPU indices cannot be promised, each GPU counts as a domain.
@@ -211,7 +211,7 @@ class Topology:
         """[row] Whether a label names the node's NVLink domain, which may span nodes."""
         return np.asarray(self._view.wide_domains.codes >= 0)
 
-    def whole_nodes(self) -> Ints:
+    def domains_of_whole_nodes(self) -> Ints:
         """Return [row] int64: the NVLink domain that holds all GPUs of the node, NONE if none does.
 
         A label may name the domain. Otherwise the node has one NVLink domain of its own, or several.

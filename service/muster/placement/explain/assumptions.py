@@ -23,8 +23,8 @@ from muster.placement.cluster.candidates import (
     UNSCHEDULABLE,
     Excluded,
     affinity_text,
-    holding,
-    in_affinity,
+    meets_affinity,
+    nodes_satisfying,
     profile_refusal,
     selector_text,
 )
@@ -58,7 +58,7 @@ def resources_of(roles: Iterable[Role]) -> tuple[str, ...]:
 
 def free_of(view: Columns, resource: str) -> Ints:
     """Return [row] int64: the free amount of a resource. GPU memory is summed over the node's GPUs."""
-    return np.asarray(view.gpu_memory.sum(axis=0)) if resource == GPU_MEMORY else view.free(resource)
+    return np.asarray(view.gpu_memory.sum(axis=0)) if resource == GPU_MEMORY else view.free_amount(resource)
 
 
 def largest_free_piece(view: Columns, resource: str) -> Ints:
@@ -141,7 +141,9 @@ def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns
     free = view.amounts.copy()
     for resource in LINES.keys() & set(resources):
         free[LINES[resource]] = empty.amounts[LINES[resource]]
-    other_amounts = {name: (empty if name in resources else view).free(name) for name in view.other_amounts}
+    other_amounts = {
+        name: (empty if name in resources else view).free_amount(name) for name in view.other_amounts
+    }
     memory = (empty if GPU_MEMORY in resources else view).gpu_memory
     return replace(
         empty if GPU in resources else view, amounts=free, gpu_memory=memory, other_amounts=other_amounts
@@ -310,7 +312,7 @@ def _without(request: Request, assumption: Assumption) -> Request:
         case AssumptionKind.SCOPE:
             return replace(request, required_scope=None)
         case Constraint() as constraint:
-            return constraint.without(request, assumption.role, assumption.subject)
+            return constraint.request_without(request, assumption.role, assumption.subject)
     return request
 
 
@@ -406,7 +408,7 @@ class Assumptions:
             return self._site
         request = replace(self.request, running=())
         for constraint, role, key in constraints_of(request):
-            request = constraint.without(request, role, key)
+            request = constraint.request_without(request, role, key)
         roles = tuple(replace(role, members=()) for role in request.roles)
         request = replace(request, roles=roles)
         everywhere = np.ones(len(self.view.names), np.bool_)
@@ -458,9 +460,9 @@ def refusals_of(view: Columns, role: Role, excluded: Excluded) -> dict[str, Bool
     for reason in sorted(set[str]().union(*by_profile)):
         add(reason, np.array([reason in reasons for reasons in by_profile], np.bool_)[view.profile])
     for term in role.rules.required:
-        add(selector_text(term), ~holding(view, term))
+        add(selector_text(term), ~nodes_satisfying(view, term))
     if role.rules.any_of:
-        add(affinity_text(role.rules.any_of), ~in_affinity(view, role))
+        add(affinity_text(role.rules.any_of), ~meets_affinity(view, role))
     by_plugin: dict[str, list[int]] = {}
     for node, plugin in excluded.get(role.name, {}).items():
         if plugin and node in view.row:

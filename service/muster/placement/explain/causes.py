@@ -94,7 +94,7 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
     if conflict.obstacles_of(AssumptionKind.SCOPE):
         scope = str(assumptions.request.required_scope)
         yield findings.domain_too_small(scope)
-        yield from findings.joining(scope)
+        yield from findings.causes_of_running_members(scope)
     elif not any(map(conflict.obstacles_of, RULES)):
         cause = shortage(conflict)
         if cause is not None:
@@ -213,7 +213,9 @@ def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatchi
             matching[name] = mask.bit_count()
             gpus += node.topology.gpu_count
     if matching:
-        yield GpusNotMatching(len(matching), sum(matching.values()), gpus, cluster.differing(matching))
+        yield GpusNotMatching(
+            len(matching), sum(matching.values()), gpus, cluster.count_differing_nodes(matching)
+        )
 
 
 def _fits_with_all(cluster: ClusterView, limits: Limits) -> bool:

@@ -52,14 +52,14 @@ class _Findings(RefusalFacts):
             is True
         )
 
-    def admitting(self, role: Role) -> list[str]:
+    def nodes_admitting(self, role: Role) -> list[str]:
         return [self.view.names[row] for row in np.flatnonzero(self.conflict.world().admitted[role.name])]
 
-    def agreeing(self, role: Role) -> int:
+    def count_agreeing_nodes(self, role: Role) -> int:
         rows = np.flatnonzero(self.conflict.world().admitted[role.name])
         return sum(bool(self.view.states[row].node.topology.groups) for row in rows.tolist())
 
-    def wider(self, scope: str) -> tuple[str | None, ...]:
+    def wider_scopes(self, scope: str) -> tuple[str | None, ...]:
         return wider_scopes(self.view, scope)
 
     def is_nowhere(self, scope: str) -> bool:
@@ -141,7 +141,7 @@ class _Findings(RefusalFacts):
         """Return the part of a scope that holds all these members; "" if no such part is known."""
         return min(common_parts(self.view, scope, members) or ("",))
 
-    def joining(self, scope: str, *roles: str) -> Iterator[RunningElsewhere]:
+    def causes_of_running_members(self, scope: str, *roles: str) -> Iterator[RunningElsewhere]:
         existing = self.existing(*roles)
         if existing:
             yield RunningElsewhere(scope, self._where_they_run(scope, existing), len(existing))

@@ -118,7 +118,7 @@ def _wider_scope(conflict: Conflict, findings: RefusalFacts) -> Iterator[Relaxat
     scope = str(conflict.assumptions.request.required_scope)
     if not conflict.obstacles_of(AssumptionKind.SCOPE) or findings.is_nowhere(scope):
         return
-    for wider in findings.wider(scope):
+    for wider in findings.wider_scopes(scope):
         world = conflict.with_all_assumptions.within(wider)
         if conflict.oracle.target_fits(world) is True:
             yield WiderScope(scope, wider or "", conflict.oracle.up_to_target(world).part, world.target)

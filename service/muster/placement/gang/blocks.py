@@ -151,7 +151,7 @@ def _cuts(role: Role) -> list[int]:
     return sorted({count, *(cut for cut in shorter if cut >= 0)}, reverse=True)
 
 
-def begun(request: Request) -> bool:
+def has_begun_segment(request: Request) -> bool:
     """Return whether existing members may have begun a segment.
 
     Then the members that are left out need not be the last of the segment.
@@ -165,12 +165,12 @@ def fewer_fit(request: Request) -> bool:
     return all(constraint.fewer_fit for constraint in (*request.constraints, *request.per_scope))
 
 
-def shared_out(total: int, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def ways_to_divide(total: int, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """Yield the ways to divide `total` members among roles of these sizes, earlier roles first."""
     if not sizes:
         yield ()
         return
     first, *later_sizes = sizes
     for count in range(min(first, total), max(0, total - sum(later_sizes)) - 1, -1):
-        for later_counts in shared_out(total - count, tuple(later_sizes)):
+        for later_counts in ways_to_divide(total - count, tuple(later_sizes)):
             yield (count, *later_counts)

@@ -23,7 +23,7 @@ class BoundMember:
     has_gpus: bool
 
     @property
-    def unknown(self) -> bool:
+    def has_unknown_gpus(self) -> bool:
         """Whether the member has GPUs whose indices are unknown."""
         return self.has_gpus and not self.running.gpus
 
@@ -55,7 +55,7 @@ class ExistingMembers:
         """Return the parts of a scope that hold all existing members; None if there are none."""
         return common_parts(view, scope, self.members)
 
-    def touching(self, scope: str, *, gpus: bool) -> frozenset[int]:
+    def touched_rows(self, scope: str, *, gpus: bool) -> frozenset[int]:
         """Return the rows of the nodes whose part of the scope the gang touches.
 
         Members without GPUs touch no NVLink domain. In a gang with `gpus` they touch nothing.
@@ -67,7 +67,7 @@ class ExistingMembers:
         """The rows of the nodes where members with GPUs are."""
         return frozenset(member.row for member in self.members if member.has_gpus)
 
-    def after(self, view: Columns, row: int, rule: NodeRule) -> NodeRule:
+    def rule_for_new_members(self, view: Columns, row: int, rule: NodeRule) -> NodeRule:
         """Return the rule for new members on the node: the limits of `rule`, minus the part that existing
         members already use.
         """
@@ -77,7 +77,7 @@ class ExistingMembers:
         domains = view.shapes[view.shape[row]].domains
         touching = [
             sum(
-                bool(member.running.gpus & domain) or (member.unknown and len(domains) == 1)
+                bool(member.running.gpus & domain) or (member.has_unknown_gpus and len(domains) == 1)
                 for member in members_here
             )
             for domain in domains
@@ -123,6 +123,10 @@ def parts_holding(view: Columns, scope: str, member: BoundMember) -> list[str]:
     """
     topology = view.topology
     parts = topology.parts(member.row, scope)
-    if scope in INSIDE and member.unknown and len(topology.parts(member.row, Scope.NVLINK_DOMAIN)) != 1:
+    if (
+        scope in INSIDE
+        and member.has_unknown_gpus
+        and len(topology.parts(member.row, Scope.NVLINK_DOMAIN)) != 1
+    ):
         return []
     return [name for name, gpus in parts if member.running.gpus & ~gpus == 0]

@@ -111,7 +111,7 @@ class Instance:
         """Return the instance in which only the nodes `rows` [row] bool admit members."""
         return replace(self, admits=self.admits & rows, room=self.room * rows)
 
-    def unusable(self, rows: Ints, counts: Ints) -> Ints:
+    def unusable_gpus(self, rows: Ints, counts: Ints) -> Ints:
         """Return [row, packing] the GPUs of these nodes that members without GPUs make unusable."""
         has_gang_gpus = np.isin(rows, list(self.existing.with_gpus))
         return unusable_gpus(self.columns, self.roles, rows, counts, has_gang_gpus)
@@ -125,7 +125,7 @@ class Instance:
         units, rules = self.rules.units_of(role), np.flatnonzero(np.bincount(self.rules.in_node))
         return gcd(*(units[rule] for rule in rules.tolist()))
 
-    def keeping(self, counts: Mapping[str, int]) -> Instance:
+    def with_first_members(self, counts: Mapping[str, int]) -> Instance:
         """Return the instance for only `counts` members of each role, the first by rank."""
         return instance_with(self.columns, self.request, self.admitted, counts)
 
@@ -300,7 +300,7 @@ def room_of(view: Columns, role: Role) -> Ints:
     """Return [row] int64: how many members of the role fit into the free resources."""
     amounts = amounts_of(role.resources, role.gpus)
     rooms = [
-        np.maximum(0, view.free(name)) // min(amount, UNSATISFIABLE_AMOUNT)
+        np.maximum(0, view.free_amount(name)) // min(amount, UNSATISFIABLE_AMOUNT)
         for name, amount in amounts.items()
     ]
     if role.slice:
@@ -318,7 +318,7 @@ def fits_at_once(instance: Instance, need: Counts) -> Bools:
             total.update({name: count * amount for name, amount in amounts.items()})
             admitted &= instance.admits[r]
     for name, amount in total.items():
-        admitted &= view.free(name) >= amount
+        admitted &= view.free_amount(name) >= amount
     if instance.sliced or instance.rules.caps is not None:
         admitted &= (instance.room >= np.array(need)[:, None]).all(axis=0)
     for may_hold in instance.rules.gang_on_node_checks:
@@ -326,7 +326,7 @@ def fits_at_once(instance: Instance, need: Counts) -> Bools:
     return admitted
 
 
-def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupported | None:
+def unsupported_rule(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupported | None:
     """Return the first rule of the request that is not supported; None if all are.
 
     `scopes` are preferred scopes that are tried for the whole gang.
@@ -339,7 +339,7 @@ def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupporte
         return _with_attributes(instance, attributes, scopes)
     if not instance.sliced:
         return None
-    several = (instance.columns.topology.whole_nodes() < 0) & (instance.columns.gpu_total > 0)
+    several = (instance.columns.topology.domains_of_whole_nodes() < 0) & (instance.columns.gpu_total > 0)
     for annotation, scope, roles in _scopes(request):
         bound = any((instance.admitted[role.name] & several).any() for role in roles)
         if scope == Scope.GPU or (scope == Scope.NVLINK_DOMAIN and bound):

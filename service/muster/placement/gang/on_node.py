@@ -47,13 +47,13 @@ def gpus_of(view: Columns, row: int) -> NodeGpus:
     return NodeGpus(shape, int(view.free_gpus[row]), tuple(memory.tolist()))
 
 
-def costs_on(instance: Instance, row: int) -> NodeContext:
+def context_on(instance: Instance, row: int) -> NodeContext:
     """Return the context of the node for the costs of GPU choices."""
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
-    return on_row(instance.columns, instance.existing, instance.costs, row, rule)
+    return context_of(instance.columns, instance.existing, instance.costs, row, rule)
 
 
-def on_row(
+def context_of(
     view: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: NodeRule | None
 ) -> NodeContext:
     """Return the context of a node with these existing members, for the costs of GPU choices."""

@@ -116,7 +116,7 @@ def _of_roles(
     asks = np.concatenate([np.array([[role.gpus] for role in roles], np.int64), demand], axis=1)
     free = np.concatenate([gpus[None], _free(instance, rows, names)])
     key = np.concatenate([caps, _binding(caps, asks, np.maximum(0, free))])
-    index, first = distinct(key)
+    index, first = distinct_columns(key)
     asks_of_roles = tuple(map(tuple, asks.tolist()))
     steps = tuple(gcd(*column) or 1 for column in asks.T.tolist())
     units = tuple(instance.common_unit(r) for r in active)
@@ -140,7 +140,7 @@ def _demand_by_resource(roles: Sequence[Role]) -> tuple[list[str], Ints]:
 
 def _free(instance: Instance, rows: Ints, names: Sequence[str]) -> Ints:
     """Return [resource, row] int64: the free amounts of these resources on these nodes."""
-    return np.stack([instance.columns.free(name)[rows] for name in names])
+    return np.stack([instance.columns.free_amount(name)[rows] for name in names])
 
 
 def _packed(
@@ -156,7 +156,7 @@ def _packed(
     names, demand = _demand_by_resource(instance.roles)
     free_amounts = np.maximum(0, _free(instance, rows, names))
     useful = np.minimum(free_amounts, demand.T @ caps)  # members cannot use more
-    index, first = distinct(np.concatenate([caps, useful, units * 2 + is_whole]))
+    index, first = distinct_columns(np.concatenate([caps, useful, units * 2 + is_whole]))
     table = packed(asks, caps[:, first], demand.T, useful[:, first], units[:, first], is_whole[:, first])
     if table is None:
         return None
@@ -193,7 +193,7 @@ def _by_first_fit(
     """
     index_of, lists = mixed
     units, is_whole = _gpu_kinds(asks, need, memory, free)
-    index, first = distinct(np.concatenate([index_of[None], units * 2 + is_whole]))
+    index, first = distinct_columns(np.concatenate([index_of[None], units * 2 + is_whole]))
     fitting_lists = []
     for i in first.tolist():
         packings = lists[int(index_of[i])]
@@ -216,7 +216,7 @@ def _under_rules(
     if len(rules.node_rules) == 1:
         return index, lists
     view, index_of = instance.columns, index
-    index, first = distinct(np.stack([index, rules.in_node[rows], view.shape[rows], free_gpus]))
+    index, first = distinct_columns(np.stack([index, rules.in_node[rows], view.shape[rows], free_gpus]))
     ruled = []
     for i in first.tolist():
         rule, shape, _ = instance.node_rule(int(rows[i]))
@@ -256,7 +256,7 @@ def _one_each(instance: Instance, rows: Ints, active: list[int]) -> bool:
 
 def _of_one_member(caps: Ints, active: list[int]) -> tuple[Ints, list[Packings]]:
     """Return the packings of one member each."""
-    index, first = distinct((caps[active] > 0).astype(np.int64))
+    index, first = distinct_columns((caps[active] > 0).astype(np.int64))
     one_each = np.eye(len(caps), dtype=np.int64)[active]
     fitting_counts = [one_each[fits] for fits in caps[active][:, first].T > 0]
     return index, [Packings(counts, True, partial(np.asarray, counts)) for counts in fitting_counts]
@@ -274,7 +274,7 @@ def _binding(caps: Ints, asks: Ints, free: Ints) -> Ints:
     return steps
 
 
-def distinct(key: Ints) -> tuple[Ints, Ints]:
+def distinct_columns(key: Ints) -> tuple[Ints, Ints]:
     """Return the index of each column of the key among distinct columns, and the first column of each."""
     code = np.zeros(key.shape[1], np.int64)
     for line in key:

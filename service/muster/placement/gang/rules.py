@@ -88,7 +88,7 @@ class Rules:
             return
 
         def index(row: int) -> int:
-            rule = existing.after(view, row, self._rule_on(row, bool(in_wide[row])))
+            rule = existing.rule_for_new_members(view, row, self._rule_on(row, bool(in_wide[row])))
             return index_of_rule.setdefault(rule if rule.binds else None, len(index_of_rule))
 
         other_rows = np.arange(len(self.in_node))
@@ -179,7 +179,7 @@ class Rules:
         if scope == Scope.GPU:
             return topology.index(Scope.NODE)
         needs_whole_node = self.sliced and scope == Scope.NVLINK_DOMAIN
-        return topology.whole_nodes() if needs_whole_node else topology.index(scope)
+        return topology.domains_of_whole_nodes() if needs_whole_node else topology.index(scope)
 
 
 def one_node_each(domains: PartsByRow) -> bool:

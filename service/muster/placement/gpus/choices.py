@@ -23,7 +23,13 @@ from muster.domain.topology import GpuTopology, bits
 from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.costs import SPREADING_COSTS, Cost, GpuWays, NodeContext, cost_of, parts_of
-from muster.placement.gpus.damage import damage_of, damage_to_pools, fragmentation, unusable, unusable_slices
+from muster.placement.gpus.damage import (
+    damage_of,
+    damage_to_pools,
+    fragmentation,
+    gpu_fragmentation,
+    pool_fragmentation,
+)
 from muster.placement.gpus.gpusets import (
     SET_VALUES,
     GpuSet,
@@ -31,7 +37,7 @@ from muster.placement.gpus.gpusets import (
     kinds_in,
     least_of,
     links_over,
-    lowest,
+    lowest_gpus,
     that_matter,
 )
 from muster.placement.gpus.links import NO_LINK, rings
@@ -40,7 +46,7 @@ from muster.placement.gpus.node_rules import (
     MembersByDomain,
     NodeRule,
     allowed,
-    lying_in,
+    domains_of_members,
     searched_domains,
 )
 from muster.placement.gpus.slices import (
@@ -329,7 +335,7 @@ def _first_under(rule: NodeRule, packing: Counts, node: NodeGpus) -> tuple[list[
     if not allowed(rule, packing, searched_domains(rule, node.shape, free)):
         return None
     gpus_by_domain, mask = Counter[int](), 0
-    for gpus, lying in zip(rule.gpus, lying_in(rule, packing, node.shape, free), strict=True):
+    for gpus, lying in zip(rule.gpus, domains_of_members(rule, packing, node.shape, free), strict=True):
         shares: list[int | Counts] = [*(lying or ())]
         for domain, share in enumerate(shares):
             if isinstance(share, int):
@@ -337,9 +343,9 @@ def _first_under(rule: NodeRule, packing: Counts, node: NodeGpus) -> tuple[list[
             else:
                 gpus_by_domain.update(dict(enumerate(share)))
     for domain, gpus in gpus_by_domain.items():
-        mask |= lowest(free & node.shape.domains[domain], gpus)
+        mask |= lowest_gpus(free & node.shape.domains[domain], gpus)
     total = sum(map(mul, packing, rule.gpus))
-    mask |= lowest(free & ~mask, total - mask.bit_count())
+    mask |= lowest_gpus(free & ~mask, total - mask.bit_count())
     return [(0,) * len(node.memory)] * len(packing), list(bits(mask))
 
 
@@ -366,7 +372,7 @@ def sets_under(
     gpu_sets = (
         replace(sets.as_gpu_set(i)[0], domains=int(sets.costs[0, i])) for i in range(len(sets.packing))
     )
-    pairs = ((gpus, lying_in(rule, packing, shape, gpus.mask)) for gpus in gpu_sets)
+    pairs = ((gpus, domains_of_members(rule, packing, shape, gpus.mask)) for gpus in gpu_sets)
     return tuple(pairs), sets.complete
 
 
@@ -474,7 +480,7 @@ class LowerBounds:
         taken.
         """
         shape = self._shape
-        table = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
+        table = np.array([pool_fragmentation(k) for k in range(shape.topology.gpu_count + 1)])
 
         def at_best() -> Values:
             free_after = np.minimum(np.arange(len(table))[:, None, None], self._fresh)
@@ -505,7 +511,7 @@ class LowerBounds:
             grown, before = total.copy(), self._fragmentation_now(gpu)
             for count in range(1, min(max_places, int(units.max(initial=0)) // ask.units) + 1):
                 units_left = units - count * ask.units
-                after = unusable_slices(self._shape, gpu, np.maximum(0, units_left))
+                after = gpu_fragmentation(self._shape, gpu, np.maximum(0, units_left))
                 cost = np.where(units_left >= 0, after - before, never)
                 np.minimum(grown[count:], total[: max_places + 1 - count] + cost, out=grown[count:])
             total = grown
@@ -514,7 +520,7 @@ class LowerBounds:
 
     def _fragmentation_now(self, gpu: int) -> Values:
         """Return [node] the fragmentation F of the GPU before the plan; 0 if the GPU is wholly free."""
-        return np.where(self._free[gpu], 0, unusable_slices(self._shape, gpu, self._memory[gpu]))
+        return np.where(self._free[gpu], 0, gpu_fragmentation(self._shape, gpu, self._memory[gpu]))
 
 
 @lru_cache(maxsize=256)

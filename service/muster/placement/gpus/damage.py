@@ -52,10 +52,10 @@ Whole = TypeVar("Whole", int, Ints)
 """An integer, or an integer for each of many nodes."""
 
 
-def unusable(free_in_pool: int) -> int:
+def pool_fragmentation(free_in_pool: int) -> int:
     """Return F of one pool with this many free GPUs, in GPU-thousandths averaged over the typical requests.
 
-    >>> [unusable(k) for k in (0, 1, 2, 3, 4, 8)]
+    >>> [pool_fragmentation(k) for k in (0, 1, 2, 3, 4, 8)]
     [0, 750, 1000, 1500, 1000, 0]
     """
     return free_in_pool * sum(ONE_GPU // len(TYPICAL_GPUS) for gpus in TYPICAL_GPUS if gpus > free_in_pool)
@@ -67,14 +67,14 @@ def fragmentation(shape: Shape, free: int, memory: Sequence[int] = ()) -> int:
     `free` is the mask of wholly free GPUs. `memory` is the free units for slices, by GPU.
     """
     unusable_whole_gpus = sum(
-        unusable(max(0, (free & pool).bit_count() - shape.hidden)) for pool in shape.pools
+        pool_fragmentation(max(0, (free & pool).bit_count() - shape.hidden)) for pool in shape.pools
     )
     return unusable_whole_gpus + sum(
-        unusable_slices(shape, gpu, units) for gpu, units in enumerate(memory) if not free >> gpu & 1
+        gpu_fragmentation(shape, gpu, units) for gpu, units in enumerate(memory) if not free >> gpu & 1
     )
 
 
-def unusable_slices(shape: Shape, gpu: int, units: Whole) -> Whole:
+def gpu_fragmentation(shape: Shape, gpu: int, units: Whole) -> Whole:
     """Return F of one partly used GPU with `units` of its memory free, in GPU-thousandths."""
     memory = shape.memory[gpu]
     if shape.spreads_slices or not memory:
@@ -93,7 +93,7 @@ def damage_of(shape: Shape, free: int, mask: int) -> int:
 
 def damage_to_pools(shape: Shape, free: Ints | int, masks: Ints) -> Ints:
     """Return [way] int64: the damage of taking the GPUs of each mask out of the wholly `free` ones."""
-    wasted = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
+    wasted = np.array([pool_fragmentation(k) for k in range(shape.topology.gpu_count + 1)])
     damage = np.zeros_like(masks)
     for pool in shape.pools:
         damage += wasted[np.maximum(0, gpu_counts(free & ~masks & pool) - shape.hidden)]
@@ -224,7 +224,7 @@ class Prices:
     Any thread may add a code, because no code is assigned twice.
     """
 
-    def of_whole(self, rows: Ints, gpus: Ints, cpu_milli: Ints) -> Ints:
+    def damage_of_gpus(self, rows: Ints, gpus: Ints, cpu_milli: Ints) -> Ints:
         """Return [row, way] int64: the damage of taking `gpus` [way] whole GPUs and `cpu_milli` [way] of
         these nodes.
         """
@@ -246,7 +246,7 @@ class Prices:
             damage[:, way] = self._damage(rows, serving_gpus, room, cpu)
         return damage[representative]
 
-    def of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
+    def damage_of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
         """Return [row, GPU] int64: the damage of one slice on each GPU, LARGEST if the GPU has no room."""
         rows, representative = self._representatives(rows)
         gpus, memory = self.gpus, self.nodes.memory

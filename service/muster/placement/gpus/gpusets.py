@@ -155,13 +155,13 @@ def _largest_sum(
     key = (union, sizes)
     if key in memo:
         return memo[key]
-    lowest, later_gpus = union & -union, tuple(bits(union & (union - 1)))
+    lowest_gpu, later_gpus = union & -union, tuple(bits(union & (union - 1)))
     best_split: _Split | None = None
     for size in sorted(set(sizes), reverse=True):
         size_index = sizes.index(size)
         later_sizes = sizes[:size_index] + sizes[size_index + 1 :]
         for more_gpus in combinations(later_gpus, size - 1):
-            part = lowest | mask_of(more_gpus)
+            part = lowest_gpu | mask_of(more_gpus)
             if table.weakest[part] < floor:
                 continue
             inner_split = _largest_sum(table, floor, union & ~part, later_sizes, memo)
@@ -333,11 +333,11 @@ def _up_to_symmetry(shape: Shape, allowed: int) -> Values:
     """
     masks = np.zeros(1, np.int64)
     for kind in kinds_in(shape, False):
-        lowest = [0]
+        lowest_of_kind = [0]
         for gpu in kind:
             if allowed >> gpu & 1:
-                lowest.append(lowest[-1] | 1 << gpu)
-        masks = (masks[:, None] | np.array(lowest)).ravel()
+                lowest_of_kind.append(lowest_of_kind[-1] | 1 << gpu)
+        masks = (masks[:, None] | np.array(lowest_of_kind)).ravel()
     return masks
 
 
@@ -391,11 +391,11 @@ def _packed(domains: Iterable[int], allowed: int, missing: int) -> int:
             min(large_domains, key=int.bit_count) if large_domains else max(open_domains, key=int.bit_count)
         )
         open_domains.remove(pick)
-        gpus |= lowest(pick, missing)
+        gpus |= lowest_gpus(pick, missing)
         missing -= min(missing, pick.bit_count())
     return gpus
 
 
-def lowest(mask: int, count: int) -> int:
+def lowest_gpus(mask: int, count: int) -> int:
     """Return the lowest `count` bits of the mask."""
     return mask_of(list(bits(mask))[:count])

@@ -140,7 +140,7 @@ def allowed(rule: NodeRule, packing: Counts, domains: Counts) -> bool | None:
     return counts_by_item is not None if proven else None
 
 
-def lying_in(rule: NodeRule, packing: Counts, shape: Shape, gpus: int) -> MembersByDomain:
+def domains_of_members(rule: NodeRule, packing: Counts, shape: Shape, gpus: int) -> MembersByDomain:
     """Return how the members of an allowed packing lie in these GPUs."""
     by_domain: list[Counts | tuple[Counts, ...] | None] = [None] * len(packing)
     if rule.binds_domains:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from muster.domain.request import Role
 from muster.domain.topology import bits
 from muster.placement.cluster.fabric import Shape
-from muster.placement.gpus.damage import unusable_slices
+from muster.placement.gpus.damage import gpu_fragmentation
 from muster.placement.gpus.node_rules import Counts
 
 Values = NDArray[np.int64]
@@ -185,8 +185,8 @@ def _costed(
 ) -> tuple[tuple[Counts, int], ...]:
     fillings = np.array([way for way in every_filling(units_left, units, max_slices) if any(way)], np.int64)
     fillings = fillings.reshape(len(fillings), len(units))
-    before = 0 if fresh else unusable_slices(shape, gpu, units_left)
-    costs = (unusable_slices(shape, gpu, units_left - fillings @ np.array(units, np.int64)) - before) * int(
+    before = 0 if fresh else gpu_fragmentation(shape, gpu, units_left)
+    costs = (gpu_fragmentation(shape, gpu, units_left - fillings @ np.array(units, np.int64)) - before) * int(
         THOUSANDTH
     )
     if shape.spreads_slices:

@@ -170,7 +170,7 @@ class LevelRow:
     optional: bool = False
     """Whether the value is left out if it is None or (), because the gang does not have the level."""
 
-    def compared(self, plan: EvaluatedPlan, value: Any) -> Iterator[Worth]:
+    def worths_of(self, plan: EvaluatedPlan, value: Any) -> Iterator[Worth]:
         """Yield the values that alternatives compare, of a plan with this value."""
         if self.worths is not None:
             yield from self.worths(plan, value)

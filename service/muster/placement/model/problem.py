@@ -166,18 +166,18 @@ class Problem:
         """Return [class] the part of `scope`; FREE for all classes if the scope is not counted."""
         return self.parts[scope][self.cell] if scope in self.parts else np.full(self.classes, FREE)
 
-    def keeping(self, **values: int) -> Problem:
+    def with_decided(self, **values: int) -> Problem:
         """Return the problem with these levels decided."""
         return replace(self, at_most={**self.at_most, **values})
 
-    def keeping_use(self, still_open: Bools, use: Use) -> tuple[Problem, Use]:
+    def narrow_with_use(self, still_open: Bools, use: Use) -> tuple[Problem, Use]:
         """Return the problem with only these patterns and the patterns of a solution, and the solution in the
         new classes.
         """
         open_or_used = still_open.copy()
         for c, p in use:
             open_or_used[c, p] = True
-        narrowed, old_classes = self.narrowed(open_or_used)
+        narrowed, old_classes = self.narrow_to(open_or_used)
         return narrowed, to_narrowed(use, old_classes)
 
     def used_nodes(self, use: Use) -> Iterator[tuple[int, int, int]]:
@@ -192,7 +192,7 @@ class Problem:
             for row in self.nodes(c)[start : start + count].tolist():
                 yield row, int(self.kind[c]), p
 
-    def narrowed(self, still_open: Bools) -> tuple[Problem, Ints]:
+    def narrow_to(self, still_open: Bools) -> tuple[Problem, Ints]:
         """Return the problem with only these patterns, and the old indices of the remaining classes."""
         old_classes = np.flatnonzero(still_open.any(axis=1))
         return (
@@ -302,7 +302,7 @@ class PartShare:
             in_part = self.part == code
             size = problem.size[in_part]
             by_node = np.repeat(self.capacity[in_part] // np.maximum(1, size), size)
-            nodes_of[code] = fewest(by_node, int(self.low[code]))
+            nodes_of[code] = fewest_that_hold(by_node, int(self.low[code]))
         return nodes_of
 
     def fewest_parts(self, other_part: Ints) -> int:
@@ -320,11 +320,11 @@ class PartShare:
             capacities = (
                 np.bincount(other_part[in_both], self.capacity[in_both]) if in_both.any() else np.zeros(1)
             )
-            count = fewest(capacities.astype(np.int64), int(self.low[code]) - free)
+            count = fewest_that_hold(capacities.astype(np.int64), int(self.low[code]) - free)
             total, largest_count = total + count, max(largest_count, count)
         return total if nested else largest_count
 
-    def in_fullest(self, other_part: Ints, member_counts: Ints) -> Bools:
+    def classes_in_fullest(self, other_part: Ints, member_counts: Ints) -> Bools:
         """Return [class] bool: the classes in the fullest parts of another scope (`other_part` [class]).
 
         For each part, the fewest of the fullest parts that hold `member_counts` [part] members are taken.
@@ -336,7 +336,7 @@ class PartShare:
             if in_part.any():
                 capacities = np.bincount(other_part[in_part], self.capacity[in_part]).astype(np.int64)
                 fullest = np.argsort(-capacities, kind="stable")[
-                    : fewest(capacities, int(member_counts[code]))
+                    : fewest_that_hold(capacities, int(member_counts[code]))
                 ]
                 is_inside |= in_part & np.isin(other_part, fullest)
         return is_inside
@@ -356,7 +356,7 @@ def capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:
     return np.asarray(np.where(problem.open, counts[problem.kind], 0).max(axis=1, initial=0) * problem.size)
 
 
-def fewest(capacities: Ints | Floats, target: float) -> int:
+def fewest_that_hold(capacities: Ints | Floats, target: float) -> int:
     """Return the smallest n such that the n largest capacities sum up to at least `target`; `len(capacities)
     + 1` if all capacities together do not.
     """

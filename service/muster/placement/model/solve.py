@@ -99,17 +99,17 @@ def decide(
         )
     gap = (value - least_value) / max(1.0, abs(least_value)) if least_value < value else None
     still_open, _ = lower_bound.usable_below(problem, value)
-    narrowed, use = problem.keeping_use(still_open, use)
-    narrowed = narrowed.keeping(**{level.name: value * unit})
+    narrowed, use = problem.narrow_with_use(still_open, use)
+    narrowed = narrowed.with_decided(**{level.name: value * unit})
     return DecidedLevel(SolveStatus.SOLVED, narrowed, use, value * unit, gap, duals)
 
 
-def feasible(problem: Problem, budget: Budget) -> Solution:
+def any_solution(problem: Problem, budget: Budget) -> Solution:
     """Return any solution that keeps the decided levels, or the proof that no solution exists."""
     return _solve(_core(problem, None, None, inf), None, 1, budget)
 
 
-def minimum(problem: Problem, level: Level, budget: Budget) -> Solution:
+def solve_without_bound(problem: Problem, level: Level, budget: Budget) -> Solution:
     """Return the least value of a level that counts only parts. Use it only for small problems: no bound is
     computed.
     """
@@ -221,7 +221,7 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
     always: Bools | None = None
     if lower_bound is not None and upper < inf:
         still_open, always = lower_bound.usable_below(problem, upper)
-        core, old_classes = problem.narrowed(still_open)
+        core, old_classes = problem.narrow_to(still_open)
     scope, limit = counted_scope(problem)
     counted_scopes = {
         counted_level.scope for counted_level in levels_of(problem, level) if counted_level.scope
@@ -239,7 +239,7 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
         pooled |= np.append(always, True)[part]  # the last entry stands for FREE
     parts_left = limit - len(np.unique(part[pooled & (part != FREE)]))
     if parts_left <= 0:
-        core, kept_classes = core.narrowed(core.open_patterns_of(pooled & (parts_left == 0), scope))
+        core, kept_classes = core.narrow_to(core.open_patterns_of(pooled & (parts_left == 0), scope))
         old_classes, pooled = old_classes[kept_classes], pooled[kept_classes]
     pooled |= core.classes_without_gpus((scope,))
     return _Core(upper, replace(core, at_most={**core.at_most, scope: parts_left}), old_classes, pooled)

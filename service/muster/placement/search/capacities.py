@@ -16,7 +16,7 @@ import numpy as np
 
 from muster.placement.cluster.columns import LARGEST, Bools, Ints
 from muster.placement.limits import Budget
-from muster.placement.model.problem import fewest
+from muster.placement.model.problem import fewest_that_hold
 from muster.placement.search.plan import EqualRegions
 from muster.placement.search.regions import fullest_first, place_in_run, renumbered
 from muster.placement.search.tables import MAX_TABLE_STEPS, NEVER, Table, steps
@@ -86,7 +86,7 @@ class DomainCapacities:
             room[domain] = np.minimum(room[domain], max_members[order])
         room = room // step * step
         assert room.sum() >= need, "the domains hold all members"
-        return cls(need, fewest(room, need), step, rows, domain, cap, room)
+        return cls(need, fewest_that_hold(room, need), step, rows, domain, cap, room)
 
     @cached_property
     def first_node(self) -> Ints:
@@ -185,7 +185,7 @@ class DomainCapacities:
             if room[domains].sum() >= self.need:
                 touched = np.zeros(len(room), bool)
                 touched[domains] = True
-                max_nodes = min(max_nodes, fewest(self.cap[touched[self.domain]], self.need))
+                max_nodes = min(max_nodes, fewest_that_hold(self.cap[touched[self.domain]], self.need))
         return max_nodes
 
     def options_with_nodes(self, nodes: int) -> DomainOptions:

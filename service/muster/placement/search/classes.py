@@ -51,7 +51,7 @@ def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
     topology = instance.columns.topology
     codes = topology.index(scope) if scope == WIDE else topology.index_or_own(scope)
     if instance.existing:
-        touching = instance.existing.touching(scope, gpus=instance.has_gpus)
+        touching = instance.existing.touched_rows(scope, gpus=instance.has_gpus)
         codes = np.where(np.isin(codes, codes[list(touching)]), FREE, codes)
     return codes[rows]
 
@@ -107,7 +107,7 @@ def coarse_problem(
 
 def _already_touched(instance: Instance, rows: Ints) -> Bools:
     """Return for each of these rows, as bool, whether existing members touch the node."""
-    return np.isin(rows, list(instance.existing.touching(Scope.NODE, gpus=instance.has_gpus)))
+    return np.isin(rows, list(instance.existing.touched_rows(Scope.NODE, gpus=instance.has_gpus)))
 
 
 def _maximal(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[Ints], bool]:
@@ -199,9 +199,11 @@ def packing_values(instance: Instance, rows: Ints, counts: Ints) -> dict[str, In
     """
     values = {BEST_FIT.field: best_fit(instance, rows, counts)}
     if instance.prices is not None:
-        values[DAMAGE.field] = instance.prices.of_whole(rows, instance.gpus(counts), instance.cpu(counts))
+        values[DAMAGE.field] = instance.prices.damage_of_gpus(
+            rows, instance.gpus(counts), instance.cpu(counts)
+        )
     if instance.without_gpus is not WithoutGpus.NO_MEMBER:
-        values[UNUSABLE.field] = instance.unusable(rows, counts)
+        values[UNUSABLE.field] = instance.unusable_gpus(rows, counts)
     return values
 
 

@@ -20,10 +20,10 @@ from muster.placement.cluster.columns import LARGEST, Ints, gpu_counts
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.blocks import (
     MAX_TRIES,
-    begun,
     fewer_fit,
-    shared_out,
+    has_begun_segment,
     ways_to_cut,
+    ways_to_divide,
 )
 from muster.placement.gang.constraints import constraints_of
 from muster.placement.gang.constraints.together import SEGMENTS
@@ -33,7 +33,7 @@ from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget
 from muster.placement.model.build import QuorumRule
 from muster.placement.model.problem import Floats, Problem
-from muster.placement.model.solve import feasible, most_members
+from muster.placement.model.solve import any_solution, most_members
 from muster.placement.model.solver import SolveStatus
 from muster.placement.search.classes import REGION, coarse_problem
 from muster.placement.search.regions import NOWHERE, regions
@@ -101,7 +101,7 @@ class _FitCounter:
         request = instance.request
         if not any(role.segments for role in request.roles):
             return self._largest_in_part(instance)
-        if begun(request):
+        if has_begun_segment(request):
             return self._next_to_begun(instance)
         fit = most_in_segments(instance, self.scopes)
         if fit is not None:
@@ -115,7 +115,7 @@ class _FitCounter:
                 largest
             ):
                 continue
-            fit = self._largest_in_part(instance.keeping(members))
+            fit = self._largest_in_part(instance.with_first_members(members))
             largest, proven = max(largest, fit, key=self._rank), proven and fit.proven
         return replace(largest, proven=proven)
 
@@ -159,12 +159,14 @@ class _FitCounter:
         """
         roles, proven = instance.request.roles, True
         counter = replace(self, target=total)
-        for tries, counts in enumerate(shared_out(total, tuple(len(role.members) for role in roles))):
+        for tries, counts in enumerate(ways_to_divide(total, tuple(len(role.members) for role in roles))):
             if tries == MAX_TRIES or self.budget.late:
                 return replace(NO_FIT, proven=False)
             members = {role.name: n for role, n in zip(roles, counts, strict=True)}
             is_whole_gang = total == instance.request.size
-            fit = counter._largest_in_part(instance if is_whole_gang else instance.keeping(members))
+            fit = counter._largest_in_part(
+                instance if is_whole_gang else instance.with_first_members(members)
+            )
             if fit.members == total:
                 return fit
             proven &= fit.proven
@@ -222,9 +224,9 @@ class _FitCounter:
         """
         problem = region.problem
         assert problem is not None
-        problem, _ = problem.narrowed(problem.open & (problem.part(REGION) == region.part)[:, None])
+        problem, _ = problem.narrow_to(problem.open & (problem.part(REGION) == region.part)[:, None])
         if self.target == sum(problem.need):  # then any solution will do
-            status = feasible(problem, self.budget).status
+            status = any_solution(problem, self.budget).status
             counts = problem.need if status is SolveStatus.SOLVED else ()
             return counts, status is not SolveStatus.UNKNOWN
         problem = replace(problem, partial=True)
@@ -495,7 +497,7 @@ def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tu
     roles = [instance.roles[r] for r in active]
     amounts = [amounts_of(role.resources, role.gpus) for role in roles]
     resources = [
-        ([min(of_role.get(name, 0), LARGEST) for of_role in amounts], instance.columns.free(name))
+        ([min(of_role.get(name, 0), LARGEST) for of_role in amounts], instance.columns.free_amount(name))
         for name in sorted(set[str]().union(*amounts))
     ]
     max_by_rule = np.array(

@@ -36,8 +36,8 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
-from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, node_kinds
-from muster.placement.gang.packings import distinct
+from muster.placement.gang.on_node import best_fit, context_on, gpus_on, node_kinds
+from muster.placement.gang.packings import distinct_columns
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME, Choices, sets_under
 from muster.placement.gpus.choices import choices as node_choices
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
@@ -52,7 +52,7 @@ from muster.placement.model.objective import (
     quality_levels,
     value_of,
 )
-from muster.placement.model.problem import fewest as fewest_that_hold
+from muster.placement.model.problem import fewest_that_hold
 from muster.placement.search.capacities import DomainOptions, options_at_minimum
 from muster.placement.search.classes import parts_by_row
 from muster.placement.search.plan import (
@@ -326,7 +326,7 @@ def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets 
     counts = packings(instance, role, options)
     sizes = tuple(instance.gpus(counts).tolist())
     node_properties = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
-    index, first = distinct(np.stack([values[rows].astype(np.int64) for values in node_properties]))
+    index, first = distinct_columns(np.stack([values[rows].astype(np.int64) for values in node_properties]))
     tables = list[Ints]()
     for free, shape, rule, in_wide in zip(
         *(values[rows[first]].tolist() for values in node_properties), strict=True
@@ -343,7 +343,7 @@ def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets 
         values[:, i, : table.shape[1], : table.shape[2]] = table
     by_field = dict(zip(SET_FIELDS, values[:, index], strict=True))
     if instance.prices:
-        priced = instance.prices.of_whole(rows, instance.gpus(counts), instance.cpu(counts))
+        priced = instance.prices.damage_of_gpus(rows, instance.gpus(counts), instance.cpu(counts))
         by_field["damage"] = np.broadcast_to(priced[:, :, None], by_field["damage"].shape)
     return node_sets(instance, role, options, by_field, by_field.pop("valid") > 0)
 
@@ -589,7 +589,7 @@ def _sets_by_node(
         options.rows.tolist(), options.cap.tolist(), options.min_members.tolist(), strict=True
     ):
         few = counts[low : high + 1]
-        by_node.append(node_choices(instance.asks, few, gpus_on(instance, row), costs_on(instance, row)))
+        by_node.append(node_choices(instance.asks, few, gpus_on(instance, row), context_on(instance, row)))
         budget.spend(NODE_TIME + PACKING_TIME * len(few))
     names = [PREFERENCES[cost].field for cost in instance.costs]
     width = max((int(np.bincount(node.packing).max()) for node in by_node if len(node.packing)), default=1)

@@ -15,10 +15,10 @@ import numpy as np
 from muster.domain.decision import Step
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.instance import Instance
-from muster.placement.gang.on_node import costs_on, gpus_on
+from muster.placement.gang.on_node import context_on, gpus_on
 from muster.placement.gpus.choices import choices, sets_under
 from muster.placement.gpus.gpusets import GpuSet, best_sets
-from muster.placement.gpus.node_rules import Counts, MembersByDomain, lying_in
+from muster.placement.gpus.node_rules import Counts, MembersByDomain, domains_of_members
 from muster.placement.limits import Budget
 from muster.placement.model.objective import Level
 from muster.placement.model.problem import Problem, Use
@@ -74,7 +74,7 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodeS
     `best_sets`.
     """
     if instance.costs:
-        sets = choices(instance.asks, (counts,), gpus_on(instance, row), costs_on(instance, row))
+        sets = choices(instance.asks, (counts,), gpus_on(instance, row), context_on(instance, row))
         # A packing that is examined alone is searched more exactly than in a list of packings, so it can have
         # fewer choices. `min` keeps the index valid.
         gpus, shared = sets.as_gpu_set(min(choice, len(sets.packing) - 1))
@@ -102,7 +102,7 @@ def members_by_domain(instance: Instance, row: int, counts: Counts, mask: int) -
     domains.
     """
     rule, shape, _ = instance.node_rule(row)
-    return lying_in(rule, counts, shape, mask) if rule is not None and rule.binds_domains else ()
+    return domains_of_members(rule, counts, shape, mask) if rule is not None and rule.binds_domains else ()
 
 
 # The interface of exact methods
@@ -165,7 +165,7 @@ class OpenPatterns:
 
     def keeping(self, still_open: Bools) -> OpenPatterns:
         """Return the problem with only these patterns, and the patterns of the solution."""
-        problem, use = self.problem.keeping_use(still_open, self.use or {})
+        problem, use = self.problem.narrow_with_use(still_open, self.use or {})
         return OpenPatterns(problem, None if self.use is None else use)
 
     def shares(self, instance: Instance) -> tuple[NodeShare, ...]:

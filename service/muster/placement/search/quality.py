@@ -15,7 +15,7 @@ import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts
 from muster.placement.gang.instance import Instance
-from muster.placement.gang.on_node import costs_on, gpus_on
+from muster.placement.gang.on_node import context_on, gpus_on
 from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, choices, choosing_time
 from muster.placement.gpus.costs import Cost, NodeContext
@@ -26,7 +26,14 @@ from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.bound import EPSILON
 from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK, Level, WithoutGpus
 from muster.placement.model.problem import FREE, Floats, Problem, Use, to_full, to_narrowed
-from muster.placement.model.solve import DecidedLevel, Solution, counted_scope, decide, feasible, nodes_bound
+from muster.placement.model.solve import (
+    DecidedLevel,
+    Solution,
+    any_solution,
+    counted_scope,
+    decide,
+    nodes_bound,
+)
 from muster.placement.model.solver import SolveStatus
 from muster.placement.search.classes import (
     NodeTable,
@@ -120,7 +127,7 @@ def _prepare(instance: Instance, nodes_level: DecidedLevel, budget: Budget) -> t
     if len(idle_rows):  # either all nodes of a class are idle, or none
         is_idle = np.isin(problem.rows[problem.begin], idle_rows)
         touching = (problem.patterns.gpus > 0)[problem.kind] & is_idle[:, None]
-        problem, _ = problem.narrowed(problem.open & ~touching)
+        problem, _ = problem.narrow_to(problem.open & ~touching)
     # Rules limit more than the number of members. So the solver looks for a solution on the nodes of the
     # coarse solution.
     if instance.binds_only_by_scopes:
@@ -184,8 +191,8 @@ def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
         [int(is_used[start : start + n].sum()) for start, n in zip(problem.begin, problem.size, strict=True)]
     )
     problem_on_rows = replace(problem, size=np.minimum(problem.size, size))
-    problem_on_rows, old_classes = problem_on_rows.narrowed(problem_on_rows.open & (size > 0)[:, None])
-    solved = feasible(problem_on_rows, budget)
+    problem_on_rows, old_classes = problem_on_rows.narrow_to(problem_on_rows.open & (size > 0)[:, None])
+    solved = any_solution(problem_on_rows, budget)
     if solved.status is not SolveStatus.SOLVED:
         return None
     return to_full(solved.use, old_classes)
@@ -237,7 +244,7 @@ def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> MethodAn
 def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solution, Ints]:
     """Return whether these patterns still hold the gang, and the old indices of the remaining classes."""
     nothing = Solution(SolveStatus.INFEASIBLE, {})
-    narrowed, old_classes = problem.narrowed(fast)
+    narrowed, old_classes = problem.narrow_to(fast)
     if not narrowed.classes:
         return nothing, old_classes
     if NODES.name in narrowed.at_most:
@@ -246,9 +253,9 @@ def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solut
         if count.lower > narrowed.at_most[NODES.name] + 1e-6 * max(1, narrowed.at_most[NODES.name]):
             return nothing, old_classes
         still_open, _ = count.usable_below(narrowed, narrowed.at_most[NODES.name])
-        narrowed, kept_classes = narrowed.narrowed(still_open)
+        narrowed, kept_classes = narrowed.narrow_to(still_open)
         old_classes = old_classes[kept_classes]
-    return feasible(narrowed, budget), old_classes
+    return any_solution(narrowed, budget), old_classes
 
 
 def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Problem, Use | None]:
@@ -266,7 +273,7 @@ def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Prob
     for (c, p), nodes in (use or {}).items():
         last = max(q for q in range(width) if fast[c, q] and packing[c, q] == packing[c, p])
         moved[c, last] = moved.get((c, last), 0) + nodes
-    narrowed, old_classes = problem.narrowed(still_open)
+    narrowed, old_classes = problem.narrow_to(still_open)
     return narrowed, None if use is None else to_narrowed(moved, old_classes)
 
 
@@ -420,7 +427,7 @@ def _slack_memory(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Flo
 def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodeTable, bool]:
     """Return the patterns of one node with the values of each, and whether the patterns are complete."""
     table, complete = _patterns(
-        tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), costs_on(instance, row)
+        tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), context_on(instance, row)
     )
     values = packing_values(instance, np.array([row]), packings)
     of_row = {name: of_rows[0] for name, of_rows in values.items()}

@@ -25,8 +25,8 @@ from muster.placement.gang.instance import Instance
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import NODES, UNUSABLE, Level, WithoutGpus, parts_level, quality_levels
-from muster.placement.model.problem import FREE, PartShare, Problem, Use, fewest, shares
-from muster.placement.model.solve import DecidedLevel, counted_scope, decide, minimum, nodes_bound
+from muster.placement.model.problem import FREE, PartShare, Problem, Use, fewest_that_hold, shares
+from muster.placement.model.solve import DecidedLevel, counted_scope, decide, nodes_bound, solve_without_bound
 from muster.placement.model.solver import SolveStatus
 from muster.placement.search.classes import REGION, coarse_problem, fine_problem, without_equals
 from muster.placement.search.plan import (
@@ -131,7 +131,7 @@ class RegionCounter:
             )
         self.proven &= complete
         for code in holding.tolist():
-            region_problem, _ = problem.narrowed(problem.open & (part == code)[:, None])
+            region_problem, _ = problem.narrow_to(problem.open & (part == code)[:, None])
             if unusable_first:
                 self._least_unusable(region_problem, levels)
             else:
@@ -145,7 +145,7 @@ class RegionCounter:
             problem, complete = fine_problem(self._instance, problem, self._budget)
         self.proven &= complete
         one_part_limits = {scope: 1 for scope in levels if scope in self._single_part_scopes}
-        decided = decide(problem.keeping(**one_part_limits), UNUSABLE, self._budget)
+        decided = decide(problem.with_decided(**one_part_limits), UNUSABLE, self._budget)
         self.proven &= decided.status is not SolveStatus.UNKNOWN and decided.gap is None
         if decided.status is SolveStatus.SOLVED:
             problem = replace(decided.problem, at_most={UNUSABLE.name: decided.value})
@@ -178,7 +178,7 @@ class RegionCounter:
                 return status
             lower += 1
         if len(self._prices) > 1 or problem.rules or problem.at_most:
-            solved = minimum(problem, parts_level(scope), self._budget)
+            solved = solve_without_bound(problem, parts_level(scope), self._budget)
             if solved.status is not SolveStatus.SOLVED:
                 self.proven &= solved.status is SolveStatus.INFEASIBLE
                 return solved.status
@@ -196,7 +196,7 @@ class RegionCounter:
         part, choices = problem.part(scope), []
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
         for combination in combinations(names.tolist(), parts):
-            choice_problem, _ = problem.narrowed(problem.open_patterns_of(np.isin(part, combination), scope))
+            choice_problem, _ = problem.narrow_to(problem.open_patterns_of(np.isin(part, combination), scope))
             least_parts = fewest_parts(
                 choice_problem, choice_problem.part(narrower[0]), self._prices, self._need
             )
@@ -222,7 +222,7 @@ class RegionCounter:
             limited = _limited(problem, scope, parts, count)
             if parts == 1 and not (limited.part(scope) == FREE).any():
                 holding_parts = parts_that_hold(limited, limited.part(scope), self._prices, self._need)
-                limited, _ = limited.narrowed(
+                limited, _ = limited.narrow_to(
                     limited.open_patterns_of(np.isin(limited.part(scope), holding_parts), scope)
                 )
                 if not limited.classes:
@@ -260,7 +260,7 @@ class RegionCounter:
         The model contains only as many equal parts as a plan can touch. The result has all of them, because
         equal parts may differ at the levels below.
         """
-        problem, _ = full_problem.narrowed(without_equals(full_problem))
+        problem, _ = full_problem.narrow_to(without_equals(full_problem))
         first_use = self._first_use(problem)
         uneven = any(share.low.any() for share in shares(problem))
         with self._budget.share(COUNTING_SHARE if uneven else 1):
@@ -292,7 +292,7 @@ class RegionCounter:
             or self._single_part_scopes
         ):
             return None
-        touching, _ = problem.narrowed(problem.open & (problem.patterns.gpus > 0)[problem.kind])
+        touching, _ = problem.narrow_to(problem.open & (problem.patterns.gpus > 0)[problem.kind])
         touching = replace(touching, need=self._gpu_member_need, gpu_only_scopes=frozenset())
         decided = decide(touching, NODES, self._budget)
         if decided.status is not SolveStatus.SOLVED:
@@ -319,8 +319,8 @@ class RegionCounter:
             return use
         in_fullest_parts = np.zeros(problem.classes, bool)
         for share in shared:
-            in_fullest_parts |= share.in_fullest(problem.part(scope), share.high)
-        few, _ = problem.narrowed(problem.open & in_fullest_parts[:, None])
+            in_fullest_parts |= share.classes_in_fullest(problem.part(scope), share.high)
+        few, _ = problem.narrow_to(problem.open & in_fullest_parts[:, None])
         if few.classes == problem.classes or not few.classes:
             return None
         decided = decide(few, NODES, self._budget)
@@ -340,12 +340,12 @@ def _in_terms_of(problem: Problem, decided: DecidedLevel) -> Use:
 def _decided_in_full(full_problem: Problem, decided: DecidedLevel) -> DecidedLevel:
     """Return the decision for the problem without surplus equal parts as a decision for the full problem."""
     still_open, _ = nodes_bound(full_problem, decided.duals).usable_below(full_problem, decided.value)
-    problem, use = full_problem.keeping_use(still_open, _in_terms_of(full_problem, decided))
-    return replace(decided, problem=problem.keeping(nodes=decided.value), use=use)
+    problem, use = full_problem.narrow_with_use(still_open, _in_terms_of(full_problem, decided))
+    return replace(decided, problem=problem.with_decided(nodes=decided.value), use=use)
 
 
 def _limited(problem: Problem, scope: str, parts: int, count: int) -> Problem:
-    return problem.keeping(**{scope: parts}) if parts < count else problem
+    return problem.with_decided(**{scope: parts}) if parts < count else problem
 
 
 # Bounds by prices
@@ -411,7 +411,7 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...],
     for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
         capacities = _capacity_at_price(by_class * problem.size, part, price, part_shares)
         target = float(np.dot(price, need)) * (1 - 1e-9) - capacities[FREE]
-        parts = fewest(capacities[:FREE], target)
+        parts = fewest_that_hold(capacities[:FREE], target)
         if parts > len(capacities) - 1:
             return None
         min_parts = max(min_parts, parts)
@@ -520,12 +520,12 @@ def _divided_evenly(problem: Problem) -> Use | None:
     scope, _ = counted_scope(problem)
     narrow_part = problem.part(scope or "")
     parts, counts = len(share.low), share.low.copy()
-    fullest = share.in_fullest(narrow_part, counts) & (share.capacity > 0)
+    fullest = share.classes_in_fullest(narrow_part, counts) & (share.capacity > 0)
     capacity_by_part = np.bincount(share.part[fullest], share.capacity[fullest], parts).astype(np.int64)
     for max_by_part in (np.minimum(share.even, capacity_by_part), share.even):
         room, missing = np.maximum(0, max_by_part - counts), problem.need[role] - int(counts.sum())
         counts += np.clip(missing - (np.cumsum(room) - room), 0, room)
-    fullest = share.in_fullest(narrow_part, counts) & (share.capacity > 0)
+    fullest = share.classes_in_fullest(narrow_part, counts) & (share.capacity > 0)
     in_pattern = np.where(problem.open, problem.patterns.counts[problem.kind, :, role], 0)
     by_node, use = in_pattern.max(axis=1), Use()
     for part in np.flatnonzero(counts).tolist():

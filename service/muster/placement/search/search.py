@@ -21,12 +21,12 @@ from muster.domain.quorums import Quorum, of_roles
 from muster.domain.request import RolePreference
 from muster.placement.gang.blocks import (
     MAX_TRIES,
-    begun,
     fewer_fit,
-    shared_out,
+    has_begun_segment,
     ways_to_cut,
+    ways_to_divide,
 )
-from muster.placement.gang.instance import Instance, room_of, unsupported
+from muster.placement.gang.instance import Instance, room_of, unsupported_rule
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget
 from muster.placement.model.objective import MEMBERS, NODES, PREFERRED_SCOPE, ROLE_PREFERENCES, levels_of_plan
@@ -96,7 +96,7 @@ def _for_counts(
     if instance.request.preferred_scopes:
         steps += (Step(PREFERRED_SCOPE.name, IN_ORDER),)
     for scope in (*((scope,) for scope in instance.request.preferred_scopes), ()):
-        if unsupported(instance, scope):
+        if unsupported_rule(instance, scope):
             unproven = Gap(PREFERRED_SCOPE.name)
             continue
         plan = search(instance, (*required, *scope), need, budget)
@@ -124,7 +124,7 @@ def _preferring(
             if budget.spent:
                 return replace(plan, gap=unproven or plan.gap or Gap(ROLE_PREFERENCES.name))
             preferring, within = _with_preference(instance, scopes, preference, scope)
-            if unsupported(preferring, within):
+            if unsupported_rule(preferring, within):
                 unproven = unproven or Gap(ROLE_PREFERENCES.name)
                 continue
             tried = search(preferring, within, need, budget)
@@ -162,8 +162,8 @@ class _WithFewerMembers:
         """Return the best plan of the largest number of members. If that number is not decided, return the
         plan of a greedy choice.
         """
-        counts = None if begun(self.instance.request) else self._most_that_fit()
-        if counts is None and (begun(self.instance.request) or self.tried):
+        counts = None if has_begun_segment(self.instance.request) else self._most_that_fit()
+        if counts is None and (has_begun_segment(self.instance.request) or self.tried):
             counts = self._count_down()
         order = range(len(self.instance.request.roles))
         if counts is None and not self.proven:
@@ -180,7 +180,7 @@ class _WithFewerMembers:
             first_members = {
                 role.name: n for role, n in zip(self.instance.request.roles, counts, strict=True)
             }
-            smaller_instance = self.instance.keeping(first_members)
+            smaller_instance = self.instance.with_first_members(first_members)
             self.tried[counts] = (
                 smaller_instance,
                 _for_counts(smaller_instance, self.required, smaller_instance.need, method, self.budget),
@@ -224,7 +224,7 @@ class _WithFewerMembers:
     def _descending_counts(self) -> Iterator[Counts]:
         caps, request = self._caps(), self.instance.request
         totals = range(min(sum(caps), request.size - 1), request.min_member - 1, -1)
-        all_counts = (counts for total in totals for counts in shared_out(total, caps))
+        all_counts = (counts for total in totals for counts in ways_to_divide(total, caps))
         for counts in islice(all_counts, MAX_WAYS):
             if self.budget.late:
                 break

@@ -18,7 +18,7 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Ints
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.instance import Instance, fits_at_once
-from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, node_kinds
+from muster.placement.gang.on_node import best_fit, context_on, gpus_on, node_kinds
 from muster.placement.gang.packings import packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, LowerBounds, choices
 from muster.placement.gpus.costs import Cost
@@ -106,7 +106,7 @@ def _value(instance: Instance, shares: Sequence[NodeShare], value: Value) -> tup
     touching = rows[[s.gpus.mask > 0 for s in shares]] if some_without_gpus else rows
     topology = instance.columns.topology
     parts = [len(np.unique(topology.index_or_own(scope)[touching])) for scope in instance.levels]
-    crossed, unusable = (*parts, len(touching)), int(instance.unusable(rows, counts[:, None]).sum())
+    crossed, unusable = (*parts, len(touching)), int(instance.unusable_gpus(rows, counts[:, None]).sum())
     values_of_set = value[-len(quality_levels(instance.costs)) :]
     return (*crossed, unusable, *values_of_set) if some_without_gpus else (unusable, *crossed, *values_of_set)
 
@@ -137,7 +137,7 @@ def find_best_node(
     if instance.prices is not None:
         exact[DAMAGE], usable = _priced(instance, instance.prices, rows, need)
     if instance.without_gpus is not WithoutGpus.NO_MEMBER:
-        exact[UNUSABLE] = instance.unusable(rows, counts)[:, 0]
+        exact[UNUSABLE] = instance.unusable_gpus(rows, counts)[:, 0]
     first = _first_of_each_kind(instance, rows, [*exact.values()])
     rows, usable, exact = (
         rows[first],
@@ -201,8 +201,8 @@ def _priced(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tup
     view, counts = instance.columns, np.array([need], np.int64)
     cpu = instance.cpu(counts)
     if not instance.sliced:
-        return prices.of_whole(rows, instance.gpus(counts), cpu)[:, 0], np.full(len(rows), -1)
-    damage = prices.of_slice(rows, instance.asks[need.index(1)].units, int(cpu[0]))
+        return prices.damage_of_gpus(rows, instance.gpus(counts), cpu)[:, 0], np.full(len(rows), -1)
+    damage = prices.damage_of_slice(rows, instance.asks[need.index(1)].units, int(cpu[0]))
     is_free = (view.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
     on_spreading_node = np.array([shape.spreads_slices for shape in view.shapes], bool)[view.shape[rows]]
     preferred_damage = np.where(is_free == on_spreading_node[:, None], damage, LARGEST)
@@ -222,7 +222,7 @@ def _on_best_gpus(
     costs, complete, shares = dict[str, int](), True, list[NodeShare]()
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
     if instance.costs and (rule is None or rule.admits(need)):
-        context, node = costs_on(instance, row), replace(gpus_on(instance, row), allowed=allowed)
+        context, node = context_on(instance, row), replace(gpus_on(instance, row), allowed=allowed)
         sets = choices(instance.asks, (need,), node, context)
         budget.spend(NODE_TIME)
         complete = sets.complete

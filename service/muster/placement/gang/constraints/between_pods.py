@@ -21,7 +21,7 @@ from muster.domain.constraints import (
 )
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
-from muster.placement.cluster.candidates import selects, tolerated
+from muster.placement.cluster.candidates import is_tolerated, selects
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.constraints.constraint import ByName, RefusalFacts
 from muster.placement.gang.constraints.max_per import MaxPerPart
@@ -280,7 +280,7 @@ def eligible_to(view: Columns, rule: TopologySpread, role: Role) -> Bools:
     if rule.honor_taints:
         clean = [
             all(
-                taint.effect == "PreferNoSchedule" or tolerated(taint, role.rules.tolerations)
+                taint.effect == "PreferNoSchedule" or is_tolerated(taint, role.rules.tolerations)
                 for taint in profile.taints
             )
             for profile in view.profiles

@@ -42,15 +42,15 @@ class RefusalFacts(ABC):
         """Return whether the gang fits if it asks for this request instead."""
 
     @abstractmethod
-    def admitting(self, role: Role) -> list[str]:
+    def nodes_admitting(self, role: Role) -> list[str]:
         """Return the nodes that admit the role."""
 
     @abstractmethod
-    def agreeing(self, role: Role) -> int:
+    def count_agreeing_nodes(self, role: Role) -> int:
         """Return how many of the nodes that admit the role have GPUs that agree on its attributes."""
 
     @abstractmethod
-    def wider(self, scope: str) -> tuple[str | None, ...]:
+    def wider_scopes(self, scope: str) -> tuple[str | None, ...]:
         """Return the scopes that are wider than this scope, the narrowest first. The last entry is None: no
         scope.
         """
@@ -75,7 +75,7 @@ class RefusalFacts(ABC):
         """Return the part that is best for this role alone, and how many fit and must."""
 
     @abstractmethod
-    def joining(self, scope: str, *roles: str) -> Iterator[Cause]:
+    def causes_of_running_members(self, scope: str, *roles: str) -> Iterator[Cause]:
         """Yield the cause that members of these roles must join existing members, if the refusal depends on
         them.
         """
@@ -107,7 +107,7 @@ class Constraint(ABC):
         """Yield the constraints of this kind in the request, as (role, key). Each can be dropped alone."""
 
     @abstractmethod
-    def without(self, request: Request, role: str, key: str) -> Request:
+    def request_without(self, request: Request, role: str, key: str) -> Request:
         """Return the request without this constraint."""
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
@@ -143,7 +143,7 @@ class OfRoles(Constraint):
         """Yield each role that has the constraint."""
         yield from ((role.name, "") for role in request.roles if getattr(role, self.field))
 
-    def without(self, request: Request, role: str, key: str) -> Request:
+    def request_without(self, request: Request, role: str, key: str) -> Request:
         """Return the request without the constraint of this role."""
         return self.changed(request, role, self.nothing)
 
@@ -163,7 +163,7 @@ class ByName(Constraint):
         """Yield each name once."""
         yield from (("", name) for name in dict.fromkeys(rule.name for rule in getattr(request, self.field)))
 
-    def without(self, request: Request, role: str, key: str) -> Request:
+    def request_without(self, request: Request, role: str, key: str) -> Request:
         """Return the request without the objects of this name."""
         rules = tuple(rule for rule in getattr(request, self.field) if rule.name != key)
         change: dict[str, object] = {self.field: rules}
@@ -171,7 +171,7 @@ class ByName(Constraint):
 
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Relaxation]:
         """Yield that the constraint is dropped, if the gang fits without it."""
-        if findings.works(self.without(findings.request, role, key)):
+        if findings.works(self.request_without(findings.request, role, key)):
             yield DropConstraint(key)
 
 
@@ -188,7 +188,7 @@ class ByScope(Constraint):
         """Yield each scope that has the constraint."""
         yield from (("", scope) for scope in self.of(request))
 
-    def without(self, request: Request, role: str, key: str) -> Request:
+    def request_without(self, request: Request, role: str, key: str) -> Request:
         """Return the request without the constraint for this scope."""
         return self.changed(request, key)
 

@@ -138,7 +138,7 @@ class _Room(OfRoles):
         """Yield how many members the nodes that admit the role can hold, as far as known."""
         asking = role_of(findings.request, role)
         members = len(asking.members)
-        room = sum(min(asking.room.get(node, members), members) for node in findings.admitting(asking))
+        room = sum(min(asking.room.get(node, members), members) for node in findings.nodes_admitting(asking))
         yield RoomTooSmall(role, min(room, members), members, *findings.fit(), findings.even_empty)
 
 

@@ -64,11 +64,11 @@ class _RoleScope(OfRoles):
             yield nowhere
             return
         yield RoleScopeTooSmall(role, scope, *findings.best_part(asking, scope), findings.even_empty)
-        yield from findings.joining(scope, role)
+        yield from findings.causes_of_running_members(scope, role)
 
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[WiderScope]:
         scope = str(role_of(findings.request, role).required_scope)
-        for wider in () if findings.is_nowhere(scope) else findings.wider(scope):
+        for wider in () if findings.is_nowhere(scope) else findings.wider_scopes(scope):
             if findings.works(self.changed(findings.request, role, wider)):
                 yield WiderScope(scope, wider or "", "", findings.request.min_member, role)
                 return
@@ -172,7 +172,7 @@ class _Subgroup(ByName):
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         group = _find_subgroup(findings.request, key)
         yield SubgroupScope(key, group.scope, *findings.fit(), findings.even_empty)
-        yield from findings.joining(group.scope, *group.roles)
+        yield from findings.causes_of_running_members(group.scope, *group.roles)
         if (nowhere := findings.no_such(group.scope)) is not None:
             yield nowhere
 
@@ -297,12 +297,12 @@ class _Attributes(OfRoles):
         """Yield the cause that too few GPUs agree."""
         asking = role_of(findings.request, role)
         fit, must_fit = findings.fit()
-        nodes, even_empty = findings.agreeing(asking), findings.even_empty
+        nodes, even_empty = findings.count_agreeing_nodes(asking), findings.even_empty
         yield AttributesDiffer(role, asking.match_attributes, asking.gpus, nodes, fit, must_fit, even_empty)
 
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[DropConstraint]:
         """Yield that the constraint is dropped, if the gang fits without it."""
-        if findings.works(self.without(findings.request, role, key)):
+        if findings.works(self.request_without(findings.request, role, key)):
             attributes = " and ".join(role_of(findings.request, role).match_attributes)
             yield DropConstraint(f"matchAttribute {attributes}")
 
