@@ -13,7 +13,12 @@ from muster.domain.causes.not_planned import NotDecided
 from muster.domain.decision import Placed, Unplaceable
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gpus import choices, node_rules
-from muster.placement.gpus.node_rules import NodeRule, allowed, domains_of_members, searched_domains
+from muster.placement.gpus.node_rules import (
+    NodeRule,
+    domains_of_members,
+    is_packing_allowed,
+    searched_domains,
+)
 from muster.placement.place import Limits, place
 from muster.placement.search import classes
 from tests.placement.drawings import cluster, gang, islands
@@ -25,7 +30,7 @@ Member = tuple[int, tuple[int, ...]]
 @pytest.fixture(autouse=True)
 def nothing_known() -> None:
     """Each test searches anew."""
-    for cached in (node_rules._searched, choices.sets_under, choices.choices, classes.ruled_patterns):
+    for cached in (node_rules._search, choices.sets_under, choices.choices, classes.ruled_patterns):
         cached.cache_clear()
 
 
@@ -111,9 +116,13 @@ def test_members_lie_in_domains_as_the_rule_says(seed: int) -> None:
         if not rule.binds_domains:
             continue
         domains = searched_domains(rule, shape, gpus)
-        assert allowed(rule, packing, domains) is not None
-        assert allowed(rule, packing, domains) == by_definition(rule, packing, sizes), (rule, packing, sizes)
-        if allowed(rule, packing, domains):
+        assert is_packing_allowed(rule, packing, domains) is not None
+        assert is_packing_allowed(rule, packing, domains) == by_definition(rule, packing, sizes), (
+            rule,
+            packing,
+            sizes,
+        )
+        if is_packing_allowed(rule, packing, domains):
             assert holds_in(rule, packing, shape, gpus), (rule, packing, sizes)
 
 
@@ -136,13 +145,13 @@ def holds_in(rule: NodeRule, packing: tuple[int, ...], shape: Shape, gpus: int) 
 
 def steps_of(monkeypatch: pytest.MonkeyPatch, drawing: str, asked: str) -> tuple[Any, int]:
     """The decision, and how many steps the searches inside nodes took."""
-    steps, original = list[int](), node_rules._after
+    steps, original = list[int](), node_rules._state_after
 
     def counted(*args: Any) -> Any:
         steps.append(1)
         return original(*args)
 
-    monkeypatch.setattr(node_rules, "_after", counted)
+    monkeypatch.setattr(node_rules, "_state_after", counted)
     return place(cluster(drawing), gang(asked)), len(steps)
 
 

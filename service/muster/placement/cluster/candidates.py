@@ -28,16 +28,16 @@ UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", TaintEffect.NO_SCH
 
 
 def admits(view: Columns, role: Role, excluded: Excluded) -> Bools:
-    """Return [row] bool: whether the node admits `role`, whether it has free resources or not."""
+    """Return [row] bool: whether the node admits `role`. Free resources are not checked."""
     by_profile = [profile_refusal(profile, role) is None for profile in view.profiles]
-    admitted = np.array(by_profile, np.bool_)[view.profile] & selects(view, role)
+    admitted = np.array(by_profile, np.bool_)[view.profile] & meets_selectors(view, role)
     for node, plugin in excluded.get(role.name, {}).items():
         if plugin and node in view.row:
             admitted[view.row[node]] = False
     return admitted
 
 
-def selects(view: Columns, role: Role) -> Bools:
+def meets_selectors(view: Columns, role: Role) -> Bools:
     """Return [row] bool: whether the node meets the node selector and the required affinity of the role."""
     selected = np.ones(len(view.names), np.bool_)
     for term in role.rules.required:
@@ -70,9 +70,9 @@ def refusal(node: Node, role: Role) -> str | None:
     return None
 
 
-def not_offered(node: Node | Profile, role: Role) -> str | None:
-    """Return why the node does not offer GPUs for the role, or None: the GPU resource is missing, or
-    partitions of the member's number of GPUs are missing.
+def offer_refusal(node: Node | Profile, role: Role) -> str | None:
+    """Return why the node does not offer GPUs for the role, or None. A node may lack the GPU resource, or
+    partitions with the member's number of GPUs.
     """
     if role.gpus and role.gpu_resource not in node.gpu_resources:
         return f"no {role.gpu_resource}"
@@ -92,8 +92,8 @@ def not_offered(node: Node | Profile, role: Role) -> str | None:
 def profile_refusal(node: Node | Profile, role: Role) -> str | None:
     """Return why a node with this profile refuses the role, or None. Labels are not checked here."""
     tolerations = role.rules.tolerations
-    if (lacking := not_offered(node, role)) is not None:
-        return lacking
+    if (reason := offer_refusal(node, role)) is not None:
+        return reason
     if not node.ready:
         return "not ready"
     if node.unschedulable and not is_tolerated(UNSCHEDULABLE, tolerations):
@@ -155,10 +155,11 @@ def satisfies(term: SelectorTerm, value: str | None) -> bool:  # noqa: PLR0911 â
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            of_node, of_term = _int64(value or ""), _int64(term.values[0]) if len(term.values) == 1 else None
-            if of_node is None or of_term is None:
+            node_value = _parse_int64(value or "")
+            limit = _parse_int64(term.values[0]) if len(term.values) == 1 else None
+            if node_value is None or limit is None:
                 return False
-            return of_node > of_term if term.operator == "Gt" else of_node < of_term
+            return node_value > limit if term.operator == "Gt" else node_value < limit
     return False
 
 
@@ -189,10 +190,10 @@ def affinity_text(any_of: tuple[tuple[SelectorTerm, ...], ...]) -> str:
     return "affinity " + " or ".join(" and ".join(map(term_text, terms)) for terms in any_of)
 
 
-def _int64(text: str) -> int | None:
+def _parse_int64(text: str) -> int | None:
     """Return the integer as Go's strconv.ParseInt reads it, or None.
 
-    The API server accepts values of Gt and Lt that are no integers, so they do come here.
+    The API server accepts Gt and Lt with values that are no integers.
     """
     if not _INTEGER.fullmatch(text):
         return None
@@ -201,7 +202,7 @@ def _int64(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Common(Mapping[str, str]):
+class _RefusedByAll(Mapping[str, str]):
     """The nodes that all of these maps refuse: node â†’ its reason in the first map."""
 
     first_map: Mapping[str, str]
@@ -225,4 +226,4 @@ def refused_by_all(refused: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
     The maps are not copied.
     """
     first, *other_maps = refused
-    return _Common(first, tuple(other_maps)) if other_maps else first
+    return _RefusedByAll(first, tuple(other_maps)) if other_maps else first

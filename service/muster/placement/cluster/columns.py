@@ -28,9 +28,9 @@ from muster.placement.cluster.topology import (
     Place,
     Source,
     Topology,
-    by_path,
-    coded,
-    fixed,
+    domains_by_path,
+    encode_rows,
+    make_read_only,
     place_of,
     with_rows,
 )
@@ -92,7 +92,7 @@ class ViewChanges:
 def changes(last: Order, snapshot: Snapshot, size: int) -> ViewChanges:
     """Return the changes from the previous view to the snapshot. `size` states are compared at once."""
     in_order = list(snapshot.nodes.values())
-    chunks, positions = _compared(last.chunks, in_order, size)
+    chunks, positions = _cut_and_compare(last.chunks, in_order, size)
     source: Source = None
     if positions is not None:
         names, states, position_rows = last.names, list(last.states), last.rows
@@ -123,10 +123,10 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> ViewChanges:
     return ViewChanges(Order(names, states, chunks, position_rows), source, rows, reshaped, renewed)
 
 
-def _compared(
+def _cut_and_compare(
     before: list[list[NodeState]], now: list[NodeState], size: int
 ) -> tuple[list[list[NodeState]], list[int] | None]:
-    """Return `now` in chunks, and the positions of states that differ; None if they are of other nodes.
+    """Return `now` in chunks, and the positions of changed states: None if the nodes are others.
 
     Lists compare elements by identity first, at a few ns each. Only a chunk that differs costs more.
     """
@@ -218,9 +218,7 @@ class Columns:
     rails: Ints
     """[GPU index, row] int64: the network rail of the GPU (`Node.rail_by_gpu`) as a bit; 0 if not known."""
     other_amounts: dict[str, Ints]
-    """Free amounts of further resources by name, [row] int64. A resource is read when `free` is first called
-    for it.
-    """
+    """Free amounts of further resources by name, [row] int64. `free_amount` reads each on its first call."""
     _order: Order
     _readings: dict[tuple[bool, str], Domains]
     """Results of `label_names` (key True) and `label` (key False). Views share them while all their nodes
@@ -253,17 +251,15 @@ class Columns:
     """[row] How many more pods the node has room for."""
 
     def free_amount(self, name: str) -> Ints:
-        """Return [row] the free amount of a resource: a resource of LINE_OF, or of `Resources.others` in its
-        own unit.
+        """Return [row] the free amount of a resource of LINE_OF, or of one of `Resources.others` in its unit.
 
-        Amounts of `Resources.others` are read on the first call, because few gangs ask for more than GPUs,
-        cpu and memory.
+        Amounts of `Resources.others` are read on the first call: few gangs ask for such resources.
         """
         line = LINE_OF.get(name)
         column: Ints | None = self.other_amounts.get(name) if line is None else self.amounts[line]
         if column is None:
-            amounts = (_cut(state.free.other_amount(name)) for state in self.states)
-            column = self.other_amounts[name] = fixed(np.fromiter(amounts, np.int64, len(self.states)))
+            amounts = [_cut(state.free.other_amount(name)) for state in self.states]
+            column = self.other_amounts[name] = make_read_only(np.array(amounts, np.int64))
         return column
 
     gpu_total = _ColumnProperty("totals", 6)
@@ -292,7 +288,7 @@ class Columns:
         """Return the domains of a scope that labels give: a level, a label key, or wide NVLink domains."""
         domains = self._domains.get(scope)
         if domains is None:
-            domains = self._domains[scope] = by_path(self, scope)
+            domains = self._domains[scope] = domains_by_path(self, scope)
         return domains
 
     def label_names(self, scope: str) -> Domains:
@@ -324,12 +320,12 @@ class Columns:
             rows = list(range(len(self.states)))
             values = [_reading(state.node, scope, key, self.levels) for state in self.states]
             blank = np.full(len(rows), -1, np.int32)
-            parts = self._readings[scope, key] = Domains(*coded(blank, (), None, rows, values, natural_key))
+            parts = self._readings[scope, key] = Domains(*encode_rows(blank, (), None, rows, values, natural_key))
         return parts
 
 
 def columns(snapshot: Snapshot) -> Columns:
-    """Return the columns of a snapshot. This is cheap if it shares most states with the previous snapshot.
+    """Return the columns of a snapshot: cheap if the snapshot shares most states with the previous one.
 
     Several threads may call this: the memo has one entry, which is replaced as a whole.
     """
@@ -340,27 +336,27 @@ def columns(snapshot: Snapshot) -> Columns:
 
 
 def columns_after(last: Columns, snapshot: Snapshot) -> Columns:
-    """Return the columns of `snapshot`, made from those of any other snapshot."""
+    """Return the columns of `snapshot`, made from the columns of any other snapshot."""
     step = changes(last._order, snapshot, CHUNK)
     source, order, states = step.source, step.order, step.order.states
     nodes = last.nodes
     if source is not None:
-        nodes = Domains(fixed(np.arange(len(order.names), dtype=np.int32)), order.names)
+        nodes = Domains(make_read_only(np.arange(len(order.names), dtype=np.int32)), order.names)
     free = with_rows(last.amounts, source, step.rows, [free_amounts(states[row]) for row in step.rows])
 
     new_nodes = [states[row].node for row in step.renewed]
     totals = with_rows(last.totals, source, step.renewed, [_totals(node) for node in new_nodes])
     rails = with_rows(last.rails, source, step.renewed, [_rail_bits(node) for node in new_nodes])
     admission = [profile_of(node) for node in new_nodes]
-    profile, profiles = coded(last.profile, last.profiles, source, step.renewed, admission, None)
+    profile, profiles = encode_rows(last.profile, last.profiles, source, step.renewed, admission, None)
 
     new = [place_of(states[row]) for row in step.reshaped]
     promised = with_rows(last.promised, source, step.reshaped, [place.promised for place in new])
-    shape, shapes = coded(
+    shape, shapes = encode_rows(
         last.shape, last.shapes, source, step.reshaped, [place.shape for place in new], None
     )
-    gpu_memory = _memory_with(last.gpu_memory, source, step.rows, states, shapes)
-    wide_codes, wide_names = coded(
+    gpu_memory = _gpu_memory_with_rows(last.gpu_memory, source, step.rows, states, shapes)
+    wide_codes, wide_names = encode_rows(
         last.wide_codes,
         last.wide_names,
         source,
@@ -369,7 +365,7 @@ def columns_after(last: Columns, snapshot: Snapshot) -> Columns:
         natural_key,
     )
 
-    readings, domains, places = _reused(last, step, snapshot, wide_codes)
+    readings, domains, places = _valid_memos(last, step, snapshot, wide_codes)
     return Columns(
         snapshot=snapshot,
         nodes=nodes,
@@ -393,7 +389,7 @@ def columns_after(last: Columns, snapshot: Snapshot) -> Columns:
     )
 
 
-def _reused(
+def _valid_memos(
     last: Columns, step: ViewChanges, snapshot: Snapshot, wide_codes: Codes
 ) -> tuple[dict[tuple[bool, str], Domains], dict[str, Domains], dict[str, Place]]:
     """Return the readings, domains and places of `last` that are valid for the snapshot too.
@@ -410,11 +406,11 @@ def _reused(
             for key, parts in readings.copy().items()
         }
     if readings is not last._readings or snapshot.naming != last.snapshot.naming:
-        same_labels = (levels, snapshot.naming) == (
-            last.levels,
-            last.snapshot.naming,
-        ) and wide_codes is last.wide_codes
-        same_labels = same_labels and all(parts is last._readings[key] for key, parts in readings.items())
+        same_labels = (
+            (levels, snapshot.naming) == (last.levels, last.snapshot.naming)
+            and wide_codes is last.wide_codes
+            and all(parts is last._readings[key] for key, parts in readings.items())
+        )
         domains = domains.copy() if same_labels else {}
     if step.source is not None:
         node_names = set(step.order.names)
@@ -464,23 +460,23 @@ def _reading(node: Node, scope: bool, key: str, levels: tuple[FabricLevel, ...])
 
 
 def _reread(parts: Domains, step: ViewChanges, values: list[str | None]) -> Domains:
-    codes, names = coded(parts.codes, parts.names, step.source, step.renewed, values, natural_key)
+    codes, names = encode_rows(parts.codes, parts.names, step.source, step.renewed, values, natural_key)
     return parts if codes is parts.codes else Domains(codes, names)
 
 
-def _memory_with(
+def _gpu_memory_with_rows(
     old: Ints,
     source: Source,
     rows: Sequence[int],
     states: Sequence[NodeState],
     shapes: Sequence[Shape],
 ) -> Ints:
-    """Return `Columns.gpu_memory` with these rows set. The shapes decide how many lines it has."""
+    """Return `Columns.gpu_memory` with these rows set. The shapes decide how many lines the matrix has."""
     gpu_count = max((len(shape.memory) for shape in shapes), default=0)
     if gpu_count != len(old):
         resized = np.zeros((gpu_count, old.shape[1]), np.int64)
         resized[: min(len(old), gpu_count)] = old[:gpu_count]
-        old = fixed(resized)
+        old = make_read_only(resized)
     if not gpu_count:
         rows = ()
     return with_rows(old, source, rows, [memory_of(states[row], gpu_count) for row in rows])
@@ -492,31 +488,28 @@ def memory_of(state: NodeState, gpu_count: int) -> tuple[int, ...]:
     return (*line, *(0,) * (gpu_count - len(line)))
 
 
-def _nothing() -> Columns:
-    """Return the columns of an empty cluster. The first view is made from them."""
-    no_code = fixed(np.zeros(0, np.int32))
-    return Columns(
-        snapshot=Snapshot({}),
-        nodes=Domains(no_code, ()),
-        states=(),
-        promised=fixed(np.zeros(0, np.bool_)),
-        shape=no_code,
-        shapes=(),
-        wide_codes=no_code,
-        wide_names=(),
-        profile=no_code,
-        profiles=(),
-        amounts=fixed(np.zeros((6, 0), np.int64)),
-        totals=fixed(np.zeros((7, 0), np.int64)),
-        gpu_memory=fixed(np.zeros((0, 0), np.int64)),
-        rails=fixed(np.zeros((BOARD_GPUS, 0), np.int64)),
-        other_amounts={},
-        _order=Order((), (), [], []),
-        _readings={},
-        _domains={},
-        _places={},
-    )
+_NO_CODES = make_read_only(np.zeros(0, np.int32))
+NO_COLUMNS = Columns(
+    snapshot=Snapshot({}),
+    nodes=Domains(_NO_CODES, ()),
+    states=(),
+    promised=make_read_only(np.zeros(0, np.bool_)),
+    shape=_NO_CODES,
+    shapes=(),
+    wide_codes=_NO_CODES,
+    wide_names=(),
+    profile=_NO_CODES,
+    profiles=(),
+    amounts=make_read_only(np.zeros((6, 0), np.int64)),
+    totals=make_read_only(np.zeros((7, 0), np.int64)),
+    gpu_memory=make_read_only(np.zeros((0, 0), np.int64)),
+    rails=make_read_only(np.zeros((BOARD_GPUS, 0), np.int64)),
+    other_amounts={},
+    _order=Order((), (), [], []),
+    _readings={},
+    _domains={},
+    _places={},
+)
+"""The columns of an empty cluster. The first view is made from them."""
 
-
-NO_COLUMNS = _nothing()
 _latest = [NO_COLUMNS]

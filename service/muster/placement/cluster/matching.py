@@ -23,7 +23,7 @@ from muster.domain.node import Node
 from muster.domain.request import Request, Role, Subrequest
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import mask_of
-from muster.placement.cluster.candidates import not_offered
+from muster.placement.cluster.candidates import offer_refusal
 from muster.placement.cluster.columns import NO_COLUMNS, Columns, columns, columns_after
 
 K = TypeVar("K")
@@ -84,19 +84,19 @@ class ClusterView:
 
     @cached_property
     def masks(self) -> Mapping[str, int]:
-        """Node → bit mask of the GPUs that the gang may have, unless these are all that have no taint.
+        """Node → bit mask of the GPUs that the gang may have. Other nodes: all GPUs without taints.
 
         Until a subrequest is chosen (`variants_by_subrequest`), the gang may have any GPU.
         """
-        if any(role.subrequests for role in self._asking):
+        if any(role.subrequests for role in self._roles_with_gpus):
             return {}
         masks = {}
-        for name in dict.fromkeys(name for role in self._asking for name in role.matching):
+        for name in dict.fromkeys(name for role in self._roles_with_gpus for name in role.matching):
             state = self.snapshot.nodes.get(name)
             if state is None:
                 continue
             all_gpus_mask, untainted = (1 << state.node.topology.gpu_count) - 1, state.node.untainted_gpus
-            masks_of_roles = {mask & all_gpus_mask for mask in self._matching(state.node, untainted)}
+            masks_of_roles = {mask & all_gpus_mask for mask in self._masks_on(state.node, untainted)}
             if not masks_of_roles:
                 continue
             mask = masks_of_roles.pop() if len(masks_of_roles) == 1 else 0
@@ -107,21 +107,21 @@ class ClusterView:
     def count_differing_nodes(self, nodes: Iterable[str]) -> int:
         """Return on how many of these nodes roles match different GPUs."""
         states = (self.snapshot.nodes[name] for name in nodes)
-        return sum(len(self._matching(state.node, -1)) > 1 for state in states)
+        return sum(len(self._masks_on(state.node, -1)) > 1 for state in states)
 
-    def _matching(self, node: Node, default: int) -> set[int]:
-        """Return the masks of roles that the node can serve; `default` if a role names no GPUs of it."""
-        offered = (role for role in self._asking if not_offered(node, role) is None)
+    def _masks_on(self, node: Node, default: int) -> set[int]:
+        """Return the masks of roles that the node can serve; `default` if a role names no GPUs there."""
+        offered = (role for role in self._roles_with_gpus if offer_refusal(node, role) is None)
         return {role.matching.get(node.name, default) for role in offered}
 
     @cached_property
-    def _asking(self) -> list[Role]:
-        """The roles with members that take GPUs, or shares of some. No other role counts."""
+    def _roles_with_gpus(self) -> list[Role]:
+        """The roles with members that take GPUs, or shares of GPUs."""
         return [role for role in self.request.roles if (role.gpus or role.slice) and role.members]
 
     @cached_property
     def attributes(self) -> tuple[tuple[str, ...], ...]:
-        """The different lists of attributes that roles with members name, without the empty list."""
+        """The lists of attributes that the gang's roles name, as `attributes_of` returns them."""
         return attributes_of(self.request.roles)
 
     @cached_property
@@ -144,10 +144,10 @@ def attributes_of(roles: Iterable[Role]) -> tuple[tuple[str, ...], ...]:
 
 
 def variants_by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
-    """Yield the request for each subrequest of its roles, which is taken by all members. The first is best.
+    """Yield variants of the request, the best first. In each, all members of a role take one subrequest.
 
-    A role with fewer subrequests than others has its last one. If all subrequests ask for the same number of
-    GPUs, the last variant lets each node use a subrequest of its own (`_any_subrequest_per_node`).
+    A role with fewer subrequests than others takes its last one again. If all subrequests ask for the same
+    number of GPUs, the last variant lets each node use another subrequest (`_any_subrequest_per_node`).
     """
     max_subrequests = max(len(role.subrequests) for role in request.roles)
     if not max_subrequests:
@@ -187,9 +187,9 @@ def request_of_plan(snapshot: Snapshot, request: Request, members: Iterable[Memb
 
 
 def serves(subrequest: Subrequest, node: str, gpus: int, untainted: int) -> bool:
-    """Return whether a member may get these GPUs of a node, a bit mask, by the subrequest.
+    """Return whether the subrequest lets a member have these GPUs of a node, a bit mask.
 
-    Of a node that the subrequest does not name it may have the GPUs without taints.
+    On a node that the subrequest does not name, the member may have the GPUs without taints.
     """
     return gpus.bit_count() == subrequest.gpus and not gpus & ~subrequest.matching.get(node, untainted)
 
@@ -220,7 +220,7 @@ def _with_roles(request: Request, roles: Sequence[Role]) -> Request:
 def _any_subrequest_per_node(snapshot: Snapshot, role: Role) -> Role:
     """Return the role with one subrequest for each node: the first for which a member's GPUs are free there.
 
-    A node without such a subrequest is for the first one.
+    A node without such a subrequest gets the first subrequest.
     """
     if not role.subrequests:
         return role
@@ -260,7 +260,7 @@ def _with_groups(state: NodeState, attributes: tuple[str, ...]) -> NodeState:
 def groups_of(node: Node, attributes: tuple[str, ...]) -> tuple[int, ...]:
     """Return masks of the GPUs that agree on all the attributes; () if no two do.
 
-    A GPU that agrees with no other one is a group of its own.
+    A GPU that agrees with no other GPU is a group of its own.
     """
     everything = (1 << node.topology.gpu_count) - 1
     groups = [everything]

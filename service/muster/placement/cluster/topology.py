@@ -50,10 +50,10 @@ def with_rows(
         new[..., has_source] = old[..., source[has_source]]
     if rows:
         new[..., rows] = np.array(values, old.dtype).T
-    return fixed(new)
+    return make_read_only(new)
 
 
-def coded(
+def encode_rows(
     codes: Codes,
     values: tuple[T, ...],
     source: Source,
@@ -61,10 +61,10 @@ def coded(
     new: Sequence[T | None],  # a list, because it is compared with one
     order: Callable[[T], Any] | None,
 ) -> tuple[Codes, tuple[T, ...]]:
-    """Return codes with these rows set, and the values that the codes stand for.
+    """Return `codes` with the codes of `new` in these rows, and the values that the codes stand for.
 
-    Values are sorted by `order`, or by the first row that has each if `order` is None. If nothing changed,
-    the same array is returned.
+    Values are sorted by `order`; if it is None, by the first row with each value. If nothing changed, the
+    result is the same array.
     """
     if source is None and (not rows or [values[c] if c >= 0 else None for c in codes[rows].tolist()] == new):
         return codes, values
@@ -79,10 +79,10 @@ def coded(
     codes_in_use.sort(key=lambda code: order(values[code]) if order else first[code])
     rank = np.full(len(values) + 1, -1, np.int32)
     rank[codes_in_use] = np.arange(len(codes_in_use))
-    return fixed(rank[codes]), tuple(values[code] for code in codes_in_use)
+    return make_read_only(rank[codes]), tuple(values[code] for code in codes_in_use)
 
 
-def fixed(array: NDArray[Any]) -> NDArray[Any]:
+def make_read_only(array: NDArray[Any]) -> NDArray[Any]:
     """Make the array read-only and return it."""
     array.setflags(write=False)
     return array
@@ -114,7 +114,7 @@ class Domains:
     @cached_property
     def by_row(self) -> Ints:
         """[row] The indices as int64, the dtype that the planner computes with. The array is read-only."""
-        return fixed(self.codes.astype(np.int64))
+        return make_read_only(self.codes.astype(np.int64))
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -133,7 +133,7 @@ class Topology:
         """The scopes above the node that count in this cluster, widest first.
 
         A scope counts if at least one node carries its label: a cluster without zone labels has no zones to
-        cross. If only some nodes carry it, each node without it counts as a domain of its own.
+        cross. If only some nodes carry the label, each other node counts as a domain of its own.
         """
         return tuple(level.scope for level in self._view.levels if self._view.part(level.scope).names)
 
@@ -239,16 +239,16 @@ def own_part_if_none(index: Ints) -> Ints:
     return np.where(index < 0, int(index.max(initial=NONE)) + 1 + np.arange(len(index)), index)
 
 
-def by_path(view: Columns, scope: str) -> Domains:
+def domains_by_path(view: Columns, scope: str) -> Domains:
     """Return the domains of a scope that labels give. Wider domains tell domains of one name apart."""
     hierarchy = Hierarchy.of(scope, view.levels, view.snapshot.naming)
     own_domains, *wider_domains = (view.label_names(level.scope) for level in hierarchy.levels)
-    ended = _ends(view, hierarchy, 0)
+    ended = _path_ends_at(view, hierarchy, 0)
     codes_around: list[Ints] = []
     for i, domains in enumerate(wider_domains, start=1):
         codes_around.append(np.where(ended, NONE, domains.codes))
-        ended |= _ends(view, hierarchy, i)
-    if not any(_several(own_domains.codes, codes) for codes in codes_around):
+        ended |= _path_ends_at(view, hierarchy, i)
+    if not any(_lie_in_several(own_domains.codes, codes) for codes in codes_around):
         return own_domains
     rows = np.flatnonzero(own_domains.codes >= 0).tolist()
     texts = [(*domains.names, "") for domains in (own_domains, *wider_domains)]
@@ -257,10 +257,10 @@ def by_path(view: Columns, scope: str) -> Domains:
     paths = list(zip(*names_by_row, strict=True))
     names = hierarchy.names(set(paths))
     blank = np.full(len(own_domains.codes), NONE, np.int32)
-    return Domains(*coded(blank, (), None, rows, [names[path] for path in paths], natural_key))
+    return Domains(*encode_rows(blank, (), None, rows, [names[path] for path in paths], natural_key))
 
 
-def _ends(view: Columns, hierarchy: Hierarchy, level_index: int) -> Bools:
+def _path_ends_at(view: Columns, hierarchy: Hierarchy, level_index: int) -> Bools:
     """Return [row] bool: whether the node's path ends at this level, because the name there is unique."""
     level = hierarchy.levels[level_index]
     has_name = view.label_names(level.scope).codes >= 0
@@ -273,7 +273,7 @@ def _ends(view: Columns, hierarchy: Hierarchy, level_index: int) -> Bools:
     return np.asarray(has_name)
 
 
-def _several(codes: Codes, wider: Codes | Ints) -> bool:
+def _lie_in_several(codes: Codes, wider: Codes | Ints) -> bool:
     """Return whether nodes of one domain lie in two wider domains."""
     rows = np.flatnonzero((codes >= 0) & (wider >= 0))
     any_of = np.zeros(int(codes.max(initial=NONE)) + 1, np.int64)

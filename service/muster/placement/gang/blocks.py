@@ -51,7 +51,7 @@ class _Ranked:
     left_out: bool = False
 
     @property
-    def new(self) -> bool:
+    def is_new(self) -> bool:
         return self.running is None and not self.left_out
 
 
@@ -74,7 +74,7 @@ def blocks_of(request: Request, counts: Mapping[str, int] | None = None) -> Bloc
             ranked_members = [_Ranked(member, left_out=i >= count) for i, member in enumerate(members)]
             ranked_members += [_Ranked(bound.member, bound) for bound in running]
             ranked_members.sort(key=lambda entry: rank_key(entry.member))
-            list(_divided(cut, role, ranked_members, role.segments))
+            _append_blocks(cut, role, ranked_members, role.segments)
         if role.required_scope:
             cut.together.append(
                 Together(role.required_scope, tuple(range(first, len(cut.roles))), tuple(running))
@@ -92,36 +92,36 @@ def first_by_rank(role: Role, count: int) -> Role:
     return replace(role, members=tuple(sorted(role.members, key=rank_key)[:count]))
 
 
-def _divided(
+def _append_blocks(
     cut: _Cut, role: Role, ranked: Sequence[_Ranked], segments: tuple[Segment, ...]
-) -> Iterator[int]:
-    """Append the blocks of these members, and yield their indices."""
+) -> tuple[int, ...]:
+    """Append the blocks of these members, and return the indices of the blocks."""
     if not segments:
-        yield from _block(cut, role, [entry.member for entry in ranked if entry.new], ())
-        return
+        return _append_block(cut, role, [entry.member for entry in ranked if entry.is_new], ())
     size, scope = segments[0].size, segments[0].scope
-    chunks = [ranked[begin : begin + size] for begin in range(0, len(ranked), size)]
-    is_full_and_new = [len(chunk) == size and all(entry.new for entry in chunk) for chunk in chunks]
-    chunk_members = [
-        entry.member
-        for chunk, all_of_it in zip(chunks, is_full_and_new, strict=True)
-        if all_of_it
-        for entry in chunk
-    ]
-    yield from _block(cut, role, chunk_members, segments)
-    for chunk, all_of_it in zip(chunks, is_full_and_new, strict=True):
-        if not all_of_it:
-            blocks = tuple(_divided(cut, role, chunk, segments[1:]))
-            running = tuple(entry.running for entry in chunk if entry.running is not None)
-            if blocks:
-                cut.together.append(Together(scope, blocks, running))
-            yield from blocks
+    full_chunks, other_chunks = list[Sequence[_Ranked]](), list[Sequence[_Ranked]]()
+    for begin in range(0, len(ranked), size):
+        chunk = ranked[begin : begin + size]
+        is_full = len(chunk) == size and all(entry.is_new for entry in chunk)
+        (full_chunks if is_full else other_chunks).append(chunk)
+    members = [entry.member for chunk in full_chunks for entry in chunk]
+    indices = _append_block(cut, role, members, segments)
+    for chunk in other_chunks:
+        blocks = _append_blocks(cut, role, chunk, segments[1:])
+        running = tuple(entry.running for entry in chunk if entry.running is not None)
+        if blocks:
+            cut.together.append(Together(scope, blocks, running))
+        indices += blocks
+    return indices
 
 
-def _block(cut: _Cut, role: Role, members: list[Member], segments: tuple[Segment, ...]) -> Iterator[int]:
-    if members:
-        cut.roles.append(replace(role, members=tuple(members), segments=segments))
-        yield len(cut.roles) - 1
+def _append_block(
+    cut: _Cut, role: Role, members: list[Member], segments: tuple[Segment, ...]
+) -> tuple[int, ...]:
+    if not members:
+        return ()
+    cut.roles.append(replace(role, members=tuple(members), segments=segments))
+    return (len(cut.roles) - 1,)
 
 
 MAX_TRIES = 64
@@ -129,23 +129,20 @@ MAX_TRIES = 64
 
 
 def ways_to_cut(request: Request) -> Iterator[Mapping[str, int]]:
-    """Yield member counts by role. Solving the problem for each of them considers every way to leave members
-    out.
+    """Yield member counts by role, the largest first. The problems with these counts together cover every
+    way to leave members out.
 
-    The last members by rank are left out, so the last segment may be shorter, and each number is a separate
-    problem. A role with a number of members has full segments and one short segment. Solving for that number
-    also covers all plans with fewer full segments and with a shorter last segment. Only a longer last segment
-    needs another try. The largest numbers come first. This holds only if no segment has existing members.
+    The last members by rank are left out: a role keeps full segments, and perhaps a shorter last segment. A
+    problem covers all plans with fewer full segments or a shorter last segment too. So only a longer last
+    segment needs another count. All this holds only if no segment has existing members.
     """
     names = [role.name for role in request.roles]
-    for counts in product(*map(_cuts, request.roles)):
+    for counts in product(*map(_counts_to_try, request.roles)):
         yield dict(zip(names, counts, strict=True))
 
 
-def _cuts(role: Role) -> list[int]:
-    """Return the numbers of members to try: all members, and the numbers that are one member short of a full
-    segment.
-    """
+def _counts_to_try(role: Role) -> list[int]:
+    """Return the member counts to try: all members, and the counts one member short of a full segment."""
     count = len(role.members)
     shorter = {(count + 1) // segment.size * segment.size - 1 for segment in role.segments}
     return sorted({count, *(cut for cut in shorter if cut >= 0)}, reverse=True)

@@ -58,7 +58,7 @@ class ExistingMembers:
     def touched_rows(self, scope: str, *, gpus: bool) -> frozenset[int]:
         """Return the rows of the nodes whose part of the scope the gang touches.
 
-        Members without GPUs touch no NVLink domain. In a gang with `gpus` they touch nothing.
+        Members without GPUs touch no NVLink domain. In a gang with `gpus`, they touch no part at all.
         """
         return self.with_gpus if gpus or scope == Scope.NVLINK_DOMAIN else frozenset(self.masks)
 
@@ -123,10 +123,7 @@ def parts_holding(view: Columns, scope: str, member: BoundMember) -> list[str]:
     """
     topology = view.topology
     parts = topology.parts(member.row, scope)
-    if (
-        scope in INSIDE
-        and member.has_unknown_gpus
-        and len(topology.parts(member.row, Scope.NVLINK_DOMAIN)) != 1
-    ):
+    nvlink = Scope.NVLINK_DOMAIN
+    if scope in INSIDE and member.has_unknown_gpus and len(topology.parts(member.row, nvlink)) != 1:
         return []
     return [name for name, gpus in parts if member.running.gpus & ~gpus == 0]

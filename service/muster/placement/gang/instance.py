@@ -37,7 +37,7 @@ from muster.placement.gang.on_node import unusable_gpus
 from muster.placement.gang.rules import Rules
 from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.gpus.damage import Prices, is_priced, prices_of
-from muster.placement.gpus.node_rules import Counts, NodeRule, allowed, searched_domains
+from muster.placement.gpus.node_rules import Counts, NodeRule, is_packing_allowed, searched_domains
 from muster.placement.gpus.slices import Asks, ask_of, slice_room
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE, WithoutGpus
@@ -121,7 +121,7 @@ class Instance:
         return lcm(*self.rules.units_of(role))
 
     def common_unit(self, role: int) -> int:
-        """Return the largest number such that every node takes a multiple of it, whatever its rule."""
+        """Return the largest common unit: each node takes a multiple of this number, whatever its rule."""
         units, rules = self.rules.units_of(role), np.flatnonzero(np.bincount(self.rules.in_node))
         return gcd(*(units[rule] for rule in rules.tolist()))
 
@@ -149,8 +149,7 @@ class Instance:
         return not self.rules.model and len(self.rules.node_rules) == 1 and not self.existing
 
     def presolved_for_all_members(self, need: Counts) -> Instance:
-        """Presolve: return the instance without parts that are too small for a role whose members must lie in
-        one part.
+        """Presolve: return the instance without parts too small for a role that must lie in one part.
 
         Every plan for all these members stays possible.
         """
@@ -257,12 +256,15 @@ def _ruled_room(instance: Instance) -> Ints:
         rule, shape, _ = instance.node_rule(int(rows[0]))
         for r in range(len(room)):
             if rule is not None:
-                room[r][rows] = _room_under(rule, shape, r, room[r][rows], view.free_gpus[rows])
+                room[r][rows] = _room_under_rule(rule, shape, r, room[r][rows], view.free_gpus[rows])
     return room
 
 
-def _room_under(rule: NodeRule, shape: Shape, r: int, room: Ints, free: Ints) -> Ints:
-    """Return how many members of one role alone nodes of one shape take, at most `room`."""
+def _room_under_rule(rule: NodeRule, shape: Shape, r: int, room: Ints, free: Ints) -> Ints:
+    """Return [row] how many members of role `r` alone each of these nodes takes, at most `room`.
+
+    All these nodes have this rule and this shape.
+    """
     if rule.max_alone(r) >= 0:
         room = np.asarray(np.minimum(room, rule.max_alone(r)))
     simple = not rule.one_domain_blocks and not rule.max_by_domain and rule.pinned[r] < 0
@@ -280,14 +282,14 @@ def _room_under(rule: NodeRule, shape: Shape, r: int, room: Ints, free: Ints) ->
             for n in range(room_before, 0, -1)
         ]
         domains = searched_domains(rule, shape, free_mask)
-        may_fit = (p for p in packings_alone if allowed(rule, p, domains) is not False)
+        may_fit = (p for p in packings_alone if is_packing_allowed(rule, p, domains) is not False)
         max_members = next((packing[r] for packing in may_fit), 0)
         members[(room == room_before) & (free == free_mask)] = max_members
     return members
 
 
 def amounts_of(resources: Resources, gpus: int = 0) -> dict[str, int]:
-    """Return the request of a pod by resource, in the units of `Columns.free`, without zeros.
+    """Return the request of a pod by resource, in the units of `Columns.free_amount`, without zeros.
 
     As in kube-scheduler, a resource that the pod does not ask for is not checked.
     """
@@ -331,23 +333,23 @@ def unsupported_rule(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSup
 
     `scopes` are preferred scopes that are tried for the whole gang.
 
-    For gangs with slices, rules by NVLink domain are supported only if each affected node has a single NVLink
-    domain. If GPUs must agree on attributes, groups of GPUs that agree take the place of NVLink domains.
+    With slices, a rule about NVLink domains is supported only if each affected node is one NVLink domain. If
+    GPUs must agree on attributes, no such rule is supported, because groups take the domains' place.
     """
     request = instance.request
     if attributes := attributes_of(request.roles):
-        return _with_attributes(instance, attributes, scopes)
+        return _unsupported_with_attributes(instance, attributes, scopes)
     if not instance.sliced:
         return None
     several = (instance.columns.topology.domains_of_whole_nodes() < 0) & (instance.columns.gpu_total > 0)
-    for annotation, scope, roles in _scopes(request):
+    for annotation, scope, roles in _scopes_of(request):
         bound = any((instance.admitted[role.name] & several).any() for role in roles)
         if scope == Scope.GPU or (scope == Scope.NVLINK_DOMAIN and bound):
             return NotSupported(annotation, scope)
     return None
 
 
-def _with_attributes(
+def _unsupported_with_attributes(
     instance: Instance, attributes: tuple[tuple[str, ...], ...], scopes: tuple[str, ...]
 ) -> NotSupported | None:
     request, (first, *other_attributes) = instance.request, map(" and ".join, attributes)
@@ -356,11 +358,11 @@ def _with_attributes(
     if other_attributes:
         return NotSupported("matchAttribute", other_attributes[0], first)
     rules = [("scope", scope) for scope in (request.required_scope, *scopes) if scope]
-    rules += [(rule, scope) for rule, scope, _ in _scopes(request)]
+    rules += [(rule, scope) for rule, scope, _ in _scopes_of(request)]
     rule_inside = next((rule for rule in rules if rule[1] == Scope.NVLINK_DOMAIN), None)
     return NotSupported(*rule_inside, first) if rule_inside is not None else None
 
 
-def _scopes(request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+def _scopes_of(request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
     for constraint in CONSTRAINTS:
         yield from constraint.scopes(request)

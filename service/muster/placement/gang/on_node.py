@@ -72,11 +72,10 @@ def node_kinds(instance: Instance, rows: Ints) -> Ints:
 
 
 def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
-    """Return [row, packing] int64: the best fit of these members on these nodes, and the score penalty below
-    it.
+    """Return [row, packing] int64: the best fit of these members on these nodes, then their score penalty.
 
-    One unit of best fit outweighs the sum of all score penalties of the gang. `counts` is [packing, role]
-    int64.
+    Both are one number: one unit of best fit outweighs all score penalties of the gang together. `counts` is
+    [packing, role] int64.
     """
     fit = fit_of(instance.columns, instance.roles, rows, counts)
     if instance.penalty is None:
@@ -94,10 +93,10 @@ def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> In
     own packings.
     """
     row_column, with_gpus = rows[:, None], np.array([takes_gpus(role) for role in roles])
-    total, free = _gpu_shares(view, roles, rows, counts)
+    total, free = _total_and_free_gpus(view, roles, rows, counts)
     cpu = counts @ np.array([role.resources.cpu_milli for role in roles], np.int64)
     shares = eighths(free, total) + eighths(view.cpu[row_column] - cpu, view.cpu_total[row_column])
-    return shares + opening(view)[row_column] * (counts[..., with_gpus] > 0).any(axis=-1)
+    return shares + opening_cost(view)[row_column] * (counts[..., with_gpus] > 0).any(axis=-1)
 
 
 def eighths(free: Ints, total: Ints) -> Ints:
@@ -109,7 +108,7 @@ def eighths(free: Ints, total: Ints) -> Ints:
     return 8 * np.maximum(free, 0) * (total > 0) // np.maximum(total, 1)
 
 
-def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
+def _total_and_free_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """Return the GPUs of each node [row, 1], and the GPUs that stay free next to these members [row,
     packing].
 
@@ -118,13 +117,13 @@ def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) 
     total, free = view.gpu_total[rows][:, None], view.free_count[rows][:, None]
     if not any(role.slice and role.members for role in roles):
         return total, free - counts @ np.array([role.gpus for role in roles], np.int64)
-    of_shape = np.array([sum(shape.memory) for shape in view.shapes], np.int64)[view.shape[rows]][:, None]
-    serves, asks = of_shape > 0, [ask_of(role) for role in roles]
+    memory = np.array([sum(shape.memory) for shape in view.shapes], np.int64)[view.shape[rows]][:, None]
+    serves, asks = memory > 0, [ask_of(role) for role in roles]
     units = np.array([ask.units * ask.gpus for ask in asks], np.int64)
     gpus = np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
-    units_of_gpu = np.where(serves, of_shape // np.maximum(1, total), 1)
+    units_of_gpu = np.where(serves, memory // np.maximum(1, total), 1)
     free_units = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
-    return np.where(serves, of_shape, total), free_units - counts @ units - units_of_gpu * (counts @ gpus)
+    return np.where(serves, memory, total), free_units - counts @ units - units_of_gpu * (counts @ gpus)
 
 
 MIN_STEPS, MAX_STEPS = 16, 64
@@ -134,14 +133,13 @@ would differ.
 
 
 @lru_cache(maxsize=1)
-def opening(view: Columns) -> Ints:
+def opening_cost(view: Columns) -> Ints:
     """Return [row] int64: the cost, in the best fit, to open the node: to take its first GPU.
 
     The cost is the number of wholly free GPU nodes in the node's domain, summed over the scopes above the
-    node. So plans prefer domains with few free nodes. The largest domain of a scope counts as at least 16 and
-    at most 64 nodes; the numbers of all domains are scaled by the same factor, and rounded up. Gangs of whole
-    nodes cannot use a node that is in use, closed to pods, or in no domain. So opening such a node costs
-    nothing.
+    node. So plans prefer domains with few free nodes. The numbers of a scope are scaled so that its largest
+    domain counts as 16 to 64 nodes, and rounded up. A node that is in use, closed to pods, or in no domain
+    costs nothing, because gangs of whole nodes cannot use it.
     """
     open_to_pods = np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile]
     has_gpus = view.gpu_total > 0
@@ -172,7 +170,7 @@ LARGEST_AMOUNT = 1 << 42
 def unusable_gpus(
     view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints, has_gang_gpus: Bools
 ) -> Ints:
-    """Return [row, packing] int64: the GPUs that these members without GPUs make unusable on these nodes.
+    """Return [row, packing] int64: how many GPUs the members without GPUs make unusable on these nodes.
 
     Such members take cpu and memory that pods with GPUs need. A GPU's share of a resource is the node's
     amount divided by the node's GPUs. Shares are counted in GPU-thousandths.
@@ -182,7 +180,7 @@ def unusable_gpus(
     """
     with_gpus = np.array([takes_gpus(role) for role in roles])
     counts = counts if counts.ndim == 3 else counts[None]
-    theirs, idle = counts * with_gpus, counts * ~with_gpus
+    gpu_members, other_members = counts * with_gpus, counts * ~with_gpus
     gpus_taken = counts @ np.array([role.gpus for role in roles], np.int64)
     total = view.gpu_total[rows][:, None]
     before = after = ONE_GPU * (view.free_count[rows][:, None] - gpus_taken)
@@ -193,26 +191,26 @@ def unusable_gpus(
     ):
         total_amount, free_amount = node_total[rows][:, None] >> unit, free[rows][:, None]
         scale = np.where(total_amount > 0, ONE_GPU * total, 0), np.maximum(1, total_amount)
-        of_theirs = theirs @ np.array(demand, np.int64)
-        of_all = of_theirs + idle @ np.array(demand, np.int64)
+        gpu_demand = gpu_members @ np.array(demand, np.int64)
+        total_demand = gpu_demand + other_members @ np.array(demand, np.int64)
         gpus_without_limit = np.where(total_amount > 0, 0, ONE_GPU * total)
-        before = np.minimum(before, gpus_without_limit + _shares((free_amount - of_theirs) >> unit, scale))
-        after = np.minimum(after, gpus_without_limit + _shares((free_amount - of_all) >> unit, scale))
+        before = np.minimum(before, gpus_without_limit + _shares((free_amount - gpu_demand) >> unit, scale))
+        after = np.minimum(after, gpus_without_limit + _shares((free_amount - total_demand) >> unit, scale))
         share_excess = [
             np.maximum(0, _shares(amount >> unit, scale) - ONE_GPU * gpus_taken)
-            for amount in (of_all, of_theirs)
+            for amount in (total_demand, gpu_demand)
         ]
         excess = np.maximum(excess, share_excess[0] - share_excess[1])
     lost_now = (before - after + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
-    is_only_user = ~(theirs.any(axis=-1) | has_gang_gpus[:, None])
+    is_only_user = ~(gpu_members.any(axis=-1) | has_gang_gpus[:, None])
     lost_later = np.where(
         is_only_user, np.maximum(1, -(-excess // ONE_GPU)), (excess + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
     )
     lost_later = np.minimum(lost_later, total - gpus_taken)
-    return np.asarray(np.where(idle.any(axis=-1), lost_now + lost_later, 0))
+    return np.asarray(np.where(other_members.any(axis=-1), lost_now + lost_later, 0))
 
 
 def _shares(amount: Ints, scale: tuple[Ints, Ints]) -> Ints:
-    """Return for how many GPUs, in thousandths, this amount is a full share."""
+    """Return for how many GPUs, in thousandths, the amount has the full share."""
     times, total_amount = scale
     return np.asarray(np.clip(amount, 0, LARGEST_AMOUNT) * times // total_amount)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from muster.domain.request import Role
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts, values_in
 from muster.placement.gang.instance import Instance, amounts_of
-from muster.placement.gpus.node_rules import Counts, NodeRule, allowed, searched_domains
+from muster.placement.gpus.node_rules import Counts, NodeRule, is_packing_allowed, searched_domains
 from muster.placement.gpus.slices import (
     Asks,
     FillableGpu,
@@ -232,7 +232,7 @@ def _under_rules(
 def _filter_by_rule(
     packings: tuple[Counts, ...], rule: NodeRule, domains: Counts, complete: bool
 ) -> Packings:
-    verdicts = [allowed(rule, packing, domains) for packing in packings]
+    verdicts = [is_packing_allowed(rule, packing, domains) for packing in packings]
     allowed_packings = [packing for packing, verdict in zip(packings, verdicts, strict=True) if verdict]
     return _listed(allowed_packings, len(rule.gpus), complete=complete and None not in verdicts)
 

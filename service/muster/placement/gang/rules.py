@@ -31,7 +31,8 @@ class Rules:
     """The rules of a request.
 
     Constraints add an array of parts by row to `cells`, under a name. Functions in `model` make the rules of
-    the model from these names, once the nodes have been grouped into cells.
+    the model from these names, once the nodes have been grouped into cells. `unit`, `domain_unit` and
+    `one_domain_blocks` are as in `NodeRule`.
     """
 
     view: Columns
@@ -87,7 +88,7 @@ class Rules:
         if not any(collected) and not any(units) and max(self.max_per_node, self.max_per_domain) < 0:
             return
 
-        def index(row: int) -> int:
+        def rule_at(row: int) -> int:
             rule = existing.rule_for_new_members(view, row, self._rule_on(row, bool(in_wide[row])))
             return index_of_rule.setdefault(rule if rule.binds else None, len(index_of_rule))
 
@@ -100,9 +101,9 @@ class Rules:
             code = np.unique(code * len(values) + dense, return_inverse=True)[1]
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
         if len(other_rows):
-            self.in_node[other_rows] = np.array([index(row) for row in other_rows[first].tolist()])[inverse]
+            self.in_node[other_rows] = np.array([rule_at(row) for row in other_rows[first].tolist()])[inverse]
         for row in existing.masks:
-            self.in_node[row] = index(row)
+            self.in_node[row] = rule_at(row)
         self.node_rules = tuple(index_of_rule)
 
     def _rule_on(self, row: int, in_wide: bool) -> NodeRule:
@@ -127,9 +128,7 @@ class Rules:
         return tuple(b for b, role in enumerate(self.blocks.roles) if role.members)
 
     def units_of(self, block: int) -> Counts:
-        """Return for each of `node_rules` its unit of the block: a node with this rule takes a multiple of
-        it.
-        """
+        """Return for each of `node_rules` the unit of the block: nodes with the rule take multiples of it."""
         return tuple(1 if rule is None else rule.unit_of(block) for rule in self.node_rules)
 
     def cap_role(self, block: int, max_members: Ints) -> None:
@@ -161,7 +160,7 @@ class Rules:
         names = set(roles)
         return tuple(block for block in self.active if self.blocks.roles[block].name in names)
 
-    def rows(self, nodes: Iterable[str]) -> Ints:
+    def rows_of(self, nodes: Iterable[str]) -> Ints:
         """Return the rows of those nodes that are in the snapshot."""
         return np.array([self.view.row[node] for node in nodes if node in self.view.row], np.int64)
 

@@ -38,15 +38,15 @@ from muster.placement.gpus.gpusets import (
     least_of,
     links_over,
     lowest_gpus,
-    that_matter,
+    sets_that_matter,
 )
 from muster.placement.gpus.links import NO_LINK, rings
 from muster.placement.gpus.node_rules import (
     Counts,
     MembersByDomain,
     NodeRule,
-    allowed,
     domains_of_members,
+    is_packing_allowed,
     searched_domains,
 )
 from muster.placement.gpus.slices import (
@@ -72,7 +72,7 @@ MAX_FILLING_STEPS = 1 << 21
 
 
 CHOICE_VALUES = tuple(name for name in SET_VALUES if name != "domains")
-"""The names of a choice's values. Its NVLink domains are not among them, because they are among its costs."""
+"""The names of a choice's values. NVLink domains are missing here, because they are one of its costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,11 @@ def choosing_time(asks: Asks, packings: Values) -> float:
 
 
 def _distinct_demands(asks: Asks, packings: Values) -> tuple[Values, Values]:
-    """Return the packings with distinct demands for GPUs (the first of equal ones), and for each packing its
-    index among them.
-    """
+    """Return the first packing with each demand for GPUs, and [packing] the index of the packing's demand."""
     whole_counts = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     gpus_taken = np.concatenate([packings[:, [ask.units > 0 for ask in asks]], whole_counts[:, None]], axis=1)
-    _, first, like = np.unique(gpus_taken, axis=0, return_index=True, return_inverse=True)
-    return first, like
+    _, first, demand = np.unique(gpus_taken, axis=0, return_index=True, return_inverse=True)
+    return first, demand
 
 
 @lru_cache(maxsize=1 << 13)
@@ -143,32 +141,29 @@ def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: N
     Packings that take equal GPUs have equal choices, unless a rule treats their members differently.
     """
     if len(packings) < 2 or (context.rule is not None and context.rule.binds_domains):
-        return _choices(asks, packings, node, context)
-    first, like = _distinct_demands(asks, np.array(packings, np.int64))
+        return _choose(asks, packings, node, context)
+    first, demand = _distinct_demands(asks, np.array(packings, np.int64))
     if len(first) == len(packings):
-        return _choices(asks, packings, node, context)
-    own_choices = _choices(asks, tuple(packings[m] for m in first.tolist()), node, context)
+        return _choose(asks, packings, node, context)
+    own_choices = _choose(asks, tuple(packings[i] for i in first.tolist()), node, context)
     begins = np.searchsorted(own_choices.packing, np.arange(len(first)))
-    count = np.bincount(own_choices.packing, minlength=len(first))[like]
+    count = np.bincount(own_choices.packing, minlength=len(first))[demand]
     packing = np.repeat(np.arange(len(packings)), count)
     choice_index = (
-        begins[like][packing] + np.arange(len(packing)) - np.repeat(np.cumsum(count) - count, count)
+        begins[demand][packing] + np.arange(len(packing)) - np.repeat(np.cumsum(count) - count, count)
     )
     arrays = {name: getattr(own_choices, name)[choice_index] for name in ("masks", "shared", *CHOICE_VALUES)}
     return replace(own_choices, packing=packing, costs=own_choices.costs[:, choice_index], **arrays)
 
 
-def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
-    table_in = np.array(packings, np.int64).reshape(len(packings), len(asks))
+def _choose(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
     nothing = np.zeros(0, np.int64)
-    candidates = (
-        _candidates(asks, table_in, node, context)
-        if packings
-        else _Candidates(nothing, GpuWays(nothing, nothing), nothing)
-    )
+    candidates: _Candidates | None = _Candidates(nothing, GpuWays(nothing, nothing), nothing)
+    if packings:
+        candidates = _candidates(asks, np.array(packings, np.int64), node, context)
     if candidates is None:
-        return _by_first_fit(asks, packings, node, context)
-    return _narrow(node, context, packings, candidates, complete=True)
+        return _choose_by_first_fit(asks, packings, node, context)
+    return _choices_of(node, context, packings, candidates, complete=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,8 +206,8 @@ def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeConte
         cheapest = least_damage_by_filling(
             node, shared, units, tuple(packings[group][:, sliced].max(axis=0).tolist()), slots
         )
-        of_group = cheapest[(slice(None), *places[group].T)].reshape(len(shared), -1)
-        damage = np.broadcast_to(of_group, (len(shared), len(group))).T[:, index]
+        damage_of_sets = cheapest[(slice(None), *places[group].T)].reshape(len(shared), -1)
+        damage = np.broadcast_to(damage_of_sets, (len(shared), len(group))).T[:, index]
         group_index, way = np.nonzero((damage < UNFILLED) & right_size[group])
         candidates.append((group[group_index], way, damage[group_index, way]))
     packing, way, damage = (np.concatenate(arrays) for arrays in zip(*candidates, strict=True))
@@ -222,7 +217,10 @@ def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeConte
 def _gpu_ways(
     node: NodeGpus, context: NodeContext, smallest: int, max_whole: int, places: int
 ) -> GpuWays | None:
-    """Return all ways to take GPUs, up to a swap of equal GPUs; None if there are too many."""
+    """Return all ways to take GPUs, up to a swap of equal GPUs; None if there are too many.
+
+    At most `places` GPUs are for slices, of `smallest` units or more. At most `max_whole` are taken whole.
+    """
     shared, whole_gpus = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for gpus in _swappable_groups(node, context):
         slices, free = 0 < smallest <= node.units(gpus[0]), node.is_whole(gpus[0])
@@ -232,9 +230,9 @@ def _gpu_ways(
             for second in range(len(gpus) - first + 1 if free and max_whole else 1)
         ]
         first_gpus = [sum(1 << gpu for gpu in gpus[:n]) for n in range(len(gpus) + 1)]
-        of_shared = np.array([first_gpus[first] for first, _ in size_pairs])
-        of_whole = np.array([first_gpus[first + second] - first_gpus[first] for first, second in size_pairs])
-        shared, whole_gpus = (shared[:, None] + of_shared).ravel(), (whole_gpus[:, None] + of_whole).ravel()
+        new_shared = np.array([first_gpus[first] for first, _ in size_pairs])
+        new_whole = np.array([first_gpus[first + second] - first_gpus[first] for first, second in size_pairs])
+        shared, whole_gpus = (shared[:, None] + new_shared).ravel(), (whole_gpus[:, None] + new_whole).ravel()
         small_enough = (gpu_counts(shared) <= places) & (gpu_counts(whole_gpus) <= max_whole)
         shared, whole_gpus = shared[small_enough], whole_gpus[small_enough]
         if len(shared) > MAX_SETS:
@@ -259,7 +257,7 @@ def _swappable_groups(node: NodeGpus, context: NodeContext) -> list[list[int]]:
     return [sorted(group) for group in groups.values()]
 
 
-def _narrow(
+def _choices_of(
     node: NodeGpus,
     context: NodeContext,
     packings: tuple[Counts, ...],
@@ -267,12 +265,12 @@ def _narrow(
     *,
     complete: bool,
 ) -> Choices:
-    """Return the candidates that an optimal plan may use."""
+    """Return the candidates that an optimal plan may use, as choices."""
     shape, rule = node.shape, context.rule
     if rule is not None and rule.binds_domains:
         domains = (searched_domains(rule, shape, mask) for mask in candidates.gpu_ways.all.tolist())
         pairs = list(zip(candidates.packing.tolist(), domains, strict=True))
-        verdicts = {(m, gpus): allowed(rule, packings[m], gpus) for m, gpus in set(pairs)}
+        verdicts = {(i, gpus): is_packing_allowed(rule, packings[i], gpus) for i, gpus in set(pairs)}
         complete &= None not in verdicts.values()
         candidates = candidates.select(np.array([verdicts[pair] is True for pair in pairs], bool))
     for cost in context.costs:
@@ -287,8 +285,8 @@ def _narrow(
     for gpu, units in enumerate(node.memory):
         tightness += (shared >> gpu & 1) * (-units if shape.spreads_slices else units)
     # If two ways take the same GPUs, the way that takes the best-linked GPUs whole is better.
-    split = (-whole_weakest, -whole_ring, shared)
-    order = that_matter(packing, weakest, -ring, sockets, damage, tightness, -links_left, masks, *split)
+    ties = (-whole_weakest, -whole_ring, shared)
+    order = sets_that_matter(packing, weakest, -ring, sockets, damage, tightness, -links_left, masks, *ties)
     best_ways = candidates.select(order)
     costs = np.zeros((len(context.costs), len(order)), np.int64)
     for level, cost in enumerate(context.costs):
@@ -297,42 +295,47 @@ def _narrow(
     return Choices(best_ways.packing, masks[order], shared[order], costs, *values, complete)
 
 
-def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
+def _choose_by_first_fit(
+    asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext
+) -> Choices:
     """Return one choice for each packing, for nodes with too many candidates."""
     count = max(len(node.memory), node.free.bit_length())
     gpus, rows = tuple(FillableGpu(node.units(gpu), node.is_whole(gpu)) for gpu in range(count)), []
-    for m, packing in enumerate(packings):
-        if context.rule is not None and context.rule.binds_domains:  # which binds no slices
-            first_way = _first_under(context.rule, packing, node)
+    for packing_index, packing in enumerate(packings):
+        if context.rule is not None and context.rule.binds_domains:  # such a rule binds no slices
+            first_way = _first_way(context.rule, packing, node)
         else:
             first_way = first_fit(asks, packing, gpus)
         if first_way is None:
             continue
         slices_by_role, taken_whole = first_way
-        shared = sum(1 << g for g in range(len(node.memory)) if any(of_role[g] for of_role in slices_by_role))
+        slices_by_gpu = list(zip(*slices_by_role, strict=True))[: len(node.memory)]
+        shared = sum(1 << gpu for gpu, slices in enumerate(slices_by_gpu) if any(slices))
         units_left = [
-            units - sum(of_role[g] * ask.units for of_role, ask in zip(slices_by_role, asks, strict=True))
-            for g, units in enumerate(node.memory)
+            units - sum(count * ask.units for count, ask in zip(slices, asks, strict=True))
+            for units, slices in zip(node.memory, slices_by_gpu, strict=True)
         ]
-        mask = sum(1 << g for g in taken_whole)
+        mask = sum(1 << gpu for gpu in taken_whole)
         after = fragmentation(
             node.shape,
             node.free & ~(shared | mask),
-            [0 if mask >> g & 1 else units for g, units in enumerate(units_left)],
+            [0 if mask >> gpu & 1 else units for gpu, units in enumerate(units_left)],
         )
         damage = after - fragmentation(node.shape, node.free, node.memory)
-        pool = damage_of(node.shape, node.free, shared | mask)
-        rows.append((m, shared, mask, (damage - pool) * int(THOUSANDTH)))
+        pool_damage = damage_of(node.shape, node.free, shared | mask)
+        rows.append((packing_index, shared, mask, (damage - pool_damage) * int(THOUSANDTH)))
     table = np.array(rows, np.int64).reshape(len(rows), 4).T
     candidates = _Candidates(table[0], GpuWays(table[1], table[2]), table[3])
-    return _narrow(node, context, packings, candidates, complete=False)
+    return _choices_of(node, context, packings, candidates, complete=False)
 
 
-def _first_under(rule: NodeRule, packing: Counts, node: NodeGpus) -> tuple[list[Counts], list[int]] | None:
-    """Return one way to take GPUs if the rule binds members to domains, as (slices by role, whole GPUs). The
-    way has the lowest GPUs of each domain. None if the packing breaks the rule."""
+def _first_way(rule: NodeRule, packing: Counts, node: NodeGpus) -> tuple[list[Counts], list[int]] | None:
+    """Return one way to take GPUs under a rule about domains, as (slices by role, whole GPUs).
+
+    The way takes the lowest GPUs of each domain. None if the packing breaks the rule.
+    """
     free = node.free & node.allowed & sum(node.shape.domains)
-    if not allowed(rule, packing, searched_domains(rule, node.shape, free)):
+    if not is_packing_allowed(rule, packing, searched_domains(rule, node.shape, free)):
         return None
     gpus_by_domain, mask = Counter[int](), 0
     for gpus, lying in zip(rule.gpus, domains_of_members(rule, packing, node.shape, free), strict=True):
@@ -353,14 +356,14 @@ def _first_under(rule: NodeRule, packing: Counts, node: NodeGpus) -> tuple[list[
 def sets_under(
     rule: NodeRule, shape: Shape, free: int, packing: Counts, usable: int = -1
 ) -> tuple[tuple[tuple[GpuSet, MembersByDomain], ...], bool]:
-    """Return the sets of whole GPUs that an optimal plan may use for a packing under the rule, and whether
-    these are all. With each set comes how members lie in it.
+    """Return the sets of whole GPUs that an optimal plan may use for a packing, and whether these are all.
+    With each set come the domains of the members in the set.
 
     The order is that of `best_sets`. Links count over all of the gang's GPUs on the node, including existing
     members. A domain counts if existing members do not touch it.
     """
     domains = searched_domains(rule, shape, free & usable)
-    verdict = allowed(rule, packing, domains)
+    verdict = is_packing_allowed(rule, packing, domains)
     if not verdict:
         return (), verdict is not None
     if not rule.binds_domains and not rule.touched:
@@ -377,8 +380,7 @@ def sets_under(
 
 
 class LowerBounds:
-    """Lower bounds of costs, for nodes of one shape. So only the few nodes with good bounds are searched
-    exactly.
+    """Lower bounds of costs, for nodes of one shape. Only the nodes with good bounds are searched exactly.
 
     `memory` [GPU, node] is the free units, and `free` [node] masks the wholly free GPUs. The bound of a level
     holds for plans with the best values at all levels before it.
@@ -404,8 +406,8 @@ class LowerBounds:
             opened = np.minimum((self._free & (places > 0)).sum(axis=0), slots)
             shared = np.minimum((places > 0).sum(axis=0), slots)
         else:
-            most_used = self._cached((kind, "used"), lambda: _cumulated(np.where(self._free, 0, places)))
-            most_unused = self._cached((kind, "unused"), lambda: _cumulated(np.where(self._free, places, 0)))
+            most_used = self._memoize((kind, "used"), lambda: _top_sums(np.where(self._free, 0, places)))
+            most_unused = self._memoize((kind, "unused"), lambda: _top_sums(np.where(self._free, places, 0)))
             opened = (most_used[-1] + most_unused < demand).sum(axis=0)
             opened = np.minimum(opened, len(places))
             held_by_unused = np.take_along_axis(most_unused, opened[None], axis=0)
@@ -420,7 +422,7 @@ class LowerBounds:
             """Return [node] the fewest of these parts of the node that hold the slices."""
             if not demand:
                 return np.full(places.shape[1], int(whole_count > 0))
-            max_slices = self._cached((kind, parts), lambda: _cumulated(_capacity_of_parts(parts, places)))
+            max_slices = self._memoize((kind, parts), lambda: _top_sums(_capacity_of_parts(parts, places)))
             return np.asarray(np.minimum((max_slices < demand).sum(axis=0), len(parts)), np.int64)
 
         def bound_of(cost: Cost) -> Values:
@@ -441,7 +443,7 @@ class LowerBounds:
         bounds = {"weakest": -fastest[size], "ring": -largest[size], "damage": damage}
         return np.stack([*cost_bounds, *(bounds.get(name, none) for name in CHOICE_VALUES)])
 
-    def _cached(self, key: Hashable, make: Callable[[], Values]) -> Values:
+    def _memoize(self, key: Hashable, make: Callable[[], Values]) -> Values:
         if key not in self._results:
             self._results[key] = make()
         return self._results[key]
@@ -454,17 +456,15 @@ class LowerBounds:
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         if len(sliced) == 1:
             ask, members = self._asks[sliced[0]], packing[sliced[0]]
-            places = self._cached(ask, lambda: self._memory // ask.units)
+            places = self._memoize(ask, lambda: self._memory // ask.units)
             on_one = min(members, int(places.max(initial=0)))
             return np.minimum(places, on_one), members * ask.gpus, (ask, on_one)
         smallest = min((self._asks[r].units for r in sliced), default=1)
-        useful = self._cached(smallest, lambda: np.where(self._memory >= smallest, self._memory, 0))
+        useful = self._memoize(smallest, lambda: np.where(self._memory >= smallest, self._memory, 0))
         return useful, sum(packing[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
 
     def _least_damage(self, packing: Counts, opened: Values, whole_count: int) -> Values:
-        """Return a lower bound of the damage: to the pools, plus to each shared GPU as if it alone were
-        filled.
-        """
+        """Return a lower bound of the damage: to the pools, plus the least damage to shared GPUs."""
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         damage = self._pool_damage(opened, whole_count)
         if len(sliced) == 1 and not whole_count:
@@ -476,19 +476,17 @@ class LowerBounds:
         return damage
 
     def _pool_damage(self, opened: Values, whole_count: int) -> Values:
-        """Return the damage to the wholly free GPUs; the least possible damage if several sets of GPUs can be
-        taken.
-        """
+        """Return the damage to wholly free GPUs: the least possible, if several sets of GPUs can be taken."""
         shape = self._shape
         table = np.array([pool_fragmentation(k) for k in range(shape.topology.gpu_count + 1)])
 
-        def at_best() -> Values:
+        def least_possible_damage() -> Values:
             free_after = np.minimum(np.arange(len(table))[:, None, None], self._fresh)
             after = table[np.maximum(0, free_after - shape.hidden)].min(axis=0)
             return np.asarray((after - table[np.maximum(0, self._fresh - shape.hidden)]).sum(axis=0))
 
         if len(shape.pools) != 1 or (whole_count and opened.any()):
-            return self._cached("pools", at_best).copy()
+            return self._memoize("pools", least_possible_damage).copy()
         before, after = table[
             np.maximum(0, np.array([self._fresh[0], self._fresh[0] - opened - whole_count]) - shape.hidden)
         ]
@@ -542,7 +540,7 @@ def _capacity_of_parts(parts: tuple[int, ...], places: Values) -> Values:
     return np.array([places[np.array(part >> gpus & 1, bool)].sum(axis=0) for part in parts])
 
 
-def _cumulated(amounts: Values) -> Values:
-    """Return [n, node]: the sum of the n largest entries, from n = 0 on."""
+def _top_sums(amounts: Values) -> Values:
+    """Return [n, node] the sum of the n largest amounts of the node, from n = 0 on."""
     largest = -np.sort(-amounts, axis=0)
     return np.concatenate([np.zeros((1, amounts.shape[1]), np.int64), np.cumsum(largest, axis=0)])

@@ -52,10 +52,10 @@ PARTS: Mapping[PolicyTopology, Callable[[GpuTopology], tuple[int, ...]]] = {Poli
 may span nodes.
 """
 
-_ABOUT = {
+_TOPOLOGY_OF = {
     cost: topology
-    for of_strategy in (PACKING_COSTS, SPREADING_COSTS)
-    for topology, cost in of_strategy.items()
+    for cost_by_topology in (PACKING_COSTS, SPREADING_COSTS)
+    for topology, cost in cost_by_topology.items()
 }
 
 SHARING_COSTS = (Cost.SHARING, Cost.SHARED_GPUS)
@@ -67,15 +67,15 @@ def costs_of(terms: tuple[PolicyTerm, ...], sliced: bool) -> tuple[Cost, ...]:
     """Return the levels between nodes and links, in their order; () if there is only the level of NVLink
     domains.
     """
-    of_terms = [
+    costs_of_terms = [
         (SPREADING_COSTS if term.strategy == Strategy.SPREAD else PACKING_COSTS)[
             PolicyTopology(term.topology)
         ]
         for term in terms
     ]
     if not any(term.topology == PolicyTopology.NVLINK for term in terms):
-        of_terms.append(Cost.NVLINK_DOMAINS)
-    costs = tuple(dict.fromkeys((*of_terms, *(SHARING_COSTS if sliced else ()))))
+        costs_of_terms.append(Cost.NVLINK_DOMAINS)
+    costs = tuple(dict.fromkeys((*costs_of_terms, *(SHARING_COSTS if sliced else ()))))
     return () if costs == (Cost.NVLINK_DOMAINS,) else costs
 
 
@@ -119,7 +119,7 @@ def parts_of(cost: Cost, topology: GpuTopology) -> tuple[int, ...]:
     """Return the parts inside a node that the level counts, as masks of GPUs; () if the level counts no
     parts.
     """
-    parts = PARTS.get(_ABOUT[cost]) if cost in _ABOUT else None
+    parts = PARTS.get(_TOPOLOGY_OF[cost]) if cost in _TOPOLOGY_OF else None
     return parts(topology) if parts else ()
 
 
@@ -135,14 +135,14 @@ def cost_of(cost: Cost, node: NodeGpus, gpu_ways: GpuWays, context: NodeContext)
         return np.asarray((masks != 0) & counts, np.int64)
     sign = -1 if cost in SPREADING_COSTS.values() else 1
     if parts := parts_of(cost, shape.topology):
-        return sign * _parts(masks, parts, context.existing_mask)
+        return sign * _count_parts(masks, parts, context.existing_mask)
     counted_elsewhere = context.in_wide and cost is Cost.NVLINK_DOMAINS
-    return sign * _parts(
+    return sign * _count_parts(
         masks, () if counted_elsewhere else shape.domains, context.rule.touched if context.rule else 0
     )
 
 
-def _parts(masks: Values, parts: tuple[int, ...], touched: int) -> Values:
+def _count_parts(masks: Values, parts: tuple[int, ...], touched: int) -> Values:
     """Return [way] int64: how many parts the GPUs touch, without the parts that existing members touch."""
     touched_parts = np.zeros_like(masks)
     for part in parts:

@@ -53,7 +53,7 @@ Whole = TypeVar("Whole", int, Ints)
 
 
 def pool_fragmentation(free_in_pool: int) -> int:
-    """Return F of one pool with this many free GPUs, in GPU-thousandths averaged over the typical requests.
+    """Return F of one pool with this many free GPUs: GPU-thousandths, averaged over the typical requests.
 
     >>> [pool_fragmentation(k) for k in (0, 1, 2, 3, 4, 8)]
     [0, 750, 1000, 1500, 1000, 0]
@@ -82,8 +82,8 @@ def gpu_fragmentation(shape: Shape, gpu: int, units: Whole) -> Whole:
     too_large = 0 * units
     for part in TYPICAL_PARTS:
         too_large = too_large + (units * part < memory)
-    of_slices = ONE_GPU * units * too_large // (len(TYPICAL_PARTS) * memory)
-    return of_slices + (ONE_GPU * units // memory if shape.pools else 0)
+    unusable_by_slices = ONE_GPU * units * too_large // (len(TYPICAL_PARTS) * memory)
+    return unusable_by_slices + (ONE_GPU * units // memory if shape.pools else 0)
 
 
 def damage_of(shape: Shape, free: int, mask: int) -> int:
@@ -121,11 +121,10 @@ Floats = NDArray[np.float64]
 
 
 def is_priced(request: Request, view: Columns) -> bool:
-    """Return whether the gang's damage is priced: for gangs of whole GPUs, and for a single pod with one
-    slice.
+    """Return whether the gang's damage is priced: for gangs of whole GPUs, and for one pod with one slice.
 
-    With several slices, `slices.least_damage_by_filling` fills GPU by GPU. Prices depend on the whole node,
-    so they cannot be used there.
+    With several slices, `slices.least_damage_by_filling` fills GPU by GPU. That function cannot use prices,
+    because prices depend on the whole node.
     """
     sliced = [role.slice for role in request.roles if role.slice and role.members]
     is_single_pod = request.size == 1 and not request.running
@@ -272,7 +271,8 @@ class Prices:
         return rows[first], representative
 
     def _damage(self, rows: Ints, serving_gpus: Ints, room: Ints, cpu_milli: int) -> Ints:
-        loss = self.usable[rows] - _usable(self.kinds, serving_gpus, room, self.view.cpu[rows] - cpu_milli)
+        cpu = self.view.cpu[rows] - cpu_milli
+        loss = self.usable[rows] - _usable_amounts(self.kinds, serving_gpus, room, cpu)
         # Sum along the last axis, so that the sum of a row does not depend on other rows.
         damage = np.round((self.weights[self.nodes.row_class[rows]] * loss).sum(axis=1), DIGITS)
         steps: Ints = np.rint(np.clip(damage / STEP, -MAX_PRICE_STEPS, MAX_PRICE_STEPS)).astype(np.int64)
@@ -285,14 +285,14 @@ def prices_of(view: Columns) -> Prices:
     """
     last = _latest[0]
     if last is None or last.view is not view:
-        last = _latest[0] = _following(last, view)
+        last = _latest[0] = _prices_after(last, view)
     return last
 
 
 _latest: list[Prices | None] = [None]
 
 
-def _following(last: Prices | None, view: Columns) -> Prices:
+def _prices_after(last: Prices | None, view: Columns) -> Prices:
     kinds = typical_requests(view.snapshot.typical)
     nodes = _nodes_of(view, kinds, last.nodes if last else None)
     if last and (last.nodes is not nodes or len(last.codes) > MAX_CODES * len(view.names)):
@@ -300,7 +300,7 @@ def _following(last: Prices | None, view: Columns) -> Prices:
     differs = map(is_not, view.states, last.view.states) if last else repeat(True, len(view.states))
     rows = np.fromiter(compress(count(), differs), np.int64)
     gpus = _gpus_of(view, kinds, rows, nodes.memory)
-    usable = _usable(kinds, gpus.serving_gpus, gpus.room, view.cpu[rows])
+    usable = _usable_amounts(kinds, gpus.serving_gpus, gpus.room, view.cpu[rows])
     properties = (
         nodes.row_class[rows, None],
         view.cpu[rows, None],
@@ -311,13 +311,13 @@ def _following(last: Prices | None, view: Columns) -> Prices:
     codes = last.codes if last else defaultdict(count().__next__)
     code = np.array([codes[state.tobytes()] for state in np.hstack(properties)], np.int64)
     if last:
-        gpus = _Gpus(*(_with(old, rows, new) for old, new in zip(last.gpus, gpus, strict=True)))
-        usable = _with(last.usable, rows, usable)
-        code = _with(last.code, rows, code)
+        gpus = _Gpus(*(_with_rows(old, rows, new) for old, new in zip(last.gpus, gpus, strict=True)))
+        usable = _with_rows(last.usable, rows, usable)
+        code = _with_rows(last.code, rows, code)
     return Prices(view, kinds, nodes, gpus, usable, _weights(kinds, nodes, gpus, usable), code, codes)
 
 
-def _with(old: NDArray[Any], rows: Ints, values: NDArray[Any]) -> NDArray[Any]:
+def _with_rows(old: NDArray[Any], rows: Ints, values: NDArray[Any]) -> NDArray[Any]:
     """Return the array with these rows replaced."""
     new = old.copy()
     new[rows] = values
@@ -378,7 +378,7 @@ def _gpus_of(view: Columns, kinds: TypicalRequests, rows: Ints, memory: Ints) ->
     return _Gpus(units, free, is_whole, can_serve.sum(axis=1), (free[:, :, None] * can_serve).sum(axis=1))
 
 
-def _usable(kinds: TypicalRequests, serving_gpus: Ints, room: Ints, cpu: Ints) -> Floats:
+def _usable_amounts(kinds: TypicalRequests, serving_gpus: Ints, room: Ints, cpu: Ints) -> Floats:
     """Return [node, size]: the GPU-thousandths that the size can use, on GPUs that could serve it."""
     fitting = serving_gpus // kinds.gpus
     fed = cpu[:, None] / np.maximum(1, kinds.cpu)

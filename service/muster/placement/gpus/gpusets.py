@@ -33,17 +33,17 @@ from muster.placement.gpus.links import (
 )
 
 EXACT_SPLIT_GPUS = 8
-"""Unions with at most this many GPUs are split exactly. Larger ones with unequal links are split greedily."""
+"""Unions with at most this many GPUs are split exactly, larger unions with unequal links greedily."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSet:
     """GPUs of one node, as a bit mask of indices, and their values.
 
-    `domains` is how many NVLink domains they touch. `weakest` and `ring` are the weakest link and the sum of
-    the best ring, in MB/s. With fewer than two GPUs they are NO_LINK and 0; with unknown links they are 0.
-    `sockets` is how far apart they hang below the node's CPU sockets. `damage` is F after minus F before, in
-    GPU-thousandths. It is negative if the set takes GPUs that no typical request could use.
+    `domains` is how many NVLink domains the GPUs touch. `weakest` and `ring` are the weakest link and the sum
+    of the best ring, in MB/s: NO_LINK and 0 for fewer than two GPUs, 0 and 0 with unknown links. `sockets` is
+    the socket distance. `damage` is F after minus F before, in GPU-thousandths. A negative damage means that
+    the set takes GPUs which no typical request could use.
     """
 
     mask: int
@@ -72,11 +72,11 @@ def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[Gp
     taken, then the lowest indices. The result is () if too few GPUs are free.
     """
     if free & ~allowed:
-        return _row(sets_within(shape, free, free & allowed), size)
-    return _row(sets_of(shape, free), size)
+        return _sets_of_size(sets_within(shape, free, free & allowed), size)
+    return _sets_of_size(sets_of(shape, free), size)
 
 
-def _row(sets: Sets, size: int) -> tuple[GpuSet, ...]:
+def _sets_of_size(sets: Sets, size: int) -> tuple[GpuSet, ...]:
     if size >= len(sets.choices):
         return ()
     count = sets.choices[size]
@@ -85,7 +85,7 @@ def _row(sets: Sets, size: int) -> tuple[GpuSet, ...]:
 
 
 def gpu_set_of(shape: Shape, free: int, mask: int) -> GpuSet:
-    """Return this set with its values, if taken from the `free` GPUs of a node of this shape."""
+    """Return the GPUs of the mask as a set, taken from the `free` GPUs of a node of this shape."""
     domains = sum(1 for domain in shape.domains if domain & mask)
     damage = damage_of(shape, free, mask)
     if shape.topology.gpu_count > MAX_RING_GPUS:
@@ -103,18 +103,18 @@ def split(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> tuple[in
     exact for at most EXACT_SPLIT_GPUS GPUs. In larger unions members take their best set in turn, and if
     links are unknown, the lowest indices.
 
-    If members must stay inside given parts, for example one NVLink domain each, call this for each part. The
-    results are the best in sum, because the choice in one part does not limit the others.
+    If members must stay inside given parts, such as one NVLink domain each, call this function for each part.
+    The parts do not limit each other, so the results together are the best.
 
     Raises:
         AssertionError: The sizes do not sum up to the union.
     """
     if topology.gpu_count > MAX_RING_GPUS or not topology.is_known or max(sizes, default=0) <= 1:
-        parts = _in_order(union, sizes)
+        parts = _split_in_order(union, sizes)
     elif union.bit_count() <= EXACT_SPLIT_GPUS:
-        parts = _exactly(topology, union, tuple(sorted(filter(None, sizes), reverse=True)))
+        parts = _split_exactly(topology, union, tuple(sorted(filter(None, sizes), reverse=True)))
     else:
-        parts = _greedily(topology, union, sizes)
+        parts = _split_greedily(topology, union, sizes)
     by_size: dict[int, list[int]] = {}
     for part in sorted(parts, key=lambda mask: mask & -mask):
         by_size.setdefault(part.bit_count(), []).append(part)
@@ -125,11 +125,11 @@ _Split = tuple[int, tuple[int, ...]]
 """Sum of the members' rings in MB/s, and the members' masks."""
 
 
-def _exactly(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list[int]:
+def _split_exactly(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list[int]:
     """Return the split with the largest weakest link, and among such splits the largest sum.
 
-    One search cannot optimise both values: the best split of the remaining GPUs depends on the weakest link
-    of the parts before.
+    One search cannot optimise both values, because the best split of the remaining GPUs depends on the
+    weakest link of the parts before. So each weakest link is tried, the fastest first.
     """
     table = rings(topology)
     for floor in table.levels[::-1].tolist():
@@ -173,7 +173,7 @@ def _largest_sum(
     return best_split
 
 
-def _greedily(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list[int]:
+def _split_greedily(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list[int]:
     shape = Shape(topology, (union,), (union,))
     parts = []
     for size in sorted(filter(None, sizes), reverse=True):
@@ -183,7 +183,7 @@ def _greedily(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list
     return parts
 
 
-def _in_order(union: int, sizes: tuple[int, ...]) -> list[int]:
+def _split_in_order(union: int, sizes: tuple[int, ...]) -> list[int]:
     gpus = bits(union)
     return [mask_of(list(islice(gpus, size))) for size in filter(None, sizes)]
 
@@ -225,8 +225,8 @@ def sets_of(shape: Shape, free: int) -> Sets:
 def sets_within(shape: Shape, free: int, allowed: int) -> Sets:
     """Return `gpusets.best_sets` for every size, for sets inside `allowed`."""
     if shape.topology.gpu_count > MAX_RING_GPUS:
-        return _without_links(shape, free, allowed & free)
-    masks = _up_to_symmetry(shape, free & allowed)
+        return _sets_without_links(shape, free, allowed & free)
+    masks = _subsets_up_to_symmetry(shape, free & allowed)
     row = np.zeros_like(masks)
     return Sets(*(table[0] for table in _best_sets(shape, 1, row, row + free, masks)))
 
@@ -234,12 +234,12 @@ def sets_within(shape: Shape, free: int, allowed: int) -> Sets:
 @lru_cache(maxsize=256)
 def every_free_mask(shape: Shape) -> tuple[Values, ...]:
     """Return the fields of Sets with a further axis in front: the mask of free GPUs."""
-    free, masks = _pairs(shape.topology.gpu_count)
+    free, masks = _free_masks_with_subsets(shape.topology.gpu_count)
     return _best_sets(shape, 1 << shape.topology.gpu_count, free, free, masks)
 
 
 @lru_cache(maxsize=TABLED_GPUS + 1)
-def _pairs(count: int) -> tuple[Values, Values]:
+def _free_masks_with_subsets(count: int) -> tuple[Values, Values]:
     """Return all pairs of a mask of free GPUs and a subset of it, as two arrays."""
     all_masks = np.arange(1 << count)
     free, masks = np.nonzero((all_masks & ~all_masks[:, None]) == 0)
@@ -251,7 +251,7 @@ def _best_sets(shape: Shape, rows: int, row: Values, free: Values, masks: Values
     `row[i]`.
 
     The order of preference is that of `gpusets.best_sets`. If two sets differ only by a swap of equal GPUs,
-    only the one with lower indices must be among the candidates.
+    only the set with lower indices must be among the candidates.
     """
     topology = shape.topology
     ring_table, sizes = rings(topology), topology.gpu_count + 1
@@ -276,7 +276,7 @@ def _best_sets(shape: Shape, rows: int, row: Values, free: Values, masks: Values
     sets = np.arange(len(masks))
     for key in keys:
         sets = sets[least_of(finer[sets], key[sets])]
-    sets = sets[that_matter(group[sets], weakest[sets], *(key[sets] for key in keys))]
+    sets = sets[sets_that_matter(group[sets], weakest[sets], *(key[sets] for key in keys))]
     choices = np.bincount(group[sets], minlength=rows * sizes)
     choice = np.arange(len(sets)) - (np.cumsum(choices) - choices)[group[sets]]
     width = max(1, int(choices.max()))
@@ -290,10 +290,10 @@ def _best_sets(shape: Shape, rows: int, row: Values, free: Values, masks: Values
     return tables
 
 
-def that_matter(group: Values, weakest: Values, *keys: Values) -> Values:
+def sets_that_matter(group: Values, weakest: Values, *keys: Values) -> Values:
     """Return the indices of the sets that can be in a best plan, group by group.
 
-    Of two sets the one with smaller `keys` is better, the first key deciding first. A worse set matters only
+    Of two sets, the set with smaller `keys` is better; the first key decides first. A worse set matters only
     if its `weakest` link is faster. The fastest weakest link comes first.
     """
     order = np.lexsort((*keys[::-1], group))
@@ -325,7 +325,7 @@ def least_of(group: Values, key: Values) -> NDArray[np.bool_]:
     return np.asarray(key == least[group])
 
 
-def _up_to_symmetry(shape: Shape, allowed: int) -> Values:
+def _subsets_up_to_symmetry(shape: Shape, allowed: int) -> Values:
     """Return subsets of `allowed`. Of subsets that differ by a swap of equal GPUs, only the lowest is
     returned.
 
@@ -343,11 +343,10 @@ def _up_to_symmetry(shape: Shape, allowed: int) -> Values:
 
 @lru_cache(maxsize=256)
 def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
-    """Return GPUs in kinds: swapping two GPUs of a kind changes neither links nor domains nor pools nor
-    socket distances.
+    """Return the GPUs in kinds. Two GPUs of a kind can be swapped: no link, domain, pool or socket distance
+    changes.
 
-    Two GPUs that each are a domain of their own can be swapped together with their domains, unless the caller
-    distinguishes domains (`fixed_domains`).
+    GPUs that each are a domain of their own are swapped together with their domains, unless `fixed_domains`.
     """
     parts: dict[tuple[int, ...], list[int]] = {}
     homes = pcie_homes(shape.topology)
@@ -363,7 +362,7 @@ def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, parts.values()))
 
 
-def _without_links(shape: Shape, free: int, allowed: int) -> Sets:
+def _sets_without_links(shape: Shape, free: int, allowed: int) -> Sets:
     """Return one choice of each size, for nodes with too many GPUs for the tables; their links count as
     unknown.
 
@@ -374,7 +373,7 @@ def _without_links(shape: Shape, free: int, allowed: int) -> Sets:
     arrays = {field.name: np.zeros((sizes, 1), np.int64) for field in fields(Sets)}
     sets = Sets(**{**arrays, "choices": np.zeros(sizes, np.int64)})
     for size in range(allowed.bit_count() + 1):
-        mask = _packed(shape.domains, allowed, size)
+        mask = _pack_into_domains(shape.domains, allowed, size)
         sets.masks[size, 0] = mask
         sets.domains[size, 0] = sum(1 for domain in shape.domains if domain & mask)
         sets.weakest[size, 0] = NO_LINK if size < 2 else 0
@@ -383,7 +382,7 @@ def _without_links(shape: Shape, free: int, allowed: int) -> Sets:
     return sets
 
 
-def _packed(domains: Iterable[int], allowed: int, missing: int) -> int:
+def _pack_into_domains(domains: Iterable[int], allowed: int, missing: int) -> int:
     gpus, open_domains = 0, [allowed & domain for domain in domains if allowed & domain]
     while missing:
         large_domains = [domain for domain in open_domains if domain.bit_count() >= missing]

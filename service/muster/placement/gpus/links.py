@@ -67,7 +67,7 @@ def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
     weakest, total = np.zeros(states, np.int64), np.zeros(states, np.int64)
     open_states = np.ones(states, bool)
     for threshold in thresholds:
-        closed = _longest_rings(_between_kinds(links, kinds, threshold), sizes)
+        closed = _longest_rings(_links_between_kinds(links, kinds, threshold), sizes)
         closed_now = open_states & (closed > _NEVER // 2)
         weakest[closed_now], total[closed_now] = threshold, closed[closed_now]
         open_states &= ~closed_now
@@ -118,7 +118,7 @@ def interchangeable_gpus(links: Values) -> list[list[int]]:
     return kinds
 
 
-def _between_kinds(links: Values, kinds: list[list[int]], threshold: int) -> Values:
+def _links_between_kinds(links: Values, kinds: list[list[int]], threshold: int) -> Values:
     """Return [kind, kind]: the link between a GPU of one kind and one of the other; _NEVER below the
     threshold.
     """
@@ -188,12 +188,12 @@ def pcie_parts(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
     parts_by_border: list[tuple[int, ...]] = []
     outer = [(1 << topology.gpu_count) - 1]
     for kinds, _ in BORDERS:
-        outer = [part for mask in outer for part in _parted(topology, mask, kinds)]
+        outer = [part for mask in outer for part in _parts_at_border(topology, mask, kinds)]
         parts_by_border.append(tuple(outer))
     return tuple(parts_by_border)
 
 
-def _parted(topology: GpuTopology, gpu_mask: int, kinds: frozenset[str]) -> list[int]:
+def _parts_at_border(topology: GpuTopology, gpu_mask: int, kinds: frozenset[str]) -> list[int]:
     """Return the parts of these GPUs at one border."""
     parts: list[int] = []
     for gpu in bits(gpu_mask):
@@ -231,7 +231,7 @@ def socket_distances(topology: GpuTopology, masks: Values) -> Values:
 
 @lru_cache(maxsize=256)
 def pcie_homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
-    """Return by GPU the parts that it lies in, −1 for one that it has alone.
+    """Return by GPU the parts that the GPU lies in, −1 for a part of this GPU alone.
 
     GPUs with equal values can be swapped: no distance changes.
     """

@@ -17,9 +17,9 @@ from typing import NamedTuple
 from muster.placement.cluster.fabric import Shape
 
 MAX_STEPS = 1 << 12
-"""The most steps of the search for a way to lie in the domains of a node.
+"""The most steps of the search for domains of all members of a node.
 
-Only nodes with many GPUs and members of many sizes need more. Then it stays unknown whether a way exists.
+Only nodes with many GPUs and members of many sizes need more. The search then ends without an answer.
 """
 
 Counts = tuple[int, ...]
@@ -115,8 +115,7 @@ def _free_by_domain(shape: Shape, free: int) -> Counts:
 
 
 def searched_domains(rule: NodeRule, shape: Shape, gpus: int) -> Counts:
-    """Return the number of these GPUs in each domain, in the order of the search: the fullest first, if the
-    rule treats all domains alike.
+    """Return the number of these GPUs in each domain, the fullest first if the rule treats domains alike.
 
     So nodes and GPU sets that differ only in the order of their domains are searched once.
     """
@@ -124,28 +123,29 @@ def searched_domains(rule: NodeRule, shape: Shape, gpus: int) -> Counts:
     return by_domain if rule.tells_domains_apart else tuple(sorted(by_domain, reverse=True))
 
 
-def _order(rule: NodeRule, by_domain: Counts) -> Sequence[int]:
+def _domain_order(rule: NodeRule, by_domain: Counts) -> Sequence[int]:
     """Return the domains in the order of `searched_domains`."""
     domains = range(len(by_domain))
     return domains if rule.tells_domains_apart else sorted(domains, key=lambda domain: -by_domain[domain])
 
 
-def allowed(rule: NodeRule, packing: Counts, domains: Counts) -> bool | None:
-    """Return whether the node may take the packing; None if that stays unknown. `domains` are the free GPUs,
-    as `searched_domains` returns them.
+def is_packing_allowed(rule: NodeRule, packing: Counts, domains: Counts) -> bool | None:
+    """Return whether the node may take the packing; None if the search ends without an answer.
+
+    `domains` are the free GPUs, as `searched_domains` returns them.
     """
     if not rule.admits(packing) or not rule.binds_domains:
         return rule.admits(packing)
-    counts_by_item, proven = _searched(rule, packing, domains)
+    counts_by_item, proven = _search(rule, packing, domains)
     return counts_by_item is not None if proven else None
 
 
 def domains_of_members(rule: NodeRule, packing: Counts, shape: Shape, gpus: int) -> MembersByDomain:
-    """Return how the members of an allowed packing lie in these GPUs."""
+    """Return the domains in which the members of an allowed packing lie, if the packing gets these GPUs."""
     by_domain: list[Counts | tuple[Counts, ...] | None] = [None] * len(packing)
     if rule.binds_domains:
-        order = _order(rule, _free_by_domain(shape, gpus))
-        counts_by_item, _ = _searched(rule, packing, searched_domains(rule, shape, gpus))
+        order = _domain_order(rule, _free_by_domain(shape, gpus))
+        counts_by_item, _ = _search(rule, packing, searched_domains(rule, shape, gpus))
         assert counts_by_item is not None, "the packing is not allowed"
         own_ways = [tuple(way[order.index(domain)] for domain in range(len(order))) for way in counts_by_item]
         placed_blocks = [block for block, _ in _items(rule, packing)]
@@ -168,23 +168,21 @@ class _Domain(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The domains, and for each of the rule's `one_domain_blocks` the domain of these blocks, −1 if it is
-    still open.
-    """
+    """The domains. `homes` is the domain of each of the rule's `one_domain_blocks`, −1 if not chosen yet."""
 
     domains: tuple[_Domain, ...]
     homes: Counts
 
-    def swapped(self) -> _State:
+    def with_sorted_domains(self) -> _State:
         """Return one state for all states that differ only by swapped domains."""
         return _State(tuple(sorted(self.domains)), self.homes)
 
 
 @lru_cache(maxsize=1 << 15)
-def _searched(rule: NodeRule, packing: Counts, domains: Counts) -> tuple[tuple[Counts, ...] | None, bool]:
-    """Return a way to lie for each item, None if no way is found, and whether that is proven.
+def _search(rule: NodeRule, packing: Counts, domains: Counts) -> tuple[tuple[Counts, ...] | None, bool]:
+    """Return where each item lies, None if no way is found, and whether that is proven.
 
-    The search places item after item. It does not continue from a state that is known to have no way.
+    The search places item after item, and skips states from which it has found no way before.
     """
     items = _items(rule, packing)
     if sum(map(mul, packing, rule.gpus)) > sum(domains):
@@ -200,12 +198,12 @@ def _searched(rule: NodeRule, packing: Counts, domains: Counts) -> tuple[tuple[C
         state, ways_on = path[-1]
         way, after = next(ways_on, (None, state))
         if way is None:
-            dead.add((len(counts_by_item), state.swapped()))
+            dead.add((len(counts_by_item), state.with_sorted_domains()))
             path.pop()
             if not path:
                 return None, True
             counts_by_item.pop()
-        elif (len(counts_by_item) + 1, after.swapped()) not in dead:
+        elif (len(counts_by_item) + 1, after.with_sorted_domains()) not in dead:
             counts_by_item.append(way)
             if len(counts_by_item) == len(items):
                 return tuple(counts_by_item), True
@@ -238,14 +236,14 @@ def _may_span(rule: NodeRule, block: int) -> bool:
 
 
 def _ways_of_block(rule: NodeRule, block: int, count: int, state: _State) -> Iterator[tuple[Counts, _State]]:
-    """Yield the ways to place members of a block: the members by domain, or the GPUs by domain of a member
-    that may span domains.
+    """Yield the ways to place members of a block, each with the state after. A way is the members by domain,
+    or for a member that may span domains, its GPUs by domain.
     """
     domains, gpus, unit = state.domains, rule.gpus[block], max(1, rule.domain_unit[block])
     if _may_span(rule, block):
         open_gpus = tuple(domain.free if domain.max_members else 0 for domain in domains)
         for share in _compositions(gpus, open_gpus, domains):
-            yield share, _after(rule, state, share, tuple(part > 0 for part in share))
+            yield share, _state_after(rule, state, share, tuple(part > 0 for part in share))
         return
     if count % unit:
         return
@@ -254,13 +252,13 @@ def _ways_of_block(rule: NodeRule, block: int, count: int, state: _State) -> Ite
     if homes is None:
         for units in _compositions(count // unit, room, domains):
             members = tuple(n * unit for n in units)
-            yield members, _after(rule, state, tuple(n * gpus for n in members), members)
+            yield members, _state_after(rule, state, tuple(n * gpus for n in members), members)
         return
     for home in homes:
         if room[home] * unit >= count:
             members = tuple(count * (domain == home) for domain in range(len(domains)))
-            after = _after(rule, state, tuple(n * gpus for n in members), members if gpus else ())
-            yield members, _at_home(rule, block, home, after)
+            after = _state_after(rule, state, tuple(n * gpus for n in members), members if gpus else ())
+            yield members, _state_at_home(rule, block, home, after)
 
 
 def _room(rule: NodeRule, domain: _Domain, unit: int, gpus: int) -> int:
@@ -270,9 +268,7 @@ def _room(rule: NodeRule, domain: _Domain, unit: int, gpus: int) -> int:
 
 
 def _homes(rule: NodeRule, block: int, state: _State) -> Sequence[int] | None:
-    """Return the domains that can hold all members of the block; None if the members may lie in several
-    domains.
-    """
+    """Return the domains that may hold all members of the block; None if members may lie in several."""
     groups = [group for group, blocks in enumerate(rule.one_domain_blocks) if block in blocks]
     fixed = {rule.pinned[block], *(state.homes[group] for group in groups)} - {-1}
     if fixed:
@@ -283,7 +279,7 @@ def _homes(rule: NodeRule, block: int, state: _State) -> Sequence[int] | None:
     return None if rule.gpus[block] else range(len(state.domains))[:1]
 
 
-def _after(rule: NodeRule, state: _State, gpus: Counts, members: Counts) -> _State:
+def _state_after(rule: NodeRule, state: _State, gpus: Counts, members: Counts) -> _State:
     """Return the state after these members with these GPUs, both by domain."""
     members = members if rule.max_by_domain and members else (0,) * len(gpus)
     domains = (
@@ -293,7 +289,7 @@ def _after(rule: NodeRule, state: _State, gpus: Counts, members: Counts) -> _Sta
     return _State(tuple(domains), state.homes)
 
 
-def _at_home(rule: NodeRule, block: int, home: int, state: _State) -> _State:
+def _state_at_home(rule: NodeRule, block: int, home: int, state: _State) -> _State:
     """Return the state in which the blocks that lie together with this block are bound to its domain."""
     homes = tuple(
         home if block in blocks else old

@@ -66,8 +66,8 @@ def slice_room(memory: Values, ask: MemberAsk) -> Values:
     """Return [node] int64: how many members of a role with slices the node takes.
 
     `memory` [GPU, node] is the free units. n members need n · gpus places, at most n of them on one GPU,
-    because each member needs different GPUs. Each further member adds fewer places. So each number below the
-    largest fits too, and the largest number is found bit by bit.
+    because each member needs different GPUs. If n members fit, fewer members fit too. So the largest number
+    is found bit by bit.
     """
     places = memory // max(1, ask.units)
     max_members = places.sum(axis=0) // max(1, ask.gpus)
@@ -176,11 +176,11 @@ def _fillings(node: NodeGpus, gpu: int, units: Counts, max_slices: Counts) -> tu
     """
     units_left = node.memory[gpu]
     max_slices = tuple(min(n, units_left // of_slice) for n, of_slice in zip(max_slices, units, strict=True))
-    return _costed(node.shape, gpu, bool(node.free >> gpu & 1), units_left, units, max_slices)
+    return _fillings_with_costs(node.shape, gpu, bool(node.free >> gpu & 1), units_left, units, max_slices)
 
 
 @lru_cache(maxsize=1 << 14)
-def _costed(
+def _fillings_with_costs(
     shape: Shape, gpu: int, fresh: bool, units_left: int, units: Counts, max_slices: Counts
 ) -> tuple[tuple[Counts, int], ...]:
     fillings = np.array([way for way in every_filling(units_left, units, max_slices) if any(way)], np.int64)
@@ -198,8 +198,7 @@ def _costed(
 def slices_by_gpu(asks: Asks, packing: Counts, node: NodeGpus, shared: int) -> tuple[Counts, ...]:
     """Return by role how many of its slices each GPU of the node takes.
 
-    The packing fills the shared GPUs with the least damage: the damage that was counted when these GPUs were
-    chosen.
+    The slices fill the shared GPUs with the least damage, as `least_damage_by_filling` has counted.
     """
     sliced = [r for r, ask in enumerate(asks) if ask.units and packing[r]]
     units = tuple(asks[r].units for r in sliced)

@@ -87,7 +87,7 @@ class Bound:
     """
 
     def usable_below(self, problem: Problem, upper: float) -> tuple[Bools, Bools]:
-        """Return the patterns that plans of cost `upper` or less can use, and the parts that all of them
+        """Return the patterns that plans of cost `upper` or less can use, and the parts that all such plans
         touch.
 
         The arrays are [class, pattern] bool and [part of the counted scope] bool.
@@ -163,11 +163,11 @@ class _Pricing:
             costs, resources, rhs, kind, problem.size.astype(float), part, limit, patterns_touching_none
         )
 
-    def priced_at(self, x: Floats) -> tuple[Point, Floats]:
+    def point_at(self, x: Floats) -> tuple[Point, Floats]:
         """Return the dual point at x, and the slope of the bound there [coupling].
 
-        Patterns that touch no part can be used in all parts. So the value of a part is only the value that
-        its other patterns add.
+        Patterns that touch no part can be used in all parts. So the value of a part is what its other
+        patterns add.
         """
         kinds, parts, in_part = len(self.costs), int(self.part.max(initial=FREE)) + 1, self.part != FREE
         reduced = self.costs - self.resources @ x
@@ -200,8 +200,8 @@ class _Pricing:
 class _Master:
     """Kelley's master problem: the largest bound under the cuts so far.
 
-    Costs and resources are scaled by the largest ones, `scale` and 1 / `unit`, because GLOP works best with
-    numbers near 1.
+    Costs are divided by the largest cost, `scale`, and resources by the largest resource, `scale` / `unit`,
+    because GLOP works best with numbers near 1.
     """
 
     def __init__(self, couplings: Sequence[Coupling], scale: float, unit: Floats) -> None:
@@ -251,7 +251,7 @@ def bound(
     master, points = _Master(couplings, scale, unit), list[Point]()
 
     def try_duals(x: Floats) -> None:
-        point, slope = pricing.priced_at(x)
+        point, slope = pricing.point_at(x)
         points.append(point)
         master.cut(point, slope)
 

@@ -57,6 +57,7 @@ class Variables:
 
     - `takes[v]`: how many nodes of group `group[v]` take column `column[v]`. On the group's first class, that
       is pattern `pattern[v]` of kind `kind[v]`; the other classes are equivalent.
+    - `in_group[g]`: the indices v of group g.
     - `touched[scope][part]`: whether the gang touches the part, for each scope that is counted or limited.
     - `placed[role]`: how many members are placed.
     - `placed_in[role, cell]`: how many members are placed in the cell; only if the problem has rules.
@@ -66,7 +67,7 @@ class Variables:
         """Make the variables. Patterns that differ only in levels other than `levels` share a variable."""
         self.problem = problem
         self.model = model = Model()
-        self.groups = _groups(problem, levels, pooled)
+        self.groups = _class_groups(problem, levels, pooled)
         widths = [len(group.patterns[0]) for group in self.groups]
         self.group = np.repeat(np.arange(len(widths)), widths)
         self.column = [column for width in widths for column in range(width)]
@@ -75,7 +76,7 @@ class Variables:
         sizes = [self.groups[g].size for g in self.group]
         self.takes = [model.new_int_var(0, size, f"takes/{v}") for v, size in enumerate(sizes)]
         ends = np.cumsum(widths).tolist()
-        self.of_group = [range(end - width, end) for end, width in zip(ends, widths, strict=True)]
+        self.in_group = [range(end - width, end) for end, width in zip(ends, widths, strict=True)]
         self.touched: dict[str, dict[int, cp_model.IntVar]] = {}
         for scope in dict.fromkeys(level.scope for level in levels):
             if scope is not None and scope in problem.parts:
@@ -86,9 +87,9 @@ class Variables:
             model.new_int_var(0 if problem.partial else need, need, f"placed/{role}")
             for role, need in enumerate(problem.need)
         ]
-        self.placed_in = self._by_cell() if problem.rules else {}
+        self.placed_in = self._placed_by_cell() if problem.rules else {}
 
-    def _by_cell(self) -> dict[tuple[int, int], LinearExprT]:
+    def _placed_by_cell(self) -> dict[tuple[int, int], LinearExprT]:
         cells = sorted({group.cell for group in self.groups if group.cell is not None})
         roles = [(role, need) for role, need in enumerate(self.problem.need) if need]
         return {(role, cell): self._placed_in(role, cell, need) for role, need in roles for cell in cells}
@@ -107,8 +108,9 @@ class Variables:
         return by_code
 
     def total(self, weight: Ints, indices: Sequence[int] | None = None) -> LinearExprT:
-        """Return Σ over nodes of the weight [kind, pattern] of their pattern. `indices` selects variables of
-        `takes`; None means all.
+        """Return Σ over nodes of the `weight` [kind, pattern] of the node's pattern.
+
+        `indices` selects variables of `takes`; None means all variables.
         """
         variable_indices = np.arange(len(self.takes)) if indices is None else np.asarray(indices, np.int64)
         values = weight[self.kind[variable_indices], self.pattern[variable_indices]]
@@ -131,14 +133,15 @@ class Variables:
         for v, variable in enumerate(self.takes):
             nodes, group = int(solution[variable.index]), self.groups[self.group[v]]
             for c, patterns in zip(group.classes, group.patterns, strict=True) if nodes else ():
-                if of_class := min(nodes, int(room[c])):
-                    by_class[c, patterns[self.column[v]]] = of_class
-                    room[c] -= of_class
-                    nodes -= of_class
+                if nodes_here := min(nodes, int(room[c])):
+                    by_class[c, patterns[self.column[v]]] = nodes_here
+                    room[c] -= nodes_here
+                    nodes -= nodes_here
         return by_class
 
 
-def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> list[ClassGroup]:
+def _class_groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> list[ClassGroup]:
+    """Return the classes of each cell, and the pooled classes, in groups with equal patterns."""
     pattern_code = _pattern_codes(problem, levels)
     classes, patterns = np.nonzero(problem.open)
     # The first of several equal patterns of a class stands for all.
@@ -180,19 +183,18 @@ def _pattern_codes(problem: Problem, levels: Sequence[Level]) -> Ints:
 def build(problem: Problem, level: Level | None = None, pooled: Bools | None = None) -> Variables:
     """Return the model of the problem that minimises `level`.
 
-    Every plan touches the part of the `pooled` [class] bool classes. So the nodes of these classes are
-    counted together.
+    `pooled` [class] bool: every plan touches the part of these classes, so their nodes are counted together.
     """
     variables = Variables(problem, levels_of(problem, level), pooled)
-    _members_placed(variables)
-    _nodes_taken(variables)
-    _parts_touched(variables)
+    _add_members(variables)
+    _add_node_limits(variables)
+    _add_touched_parts(variables)
     for i, rule in enumerate(problem.rules):
         rule.add(variables, f"{type(rule).__name__}/{i}")
     for name, value in problem.at_most.items():
         cost = variables.cost(SUMMED_LEVELS.get(name) or parts_level(name))
         variables.model.add(cost <= value).with_name(f"decided/{name}")
-    _add_by_part(variables, level)
+    _add_bounds_by_part(variables, level)
     if level is not None:
         variables.model.minimize(variables.cost(level))
     return variables
@@ -204,8 +206,8 @@ def levels_of(problem: Problem, level: Level | None) -> list[Level]:
     return levels if level is None else [*levels, level]
 
 
-def _members_placed(variables: Variables) -> None:
-    """Place all members of each role, or as many as the variable says if the gang may be partial."""
+def _add_members(variables: Variables) -> None:
+    """Place all members of each role, or if the gang may be partial, as many as `Variables.placed` says."""
     cells: dict[int, list[int]] = {}
     for v, g in enumerate(variables.group.tolist()):
         cell = variables.groups[g].cell
@@ -214,14 +216,14 @@ def _members_placed(variables: Variables) -> None:
     for role, members in enumerate(variables.placed):
         by_cell = {cell: variable for (r, cell), variable in variables.placed_in.items() if r == role}
         if not by_cell:
-            _hosted(variables, role, None, members, f"members/{role}")
+            _add_hosting(variables, role, None, members, f"members/{role}")
             continue
         for cell, variable in by_cell.items():
-            _hosted(variables, role, cells[cell], variable, f"members/{role}/{cell}")
+            _add_hosting(variables, role, cells[cell], variable, f"members/{role}/{cell}")
         variables.model.add(LinearExpr.sum(list(by_cell.values())) == members).with_name(f"members/{role}")
 
 
-def _hosted(
+def _add_hosting(
     variables: Variables, role: int, indices: Sequence[int] | None, members: LinearExprT, name: str
 ) -> None:
     hosted = variables.total(variables.problem.patterns.counts[:, :, role], indices)
@@ -229,15 +231,15 @@ def _hosted(
     variables.model.add(rule).with_name(name)
 
 
-def _nodes_taken(variables: Variables) -> None:
+def _add_node_limits(variables: Variables) -> None:
     """Let no group of nodes take more patterns than it has nodes."""
-    for g, indices in enumerate(variables.of_group):
+    for g, indices in enumerate(variables.in_group):
         if len(indices) > 1:  # a single pattern is limited by the variable's own bound
             nodes = LinearExpr.sum([variables.takes[v] for v in indices])
             variables.model.add(nodes <= variables.groups[g].size).with_name(f"nodes/{g}")
 
 
-def _parts_touched(variables: Variables) -> None:
+def _add_touched_parts(variables: Variables) -> None:
     """Count a part of a counted scope as touched as soon as one of its nodes is used.
 
     Members without GPUs do not touch NVLink domains, nor parts of `Problem.gpu_only_scopes`.
@@ -248,7 +250,7 @@ def _parts_touched(variables: Variables) -> None:
         for g, group in enumerate(variables.groups):
             if group.cell is None or part[group.cell] == FREE:
                 continue
-            indices = [v for v in variables.of_group[g] if gpus[v] or not with_gpus]
+            indices = [v for v in variables.in_group[g] if gpus[v] or not with_gpus]
             nodes = LinearExpr.sum([variables.takes[v] for v in indices])
             room = group.size * touched[int(part[group.cell])]
             variables.model.add(nodes <= room).with_name(f"touched/{scope}/{g}")
@@ -269,10 +271,8 @@ MAX_CLASSES = 128
 FORBIDDEN = np.int64(1) << 50
 
 
-def _add_by_part(variables: Variables, level: Level | None) -> None:
-    """Add to the model the fewest nodes of each part, and the least cost of each part at the level to
-    minimise.
-    """
+def _add_bounds_by_part(variables: Variables, level: Level | None) -> None:
+    """Add lower bounds of each part: its number of nodes, and its cost at the level to minimise."""
     problem = variables.problem
     if not problem.rules or (problem.patterns.nodes[problem.patterns.valid] == 0).any():
         return
@@ -285,17 +285,17 @@ def _add_by_part(variables: Variables, level: Level | None) -> None:
                 v
                 for g, group in enumerate(variables.groups)
                 if share.part[group.classes[0]] == part
-                for v in variables.of_group[g]
+                for v in variables.in_group[g]
             ]
             taken_nodes = LinearExpr.sum([variables.takes[v] for v in indices])
             variables.model.add(taken_nodes >= nodes).with_name(f"by_part/{i}/{part}/nodes")
             if tables_help and level is not None and problem.exact and NODES.name in problem.at_most:
                 nodes_elsewhere = sum(fewest.values()) - nodes
                 spare = problem.at_most[NODES.name] - nodes_elsewhere
-                _add_cost(variables, level, share, (part, indices), spare, f"by_part/{i}/{part}")
+                _add_cost_bound(variables, level, share, (part, indices), spare, f"by_part/{i}/{part}")
 
 
-def _add_cost(
+def _add_cost_bound(
     variables: Variables,
     level: Level,
     share: PartShare,
@@ -327,9 +327,7 @@ def _add_cost(
 
 
 def _least_costs(problem: Problem, counts: Ints, cost: Ints, in_part: Ints, limits: tuple[int, int]) -> Ints:
-    """Return [members] the least cost on up to `nodes` nodes, if each node were as good as the best node of
-    the part.
-    """
+    """Return [members] the least cost on up to `nodes` nodes, as if each node were the best of the part."""
     nodes, members = limits
     kind = problem.kind[in_part][:, None]
     pattern = np.arange(problem.open.shape[1])
@@ -390,11 +388,11 @@ class QuorumRule:
                 )
                 == placed_members
             )
-        model.add(self._started(variables, by_role, self.quorum, "quorum") == 1)
+        model.add(self._starts(variables, by_role, self.quorum, "quorum") == 1)
         return by_role
 
-    def _started(self, variables: Variables, by_role: list[IntVar], part: Quorum | Leaf, name: str) -> IntVar:
-        """Return whether the part may get members and counts as started."""
+    def _starts(self, variables: Variables, by_role: list[IntVar], part: Quorum | Leaf, name: str) -> IntVar:
+        """Add a part of the quorum, and return whether the part starts. Else the part gets no members."""
         model, started = variables.model, variables.model.new_bool_var(name)
         if isinstance(part, Leaf):
             roles = [role for role, role_name in enumerate(self.names) if role_name in part.roles]
@@ -402,11 +400,9 @@ class QuorumRule:
             model.add(members >= part.min_members * started)
             model.add(members <= part.limit(sum(self.need[role] for role in roles)) * started)
             if part.unit > 1:
-                self._complete_replicas(variables, members, part, name)
+                self._add_replicas(variables, members, part, name)
             return started
-        parts = [
-            self._started(variables, by_role, inner, f"{name}/{i}") for i, inner in enumerate(part.parts)
-        ]
+        parts = [self._starts(variables, by_role, inner, f"{name}/{i}") for i, inner in enumerate(part.parts)]
         for inner in parts:
             model.add_implication(inner, started)
         count = LinearExpr.sum(parts)
@@ -415,11 +411,10 @@ class QuorumRule:
             model.add(count <= part.min_parts)
         return started
 
-    def _complete_replicas(self, variables: Variables, members: LinearExpr, leaf: Leaf, name: str) -> None:
-        """Members must complete whole replicas, counting the members that already run. Zero members are
-        allowed too.
+    def _add_replicas(self, variables: Variables, members: LinearExpr, leaf: Leaf, name: str) -> None:
+        """Let members complete whole replicas, together with the members that already run, or place none.
 
-        Members that come back to existing replicas may come one by one.
+        Members that return to existing replicas may return one by one.
         """
         model, max_members = variables.model, sum(self.need)
         any_member = model.new_bool_var(f"{name}/some")

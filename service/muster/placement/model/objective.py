@@ -171,7 +171,7 @@ class LevelRow:
     """Whether the value is left out if it is None or (), because the gang does not have the level."""
 
     def worths_of(self, plan: EvaluatedPlan, value: Any) -> Iterator[Worth]:
-        """Yield the values that alternatives compare, of a plan with this value."""
+        """Yield what alternatives compare of a plan that has this value."""
         if self.worths is not None:
             yield from self.worths(plan, value)
             return
@@ -179,11 +179,11 @@ class LevelRow:
         yield Worth(level.name, level.sign * (value or 0), value, unit=self.unit)
 
 
-def _always(level: Level) -> When:
+def _one_level(level: Level) -> When:
     return lambda scopes, costs, without_gpus: (level,)
 
 
-def _if(which: WithoutGpus) -> When:
+def _unusable_if(which: WithoutGpus) -> When:
     return lambda scopes, costs, without_gpus: (UNUSABLE,) if without_gpus is which else ()
 
 
@@ -192,15 +192,15 @@ def _preferred_scope(plan: EvaluatedPlan) -> str | None:
 
 
 def _preferred_worth(plan: EvaluatedPlan, reached: str | None) -> Iterator[Worth]:
-    yield Worth(PREFERRED_SCOPE.name, _place_among(plan.request.preferred_scopes, reached), reached)
+    yield Worth(PREFERRED_SCOPE.name, _rank_among(plan.request.preferred_scopes, reached), reached)
 
 
 def _role_worths(plan: EvaluatedPlan, preferences: Sequence[tuple[str, str | None]]) -> Iterator[Worth]:
     for (name, reached), preference in zip(preferences, plan.request.role_preferences, strict=True):
-        yield Worth(f"preference of {name}", _place_among(preference.scopes, reached), reached)
+        yield Worth(f"preference of {name}", _rank_among(preference.scopes, reached), reached)
 
 
-def _place_among(scopes: Sequence[str], reached: str | None) -> int:
+def _rank_among(scopes: Sequence[str], reached: str | None) -> int:
     return scopes.index(reached) if reached in scopes else len(scopes)
 
 
@@ -235,22 +235,22 @@ def _cost_worths(plan: EvaluatedPlan, costs: Sequence[tuple[str, int]]) -> Itera
 
 
 def _weakest_link(plan: EvaluatedPlan) -> float | None:
-    slowest = _slowest(plan)
+    slowest = _slowest_link(plan)
     return None if slowest in (0, NO_LINK) else slowest / MB_PER_GB
 
 
-def _slowest(plan: EvaluatedPlan) -> int:
+def _slowest_link(plan: EvaluatedPlan) -> int:
     """Return the slowest link in MB/s, 0 if a link is unknown, NO_LINK if no node holds two of the GPUs."""
     return min((gpus.weakest for gpus, _ in plan.gpu_sets), default=NO_LINK)
 
 
 def _weakest_worth(plan: EvaluatedPlan, weakest: float | None) -> Iterator[Worth]:
-    slowest = _slowest(plan)
+    slowest = _slowest_link(plan)
     cost = -math.inf if slowest == NO_LINK else -slowest / MB_PER_GB
     yield Worth(WEAKEST_LINK.name, cost, weakest, unit=" GB/s")
 
 
-def _penalty(plan: EvaluatedPlan) -> int | None:
+def _score_penalty(plan: EvaluatedPlan) -> int | None:
     scores = {role.name: role.scores for role in plan.request.roles if role.members}
     if not any(scores.values()):
         return None
@@ -261,14 +261,14 @@ OBJECTIVE = (
     LevelRow(
         "0 | members placed | more",
         "members",
-        _always(MEMBERS),
+        _one_level(MEMBERS),
         lambda plan: len(plan.members),
         is_counted=True,
     ),
     LevelRow(
         "1 | preferred scopes of the gang, tried in the order given | the first that can hold",
         "preferred_reached",
-        _always(PREFERRED_SCOPE),
+        _one_level(PREFERRED_SCOPE),
         _preferred_scope,
         _preferred_worth,
         is_counted=True,
@@ -276,7 +276,7 @@ OBJECTIVE = (
     LevelRow(
         "1a | preferred scopes of roles, the earlier preferences first | for each the first that can hold",
         "role_preferences",
-        _always(ROLE_PREFERENCES),
+        _one_level(ROLE_PREFERENCES),
         lambda plan: plan.role_preferences(),
         _role_worths,
         is_counted=True,
@@ -285,7 +285,7 @@ OBJECTIVE = (
     LevelRow(
         "",
         "",
-        _if(WithoutGpus.ALL_MEMBERS),
+        _unusable_if(WithoutGpus.ALL_MEMBERS),
         lambda plan: plan.unusable_gpus(),
         _unusable_before_parts,
         is_counted=True,
@@ -301,7 +301,7 @@ OBJECTIVE = (
     LevelRow(
         "2⁺ | GPUs that [members without GPUs](#members-without-gpus) make unusable | fewer",
         "unusable_gpus",
-        _if(WithoutGpus.SOME_MEMBERS),
+        _unusable_if(WithoutGpus.SOME_MEMBERS),
         lambda plan: plan.unusable_gpus(),
         _unusable_after_nodes,
         optional=True,
@@ -320,14 +320,14 @@ OBJECTIVE = (
     LevelRow(
         "3a | the weakest link on the best [rings](#rings), one ring for each touched node | more GB/s",
         "weakest_link_gb_per_s",
-        _always(WEAKEST_LINK),
+        _one_level(WEAKEST_LINK),
         _weakest_link,
         _weakest_worth,
     ),
     LevelRow(
         "3b | the sum of the links on those rings | more GB/s",
         "ring_gb_per_s",
-        _always(RING),
+        _one_level(RING),
         lambda plan: sum(nodes * gpus.ring for gpus, nodes in plan.gpu_sets) / MB_PER_GB,
         unit=" GB/s",
     ),
@@ -335,20 +335,20 @@ OBJECTIVE = (
         "3c | [socket distance](#sockets): how far apart CPU sockets and PCIe switches put the gang's "
         "GPUs | less",
         "socket_distance",
-        _always(SOCKETS),
+        _one_level(SOCKETS),
         lambda plan: sum(nodes * gpus.sockets for gpus, nodes in plan.gpu_sets),
     ),
     LevelRow(
         "4a | [damage](#damage): how many free GPUs typical requests can no longer use | less",
         "damage",
-        _always(DAMAGE),
+        _one_level(DAMAGE),
         lambda plan: plan.damage(),
         key="damage_gpu_thousandths",
     ),
     LevelRow(
         "4b | [best fit](#best-fit): what stays free on the touched nodes, and which nodes are opened | less",
         "best_fit",
-        _always(BEST_FIT),
+        _one_level(BEST_FIT),
         lambda plan: plan.best_fit(),
     ),
     LevelRow(
@@ -356,7 +356,7 @@ OBJECTIVE = (
         "score of their node | less",
         "preference_penalty",
         lambda scopes, costs, without_gpus: (),  # on_node.best_fit adds it below the best fit, in one number
-        _penalty,
+        _score_penalty,
         optional=True,
     ),
     LevelRow(
@@ -397,7 +397,7 @@ def levels_of_plan(
 def quality_levels(
     costs: tuple[Cost, ...], without_gpus: WithoutGpus = WithoutGpus.NO_MEMBER
 ) -> tuple[Level, ...]:
-    """Return the levels below the nodes: zones, racks and nodes are decided before."""
+    """Return the levels below the nodes. Zones, racks and nodes are decided before these levels."""
     below = [row for row in OBJECTIVE if not row.is_counted]
     return tuple(level for row in below for level in row.levels((), costs, without_gpus))
 

@@ -28,7 +28,7 @@ ByCell = Ints
 ByClass = Ints
 ByPart = Ints
 ByPattern = Ints
-"""Arrays with one axis, named by it; `ByPattern` has the axes [kind, pattern]."""
+"""Arrays with one axis, which gives the name. `ByPattern` has the axes [kind, pattern]."""
 
 FREE = -1
 """In `Problem.parts`: the cell lies in no part, or in a part that existing members touch already. Using the
@@ -127,7 +127,7 @@ class Problem:
     """The decided levels: level → value."""
     rules: tuple[Rule, ...] = ()
     unit: Ints | None = None
-    """[role, cell] Each node takes a multiple of this number of members; None if all units are 1."""
+    """[role, cell] Each node takes a multiple of this number of members; None if all numbers are 1."""
     gpu_only_scopes: frozenset[str] = frozenset()
     """Scopes whose parts are touched only by members with GPUs."""
 
@@ -150,7 +150,7 @@ class Problem:
         return np.asarray(~(self.open & (self.patterns.gpus > 0)[self.kind]).any(axis=1))
 
     def unit_of(self, roles: Sequence[int]) -> int:
-        """Return a unit of these roles: each node takes a multiple of it, summed over the roles."""
+        """Return the common unit: each node takes a multiple of this number of members of the roles."""
         return 1 if self.unit is None or not roles else int(np.gcd.reduce(self.unit[list(roles)], axis=None))
 
     @property
@@ -171,9 +171,7 @@ class Problem:
         return replace(self, at_most={**self.at_most, **values})
 
     def narrow_with_use(self, still_open: Bools, use: Use) -> tuple[Problem, Use]:
-        """Return the problem with only these patterns and the patterns of a solution, and the solution in the
-        new classes.
-        """
+        """Return the problem with only these patterns and the solution's, and the solution in its classes."""
         open_or_used = still_open.copy()
         for c, p in use:
             open_or_used[c, p] = True
@@ -241,7 +239,7 @@ class Rule(ABC):
     max_members: ByPart = field(default_factory=lambda: NO_LIMIT)
     """The most members that the part takes; empty without such a limit."""
     step: int = 1
-    """The number of members in a part is a multiple of it."""
+    """The number of members in a part is a multiple of this number."""
 
     in_numbers: ClassVar[bool] = False
     """Whether the rule consists of `max_members` and `step` only."""
@@ -253,9 +251,7 @@ class Rule(ABC):
         """Add the rule to the model. The names of variables and constraints begin with `name`."""
 
     def share(self, problem: Problem) -> PartShare | None:
-        """Return limits of the number of members in each part, for the bound; None if the rule does not limit
-        numbers.
-        """
+        """Return how many members each part may have, for the bound; None if the rule limits no numbers."""
         return None
 
     @property
@@ -265,9 +261,7 @@ class Rule(ABC):
 
     @property
     def distinguished_by(self) -> tuple[Ints, ...]:
-        """Further [cell] arrays by which the rule distinguishes parts: two parts are equal only if these
-        arrays agree.
-        """
+        """[cell] arrays by which the rule tells parts apart: parts are equal only if these arrays agree."""
         return (self.of_part(self.max_members),) if len(self.max_members) else ()
 
     def of_part(self, value: Ints) -> Ints:
@@ -306,9 +300,7 @@ class PartShare:
         return nodes_of
 
     def fewest_parts(self, other_part: Ints) -> int:
-        """Return the fewest parts of another scope (`other_part` [class]) that hold the members which each
-        part must take.
-        """
+        """Return the fewest parts of another scope, `other_part` [class], that hold each part's `low`."""
         total, largest_count = 0, 0
         codes = np.unique(np.stack([other_part, self.part]), axis=1)
         codes = codes[:, (codes >= 0).all(axis=0)]
@@ -350,15 +342,16 @@ def shares(problem: Problem) -> Iterator[PartShare]:
             yield share
 
 
-def capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:
+def capacity_of_classes(problem: Problem, roles: tuple[int, ...]) -> Ints:
     """Return [class] the most members of the roles that the class's nodes take."""
     counts = problem.patterns.counts[:, :, list(roles)].sum(axis=2)
     return np.asarray(np.where(problem.open, counts[problem.kind], 0).max(axis=1, initial=0) * problem.size)
 
 
 def fewest_that_hold(capacities: Ints | Floats, target: float) -> int:
-    """Return the smallest n such that the n largest capacities sum up to at least `target`; `len(capacities)
-    + 1` if all capacities together do not.
+    """Return the smallest n such that the n largest capacities sum up to at least `target`.
+
+    The result is `len(capacities) + 1` if all capacities together are less.
     """
     if target <= 0:
         return 0

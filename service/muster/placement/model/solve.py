@@ -63,17 +63,15 @@ def decide(
 
     No solution has a value below `floor`.
     """
-    cost, unit = _in_units(problem, level)
+    cost, unit = _cost_in_units(problem, level)
     if use is not None and level.scope is None and not cost.any():
         return DecidedLevel(SolveStatus.SOLVED, problem, use)  # no open pattern costs anything
     scope, limit = counted_scope(problem)
     with budget.phase("bound"):
         lower_bound = bound(problem, cost, couplings(problem), scope, limit)
-    least_value: float = ceil(
-        lower_bound.lower - EPSILON * max(1.0, abs(lower_bound.lower))
-    )  # a bound: no plan costs less
-    least_value = max(least_value, floor)
-    max_nodes = _most_nodes(problem, lower_bound) if level is NODES else inf
+    lower = lower_bound.lower
+    least_value = max(ceil(lower - EPSILON * max(1.0, abs(lower))), floor)  # no plan costs less
+    max_nodes = _max_nodes(problem, lower_bound) if level is NODES else inf
     value = level.value(problem, use) // unit if use is not None else None
     guesses = _guesses(least_value, max_nodes if value is None else value - 1)
     while guesses and (value is None or value > least_value):
@@ -81,11 +79,8 @@ def decide(
         upper = core.upper if value is None else min(core.upper, value - 1)
         solved = _solve(replace(core, upper=upper), level, unit, budget, least_value)
         if solved.status is SolveStatus.SOLVED:
-            use, value, least_value = (
-                to_full(solved.use, core.old_classes),
-                solved.value,
-                max(least_value, solved.bound),
-            )
+            use, value = to_full(solved.use, core.old_classes), solved.value
+            least_value = max(least_value, solved.bound)
         if solved.status is not SolveStatus.INFEASIBLE:
             break
         least_value = upper + 1
@@ -106,14 +101,14 @@ def decide(
 
 def any_solution(problem: Problem, budget: Budget) -> Solution:
     """Return any solution that keeps the decided levels, or the proof that no solution exists."""
-    return _solve(_core(problem, None, None, inf), None, 1, budget)
+    return _solve(_core_of(problem, None, None, inf), None, 1, budget)
 
 
 def solve_without_bound(problem: Problem, level: Level, budget: Budget) -> Solution:
-    """Return the least value of a level that counts only parts. Use it only for small problems: no bound is
-    computed.
+    """Return the least value of a level that counts only parts. No bound is computed, so use this function
+    only for small problems.
     """
-    return _solve(_core(problem, None, level, inf), level, 1, budget)
+    return _solve(_core_of(problem, None, level, inf), level, 1, budget)
 
 
 def most_members(
@@ -121,8 +116,8 @@ def most_members(
 ) -> tuple[tuple[int, ...], bool]:
     """Return how many members of each role fit, and whether that is proven best; () if no plan was found.
 
-    The sum over all roles is as large as possible. With `roles_in_order` the first role comes next, then the
-    second, and so on. With a quorum, only numbers with which the gang starts are allowed.
+    The sum over all roles is the largest possible. With `roles_in_order`, the first role's number decides
+    between equal sums, then the second role's, and so on. With a quorum, the gang must start.
     """
     variables = build(problem)
     by_role = variables.placed if quorum is None else quorum.add(variables)
@@ -153,9 +148,7 @@ def couplings(problem: Problem) -> list[Coupling]:
 
 
 def nodes_bound(problem: Problem, duals: Sequence[Floats] = ()) -> Bound:
-    """Return the bound of the number of nodes without the decided levels. If `duals` are given, it is
-    computed only at these points.
-    """
+    """Return the bound of the number of nodes without the decided levels: at `duals` alone, if given."""
     members = couplings(replace(problem, at_most={}))
     iterations = 0 if duals else ITERATIONS
     cost = NODES.cost(problem.patterns)
@@ -169,7 +162,7 @@ def counted_scope(problem: Problem) -> tuple[str | None, int | None]:
     return (scopes[-1], problem.at_most[scopes[-1]]) if scopes else (None, None)
 
 
-def _in_units(problem: Problem, level: Level) -> tuple[Ints, int]:
+def _cost_in_units(problem: Problem, level: Level) -> tuple[Ints, int]:
     """Return the level's cost in its largest common unit, and the unit."""
     cost = level.cost(problem.patterns)
     is_open = np.zeros(cost.shape, bool)
@@ -202,13 +195,12 @@ def _guesses(lower: float, last: float) -> list[float]:
 def _next_core(problem: Problem, lower_bound: Bound, level: Level, guesses: list[float]) -> _Core:
     """Remove the next guess from the list and return its core.
 
-    If the core of the next higher guess has nearly the same size, skip to that guess: one solve in place of
-    two.
+    If the core of the next higher guess has nearly the same size, take that guess: one solve in place of two.
     """
-    core = _core(problem, lower_bound, level, guesses.pop(0))
+    core = _core_of(problem, lower_bound, level, guesses.pop(0))
     max_patterns = max(FEW, MORE * int(core.problem.open.sum()))
     while guesses and guesses[0] < inf:
-        larger = _core(problem, lower_bound, level, guesses[0])
+        larger = _core_of(problem, lower_bound, level, guesses[0])
         if larger.problem.open.sum() > max_patterns:
             break
         core = larger
@@ -216,7 +208,7 @@ def _next_core(problem: Problem, lower_bound: Bound, level: Level, guesses: list
     return core
 
 
-def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, upper: float) -> _Core:
+def _core_of(problem: Problem, lower_bound: Bound | None, level: Level | None, upper: float) -> _Core:
     core, old_classes = problem, np.arange(problem.classes)
     always: Bools | None = None
     if lower_bound is not None and upper < inf:
@@ -245,7 +237,7 @@ def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, uppe
     return _Core(upper, replace(core, at_most={**core.at_most, scope: parts_left}), old_classes, pooled)
 
 
-def _most_nodes(problem: Problem, lower_bound: Bound) -> float:
+def _max_nodes(problem: Problem, lower_bound: Bound) -> float:
     """Return the most nodes of any plan: the nodes of the largest parts that may be touched."""
     nodes = np.where(problem.open, problem.patterns.nodes[problem.kind], 0).max(axis=1) * problem.size
     in_part = lower_bound.part != FREE

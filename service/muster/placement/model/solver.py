@@ -1,5 +1,4 @@
-"""Run CP-SAT on a model with one worker, deterministic time and a fixed seed. So equal models have equal
-answers.
+"""Run CP-SAT with one worker, deterministic time and a fixed seed, so that equal models have equal answers.
 
 CP-SAT is imported without pandas. OR-Tools imports pandas for methods that make many variables at once, which
 Muster does not call. pandas would add 84 MB to the image, and 40 MB of memory and most of a second to the

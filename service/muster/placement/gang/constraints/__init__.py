@@ -18,13 +18,13 @@ from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
 
 
-def _in_this_folder() -> Iterator[Constraint]:
+def _constraints_in_folder() -> Iterator[Constraint]:
     for module in iter_modules(__path__):
         defined = vars(import_module(f"{__name__}.{module.name}")).values()
         yield from (constraint for constraint in defined if isinstance(constraint, Constraint))
 
 
-CONSTRAINTS = tuple(sorted(set(_in_this_folder()), key=lambda constraint: constraint.order))
+CONSTRAINTS = tuple(sorted(set(_constraints_in_folder()), key=lambda constraint: constraint.order))
 """Causes and relaxations name constraints in this order. Explanations try to drop the last one first."""
 
 

@@ -21,7 +21,7 @@ from muster.domain.constraints import (
 )
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
-from muster.placement.cluster.candidates import is_tolerated, selects
+from muster.placement.cluster.candidates import is_tolerated, meets_selectors
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.constraints.constraint import ByName, RefusalFacts
 from muster.placement.gang.constraints.max_per import MaxPerPart
@@ -30,7 +30,7 @@ from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import BlockIndices, PartsByRow, Rules, one_node_each
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.model.build import IntVar, LinearExpr, Variables
-from muster.placement.model.problem import PartShare, Problem, Rule, capacity
+from muster.placement.model.problem import PartShare, Problem, Rule, capacity_of_classes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,7 +69,7 @@ def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
     """
     domains = rules.view.topology.by_label(rule.topology_key)
     blocks, repelled = rules.blocks_of(rule.roles), rules.blocks_of(rule.other_roles)
-    repelling_domains = domains[rules.rows(rule.existing)]
+    repelling_domains = domains[rules.rows_of(rule.existing)]
     rules.exclude(blocks, (domains >= 0) & np.isin(domains, repelling_domains))
     if not blocks or not repelled:
         return
@@ -89,13 +89,13 @@ def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AffinityRule(Rule):
-    """Keep members of `roles` in parts that are `opened` [part] bool, or that a member of `other_roles`
-    opens.
+    """Keep members of `roles` in opened parts. A member of `other_roles` opens its part.
 
     A member of a role in both may open a part only if `opens_first` is true, and then only one part.
     """
 
     opened: Bools
+    """[part] Whether a running pod has opened the part."""
     opens_first: bool
 
     @property
@@ -107,8 +107,8 @@ class AffinityRule(Rule):
         """Add the rule to the model, with a variable for each part that a member may open."""
         problem, model = variables.problem, variables.model
         need = sum(problem.need[role] for role in self.roles)
-        opening = variables.by_part(self.part, set(self.other_roles) - set(self.roles))
-        themselves = (
+        other_openers = variables.by_part(self.part, set(self.other_roles) - set(self.roles))
+        first_openers = (
             variables.by_part(self.part, set(self.other_roles) & set(self.roles)) if self.opens_first else {}
         )
         first = []
@@ -119,7 +119,7 @@ class AffinityRule(Rule):
             if self.opened[part]:
                 continue
             openers = []
-            for kind, members in (("others", opening.get(part)), ("first", themselves.get(part))):
+            for kind, members in (("others", other_openers.get(part)), ("first", first_openers.get(part))):
                 if members:
                     opens = model.new_bool_var(f"{name}/{part}/{kind}")
                     model.add(opens <= LinearExpr.sum(members)).with_name(f"{name}/{part}/{kind}")
@@ -141,7 +141,7 @@ def _add_affinity(rules: Rules, rule: Affinity, name: str) -> None:
         return
     rules.exclude(blocks, domains < 0)
     opened = np.zeros(int(domains.max(initial=0)) + 1, bool)
-    domains_of_pods = domains[rules.rows(rule.existing)]
+    domains_of_pods = domains[rules.rows_of(rule.existing)]
     opened[domains_of_pods[domains_of_pods >= 0]] = True
     matching_themselves, opening = set(blocks) & set(openers), set(openers) - set(blocks)
     first = bool(matching_themselves) and not rule.existing
@@ -199,7 +199,7 @@ class SpreadRule(Rule):
         """
         if set(self.roles) != set(self.other_roles):
             return None
-        part, held_by = self.counts[problem.cell], capacity(problem, self.roles)
+        part, held_by = self.counts[problem.cell], capacity_of_classes(problem, self.roles)
         unit = problem.unit_of(self.roles)
         parts, in_part = len(self.running_pods), part >= 0
         room = np.bincount(part[in_part], held_by[in_part], parts).astype(np.int64)
@@ -264,7 +264,7 @@ def _add_spread(rules: Rules, rule: TopologySpread, name: str) -> None:
         blocks_by_admission[admission] = (*blocks_by_admission.get(admission, ()), block)
     for i, blocks in enumerate(blocks_by_admission.values()):
         counts = np.where(eligible_to(rules.view, rule, rules.blocks.roles[blocks[0]]), domains, -1)
-        _spread_of(rules, rule, f"{name}/{i}", domains, counts, blocks, blocks_counted)
+        _add_spread_rule(rules, rule, f"{name}/{i}", domains, counts, blocks, blocks_counted)
 
 
 def eligible_to(view: Columns, rule: TopologySpread, role: Role) -> Bools:
@@ -276,7 +276,7 @@ def eligible_to(view: Columns, rule: TopologySpread, role: Role) -> Bools:
     for key in rule.required_keys:
         eligible &= view.label(key).codes >= 0
     if rule.honor_affinity:
-        eligible &= selects(view, role)
+        eligible &= meets_selectors(view, role)
     if rule.honor_taints:
         clean = [
             all(
@@ -289,7 +289,7 @@ def eligible_to(view: Columns, rule: TopologySpread, role: Role) -> Bools:
     return eligible
 
 
-def _spread_of(
+def _add_spread_rule(
     rules: Rules,
     rule: TopologySpread,
     name: str,
@@ -304,18 +304,18 @@ def _spread_of(
     others.
     """
     parts = int(domains.max(initial=0)) + 1
-    eligible, pods_there = np.zeros(parts, bool), np.zeros(parts, np.int64)
+    eligible, pods_by_domain = np.zeros(parts, bool), np.zeros(parts, np.int64)
     eligible[counts[counts >= 0]] = True
     for node, pods in rule.existing.items():
         row = rules.view.row.get(node)
         if row is not None and counts[row] >= 0:
-            pods_there[counts[row]] += pods
+            pods_by_domain[counts[row]] += pods
     need = sum(len(rules.blocks.roles[block].members) for block in counted)
-    few = int(eligible.sum()) < rule.min_domains or not eligible.any()
-    lowest, highest = (0, 0) if few else _emptiest(pods_there[eligible], need)
+    too_few_domains = int(eligible.sum()) < rule.min_domains or not eligible.any()
+    lowest, highest = (0, 0) if too_few_domains else _pods_in_emptiest(pods_by_domain[eligible], need)
     max_skew = rule.max_skew
     if not counted or lowest == highest:  # then the number of pods in the emptiest part is known
-        room = np.where(eligible, lowest + max_skew - pods_there, LARGEST)
+        room = np.where(eligible, lowest + max_skew - pods_by_domain, LARGEST)
         rules.exclude(bound, (domains >= 0) & (room[np.maximum(domains, 0)] < 0))
         if not counted:
             return
@@ -327,7 +327,7 @@ def _spread_of(
         SpreadRule,
         roles=bound,
         other_roles=counted,
-        running_pods=pods_there,
+        running_pods=pods_by_domain,
         eligible=eligible,
         max_skew=max_skew,
         lowest=lowest,
@@ -339,11 +339,11 @@ def _spread_of(
         if not any(packing[block] for block in bound):
             return np.ones(len(domains), bool)
         domain, new_members = np.maximum(domains, 0), sum(packing[block] for block in counted)
-        total = np.where(eligible[domain], pods_there[domain] + np.where(counts >= 0, new_members, 0), 0)
-        if few:
+        total = np.where(eligible[domain], pods_by_domain[domain] + np.where(counts >= 0, new_members, 0), 0)
+        if too_few_domains:
             return np.asarray(total <= max_skew)
-        smallest = np.partition(np.append(pods_there[eligible], LARGEST), 1)[:2]
-        is_emptiest = (pods_there[domain] == smallest[0]) & eligible[domain]
+        smallest = np.partition(np.append(pods_by_domain[eligible], LARGEST), 1)[:2]
+        is_emptiest = (pods_by_domain[domain] == smallest[0]) & eligible[domain]
         least_elsewhere = np.where(is_emptiest, smallest[1], smallest[0])
         least = np.minimum(least_elsewhere, np.where(eligible[domain], total, LARGEST))
         return np.asarray(total - least <= max_skew)
@@ -351,11 +351,11 @@ def _spread_of(
     rules.gang_on_node_checks.append(may_hold)
 
 
-def _emptiest(pods_there: Ints, need: int) -> tuple[int, int]:
+def _pods_in_emptiest(pods_by_domain: Ints, need: int) -> tuple[int, int]:
     """Return the number of pods in the emptiest domain: now, and the largest possible after `need` more are
     placed.
     """
-    pods_now, ordered = int(pods_there.min()), np.sort(pods_there)
+    pods_now, ordered = int(pods_by_domain.min()), np.sort(pods_by_domain)
     # `filled[n]`: how many pods raise the n + 1 emptiest domains to the level of the fullest of them (water
     # filling).
     filled = np.arange(1, len(ordered) + 1) * ordered - np.cumsum(ordered)

@@ -72,20 +72,19 @@ class RefusalFacts(ABC):
 
     @abstractmethod
     def best_part(self, role: Role, scope: str) -> tuple[str, int | None, int]:
-        """Return the part that is best for this role alone, and how many fit and must."""
-
-    @abstractmethod
-    def causes_of_running_members(self, scope: str, *roles: str) -> Iterator[Cause]:
-        """Yield the cause that members of these roles must join existing members, if the refusal depends on
-        them.
+        """Return the part where most members of this role alone fit, how many fit (None if unknown), and how
+        many must.
         """
 
     @abstractmethod
-    def begun_segment(self, role: Role) -> Iterator[Cause]:
-        """Yield the cause that a segment must be completed in the part where some of its members run, if that
-        is so.
+    def causes_of_running_members(self, scope: str, *roles: str) -> Iterator[Cause]:
+        """Yield the cause that these roles must join existing members, if the refusal depends on them."""
 
-        The cause is about the first begun segment whose part lacks room for the missing members.
+    @abstractmethod
+    def begun_segment(self, role: Role) -> Iterator[Cause]:
+        """Yield the cause that a segment must be completed where some of its members run.
+
+        The cause names the first begun segment whose part lacks room for the missing members.
         """
 
 
@@ -145,9 +144,9 @@ class OfRoles(Constraint):
 
     def request_without(self, request: Request, role: str, key: str) -> Request:
         """Return the request without the constraint of this role."""
-        return self.changed(request, role, self.nothing)
+        return self.request_with(request, role, self.nothing)
 
-    def changed(self, request: Request, name: str, value: object) -> Request:
+    def request_with(self, request: Request, name: str, value: object) -> Request:
         """Return the request with another value for the role."""
         change: dict[str, object] = {self.field: value}
         roles = (replace(role, **change) if role.name == name else role for role in request.roles)  # type: ignore[arg-type]
@@ -170,38 +169,38 @@ class ByName(Constraint):
         return replace(request, **change)  # type: ignore[arg-type]
 
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Relaxation]:
-        """Yield that the constraint is dropped, if the gang fits without it."""
+        """Yield the relaxation that drops the constraint, if the gang then fits."""
         if findings.works(self.request_without(findings.request, role, key)):
             yield DropConstraint(key)
 
 
 class ByScope(Constraint):
-    """A constraint that gives a number of members for each scope. `kind` is its class in the request."""
+    """A constraint that gives a number of members for a scope. `kind` is its class in the request."""
 
     kind: ClassVar[type[PerScope]]
 
-    def of(self, request: Request) -> dict[str, PerScope]:
+    def by_scope(self, request: Request) -> dict[str, PerScope]:
         """Return the constraints of this kind in the request, by scope."""
         return {limit.scope: limit for limit in request.per_scope if isinstance(limit, self.kind)}
 
     def keys_in(self, request: Request) -> Iterator[tuple[str, str]]:
         """Yield each scope that has the constraint."""
-        yield from (("", scope) for scope in self.of(request))
+        yield from (("", scope) for scope in self.by_scope(request))
 
     def request_without(self, request: Request, role: str, key: str) -> Request:
         """Return the request without the constraint for this scope."""
-        return self.changed(request, key)
+        return self.request_with(request, key)
 
-    def changed(self, request: Request, scope: str, *changed: PerScope) -> Request:
-        """Return the request with these constraints in place of the one for the scope."""
-        old = self.of(request).get(scope)
+    def request_with(self, request: Request, scope: str, *constraints: PerScope) -> Request:
+        """Return the request with `constraints` in place of the constraint for the scope."""
+        old = self.by_scope(request).get(scope)
         other_limits = (limit for limit in request.per_scope if limit is not old)
-        return replace(request, per_scope=(*other_limits, *changed))
+        return replace(request, per_scope=(*other_limits, *constraints))
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         """Yield each scope, for all roles that take GPUs."""
         roles = tuple(role for role in request.roles if role.members and takes_gpus(role))
-        yield from ((self.kind.annotation, scope, roles) for scope in self.of(request))
+        yield from ((self.kind.annotation, scope, roles) for scope in self.by_scope(request))
 
 
 def role_of(request: Request, name: str) -> Role:

@@ -22,7 +22,7 @@ from muster.placement.gang.rules import BlockIndices, Rules
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import takes_gpus
 from muster.placement.model.build import LinearExpr, Variables
-from muster.placement.model.problem import Ints, PartShare, Problem, Rule, capacity
+from muster.placement.model.problem import Ints, PartShare, Problem, Rule, capacity_of_classes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,19 +42,19 @@ class MaxPerPart(Rule):
         """Return the limits of each part for the bound."""
         low, part = np.zeros(len(self.max_members), np.int64), self.part[problem.cell]
         room = self.max_members - self.max_members % problem.unit_of(self.roles)
-        return PartShare(self.roles, part, low, room, room, capacity(problem, self.roles))
+        return PartShare(self.roles, part, low, room, room, capacity_of_classes(problem, self.roles))
 
 
 class _MaxPer(ByScope):
     kind, order = MaxPer, 40
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
-        for rule in self.of(request).values():
+        for rule in self.by_scope(request).values():
             if rule.scope != Scope.GPU:  # a GPU never holds two members that take it whole
                 _add_max_per(rules, rule, existing)
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
-        rule = self.of(findings.request)[key]
+        rule = self.by_scope(findings.request)[key]
         yield TooFewParts(rule.scope, rule.members, *findings.fit(), findings.even_empty, findings.running)
         if isinstance(nowhere := findings.no_such(rule.scope), NoSuchDomain):
             yield nowhere
@@ -63,10 +63,10 @@ class _MaxPer(ByScope):
         """Yield the smallest number that works. The step is doubled until a number works, then the interval
         is halved.
         """
-        request, before = findings.request, self.of(findings.request)[key].members
+        request, before = findings.request, self.by_scope(findings.request)[key].members
 
         def works(members: int) -> bool:
-            return findings.works(self.changed(request, key, MaxPer(key, members)))
+            return findings.works(self.request_with(request, key, MaxPer(key, members)))
 
         low, step, gang_size = before, 1, request.size + len(request.running)
         while low < gang_size and not works(high := min(before + step, gang_size)):
@@ -85,11 +85,11 @@ MAX_PER = _MaxPer()
 def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> None:
     by_nvlink_domain = rule.scope == Scope.NVLINK_DOMAIN
     if not by_nvlink_domain:  # a node cannot hold more than its part
-        rules.max_per_node = _less(rules.max_per_node, rule.members)
+        rules.max_per_node = _smaller_limit(rules.max_per_node, rule.members)
         if rule.scope == Scope.NODE:
             return
     elif not rules.sliced:
-        rules.max_per_domain = _less(rules.max_per_domain, rule.members)
+        rules.max_per_domain = _smaller_limit(rules.max_per_domain, rule.members)
     codes = rules.codes(rule.scope)
     roles = rules.blocks.roles
     blocks = tuple(b for b, role in enumerate(roles) if takes_gpus(role) or not by_nvlink_domain)
@@ -98,23 +98,20 @@ def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> Non
         codes = own_part_if_none(codes)
     elif (codes < 0).all():
         return
-    members_there = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
+    members_by_part = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
     for member in existing.members:
         if codes[member.row] >= 0 and (member.has_gpus or not by_nvlink_domain):
-            members_there[codes[member.row]] += 1
-    room: Ints = np.maximum(0, rule.members - members_there)
+            members_by_part[codes[member.row]] += 1
+    room: Ints = np.maximum(0, rule.members - members_by_part)
     rules.add_rule(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, max_members=room))
 
 
-def _less(max_members: int, members: int) -> int:
+def _smaller_limit(max_members: int, members: int) -> int:
     return members if max_members < 0 else min(max_members, members)
 
 
 def _may_hold_all(rules: Rules, rule: PerScope, blocks: BlockIndices, running: int, packing: Counts) -> Bools:
-    """Return [row] bool: whether the node may hold the whole gang.
-
-    Domains inside a node are checked by the rule of the node.
-    """
+    """Return [row] bool: whether the node may hold the whole gang. The node's rule checks domains inside."""
     checked_in_node = rule.scope == Scope.NVLINK_DOMAIN and not rules.sliced
     spared = ~rules.view.topology.in_wide if checked_in_node else np.zeros(len(rules.view.names), bool)
     return np.asarray(spared | (sum(packing[block] for block in blocks) + running <= rule.members))

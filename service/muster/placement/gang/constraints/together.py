@@ -55,7 +55,7 @@ class _RoleScope(OfRoles):
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for together in rules.blocks.together:
-            in_one_part(rules, together, existing)
+            keep_in_one_part(rules, together, existing)
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         asking = role_of(findings.request, role)
@@ -69,7 +69,7 @@ class _RoleScope(OfRoles):
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[WiderScope]:
         scope = str(role_of(findings.request, role).required_scope)
         for wider in () if findings.is_nowhere(scope) else findings.wider_scopes(scope):
-            if findings.works(self.changed(findings.request, role, wider)):
+            if findings.works(self.request_with(findings.request, role, wider)):
                 yield WiderScope(scope, wider or "", "", findings.request.min_member, role)
                 return
 
@@ -77,8 +77,8 @@ class _RoleScope(OfRoles):
 ROLE_SCOPE = _RoleScope()
 
 
-def outside_gpus(rules: Rules, block: int, *, several: bool) -> Bools:
-    """Return [row] bool: whether no GPU of the node can hold one member of the block, or `several`.
+def outside_single_gpus(rules: Rules, block: int, *, several: bool) -> Bools:
+    """Return [row] bool: whether no GPU of the node can hold a member of the block (or `several` members).
 
     A GPU holds any number of members that take no GPU. A GPU with an unknown index holds no member.
     """
@@ -99,7 +99,7 @@ def outside_domains(rules: Rules, codes: Ints) -> Bools:
     return np.asarray((codes < 0) & ~(view.promised & has_gpus))
 
 
-def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
+def keep_in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
     """Keep these blocks in one part.
 
     If existing members decide the part, all nodes outside it are excluded.
@@ -129,7 +129,7 @@ def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> 
     if scope == Scope.GPU:
         for block in blocks:
             several = any(member.has_gpus for member in existing_inside)
-            rules.excluded[block] |= outside_gpus(rules, block, several=several)
+            rules.excluded[block] |= outside_single_gpus(rules, block, several=several)
         taking = tuple(block for block in blocks if rules.blocks.roles[block].gpus)
         rules.limits += [(np.ones(len(codes), np.int64), taking)] if taking else []
     members = sum(len(rules.blocks.roles[block].members) for block in blocks)
@@ -167,7 +167,7 @@ class _Subgroup(ByName):
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for group in request.subgroups:
             running = tuple(member for member in request.running if member.role in group.roles)
-            in_one_part(rules, Together(group.scope, rules.blocks_of(group.roles), running), existing)
+            keep_in_one_part(rules, Together(group.scope, rules.blocks_of(group.roles), running), existing)
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         group = _find_subgroup(findings.request, key)
@@ -238,7 +238,7 @@ class _Segments(OfRoles):
             sizes = [size // 2 for size in sizes]
             tried.append(tuple(Segment(size, old.scope) for size, old in zip(sizes, before, strict=True)))
         for segments in (*tried, ()):
-            if findings.works(self.changed(findings.request, role, segments)):
+            if findings.works(self.request_with(findings.request, role, segments)):
                 yield SmallerSegments(role, _sizes(segments))
                 return
 
@@ -251,13 +251,13 @@ def _sizes(segments: tuple[Segment, ...]) -> tuple[tuple[int, str], ...]:
 
 
 def _add_segments(rules: Rules, block: int) -> Iterator[str]:
-    """Add the segments of a block, and yield the names of the parts by which they are cut, widest first."""
+    """Add the segments of a block. Yield the name in `Rules.cells` of each segment's parts, widest first."""
     view = rules.view
     nested = np.zeros(len(view.names), np.int64)
     for segment in rules.blocks.roles[block].segments:
         size, scope = segment.size, segment.scope
         if scope == Scope.GPU:
-            rules.excluded[block] |= outside_gpus(rules, block, several=size > 1)
+            rules.excluded[block] |= outside_single_gpus(rules, block, several=size > 1)
         if scope in (Scope.NODE, Scope.GPU):
             rules.unit[block] = max(rules.unit[block], size)
             continue
@@ -301,7 +301,7 @@ class _Attributes(OfRoles):
         yield AttributesDiffer(role, asking.match_attributes, asking.gpus, nodes, fit, must_fit, even_empty)
 
     def relaxations(self, findings: RefusalFacts, role: str, key: str) -> Iterator[DropConstraint]:
-        """Yield that the constraint is dropped, if the gang fits without it."""
+        """Yield the relaxation that drops the constraint, if the gang then fits."""
         if findings.works(self.request_without(findings.request, role, key)):
             attributes = " and ".join(role_of(findings.request, role).match_attributes)
             yield DropConstraint(f"matchAttribute {attributes}")
