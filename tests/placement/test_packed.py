@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.placement.gang.packings import packed
+from muster.placement.gang.packings import packing_table
 from muster.placement.gpus.slices import MemberAsk
 
 ASKS = st.one_of(
@@ -38,9 +38,9 @@ def test_a_table_has_room_for_what_fits_mix_by_mix(data: st.DataObject) -> None:
     caps = data.draw(table(len(asks), kinds, st.integers(0, 4)))
     amounts = data.draw(table(2, len(asks), st.integers(0, 3)))
     free = data.draw(table(2, kinds, st.integers(0, 15)))
-    packings_table = packed(asks, caps, amounts, free, units, whole)
+    packings_table = packing_table(asks, caps, amounts, free, units, whole)
     assert packings_table is not None
-    largest = packings_table.largest()
+    largest = packings_table.maximal_by_kind()
     for kind in range(kinds):
         packings = tuple(
             packing

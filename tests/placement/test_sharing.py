@@ -25,7 +25,7 @@ from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
 from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import columns
-from muster.placement.gang.packings import packed
+from muster.placement.gang.packings import packing_table
 from muster.placement.gpus.choices import LowerBounds, choices
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, NodeContext
 from muster.placement.gpus.slices import MemberAsk, NodeGpus
@@ -257,7 +257,9 @@ def test_mixes_of_sizes_are_packed_not_summed() -> None:
     """Two GPUs of 8: 5 + 3 twice, but not 5 + 5 + 6, nor 3 slices of 5."""
     asks = (MemberAsk(1, 5), MemberAsk(1, 3), MemberAsk(1))
     caps, nothing = np.full((3, 1), 3), np.zeros((0, 3), np.int64)
-    table = packed(asks, caps, nothing, nothing[:, :1], np.array([[8], [8]]), np.array([[False], [True]]))
+    table = packing_table(
+        asks, caps, nothing, nothing[:, :1], np.array([[8], [8]]), np.array([[False], [True]])
+    )
     assert table is not None
     fitting = set(map(tuple, table.all_of_kind(0).tolist()))
     assert {(2, 2, 0), (1, 0, 1), (1, 1, 1)} <= fitting

@@ -42,49 +42,56 @@ UNLIMITED = 1 << 62
 
 @dataclass(frozen=True, eq=False)
 class Packings:
-    """All packings of a node except the empty one, its maximal packings, and whether the lists are complete.
+    """The packings of a node, except the empty packing.
 
-    Both are [packing, role] int64. `make_all` returns all packings; they are listed only on request, because
-    most nodes are only counted.
+    `make_all` returns all packings, [packing, role] int64. Most nodes are only counted, and need only the
+    maximal packings.
     """
 
     maximal: Ints
+    """[packing, role]"""
     complete: bool
+    """Whether no packing is missing."""
     make_all: Callable[[], Ints]
 
     @cached_property
     def all(self) -> tuple[Counts, ...]:
-        """All packings except the empty one."""
-        return _tuples(self.make_all())
-
-    @cached_property
-    def largest(self) -> tuple[Counts, ...]:
-        """The maximal packings."""
-        return _tuples(self.maximal)
+        """All packings, as tuples."""
+        return tuple(map(tuple, self.make_all().tolist()))
 
 
-def _tuples(packings: Ints) -> tuple[Counts, ...]:
-    return tuple(map(tuple, packings.tolist()))
+@dataclass(frozen=True, slots=True, eq=False)
+class PackingsByRow:
+    """The packings of several nodes. Equal nodes share one entry of `lists`."""
+
+    index: Ints
+    """[row] The entry of the node."""
+    lists: list[Packings]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the packings of all these nodes are complete."""
+        return all(packings.complete for packings in self.lists)
+
+    def of(self, row: int) -> Packings:
+        """Return the packings of one of the nodes."""
+        return self.lists[int(self.index[row])]
 
 
-def _listed(packings: Sequence[Counts], roles: int, *, complete: bool) -> Packings:
-    """Return these packings, and the maximal ones among them."""
+def _packings_of(packings: Sequence[Counts], roles: int, *, complete: bool) -> Packings:
+    """Return these packings as `Packings`: a packing is maximal if no other packing is larger."""
     table = np.array(packings, np.int64).reshape(len(packings), roles)
-    below = (table[:, None] <= table[None]).all(axis=2)
-    return Packings(table[below.sum(axis=1) == 1], complete, lambda: table)  # below itself alone
+    is_below = (table[:, None] <= table[None]).all(axis=2)
+    return Packings(table[is_below.sum(axis=1) == 1], complete, lambda: table)  # each is below itself
 
 
-def packings_on(
-    instance: Instance, rows: Ints, need: Counts, masks: Ints | None = None
-) -> tuple[Ints, list[Packings]]:
-    """Return the packings of up to `need` members on these nodes: [row] the index into the list, and the
-    list.
+def packings_on(instance: Instance, rows: Ints, need: Counts, masks: Ints | None = None) -> PackingsByRow:
+    """Return the packings of up to `need` members on these nodes.
 
-    A node may use the GPUs of its mask in `masks` [row]. None means all of its GPUs.
+    A node may use the GPUs of its mask in `masks` [row]. None means all GPUs of each node.
     """
     view = instance.columns
-    most_wanted = np.array(need, np.int64)
-    caps = np.minimum(instance.room[:, rows], most_wanted[:, None])
+    caps = np.minimum(instance.room[:, rows], np.array(need, np.int64)[:, None])
     gpus, memory, free = view.free_count[rows], view.gpu_memory[:, rows], view.free_gpus[rows]
     if masks is not None:
         free = free & masks
@@ -95,27 +102,27 @@ def packings_on(
             caps[r] = np.minimum(caps[r], slice_room(memory, ask_of(role))) if role.slice else caps[r]
     active = [r for r, count in enumerate(need) if count]
     if len(active) == 1:
-        index, lists = _of_one_role(caps[active[0]], active[0], len(need))
-    elif _one_each(instance, rows, active):
-        index, lists = _of_one_member(caps, active)
+        packings = _of_one_role(caps[active[0]], active[0], len(need))
+    elif _takes_one_member(instance, rows, active):
+        packings = _of_one_member(caps, active)
+    elif not any(instance.asks[r].units for r in active):
+        packings = _of_roles(instance, rows, caps, active, gpus)
+    elif (tabled := _from_table(instance, rows, caps, memory, free)) is not None:
+        packings = tabled
     else:
-        sliced = any(instance.asks[r].units for r in active)
-        tabled = _packed(instance, rows, caps, memory, free) if sliced else None
-        index, lists = tabled or _of_roles(instance, rows, caps, active, gpus)
-        if sliced and tabled is None:
-            index, lists = _by_first_fit(instance.asks, need, (index, lists), memory, free)
-    return _under_rules(instance, rows, index, lists, free)
+        packings = _of_roles(instance, rows, caps, active, gpus)
+        packings = _limit_to_first_fit(instance.asks, need, packings, memory, free)
+    return _limit_to_rules(instance, rows, packings, free)
 
 
-def _of_roles(
-    instance: Instance, rows: Ints, caps: Ints, active: list[int], gpus: Ints
-) -> tuple[Ints, list[Packings]]:
+def _of_roles(instance: Instance, rows: Ints, caps: Ints, active: list[int], gpus: Ints) -> PackingsByRow:
+    """Return the packings that fit by sums of resources."""
     caps = caps[active]
     roles = [instance.roles[r] for r in active]
     names, demand = _demand_by_resource(roles)
     asks = np.concatenate([np.array([[role.gpus] for role in roles], np.int64), demand], axis=1)
-    free = np.concatenate([gpus[None], _free(instance, rows, names)])
-    key = np.concatenate([caps, _binding(caps, asks, np.maximum(0, free))])
+    free = np.concatenate([gpus[None], _free_amounts(instance, rows, names)])
+    key = np.concatenate([caps, _binding_amounts(caps, asks, np.maximum(0, free))])
     index, first = distinct_columns(key)
     asks_of_roles = tuple(map(tuple, asks.tolist()))
     steps = tuple(gcd(*column) or 1 for column in asks.T.tolist())
@@ -123,12 +130,9 @@ def _of_roles(
     lists = []
     for values in key[:, first].T.tolist():
         caps_of, free_of = tuple(values[: len(active)]), tuple(values[len(active) :])
-        lists.append(
-            _for_all_roles(
-                _packings(asks_of_roles, caps_of, free_of, steps, units), active, len(instance.roles)
-            )
-        )
-    return index, lists
+        packings = _enumerate_packings(asks_of_roles, caps_of, free_of, steps, units)
+        lists.append(_for_all_roles(packings, active, len(instance.roles)))
+    return PackingsByRow(index, lists)
 
 
 def _demand_by_resource(roles: Sequence[Role]) -> tuple[list[str], Ints]:
@@ -138,15 +142,13 @@ def _demand_by_resource(roles: Sequence[Role]) -> tuple[list[str], Ints]:
     return names, np.array([[of_role.get(name, 0) for name in names] for of_role in amounts], np.int64)
 
 
-def _free(instance: Instance, rows: Ints, names: Sequence[str]) -> Ints:
+def _free_amounts(instance: Instance, rows: Ints, names: Sequence[str]) -> Ints:
     """Return [resource, row] int64: the free amounts of these resources on these nodes."""
     return np.stack([instance.columns.free_amount(name)[rows] for name in names])
 
 
-def _packed(
-    instance: Instance, rows: Ints, caps: Ints, memory: Ints, free: Ints
-) -> tuple[Ints, list[Packings]] | None:
-    """Return the packings of gangs that share GPUs, by one table; None if it is too large.
+def _from_table(instance: Instance, rows: Ints, caps: Ints, memory: Ints, free: Ints) -> PackingsByRow | None:
+    """Return the packings of a gang that shares GPUs, from one table; None if the table is too large.
 
     `memory` [GPU, row] is the free units of each GPU, and `free` [row] masks the free GPUs. Nodes are of one
     kind if they differ only in the order of their GPUs, or in amounts that no member can use.
@@ -154,16 +156,19 @@ def _packed(
     asks = instance.asks
     units, is_whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
     names, demand = _demand_by_resource(instance.roles)
-    free_amounts = np.maximum(0, _free(instance, rows, names))
+    free_amounts = np.maximum(0, _free_amounts(instance, rows, names))
     useful = np.minimum(free_amounts, demand.T @ caps)  # members cannot use more
     index, first = distinct_columns(np.concatenate([caps, useful, units * 2 + is_whole]))
-    table = packed(asks, caps[:, first], demand.T, useful[:, first], units[:, first], is_whole[:, first])
+    table = packing_table(
+        asks, caps[:, first], demand.T, useful[:, first], units[:, first], is_whole[:, first]
+    )
     if table is None:
         return None
-    return index, [
+    lists = [
         Packings(maximal, True, partial(table.all_of_kind, kind))
-        for kind, maximal in enumerate(table.largest())
+        for kind, maximal in enumerate(table.maximal_by_kind())
     ]
+    return PackingsByRow(index, lists)
 
 
 def _gpu_kinds(asks: Asks, need: Sequence[int], memory: Ints, free: Ints) -> tuple[Ints, Bools]:
@@ -171,10 +176,10 @@ def _gpu_kinds(asks: Asks, need: Sequence[int], memory: Ints, free: Ints) -> tup
 
     The GPUs with most units come first.
     """
-    of_slices = [ask.units for ask, count in zip(asks, need, strict=True) if ask.units and count]
-    step = gcd(*of_slices) or 1
-    useful = np.minimum(memory, sum(need) * max(of_slices, default=0)) // step * step
-    useful = useful * (useful >= min(of_slices, default=0))
+    slice_units = [ask.units for ask, count in zip(asks, need, strict=True) if ask.units and count]
+    step = gcd(*slice_units) or 1
+    useful = np.minimum(memory, sum(need) * max(slice_units, default=0)) // step * step
+    useful = useful * (useful >= min(slice_units, default=0))
     if not whole_gpus(asks, tuple(need)):
         return -np.sort(-useful, axis=0), np.zeros(useful.shape, bool)
     gpu_count = max(len(memory), int(free.max(initial=0)).bit_length())
@@ -183,49 +188,48 @@ def _gpu_kinds(asks: Asks, need: Sequence[int], memory: Ints, free: Ints) -> tup
     return kinds // 2, kinds % 2 > 0
 
 
-def _by_first_fit(
-    asks: Asks, need: Counts, mixed: tuple[Ints, list[Packings]], memory: Ints, free: Ints
-) -> tuple[Ints, list[Packings]]:
+def _limit_to_first_fit(
+    asks: Asks, need: Counts, packings_by_row: PackingsByRow, memory: Ints, free: Ints
+) -> PackingsByRow:
     """Return the packings for which first fit finds GPUs.
 
     `memory` [GPU, row] is the free units of each GPU, and `free` [row] masks the free GPUs. Nodes whose
     useful GPUs differ only in their order are checked once.
     """
-    index_of, lists = mixed
     units, is_whole = _gpu_kinds(asks, need, memory, free)
-    index, first = distinct_columns(np.concatenate([index_of[None], units * 2 + is_whole]))
-    fitting_lists = []
+    index, first = distinct_columns(np.concatenate([packings_by_row.index[None], units * 2 + is_whole]))
+    lists = []
     for i in first.tolist():
-        packings = lists[int(index_of[i])]
+        packings = packings_by_row.of(i)
         gpus = tuple(map(FillableGpu, units[:, i].tolist(), is_whole[:, i].tolist()))
         fitting = [packing for packing in packings.all if first_fit(asks, packing, gpus) is not None]
         if len(fitting) < len(packings.all):
-            packings = _listed(fitting, len(asks), complete=False)
-        fitting_lists.append(packings)
-    return index, fitting_lists
+            packings = _packings_of(fitting, len(asks), complete=False)
+        lists.append(packings)
+    return PackingsByRow(index, lists)
 
 
-def _under_rules(
-    instance: Instance, rows: Ints, index: Ints, lists: list[Packings], free_gpus: Ints
-) -> tuple[Ints, list[Packings]]:
-    """Return the packings without those that the rule of a node forbids.
+def _limit_to_rules(
+    instance: Instance, rows: Ints, packings_by_row: PackingsByRow, free_gpus: Ints
+) -> PackingsByRow:
+    """Return the packings that the rule of the node allows.
 
     `free_gpus` are the free GPUs of each row that may be used, as masks.
     """
     rules = instance.rules
     if len(rules.node_rules) == 1:
-        return index, lists
-    view, index_of = instance.columns, index
-    index, first = distinct_columns(np.stack([index, rules.in_node[rows], view.shape[rows], free_gpus]))
-    ruled = []
+        return packings_by_row
+    shapes = instance.columns.shape[rows]
+    index, first = distinct_columns(np.stack([packings_by_row.index, rules.in_node[rows], shapes, free_gpus]))
+    lists = []
     for i in first.tolist():
         rule, shape, _ = instance.node_rule(int(rows[i]))
-        packings = lists[int(index_of[i])]
+        packings = packings_by_row.of(i)
         if rule is not None:
             domains = searched_domains(rule, shape, int(free_gpus[i]))
             packings = _filter_by_rule(packings.all, rule, domains, packings.complete)
-        ruled.append(packings)
-    return index, ruled
+        lists.append(packings)
+    return PackingsByRow(index, lists)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -234,38 +238,40 @@ def _filter_by_rule(
 ) -> Packings:
     verdicts = [is_packing_allowed(rule, packing, domains) for packing in packings]
     allowed_packings = [packing for packing, verdict in zip(packings, verdicts, strict=True) if verdict]
-    return _listed(allowed_packings, len(rule.gpus), complete=complete and None not in verdicts)
+    return _packings_of(allowed_packings, len(rule.gpus), complete=complete and None not in verdicts)
 
 
-def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Packings]]:
+def _of_one_role(caps: Ints, role: int, roles: int) -> PackingsByRow:
     def up_to(cap: int) -> Ints:
         counts = np.zeros((cap, roles), np.int64)
         counts[:, role] = np.arange(1, cap + 1)
         return counts
 
     values, index = np.unique(caps, return_inverse=True)
-    return index, [Packings(up_to(cap)[-1:], True, partial(up_to, cap)) for cap in values.tolist()]
+    lists = [Packings(up_to(cap)[-1:], True, partial(up_to, cap)) for cap in values.tolist()]
+    return PackingsByRow(index, lists)
 
 
-def _one_each(instance: Instance, rows: Ints, active: list[int]) -> bool:
+def _takes_one_member(instance: Instance, rows: Ints, active: list[int]) -> bool:
     """Return whether each of these nodes takes at most one member, whatever its role."""
     rules_in_use = np.unique(instance.rules.in_node[rows]).tolist()
     rules = [instance.rules.node_rules[i] for i in rules_in_use]
     return bool(rules) and all(rule is not None and rule.takes_one(active) for rule in rules)
 
 
-def _of_one_member(caps: Ints, active: list[int]) -> tuple[Ints, list[Packings]]:
+def _of_one_member(caps: Ints, active: list[int]) -> PackingsByRow:
     """Return the packings of one member each."""
     index, first = distinct_columns((caps[active] > 0).astype(np.int64))
     one_each = np.eye(len(caps), dtype=np.int64)[active]
     fitting_counts = [one_each[fits] for fits in caps[active][:, first].T > 0]
-    return index, [Packings(counts, True, partial(np.asarray, counts)) for counts in fitting_counts]
+    lists = [Packings(counts, True, partial(np.asarray, counts)) for counts in fitting_counts]
+    return PackingsByRow(index, lists)
 
 
-def _binding(caps: Ints, asks: Ints, free: Ints) -> Ints:
-    """Return the free amount of each resource, in steps of the amounts that members ask for.
+def _binding_amounts(caps: Ints, asks: Ints, free: Ints) -> Ints:
+    """Return [resource, row] the free amounts, in steps of the amounts that members ask for.
 
-    The value is ENOUGH if the most members of all roles fit together.
+    The value is ENOUGH if the resource is enough for the most members of all roles together.
     """
     steps = np.empty_like(free)
     for i, ask in enumerate(asks.T):
@@ -302,33 +308,35 @@ def _for_all_roles(packings: Packings, active: list[int], roles: int) -> Packing
 
 
 @lru_cache(maxsize=1 << 14)
-def _packings(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Counts, units: Counts) -> Packings:
-    """Return packings that have a multiple of the unit of each role."""
+def _enumerate_packings(
+    asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Counts, units: Counts
+) -> Packings:
+    """Return the packings with a multiple of each role's unit; beyond MAX_PACKINGS only a thinned grid."""
     free_amounts = tuple(UNLIMITED if f == ENOUGH else f * step for f, step in zip(free, steps, strict=True))
-    grouped = tuple(tuple(ask * unit for ask in role) for role, unit in zip(asks, units, strict=True))
+    unit_asks = tuple(tuple(ask * unit for ask in role) for role, unit in zip(asks, units, strict=True))
     caps = tuple(cap // unit for cap, unit in zip(caps, units, strict=True))
     complete = prod(cap + 1 for cap in caps) <= MAX_PACKINGS
     if complete:
         packings = [
             packing
-            for packing in _walk(grouped, [range(cap + 1) for cap in caps], free_amounts)
+            for packing in _walk_grid(unit_asks, [range(cap + 1) for cap in caps], free_amounts)
             if any(packing)
         ]
         packing_set = set(packings)
         largest = [
             packing
             for packing in packings
-            if not any(larger_packing in packing_set for larger_packing in _one_more(packing))
+            if not any(larger_packing in packing_set for larger_packing in _with_one_more(packing))
         ]
     else:
         largest = list(
             dict.fromkeys(
-                _fill_up(grouped, caps, free_amounts, packing)
-                for packing in _thinned_packings(grouped, caps, free_amounts)
+                _fill_up(unit_asks, caps, free_amounts, packing)
+                for packing in _thinned_packings(unit_asks, caps, free_amounts)
             )
         )
         packings = list(
-            dict.fromkeys([*filter(any, _thinned_packings(grouped, caps, free_amounts)), *largest])
+            dict.fromkeys([*filter(any, _thinned_packings(unit_asks, caps, free_amounts)), *largest])
         )
 
     table, maximal = (
@@ -338,29 +346,29 @@ def _packings(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Count
     return Packings(maximal, complete, lambda: table)
 
 
-def _one_more(packing: Counts) -> Iterator[Counts]:
+def _with_one_more(packing: Counts) -> Iterator[Counts]:
     for r, count in enumerate(packing):
         yield (*packing[:r], count + 1, *packing[r + 1 :])
 
 
 def _thinned_packings(asks: tuple[Counts, ...], caps: Counts, free: Counts) -> Iterator[Counts]:
     """Yield packings on an evenly thinned grid; with too many roles, packings of a single role each."""
-    mixed = sum(cap > 0 for cap in caps)
-    steps = int(MAX_PACKINGS ** (1 / mixed))
+    active_roles = sum(cap > 0 for cap in caps)
+    steps = int(MAX_PACKINGS ** (1 / active_roles))
     if steps >= MIN_STEPS:
-        yield from _walk(asks, [_thinned(cap, steps) for cap in caps], free)
+        yield from _walk_grid(asks, [_grid_counts(cap, steps) for cap in caps], free)
         return
     for r, cap in enumerate(caps):
-        grids = [_thinned(cap, MIN_STEPS) if role == r else [0] for role in range(len(caps))]
-        yield from _walk(asks, grids, free)
+        grids = [_grid_counts(cap, MIN_STEPS) if role == r else [0] for role in range(len(caps))]
+        yield from _walk_grid(asks, grids, free)
 
 
-def _thinned(cap: int, steps: int) -> Sequence[int]:
+def _grid_counts(cap: int, steps: int) -> Sequence[int]:
     return sorted({round(cap * i / (steps - 1)) for i in range(steps)})
 
 
 def _fill_up(asks: tuple[Counts, ...], caps: Counts, free: Counts, packing: Counts) -> Counts:
-    """Return a maximal packing: the packing with as many members added as fit, role after role."""
+    """Return a maximal packing: add as many members to the packing as fit, role after role."""
     filled = list(packing)
     free_amounts = [
         f - sum(n * ask[i] for n, ask in zip(packing, asks, strict=True)) for i, f in enumerate(free)
@@ -379,7 +387,8 @@ def _fill_up(asks: tuple[Counts, ...], caps: Counts, free: Counts, packing: Coun
     return tuple(filled)
 
 
-def _walk(asks: tuple[Counts, ...], grids: Sequence[Sequence[int]], free: Counts) -> Iterator[Counts]:
+def _walk_grid(asks: tuple[Counts, ...], grids: Sequence[Sequence[int]], free: Counts) -> Iterator[Counts]:
+    """Yield the packings that take a count of each role's grid and fit into the free amounts."""
     if not grids:
         yield ()
         return
@@ -388,7 +397,7 @@ def _walk(asks: tuple[Counts, ...], grids: Sequence[Sequence[int]], free: Counts
         if count > room:
             return
         free_after = tuple(f - count * ask for f, ask in zip(free, asks[0], strict=True))
-        for later_counts in _walk(asks[1:], grids[1:], free_after):
+        for later_counts in _walk_grid(asks[1:], grids[1:], free_after):
             yield (count, *later_counts)
 
 
@@ -408,11 +417,11 @@ MAX_PACKING_STEPS = 1 << 29
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class PackingTable:
     """A table of packings.
 
     `max_deep` [count of each role of `axes` …, kind of node] is int16: the most members of role `deep` on
-    such a node, next to these counts of the other roles. It is below zero if these counts alone do not fit.
+    such a node, next to these counts of the other roles. It is below zero if the counts alone do not fit.
     `roles` is the number of the gang's roles; `deep` equals `roles` if the table has no deep role.
     """
 
@@ -421,7 +430,7 @@ class Packed:
     deep: int
     roles: int
 
-    def largest(self) -> list[Ints]:
+    def maximal_by_kind(self) -> list[Ints]:
         """Return the maximal packings of each kind, [packing, role] int64."""
         max_deep = self.max_deep
         is_max = max_deep >= 0
@@ -451,7 +460,9 @@ class Packed:
         return packings[np.lexsort(packings.T[::-1])]
 
 
-def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, is_whole: Bools) -> Packed | None:
+def packing_table(
+    asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, is_whole: Bools
+) -> PackingTable | None:
     """Return the table for these kinds of nodes; None if it would be too large.
 
     A dynamic program goes over the GPUs of the nodes. For each combination of member counts of the other
@@ -481,12 +492,12 @@ def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, is_wh
         for start in range(0, kinds, chunk)
     ]
     max_deep = np.concatenate(parts, axis=-1)
-    _limited(max_deep, axes, deep, caps, amounts, free)
-    return Packed(max_deep, axes, deep, roles)
+    _cut_to_limits(max_deep, axes, deep, caps, amounts, free)
+    return PackingTable(max_deep, axes, deep, roles)
 
 
-def _limited(max_deep: Small, axes: Counts, deep: int, caps: Ints, amounts: Ints, free: Ints) -> None:
-    """Cut the table down, in place, to the other limits."""
+def _cut_to_limits(max_deep: Small, axes: Counts, deep: int, caps: Ints, amounts: Ints, free: Ints) -> None:
+    """Cut the table, in place, to the caps and to the resources other than GPUs."""
     np.minimum(max_deep, caps[deep], out=max_deep, casting="unsafe")
     role_counts: tuple[Ints, ...] = np.indices(max_deep.shape[:-1], sparse=True)
     for r, counts in zip(axes, role_counts, strict=True):
@@ -504,7 +515,8 @@ def _limited(max_deep: Small, axes: Counts, deep: int, caps: Ints, amounts: Ints
 class _Filling:
     """Fill the GPUs of many nodes, one GPU after another.
 
-    The axes of the state are the number of whole GPUs taken, then the places of each other role with slices.
+    The axes of the state are the number of whole GPUs taken, then the places of each role with slices, except
+    the deep role.
     """
 
     def __init__(self, asks: Asks, max_members: Ints, axes: Counts, deep: int) -> None:

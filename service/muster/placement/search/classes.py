@@ -13,7 +13,7 @@ from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import best_fit
-from muster.placement.gang.packings import Packings, packings_on
+from muster.placement.gang.packings import PackingsByRow, packings_on
 from muster.placement.gpus.choices import sets_under
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
 from muster.placement.gpus.node_rules import Counts, NodeRule
@@ -115,22 +115,20 @@ def _maximal(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[I
 
     If members without GPUs touch no parts, the lists include the maximal packings of these members alone.
     """
-    index, packings = packings_on(instance, rows, need)
-    complete = all(packings[i].complete for i in np.unique(index))
+    packings = packings_on(instance, rows, need)
     if instance.without_gpus is not WithoutGpus.SOME_MEMBERS:
-        return index, [m.maximal for m in packings], complete
+        return packings.index, [m.maximal for m in packings.lists], packings.complete
     with_gpus = np.array([takes_gpus(role) for role in instance.roles])
-    without_gpus_index, without_gpus = packings_on(
-        instance, rows, tuple(np.where(with_gpus, 0, need).tolist())
-    )
-    complete &= all(without_gpus[i].complete for i in np.unique(without_gpus_index))
-    pairs, index = np.unique(index * len(without_gpus) + without_gpus_index, return_inverse=True)
+    without_gpus = packings_on(instance, rows, tuple(np.where(with_gpus, 0, need).tolist()))
+    count = len(without_gpus.lists)
+    pairs, index = np.unique(packings.index * count + without_gpus.index, return_inverse=True)
     lists = []
     for code in pairs.tolist():
-        i, j = divmod(code, len(without_gpus))
-        touching = packings[i].maximal[(packings[i].maximal[:, with_gpus] > 0).any(axis=1)]
-        lists.append(np.concatenate([touching, without_gpus[j].maximal]))
-    return index, lists, complete
+        i, j = divmod(code, count)
+        maximal = packings.lists[i].maximal
+        touching = maximal[(maximal[:, with_gpus] > 0).any(axis=1)]
+        lists.append(np.concatenate([touching, without_gpus.lists[j].maximal]))
+    return index, lists, packings.complete and without_gpus.complete
 
 
 def _with_gpus(patterns: Patterns, instance: Instance) -> Patterns:
@@ -214,26 +212,24 @@ def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[
     Once the wall clock is spent, nodes with a rule are left out, but for the first node.
     """
     rows, _ = nodes_of(problem)
-    index, packings = packings_on(instance, rows, problem.need)
-    values = _values_by_row(instance, rows, index, packings)
+    packings_by_row = packings_on(instance, rows, problem.need)
+    values = _values_by_row(instance, rows, packings_by_row)
     view, gpus = instance.columns, tuple(role.gpus for role in instance.roles)
     shape, free = view.shape[rows].tolist(), view.free_gpus[rows].tolist()
     in_wide = view.topology.in_wide[rows].tolist()
     ruled, node_rules = instance.rules.in_node[rows].tolist(), instance.rules.node_rules
     tables: list[NodeTable | None] = []
-    complete = all(packings[m].complete for m in np.unique(index))
-    for i, m in enumerate(index.tolist()):
-        rule = node_rules[ruled[i]]
+    complete = packings_by_row.complete
+    for i in range(len(rows)):
+        rule, packings = node_rules[ruled[i]], packings_by_row.of(i).all
         if rule is None:
-            table, key = node_patterns(packings[m].all, gpus, view.shapes[shape[i]], free[i], in_wide[i])
+            table, key = node_patterns(packings, gpus, view.shapes[shape[i]], free[i], in_wide[i])
         elif tables and budget.late:
             complete = False
             tables.append(None)
             continue
         else:
-            table, key, all_sets = ruled_patterns(
-                packings[m].all, rule, view.shapes[shape[i]], free[i], in_wide[i]
-            )
+            table, key, all_sets = ruled_patterns(packings, rule, view.shapes[shape[i]], free[i], in_wide[i])
             complete &= all_sets
         tables.append(NodeTable.of(instance, table, key, values[i]))
     return with_tables(instance, problem, tables), complete
@@ -316,14 +312,12 @@ def ruled_patterns(
     return table, table.tobytes(), all(complete for _, complete in sets)
 
 
-def _values_by_row(
-    instance: Instance, rows: Ints, index: Ints, packings: list[Packings]
-) -> list[dict[str, Ints]]:
+def _values_by_row(instance: Instance, rows: Ints, packings: PackingsByRow) -> list[dict[str, Ints]]:
     """Return for each row the `packing_values` of the row's packings."""
     by_row: list[dict[str, Ints]] = [{}] * len(rows)
-    for m in np.unique(index).tolist():
-        indices = np.flatnonzero(index == m)
-        counts = np.array(packings[m].all, np.int64).reshape(len(packings[m].all), len(instance.roles))
+    for m, node_packings in enumerate(packings.lists):
+        indices = np.flatnonzero(packings.index == m)
+        counts = np.array(node_packings.all, np.int64).reshape(len(node_packings.all), len(instance.roles))
         values = packing_values(instance, rows[indices], counts)
         for k, i in enumerate(indices.tolist()):
             by_row[i] = {name: of_rows[k] for name, of_rows in values.items()}

@@ -238,25 +238,27 @@ class _FitCounter:
         if not len(rows):
             return NO_FIT
         need, quorum = instance.need, instance.request.quorum
-        index, packings = packings_on(instance, rows, need, masks)
-        complete = all(packing.complete for packing in packings)
+        packings = packings_on(instance, rows, need, masks)
         nobody = (0,) * len(need)
         gang_checks = instance.rules.gang_on_node_checks
-        by_kind = [{nobody, *(p.all if gang_checks or quorum else p.largest)} for p in packings]
+        by_kind = [
+            {nobody, *(p.all if gang_checks or quorum else map(tuple, p.maximal.tolist()))}
+            for p in packings.lists
+        ]
         all_packings = set[Counts]().union(*by_kind)
         starting = filter(instance.starts, all_packings) if quorum else all_packings
         for counts in sorted(starting, key=lambda counts: (sum(counts), counts), reverse=True):
-            holds = np.array([counts in of_kind for of_kind in by_kind])[index]
+            holds = np.array([counts in of_kind for of_kind in by_kind])[packings.index]
             for may_hold in gang_checks:
                 holds &= may_hold(counts)[rows]
             if holds.any():
                 break
         else:
-            return replace(NO_FIT, proven=complete)
+            return replace(NO_FIT, proven=packings.complete)
         holding = np.flatnonzero(holds)
         first_part = int(holding[np.lexsort((masks[holding], rows[holding]))[0]])
         name = _name(instance, self.scopes, int(rows[first_part]), int(masks[first_part]))
-        return Fit(sum(counts), name, complete, counts)
+        return Fit(sum(counts), name, packings.complete, counts)
 
 
 def _parts_inside(instance: Instance, scopes: tuple[str, ...]) -> tuple[Ints, Ints]:

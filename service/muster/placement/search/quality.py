@@ -16,7 +16,7 @@ import numpy as np
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import context_on, gpus_on
-from muster.placement.gang.packings import Packings, packings_on
+from muster.placement.gang.packings import Packings, PackingsByRow, packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, choices, choosing_time
 from muster.placement.gpus.costs import Cost, NodeContext
 from muster.placement.gpus.gpusets import SET_VALUES
@@ -303,12 +303,12 @@ def patterns_for_count(
     """
     problem, nodes = nodes_level.problem, nodes_level.value
     rows, cell = nodes_of(problem)
-    index, packings = packings_on(instance, rows, problem.need)
+    packings = packings_on(instance, rows, problem.need)
     scope, limit = counted_scope(problem)
     part = problem.parts[scope][cell] if scope is not None and limit == 1 else np.zeros(len(rows), np.int64)
     part = part - int(part.min(initial=0))
-    packing_filter = _packing_filter(instance, nodes_level, (index, packings), part)
-    complete = all(packings[m].complete for m in np.unique(index))
+    packing_filter = _packing_filter(instance, nodes_level, packings, part)
+    complete = packings.complete
     tables: list[NodeTable | None] = [None] * len(rows)
     is_used = np.isin(rows, list(by_row))
     in_used_parts = np.isin(part, part[is_used])
@@ -318,7 +318,7 @@ def patterns_for_count(
             if not is_used[i] and budget.spent:
                 complete = False
                 break
-            passing_packings = packing_filter.passing(i, packings[index[i]])
+            passing_packings = packing_filter.passing(i, packings.of(i))
             if len(passing_packings) > MAX_FILTERED:
                 passing_packings, complete = _sample(passing_packings, by_row.get(int(rows[i]))), False
             if len(passing_packings):
@@ -365,20 +365,18 @@ class _PackingFilter:
 
 
 def _packing_filter(
-    instance: Instance, nodes_level: DecidedLevel, mixed: tuple[Ints, list[Packings]], part: Ints
+    instance: Instance, nodes_level: DecidedLevel, packings: PackingsByRow, part: Ints
 ) -> _PackingFilter:
-    index, packings = mixed
     need = np.array(nodes_level.problem.need)
     if instance.existing:  # nodes with existing members are not counted
-        return _PackingFilter(np.zeros((len(need), 1)), np.zeros((len(index), 1)))
+        return _PackingFilter(np.zeros((len(need), 1)), np.zeros((len(part), 1)))
     prices = _prices(instance, nodes_level.problem.need, nodes_level.duals)
     touching = None
     if instance.without_gpus is WithoutGpus.SOME_MEMBERS:
         touching = np.array([takes_gpus(role) for role in instance.roles])
         prices = prices * touching[:, None]
-    value_by_price = np.array([(packing.maximal @ prices).max(axis=0, initial=0.0) for packing in packings])[
-        index
-    ]
+    values = np.array([(node.maximal @ prices).max(axis=0, initial=0.0) for node in packings.lists])
+    value_by_price = values[packings.index]
     value_elsewhere = np.stack(
         [_best_other_nodes(by_price, part, nodes_level.value) for by_price in value_by_price.T], axis=1
     )

@@ -186,9 +186,9 @@ def _rows(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
             fits &= instance.columns.topology.index(scope) >= 0
     rows = np.flatnonzero(fits)
     if len(rows) and instance.sliced and sum(map(bool, need)) > 1:
-        index, packings = packings_on(instance, rows, need)
-        holds = np.array([need in packing.all or not packing.complete for packing in packings], bool)[index]
-        rows = rows[holds]
+        packings = packings_on(instance, rows, need)
+        may_hold = np.array([need in node.all or not node.complete for node in packings.lists], bool)
+        rows = rows[may_hold[packings.index]]
     return rows
 
 
