@@ -36,7 +36,7 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import PREFIX, Group, stated_roles
 from muster.gangs.peers.constraints import MemberKind, Peers
 from muster.gangs.peers.existing_pods import PeerInterest
-from muster.placement.gang.blocks import first_by_rank, rank_key
+from muster.placement.gang.blocks import first_by_rank, key_by_rank
 
 _Devices = tuple[tuple[int, ...], tuple[str, ...], bool, str]
 """Requests by claims: the alternative numbers of GPUs, the attributes on which the GPUs agree, whether
@@ -328,7 +328,7 @@ def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     keys = sorted(pods_by_key, key=lambda key: (*key[:3], repr(key[3])))
     names = names_of_roles([key[0] for key in keys])
     return {
-        name: sorted(pods_by_key[key], key=lambda pod: rank_key(_member(pod)))
+        name: sorted(pods_by_key[key], key=lambda pod: key_by_rank(pod.rank, pod.name, pod.uid))
         for name, key in zip(names, keys, strict=True)
     }
 

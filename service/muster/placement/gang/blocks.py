@@ -83,8 +83,13 @@ def blocks_of(request: Request, counts: Mapping[str, int] | None = None) -> Bloc
 
 
 def rank_key(member: Member) -> tuple[object, ...]:
-    """Return a sort key by rank. Members without a rank come last, in the natural order of their names."""
-    return (member.rank is None, member.rank or 0, natural_key(member.name), member.uid)
+    """Return the member's sort key by rank."""
+    return key_by_rank(member.rank, member.name, member.uid)
+
+
+def key_by_rank(rank: int | None, name: str, uid: str) -> tuple[object, ...]:
+    """Return a sort key by rank. Pods without a rank come last, in the natural order of their names."""
+    return (rank is None, rank or 0, natural_key(name), uid)
 
 
 def first_by_rank(role: Role, count: int) -> Role:
