@@ -44,3 +44,10 @@ def test_the_crd_lists_scopes_as_the_annotations_do() -> None:
     """In the description of the field, and in the message about a wrong one."""
     text = (REPOSITORY / "scheduler-config/podgroups/crd-podgroup.yaml").read_text()
     assert " ".join(text.split()).count(A_SCOPE.removeprefix("one of ")) == 2
+
+
+def test_the_page_of_the_architecture_has_each_folder_of_the_shim() -> None:
+    text = (REPOSITORY / "docs/architecture.md").read_text()
+    section = text.partition("### `shim/`")[2].partition("\n## ")[0]
+    folders = re.findall(r"`(\w+)/`", "".join(re.findall(r"(?m)^\|([^|]*)\|", section)))
+    assert sorted(folders) == sorted(folder.name for folder in (REPOSITORY / "shim/internal").iterdir())

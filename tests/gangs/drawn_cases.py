@@ -1,7 +1,7 @@
 """Small clusters and a pending pod that asks for all sorts of things about other pods, drawn at random.
 
 `python -m tests.gangs.drawn_cases --seed 1` writes CASES anew, without answers. Then
-`UPDATE=1 go test ./internal/answers` in shim/ adds what kube-scheduler's own plugins answer.
+`UPDATE=1 go test ./internal/pluginanswers` in shim/ adds what kube-scheduler's own plugins answer.
 """
 
 from __future__ import annotations

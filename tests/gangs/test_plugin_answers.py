@@ -1,7 +1,7 @@
 """The constraints of a gang of one leave open the nodes that kube-scheduler's own plugins leave open.
 
 The answers are those of kube-scheduler 1.37.1's InterPodAffinity, PodTopologySpread and NodePorts:
-shim/internal/answers holds them against the plugins themselves.
+shim/internal/pluginanswers holds them against the plugins themselves.
 """
 
 from __future__ import annotations

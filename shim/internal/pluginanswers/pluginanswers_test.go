@@ -1,6 +1,6 @@
-// Package answers compares the answers that the service's tests expect of kube-scheduler's plugins with these
+// Package pluginanswers compares the answers that the service's tests expect of kube-scheduler's plugins with these
 // plugins.
-package answers
+package pluginanswers
 
 import (
 	"bytes"
@@ -51,7 +51,7 @@ func TestAnswers(t *testing.T) {
 		if err := json.Unmarshal(line, &read); err != nil {
 			t.Fatal(err)
 		}
-		open := answers(t, read)
+		open := askPlugins(t, read)
 		for plugin, nodes := range open {
 			if os.Getenv("UPDATE") == "" && !slices.Equal(read.Open[plugin], nodes) {
 				t.Errorf("case %d: %s leaves open %v; the file says %v", number, plugin, nodes, read.Open[plugin])
@@ -77,7 +77,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func answers(t *testing.T, c cluster) map[string][]string {
+func askPlugins(t *testing.T, c cluster) map[string][]string {
 	features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
 	snapshot := cache.NewSnapshot(c.Pods, c.Nodes)
 	var namespaces []runtime.Object
