@@ -28,40 +28,43 @@ func newAllocatedDevices() *allocatedDevices {
 	return &allocatedDevices{holders: map[string][]device{}, count: map[device]int{}}
 }
 
-// follow reads all claims from the informer.
-func (a *allocatedDevices) follow(claims cache.SharedInformer) error {
+// followClaims records all claims of the informer, and their changes.
+func (a *allocatedDevices) followClaims(claims cache.SharedInformer) error {
 	_, err := claims.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { a.see(obj.(*resourceapi.ResourceClaim)) },
-		UpdateFunc: func(before, obj any) { a.update(before.(*resourceapi.ResourceClaim), obj.(*resourceapi.ResourceClaim)) },
+		AddFunc: func(obj any) { a.recordClaim(obj.(*resourceapi.ResourceClaim)) },
+		UpdateFunc: func(before, obj any) {
+			a.updateClaim(before.(*resourceapi.ResourceClaim), obj.(*resourceapi.ResourceClaim))
+		},
 		DeleteFunc: func(obj any) {
 			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = tombstone.Obj
 			}
 			if claim, ok := obj.(*resourceapi.ResourceClaim); ok {
-				a.forget(claim)
+				a.forgetClaim(claim)
 			}
 		},
 	})
 	return err
 }
 
-// update records a change of a claim. A claim that was created again under its name, while the watch was interrupted, is
-// an update too.
-func (a *allocatedDevices) update(before, claim *resourceapi.ResourceClaim) {
+// updateClaim records a change of a claim. A claim that was created again under its name, while the watch was
+// interrupted, is an update too.
+func (a *allocatedDevices) updateClaim(before, claim *resourceapi.ResourceClaim) {
 	if before.UID != claim.UID {
-		a.forget(before)
+		a.forgetClaim(before)
 	}
-	a.see(claim)
+	a.recordClaim(claim)
 }
 
-// forget releases the devices of a deleted claim.
-func (a *allocatedDevices) forget(claim *resourceapi.ResourceClaim) {
+// forgetClaim releases the devices of a deleted claim.
+func (a *allocatedDevices) forgetClaim(claim *resourceapi.ResourceClaim) {
 	a.hold("claim/"+string(claim.UID), nil)
 	a.hold("written/"+string(claim.UID), nil)
 }
 
-// see records a claim from the API server. If the claim has devices, they include those that a PreBind has written.
-func (a *allocatedDevices) see(claim *resourceapi.ResourceClaim) {
+// recordClaim records a claim from the API server. If the claim has devices, these include the ones that a PreBind has
+// written.
+func (a *allocatedDevices) recordClaim(claim *resourceapi.ResourceClaim) {
 	devices := devicesOf(claim)
 	a.hold("claim/"+string(claim.UID), devices)
 	if len(devices) > 0 {
@@ -69,27 +72,29 @@ func (a *allocatedDevices) see(claim *resourceapi.ResourceClaim) {
 	}
 }
 
-// signal records the devices that a Reserve wants to allocate. The UID may be a temporary one.
-func (a *allocatedDevices) signal(uid types.UID, claim *resourceapi.ResourceClaim) {
+// recordSignalled records the devices that a Reserve wants to allocate. The UID may be a temporary one.
+func (a *allocatedDevices) recordSignalled(uid types.UID, claim *resourceapi.ResourceClaim) {
 	a.hold("signalled/"+string(uid), devicesOf(claim))
 }
 
-// unsignal ends a signalled allocation, which was written or given up.
-func (a *allocatedDevices) unsignal(uid types.UID) { a.hold("signalled/"+string(uid), nil) }
+// forgetSignalled ends a signalled allocation, which was written or given up.
+func (a *allocatedDevices) forgetSignalled(uid types.UID) { a.hold("signalled/"+string(uid), nil) }
 
-// written records an allocation that the API server has accepted, until the informer shows it.
-func (a *allocatedDevices) written(claim *resourceapi.ResourceClaim) {
+// recordWritten records an allocation that the API server has accepted, until the informer shows it.
+func (a *allocatedDevices) recordWritten(claim *resourceapi.ResourceClaim) {
 	if !a.holds("claim/" + string(claim.UID)) {
 		a.hold("written/"+string(claim.UID), devicesOf(claim))
 	}
 }
 
+// holds returns whether a holder has devices.
 func (a *allocatedDevices) holds(holder string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.holders[holder]) > 0
 }
 
+// hold makes these devices all that the holder has. A holder is a claim with its source: claim/, written/ or signalled/.
 func (a *allocatedDevices) hold(holder string, devices []device) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -108,8 +113,8 @@ func (a *allocatedDevices) hold(holder string, devices []device) {
 	}
 }
 
-// free returns whether no claim has a device of the plan, or a device that competes for its counters.
-func (a *allocatedDevices) free(p *plan, competing []device) bool {
+// areFree returns whether no claim has a device of the plan, or a device that competes for the counters of such a device.
+func (a *allocatedDevices) areFree(p *plan, competing []device) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, rival := range competing {
@@ -127,6 +132,7 @@ func (a *allocatedDevices) free(p *plan, competing []device) bool {
 	return true
 }
 
+// devicesOf returns the devices that a claim is allocated.
 func devicesOf(claim *resourceapi.ResourceClaim) (devices []device) {
 	if claim.Status.Allocation == nil {
 		return nil

@@ -23,11 +23,11 @@ func claimOf(uid string, devices ...string) *resourceapi.ResourceClaim {
 // A claim for an extended resource is signalled under a temporary UID, created, written, and seen, in this order or
 // with the informer first. At no step between Reserve and the end of the claim is its device free.
 func TestADeviceIsTakenFromReserveToTheEndOfItsClaim(t *testing.T) {
-	signal := func(k *allocatedDevices) { k.signal("temporary", claimOf("temporary", "d0")) }
-	created := func(k *allocatedDevices) { k.see(claimOf("real")) }
-	written := func(k *allocatedDevices) { k.written(claimOf("real", "d0")) }
-	observed := func(k *allocatedDevices) { k.see(claimOf("real", "d0")) }
-	over := func(k *allocatedDevices) { k.unsignal("temporary") }
+	signal := func(k *allocatedDevices) { k.recordSignalled("temporary", claimOf("temporary", "d0")) }
+	created := func(k *allocatedDevices) { k.recordClaim(claimOf("real")) }
+	written := func(k *allocatedDevices) { k.recordWritten(claimOf("real", "d0")) }
+	observed := func(k *allocatedDevices) { k.recordClaim(claimOf("real", "d0")) }
+	over := func(k *allocatedDevices) { k.forgetSignalled("temporary") }
 	for name, steps := range map[string][]func(*allocatedDevices){
 		"the informer comes last":       {signal, written, over, created, observed},
 		"it shows the new claim first":  {signal, created, written, over, observed},
@@ -37,17 +37,17 @@ func TestADeviceIsTakenFromReserveToTheEndOfItsClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := newAllocatedDevices()
 			p, err := newPlan([]string{"gpu/a/d0"})
-			if err != nil || !k.free(p, nil) {
+			if err != nil || !k.areFree(p, nil) {
 				t.Fatal(err)
 			}
 			for i, step := range steps {
 				step(k)
-				if k.free(p, nil) {
+				if k.areFree(p, nil) {
 					t.Fatalf("free after step %d", i)
 				}
 			}
-			k.see(claimOf("real"))
-			if !k.free(p, nil) {
+			k.recordClaim(claimOf("real"))
+			if !k.areFree(p, nil) {
 				t.Error("not free after the claim was deallocated")
 			}
 		})
@@ -57,9 +57,9 @@ func TestADeviceIsTakenFromReserveToTheEndOfItsClaim(t *testing.T) {
 func TestAClaimMadeAgainUnderItsNameIsAnotherOne(t *testing.T) {
 	k := newAllocatedDevices()
 	p, _ := newPlan([]string{"gpu/a/d0"})
-	k.see(claimOf("one", "d0"))
-	k.update(claimOf("one", "d0"), claimOf("two", "d1"))
-	if !k.free(p, nil) {
+	k.recordClaim(claimOf("one", "d0"))
+	k.updateClaim(claimOf("one", "d0"), claimOf("two", "d1"))
+	if !k.areFree(p, nil) {
 		t.Error("not free after its claim is gone")
 	}
 }
@@ -67,14 +67,14 @@ func TestAClaimMadeAgainUnderItsNameIsAnotherOne(t *testing.T) {
 func TestADeviceIsFreeWhenAllThatHoldItEnd(t *testing.T) {
 	k := newAllocatedDevices()
 	p, _ := newPlan([]string{"gpu/a/d0"})
-	k.signal("one", claimOf("one", "d0", "d1"))
-	k.see(claimOf("two", "d0"))
-	k.unsignal("one")
-	if k.free(p, nil) {
+	k.recordSignalled("one", claimOf("one", "d0", "d1"))
+	k.recordClaim(claimOf("two", "d0"))
+	k.forgetSignalled("one")
+	if k.areFree(p, nil) {
 		t.Error("free while another claim has it")
 	}
-	k.see(claimOf("two", "d1"))
-	if !k.free(p, nil) {
+	k.recordClaim(claimOf("two", "d1"))
+	if !k.areFree(p, nil) {
 		t.Error("not free after its claim has another device")
 	}
 }

@@ -20,6 +20,7 @@ import (
 // byPool is the index of ResourceSlices by their pool.
 const byPool = "muster.dev/pool"
 
+// indexByPool adds the index byPool to the informer of ResourceSlices.
 func indexByPool(published cache.SharedIndexInformer) error {
 	return addIndex(published, byPool, func(obj any) ([]string, error) {
 		slice := obj.(*resourceapi.ResourceSlice)
@@ -27,6 +28,7 @@ func indexByPool(published cache.SharedIndexInformer) error {
 	})
 }
 
+// poolKey returns the key of a pool in the index byPool.
 func poolKey(driver, pool string) string { return driver + "/" + pool }
 
 // competingDevices returns the devices that may leave too few counters for planned devices. They are in the planned
@@ -38,7 +40,7 @@ func (v *cycleView) competingDevices(p *plan) (competing []device) {
 			continue // only if the index does not exist
 		}
 		var counterSets []string
-		published = slices.DeleteFunc(published, func(obj any) bool { return !p.isOn(obj.(*resourceapi.ResourceSlice)) })
+		published = slices.DeleteFunc(published, func(obj any) bool { return !p.isOnNode(obj.(*resourceapi.ResourceSlice)) })
 		for _, obj := range published {
 			forEachCounted(obj.(*resourceapi.ResourceSlice), func(device *resourceapi.Device) {
 				if slices.Contains(planned.devices, device.Name) {
@@ -71,14 +73,15 @@ func forEachCounted(slice *resourceapi.ResourceSlice, visit func(*resourceapi.De
 	}
 }
 
-// withPlanned adds the devices of other pods' live plans to the allocated state, and keeps a copy for restrict. No claim
-// contains these devices yet, but the allocator must give neither them nor their partitions to this pod.
-func (v *cycleView) withPlanned(allocated *structured.AllocatedState) {
-	plan := v.current
+// addPlannedForOthers adds the devices of other pods' live plans to the allocated state, and keeps a copy of the state
+// for restrict. No claim contains these devices yet, but the allocator must give neither them nor their partitions to
+// this pod.
+func (c shownCycle) addPlannedForOthers(allocated *structured.AllocatedState) {
+	plan := c.plan
 	choosesPlanned := plan != nil && plan.plannedCount > 0 && len(plan.otherRequests) == 0 // restrict shows no other device of these drivers
-	if v.forOthers != nil && !choosesPlanned {
-		for _, name := range v.forOthers() {
-			if driver, pool, device, ok := splitName(name); ok && !v.current.has(driver, pool, device) {
+	if c.forOthers != nil && !choosesPlanned {
+		for _, name := range c.forOthers() {
+			if driver, pool, device, ok := splitName(name); ok && !plan.has(driver, pool, device) {
 				allocated.AllocatedDevices.Insert(structured.MakeDeviceID(driver, pool, device))
 			}
 		}
@@ -122,11 +125,11 @@ func splitName(name string) (driver, pool, device string, ok bool) {
 	return driver, path[:slash], path[slash+1:], true
 }
 
-// keepVisible returns whether an unplanned device must remain visible to the allocator. It must if it is allocated and
+// mustStayVisible returns whether an unplanned device must remain visible to the allocator. It must if it is allocated and
 // consumes counters: no request can get the device, but its counters count. If the member also has requests for other
 // devices than GPUs, it may get partitions: devices that consume counters and are no GPUs. These remain visible if the
-// planned devices leave room for them. Otherwise the allocator would try all combinations of them.
-func (p *plan) keepVisible(slice *resourceapi.ResourceSlice, index int, room room) bool {
+// planned devices leave enough counters for them. Otherwise the allocator would try all combinations of them.
+func (p *plan) mustStayVisible(slice *resourceapi.ResourceSlice, index int, free freeCounters) bool {
 	candidate := &slice.Spec.Devices[index]
 	if len(candidate.ConsumesCounters) == 0 {
 		return false
@@ -134,15 +137,16 @@ func (p *plan) keepVisible(slice *resourceapi.ResourceSlice, index int, room roo
 	if p.allocated.Has(device{slice.Spec.Driver, slice.Spec.Pool.Name, candidate.Name}) {
 		return true
 	}
-	return len(p.otherRequests) > 0 && room.has(candidate) && !p.isGPU(slice, index)
+	return len(p.otherRequests) > 0 && free.suffice(candidate) && !p.isGPU(slice, index)
 }
 
-// room holds the amounts of counters that planned devices leave, by set and name.
-type room map[string]map[string]resource.Quantity
+// freeCounters holds the amounts of counters that planned devices leave, by counter set and name.
+type freeCounters map[string]map[string]resource.Quantity
 
-// roomNextTo returns the room that these devices of a pool leave. It is empty for a member that needs no partitions.
-func (p *plan) roomNextTo(published []*resourceapi.ResourceSlice, names []string) room {
-	free := room{}
+// countersLeftBy returns the counters that these devices of a pool leave. The result is empty for a member that needs no
+// partitions.
+func (p *plan) countersLeftBy(published []*resourceapi.ResourceSlice, names []string) freeCounters {
+	free := freeCounters{}
 	if len(p.otherRequests) == 0 {
 		return free
 	}
@@ -169,11 +173,12 @@ func (p *plan) roomNextTo(published []*resourceapi.ResourceSlice, names []string
 	return free
 }
 
-// has returns whether the device fits into the room alone. The allocator checks counters that the room does not contain.
-func (r room) has(device *resourceapi.Device) bool {
+// suffice returns whether the free counters suffice for the device. The allocator checks counters that are not listed
+// here.
+func (f freeCounters) suffice(device *resourceapi.Device) bool {
 	return !slices.ContainsFunc(device.ConsumesCounters, func(consumed resourceapi.DeviceCounterConsumption) bool {
 		for name, counter := range consumed.Counters {
-			if free, ok := r[consumed.CounterSet][name]; ok && free.Cmp(counter.Value) < 0 {
+			if free, ok := f[consumed.CounterSet][name]; ok && free.Cmp(counter.Value) < 0 {
 				return true
 			}
 		}
@@ -185,7 +190,7 @@ func (r room) has(device *resourceapi.Device) bool {
 // driver that is no GPU.
 func (p *plan) noteOtherRequests(claim *resourceapi.ResourceClaim) {
 	for _, request := range claim.Spec.Devices.Requests {
-		if !watches(request) && !p.forGPUs(request) {
+		if !hasAdminAccess(request) && !p.isForGPUs(request) {
 			p.otherRequests.Insert(string(claim.UID) + "/" + request.Name)
 		}
 	}
@@ -197,19 +202,19 @@ func (p *plan) isForOtherRequest(claim *resourceapi.ResourceClaim, result resour
 	return p.otherRequests.Has(string(claim.UID) + "/" + request)
 }
 
-// forGPUs returns whether a request is for a class of GPUs.
-func (p *plan) forGPUs(request resourceapi.DeviceRequest) bool {
-	return request.Exactly != nil && p.isGPUs(request.Exactly.DeviceClassName) ||
-		slices.ContainsFunc(request.FirstAvailable, func(subrequest resourceapi.DeviceSubRequest) bool { return p.isGPUs(subrequest.DeviceClassName) })
+// isForGPUs returns whether a request is for a class of GPUs.
+func (p *plan) isForGPUs(request resourceapi.DeviceRequest) bool {
+	return request.Exactly != nil && p.isGPUClass(request.Exactly.DeviceClassName) ||
+		slices.ContainsFunc(request.FirstAvailable, func(subrequest resourceapi.DeviceSubRequest) bool { return p.isGPUClass(subrequest.DeviceClassName) })
 }
 
-// gpus returns a function that returns whether a device of a slice is a GPU: whether it matches the class of one of these
-// resources. If a selector can't be evaluated on a device, the device counts as a GPU.
-func (v *cycleView) gpus(resources []string) func(slice *resourceapi.ResourceSlice, index int) bool {
+// gpuPredicate returns a predicate: is this device of the slice a GPU? A GPU matches the class of one of these resources.
+// If a selector can't be evaluated on a device, the device counts as a GPU.
+func (v *cycleView) gpuPredicate(resources []string) func(slice *resourceapi.ResourceSlice, index int) bool {
 	classes := sync.OnceValue(func() [][]string { return selectorsOfGPUs(v.SharedDRAManager, resources) })
 	return func(slice *resourceapi.ResourceSlice, index int) bool {
 		return slices.ContainsFunc(classes(), func(selectors []string) bool {
-			matching := v.matcher.matching(context.Background(), selectors, slice, nil)
+			matching := v.matcher.matchAll(context.Background(), selectors, slice, nil)
 			return matching.devices[index] || matching.errs[index] != nil
 		})
 	}

@@ -12,9 +12,9 @@ import (
 // oneDriver matches a selector that only devices of one driver satisfy, unless it has an alternative.
 var oneDriver = regexp.MustCompile(`^\s*device\.driver\s*==\s*(?:"([a-zA-Z0-9.-]+)"|'([a-zA-Z0-9.-]+)')\s*(?:&&|$)`)
 
-// drivers returns the drivers whose devices a pod may still get, or nil if it may get devices of any driver. Plans for
+// driversFor returns the drivers whose devices a pod may still get, or nil if it may get devices of any driver. Plans for
 // devices of other drivers do not concern the pod, and must cost its cycle no time.
-func (v *cycleView) drivers(pod *v1.Pod) sets.Set[string] {
+func (v *cycleView) driversFor(pod *v1.Pod) sets.Set[string] {
 	drivers := sets.New[string]()
 	for _, claim := range claimsOf(v.SharedDRAManager, pod) {
 		if claim == nil || claim.Status.Allocation == nil && !v.addDriversOf(claim, drivers) {
@@ -51,7 +51,7 @@ func (v *cycleView) addDriversOf(claim *resourceapi.ResourceClaim, to sets.Set[s
 // addDriver adds the driver that one of the selectors names. That is enough, because all selectors must match. It returns
 // false if no selector names a driver.
 func addDriver(to sets.Set[string], selectors []resourceapi.DeviceSelector) bool {
-	for _, expression := range expressions(selectors) {
+	for _, expression := range celExpressions(selectors) {
 		match := oneDriver.FindStringSubmatch(expression)
 		if match != nil && !strings.Contains(expression, "||") && !strings.Contains(expression, "?") {
 			to.Insert(match[1] + match[2])

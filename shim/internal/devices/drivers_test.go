@@ -81,7 +81,7 @@ func TestThePlansThatMatterToAPodAreThoseOfItsDrivers(t *testing.T) {
 				Containers:     []v1.Container{{Resources: v1.ResourceRequirements{Requests: c.extended}}},
 			}}
 			v := &cycleView{SharedDRAManager: driverClasses{&objects{claims: []*resourceapi.ResourceClaim{claim}}}}
-			got := v.drivers(pod)
+			got := v.driversFor(pod)
 			if (got == nil) != (c.want == nil) || !slices.Equal(sets.List(got), c.want) && len(c.want) > 0 || len(got) != len(c.want) {
 				t.Errorf("%v, want %v", got, c.want)
 			}
@@ -91,12 +91,11 @@ func TestThePlansThatMatterToAPodAreThoseOfItsDrivers(t *testing.T) {
 				queried = drivers
 				return nil
 			}
-			_, hide, err := p.show(nil, pod)
+			cycle, err := p.cycleToShow(nil, pod)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer hide()
-			v.withPlanned(allocatedState(sets.New[structured.DeviceID]()))
+			cycle.addPlannedForOthers(newAllocatedState(sets.New[structured.DeviceID]()))
 			if !queried.Equal(got) || (queried == nil) != (got == nil) {
 				t.Errorf("asked for devices of %v", queried)
 			}

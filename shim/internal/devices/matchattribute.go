@@ -19,7 +19,7 @@ const (
 	maxGroups, maxTogether = 16, 16
 	// trialTimeout bounds the allocator's time for one number of pods. The allocator usually takes less than a
 	// millisecond. It may take long to find out that many pods don't fit; then fewer pods are tried.
-	trialTimeout = askingTimeout / 8
+	trialTimeout = nodeTimeout / 8
 	// anchorDriver has one device on each node, which stands for the GPUs of a group. No class can have this name.
 	anchorDriver, anchorClass = "muster.dev", "muster.dev/gpus"
 )
@@ -34,17 +34,17 @@ type matchAttributeClaim struct {
 	// claims are all of the pod's claims. In the claim with GPUs a request for the anchor replaces the requests for GPUs.
 	claims                []*resourceapi.ResourceClaim
 	gpus                  []resourceapi.DeviceRequest
-	watching              bool                         // a request of the pod watches devices, perhaps of the GPUs' driver
+	hasAdminRequests      bool                         // a request of the pod watches devices, perhaps of the GPUs' driver
 	otherDevicesMustAgree bool                         // other devices must agree with the GPUs
 	shared                []*resourceapi.ResourceSlice // slices that belong to several nodes
 	allocated             *structured.AllocatedState
 }
 
-// Group is a group of GPUs of a node that agree. `Most` is the number of pods for which there are other devices. The
-// GPUs would suffice for more pods.
+// Group is a group of GPUs of a node that agree. Other devices are there for MaxPods pods, although the GPUs would suffice
+// for more.
 type Group struct {
-	Names []string
-	Most  int
+	Names   []string
+	MaxPods int
 }
 
 // gpu is a GPU of a node that a pod may have.
@@ -56,20 +56,20 @@ type gpu struct {
 
 // matchAttributeClaimOf returns the pod's claim whose GPUs must agree with each other or with other devices, or nil. It
 // also returns nil for constraints that it does not understand, because the service refuses such pods.
-func (a *Asking) matchAttributeClaimOf(pod *v1.Pod) *matchAttributeClaim {
+func (a *AdvanceCheck) matchAttributeClaimOf(pod *v1.Pod) *matchAttributeClaim {
 	match, claimsWithGPUs := &matchAttributeClaim{}, 0
 	for claimName, claim := range claimsOf(a.manager, pod) {
-		if claim == nil || hasItsDevices(claim) {
+		if claim == nil || isSharedAndAllocated(claim) {
 			continue
 		}
 		gpus, otherRequests := a.splitRequests(claim)
-		match.watching = match.watching || slices.ContainsFunc(otherRequests, watches)
+		match.hasAdminRequests = match.hasAdminRequests || slices.ContainsFunc(otherRequests, hasAdminAccess)
 		if len(gpus) > 0 {
 			if claimsWithGPUs++; claimsWithGPUs > 1 || !match.recordConstraints(claim, gpus, otherRequests) {
 				return nil
 			}
 			match.label = "resourceClaims " + claimName
-			otherRequests = append([]resourceapi.DeviceRequest{anchorOf(gpus[0].Name)}, otherRequests...)
+			otherRequests = append([]resourceapi.DeviceRequest{anchorRequest(gpus[0].Name)}, otherRequests...)
 		}
 		shown := *claim // shallow: claims of the tracker never change
 		shown.Status = resourceapi.ResourceClaimStatus{}
@@ -83,9 +83,9 @@ func (a *Asking) matchAttributeClaimOf(pod *v1.Pod) *matchAttributeClaim {
 }
 
 // splitRequests returns the claim's requests for GPUs, and its requests for other devices.
-func (a *Asking) splitRequests(claim *resourceapi.ResourceClaim) (gpus, otherRequests []resourceapi.DeviceRequest) {
+func (a *AdvanceCheck) splitRequests(claim *resourceapi.ResourceClaim) (gpus, otherRequests []resourceapi.DeviceRequest) {
 	for _, request := range claim.Spec.Devices.Requests {
-		if len(a.choices(request)) > 0 {
+		if len(a.gpuChoices(request)) > 0 {
 			gpus = append(gpus, request)
 		} else {
 			otherRequests = append(otherRequests, request)
@@ -121,24 +121,24 @@ func (m *matchAttributeClaim) recordConstraints(claim *resourceapi.ResourceClaim
 	return m.otherDevicesMustAgree || len(m.attributes) > 0 && m.gpuCount(0, 0) == 1
 }
 
-// anchorOf returns a request that replaces the GPU requests. It has adminAccess to the anchor device, so that several
+// anchorRequest returns a request that replaces the GPU requests. It has adminAccess to the anchor device, so that several
 // claims can use the anchor at once.
-func anchorOf(name string) resourceapi.DeviceRequest {
+func anchorRequest(name string) resourceapi.DeviceRequest {
 	yes := true
 	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
 		DeviceClassName: anchorClass, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1, AdminAccess: &yes,
 	}}
 }
 
-// gpuCount returns how many GPUs the pod requests by its subrequests of this rank, on a node with this many available.
-func (m *matchAttributeClaim) gpuCount(rank, available int) (count int) {
+// gpuCount returns how many GPUs the pod requests by its subrequests with this index, on a node with this many available.
+func (m *matchAttributeClaim) gpuCount(choiceIndex, available int) (count int) {
 	for _, request := range m.gpus {
 		var mode resourceapi.DeviceAllocationMode
 		var number int64
 		if request.Exactly != nil {
 			mode, number = request.Exactly.AllocationMode, request.Exactly.Count
 		} else {
-			subrequest := request.FirstAvailable[min(rank, len(request.FirstAvailable)-1)]
+			subrequest := request.FirstAvailable[min(choiceIndex, len(request.FirstAvailable)-1)]
 			mode, number = subrequest.AllocationMode, subrequest.Count
 		}
 		if mode == resourceapi.DeviceAllocationModeAll {
@@ -151,10 +151,10 @@ func (m *matchAttributeClaim) gpuCount(rank, available int) (count int) {
 
 // gpusWithPeers returns the GPUs that the pod may have, since other devices must agree with them. It also returns the
 // groups that hold fewer pods than their GPUs suffice for. If the pod may have no GPU, it returns the reason.
-func (a *Asking) gpusWithPeers(ctx context.Context, question *gpuQuestion, rank int, node *v1.Node, usableGPUs usable) (suitable usable, limited []Group, reason string) {
-	match, count := question.matchClaim, question.matchClaim.gpuCount(rank, len(usableGPUs.gpus))
+func (a *AdvanceCheck) gpusWithPeers(ctx context.Context, question *gpuQuestion, choiceIndex int, node *v1.Node, usable usableGPUs) (suitable usableGPUs, limited []Group, reason string) {
+	match, count := question.matchClaim, question.matchClaim.gpuCount(choiceIndex, len(usable.gpus))
 	var failed error
-	for _, group := range match.groups(usableGPUs.gpus) {
+	for _, group := range match.groupsOf(usable.gpus) {
 		room := min(len(group)/count, maxTogether)
 		podCount := room
 		if match.otherDevicesMustAgree {
@@ -183,14 +183,14 @@ func (a *Asking) gpusWithPeers(ctx context.Context, question *gpuQuestion, rank 
 		return suitable, nil, fmt.Sprintf("%s: %v", match.label, failed)
 	}
 	if len(suitable.names) == 0 {
-		return suitable, nil, match.reason(count)
+		return suitable, nil, match.refusalReason(count)
 	}
-	suitable.all = usableGPUs.all && len(suitable.names) == len(usableGPUs.names) && len(limited) == 0
+	suitable.all = usable.all && len(suitable.names) == len(usable.names) && len(limited) == 0
 	return suitable, limited, ""
 }
 
-// reason returns the reason why no GPU of the node suits the pod.
-func (m *matchAttributeClaim) reason(count int) string {
+// refusalReason returns the reason why no GPU of the node suits the pod.
+func (m *matchAttributeClaim) refusalReason(count int) string {
 	var names []string
 	for _, name := range m.attributes {
 		names = append(names, string(name))
@@ -201,9 +201,9 @@ func (m *matchAttributeClaim) reason(count int) string {
 	return fmt.Sprintf("%s: the node has no free devices that agree with %d of its GPUs on %s", m.label, count, strings.Join(names, " and "))
 }
 
-// groups returns the first maxGroups groups of GPUs that agree on all attributes. A GPU that lacks an attribute is in no
+// groupsOf returns the first maxGroups groups of GPUs that agree on all attributes. A GPU that lacks an attribute is in no
 // group.
-func (m *matchAttributeClaim) groups(gpus []gpu) (groups [][]gpu) {
+func (m *matchAttributeClaim) groupsOf(gpus []gpu) (groups [][]gpu) {
 	indices := map[string]int{}
 	for _, candidate := range gpus {
 		key := ""
@@ -251,7 +251,7 @@ func valueOf(attribute resourceapi.DeviceAttribute) string {
 // podsPerGroup returns for how many pods, `room` at most, the allocator finds devices that agree with a group of GPUs.
 // It returns an error if the time for the node is spent, or if an error is the reason why no pod fits. An example is a
 // selector that can't be evaluated.
-func (a *Asking) podsPerGroup(ctx context.Context, question *gpuQuestion, node *v1.Node, group []gpu, count, room int) (int, error) {
+func (a *AdvanceCheck) podsPerGroup(ctx context.Context, question *gpuQuestion, node *v1.Node, group []gpu, count, room int) (int, error) {
 	if room == 0 {
 		return 0, nil
 	}
@@ -261,7 +261,7 @@ func (a *Asking) podsPerGroup(ctx context.Context, question *gpuQuestion, node *
 	if room = a.maxPods(ctx, match, peers, room); room == 0 {
 		return 0, nil
 	}
-	allocator, err := structured.NewAllocator(ctx, a.features, allocated, anchored{a.manager.DeviceClasses()}, shown, a.celCache)
+	allocator, err := structured.NewAllocator(ctx, a.features, allocated, classesWithAnchor{a.manager.DeviceClasses()}, shown, a.celCache)
 	if err != nil {
 		return 0, err
 	}
@@ -286,7 +286,7 @@ func (a *Asking) podsPerGroup(ctx context.Context, question *gpuQuestion, node *
 		}
 	}
 	if ctx.Err() != nil {
-		return fitting, fmt.Errorf("the allocator took more than %v for the node", askingTimeout)
+		return fitting, fmt.Errorf("the allocator took more than %v for the node", nodeTimeout)
 	}
 	if fitting > 0 {
 		return fitting, nil
@@ -325,7 +325,7 @@ func (m *matchAttributeClaim) otherSlices(published []*resourceapi.ResourceSlice
 			podDevices.Insert(device{member.driver, member.pool, member.device.Name})
 		}
 	}
-	if m.watching { // a set of its own: that of the cluster has tens of thousands
+	if m.hasAdminRequests { // a set of its own: that of the cluster has tens of thousands
 		allocated.AllocatedDevices = sets.New[structured.DeviceID]()
 		for _, slice := range append(slices.Clone(m.shared), published...) {
 			for i := range slice.Spec.Devices {
@@ -341,10 +341,10 @@ func (m *matchAttributeClaim) otherSlices(published []*resourceapi.ResourceSlice
 			shown = append(shown, slice)
 			continue
 		}
-		if !m.watching {
+		if !m.hasAdminRequests {
 			continue
 		}
-		visible := withoutOwned(slice)
+		visible := sliceWithoutOwnedTaint(slice)
 		visible.Spec.Devices = slices.DeleteFunc(visible.Spec.Devices, func(d resourceapi.Device) bool {
 			return podDevices.Has(device{slice.Spec.Driver, slice.Spec.Pool.Name, d.Name})
 		})
@@ -353,10 +353,10 @@ func (m *matchAttributeClaim) otherSlices(published []*resourceapi.ResourceSlice
 	return shown, allocated
 }
 
-// anchored lists the class of the anchor too.
-type anchored struct{ structured.DeviceClassLister }
+// classesWithAnchor lists the class of the anchor too.
+type classesWithAnchor struct{ structured.DeviceClassLister }
 
-func (c anchored) Get(name string) (*resourceapi.DeviceClass, error) {
+func (c classesWithAnchor) Get(name string) (*resourceapi.DeviceClass, error) {
 	if name != anchorClass {
 		return c.DeviceClassLister.Get(name)
 	}

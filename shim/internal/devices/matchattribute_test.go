@@ -46,7 +46,7 @@ func TestWhichGPUsAgree(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			for _, group := range (&matchAttributeClaim{attributes: c.attributes}).groups(c.gpus) {
+			for _, group := range (&matchAttributeClaim{attributes: c.attributes}).groupsOf(c.gpus) {
 				var names string
 				for _, member := range group {
 					names += strings.TrimPrefix(member.device.Name, "d")
@@ -61,34 +61,34 @@ func TestWhichGPUsAgree(t *testing.T) {
 }
 
 // asksToAgree is a question for a GPU and a card of the same value of x/a, on a node with 20 GPUs of as many values.
-func asksToAgree() (*Asking, *gpuQuestion, *v1.Node, usable) {
+func asksToAgree() (*AdvanceCheck, *gpuQuestion, *v1.Node, usableGPUs) {
 	features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
-	a := &Asking{manager: &objects{}, matcher: newMatcher(features), features: dynamicresources.AllocatorFeatures(features), celCache: cel.NewCache(2, cel.Features{})}
+	a := &AdvanceCheck{manager: &objects{}, matcher: newMatcher(features), features: dynamicresources.AllocatorFeatures(features), celCache: cel.NewCache(2, cel.Features{})}
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	cards := slice("nics", "nic", "n", 1)
 	cards.Spec.NodeName = &node.Name
-	var usableGPUs usable
+	var usable usableGPUs
 	for i := range 20 {
 		value := int64(i)
 		shared := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"x/a": {IntValue: &value}}
 		name := fmt.Sprintf("d%d", i)
-		usableGPUs.gpus = append(usableGPUs.gpus, gpu{"gpu/" + name, "gpu", "p", &resourceapi.Device{Name: name, Attributes: shared}})
+		usable.gpus = append(usable.gpus, gpu{"gpu/" + name, "gpu", "p", &resourceapi.Device{Name: name, Attributes: shared}})
 		cards.Spec.Devices = append(cards.Spec.Devices, resourceapi.Device{Name: name, Attributes: shared})
 	}
 	attribute := resourceapi.FullyQualifiedName("x/a")
 	card := requestOf("n", "nic", "device.driver == 'nic'")
 	claim := &resourceapi.ResourceClaim{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
-		Requests: []resourceapi.DeviceRequest{anchorOf("g"), card}, Constraints: []resourceapi.DeviceConstraint{{MatchAttribute: &attribute}},
+		Requests: []resourceapi.DeviceRequest{anchorRequest("g"), card}, Constraints: []resourceapi.DeviceConstraint{{MatchAttribute: &attribute}},
 	}}}
 	return a, &gpuQuestion{slices: map[string][]*resourceapi.ResourceSlice{"n": {cards}}, matchClaim: &matchAttributeClaim{
 		label: "c", otherDevicesMustAgree: true, attributes: []resourceapi.FullyQualifiedName{attribute}, claims: []*resourceapi.ResourceClaim{claim},
-		gpus: []resourceapi.DeviceRequest{requestOf("g", "gpu", "")}, allocated: allocatedState(sets.New[structured.DeviceID]()),
-	}}, node, usableGPUs
+		gpus: []resourceapi.DeviceRequest{requestOf("g", "gpu", "")}, allocated: newAllocatedState(sets.New[structured.DeviceID]()),
+	}}, node, usable
 }
 
 func TestSomeGroupsOfANodeAreAskedAbout(t *testing.T) {
-	a, question, node, usableGPUs := asksToAgree()
-	suitable, limited, reason := a.gpusWithPeers(t.Context(), question, 0, node, usableGPUs)
+	a, question, node, usable := asksToAgree()
+	suitable, limited, reason := a.gpusWithPeers(t.Context(), question, 0, node, usable)
 	if len(suitable.names) != maxGroups || suitable.all || len(limited) > 0 || reason != "" {
 		t.Errorf("%v, %v, %q", suitable.names, limited, reason)
 	}
@@ -96,10 +96,10 @@ func TestSomeGroupsOfANodeAreAskedAbout(t *testing.T) {
 
 // What users write may hold the allocator for long.
 func TestTheAllocatorIsStoppedForAllGroupsOfANode(t *testing.T) {
-	a, question, node, usableGPUs := asksToAgree()
+	a, question, node, usable := asksToAgree()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, reason := a.gpusWithPeers(ctx, question, 0, node, usableGPUs); reason != "c: the allocator took more than 200ms for the node" {
+	if _, _, reason := a.gpusWithPeers(ctx, question, 0, node, usable); reason != "c: the allocator took more than 200ms for the node" {
 		t.Errorf("%q", reason)
 	}
 }
@@ -148,20 +148,20 @@ func TestMorePodsThanThereAreCardsForAreNotTried(t *testing.T) {
 		}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, question, node, usableGPUs := asksToAgree()
-			for i := range usableGPUs.gpus {
-				usableGPUs.gpus[i].device.Attributes = usableGPUs.gpus[0].device.Attributes
+			a, question, node, usable := asksToAgree()
+			for i := range usable.gpus {
+				usable.gpus[i].device.Attributes = usable.gpus[0].device.Attributes
 			}
 			cards := question.slices["n"][0].Spec.Devices[:11]
 			question.slices["n"][0].Spec.Devices = cards
 			for i := range cards {
-				cards[i].Attributes = usableGPUs.gpus[0].device.Attributes
+				cards[i].Attributes = usable.gpus[0].device.Attributes
 			}
 			c.change(cards, question)
 			manager := &lookups{}
 			a.manager = manager
 			requests := len(question.matchClaim.claims[0].Spec.Devices.Requests) - 1
-			pods, err := a.podsPerGroup(t.Context(), question, node, usableGPUs.gpus, 1, maxTogether)
+			pods, err := a.podsPerGroup(t.Context(), question, node, usable.gpus, 1, maxTogether)
 			if err != nil || pods != c.pods || manager.count != (1+c.pods)*requests {
 				t.Errorf("%d pods with %d lookups of %d requests, %v; want %d", pods, manager.count, requests, err, c.pods)
 			}
@@ -181,34 +181,34 @@ func TestCardsThatSeveralPodsMayHaveAreNotCounted(t *testing.T) {
 		"subrequests": func(_ *resourceapi.Device, r *resourceapi.DeviceRequest) { r.Exactly = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, question, _, usableGPUs := asksToAgree()
+			a, question, _, usable := asksToAgree()
 			g, cards := question.matchClaim, question.slices["n"]
 			change(&cards[0].Spec.Devices[0], &g.claims[0].Spec.Devices.Requests[1])
-			if got := a.maxPods(t.Context(), g, peerDevices{cards, sets.New[structured.DeviceID](), usableGPUs.gpus[0]}, 7); got != 7 {
+			if got := a.maxPods(t.Context(), g, peerDevices{cards, sets.New[structured.DeviceID](), usable.gpus[0]}, 7); got != 7 {
 				t.Errorf("at most %d", got)
 			}
 		})
 	}
 	list := resourceapi.DeviceAttribute{StringValues: []string{text}}
-	if value := (resourceapi.DeviceAttribute{StringValue: &text}); differ(valueOf(value), list) || differ(valueOf(value), value) || !differ(valueOf(value), resourceapi.DeviceAttribute{}) {
+	if value := (resourceapi.DeviceAttribute{StringValue: &text}); cannotAgree(valueOf(value), list) || cannotAgree(valueOf(value), value) || !cannotAgree(valueOf(value), resourceapi.DeviceAttribute{}) {
 		t.Error("a list may agree, and no value does not")
 	}
 }
 
 // The allocator returns an error if one of all cards does not agree. The group that agrees may have the cards.
 func TestAllCardsAgreeWithOneGroupAlone(t *testing.T) {
-	a, question, node, usableGPUs := asksToAgree()
-	usableGPUs.gpus = usableGPUs.gpus[:2]
+	a, question, node, usable := asksToAgree()
+	usable.gpus = usable.gpus[:2]
 	question.slices["n"][0].Spec.Devices = question.slices["n"][0].Spec.Devices[:1]
-	question.slices["n"][0].Spec.Devices[0].Attributes = usableGPUs.gpus[1].device.Attributes
+	question.slices["n"][0].Spec.Devices[0].Attributes = usable.gpus[1].device.Attributes
 	request := question.matchClaim.claims[0].Spec.Devices.Requests[1].Exactly
 	request.AllocationMode, request.Count = resourceapi.DeviceAllocationModeAll, 0
-	suitable, _, reason := a.gpusWithPeers(t.Context(), question, 0, node, usableGPUs)
-	if reason != "" || !slices.Equal(suitable.names, []string{usableGPUs.gpus[1].name}) {
+	suitable, _, reason := a.gpusWithPeers(t.Context(), question, 0, node, usable)
+	if reason != "" || !slices.Equal(suitable.names, []string{usable.gpus[1].name}) {
 		t.Errorf("%v %s", suitable.names, reason)
 	}
 	question.slices["n"][0].Spec.Devices[0].Attributes = nil
-	if _, _, reason := a.gpusWithPeers(t.Context(), question, 0, node, usableGPUs); reason == "" {
+	if _, _, reason := a.gpusWithPeers(t.Context(), question, 0, node, usable); reason == "" {
 		t.Error("no group has it")
 	}
 }

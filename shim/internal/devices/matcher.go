@@ -30,11 +30,11 @@ const (
 type matcher struct {
 	features cel.Features
 	mu       sync.Mutex
-	results  *lru.Cache // expression → *matches
+	results  *lru.Cache // expression → *expressionResults
 }
 
-// matches are the results of one expression.
-type matches struct {
+// expressionResults are the results of one expression.
+type expressionResults struct {
 	program cel.CompilationResult
 	mu      sync.Mutex
 	bySlice map[types.UID]sliceMatches
@@ -56,36 +56,36 @@ func newMatcher(features feature.Features) *matcher {
 	}, results: lru.New(maxExpressions)}
 }
 
-// usable are the GPUs of a node that a request may have: their names in order, whether they are all GPUs without taints,
-// and the GPUs in the order of the slices.
-type usable struct {
+// usableGPUs are the GPUs of a node that a request may have: their names in order, whether they are all GPUs without
+// taints, and the GPUs in the order of the slices.
+type usableGPUs struct {
 	names []string
 	all   bool
 	gpus  []gpu
 }
 
-// usable returns the GPUs that a request may have on a node with these slices, or why the node does not suit the request.
-// The label names the request in the reason.
-func (m *matcher) usable(ctx context.Context, label string, choice gpuChoice, published []*resourceapi.ResourceSlice) (usableGPUs usable, reason string) {
+// findUsableGPUs returns the GPUs that a request may have on a node with these slices, or why the node does not suit the
+// request. The label names the request in the reason.
+func (m *matcher) findUsableGPUs(ctx context.Context, label string, choice gpuChoice, published []*resourceapi.ResourceSlice) (usable usableGPUs, reason string) {
 	total, matching, large := 0, 0, 0
-	usableGPUs.all = true
+	usable.all = true
 	countedGPUs := make([]sliceMatches, len(published))
 	for index, slice := range published {
-		countedGPUs[index] = m.matching(ctx, choice.gpuSelectors, slice, nil)
+		countedGPUs[index] = m.matchAll(ctx, choice.gpuSelectors, slice, nil)
 	}
 	nameOf := namesOn(published, countedGPUs)
 	for index, slice := range published {
 		gpus := countedGPUs[index]
-		selected := m.matching(ctx, choice.selectors, slice, gpus.devices)
+		selected := m.matchAll(ctx, choice.selectors, slice, gpus.devices)
 		for i, is := range gpus.devices {
 			if !is {
 				continue
 			}
 			if selected.errs[i] != nil {
-				return usableGPUs, fmt.Sprintf("%s: a selector can't be evaluated: %v", label, selected.errs[i])
+				return usable, fmt.Sprintf("%s: a selector can't be evaluated: %v", label, selected.errs[i])
 			}
 			if total++; total > maxOffered {
-				return usableGPUs, fmt.Sprintf("%s: the node has more than %d GPUs of DeviceClass %s", label, maxOffered, choice.class)
+				return usable, fmt.Sprintf("%s: the node has more than %d GPUs of DeviceClass %s", label, maxOffered, choice.class)
 			}
 			device := &slice.Spec.Devices[i]
 			enough := meetsCapacity(device, choice.capacity)
@@ -93,7 +93,7 @@ func (m *matcher) usable(ctx context.Context, label string, choice gpuChoice, pu
 			if selected.devices[i] {
 				matching++
 				if choice.takesAll && !isUsable {
-					return usableGPUs, fmt.Sprintf("%s: allocationMode All, and GPU %s of the node has a taint", label, device.Name)
+					return usable, fmt.Sprintf("%s: allocationMode All, and GPU %s of the node has a taint", label, device.Name)
 				}
 				if enough {
 					large++
@@ -101,40 +101,40 @@ func (m *matcher) usable(ctx context.Context, label string, choice gpuChoice, pu
 			}
 			if isUsable {
 				name := nameOf(slice, device.Name)
-				usableGPUs.names = append(usableGPUs.names, name)
-				usableGPUs.gpus = append(usableGPUs.gpus, gpu{name, slice.Spec.Driver, slice.Spec.Pool.Name, device})
+				usable.names = append(usable.names, name)
+				usable.gpus = append(usable.gpus, gpu{name, slice.Spec.Driver, slice.Spec.Pool.Name, device})
 			}
-			usableGPUs.all = usableGPUs.all && isUsable != tainted
+			usable.all = usable.all && isUsable != tainted
 		}
 	}
 	if ctx.Err() != nil {
-		return usableGPUs, fmt.Sprintf("%s: to look at the devices of the node takes too long", label)
+		return usable, fmt.Sprintf("%s: to look at the devices of the node takes too long", label)
 	}
-	slices.Sort(usableGPUs.names)
-	usableGPUs.all = usableGPUs.all && !choice.takesAll
+	slices.Sort(usable.names)
+	usable.all = usable.all && !choice.takesAll
 	switch {
 	case total == 0:
-		return usableGPUs, fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", label, choice.class)
+		return usable, fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", label, choice.class)
 	case matching == 0:
-		return usableGPUs, fmt.Sprintf("%s: no GPU of the node matches the selectors", label)
+		return usable, fmt.Sprintf("%s: no GPU of the node matches the selectors", label)
 	case large == 0:
-		return usableGPUs, fmt.Sprintf("%s: no GPU of the node that matches the selectors has the capacity that is asked for", label)
-	case len(usableGPUs.names) == 0 && !usableGPUs.all:
-		return usableGPUs, fmt.Sprintf("%s: all GPUs of the node that match the selectors have taints", label)
+		return usable, fmt.Sprintf("%s: no GPU of the node that matches the selectors has the capacity that is asked for", label)
+	case len(usable.names) == 0 && !usable.all:
+		return usable, fmt.Sprintf("%s: all GPUs of the node that match the selectors have taints", label)
 	}
-	return usableGPUs, ""
+	return usable, ""
 }
 
-// whyNotAll returns why the request for all devices of a node can't be planned there, or "". The allocator considers more
+// whyNotAllGPUs returns why the request for all devices of a node can't be planned there, or "". The allocator considers more
 // than the node's GPUs: all pools must be complete, and the request would get other devices that match, too.
-func (m *matcher) whyNotAll(ctx context.Context, label string, choice gpuChoice, question *gpuQuestion, node string) string {
+func (m *matcher) whyNotAllGPUs(ctx context.Context, label string, choice gpuChoice, question *gpuQuestion, node string) string {
 	label, matching := label+": allocationMode All", 0
 	for _, name := range []string{node, ""} {
 		for _, slice := range question.slices[name] {
-			if pool := poolOf(slice); name != "" && question.partial.Has(pool) {
+			if pool := poolOf(slice); name != "" && question.incompletePools.Has(pool) {
 				return fmt.Sprintf("%s, and slices of pool %s of %s are missing", label, pool.pool, pool.driver)
 			}
-			gpus, selected := m.matching(ctx, choice.gpuSelectors, slice, nil), m.matching(ctx, choice.selectors, slice, nil)
+			gpus, selected := m.matchAll(ctx, choice.gpuSelectors, slice, nil), m.matchAll(ctx, choice.selectors, slice, nil)
 			for i, is := range selected.devices {
 				switch {
 				case selected.errs[i] != nil:
@@ -159,7 +159,7 @@ func (m *matcher) whyNotAll(ctx context.Context, label string, choice gpuChoice,
 func isTainted(device *resourceapi.Device, tolerations []resourceapi.DeviceToleration) bool {
 	return slices.ContainsFunc(device.Taints, func(taint resourceapi.DeviceTaint) bool {
 		keepsAway := taint.Effect == resourceapi.DeviceTaintEffectNoSchedule || taint.Effect == resourceapi.DeviceTaintEffectNoExecute
-		return keepsAway && taint.Key != Owned && !slices.ContainsFunc(tolerations, func(toleration resourceapi.DeviceToleration) bool {
+		return keepsAway && taint.Key != OwnedTaint && !slices.ContainsFunc(tolerations, func(toleration resourceapi.DeviceToleration) bool {
 			return resourceclaim.ToleratesTaint(toleration, taint)
 		})
 	})
@@ -186,9 +186,10 @@ func namesOn(published []*resourceapi.ResourceSlice, gpus []sliceMatches) func(*
 	}
 }
 
-// matching returns which candidates, by default all devices of the slice, satisfy all expressions. After an expression
-// that a device does not satisfy, the device is not evaluated again. So an error of a later expression does not count.
-func (m *matcher) matching(ctx context.Context, expressions []string, slice *resourceapi.ResourceSlice, candidates []bool) (result sliceMatches) {
+// matchAll returns which candidates satisfy all expressions. If candidates is nil, all devices of the slice are
+// candidates. A device that does not satisfy one expression is not evaluated again. So an error of a later expression
+// does not count.
+func (m *matcher) matchAll(ctx context.Context, expressions []string, slice *resourceapi.ResourceSlice, candidates []bool) (result sliceMatches) {
 	if result.devices = slices.Clone(candidates); candidates == nil {
 		result.devices = slices.Repeat([]bool{true}, len(slice.Spec.Devices))
 	}
@@ -197,7 +198,7 @@ func (m *matcher) matching(ctx context.Context, expressions []string, slice *res
 		if !slices.Contains(result.devices, true) {
 			break
 		}
-		expressionResult := m.matches(expression).on(ctx, slice)
+		expressionResult := m.resultsOf(expression).matchSlice(ctx, slice)
 		for i, is := range result.devices {
 			if is {
 				result.devices[i], result.errs[i] = expressionResult.devices[i], expressionResult.errs[i]
@@ -207,14 +208,15 @@ func (m *matcher) matching(ctx context.Context, expressions []string, slice *res
 	return result
 }
 
-func (m *matcher) matches(expression string) *matches {
+// resultsOf returns the remembered results of an expression, or compiles the expression first.
+func (m *matcher) resultsOf(expression string) *expressionResults {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if results, ok := m.results.Get(expression); ok {
-		return results.(*matches)
+		return results.(*expressionResults)
 	}
 	limit := uint64(maxCost)
-	results := &matches{
+	results := &expressionResults{
 		program: cel.GetCompiler(m.features).CompileCELExpression(expression, cel.Options{CostLimit: &limit, DisableCostEstimation: true}),
 		bySlice: map[types.UID]sliceMatches{},
 	}
@@ -222,8 +224,8 @@ func (m *matcher) matches(expression string) *matches {
 	return results
 }
 
-// on returns which devices of a slice match.
-func (m *matches) on(ctx context.Context, slice *resourceapi.ResourceSlice) sliceMatches {
+// matchSlice returns which devices of a slice satisfy the expression, remembered or evaluated now.
+func (m *expressionResults) matchSlice(ctx context.Context, slice *resourceapi.ResourceSlice) sliceMatches {
 	m.mu.Lock()
 	result, ok := m.bySlice[slice.UID]
 	m.mu.Unlock()
@@ -236,7 +238,7 @@ func (m *matches) on(ctx context.Context, slice *resourceapi.ResourceSlice) slic
 		if ctx.Err() != nil {
 			return result
 		}
-		result.devices[i], result.errs[i] = m.match(ctx, slice.Spec.Driver, &slice.Spec.Devices[i])
+		result.devices[i], result.errs[i] = m.matchDevice(ctx, slice.Spec.Driver, &slice.Spec.Devices[i])
 	}
 	if ctx.Err() != nil {
 		return result
@@ -256,7 +258,8 @@ func (m *matches) on(ctx context.Context, slice *resourceapi.ResourceSlice) slic
 	return result
 }
 
-func (m *matches) match(ctx context.Context, driver string, device *resourceapi.Device) (bool, error) {
+// matchDevice evaluates the expression on one device.
+func (m *expressionResults) matchDevice(ctx context.Context, driver string, device *resourceapi.Device) (bool, error) {
 	if m.program.Error != nil {
 		return false, m.program.Error
 	}

@@ -72,7 +72,7 @@ func TestWhichNodesSuitARequest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			wants := gpuChoice{class: "class", gpuSelectors: []string{isGPU}, selectors: append([]string{isGPU}, c.selectors...)}
-			result, reason := testMatcher().usable(t.Context(), "claim c", wants, c.node)
+			result, reason := testMatcher().findUsableGPUs(t.Context(), "claim c", wants, c.node)
 			if reason == "" && !result.all {
 				reason = strings.Join(result.names, " ")
 			}
@@ -100,7 +100,7 @@ func TestGPUsHaveTheirPoolInTheirNamesOnlyIfTheDriverHasSeveral(t *testing.T) {
 		"a second pool with other ones": {[]*resourceapi.ResourceSlice{in("p", modelled("gpu", "a", "no GPU")), in("q", modelled("gpu", "no GPU", "a"))}, "gpu/p/d0 gpu/q/d1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			result, reason := testMatcher().usable(t.Context(), "r", wants, c.node)
+			result, reason := testMatcher().findUsableGPUs(t.Context(), "r", wants, c.node)
 			if got := strings.Join(result.names, " "); got != c.want || reason != "" {
 				t.Errorf("got %q, %q", got, reason)
 			}
@@ -113,10 +113,10 @@ func TestASliceIsEvaluatedAgainWhenItChanges(t *testing.T) {
 	wants := gpuChoice{gpuSelectors: []string{"device.driver == 'gpu'"}, selectors: []string{"device.attributes['gpu'].model == 'a'"}}
 	before, after := modelled("gpu", "b"), modelled("gpu", "a")
 	after.ResourceVersion = "2"
-	if _, reason := m.usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{before}); reason == "" {
+	if _, reason := m.findUsableGPUs(t.Context(), "r", wants, []*resourceapi.ResourceSlice{before}); reason == "" {
 		t.Error("the first version suits")
 	}
-	if _, reason := m.usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{after}); reason != "" {
+	if _, reason := m.findUsableGPUs(t.Context(), "r", wants, []*resourceapi.ResourceSlice{after}); reason != "" {
 		t.Errorf("the second version: %s", reason)
 	}
 }
@@ -129,7 +129,7 @@ func TestATaintedGPUIsForRequestsThatTolerateIt(t *testing.T) {
 	s.Spec.Devices[0].Taints = taint("worn", resourceapi.DeviceTaintEffectNoSchedule)
 	s.Spec.Devices[1].Taints = taint("note", resourceapi.DeviceTaintEffectNone)
 	s.Spec.Devices[2].Taints = taint("worn", resourceapi.DeviceTaintEffectNoExecute)
-	s.Spec.Devices[3].Taints = taint(Owned, resourceapi.DeviceTaintEffectNoSchedule)
+	s.Spec.Devices[3].Taints = taint(OwnedTaint, resourceapi.DeviceTaintEffectNoSchedule)
 	worn := resourceapi.DeviceToleration{Key: "worn", Operator: resourceapi.DeviceTolerationOpExists}
 	once := worn
 	once.Effect = resourceapi.DeviceTaintEffectNoSchedule
@@ -151,7 +151,7 @@ func TestATaintedGPUIsForRequestsThatTolerateIt(t *testing.T) {
 			if c.model != "" {
 				wants.selectors = []string{"device.attributes['gpu'].model == '" + c.model + "'"}
 			}
-			result, reason := testMatcher().usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
+			result, reason := testMatcher().findUsableGPUs(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
 			if got := reason; got == "" && (strings.Join(result.names, " ") != c.want || result.all != c.all) || got != "" && got != c.want {
 				t.Errorf("got %v %q", result, reason)
 			}
@@ -168,7 +168,7 @@ func matchingNames(state fwk.CycleState, node string) (names [][]string) {
 }
 
 func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
-	a := &Asking{matcher: testMatcher()}
+	a := &AdvanceCheck{matcher: testMatcher()}
 	request := func(label string, models ...string) gpuRequest {
 		r := gpuRequest{label: label}
 		for _, model := range models {
@@ -192,7 +192,7 @@ func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
 			s.Spec.Pool.Name = "node"
 			question, state := &gpuQuestion{requests: c.requests, slices: map[string][]*resourceapi.ResourceSlice{"node": {s}}}, framework.NewCycleState()
 			state.Write(questionKey, question)
-			reason := a.recordMatching(t.Context(), question, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
+			reason := a.recordMatchingGPUs(t.Context(), question, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
 			if matching := matchingNames(state, "node"); reason != c.reason || !reflect.DeepEqual(matching, c.matching) {
 				t.Errorf("got %q, %#v", reason, matching)
 			}
@@ -206,11 +206,11 @@ func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
 // A user may write a selector that fails on all devices of a large cluster.
 func TestOneErrorOfASelectorIsRemembered(t *testing.T) {
 	m := testMatcher()
-	fails := m.matches("device.attributes['gpu'].speed == 1")
+	fails := m.resultsOf("device.attributes['gpu'].speed == 1")
 	first, second := modelled("gpu", "a", "b"), modelled("gpu", "c")
 	second.UID = "another"
-	want := fails.on(t.Context(), first).errs[0]
-	for _, got := range []error{fails.on(t.Context(), first).errs[1], fails.on(t.Context(), second).errs[0]} {
+	want := fails.matchSlice(t.Context(), first).errs[0]
+	for _, got := range []error{fails.matchSlice(t.Context(), first).errs[1], fails.matchSlice(t.Context(), second).errs[0]} {
 		if want == nil || got != want {
 			t.Errorf("got %v, not the first error %v", got, want)
 		}
@@ -222,16 +222,17 @@ func TestOnlyTheNewestSlicesOfAPoolCount(t *testing.T) {
 	old, current, shared := slice("s", "gpu", "a", 1), slice("t", "gpu", "a", 2), slice("u", "gpu", "b", 1)
 	old.Spec.NodeName, current.Spec.NodeName = &node, &node
 	shared.Spec.Pool.ResourceSliceCount = 2
-	result, partial := byNode([]*resourceapi.ResourceSlice{old, current, shared})
+	result, incompletePools := slicesByNode([]*resourceapi.ResourceSlice{old, current, shared})
 	if len(result) != 2 || len(result["n"]) != 1 || result["n"][0].Name != "t" || len(result[""]) != 1 {
 		t.Errorf("got %v", result)
 	}
-	if of := (poolOn{driver: "gpu", pool: "b"}); len(partial) != 1 || !partial.Has(of) {
-		t.Errorf("missing slices: %v", partial)
+	if of := (poolOn{driver: "gpu", pool: "b"}); len(incompletePools) != 1 || !incompletePools.Has(of) {
+		t.Errorf("missing slices: %v", incompletePools)
 	}
 }
 
-// The allocator gives all devices that match, or no device. A tainted device counts, and so does a device next to the GPUs.
+// The allocator gives all devices that match, or no device. A tainted device counts, and so does a device next to the
+// GPUs.
 func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 	const isGPU, isA = "device.driver == 'gpu'", "device.attributes['gpu'].model == 'a'"
 	worn := resourceapi.DeviceToleration{Key: "worn", Operator: resourceapi.DeviceTolerationOpExists}
@@ -264,7 +265,7 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 			question.slices[""] = append(question.slices[""], modelled("gpu", "x"))
 		}, "r: allocationMode All, and device d0 of gpu belongs to no single node", [][]string{nil}},
 		"a pool is published in part": {[]string{isGPU}, nil, []string{"a"}, func(s *resourceapi.ResourceSlice, question *gpuQuestion) {
-			question.partial.Insert(poolOf(s))
+			question.incompletePools.Insert(poolOf(s))
 		}, "r: allocationMode All, and slices of pool node of gpu are missing", [][]string{nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -278,14 +279,14 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 			choice := gpuChoice{class: "class", gpuSelectors: []string{isGPU}, selectors: c.selectors, tolerations: c.tolerations, takesAll: true}
 			question := &gpuQuestion{
 				requests: []gpuRequest{{label: "r", subrequests: []gpuChoice{choice}}},
-				slices:   map[string][]*resourceapi.ResourceSlice{"node": {s}}, partial: sets.New[poolOn](),
+				slices:   map[string][]*resourceapi.ResourceSlice{"node": {s}}, incompletePools: sets.New[poolOn](),
 			}
 			if c.change != nil {
 				c.change(s, question)
 			}
 			state := framework.NewCycleState()
 			state.Write(questionKey, question)
-			reason := (&Asking{matcher: testMatcher()}).recordMatching(t.Context(), question, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
+			reason := (&AdvanceCheck{matcher: testMatcher()}).recordMatchingGPUs(t.Context(), question, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
 			if !strings.HasPrefix(reason, c.reason) || reason != "" && c.reason == "" {
 				t.Errorf("got %q", reason)
 			}
@@ -299,11 +300,11 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 func TestANodeWithTooManyGPUsIsRefused(t *testing.T) {
 	models := slices.Repeat([]string{"a"}, maxOffered+1)
 	wants := gpuChoice{class: "class", gpuSelectors: []string{"true"}}
-	_, reason := testMatcher().usable(t.Context(), "claim c", wants, []*resourceapi.ResourceSlice{modelled("gpu", models...)})
+	_, reason := testMatcher().findUsableGPUs(t.Context(), "claim c", wants, []*resourceapi.ResourceSlice{modelled("gpu", models...)})
 	if reason != "claim c: the node has more than 1024 GPUs of DeviceClass class" {
 		t.Errorf("got %q", reason)
 	}
-	if _, reason = testMatcher().usable(t.Context(), "claim c", wants, []*resourceapi.ResourceSlice{modelled("gpu", models[1:]...)}); reason != "" {
+	if _, reason = testMatcher().findUsableGPUs(t.Context(), "claim c", wants, []*resourceapi.ResourceSlice{modelled("gpu", models[1:]...)}); reason != "" {
 		t.Errorf("got %q", reason)
 	}
 }
@@ -313,10 +314,10 @@ func TestDevicesAreNotLookedAtWithoutTime(t *testing.T) {
 	node := []*resourceapi.ResourceSlice{modelled("gpu", "a", "b")}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, reason := m.usable(ctx, "claim c", wants, node); reason != "claim c: to look at the devices of the node takes too long" {
+	if _, reason := m.findUsableGPUs(ctx, "claim c", wants, node); reason != "claim c: to look at the devices of the node takes too long" {
 		t.Errorf("got %q", reason)
 	}
-	if result, reason := m.usable(t.Context(), "claim c", wants, node); reason != "" || len(result.names) != 2 {
+	if result, reason := m.findUsableGPUs(t.Context(), "claim c", wants, node); reason != "" || len(result.names) != 2 {
 		t.Errorf("got %v, %q: what was not looked at is remembered", result, reason)
 	}
 }
@@ -339,7 +340,7 @@ func TestGPUsAreNotTakenForOthersWhenTimeEnds(t *testing.T) {
 	wants := gpuChoice{class: "class", gpuSelectors: []string{"true"}, selectors: []string{"true", "1 == 1"}}
 	late := 0
 	for checks := 0; ; checks++ {
-		result, reason := testMatcher().usable(&ending{t.Context(), checks}, "claim c", wants, node)
+		result, reason := testMatcher().findUsableGPUs(&ending{t.Context(), checks}, "claim c", wants, node)
 		if reason == "" {
 			if len(result.names) != 3 || late < 4 {
 				t.Errorf("after %d checks: %v, %d times late", checks, result.names, late)

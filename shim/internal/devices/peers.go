@@ -26,7 +26,7 @@ type demand struct {
 // maxPods returns a bound, `room` at most, for the number of pods for which the allocator can find devices. The bound
 // saves time, because the allocator tries devices in all orders before it reports that there are too few. Requests whose
 // devices can't be counted do not lower the bound.
-func (a *Asking) maxPods(ctx context.Context, match *matchAttributeClaim, peers peerDevices, room int) int {
+func (a *AdvanceCheck) maxPods(ctx context.Context, match *matchAttributeClaim, peers peerDevices, room int) int {
 	var demands []demand
 	seen := sets.New[string]()
 	for _, claim := range match.claims {
@@ -37,7 +37,7 @@ func (a *Asking) maxPods(ctx context.Context, match *matchAttributeClaim, peers 
 			}
 			seen.Insert(selectors...)
 			attributes := attributesOf(claim, claim.Spec.Devices.Requests[i].Name)
-			if devices, ok := a.freeFor(ctx, peers, selectors, exact.Tolerations, attributes); ok {
+			if devices, ok := a.freeDevicesFor(ctx, peers, selectors, exact.Tolerations, attributes); ok {
 				demands = append(demands, demand{int(min(exact.Count, resourceapi.AllocationResultsMaxSize+1)), devices})
 			}
 		}
@@ -55,16 +55,16 @@ func (a *Asking) maxPods(ctx context.Context, match *matchAttributeClaim, peers 
 }
 
 // exactRequest returns the request and the selectors of it and its class, if it needs a known number of devices.
-func (a *Asking) exactRequest(request *resourceapi.DeviceRequest) (selectors []string, exact *resourceapi.ExactDeviceRequest) {
+func (a *AdvanceCheck) exactRequest(request *resourceapi.DeviceRequest) (selectors []string, exact *resourceapi.ExactDeviceRequest) {
 	exact = request.Exactly
-	if exact == nil || watches(*request) || exact.AllocationMode != resourceapi.DeviceAllocationModeExactCount || exact.Count < 1 || len(exact.DerivedAttributes) > 0 {
+	if exact == nil || hasAdminAccess(*request) || exact.AllocationMode != resourceapi.DeviceAllocationModeExactCount || exact.Count < 1 || len(exact.DerivedAttributes) > 0 {
 		return nil, nil
 	}
 	class, err := a.manager.DeviceClasses().Get(exact.DeviceClassName)
 	if err != nil {
 		return nil, nil
 	}
-	return append(expressions(class.Spec.Selectors), expressions(exact.Selectors)...), exact
+	return append(celExpressions(class.Spec.Selectors), celExpressions(exact.Selectors)...), exact
 }
 
 // attributesOf returns the attributes on which the devices of a request must agree with the anchor of the claim.
@@ -82,9 +82,10 @@ func attributesOf(claim *resourceapi.ResourceClaim, request string) (attributes 
 	return attributes
 }
 
-// freeFor returns a superset of the free devices that a request may get. It returns false if one of them may be allocated
-// several times. If a selector can't be evaluated on a device, the device is among them: the allocator reports the error.
-func (a *Asking) freeFor(ctx context.Context, peers peerDevices, selectors []string, tolerations []resourceapi.DeviceToleration, attributes []resourceapi.FullyQualifiedName) (sets.Set[device], bool) {
+// freeDevicesFor returns a superset of the free devices that a request may get. It returns false if one of them may be
+// allocated several times. If a selector can't be evaluated on a device, the device is among them: the allocator reports
+// the error.
+func (a *AdvanceCheck) freeDevicesFor(ctx context.Context, peers peerDevices, selectors []string, tolerations []resourceapi.DeviceToleration, attributes []resourceapi.FullyQualifiedName) (sets.Set[device], bool) {
 	free := sets.New[device]()
 	var values []string // the GPUs' values
 	for _, name := range attributes {
@@ -95,12 +96,12 @@ func (a *Asking) freeFor(ctx context.Context, peers peerDevices, selectors []str
 			return nil, false
 		}
 		driver, pool := slice.Spec.Driver, slice.Spec.Pool.Name
-		matching := a.matcher.matching(ctx, selectors, slice, nil)
+		matching := a.matcher.matchAll(ctx, selectors, slice, nil)
 		for i := range slice.Spec.Devices {
 			candidate := &slice.Spec.Devices[i]
 			differs := func() bool {
 				for i, name := range attributes {
-					if differ(values[i], attributeOf(gpu{driver: driver, device: candidate}, name)) {
+					if cannotAgree(values[i], attributeOf(gpu{driver: driver, device: candidate}, name)) {
 						return true
 					}
 				}
@@ -119,8 +120,8 @@ func (a *Asking) freeFor(ctx context.Context, peers peerDevices, selectors []str
 	return free, true
 }
 
-// differ returns whether a device's attribute can't agree with the GPU's value. A list can agree.
-func differ(gpuValue string, attribute resourceapi.DeviceAttribute) bool {
+// cannotAgree returns whether a device's attribute can't agree with the GPU's value. A list can agree.
+func cannotAgree(gpuValue string, attribute resourceapi.DeviceAttribute) bool {
 	value := valueOf(attribute)
 	isList := value == "" && !reflect.DeepEqual(attribute, resourceapi.DeviceAttribute{})
 	return !isList && value != gpuValue

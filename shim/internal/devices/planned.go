@@ -2,15 +2,15 @@
 //
 // PlannedResources takes the place of DynamicResources in a profile. It is the in-tree plugin on a view of the cluster
 // (cycleView). During the cycle of a member the view shows only the planned devices. So the in-tree allocator checks
-// everything and has the last word, but can choose nothing else. Asking is the in-tree plugin on another view
-// (questionView). It answers before a pod is planned.
+// everything and has the last word, but can choose nothing else. AdvanceCheck is the in-tree plugin on another view
+// (questionView). It checks a pod before the pod is planned.
 //
 // The views show each object to each kind of pod as follows. "Member" is a gang's member in its cycle, "other" is
 // another pod in its cycle, and "question" is a pod that is not planned yet.
 //
 //	object       pod       what it sees                                   reason
 //	slices       member    planned devices of the planned drivers         the allocator must choose these
-//	                       with showOthers: unplanned ones, as allocated  adminAccess, or allocationMode All
+//	                       with showUnplanned: others, as allocated       adminAccess, or allocationMode All
 //	                       all devices of other drivers                   the member may request them too
 //	             other     all
 //	             question  all, without our taint for adminAccess         its cycle will show them like this
@@ -108,7 +108,7 @@ func NewFactory(memberOf MemberOf, forOthers PlannedForOthers) frameworkruntime.
 		claims := handle.SharedInformerFactory().Resource().V1().ResourceClaims().Informer()
 		if shared == nil {
 			shared = newAllocatedDevices()
-			if err := shared.follow(claims); err != nil {
+			if err := shared.followClaims(claims); err != nil {
 				return nil, err
 			}
 			if err := indexByPod(claims); err != nil {
@@ -142,22 +142,22 @@ func (p *Plugin) Name() string { return Name }
 
 // PreFilter lets the in-tree plugin list the slices that its allocator will use in this cycle.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	plan, hide, err := p.show(state, pod)
+	cycle, err := p.cycleToShow(state, pod)
 	if errors.Is(err, errNotPlanned) { // the gang is planned again, and its claims are freed before
 		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
 	}
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	defer hide()
-	if plan != nil && plan.subrequest > 0 {
-		p.view.narrowed.Store(p.view.narrow(pod, plan, narrowedIn(state)))
-		defer p.view.narrowed.Store(nil)
+	if cycle.plan != nil && cycle.plan.subrequest > 0 {
+		cycle.claims = p.view.narrowClaims(pod, cycle.plan, narrowedClaimsOf(state))
 	}
+	p.view.shown.Store(cycle)
+	defer p.view.shown.Store(nil)
 	return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
 }
 
-// Filter bounds the allocator's time for members. Asking had the same bound, but a claim may have been created again
+// Filter bounds the allocator's time for members. AdvanceCheck had the same bound, but a claim may have been created again
 // since then, and it must not hold the scheduling thread. If the in-tree plugin refuses a node, Filter adds the planned
 // devices that no slice contains. The in-tree plugin was not shown these devices, so it says only that devices lack.
 func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
@@ -165,20 +165,20 @@ func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	if member == nil {
 		return p.DynamicResources.Filter(ctx, state, pod, node)
 	}
-	nodeCtx, cancel := context.WithTimeout(ctx, askingTimeout)
+	nodeCtx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	status := p.DynamicResources.Filter(nodeCtx, state, pod, node)
 	if !status.IsRejected() {
 		return status
 	}
-	if missing := p.missingDevices(member); missing != "" {
+	if missing := p.describeMissingDevices(member); missing != "" {
 		return fwk.NewStatus(status.Code(), append(status.Reasons(), missing)...)
 	}
 	return status
 }
 
-// missingDevices returns a sentence that names the planned devices in no ResourceSlice, or "".
-func (p *Plugin) missingDevices(member *Member) string {
+// describeMissingDevices returns a sentence that names the planned devices in no ResourceSlice, or "".
+func (p *Plugin) describeMissingDevices(member *Member) string {
 	plan, err := planOf(member)
 	if err != nil || plan.plannedCount == 0 {
 		return ""
@@ -187,51 +187,50 @@ func (p *Plugin) missingDevices(member *Member) string {
 	if err != nil {
 		return ""
 	}
-	return describeMissing(plan.missing(all))
+	return describeMissing(plan.missingDevices(all))
 }
 
 // Reserve lets the in-tree plugin record the allocation that it will write, and compares the allocation with the plan.
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	plan, hide, err := p.show(state, pod)
+	cycle, err := p.cycleToShow(state, pod)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	defer hide()
-	restore(state) // PreBind writes the claims
+	p.view.shown.Store(cycle)
+	defer p.view.shown.Store(nil)
+	restoreRequests(state) // PreBind writes the claims
 	status := p.DynamicResources.Reserve(ctx, state, pod, node)
-	if status.IsSuccess() && plan != nil {
-		return fwk.AsStatus(plan.complete())
+	if status.IsSuccess() && cycle.plan != nil {
+		return fwk.AsStatus(cycle.plan.checkComplete())
 	}
 	return status
 }
 
-// show restricts the view to the plan of a member, until hide is called. Other pods see all devices and have no plan.
-// Both kinds of pods see the devices of other pods' plans as allocated.
-func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (memberPlan *plan, hide func(), err error) {
-	forOthers := func() []string { return p.forOthers(state, pod, p.view.drivers(pod)) }
+// cycleToShow returns what the view shows to a pod in its cycle. A member sees the devices of its plan. Any other pod has
+// no plan and sees all devices. Both kinds of pods see the devices of other pods' plans as allocated.
+func (p *Plugin) cycleToShow(state fwk.CycleState, pod *v1.Pod) (*shownCycle, error) {
+	cycle := &shownCycle{pod: pod, forOthers: func() []string { return p.forOthers(state, pod, p.view.driversFor(pod)) }}
 	member := p.memberOf(state)
 	if member == nil {
-		return nil, p.view.show(pod, nil, false, forOthers), nil
+		return cycle, nil
 	}
 	plan, err := planOf(member)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	plan.isGPUs = func(name string) bool {
+	plan.isGPUClass = func(name string) bool {
 		class, err := p.view.DeviceClasses().Get(name)
 		return err == nil && class.Spec.ExtendedResourceName != nil && slices.Contains(member.GPUs, *class.Spec.ExtendedResourceName)
 	}
-	plan.isGPU = p.view.gpus(member.GPUs)
-	onlyPlanned, err := p.view.compare(pod, plan)
-	if err != nil {
-		return nil, nil, err
-	}
-	return plan, p.view.show(pod, plan, onlyPlanned, forOthers), nil
+	plan.isGPU = p.view.gpuPredicate(member.GPUs)
+	cycle.plan = plan
+	cycle.onlyPlanned, err = p.view.compareWithPlan(pod, plan)
+	return cycle, err
 }
 
 // Unreserve keeps the claim of a member that may be bound. The in-tree plugin would delete the claim for an extended
-// resource. Another pod would then get its devices while the member runs. Stale frees such a claim when the fate of the
-// Binding is known.
+// resource. Another pod would then get its devices while the member runs. StaleDevices frees such a claim when the fate
+// of the Binding is known.
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
 	if member := p.memberOf(state); member != nil && member.MayBeBound {
 		return
@@ -256,54 +255,54 @@ type cycleView struct {
 	claims    cache.Indexer
 	published cache.Indexer // all slices, without the taints of DeviceTaintRules
 	matcher   *matcher
-	// mu is held while a plan is shown. There is one scheduling thread, so no cycle waits for it.
-	mu      sync.Mutex
-	current *plan // nil: all devices are shown
-	pod     *v1.Pod
-	// onlyPlanned: in this cycle the allocator needs nothing but planned devices
-	onlyPlanned bool
-	// forOthers returns the devices that are planned for other pods
-	forOthers func() []string
-	// narrowed are the claims of the running cycle's pod, as they are shown. The queue and the binding cycles read claims
-	// too, in other goroutines and without mu. So only this pointer changes, and it contains no other pod's claim.
-	narrowed atomic.Pointer[shownClaims]
+	// shown is set while a PreFilter or Reserve runs, and else nil. There is one scheduling thread, so no other cycle runs
+	// meanwhile. But the queue and the binding cycles read claims in other goroutines. So only this pointer changes.
+	shown atomic.Pointer[shownCycle]
 }
 
-func (v *cycleView) show(pod *v1.Pod, p *plan, onlyPlanned bool, forOthers func() []string) (hide func()) {
-	v.mu.Lock()
-	v.pod, v.current, v.onlyPlanned, v.forOthers = pod, p, onlyPlanned, forOthers
-	return func() {
-		v.pod, v.current, v.onlyPlanned, v.forOthers = nil, nil, false, nil
-		v.mu.Unlock()
+// shownCycle is what the view shows to the pod of the running cycle.
+type shownCycle struct {
+	pod         *v1.Pod
+	plan        *plan           // nil: all devices are shown
+	onlyPlanned bool            // the allocator needs nothing but planned devices
+	forOthers   func() []string // returns the devices that are planned for other pods
+	claims      shownClaims     // claims of this pod alone, with one subrequest in place of several
+}
+
+// cycle returns what is shown now. Between cycles it is empty: then all devices are shown.
+func (v *cycleView) cycle() shownCycle {
+	if shown := v.shown.Load(); shown != nil {
+		return *shown
 	}
+	return shownCycle{}
 }
 
-// compare returns whether the pod asks for planned devices and no others. It records in the plan whether the allocator
-// must see other devices too. It returns an error if a claim of the pod still has unplanned devices of a planned driver,
-// because the in-tree plugin would keep them.
-func (v *cycleView) compare(pod *v1.Pod, p *plan) (onlyPlanned bool, err error) {
+// compareWithPlan returns whether the pod asks for planned devices and no others. It records in the plan whether the
+// allocator must see other devices too. It returns an error if a claim of the pod still has unplanned devices of a
+// planned driver, because the in-tree plugin would keep them.
+func (v *cycleView) compareWithPlan(pod *v1.Pod, p *plan) (onlyPlanned bool, err error) {
 	if p.plannedCount == 0 || len(pod.Spec.ResourceClaims) == 0 {
 		return p.plannedCount > 0 && !v.asksForOtherDevices(pod, p), nil
 	}
-	requested, exact := v.countExtended(pod), true
+	requested, exact := v.countExtendedDevices(pod), true
 	for _, claim := range claimsOf(v.SharedDRAManager, pod) {
 		if claim == nil {
 			return false, nil
 		}
-		if hasItsDevices(claim) {
+		if isSharedAndAllocated(claim) {
 			continue
 		}
 		p.noteOtherRequests(claim)
 		if claim.Status.Allocation != nil {
-			if err := p.check(claim); err != nil {
+			if err := p.checkAllocation(claim); err != nil {
 				return false, fmt.Errorf("claim %s/%s of an earlier attempt: %w", claim.Namespace, claim.Name, err)
 			}
 		}
 		for _, request := range claim.Spec.Devices.Requests {
-			mode, count, gpus := p.asks(request)
+			mode, count, gpus := p.requestedDevices(request)
 			switch {
-			case watches(request), gpus && mode == resourceapi.DeviceAllocationModeAll:
-				p.showOthers, exact = true, false
+			case hasAdminAccess(request), gpus && mode == resourceapi.DeviceAllocationModeAll:
+				p.showUnplanned, exact = true, false
 			case mode != resourceapi.DeviceAllocationModeExactCount:
 				exact = false
 			default:
@@ -315,13 +314,13 @@ func (v *cycleView) compare(pod *v1.Pod, p *plan) (onlyPlanned bool, err error) 
 	return exact && requested == int64(p.plannedCount), nil
 }
 
-// watches returns whether a request is for adminAccess. Such a request takes no device away from other claims.
-func watches(request resourceapi.DeviceRequest) bool {
+// hasAdminAccess returns whether a request is for adminAccess. Such a request takes no device away from other claims.
+func hasAdminAccess(request resourceapi.DeviceRequest) bool {
 	return request.Exactly != nil && request.Exactly.AdminAccess != nil && *request.Exactly.AdminAccess
 }
 
-// countExtended returns how many devices a pod asks for by extended resources, over all of its containers.
-func (v *cycleView) countExtended(pod *v1.Pod) (count int64) {
+// countExtendedDevices returns how many devices a pod asks for by extended resources, over all of its containers.
+func (v *cycleView) countExtendedDevices(pod *v1.Pod) (count int64) {
 	for name, amount := range RequestedResources(pod) {
 		if v.DeviceClassResolver().GetDeviceClass(name) != nil {
 			count += amount.Value()
@@ -330,10 +329,11 @@ func (v *cycleView) countExtended(pod *v1.Pod) (count int64) {
 	return count
 }
 
-// asksForOtherDevices returns whether the pod asks by extended resources for devices that are no GPUs, such as network cards.
+// asksForOtherDevices returns whether the pod asks by extended resources for devices that are no GPUs, such as network
+// cards.
 func (v *cycleView) asksForOtherDevices(pod *v1.Pod, p *plan) bool {
 	for name := range RequestedResources(pod) {
-		if class := v.DeviceClassResolver().GetDeviceClass(name); class != nil && !p.isGPUs(class.Name) {
+		if class := v.DeviceClassResolver().GetDeviceClass(name); class != nil && !p.isGPUClass(class.Name) {
 			return true
 		}
 	}
@@ -346,12 +346,13 @@ func (v *cycleView) ResourceClaims() fwk.ResourceClaimTracker { return v }
 
 func (v *cycleView) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
 	all, err := v.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
-	if err != nil || v.current == nil {
+	cycle := v.cycle()
+	if err != nil || cycle.plan == nil {
 		return all, err
 	}
-	shown, err := v.current.restrict(all)
-	if v.onlyPlanned { // the allocator then sees no allocations, so it must see no other devices
-		shown = slices.DeleteFunc(shown, func(slice *resourceapi.ResourceSlice) bool { return !v.current.drives(slice.Spec.Driver) })
+	shown, err := cycle.plan.restrict(all)
+	if cycle.onlyPlanned { // the allocator then sees no allocations, so it must see no other devices
+		shown = slices.DeleteFunc(shown, func(slice *resourceapi.ResourceSlice) bool { return !cycle.plan.hasDriver(slice.Spec.Driver) })
 	}
 	return shown, err
 }
@@ -360,10 +361,8 @@ var errNotPlanned = errors.New("device is not planned")
 
 // Get returns a claim as the member's plan has it: with one subrequest in place of several.
 func (v *cycleView) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
-	if shown := v.narrowed.Load(); shown != nil {
-		if claim := (*shown)[types.NamespacedName{Namespace: namespace, Name: name}]; claim != nil {
-			return claim, nil
-		}
+	if claim := v.cycle().claims[types.NamespacedName{Namespace: namespace, Name: name}]; claim != nil {
+		return claim, nil
 	}
 	return v.ResourceClaimTracker.Get(namespace, name)
 }
@@ -371,10 +370,11 @@ func (v *cycleView) Get(namespace, name string) (*resourceapi.ResourceClaim, err
 // List returns only the pod's own claims if the cycle needs only planned devices. The in-tree plugin calls List to find
 // a claim that an earlier cycle left.
 func (v *cycleView) List() ([]*resourceapi.ResourceClaim, error) {
-	if !v.onlyPlanned {
+	cycle := v.cycle()
+	if !cycle.onlyPlanned {
 		return v.ResourceClaimTracker.List()
 	}
-	objects, err := v.claims.ByIndex(byPod, keyOf(v.pod.Namespace, v.pod.UID))
+	objects, err := v.claims.ByIndex(byPod, keyOf(cycle.pod.Namespace, cycle.pod.UID))
 	claims := make([]*resourceapi.ResourceClaim, 0, len(objects))
 	for _, obj := range objects {
 		claims = append(claims, obj.(*resourceapi.ResourceClaim))
@@ -382,8 +382,8 @@ func (v *cycleView) List() ([]*resourceapi.ResourceClaim, error) {
 	return claims, err
 }
 
-// allocatedState returns the state in which these devices are allocated as a whole.
-func allocatedState(devices sets.Set[structured.DeviceID]) *structured.AllocatedState {
+// newAllocatedState returns the state in which these devices are allocated as a whole.
+func newAllocatedState(devices sets.Set[structured.DeviceID]) *structured.AllocatedState {
 	return &structured.AllocatedState{
 		AllocatedDevices:         devices,
 		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
@@ -393,15 +393,16 @@ func allocatedState(devices sets.Set[structured.DeviceID]) *structured.Allocated
 
 // GatherAllocatedState returns an empty state if it is certain that no device that the allocator sees is allocated.
 func (v *cycleView) GatherAllocatedState() (*structured.AllocatedState, error) {
-	if v.onlyPlanned && v.allocated.free(v.current, v.competingDevices(v.current)) {
-		return allocatedState(sets.New[structured.DeviceID]()), nil
+	cycle := v.cycle()
+	if cycle.onlyPlanned && v.allocated.areFree(cycle.plan, v.competingDevices(cycle.plan)) {
+		return newAllocatedState(sets.New[structured.DeviceID]()), nil
 	}
 	state, err := v.ResourceClaimTracker.GatherAllocatedState()
 	if err != nil {
 		return nil, err
 	}
-	v.withPlanned(state)
-	return state, v.withShownOthers(state.AllocatedDevices)
+	cycle.addPlannedForOthers(state)
+	return state, v.addShownUnplanned(cycle.plan, state.AllocatedDevices)
 }
 
 // ListAllAllocatedDevices is called in place of GatherAllocatedState by some settings of the in-tree plugin.
@@ -410,20 +411,22 @@ func (v *cycleView) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], er
 	if err != nil {
 		return nil, err
 	}
-	v.withPlanned(&structured.AllocatedState{AllocatedDevices: devices})
-	return devices, v.withShownOthers(devices)
+	cycle := v.cycle()
+	cycle.addPlannedForOthers(&structured.AllocatedState{AllocatedDevices: devices})
+	return devices, v.addShownUnplanned(cycle.plan, devices)
 }
 
-// withShownOthers adds the devices that are shown but not planned. The set belongs to this call: the tracker created it.
-func (v *cycleView) withShownOthers(allocated sets.Set[structured.DeviceID]) error {
-	if v.current == nil || !v.current.showOthers {
+// addShownUnplanned adds the devices that are shown but not planned to the allocated ones. The tracker has created this
+// set for this call alone.
+func (v *cycleView) addShownUnplanned(p *plan, allocated sets.Set[structured.DeviceID]) error {
+	if p == nil || !p.showUnplanned {
 		return nil
 	}
 	all, err := v.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
 		return err
 	}
-	for _, shown := range v.current.shownOthers(all) {
+	for _, shown := range p.shownUnplanned(all) {
 		allocated.Insert(structured.MakeDeviceID(shown.driver, shown.pool, shown.name))
 	}
 	return nil
@@ -432,18 +435,18 @@ func (v *cycleView) withShownOthers(allocated sets.Set[structured.DeviceID]) err
 // SignalClaimPendingAllocation receives the allocation that the in-tree plugin will write, and compares it with the
 // plan. This is the last chance: an error fails the cycle before anything is written.
 func (v *cycleView) SignalClaimPendingAllocation(uid types.UID, claim *resourceapi.ResourceClaim) error {
-	if plan := v.current; plan != nil {
-		if err := plan.check(claim); err != nil {
+	if plan := v.cycle().plan; plan != nil {
+		if err := plan.checkAllocation(claim); err != nil {
 			return fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, err)
 		}
 	}
-	v.allocated.signal(uid, claim)
+	v.allocated.recordSignalled(uid, claim)
 	return v.ResourceClaimTracker.SignalClaimPendingAllocation(uid, claim)
 }
 
 // AssumeClaimAfterAPICall receives a claim that a PreBind has written.
 func (v *cycleView) AssumeClaimAfterAPICall(claim *resourceapi.ResourceClaim) error {
-	v.allocated.written(claim)
+	v.allocated.recordWritten(claim)
 	return v.ResourceClaimTracker.AssumeClaimAfterAPICall(claim)
 }
 
@@ -451,7 +454,7 @@ func (v *cycleView) AssumeClaimAfterAPICall(claim *resourceapi.ResourceClaim) er
 func (v *cycleView) MaybeRemoveClaimPendingAllocation(uid types.UID, force bool) bool {
 	removed := v.ResourceClaimTracker.MaybeRemoveClaimPendingAllocation(uid, force)
 	if removed {
-		v.allocated.unsignal(uid)
+		v.allocated.forgetSignalled(uid)
 	}
 	return removed
 }

@@ -73,9 +73,9 @@ func TestPoolsWithSlicesOfOtherNodes(t *testing.T) {
 					t.Errorf("given of what is %s: %v", of, got)
 				}
 			}
-			result, partial := byNode(c.all)
-			if got := partial.Has(poolOn{"gpu", "a", "n"}); got != c.part {
-				t.Errorf("partial: %v", got)
+			result, incompletePools := slicesByNode(c.all)
+			if got := incompletePools.Has(poolOn{"gpu", "a", "n"}); got != c.part {
+				t.Errorf("incomplete: %v", got)
 			}
 			if got := strings.Join(shown(result["n"]), ", "); c.got && got != "s: d0" {
 				t.Errorf("asked about: %q", got)

@@ -11,12 +11,12 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// questionView shows the cluster's DRA objects as a pod may see them that is not planned yet (see the package comment). Like
-// cycleView, it is the DRA manager of the in-tree plugin and what the manager returns.
+// questionView shows the cluster's DRA objects as a pod may see them that is not planned yet (see the package comment).
+// Like cycleView, it is the DRA manager of the in-tree plugin and what the manager returns.
 type questionView struct {
 	fwk.SharedDRAManager
 	fwk.ResourceClaimTracker
-	asking *Asking
+	check *AdvanceCheck
 	// These are an argument and a result of preFilterInTree: devices of gpuDrivers are shown without our taint, and
 	// allocated is the state that the in-tree plugin has received.
 	gpuDrivers sets.Set[string]
@@ -37,14 +37,14 @@ func (v *questionView) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice,
 	shown := slices.Clone(all)
 	for i, slice := range shown {
 		if v.gpuDrivers.Has(slice.Spec.Driver) {
-			shown[i] = withoutOwned(slice)
+			shown[i] = sliceWithoutOwnedTaint(slice)
 		}
 	}
 	return shown, nil
 }
 
-// Get returns the claim without its requests for GPUs. It also removes the allocation of an earlier attempt, because that
-// is freed before the gang is planned again.
+// Get returns the claim without its requests for GPUs, and without the allocation of an earlier attempt, because this
+// allocation is freed before the gang is planned again.
 func (v *questionView) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
 	claim, err := v.ResourceClaimTracker.Get(namespace, name)
 	if err != nil {
@@ -55,13 +55,13 @@ func (v *questionView) Get(namespace, name string) (*resourceapi.ResourceClaim, 
 		shown.Status = resourceapi.ResourceClaimStatus{}
 	}
 	shown.Spec.Devices.Requests = slices.DeleteFunc(slices.Clone(claim.Spec.Devices.Requests), func(r resourceapi.DeviceRequest) bool {
-		return len(v.asking.choices(r)) > 0
+		return len(v.check.gpuChoices(r)) > 0
 	})
 	return &shown, nil
 }
 
-// GatherAllocatedState remembers its result, as ListAllAllocatedDevices does, because it takes milliseconds in large
-// clusters.
+// GatherAllocatedState takes milliseconds in large clusters. So it keeps its result for preFilterInTree, as
+// ListAllAllocatedDevices does.
 func (v *questionView) GatherAllocatedState() (*structured.AllocatedState, error) {
 	allocated, err := v.ResourceClaimTracker.GatherAllocatedState()
 	v.allocated = allocated
@@ -71,13 +71,13 @@ func (v *questionView) GatherAllocatedState() (*structured.AllocatedState, error
 // ListAllAllocatedDevices is called in place of GatherAllocatedState by some settings of the in-tree plugin.
 func (v *questionView) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error) {
 	devices, err := v.ResourceClaimTracker.ListAllAllocatedDevices()
-	v.allocated = allocatedState(devices)
+	v.allocated = newAllocatedState(devices)
 	return devices, err
 }
 
 // GetDeviceClass returns no class for resources that count GPUs.
 func (v *questionView) GetDeviceClass(resource v1.ResourceName) *resourceapi.DeviceClass {
-	if slices.Contains(v.asking.gpus, string(resource)) {
+	if slices.Contains(v.check.gpus, string(resource)) {
 		return nil
 	}
 	return v.SharedDRAManager.DeviceClassResolver().GetDeviceClass(resource)

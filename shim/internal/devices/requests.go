@@ -22,9 +22,9 @@ type gpuRequest struct {
 	subrequests []gpuChoice
 }
 
-// subrequest returns the subrequest of this rank. A request with fewer subrequests has its last one.
-func (r gpuRequest) subrequest(rank int) gpuChoice {
-	return r.subrequests[min(rank, len(r.subrequests)-1)]
+// subrequest returns the subrequest with this index. A request with fewer subrequests has its last one.
+func (r gpuRequest) subrequest(choiceIndex int) gpuChoice {
+	return r.subrequests[min(choiceIndex, len(r.subrequests)-1)]
 }
 
 // gpuChoice says which devices a request, or a subrequest, may have.
@@ -37,8 +37,8 @@ type gpuChoice struct {
 	capacity     map[resourceapi.QualifiedName]resource.Quantity // that each device must have
 }
 
-// claimsOf yields a pod's claims, each with its name in the pod's spec. The claim is nil if it does not exist or has no name
-// yet, which the in-tree plugin reports.
+// claimsOf yields a pod's claims, each with its name in the pod's spec. The claim is nil if it does not exist or has no
+// name yet, which the in-tree plugin reports.
 func claimsOf(manager fwk.SharedDRAManager, pod *v1.Pod) iter.Seq2[string, *resourceapi.ResourceClaim] {
 	return func(yield func(string, *resourceapi.ResourceClaim) bool) {
 		for i := range pod.Spec.ResourceClaims {
@@ -77,21 +77,21 @@ func RequestedResources(pod *v1.Pod) iter.Seq2[v1.ResourceName, resource.Quantit
 func selectorsOfGPUs(manager fwk.SharedDRAManager, resources []string) (selectors [][]string) {
 	for _, name := range resources {
 		if class := manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(name)); class != nil {
-			selectors = append(selectors, expressions(class.Spec.Selectors))
+			selectors = append(selectors, celExpressions(class.Spec.Selectors))
 		}
 	}
 	return selectors
 }
 
-// requests returns the pod's different requests for GPUs: at most one more than maxRequests. It leaves out claims that do
-// not exist, because the in-tree plugin reports them.
-func (a *Asking) requests(pod *v1.Pod) (requests []gpuRequest) {
+// gpuRequests returns the pod's different requests for GPUs: at most one more than maxRequests. It leaves out claims that
+// do not exist, because the in-tree plugin reports them.
+func (a *AdvanceCheck) gpuRequests(pod *v1.Pod) (requests []gpuRequest) {
 	for claimName, claim := range claimsOf(a.manager, pod) {
-		if claim == nil || hasItsDevices(claim) {
+		if claim == nil || isSharedAndAllocated(claim) {
 			continue
 		}
 		for _, request := range claim.Spec.Devices.Requests {
-			choices := a.choices(request)
+			choices := a.gpuChoices(request)
 			isEqual := func(r gpuRequest) bool { return reflect.DeepEqual(r.subrequests, choices) }
 			if len(choices) > 0 && !slices.ContainsFunc(requests, isEqual) {
 				requests = append(requests, gpuRequest{fmt.Sprintf("resourceClaims %s, request %s", claimName, request.Name), choices})
@@ -104,22 +104,22 @@ func (a *Asking) requests(pod *v1.Pod) (requests []gpuRequest) {
 	return requests
 }
 
-// watchesNextToGPUs returns whether the pod takes GPUs and also asks to watch devices. In its cycle such a pod sees all
-// devices of the node's GPU drivers without our taint.
-func (a *Asking) watchesNextToGPUs(pod *v1.Pod, question *gpuQuestion) bool {
-	if len(question.requests) == 0 && !a.asksByResources(pod) {
+// needsGPUsAndAdminAccess returns whether the pod takes GPUs and also has a request with adminAccess. In its cycle such a
+// pod sees all devices of the node's GPU drivers without our taint.
+func (a *AdvanceCheck) needsGPUsAndAdminAccess(pod *v1.Pod, question *gpuQuestion) bool {
+	if len(question.requests) == 0 && !a.asksForGPUResource(pod) {
 		return false
 	}
 	for _, claim := range claimsOf(a.manager, pod) {
-		if claim != nil && slices.ContainsFunc(claim.Spec.Devices.Requests, watches) {
+		if claim != nil && slices.ContainsFunc(claim.Spec.Devices.Requests, hasAdminAccess) {
 			return true
 		}
 	}
 	return false
 }
 
-// asksByResources returns whether a container asks for GPUs by a resource.
-func (a *Asking) asksByResources(pod *v1.Pod) bool {
+// asksForGPUResource returns whether a container requests a resource that counts GPUs, such as nvidia.com/gpu.
+func (a *AdvanceCheck) asksForGPUResource(pod *v1.Pod) bool {
 	for name := range RequestedResources(pod) {
 		if slices.Contains(a.gpus, string(name)) {
 			return true
@@ -128,13 +128,13 @@ func (a *Asking) asksByResources(pod *v1.Pod) bool {
 	return false
 }
 
-// drivers returns the drivers of devices that count as GPUs.
-func (a *Asking) drivers(ctx context.Context, all []*resourceapi.ResourceSlice) sets.Set[string] {
+// driversOfGPUs returns the drivers of devices that count as GPUs.
+func (a *AdvanceCheck) driversOfGPUs(ctx context.Context, all []*resourceapi.ResourceSlice) sets.Set[string] {
 	drivers := sets.New[string]()
 	for _, selectors := range selectorsOfGPUs(a.manager, a.gpus) {
 		for _, slice := range all {
 			driver := slice.Spec.Driver
-			if !drivers.Has(driver) && slices.Contains(a.matcher.matching(ctx, selectors, slice, nil).devices, true) {
+			if !drivers.Has(driver) && slices.Contains(a.matcher.matchAll(ctx, selectors, slice, nil).devices, true) {
 				drivers.Insert(driver)
 			}
 		}
@@ -142,14 +142,15 @@ func (a *Asking) drivers(ctx context.Context, all []*resourceapi.ResourceSlice) 
 	return drivers
 }
 
-// hasItsDevices returns whether a claim that belongs to no single pod is allocated. Pods that name it get these devices.
-func hasItsDevices(claim *resourceapi.ResourceClaim) bool {
+// isSharedAndAllocated returns whether a claim that belongs to no single pod is allocated. Pods that name it get these
+// devices.
+func isSharedAndAllocated(claim *resourceapi.ResourceClaim) bool {
 	return claim.Status.Allocation != nil && metav1.GetControllerOf(claim) == nil
 }
 
-// choices returns the subrequests of a request for GPUs, or nil for another request. A request that only watches devices
-// (adminAccess) takes no GPU. The service refuses pods with subrequests for GPUs and for other devices in one request.
-func (a *Asking) choices(request resourceapi.DeviceRequest) (choices []gpuChoice) {
+// gpuChoices returns the subrequests of a request for GPUs, or nil for another request. A request with adminAccess
+// takes no GPU. The service refuses pods with subrequests for GPUs and for other devices in one request.
+func (a *AdvanceCheck) gpuChoices(request resourceapi.DeviceRequest) (choices []gpuChoice) {
 	add := func(name string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector, tolerations []resourceapi.DeviceToleration, capacities *resourceapi.CapacityRequirements) {
 		class, err := a.manager.DeviceClasses().Get(name)
 		if err != nil || class.Spec.ExtendedResourceName == nil || !slices.Contains(a.gpus, *class.Spec.ExtendedResourceName) {
@@ -159,15 +160,15 @@ func (a *Asking) choices(request resourceapi.DeviceRequest) (choices []gpuChoice
 		if gpuClass == nil {
 			gpuClass = class
 		}
-		allSelectors := append(expressions(class.Spec.Selectors), expressions(selectors)...)
+		allSelectors := append(celExpressions(class.Spec.Selectors), celExpressions(selectors)...)
 		var capacity map[resourceapi.QualifiedName]resource.Quantity
 		if capacities != nil {
 			capacity = capacities.Requests
 		}
 		isAll := mode == resourceapi.DeviceAllocationModeAll
-		choices = append(choices, gpuChoice{class.Name, expressions(gpuClass.Spec.Selectors), allSelectors, tolerations, isAll, capacity})
+		choices = append(choices, gpuChoice{class.Name, celExpressions(gpuClass.Spec.Selectors), allSelectors, tolerations, isAll, capacity})
 	}
-	if exact := request.Exactly; exact != nil && !watches(request) {
+	if exact := request.Exactly; exact != nil && !hasAdminAccess(request) {
 		add(exact.DeviceClassName, exact.AllocationMode, exact.Selectors, exact.Tolerations, exact.Capacity)
 	}
 	for i := range request.FirstAvailable {
@@ -177,7 +178,8 @@ func (a *Asking) choices(request resourceapi.DeviceRequest) (choices []gpuChoice
 	return choices
 }
 
-func expressions(selectors []resourceapi.DeviceSelector) (texts []string) {
+// celExpressions returns the CEL expressions of selectors.
+func celExpressions(selectors []resourceapi.DeviceSelector) (texts []string) {
 	for _, selector := range selectors {
 		if selector.CEL != nil {
 			texts = append(texts, selector.CEL.Expression)

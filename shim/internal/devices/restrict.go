@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// Owned is the key of a device taint that keeps other schedulers away from Muster's devices. A DeviceTaintRule sets
+// OwnedTaint is the key of a device taint that keeps other schedulers away from Muster's devices. A DeviceTaintRule sets
 // it on the devices of a driver; planned devices are shown without it.
-const Owned = "muster.dev/owned"
+const OwnedTaint = "muster.dev/owned"
 
 // plan holds the devices of one member. A member has devices of one pool or a few, so lists are faster than maps.
 type plan struct {
@@ -21,13 +21,13 @@ type plan struct {
 	plannedCount int
 	// allocatedCount is the number of planned devices that claims of the member have got.
 	allocatedCount int
-	// showOthers: the allocator must also see the node's unplanned devices, marked as allocated. The member asks to watch
-	// devices (adminAccess), perhaps of the same driver, or for all that match (allocationMode All).
-	showOthers bool
+	// showUnplanned: the allocator must also see the node's unplanned devices, marked as allocated. The member has a
+	// request with adminAccess, perhaps for the same driver, or one for all devices that match (allocationMode All).
+	showUnplanned bool
 	// subrequest is the number of the subrequest by which the member gets the devices, from 1; 0 if there is no choice.
 	subrequest int
-	// isGPUs returns whether devices of this class are GPUs.
-	isGPUs func(class string) bool
+	// isGPUClass returns whether devices of this class are GPUs.
+	isGPUClass func(class string) bool
 	// memory is the GiB that the member gets of each device if it shares the devices, or 0 if it gets whole devices.
 	memory int64
 	// otherRequests are the member's requests for other devices, as the claim's UID and the request. isGPU returns whether
@@ -84,13 +84,13 @@ func (p *plan) pool(driver, name string) *pool {
 	return nil
 }
 
-// drives returns whether the plan has devices of this driver.
-func (p *plan) drives(driver string) bool {
+// hasDriver returns whether the plan has devices of this driver.
+func (p *plan) hasDriver(driver string) bool {
 	return slices.ContainsFunc(p.pools, func(planned pool) bool { return planned.driver == driver })
 }
 
-// isOn returns whether a slice has devices or counters of the planned node: it names this node, or no node.
-func (p *plan) isOn(slice *resourceapi.ResourceSlice) bool {
+// isOnNode returns whether a slice has devices or counters of the planned node: it names this node, or no node.
+func (p *plan) isOnNode(slice *resourceapi.ResourceSlice) bool {
 	return slice.Spec.NodeName == nil || *slice.Spec.NodeName == p.node
 }
 
@@ -98,9 +98,9 @@ func (p *plan) isOn(slice *resourceapi.ResourceSlice) bool {
 // with planned devices keep only the planned pools, with the planned devices alone. These devices are in the first slice
 // of their pool by name, in the plan's order: the allocator tries slices by name, and devices in the slice's order. The
 // pool's other slices remain, empty, because the number of slices shows whether a pool is complete. Counters remain too,
-// and some devices that consume them (see keepVisible).
+// and some devices that consume them (see mustStayVisible).
 //
-// With p.showOthers the allocator sees all of the node's devices, planned ones last. Otherwise an adminAccess request
+// With p.showUnplanned the allocator sees all of the node's devices, planned ones last. Otherwise an adminAccess request
 // could pick a planned device, and no other request of the pod would get it. The unplanned devices are marked as
 // allocated, so only an adminAccess request can get one. A request for all devices is refused if it matches one.
 func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.ResourceSlice, error) {
@@ -112,12 +112,12 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 	for _, slice := range all {
 		if planned := p.pool(slice.Spec.Driver, slice.Spec.Pool.Name); planned != nil {
 			slicesOf[planned] = append(slicesOf[planned], slice)
-		} else if !p.drives(slice.Spec.Driver) {
+		} else if !p.hasDriver(slice.Spec.Driver) {
 			shown = append(shown, slice)
 		}
 	}
-	if p.showOthers {
-		shown = append(shown, p.otherPools(all)...)
+	if p.showUnplanned {
+		shown = append(shown, p.unplannedPools(all)...)
 	}
 	for i := range p.pools {
 		planned := &p.pools[i]
@@ -135,20 +135,20 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 	return shown, nil
 }
 
-// otherPools returns the slices of unplanned pools of the planned drivers on the planned node, without our taint.
-func (p *plan) otherPools(all []*resourceapi.ResourceSlice) (visible []*resourceapi.ResourceSlice) {
+// unplannedPools returns the slices of unplanned pools of the planned drivers on the planned node, without our taint.
+func (p *plan) unplannedPools(all []*resourceapi.ResourceSlice) (visible []*resourceapi.ResourceSlice) {
 	for _, slice := range all {
-		if p.drives(slice.Spec.Driver) && p.pool(slice.Spec.Driver, slice.Spec.Pool.Name) == nil && slice.Spec.NodeName != nil && p.isOn(slice) {
-			visible = append(visible, withoutOwned(slice))
+		if p.hasDriver(slice.Spec.Driver) && p.pool(slice.Spec.Driver, slice.Spec.Pool.Name) == nil && slice.Spec.NodeName != nil && p.isOnNode(slice) {
+			visible = append(visible, sliceWithoutOwnedTaint(slice))
 		}
 	}
 	return visible
 }
 
-// shownOthers returns the unplanned devices of the planned drivers that restrict shows. It leaves out devices of the
+// shownUnplanned returns the unplanned devices of the planned drivers that restrict shows. It leaves out devices of the
 // planned pools that consume counters. If these counted as allocated, the planned devices would lack the counters.
-func (p *plan) shownOthers(all []*resourceapi.ResourceSlice) (devices []device) {
-	for _, slice := range p.otherPools(all) {
+func (p *plan) shownUnplanned(all []*resourceapi.ResourceSlice) (devices []device) {
+	for _, slice := range p.unplannedPools(all) {
 		for i := range slice.Spec.Devices {
 			devices = append(devices, device{slice.Spec.Driver, slice.Spec.Pool.Name, slice.Spec.Devices[i].Name})
 		}
@@ -157,7 +157,7 @@ func (p *plan) shownOthers(all []*resourceapi.ResourceSlice) (devices []device) 
 		planned := p.pool(slice.Spec.Driver, slice.Spec.Pool.Name)
 		for i := range slice.Spec.Devices {
 			candidate := &slice.Spec.Devices[i]
-			if planned != nil && p.isOn(slice) && !slices.Contains(planned.devices, candidate.Name) && len(candidate.ConsumesCounters) == 0 {
+			if planned != nil && p.isOnNode(slice) && !slices.Contains(planned.devices, candidate.Name) && len(candidate.ConsumesCounters) == 0 {
 				devices = append(devices, device{planned.driver, planned.name, candidate.Name})
 			}
 		}
@@ -165,8 +165,9 @@ func (p *plan) shownOthers(all []*resourceapi.ResourceSlice) (devices []device) 
 	return devices
 }
 
-// missing returns the planned devices that are not in the newest slices of their pools on the node, as driver/pool/name.
-func (p *plan) missing(all []*resourceapi.ResourceSlice) (devices []string) {
+// missingDevices returns the planned devices that are not in the newest slices of their pools on the node, as
+// driver/pool/name.
+func (p *plan) missingDevices(all []*resourceapi.ResourceSlice) (devices []string) {
 	for _, planned := range p.pools {
 		newest, _ := p.newestSlices(slices.DeleteFunc(slices.Clone(all), func(slice *resourceapi.ResourceSlice) bool {
 			return slice.Spec.Driver != planned.driver || slice.Spec.Pool.Name != planned.name
@@ -198,13 +199,13 @@ func describeMissing(missing []string) string {
 	}
 }
 
-// poolSlices returns the slices of one pool with these devices first and the devices that keepVisible keeps after them.
-// With p.showOthers the pool's other devices come first. It leaves out slices of an older generation, and devices that
-// no slice contains. If such a device is planned, the allocator finds too few devices and refuses the node.
+// poolSlices returns the slices of one pool with these devices first and the devices that mustStayVisible keeps after
+// them. With p.showUnplanned the pool's other devices come first. It leaves out slices of an older generation, and
+// devices that no slice contains. If such a device is planned, the allocator finds too few devices and refuses the node.
 func (p *plan) poolSlices(all []*resourceapi.ResourceSlice, names []string) []*resourceapi.ResourceSlice {
 	newest, elsewhere := p.newestSlices(all)
 	var shown []*resourceapi.ResourceSlice
-	devices, room := map[string]*resourceapi.Device{}, p.roomNextTo(newest, names)
+	devices, free := map[string]*resourceapi.Device{}, p.countersLeftBy(newest, names)
 	for _, slice := range newest {
 		bare := *slice // shallow: slices of the informer never change
 		bare.Spec.Devices = nil
@@ -214,8 +215,8 @@ func (p *plan) poolSlices(all []*resourceapi.ResourceSlice, names []string) []*r
 			if slices.Contains(names, device.Name) {
 				continue
 			}
-			if p.keepVisible(slice, i, room) || p.showOthers && len(device.ConsumesCounters) == 0 {
-				bare.Spec.Devices = append(bare.Spec.Devices, unowned(*device))
+			if p.mustStayVisible(slice, i, free) || p.showUnplanned && len(device.ConsumesCounters) == 0 {
+				bare.Spec.Devices = append(bare.Spec.Devices, withoutOwnedTaint(*device))
 			}
 		}
 		shown = append(shown, &bare)
@@ -227,13 +228,13 @@ func (p *plan) poolSlices(all []*resourceapi.ResourceSlice, names []string) []*r
 		if !ok {
 			continue
 		}
-		planned = append(planned, unowned(*device))
+		planned = append(planned, withoutOwnedTaint(*device))
 	}
 	// The allocator reads no devices from a slice that has counters.
 	readable := slices.DeleteFunc(slices.Clone(shown), func(newest *resourceapi.ResourceSlice) bool { return len(newest.Spec.SharedCounters) > 0 })
 	switch {
 	case len(readable) == 0: // the pool is gone, so the allocator finds no device
-	case p.showOthers:
+	case p.showUnplanned:
 		last := readable[len(readable)-1]
 		last.Spec.Devices = append(last.Spec.Devices, planned...)
 	default:
@@ -247,12 +248,12 @@ func (p *plan) poolSlices(all []*resourceapi.ResourceSlice, names []string) []*r
 func (p *plan) newestSlices(all []*resourceapi.ResourceSlice) (onNode, elsewhere []*resourceapi.ResourceSlice) {
 	var newest int64
 	for _, slice := range all {
-		if p.isOn(slice) {
+		if p.isOnNode(slice) {
 			newest = max(newest, slice.Spec.Pool.Generation)
 		}
 	}
 	for _, slice := range all {
-		if p.isOn(slice) && slice.Spec.Pool.Generation == newest {
+		if p.isOnNode(slice) && slice.Spec.Pool.Generation == newest {
 			onNode = append(onNode, slice)
 		}
 	}
@@ -260,7 +261,7 @@ func (p *plan) newestSlices(all []*resourceapi.ResourceSlice) (onNode, elsewhere
 		return onNode, nil
 	}
 	for _, slice := range all {
-		if !p.isOn(slice) {
+		if !p.isOnNode(slice) {
 			bare := *slice // shallow: slices of the informer never change
 			bare.Spec.Devices = nil
 			elsewhere = append(elsewhere, &bare)
@@ -269,28 +270,29 @@ func (p *plan) newestSlices(all []*resourceapi.ResourceSlice) (onNode, elsewhere
 	return onNode, elsewhere
 }
 
-// withoutOwned returns the slice with its devices without our taint.
-func withoutOwned(slice *resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
+// sliceWithoutOwnedTaint returns a copy of the slice whose devices do not have our taint.
+func sliceWithoutOwnedTaint(slice *resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
 	bare := *slice // shallow: slices of the informer never change
 	bare.Spec.Devices = slices.Clone(slice.Spec.Devices)
 	for i := range bare.Spec.Devices {
-		bare.Spec.Devices[i] = unowned(bare.Spec.Devices[i])
+		bare.Spec.Devices[i] = withoutOwnedTaint(bare.Spec.Devices[i])
 	}
 	return &bare
 }
 
-func unowned(device resourceapi.Device) resourceapi.Device {
-	isOwned := func(taint resourceapi.DeviceTaint) bool { return taint.Key == Owned }
+// withoutOwnedTaint returns the device without our taint.
+func withoutOwnedTaint(device resourceapi.Device) resourceapi.Device {
+	isOwned := func(taint resourceapi.DeviceTaint) bool { return taint.Key == OwnedTaint }
 	if slices.ContainsFunc(device.Taints, isOwned) {
 		device.Taints = slices.DeleteFunc(slices.Clone(device.Taints), isOwned)
 	}
 	return device
 }
 
-// check returns an error if a claim would get devices that are not planned. The claim for extended resources must get
-// all planned GPUs or none, and no other GPUs. Any claim may get other devices, such as network cards. Devices that a
-// request only watches do not count.
-func (p *plan) check(claim *resourceapi.ResourceClaim) error {
+// checkAllocation returns an error if a claim would get devices that are not planned. The claim for extended resources
+// must get all planned GPUs or none, and no other GPUs. Any claim may get other devices, such as network cards. Devices
+// of requests with adminAccess do not count.
+func (p *plan) checkAllocation(claim *resourceapi.ResourceClaim) error {
 	extended := isExtended(claim)
 	results, seen, gpus := claim.Status.Allocation.Devices.Results, sets.New[device](), 0
 	if extended {
@@ -308,11 +310,11 @@ func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 		if !forOthers {
 			gpus++
 		}
-		if !planned && !forOthers && (extended || p.drives(result.Driver)) {
+		if !planned && !forOthers && (extended || p.hasDriver(result.Driver)) {
 			return fmt.Errorf("%w: %s/%s/%s", errNotPlanned, result.Driver, result.Pool, result.Device)
 		}
 		allocated := device{result.Driver, result.Pool, result.Device}
-		if planned && (seen.Has(allocated) || !p.isShare(&result)) {
+		if planned && (seen.Has(allocated) || !p.isWithinShare(&result)) {
 			return fmt.Errorf("%w to be shared like this: %s/%s/%s", errNotPlanned, allocated.driver, allocated.pool, allocated.name)
 		}
 		seen.Insert(allocated)
@@ -323,8 +325,8 @@ func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 	return nil
 }
 
-// complete returns an error if claims of the member have got fewer devices than planned.
-func (p *plan) complete() error {
+// checkComplete returns an error if claims of the member have got fewer devices than planned.
+func (p *plan) checkComplete() error {
 	if p.allocatedCount < p.plannedCount {
 		return fmt.Errorf("%w: %d of %d planned devices are allocated", errNotPlanned, p.allocatedCount, p.plannedCount)
 	}

@@ -108,13 +108,13 @@ func TestWhatAMemberThatWatchesSees(t *testing.T) {
 		all[i].Spec.NodeName = node
 	}
 	p, _ := newPlan([]string{"gpu/a/d1"})
-	p.node, p.showOthers = thisNode, true
+	p.node, p.showUnplanned = thisNode, true
 	got, err := p.restrict(all)
 	if want := []string{"s: d0", "t: d2 d1", "u: e0", "w: n0"}; err != nil || !slices.Equal(shown(got), want) {
 		t.Errorf("%q, %v", shown(got), err)
 	}
 	want := []device{{"gpu", "b", "e0"}, {"gpu", "a", "d0"}, {"gpu", "a", "d2"}}
-	if watched := p.shownOthers(all); !slices.Equal(watched, want) {
+	if watched := p.shownUnplanned(all); !slices.Equal(watched, want) {
 		t.Errorf("%v", watched)
 	}
 }
@@ -134,7 +134,7 @@ func TestWhichPlannedDevicesAreGone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := describeMissing(p.missing(all)); got != want {
+		if got := describeMissing(p.missingDevices(all)); got != want {
 			t.Errorf("%s: %q, want %q", plan, got, want)
 		}
 	}
@@ -142,7 +142,7 @@ func TestWhichPlannedDevicesAreGone(t *testing.T) {
 
 func TestThePlannedDeviceIsShownWithoutOurTaint(t *testing.T) {
 	s := slice("s", "gpu", "a", 1, "d0")
-	s.Spec.Devices[0].Taints = []resourceapi.DeviceTaint{{Key: "broken"}, {Key: Owned}}
+	s.Spec.Devices[0].Taints = []resourceapi.DeviceTaint{{Key: "broken"}, {Key: OwnedTaint}}
 	p, _ := newPlan([]string{"gpu/a/d0"})
 	got, err := p.restrict([]*resourceapi.ResourceSlice{s})
 	if err != nil || len(got[0].Spec.Devices[0].Taints) != 1 || got[0].Spec.Devices[0].Taints[0].Key != "broken" {
@@ -206,7 +206,7 @@ func TestWhatIsShownOfDevicesThatShareCounters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.allocated, p.showOthers, p.isGPU = sets.New(c.allocated...), c.watching, isWhole
+			p.allocated, p.showUnplanned, p.isGPU = sets.New(c.allocated...), c.watching, isWhole
 			if c.hasOthers {
 				p.otherRequests.Insert("uid/parts")
 			}
@@ -217,7 +217,7 @@ func TestWhatIsShownOfDevicesThatShareCounters(t *testing.T) {
 			if len(got[0].Spec.SharedCounters) != 3 {
 				t.Error("counters are not shown")
 			}
-			if watched := p.shownOthers(all); len(watched) > 0 {
+			if watched := p.shownUnplanned(all); len(watched) > 0 {
 				t.Errorf("watched: %v", watched)
 			}
 		})
@@ -230,7 +230,7 @@ func TestTheLastLookAtOtherRequests(t *testing.T) {
 	for request, ok := range map[string]bool{"parts": true, "parts/first": true, "gpus": false} {
 		claim := claimOf("uid", "d1-0")
 		claim.Status.Allocation.Devices.Results[0].Request = request
-		if err := p.check(claim); (err == nil) != ok {
+		if err := p.checkAllocation(claim); (err == nil) != ok {
 			t.Errorf("%s: %v", request, err)
 		}
 	}
@@ -290,8 +290,8 @@ func TestTheLastLook(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.isGPUs = func(class string) bool { return class == "gpu" }
-			if err := p.check(claim); (err == nil) != c.ok {
+			p.isGPUClass = func(class string) bool { return class == "gpu" }
+			if err := p.checkAllocation(claim); (err == nil) != c.ok {
 				t.Errorf("%v", err)
 			}
 		})
@@ -328,12 +328,12 @@ func TestRivalsShareCountersWithPlannedDevices(t *testing.T) {
 	}
 	k := newAllocatedDevices()
 	p, _ := newPlan([]string{"gpu/a/d0"})
-	k.see(claimOf("one", "d1-0"))
-	if !k.free(p, v.competingDevices(p)) {
+	k.recordClaim(claimOf("one", "d1-0"))
+	if !k.areFree(p, v.competingDevices(p)) {
 		t.Error("not free next to a partition of another device")
 	}
-	k.see(claimOf("two", "d0-1"))
-	if k.free(p, v.competingDevices(p)) {
+	k.recordClaim(claimOf("two", "d0-1"))
+	if k.areFree(p, v.competingDevices(p)) {
 		t.Error("free while a partition of it is allocated")
 	}
 }

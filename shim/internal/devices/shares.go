@@ -41,8 +41,8 @@ func isTakenWhole(device *resourceapi.Device) bool {
 	return true
 }
 
-// isShare returns whether a planned device is allocated as planned: whole, or no more of it than its share.
-func (p *plan) isShare(result *resourceapi.DeviceRequestAllocationResult) bool {
+// isWithinShare returns whether a planned device is allocated as planned: whole, or no more of it than its share.
+func (p *plan) isWithinShare(result *resourceapi.DeviceRequestAllocationResult) bool {
 	if p.memory == 0 {
 		return true // whyNotAsPlanned has checked that the request takes the whole device
 	}

@@ -76,7 +76,7 @@ func inTreeAllocation(t *testing.T, published []*resourceapi.ResourceSlice, allo
 	t.Helper()
 	features := structured.Features{ConsumableCapacity: true, PartitionableDevices: true, DeviceTaints: true}
 	cache := cel.NewCache(10, cel.Features{EnableConsumableCapacity: true})
-	allocator, err := structured.NewAllocator(t.Context(), features, *allocatedState(allocated), classes{}, published, cache)
+	allocator, err := structured.NewAllocator(t.Context(), features, *newAllocatedState(allocated), classes{}, published, cache)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func TestSharesAsPlannedAndOthers(t *testing.T) {
 				t.Fatalf("%d allocations", len(results))
 			}
 			claim := &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &results[0]}}
-			if err := p.check(claim); !says(err, c.refusal) {
+			if err := p.checkAllocation(claim); !says(err, c.refusal) {
 				t.Errorf("check: %v", err)
 			}
 		})
@@ -241,7 +241,7 @@ func TestOnlyGPUsWithTheCapacitySuitARequest(t *testing.T) {
 	s.Spec.Devices[1].Capacity["memory"] = resourceapi.DeviceCapacity{Value: *quantity("40Gi")}
 	for requested, want := range map[string]string{"memory=30Gi": "all", "memory=50Gi": "gpu/gpu-0", "memory=90Gi": "r: no GPU of the node that matches the selectors has the capacity"} {
 		wants := gpuChoice{capacity: claiming(1, requested).Spec.Devices.Requests[0].Exactly.Capacity.Requests}
-		result, reason := testMatcher().usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
+		result, reason := testMatcher().findUsableGPUs(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
 		if reason == "" && result.all {
 			reason = "all"
 		} else if reason == "" {

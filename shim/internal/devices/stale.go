@@ -39,13 +39,13 @@ var ErrBound = errors.New("the pod is bound")
 
 var errInUse = errors.New("it is reserved for others")
 
-// Stale frees devices that are still allocated to an unbound pod by an earlier scheduling cycle. The process may have
-// been killed between the claim and the Binding, for example.
+// StaleDevices frees devices that are still allocated to an unbound pod by an earlier scheduling cycle. The process may
+// have been killed between the claim and the Binding, for example.
 //
 // A claim for extended resources is deleted. Otherwise the in-tree plugin would refuse every node to the pod, until its
 // PostFilter has deleted the claim; but our PostFilter ends that chain. A claim from a template is deallocated.
 // Otherwise the pod would get the claim's devices, whatever is planned.
-type Stale struct {
+type StaleDevices struct {
 	client kubernetes.Interface
 	claims cache.Indexer
 	synced cache.InformerSynced
@@ -53,11 +53,11 @@ type Stale struct {
 	tracker fwk.ResourceClaimTracker
 }
 
-// NewStale must be called before the informers start.
-func NewStale(handle fwk.Handle) (*Stale, error) {
+// NewStaleDevices must be called before the informers start.
+func NewStaleDevices(handle fwk.Handle) (*StaleDevices, error) {
 	informer := handle.SharedInformerFactory().Resource().V1().ResourceClaims().Informer()
 	tracker := handle.SharedDRAManager().ResourceClaims()
-	return &Stale{handle.ClientSet(), informer.GetIndexer(), informer.HasSynced, tracker}, indexByPod(informer)
+	return &StaleDevices{handle.ClientSet(), informer.GetIndexer(), informer.HasSynced, tracker}, indexByPod(informer)
 }
 
 // addIndex adds an index to the informer, unless it has been added.
@@ -68,61 +68,64 @@ func addIndex(informer cache.SharedIndexInformer, name string, keys cache.IndexF
 	return informer.AddIndexers(cache.Indexers{name: keys})
 }
 
+// indexByPod adds the index byPod to the informer of ResourceClaims.
 func indexByPod(claims cache.SharedIndexInformer) error {
-	return addIndex(claims, byPod, func(obj any) ([]string, error) { return podOf(obj.(*resourceapi.ResourceClaim)), nil })
+	return addIndex(claims, byPod, func(obj any) ([]string, error) { return podKeys(obj.(*resourceapi.ResourceClaim)), nil })
 }
 
-// podOf returns the index key of the pod that owns a claim for extended resources. It returns nil for any other claim.
-func podOf(claim *resourceapi.ResourceClaim) []string {
+// podKeys returns the index key of the pod that owns a claim for extended resources. It returns nil for any other claim.
+func podKeys(claim *resourceapi.ResourceClaim) []string {
 	owner := metav1.GetControllerOf(claim)
-	if !isExtended(claim) || owner == nil || !onlyOf(claim, owner.UID) {
+	if !isExtended(claim) || owner == nil || !belongsOnlyTo(claim, owner.UID) {
 		return nil
 	}
 	return []string{keyOf(claim.Namespace, owner.UID)}
 }
 
+// isExtended returns whether kube-scheduler made the claim for a pod's extended resources.
 func isExtended(claim *resourceapi.ResourceClaim) bool {
 	return claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
 }
 
-// onlyOf returns whether a claim was made for a pod and no other pod uses it.
+// belongsOnlyTo returns whether a claim was made for a pod and no other pod uses it.
 //
 // A user who can create claims can write the annotation and the owner. So a claim counts only for pods of its own
 // namespace. It does not count while it is reserved for another pod, because that pod may be using the devices.
-func onlyOf(claim *resourceapi.ResourceClaim, pod types.UID) bool {
+func belongsOnlyTo(claim *resourceapi.ResourceClaim, pod types.UID) bool {
 	owner := metav1.GetControllerOf(claim)
 	return owner != nil && owner.Kind == "Pod" && owner.UID == pod &&
 		!slices.ContainsFunc(claim.Status.ReservedFor, func(user resourceapi.ResourceClaimConsumerReference) bool { return user.UID != pod })
 }
 
+// keyOf returns the key of a pod in the index byPod.
 func keyOf(namespace string, uid types.UID) string { return namespace + "/" + string(uid) }
 
 // LeakedClaims returns the claims whose devices an earlier process may have left allocated to unbound pods. It waits
 // until the informer is synced. If a pod has more than maxLeaked claims for extended resources, it omits all of these.
-func (s *Stale) LeakedClaims(ctx context.Context) (claims []*resourceapi.ResourceClaim) {
+func (s *StaleDevices) LeakedClaims(ctx context.Context) (claims []*resourceapi.ResourceClaim) {
 	if !cache.WaitForCacheSync(ctx.Done(), s.synced) {
 		return nil
 	}
 	for _, obj := range s.claims.List() {
 		claim := obj.(*resourceapi.ResourceClaim)
 		owner := metav1.GetControllerOf(claim)
-		switch key := podOf(claim); {
+		switch key := podKeys(claim); {
 		case len(key) > 0 && len(s.extendedClaims(key[0])) <= maxLeaked:
 			claims = append(claims, claim)
-		case owner != nil && !isExtended(claim) && claim.Status.Allocation != nil && onlyOf(claim, owner.UID):
+		case owner != nil && !isExtended(claim) && claim.Status.Allocation != nil && belongsOnlyTo(claim, owner.UID):
 			claims = append(claims, claim)
 		}
 	}
 	return claims
 }
 
-// Has returns whether an unbound pod has devices. It reads memory only.
-func (s *Stale) Has(pod *v1.Pod) bool {
+// HasDevices returns whether an unbound pod has devices. It reads memory only.
+func (s *StaleDevices) HasDevices(pod *v1.Pod) bool {
 	return len(s.extendedClaims(keyOf(pod.Namespace, pod.UID))) > 0 || len(s.allocatedClaims(pod)) > 0
 }
 
 // extendedClaims returns the claims for extended resources of a pod.
-func (s *Stale) extendedClaims(key string) []any {
+func (s *StaleDevices) extendedClaims(key string) []any {
 	claims, err := s.claims.ByIndex(byPod, key)
 	if err != nil {
 		return nil // only if the index does not exist
@@ -132,13 +135,13 @@ func (s *Stale) extendedClaims(key string) []any {
 
 // allocatedClaims returns the allocated claims that were made for the pod from templates. It asks the tracker, which
 // knows this process's writes before the informer does.
-func (s *Stale) allocatedClaims(pod *v1.Pod) (claims []*resourceapi.ResourceClaim) {
+func (s *StaleDevices) allocatedClaims(pod *v1.Pod) (claims []*resourceapi.ResourceClaim) {
 	for _, template := range pod.Status.ResourceClaimStatuses {
 		if template.ResourceClaimName == nil {
 			continue
 		}
 		claim, err := s.tracker.Get(pod.Namespace, *template.ResourceClaimName)
-		if err == nil && claim.Status.Allocation != nil && onlyOf(claim, pod.UID) {
+		if err == nil && claim.Status.Allocation != nil && belongsOnlyTo(claim, pod.UID) {
 			claims = append(claims, claim)
 		}
 	}
@@ -147,7 +150,7 @@ func (s *Stale) allocatedClaims(pod *v1.Pod) (claims []*resourceapi.ResourceClai
 
 // Free frees the devices of a pod that is not bound, and returns when the allocator sees the change. If the pod is bound,
 // it returns ErrBound.
-func (s *Stale) Free(ctx context.Context, pod *v1.Pod) error {
+func (s *StaleDevices) Free(ctx context.Context, pod *v1.Pod) error {
 	leaked := s.extendedClaims(keyOf(pod.Namespace, pod.UID))
 	if len(leaked) > maxLeaked {
 		return fmt.Errorf("pod %s/%s owns %d ResourceClaims with the annotation %s, of which Kubernetes makes one: delete them",
@@ -169,7 +172,7 @@ func (s *Stale) Free(ctx context.Context, pod *v1.Pod) error {
 //
 // First it writes to the pod. A Binding that an earlier process has sent may still be under way. It carries the pod's
 // earlier resourceVersion, so it now meets a conflict. Only then is it safe to free the devices.
-func (s *Stale) FreeClaim(ctx context.Context, pod *v1.Pod, claim *resourceapi.ResourceClaim) error {
+func (s *StaleDevices) FreeClaim(ctx context.Context, pod *v1.Pod, claim *resourceapi.ResourceClaim) error {
 	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
 	defer cancel()
 	err := s.fence(ctx, pod, claim.Name)
@@ -177,7 +180,7 @@ func (s *Stale) FreeClaim(ctx context.Context, pod *v1.Pod, claim *resourceapi.R
 		return nil // the claim goes with its pod
 	}
 	if err == nil && isExtended(claim) {
-		err = s.delete(ctx, claim)
+		err = s.deleteClaim(ctx, claim)
 	} else if err == nil {
 		err = s.deallocate(ctx, pod, claim)
 	}
@@ -189,7 +192,7 @@ func (s *Stale) FreeClaim(ctx context.Context, pod *v1.Pod, claim *resourceapi.R
 }
 
 // fence changes the pod's resourceVersion, if the pod is not bound.
-func (s *Stale) fence(ctx context.Context, pod *v1.Pod, claim string) error {
+func (s *StaleDevices) fence(ctx context.Context, pod *v1.Pod, claim string) error {
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		live, err := s.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		switch {
@@ -215,15 +218,16 @@ func (s *Stale) fence(ctx context.Context, pod *v1.Pod, claim string) error {
 	})
 }
 
+// freedMessage returns the message of the condition that a pod gets when this claim is freed.
 func freedMessage(claim string) string {
 	return fmt.Sprintf("an earlier attempt was cut off; its devices (ResourceClaim %s) are freed", claim)
 }
 
-// Freed returns whether a claim in the pod's status was freed after the scheduling cycle had begun. `before` is the pod
+// WasFreed returns whether a claim in the pod's status was freed after the scheduling cycle had begun. `before` is the pod
 // at the beginning of the cycle. If a claim was freed, the Binding must not be sent again: this process was suspended,
 // and its successor has freed the claim. A claim from a template remains after it was freed. So a condition that the pod
 // already had before does not count.
-func Freed(before, pod *v1.Pod) bool {
+func WasFreed(before, pod *v1.Pod) bool {
 	var names []string
 	if extended := pod.Status.ExtendedResourceClaimStatus; extended != nil {
 		names = append(names, extended.ResourceClaimName)
@@ -243,9 +247,9 @@ func Freed(before, pod *v1.Pod) bool {
 	})
 }
 
-// delete removes the finalizer, so that nothing keeps the claim. Then it deletes the claim, but no later claim of the
+// deleteClaim removes the finalizer, so that nothing keeps the claim. Then it deletes the claim, but no later claim of the
 // same name.
-func (s *Stale) delete(ctx context.Context, claim *resourceapi.ResourceClaim) error {
+func (s *StaleDevices) deleteClaim(ctx context.Context, claim *resourceapi.ResourceClaim) error {
 	api := s.client.ResourceV1().ResourceClaims(claim.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		live, err := api.Get(ctx, claim.Name, metav1.GetOptions{})
@@ -262,18 +266,18 @@ func (s *Stale) delete(ctx context.Context, claim *resourceapi.ResourceClaim) er
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	return s.until(ctx, claim, func(*resourceapi.ResourceClaim) bool { return false })
+	return s.waitUntil(ctx, claim, func(*resourceapi.ResourceClaim) bool { return false })
 }
 
 // deallocate takes the devices from a claim that was made from a template. The claim goes with its pod.
-func (s *Stale) deallocate(ctx context.Context, pod *v1.Pod, claim *resourceapi.ResourceClaim) error {
+func (s *StaleDevices) deallocate(ctx context.Context, pod *v1.Pod, claim *resourceapi.ResourceClaim) error {
 	api := s.client.ResourceV1().ResourceClaims(claim.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		live, err := api.Get(ctx, claim.Name, metav1.GetOptions{})
 		if err != nil || live.UID != claim.UID || live.Status.Allocation == nil {
 			return err
 		}
-		if !onlyOf(live, pod.UID) {
+		if !belongsOnlyTo(live, pod.UID) {
 			return errInUse
 		}
 		live.Status = resourceapi.ResourceClaimStatus{}
@@ -283,11 +287,11 @@ func (s *Stale) deallocate(ctx context.Context, pod *v1.Pod, claim *resourceapi.
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	return s.until(ctx, claim, func(current *resourceapi.ResourceClaim) bool { return current.Status.Allocation == nil })
+	return s.waitUntil(ctx, claim, func(current *resourceapi.ResourceClaim) bool { return current.Status.Allocation == nil })
 }
 
-// until waits until isDone is true for the claim as the allocator sees it, or until the claim is gone.
-func (s *Stale) until(ctx context.Context, claim *resourceapi.ResourceClaim, isDone func(*resourceapi.ResourceClaim) bool) error {
+// waitUntil waits until isDone is true for the claim as the allocator sees it, or until the claim is gone.
+func (s *StaleDevices) waitUntil(ctx context.Context, claim *resourceapi.ResourceClaim, isDone func(*resourceapi.ResourceClaim) bool) error {
 	return wait.PollUntilContextCancel(ctx, seenPoll, true, func(context.Context) (bool, error) {
 		current, err := s.tracker.Get(claim.Namespace, claim.Name)
 		return err != nil || current.UID != claim.UID || isDone(current), nil

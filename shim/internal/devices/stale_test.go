@@ -51,7 +51,7 @@ func TestWhichClaimsAreFreedForAPod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			stale := staleOf(t, c.claim)
-			if got := stale.Has(owner()); got != c.freed {
+			if got := stale.HasDevices(owner()); got != c.freed {
 				t.Errorf("freed: %v", got)
 			}
 		})
@@ -75,8 +75,8 @@ func TestAPodWithThousandsOfClaimsIsRefused(t *testing.T) {
 	}
 }
 
-// staleOf returns a Stale that sees these claims and has no client.
-func staleOf(t *testing.T, claims ...*resourceapi.ResourceClaim) *Stale {
+// staleOf returns a StaleDevices that sees these claims and has no client.
+func staleOf(t *testing.T, claims ...*resourceapi.ResourceClaim) *StaleDevices {
 	t.Helper()
 	informer := cache.NewSharedIndexInformer(nil, &resourceapi.ResourceClaim{}, 0, cache.Indexers{})
 	if err := indexByPod(informer); err != nil {
@@ -87,7 +87,7 @@ func staleOf(t *testing.T, claims ...*resourceapi.ResourceClaim) *Stale {
 			t.Fatal(err)
 		}
 	}
-	return &Stale{claims: informer.GetIndexer(), synced: func() bool { return true }}
+	return &StaleDevices{claims: informer.GetIndexer(), synced: func() bool { return true }}
 }
 
 func TestWhichPodsSayThatTheirClaimIsFreed(t *testing.T) {
@@ -116,7 +116,7 @@ func TestWhichPodsSayThatTheirClaimIsFreed(t *testing.T) {
 			if c.template != "" {
 				pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "gpus", ResourceClaimName: &c.template}}
 			}
-			if got := Freed(&v1.Pod{Status: v1.PodStatus{Conditions: c.before}}, pod); got != c.freed {
+			if got := WasFreed(&v1.Pod{Status: v1.PodStatus{Conditions: c.before}}, pod); got != c.freed {
 				t.Errorf("freed: %v", got)
 			}
 		})

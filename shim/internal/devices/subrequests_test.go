@@ -38,19 +38,17 @@ func TestOtherPodsClaimsKeepTheirSubrequestsDuringACycle(t *testing.T) {
 		return len(claim.Spec.Devices.Requests[0].FirstAvailable)
 	}
 	state := framework.NewCycleState()
-	p := &plan{subrequest: 2, isGPUs: func(string) bool { return true }}
-	hide := v.show(pod, p, false, nil)
-	v.narrowed.Store(v.narrow(pod, p, narrowedIn(state)))
+	p := &plan{subrequest: 2, isGPUClass: func(string) bool { return true }}
+	v.shown.Store(&shownCycle{pod: pod, plan: p, claims: v.narrowClaims(pod, p, narrowedClaimsOf(state))})
 	shown, err := v.Get("ns", "mine")
 	if err != nil || subrequests("mine") != 1 || subrequests("other") != 2 {
 		t.Errorf("the cycle shows %d subrequests of its own claim and %d of another (%v)", subrequests("mine"), subrequests("other"), err)
 	}
-	v.narrowed.Store(nil)
-	hide()
+	v.shown.Store(nil)
 	if subrequests("mine") != 2 || subrequests("other") != 2 {
 		t.Error("after the cycle, claims are not as they were")
 	}
-	if restore(state); len(shown.Spec.Devices.Requests[0].FirstAvailable) != 2 {
+	if restoreRequests(state); len(shown.Spec.Devices.Requests[0].FirstAvailable) != 2 {
 		t.Error("the in-tree plugin would write a claim with one subrequest")
 	}
 }

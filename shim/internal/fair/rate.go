@@ -1,4 +1,4 @@
-// Package fair has limits that namespaces share. No namespace can use up a limit and block the others.
+// Package fair has limits that namespaces share, so that no namespace can use up a limit and block the others.
 package fair
 
 import (
@@ -37,8 +37,8 @@ func NewRate(limit rate.Limit, burst int, all *rate.Limiter) *Rate {
 	return &Rate{limit: limit, burst: burst, all: all, byNamespace: map[string]*namespaceRate{}, sweepAt: fewRates}
 }
 
-// Wait waits until the limits allow count of the namespace, which is at most the burst. It returns false if the context
-// ended first.
+// Wait waits until both limits allow count units of the namespace. count is at most the burst. It returns false if the
+// context ended first.
 func (r *Rate) Wait(ctx context.Context, namespace string, count int) bool {
 	entry := r.enter(namespace)
 	defer r.leave(entry)
@@ -51,6 +51,7 @@ func (r *Rate) Wait(ctx context.Context, namespace string, count int) bool {
 	return entry.limiter.WaitN(ctx, count) == nil && r.all.WaitN(ctx, count) == nil
 }
 
+// enter adds a caller of the namespace, and returns the limit of the namespace.
 func (r *Rate) enter(namespace string) *namespaceRate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,6 +65,7 @@ func (r *Rate) enter(namespace string) *namespaceRate {
 	return entry
 }
 
+// leave removes a caller of the namespace.
 func (r *Rate) leave(entry *namespaceRate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,8 +24,8 @@ type Room struct {
 
 // tenant counts the members of one namespace that are in the room, and lists its gangs that wait.
 type tenant struct {
-	in    int
-	queue []*Ticket
+	memberCount int
+	queue       []*Ticket
 }
 
 // Ticket represents a gang that waits or is in the room.
@@ -81,18 +81,18 @@ func (r *Room) LeaveAll(t *Ticket) {
 	r.release(t, t.members)
 }
 
-// Members returns how many members are in the room.
-func (r *Room) Members() (in int) {
+// MemberCount returns how many members are in the room.
+func (r *Room) MemberCount() (count int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, tenant := range r.byNamespace {
-		in += tenant.in
+		count += tenant.memberCount
 	}
-	return in
+	return count
 }
 
-// Idle waits until no member is in the room or waits, but not longer than atMost.
-func (r *Room) Idle(ctx context.Context, atMost time.Duration) {
+// WaitUntilIdle waits until no member is in the room or waits, but not longer than atMost.
+func (r *Room) WaitUntilIdle(ctx context.Context, atMost time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	_ = wait.PollUntilContextCancel(ctx, pollInterval, true, func(context.Context) (bool, error) {
@@ -102,8 +102,9 @@ func (r *Room) Idle(ctx context.Context, atMost time.Duration) {
 	})
 }
 
-// The caller of the following functions holds the lock.
+// The caller of each function below holds the lock.
 
+// enter adds a gang to the queue of its namespace, and lets in the gangs that fit.
 func (r *Room) enter(t *Ticket) {
 	entry := r.byNamespace[t.namespace]
 	if entry == nil {
@@ -124,17 +125,17 @@ func (r *Room) admit() {
 		namespace := r.turns[0]
 		entry := r.byNamespace[namespace]
 		ticket := entry.queue[0]
-		if entry.in > 0 && entry.in+ticket.members > r.share {
+		if entry.memberCount > 0 && entry.memberCount+ticket.members > r.share {
 			r.turns = append(r.turns[1:], namespace)
 			passed++
 			continue
 		}
-		growth := min(entry.in+ticket.members, r.share) - min(entry.in, r.share)
+		growth := min(entry.memberCount+ticket.members, r.share) - min(entry.memberCount, r.share)
 		if r.usedSize+growth > r.size {
 			return
 		}
 		r.usedSize += growth
-		entry.in += ticket.members
+		entry.memberCount += ticket.members
 		close(ticket.admitted)
 		entry.queue, r.turns, passed = entry.queue[1:], r.turns[1:], 0
 		if len(entry.queue) > 0 {
@@ -143,13 +144,14 @@ func (r *Room) admit() {
 	}
 }
 
+// release takes members of a gang out of the room.
 func (r *Room) release(t *Ticket, members int) {
 	if members == 0 {
 		return
 	}
 	entry := r.byNamespace[t.namespace]
-	r.usedSize -= min(entry.in, r.share) - min(entry.in-members, r.share)
-	entry.in -= members
+	r.usedSize -= min(entry.memberCount, r.share) - min(entry.memberCount-members, r.share)
+	entry.memberCount -= members
 	if t.members -= members; t.members == 0 {
 		close(t.empty)
 	}
@@ -168,8 +170,9 @@ func (r *Room) withdraw(t *Ticket) {
 	r.admit() // gangs behind it may fit
 }
 
+// removeEmpty forgets a namespace without gangs that wait or are in the room.
 func (r *Room) removeEmpty(namespace string) {
-	if entry := r.byNamespace[namespace]; entry.in == 0 && len(entry.queue) == 0 {
+	if entry := r.byNamespace[namespace]; entry.memberCount == 0 && len(entry.queue) == 0 {
 		delete(r.byNamespace, namespace)
 	}
 }

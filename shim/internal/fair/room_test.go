@@ -152,7 +152,7 @@ func TestRoomCountsWhatIsIn(t *testing.T) {
 			collect()
 			total := 0
 			for name, of := range r.byNamespace {
-				total += min(of.in, r.share)
+				total += min(of.memberCount, r.share)
 				if len(of.queue) > 0 != slices.Contains(r.turns, name) {
 					t.Fatalf("%s waits and has no turn, or the reverse", name)
 				}
@@ -183,12 +183,12 @@ func TestIdleReturnsWhenTheLastMemberHasLeft(t *testing.T) {
 		two := <-enter(t, t.Context(), r, "a", 2)
 		began := time.Now()
 		time.AfterFunc(time.Minute, func() { r.LeaveAll(two) })
-		if r.Idle(t.Context(), time.Hour); time.Since(began) < time.Minute || time.Since(began) > 2*time.Minute {
+		if r.WaitUntilIdle(t.Context(), time.Hour); time.Since(began) < time.Minute || time.Since(began) > 2*time.Minute {
 			t.Errorf("idle after %v, the last member left after a minute", time.Since(began))
 		}
 		ticket := <-enter(t, t.Context(), r, "a", 1)
 		began = time.Now()
-		if r.Idle(t.Context(), time.Minute); time.Since(began) != time.Minute {
+		if r.WaitUntilIdle(t.Context(), time.Minute); time.Since(began) != time.Minute {
 			t.Errorf("waited %v for a minute at most", time.Since(began))
 		}
 		r.LeaveAll(ticket)

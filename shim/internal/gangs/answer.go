@@ -25,8 +25,8 @@ type Answer struct {
 	subrequests []uint32
 }
 
-// Refusal returns the answer of a refused gang, which has only a reason.
-func Refusal(reason string) *Answer { return &Answer{reason: reason} }
+// NewRefusal returns the answer of a refused gang, which has only a reason.
+func NewRefusal(reason string) *Answer { return &Answer{reason: reason} }
 
 // NewAnswer checks all indices and returns the answer. A bad index must fail this gang and must not crash the
 // scheduler.
@@ -123,8 +123,8 @@ func (a *Answer) DeviceMemory(i int) uint32 {
 	return a.memory[i]
 }
 
-// WithDevices returns the number of members that get devices.
-func (a *Answer) WithDevices() (count int) {
+// DeviceMembers returns the number of members that get devices.
+func (a *Answer) DeviceMembers() (count int) {
 	for _, devices := range a.devices {
 		if len(devices) > 0 {
 			count++
@@ -136,8 +136,8 @@ func (a *Answer) WithDevices() (count int) {
 // Planned returns the node that the plan gives member i.
 func (a *Answer) Planned(i int) string { return a.nodes[a.candidates[a.offsets[i]]] }
 
-// Candidates returns the number of nodes that member i may use.
-func (a *Answer) Candidates(i int) int { return int(a.offsets[i+1] - a.offsets[i]) }
+// CandidateCount returns the number of nodes that member i may use.
+func (a *Answer) CandidateCount(i int) int { return int(a.offsets[i+1] - a.offsets[i]) }
 
 // Scores maps each candidate node of member i to its score. If only is true, it contains the planned node alone. The
 // framework allows scores up to 100, so higher values are cut to 100.

@@ -57,8 +57,8 @@ type Gang struct {
 	voidKnown         bool   // the service knows that the verdict is void: members that send no Binding need no report
 	answer            *Answer
 	since             time.Time // sort time in the scheduling queue
-	claimed           bool      // Reserve has been called at least once
-	claims            int       // Reserve calls without an answer
+	reserveCalled     bool      // Reserve has been called at least once
+	openReserves      int       // Reserve calls without an answer
 	allowCandidates   bool      // a planned node refused its member, so members may use all their candidates
 	permitRequested   bool      // Permit has been called: members may use only their planned nodes
 	members           []member
@@ -105,7 +105,7 @@ type member struct {
 	offeredCandidates bool // PreFilter has offered all candidates to the pod
 	rescheduling      bool // the planned node refused the pod, which is being scheduled again for the other candidates
 	node              string
-	rv                string // resourceVersion in its Binding: the pod's at Permit, or a later one set by Renew
+	version           string // resourceVersion in its Binding: the pod's at Permit, or a later one set by Renew
 }
 
 // Instructions are the caller's next actions after an event. The caller must not hold the store's lock.
@@ -154,12 +154,12 @@ func (g *Gang) Open(answer *Answer, since time.Time) bool {
 	if g.phase != Pending {
 		return false
 	}
-	g.answer, g.phase, g.since = answer, Open, g.store.places.since(g, since)
+	g.answer, g.phase, g.since = answer, Open, g.store.places.queueTime(g, since)
 	return true
 }
 
-// WithoutCycle returns the members for which no cycle has run yet. The caller activates them again.
-func (g *Gang) WithoutCycle() []int {
+// MembersWithoutCycle returns the members for which no cycle has run yet. The caller activates them again.
+func (g *Gang) MembersWithoutCycle() []int {
 	defer g.lock()()
 	var unseen []int
 	for i := range g.members {
@@ -176,9 +176,9 @@ func (g *Gang) CycleRan(i int) bool {
 	return g.members[i].cycleRan || g.members[i].state != idle
 }
 
-// Waiting returns the members that wait in Permit. A member that was released may not have been in the waiting map yet.
-// So such a member counts as waiting until it reaches Bind.
-func (g *Gang) Waiting() []types.UID {
+// WaitingMembers returns the members that wait in Permit. A member that was released may not have been in the waiting map
+// yet. So such a member counts as waiting until it reaches Bind.
+func (g *Gang) WaitingMembers() []types.UID {
 	defer g.lock()()
 	var uids []types.UID
 	for i := range g.members {
@@ -189,8 +189,8 @@ func (g *Gang) Waiting() []types.UID {
 	return uids
 }
 
-// Holds returns whether the verdict is valid, or a member that is not bound has reserved a node.
-func (g *Gang) Holds() bool {
+// HoldsNodes returns whether the verdict is valid, or a member that is not bound has reserved a node.
+func (g *Gang) HoldsNodes() bool {
 	defer g.lock()()
 	if g.phase != Closed {
 		return true
@@ -203,15 +203,15 @@ func (g *Gang) Holds() bool {
 	return false
 }
 
-// Progress returns a counter that grows with each step of a member. The gang has stalled if the counter does not
-// grow.
+// Progress returns a counter that grows with each step of a member. While the counter does not grow, the gang stalls.
 func (g *Gang) Progress() int {
 	defer g.lock()()
 	return g.progress
 }
 
-// Settled returns true if no further event is expected that needs a deadline. It is for gangs that are not refused.
-func (g *Gang) Settled() bool {
+// IsSettled returns whether no member of the gang needs the deadline any more: all are allowed, bound or failed, or the
+// verdict is void. It is for gangs that are not refused.
+func (g *Gang) IsSettled() bool {
 	defer g.lock()()
 	if g.phase == Closed {
 		return true
@@ -229,11 +229,11 @@ func (g *Gang) lock() (unlock func()) {
 	return g.store.mu.Unlock
 }
 
-// close makes the verdict void because a member failed, and records the failure for the queue order. The result is
-// empty if the verdict was void before. The caller holds the lock.
-func (g *Gang) close(reason string) Instructions {
+// closeFailed makes the verdict void because a member failed, and records the failure for the queue order. It returns no
+// instructions if the verdict was void before. The caller holds the lock.
+func (g *Gang) closeFailed(reason string) Instructions {
 	if g.phase != Closed {
-		g.store.places.fail(g, time.Now())
+		g.store.places.recordFailure(g, time.Now())
 	}
 	return g.end(reason)
 }
@@ -249,7 +249,7 @@ func (g *Gang) end(reason string) Instructions {
 	for i := range g.members {
 		if g.phase == Permitted && g.members[i].state == idle {
 			g.members[i].state = failed
-			do.Reports = append(do.Reports, g.report(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", reason))
+			do.Reports = append(do.Reports, g.unreserveRequest(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", reason))
 		}
 	}
 	g.phase, g.voidReason = Closed, reason
@@ -257,9 +257,9 @@ func (g *Gang) end(reason string) Instructions {
 	return do
 }
 
-// void ends a verdict that the service has withdrawn or replaced, or whose session is lost. Members that were allowed
-// continue to bind. The caller holds the lock.
-func (g *Gang) void(reason string) Instructions {
+// voidByService ends a verdict that the service has withdrawn or replaced, or whose session is lost. Members that were
+// allowed continue to bind. The caller holds the lock.
+func (g *Gang) voidByService(reason string) Instructions {
 	g.voidKnown = true
 	if g.phase == Permitted || g.phase == Committed {
 		g.closedAfterPermit = true
@@ -268,8 +268,8 @@ func (g *Gang) void(reason string) Instructions {
 	return g.end(reason)
 }
 
-// report returns the Unreserve request for member i.
-func (g *Gang) report(i int, node string, fate musterv1.BindingFate, plugin, message string) *musterv1.UnreserveRequest {
+// unreserveRequest returns the Unreserve request for member i.
+func (g *Gang) unreserveRequest(i int, node string, fate musterv1.BindingFate, plugin, message string) *musterv1.UnreserveRequest {
 	return &musterv1.UnreserveRequest{
 		Plan: g.Plan, Member: uint32(i), Node: node, Fate: fate, Plugin: plugin, Message: message,
 		Uid: string(g.UIDs[i]),

@@ -42,10 +42,10 @@ func TestPermitIsAskedOnceWhenAllAreHereAndClaimed(t *testing.T) {
 	}
 	wait(0)
 	wait(1)
-	if g.Claimed() {
+	if g.RecordReserveAnswer() {
 		t.Error("asked with a claim that is not answered")
 	}
-	if !g.Claimed() {
+	if !g.RecordReserveAnswer() {
 		t.Error("not asked with the last claim")
 	}
 	if _, err := g.Reserve(2, "spare"); !errors.Is(err, errElsewhere) {
@@ -113,21 +113,21 @@ func TestOtherCandidatesComeAfterThePlannedNode(t *testing.T) {
 	}
 	offered(0, 1)
 	offered(1, 1)
-	if !g.Widen(0) {
+	if !g.AllowCandidates(0) {
 		t.Fatal("no other candidates")
 	}
-	if unseen := g.WithoutCycle(); !slices.Equal(unseen, []int{0, 2}) {
+	if unseen := g.MembersWithoutCycle(); !slices.Equal(unseen, []int{0, 2}) {
 		t.Errorf("to activate: %v", unseen)
 	}
 	arrive(t, s, g, 1, Wait) // all required members have arrived, but 0 is being scheduled again
 	offered(2, 2)
-	if g.Widen(2) {
+	if g.AllowCandidates(2) {
 		t.Error("2 has had them all")
 	}
 	offered(0, 2)
 	arrive(t, s, g, 0, Ask)
 	offered(2, 1)
-	if g.Widen(2) {
+	if g.AllowCandidates(2) {
 		t.Error("other candidates though Permit was asked")
 	}
 }
@@ -217,7 +217,7 @@ func TestStall(t *testing.T) {
 	if len(do.Closed) != 1 || len(do.Reports) != 1 || do.Reports[0].Member != 1 {
 		t.Errorf("%+v", do)
 	}
-	if got := g.Waiting(); len(got) != 1 || got[0] != "u0" {
+	if got := g.WaitingMembers(); len(got) != 1 || got[0] != "u0" {
 		t.Errorf("waiting: %v", got)
 	}
 }
@@ -268,7 +268,7 @@ func TestTheAllowedOfAClosedGangAreReleased(t *testing.T) {
 	_, g := arrived(t, 2)
 	permit(t, g)
 	g.Fail(0, "n0", neverSent, "", "PreBind failed")
-	if got := g.Waiting(); len(got) != 1 || got[0] != "u1" {
+	if got := g.WaitingMembers(); len(got) != 1 || got[0] != "u1" {
 		t.Errorf("waiting: %v", got)
 	}
 }

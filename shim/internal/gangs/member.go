@@ -18,40 +18,41 @@ var errElsewhere = errors.New("not on the planned node, though Permit was asked 
 // called before the service has answered.
 func (g *Gang) Reserve(i int, node string) (claim bool, err error) {
 	defer g.lock()()
-	if err := g.admits(i); err != nil {
+	if err := g.checkMayContinue(i); err != nil {
 		return false, err
 	}
 	elsewhere := g.answer.Planned(i) != node
 	if elsewhere && g.permitRequested {
 		return false, errElsewhere
 	}
-	if claim = elsewhere || !g.claimed; claim {
-		g.claimed = true
-		g.claims++
+	if claim = elsewhere || !g.reserveCalled; claim {
+		g.reserveCalled = true
+		g.openReserves++
 	}
 	g.members[i].state, g.members[i].node = reserved, node
 	g.progress++
 	return claim, nil
 }
 
-// Widen allows all candidates to the gang, because member i's planned node refused it. It returns true if the pod
-// must be activated again. It returns false if the member has no other candidates, has tried them already, or Permit
+// AllowCandidates allows all candidates to the gang, because member i's planned node refused it. It returns true if the
+// pod must be activated again. It returns false if the member has no other candidates, has tried them already, or Permit
 // has been called.
-func (g *Gang) Widen(i int) bool {
+func (g *Gang) AllowCandidates(i int) bool {
 	defer g.lock()()
 	m := &g.members[i]
-	if g.admits(i) != nil || g.permitRequested || m.offeredCandidates || g.answer.Candidates(i) == 1 {
+	if g.checkMayContinue(i) != nil || g.permitRequested || m.offeredCandidates || g.answer.CandidateCount(i) == 1 {
 		return false
 	}
 	g.allowCandidates, m.cycleRan, m.rescheduling = true, false, true
 	return true
 }
 
-// Claimed records that the service has accepted a Reserve call. It returns true if the caller must call Permit now.
-func (g *Gang) Claimed() (ask bool) {
+// RecordReserveAnswer records that the service has accepted a Reserve call. It returns true if the caller must call
+// Permit now.
+func (g *Gang) RecordReserveAnswer() (ask bool) {
 	defer g.lock()()
-	g.claims--
-	return g.complete()
+	g.openReserves--
+	return g.requestPermitIfComplete()
 }
 
 // Arrival is the result of Arrive. It determines the answer of Permit for one member.
@@ -69,7 +70,7 @@ const (
 // Arrive records that member i has reached Permit. version is the current resourceVersion of its pod.
 func (g *Gang) Arrive(i int, version string) (Arrival, error) {
 	defer g.lock()()
-	if err := g.admits(i); err != nil {
+	if err := g.checkMayContinue(i); err != nil {
 		return Wait, err
 	}
 	g.progress++
@@ -78,17 +79,17 @@ func (g *Gang) Arrive(i int, version string) (Arrival, error) {
 		return Pass, nil
 	}
 	g.members[i].state = waiting
-	if g.complete() {
+	if g.requestPermitIfComplete() {
 		return Ask, nil
 	}
 	return Wait, nil
 }
 
-// complete returns true once: when all required members wait and all Reserve calls are answered. It returns false
-// while a member is being scheduled again for another candidate, because that is impossible after Permit has been
-// called. The caller holds the lock.
-func (g *Gang) complete() bool {
-	if g.phase != Open || g.permitRequested || g.claims > 0 {
+// requestPermitIfComplete returns true once, when all required members wait and all Reserve calls are answered. Then the
+// caller calls Permit. It returns false while a member is being scheduled again for another candidate, because after
+// Permit members may use only their planned nodes. The caller of requestPermitIfComplete holds the lock.
+func (g *Gang) requestPermitIfComplete() bool {
+	if g.phase != Open || g.permitRequested || g.openReserves > 0 {
 		return false
 	}
 	waitingCount := 0
@@ -138,20 +139,20 @@ func (g *Gang) Allow(answer *musterv1.PermitResponse, versions []string, sendBy 
 // restarts. The caller holds the lock.
 func (g *Gang) allow(i int, version string) {
 	m := &g.members[i]
-	m.state, m.rv = allowed, version
+	m.state, m.version = allowed, version
 	g.store.inFlight[g.UIDs[i]] = &InFlight{
 		Namespace: g.Namespace, Name: g.Names[i], UID: g.UIDs[i], Node: m.node,
 		Annotations: g.annotations(i), Version: version,
 	}
 }
 
-// WithDevices returns the number of members that get devices. Each costs writes before its Binding.
-func (g *Gang) WithDevices() int {
+// DeviceMembers returns the number of members that get devices. Each of them costs writes before its Binding.
+func (g *Gang) DeviceMembers() int {
 	defer g.lock()()
 	if g.answer == nil {
 		return 0
 	}
-	return g.answer.WithDevices()
+	return g.answer.DeviceMembers()
 }
 
 // SendBy returns the time after which no Binding may be sent.
@@ -163,13 +164,13 @@ func (g *Gang) SendBy() time.Time {
 // Binding returns the annotations and the resourceVersion that member i's Binding must carry.
 func (g *Gang) Binding(i int) (annotations map[string]string, version string) {
 	defer g.lock()()
-	return g.annotations(i), g.members[i].rv
+	return g.annotations(i), g.members[i].version
 }
 
 // Renew replaces the resourceVersion in member i's Binding, because its pod has changed since Permit.
 func (g *Gang) Renew(i int, version string) {
 	defer g.lock()()
-	g.members[i].rv = version
+	g.members[i].version = version
 	if flight := g.store.inFlight[g.UIDs[i]]; flight != nil {
 		flight.Version = version
 	}
@@ -221,7 +222,7 @@ func (g *Gang) Bound(i int) {
 	defer g.lock()()
 	g.members[i].state = bound
 	delete(g.store.inFlight, g.UIDs[i])
-	g.store.places.leave(g.UIDs[i])
+	g.store.places.remove(g.UIDs[i])
 	for j := range g.members {
 		if g.members[j].state != bound {
 			return
@@ -247,11 +248,11 @@ func (g *Gang) Fail(i int, node string, fate musterv1.BindingFate, plugin, messa
 		}
 	}
 	var do Instructions
-	if g.needs(i, before) {
-		do = g.close(fmt.Sprintf("member %s/%s failed: %s", g.Namespace, g.Names[i], message))
+	if g.isNeeded(i, before) {
+		do = g.closeFailed(fmt.Sprintf("member %s/%s failed: %s", g.Namespace, g.Names[i], message))
 	}
 	if !g.voidKnown || before >= allowed {
-		do.Reports = append(do.Reports, g.report(i, node, fate, plugin, message))
+		do.Reports = append(do.Reports, g.unreserveRequest(i, node, fate, plugin, message))
 	}
 	return do
 }
@@ -262,13 +263,13 @@ func (g *Gang) Abort(reason string) Instructions {
 	if g.phase == Committed {
 		return Instructions{}
 	}
-	return g.close(reason)
+	return g.closeFailed(reason)
 }
 
 // Stale closes a gang for which the service has a newer generation. So the service needs no report.
 func (g *Gang) Stale() Instructions {
 	defer g.lock()()
-	return g.void("the service has a newer plan")
+	return g.voidByService("the service has a newer plan")
 }
 
 // Stall stops waiting for members that have not arrived. Before Permit it closes the whole plan; afterwards only
@@ -281,7 +282,7 @@ func (g *Gang) Stall(reason string) Instructions {
 	var do Instructions
 	late := g.phase == Permitted || g.phase == Committed
 	if !late {
-		do = g.close(reason)
+		do = g.closeFailed(reason)
 	}
 	for i := range g.members {
 		if g.members[i].state != idle {
@@ -289,7 +290,7 @@ func (g *Gang) Stall(reason string) Instructions {
 		}
 		g.members[i].state = failed
 		if !g.voidKnown {
-			do.Reports = append(do.Reports, g.report(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", reason))
+			do.Reports = append(do.Reports, g.unreserveRequest(i, "", musterv1.BindingFate_BINDING_FATE_NEVER_SENT, "", reason))
 		}
 		if !late {
 			break // one report ends the whole plan
@@ -298,16 +299,17 @@ func (g *Gang) Stall(reason string) Instructions {
 	return do
 }
 
-// admits returns ErrClosed if member i cannot continue. Stall may have failed the member while its cycle was running.
-func (g *Gang) admits(i int) error {
+// checkMayContinue returns ErrClosed if member i cannot continue. Stall may have failed the member while its cycle was
+// running.
+func (g *Gang) checkMayContinue(i int) error {
 	if g.phase == Closed || g.closedAfterPermit || g.members[i].state == failed {
 		return ErrClosed
 	}
 	return nil
 }
 
-// needs returns whether the gang cannot continue without member i. before is the member's state when it failed.
-func (g *Gang) needs(i int, before memberState) bool {
+// isNeeded returns whether the gang cannot continue without member i. before is the member's state when it failed.
+func (g *Gang) isNeeded(i int, before memberState) bool {
 	switch {
 	case g.phase == Committed:
 		return false

@@ -31,6 +31,7 @@ type places struct {
 	departed []departure // sorted by time
 }
 
+// departure is a pod whose place is removed some time after the pod was deleted.
 type departure struct {
 	uid       types.UID
 	deletedAt time.Time
@@ -68,9 +69,9 @@ func (s *Store) Place(uid types.UID) (Place, bool) {
 	return place, ok
 }
 
-// fail records that the gang was scheduled and failed. From now on, its place counts from this time, as for any pod
-// that fails.
-func (p *places) fail(g *Gang, now time.Time) {
+// recordFailure records that the gang was scheduled and failed. From now on, its place counts from this time, as for any
+// pod that fails.
+func (p *places) recordFailure(g *Gang, now time.Time) {
 	for i := range g.members {
 		if g.members[i].cycleRan {
 			for _, uid := range g.UIDs {
@@ -81,8 +82,8 @@ func (p *places) fail(g *Gang, now time.Time) {
 	}
 }
 
-// since returns the later of the given time and the gang's last failure.
-func (p *places) since(g *Gang, oldest time.Time) time.Time {
+// queueTime returns the time by which the gang is sorted: oldest, or the gang's last failure if that is later.
+func (p *places) queueTime(g *Gang, oldest time.Time) time.Time {
 	for _, uid := range g.UIDs {
 		if failure := p.failed[uid]; failure.After(oldest) {
 			oldest = failure
@@ -91,14 +92,14 @@ func (p *places) since(g *Gang, oldest time.Time) time.Time {
 	return oldest
 }
 
-// leave removes a pod that is in no queue and will never be, because it is bound or deleted.
-func (p *places) leave(uid types.UID) {
+// remove removes a pod that is in no queue and will never be, because it is bound or deleted.
+func (p *places) remove(uid types.UID) {
 	delete(p.fixed, uid)
 	delete(p.failed, uid)
 }
 
-// depart schedules the removal of a deleted pod, and removes the pods whose time has passed.
-func (p *places) depart(uid types.UID, now time.Time) {
+// removeLater schedules the removal of a deleted pod, and removes the pods that were deleted more than placeKept ago.
+func (p *places) removeLater(uid types.UID, now time.Time) {
 	_, queued := p.fixed[uid]
 	_, failed := p.failed[uid]
 	if queued || failed {
@@ -106,7 +107,7 @@ func (p *places) depart(uid types.UID, now time.Time) {
 	}
 	old := 0
 	for ; old < len(p.departed) && now.Sub(p.departed[old].deletedAt) > placeKept; old++ {
-		p.leave(p.departed[old].uid)
+		p.remove(p.departed[old].uid)
 	}
 	p.departed = p.departed[old:]
 }

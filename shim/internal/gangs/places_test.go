@@ -45,7 +45,7 @@ func TestAPlaceIsFixedWhileAPodIsQueued(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := NewStore()
-			s.Begin(7)
+			s.BeginSession(7)
 			g := open(t, s, 1, early)
 			want := Place{Since: early, Gang: "ns/g", Member: 1}
 			if got := enter(t, s, "u1"); got != want {
@@ -62,12 +62,12 @@ func TestAPlaceIsFixedWhileAPodIsQueued(t *testing.T) {
 // The age of a refused gang does not count. Its members come after all pods that wait when they are let through.
 func TestARefusedPodStandsWhereItWasLetThrough(t *testing.T) {
 	s := NewStore()
-	s.Begin(7)
+	s.BeginSession(7)
 	early := time.Now().Add(-time.Hour)
 	open(t, s, 1, early)
 	enter(t, s, "u0")
 	g, _, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_REFUSED, 2, 2, 2))
-	g.Open(Refusal("no room"), early)
+	g.Open(NewRefusal("no room"), early)
 	before := time.Now().Round(0)
 	place := enter(t, s, "u0")
 	if place.Since.Before(before) || place.Since.After(time.Now()) {
@@ -88,12 +88,12 @@ func TestAGangThatFailsGivesWay(t *testing.T) {
 		"stalled":                       {func(_ *Store, g *Gang) { g.Stall("too slow") }, true, true},
 		"withdrawn after it was seen":   {withdraw, true, true},
 		"withdrawn before it was seen":  {withdraw, false, false},
-		"the session is lost":           {func(s *Store, _ *Gang) { s.EndSession(); s.Begin(8) }, true, false},
+		"the session is lost":           {func(s *Store, _ *Gang) { s.EndSession(); s.BeginSession(8) }, true, false},
 		"the service has a better plan": {func(*Store, *Gang) {}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := NewStore()
-			s.Begin(7)
+			s.BeginSession(7)
 			g := open(t, s, 1, early)
 			if c.cycleRan {
 				s.Admit("u0")
@@ -117,7 +117,7 @@ func withdraw(s *Store, _ *Gang) {
 
 func TestPlacesAreForgottenSomeTimeAfterTheirPods(t *testing.T) {
 	s := NewStore()
-	s.Begin(7)
+	s.BeginSession(7)
 	g := open(t, s, 1, time.Now())
 	s.Admit("u0")
 	enter(t, s, "u0")
@@ -126,11 +126,11 @@ func TestPlacesAreForgottenSomeTimeAfterTheirPods(t *testing.T) {
 	s.Forget("u0")
 	s.Forget("u1")
 	now := time.Now()
-	s.places.depart("other", now)
+	s.places.removeLater("other", now)
 	if len(s.places.fixed) != 2 || len(s.places.failed) != 2 {
 		t.Errorf("forgotten at once: %v %v", s.places.fixed, s.places.failed)
 	}
-	s.places.depart("other", now.Add(placeKept+time.Minute))
+	s.places.removeLater("other", now.Add(placeKept+time.Minute))
 	if entries := len(s.places.fixed) + len(s.places.failed) + len(s.places.departed); entries != 0 {
 		t.Errorf("%d are kept for ever", entries)
 	}
@@ -138,7 +138,7 @@ func TestPlacesAreForgottenSomeTimeAfterTheirPods(t *testing.T) {
 
 func TestABoundPodHasNoPlace(t *testing.T) {
 	s := NewStore()
-	s.Begin(7)
+	s.BeginSession(7)
 	g := open(t, s, 1, time.Now())
 	enter(t, s, "u0")
 	g.Bound(0)

@@ -23,6 +23,7 @@ type Store struct {
 	stopping bool // the process ends: no further gang is committed
 }
 
+// slot is a member: its gang and its index in the verdict.
 type slot struct {
 	gang  *Gang
 	index int
@@ -52,8 +53,8 @@ func (s *Store) Stop() (bindings int) {
 	return bindings
 }
 
-// Begin opens a session. Verdicts that arrive later belong to its epoch.
-func (s *Store) Begin(epoch uint64) {
+// BeginSession opens a session. Verdicts that arrive later belong to its epoch.
+func (s *Store) BeginSession(epoch uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.epoch = epoch
@@ -72,7 +73,7 @@ func (s *Store) EndSession() Instructions {
 	defer s.mu.Unlock()
 	var do Instructions
 	for _, g := range s.gangs {
-		do.add(g.void("the session with the service was lost"))
+		do.add(g.voidByService("the session with the service was lost"))
 	}
 	s.epoch = 0
 	clear(s.gangs)
@@ -92,11 +93,11 @@ func (s *Store) Apply(verdict *musterv1.Verdict) (*Gang, Instructions, error) {
 		}
 		s.drop(old)
 		if old.phase == Open {
-			s.places.fail(old, time.Now())
+			s.places.recordFailure(old, time.Now())
 		}
-		return nil, old.void("withdrawn: " + verdict.Reason), nil
+		return nil, old.voidByService("withdrawn: " + verdict.Reason), nil
 	}
-	if err := check(verdict); err != nil {
+	if err := checkVerdict(verdict); err != nil {
 		return nil, Instructions{}, err
 	}
 	g := newGang(s, s.epoch, verdict)
@@ -108,7 +109,7 @@ func (s *Store) Apply(verdict *musterv1.Verdict) (*Gang, Instructions, error) {
 	var do Instructions
 	if old != nil {
 		s.drop(old)
-		do = old.void("replaced by a later verdict")
+		do = old.voidByService("replaced by a later verdict")
 	}
 	s.gangs[verdict.Gang] = g
 	for i, uid := range g.UIDs {
@@ -117,7 +118,7 @@ func (s *Store) Apply(verdict *musterv1.Verdict) (*Gang, Instructions, error) {
 	return g, do, nil
 }
 
-func check(v *musterv1.Verdict) error {
+func checkVerdict(v *musterv1.Verdict) error {
 	switch v.Outcome {
 	case musterv1.Outcome_OUTCOME_PLANNED, musterv1.Outcome_OUTCOME_REFUSED:
 	default:
@@ -198,8 +199,8 @@ type Admission struct {
 }
 
 // Admit returns the admission of a pod for PreFilter and records that a cycle of the member has run. It returns false if
-// no verdict admits this pod now. That happens in two cases. The pod came out of the back-off queue, where PreEnqueue is not
-// called (scheduling_queue.go, moveToActiveQ). Or the verdict became void while the pod was queued.
+// no verdict admits this pod now. That happens in two cases. The pod came out of the back-off queue, where PreEnqueue is
+// not called (scheduling_queue.go, moveToActiveQ). Or the verdict became void while the pod was queued.
 func (s *Store) Admit(uid types.UID) (Admission, bool) {
 	slot, answer, only := s.markCycleRan(uid)
 	if answer == nil {
@@ -268,7 +269,7 @@ func (s *Store) markCycleRan(uid types.UID) (entry slot, answer *Answer, only bo
 func (s *Store) Forget(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.places.depart(uid, time.Now())
+	s.places.removeLater(uid, time.Now())
 	slot, ok := s.byUID[uid]
 	if !ok {
 		return

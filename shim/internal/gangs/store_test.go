@@ -45,7 +45,7 @@ func answer(members int) *Answer {
 
 func planned(t *testing.T, s *Store, generation uint64, members, required int) *Gang {
 	t.Helper()
-	s.Begin(7)
+	s.BeginSession(7)
 	g, _, err := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, generation, members, required))
 	if err != nil || g == nil {
 		t.Fatalf("Apply: %v %v", g, err)
@@ -66,7 +66,7 @@ func arrive(t *testing.T, s *Store, g *Gang, i int, want Arrival) {
 		t.Fatal(err)
 	}
 	if claim {
-		g.Claimed()
+		g.RecordReserveAnswer()
 	}
 	if got, err := g.Arrive(i, "1"); err != nil || got != want {
 		t.Fatalf("member %d: Arrive = %v, %v; want %v", i, got, err, want)
@@ -123,7 +123,7 @@ func TestMayEnterQueue(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			s := NewStore()
-			s.Begin(1)
+			s.BeginSession(1)
 			for _, step := range c.steps {
 				g, _, err := s.Apply(verdict(step.outcome, step.generation, 2, 2))
 				if err != nil {
@@ -132,7 +132,7 @@ func TestMayEnterQueue(t *testing.T) {
 				if step.open && step.outcome == plan {
 					g.Open(answer(2), time.Time{})
 				} else if step.open {
-					g.Open(Refusal("no"), time.Time{})
+					g.Open(NewRefusal("no"), time.Time{})
 				}
 				if step.cycleRan {
 					s.Admit("u0")
@@ -154,20 +154,20 @@ func TestMayEnterQueue(t *testing.T) {
 func TestARefusalThatComesAgainWithMoreMembersLetsTheseThrough(t *testing.T) {
 	const refuse = musterv1.Outcome_OUTCOME_REFUSED
 	s := NewStore()
-	s.Begin(1)
+	s.BeginSession(1)
 	first, _, err := s.Apply(verdict(refuse, 1, 3, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	first.Open(Refusal("no"), time.Time{})
+	first.Open(NewRefusal("no"), time.Time{})
 	s.Admit("u0") // u2 was not met yet
 	s.Admit("u1")
 	again, _, err := s.Apply(verdict(refuse, 1, 4, 1))
 	if err != nil || again == nil {
 		t.Fatalf("Apply: %v %v", again, err)
 	}
-	again.Open(Refusal("no"), time.Time{})
-	if got := again.WithoutCycle(); len(got) != 2 || got[0] != 2 || got[1] != 3 {
+	again.Open(NewRefusal("no"), time.Time{})
+	if got := again.MembersWithoutCycle(); len(got) != 2 || got[0] != 2 || got[1] != 3 {
 		t.Errorf("to be activated: %v", got)
 	}
 	for uid, want := range map[types.UID]bool{"u0": false, "u1": false, "u2": true, "u3": true} {
@@ -225,7 +225,7 @@ func TestRace(t *testing.T) {
 				if worker == 0 && n%20 == 0 {
 					s.EndSession()
 				}
-				s.Begin(uint64(n))
+				s.BeginSession(uint64(n))
 				g, _, _ := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, uint64(n), 2, 2))
 				s.MayEnterQueue("u0")
 				if g == nil || !g.Open(answer(2), time.Time{}) {
@@ -234,7 +234,7 @@ func TestRace(t *testing.T) {
 				for i := range 2 {
 					s.Admit(g.UIDs[i])
 					if claim, _ := g.Reserve(i, "n0"); claim {
-						g.Claimed()
+						g.RecordReserveAnswer()
 					}
 					if at, err := g.Arrive(i, "1"); err == nil && at == Ask {
 						_, _ = g.Allow(&musterv1.PermitResponse{}, make([]string, 2), time.Now().Add(time.Minute))
@@ -317,7 +317,7 @@ func TestMemoryOfSharedDevicesIsThatOfEachMember(t *testing.T) {
 
 func TestWhatLivePlansHaveForOtherPods(t *testing.T) {
 	s := NewStore()
-	s.Begin(7)
+	s.BeginSession(7)
 	g, _, err := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, 1, 3, 2))
 	if err != nil {
 		t.Fatal(err)
@@ -367,15 +367,15 @@ func TestAGangHoldsUntilItsLastMemberHasGivenBack(t *testing.T) {
 	s := NewStore()
 	g := planned(t, s, 1, 2, 2)
 	arrive(t, s, g, 0, Wait)
-	if !g.Holds() {
+	if !g.HoldsNodes() {
 		t.Error("a valid verdict holds nothing")
 	}
 	g.Abort("over")
-	if !g.Holds() {
+	if !g.HoldsNodes() {
 		t.Error("nothing is held while a member has its node")
 	}
 	g.Fail(0, "n0", neverSent, "", "over")
-	if g.Holds() {
+	if g.HoldsNodes() {
 		t.Error("something is held by no member")
 	}
 }
@@ -388,7 +388,7 @@ func TestOnlyPlansForTheseDriversAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := NewStore()
-	s.Begin(7)
+	s.BeginSession(7)
 	g, _, err := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, 1, 3, 2))
 	if err != nil {
 		t.Fatal(err)

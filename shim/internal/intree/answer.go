@@ -31,7 +31,7 @@ type answerJob struct {
 // runSlice works on a question for one slice of time.
 func (a *Asker) runSlice(ctx context.Context, q *question, reason workReason) {
 	start := time.Now()
-	a.turns.take(q, reason)
+	a.turns.record(q, reason)
 	job := a.jobs[q]
 	if job == nil {
 		job = a.startJob(ctx, q, reason)
@@ -42,14 +42,14 @@ func (a *Asker) runSlice(ctx context.Context, q *question, reason workReason) {
 		delete(a.jobs, q)
 	}
 	duration := time.Since(start)
-	metrics.InTree(duration)
+	metrics.RecordSlice(duration)
 	if reason != unanswered {
 		if fullCredit := start.Add(-credit); a.restUntil.Before(fullCredit) {
 			a.restUntil = fullCredit
 		}
 		a.restUntil = a.restUntil.Add((1 + restShare) * duration)
 	}
-	a.dropDone()
+	a.stopDroppedJobs()
 }
 
 // startJob starts the work on a question. The job runs in slices, effectively on Run's goroutine.
@@ -57,7 +57,7 @@ func (a *Asker) startJob(ctx context.Context, q *question, reason workReason) *a
 	job := &answerJob{reason: reason}
 	job.next, job.stop = iter.Pull(func(yield func(struct{}) bool) {
 		mayRun := true
-		a.answer(ctx, q, func() bool {
+		a.answerQuestion(ctx, q, func() bool {
 			if mayRun && time.Since(job.sliceStart) >= a.sliceFor {
 				mayRun = yield(struct{}{})
 			}
@@ -68,8 +68,8 @@ func (a *Asker) startJob(ctx context.Context, q *question, reason workReason) *a
 	return job
 }
 
-// dropDone stops jobs whose question was dropped or replaced.
-func (a *Asker) dropDone() {
+// stopDroppedJobs stops the jobs whose questions were dropped or replaced.
+func (a *Asker) stopDroppedJobs() {
 	for q, job := range a.jobs {
 		if !a.isOpen(q) {
 			job.stop()
@@ -91,74 +91,74 @@ func (a *Asker) isOpen(q *question) bool {
 	return a.questions[q.message.Gang] == q
 }
 
-// answer answers one question. It calls pause regularly, so that other questions can be worked on. It stops if pause
-// returns false.
-func (a *Asker) answer(ctx context.Context, q *question, pause func() bool) {
+// answerQuestion answers one question. It calls pause regularly, so that other questions can be worked on. It stops if
+// pause returns false.
+func (a *Asker) answerQuestion(ctx context.Context, q *question, pause func() bool) {
 	a.recordStart(q)
-	if err := a.current(); err != nil {
+	if err := a.ensureRound(); err != nil {
 		klog.FromContext(ctx).Error(err, "The cluster can't be listed for in-tree answers")
 		a.retryLater(q)
 		return
 	}
 	pods, count := a.unboundPods(q)
 	cached := a.cachedAnswers(q.message.Namespace) // this round's map: after a change another map is current, and its keys describe other claims
-	kinds, ok := a.sorter.kinds(pods, a.isUnique, pause)
+	kinds, ok := a.sorter.groupPods(pods, a.isUnique, pause)
 	if !ok {
 		return
 	}
-	if a.incomplete(q, pods, kinds) {
+	if a.retryIfIncomplete(q, pods, kinds) {
 		return
 	}
 	if count == 0 {
-		a.drop(q)
+		a.dropQuestion(q)
 		return
 	}
-	if report := a.inspect(ctx, pods, kinds, cached, pause); report != nil {
-		a.send(ctx, q, report)
-		if slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return pod != nil && prefers(pod) }) {
+	if report := a.buildReport(ctx, pods, kinds, cached, pause); report != nil {
+		a.sendReport(ctx, q, report)
+		if slices.ContainsFunc(pods, func(pod *v1.Pod) bool { return pod != nil && hasPreferences(pod) }) {
 			a.setDue(q, scoresAfter)
 		}
 	}
 }
 
-// inspect returns the report for all kinds of pods, or nil if pause returned false. It uses cached answers, and adds new
-// answers to the cache.
-func (a *Asker) inspect(ctx context.Context, pods []*v1.Pod, kinds []*kind, cached answers, pause func() bool) []*musterv1.ReportInTreeRequest {
+// buildReport returns the report for all kinds of pods, or nil if pause returned false. It uses cached answers, and adds
+// new answers to the cache.
+func (a *Asker) buildReport(ctx context.Context, pods []*v1.Pod, kinds []*kind, cached answers, pause func() bool) []*musterv1.ReportInTreeRequest {
 	r := &reporter{}
 	podScores := &scores{scorer: a.scorer, byPreferences: map[string]map[string]uint32{}}
-	nodeByClaim := a.shared.unprovisioned(pods)
+	nodeByClaim := a.shared.unprovisionedClaims(pods)
 	for _, k := range kinds {
 		if len(k.missing) > 0 {
-			r.add(k, pack(answer{}, a.inspector.snapshot.names))
+			r.add(k, encodeAnswer(answer{}, a.inspector.snapshot.names))
 			continue
 		}
 		kindPods := make([]*v1.Pod, len(k.pods))
 		for i, index := range k.pods {
 			kindPods[i] = pods[index]
 		}
-		if claimRefusal := a.shared.refuses(kindPods[0], nodeByClaim); claimRefusal != nil {
-			r.add(k, pack(answer{everywhere: claimRefusal}, a.inspector.snapshot.names))
+		if volumeRefusal := a.shared.claimRefusal(kindPods[0], nodeByClaim); volumeRefusal != nil {
+			r.add(k, encodeAnswer(answer{everywhere: volumeRefusal}, a.inspector.snapshot.names))
 			continue
 		}
-		key := keyOf(k, kindPods[0])
+		key := kindKey(k, kindPods[0])
 		encoded := cached[key]
 		if encoded == nil {
 			names := a.inspector.snapshot.names
 			result := a.inspector.inspect(ctx, kindPods, pause)
 			if result.everywhere == nil {
-				result.scores = podScores.of(ctx, kindPods[0], result.refused)
+				result.scores = podScores.scoresOf(ctx, kindPods[0], result.refused)
 			}
 			if !pause() {
 				return nil
 			}
-			encoded = pack(result, names)
+			encoded = encodeAnswer(result, names)
 			if len(cached) < maxCachedAnswers {
 				cached[key] = encoded
 			}
 		}
 		r.add(k, encoded)
 	}
-	return r.report()
+	return r.allParts()
 }
 
 // unboundPods returns the question's unbound pods, with nil in place of other pods, and their number. It also stores the
@@ -172,7 +172,7 @@ func (a *Asker) unboundPods(q *question) (pods []*v1.Pod, count int) {
 			continue
 		}
 		pods[i], count = pod, count+1
-		for j := range pod.Spec.Volumes[:min(len(pod.Spec.Volumes), volumesAtMost)] {
+		for j := range pod.Spec.Volumes[:min(len(pod.Spec.Volumes), maxVolumes)] {
 			if claim := claimName(pod, &pod.Spec.Volumes[j]); claim != "" {
 				claims.Insert(claim)
 			}
@@ -180,7 +180,7 @@ func (a *Asker) unboundPods(q *question) (pods []*v1.Pod, count int) {
 		for j := range pod.Spec.ResourceClaims {
 			claim, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[j])
 			if unnamed = unnamed || err != nil; claim != nil {
-				claims.Insert(deviceClaim(*claim))
+				claims.Insert(deviceClaimKey(*claim))
 			}
 		}
 	}
@@ -206,10 +206,10 @@ func (a *Asker) recordStart(q *question) {
 	q.due, q.notUntil = time.Now().Add(next), time.Now().Add(renewAfter)
 }
 
-// incomplete returns true if the informers lack a pod or a claim, and sets the time of the next try. A pod's claims
-// may be created just after the pod, and claims of ephemeral volumes always are. After some tries it returns false, and
+// retryIfIncomplete sets the time of the next try and returns true if the informers lack a pod or a claim. A pod's claims
+// may be created just after the pod, and claims of ephemeral volumes always are. After the last try it returns false. Then
 // the answer omits the missing pods and names the missing claims.
-func (a *Asker) incomplete(q *question, pods []*v1.Pod, kinds []*kind) bool {
+func (a *Asker) retryIfIncomplete(q *question, pods []*v1.Pod, kinds []*kind) bool {
 	lacks := slices.Contains(pods, nil) ||
 		slices.ContainsFunc(kinds, func(k *kind) bool { return len(k.missing) > 0 })
 	q.tries++
@@ -234,15 +234,15 @@ func (a *Asker) setDue(q *question, after time.Duration) {
 
 // retryLater schedules another try of a question. The pause grows with each failure.
 func (a *Asker) retryLater(q *question) {
-	pause := min(reportAfter<<min(q.failures, 10), reportAtMost)
+	pause := min(reportAfter<<min(q.failures, 10), maxReportPause)
 	q.failures++
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	q.due, q.notUntil = time.Now().Add(pause), time.Now().Add(pause)
 }
 
-// send sends a report to the service, unless it equals the last one.
-func (a *Asker) send(ctx context.Context, q *question, parts []*musterv1.ReportInTreeRequest) {
+// sendReport sends a report to the service, unless it equals the last one.
+func (a *Asker) sendReport(ctx context.Context, q *question, parts []*musterv1.ReportInTreeRequest) {
 	digest := sha256.New()
 	for _, part := range parts {
 		part.Epoch, part.Gang, part.Question = q.epoch, q.message.Gang, q.message.Question
@@ -261,7 +261,7 @@ func (a *Asker) send(ctx context.Context, q *question, parts []*musterv1.ReportI
 		switch err := a.report(ctx, part); status.Code(err) {
 		case codes.OK:
 		case codes.FailedPrecondition, codes.InvalidArgument, codes.Unimplemented:
-			a.drop(q)
+			a.dropQuestion(q)
 			return
 		default:
 			klog.FromContext(ctx).V(3).Info("Reporting in-tree answers again", "gang", part.Gang, "error", err)
@@ -272,8 +272,8 @@ func (a *Asker) send(ctx context.Context, q *question, parts []*musterv1.ReportI
 	q.lastDigest, q.failures = sum, 0
 }
 
-// drop removes a question, unless another question has replaced it.
-func (a *Asker) drop(q *question) {
+// dropQuestion removes a question, unless another question has replaced it.
+func (a *Asker) dropQuestion(q *question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.questions[q.message.Gang] == q {

@@ -43,8 +43,8 @@ const (
 	// scoresAfter is the minimum time between two answers that only renew scores. Changes that affect only scores cause no
 	// renewal, because they never make pods fit.
 	scoresAfter = 30 * time.Second
-	// reportAfter is the pause before a failed report is sent again. It doubles up to reportAtMost.
-	reportAfter, reportAtMost = time.Second, time.Minute
+	// reportAfter is the pause before a failed report is sent again. It doubles up to maxReportPause.
+	reportAfter, maxReportPause = time.Second, time.Minute
 )
 
 // Report sends one report to the service.
@@ -104,7 +104,7 @@ func New(handle fwk.Handle, report Report, gpus []string) *Asker {
 	}
 }
 
-// Begin forgets the questions of an earlier session. Epoch 0 means that no session is open.
+// Begin starts a session: it forgets the questions of an earlier session. Epoch 0 means that no session is open.
 func (a *Asker) Begin(epoch uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,17 +121,18 @@ func (a *Asker) Ask(message *musterv1.InTreeQuestion) {
 		a.questions[message.Gang] = &question{message: message, epoch: a.epoch, causes: a.causes}
 	}
 	a.mu.Unlock()
-	a.nudge()
+	a.wakeUp()
 }
 
-// Open returns the number of questions.
+// Open returns the number of stored questions.
 func (a *Asker) Open() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.questions)
 }
 
-func (a *Asker) nudge() {
+// wakeUp makes Run look for work.
+func (a *Asker) wakeUp() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
@@ -155,11 +156,11 @@ func (a *Asker) prepare(ctx context.Context, plugins, scoring []config.Plugin) e
 	factory := a.handle.SharedInformerFactory()
 	core := factory.Core().V1()
 	volumes := core.PersistentVolumes()
-	if err := volumes.Informer().AddIndexers(cache.Indexers{byClaim: claimIndex}); err != nil {
+	if err := volumes.Informer().AddIndexers(cache.Indexers{byClaim: claimKeys}); err != nil {
 		return err
 	}
 	a.pods = core.Pods().Lister()
-	view := &snapshot{nodeLister: core.Nodes().Lister(), podLister: a.pods, selects: counts}
+	view := &snapshot{nodeLister: core.Nodes().Lister(), podLister: a.pods, selects: isBoundWithClaims}
 	instance, err := a.newFramework(ctx, view, filterSet(plugins))
 	if err != nil {
 		return err
@@ -185,7 +186,7 @@ func (a *Asker) prepareScores(ctx context.Context, scoring []config.Plugin) erro
 	if len(scoring) == 0 {
 		return nil
 	}
-	boundPods := &snapshot{nodeLister: a.handle.SharedInformerFactory().Core().V1().Nodes().Lister(), podLister: a.pods, selects: bound}
+	boundPods := &snapshot{nodeLister: a.handle.SharedInformerFactory().Core().V1().Nodes().Lister(), podLister: a.pods, selects: isBound}
 	instance, err := a.newFramework(ctx, boundPods, scoreSet(scoring))
 	if err != nil {
 		return err
@@ -207,7 +208,7 @@ func (a *Asker) Run(ctx context.Context) {
 	timer := time.NewTimer(never)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		q, reason, next := a.next(time.Now())
+		q, reason, next := a.nextQuestion(time.Now())
 		if q != nil {
 			a.runSlice(ctx, q, reason)
 			continue
@@ -244,13 +245,13 @@ func (q *question) nextWork(causes uint64) (workReason, time.Time) {
 	return otherChange, q.due
 }
 
-// next returns the next question to work on, or the time until there is such a question. When renewals may run, they come
-// before first answers, because renewals pause most of the time. So neither can block the other.
-func (a *Asker) next(now time.Time) (nextQuestion *question, nextReason workReason, wait time.Duration) {
+// nextQuestion returns the next question to work on, or the time until there is such a question. Renewals that may run
+// come before first answers: because renewals pause most of the time, neither can block the other.
+func (a *Asker) nextQuestion(now time.Time) (nextQuestion *question, nextReason workReason, wait time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	wait = never
-	full := a.full()
+	full := a.jobLimiter()
 	for _, q := range a.questions {
 		reason, from := q.nextWork(a.causes)
 		if job := a.jobs[q]; job != nil {
@@ -263,45 +264,45 @@ func (a *Asker) next(now time.Time) (nextQuestion *question, nextReason workReas
 		}
 		if from.After(now) {
 			wait = min(wait, from.Sub(now))
-		} else if nextQuestion == nil || a.turns.before(q, reason, nextQuestion, nextReason) {
+		} else if nextQuestion == nil || a.turns.isBefore(q, reason, nextQuestion, nextReason) {
 			nextQuestion, nextReason = q, reason
 		}
 	}
 	return nextQuestion, nextReason, wait
 }
 
-// full returns a predicate: too many jobs run, so that no job may begin on this question now.
-// The caller holds the lock.
-func (a *Asker) full() func(*question, workReason) bool {
-	jobsOfKind, jobsOfNamespace := map[bool]int{}, map[string]int{}
+// jobLimiter returns a predicate: is the limit of jobs reached, so that no job may begin on this question now? First
+// answers and renewals are two stages with a limit each. The caller holds the lock.
+func (a *Asker) jobLimiter() func(*question, workReason) bool {
+	jobsByStage, jobsOfNamespace := map[bool]int{}, map[string]int{}
 	key := func(q *question, reason workReason) string {
 		return fmt.Sprint(reason == unanswered, q.message.Namespace)
 	}
 	for _, q := range a.questions {
 		if job := a.jobs[q]; job != nil {
-			jobsOfKind[job.reason == unanswered]++
+			jobsByStage[job.reason == unanswered]++
 			jobsOfNamespace[key(q, job.reason)]++
 		}
 	}
 	return func(q *question, reason workReason) bool {
-		return jobsOfKind[reason == unanswered] >= maxJobs || jobsOfNamespace[key(q, reason)] >= maxJobsOfNamespace
+		return jobsByStage[reason == unanswered] >= maxJobs || jobsOfNamespace[key(q, reason)] >= maxJobsOfNamespace
 	}
 }
 
-// touched records that the answers of all questions may have changed.
-func (a *Asker) touched() {
+// recordCause records that the answers of all questions may have changed.
+func (a *Asker) recordCause() {
 	a.mu.Lock()
 	a.causes++
 	open := len(a.questions) > 0
 	a.mu.Unlock()
 	if open {
-		a.nudge()
+		a.wakeUp()
 	}
 }
 
-// claimTouched records that a claim or its volume has changed. Only questions that name the claim are answered again.
+// recordClaimChange records that a claim or its volume has changed. Only questions that name the claim are answered again.
 // Only answers for pods of its namespace can depend on the claim, so the cache keeps those of other namespaces.
-func (a *Asker) claimTouched(namespace, name string) {
+func (a *Asker) recordClaimChange(namespace, name string) {
 	a.mu.Lock()
 	delete(a.answerCache, namespace)
 	isNamed := false
@@ -312,6 +313,6 @@ func (a *Asker) claimTouched(namespace, name string) {
 	}
 	a.mu.Unlock()
 	if isNamed {
-		a.nudge()
+		a.wakeUp()
 	}
 }

@@ -65,7 +65,7 @@ func askerOf(ctx context.Context, t testing.TB, plugins, scoring []config.Plugin
 	factory.WaitForCacheSync(ctx.Done())
 	cache.WaitForCacheSync(ctx.Done(), a.synced...)
 	a.sliceFor = time.Hour
-	if err := a.renew(); err != nil {
+	if err := a.startRound(); err != nil {
 		t.Fatal(err)
 	}
 	return a
@@ -110,7 +110,7 @@ func run(t testing.TB, a *Asker, now time.Time) {
 	done := map[*question]bool{}
 	for range 10000 {
 		a.restUntil = time.Time{}
-		q, reason, _ := a.next(now)
+		q, reason, _ := a.nextQuestion(now)
 		if q == nil || done[q] {
 			return
 		}
@@ -153,7 +153,7 @@ func TestQuestionsAreAnsweredInTurns(t *testing.T) {
 	heard := listen(a, fine)
 	a.Ask(questionOf("large", upTo(20)...))
 	for range 3 {
-		q, reason, _ := a.next(time.Now())
+		q, reason, _ := a.nextQuestion(time.Now())
 		a.runSlice(t.Context(), q, reason)
 	}
 	a.Ask(questionOf("small", 20))
@@ -168,7 +168,7 @@ func TestWorkOnAQuestionThatIsReplacedEnds(t *testing.T) {
 	a.sliceFor = 0
 	heard := listen(a, fine)
 	a.Ask(questionOf("g", 0, 1))
-	q, reason, _ := a.next(time.Now())
+	q, reason, _ := a.nextQuestion(time.Now())
 	a.runSlice(t.Context(), q, reason)
 	again := questionOf("g", 2, 3)
 	again.Question = 2
@@ -189,7 +189,7 @@ func TestANewQuestionBeginsThoughMuchIsWorkedOn(t *testing.T) {
 				a.Ask(questionOf(fmt.Sprint(i), i))
 			}
 			run(t, a, time.Now())
-			a.touched()
+			a.recordCause()
 			a.sliceFor = 0
 			for _, q := range a.questions {
 				a.runSlice(t.Context(), q, otherChange)
@@ -202,7 +202,7 @@ func TestANewQuestionBeginsThoughMuchIsWorkedOn(t *testing.T) {
 				a.Begin(2)
 			}
 			a.Ask(questionOf("new", maxJobsOfNamespace))
-			for q, reason, _ := a.next(time.Now()); q != nil; q, reason, _ = a.next(time.Now()) {
+			for q, reason, _ := a.nextQuestion(time.Now()); q != nil; q, reason, _ = a.nextQuestion(time.Now()) {
 				a.runSlice(t.Context(), q, reason)
 			}
 			if got := gangsOf(*heard); got[len(got)-1] != "new" {
@@ -226,9 +226,9 @@ func TestTurnsGoRoundByNamespaces(t *testing.T) {
 	}
 	turns := map[string]int{}
 	for range 30 {
-		q, reason, _ := a.next(time.Now())
+		q, reason, _ := a.nextQuestion(time.Now())
 		turns[q.message.Namespace]++
-		a.turns.take(q, reason)
+		a.turns.record(q, reason)
 	}
 	if turns["ns"] != 10 || turns["x"] != 10 || turns["y"] != 10 {
 		t.Errorf("turns: %v", turns)
@@ -240,18 +240,18 @@ func TestRenewalsRestAndNewQuestionsDoNot(t *testing.T) {
 	heard := listen(a, fine)
 	a.Ask(questionOf("old", 0))
 	run(t, a, time.Now())
-	a.touched()
+	a.recordCause()
 	later := time.Now().Add(time.Hour)
 	a.restUntil = later.Add(time.Second)
-	if q, _, wait := a.next(later); q != nil || wait != time.Second {
+	if q, _, wait := a.nextQuestion(later); q != nil || wait != time.Second {
 		t.Fatalf("a renewal begins at once: %v, wait %s", q, wait)
 	}
 	a.Ask(questionOf("new", 1))
-	if q, reason, _ := a.next(later); q == nil || q.message.Gang != "new" || reason != unanswered {
+	if q, reason, _ := a.nextQuestion(later); q == nil || q.message.Gang != "new" || reason != unanswered {
 		t.Fatalf("next: %v, %v", q, reason)
 	}
 	before := a.restUntil
-	q, reason, _ := a.next(later)
+	q, reason, _ := a.nextQuestion(later)
 	a.runSlice(t.Context(), q, reason)
 	if got := gangsOf(*heard); a.restUntil != before || !slices.Equal(got, []string{"old", "new"}) {
 		t.Errorf("answered %v, rest until %s", got, a.restUntil)
@@ -264,7 +264,7 @@ func TestARareRenewalIsFollowedByNoPause(t *testing.T) {
 	a.Ask(questionOf("g", 0))
 	run(t, a, time.Now())
 	for _, rested := range []bool{true, false} {
-		a.touched()
+		a.recordCause()
 		if a.restUntil = time.Now(); rested {
 			a.restUntil = time.Time{}
 		}
@@ -284,14 +284,14 @@ func TestACauseThatNamesAClaimGoesFirst(t *testing.T) {
 		a.Ask(questionOf(fmt.Sprint(i), i))
 	}
 	run(t, a, time.Now())
-	a.touched()
-	a.claimTouched("ns", "c5")
-	a.claimTouched("ns", "c6")
+	a.recordCause()
+	a.recordClaimChange("ns", "c5")
+	a.recordClaimChange("ns", "c6")
 	later := time.Now().Add(time.Hour)
 	var order []workReason
 	for range 4 {
 		a.restUntil = time.Time{}
-		q, reason, _ := a.next(later)
+		q, reason, _ := a.nextQuestion(later)
 		order = append(order, reason)
 		a.runSlice(t.Context(), q, reason)
 	}
@@ -303,8 +303,8 @@ func TestACauseThatNamesAClaimGoesFirst(t *testing.T) {
 // The handler that fills a plugin's cache may be called after ours.
 func TestAQuestionIsAnsweredOnceMoreAfterAChange(t *testing.T) {
 	for name, change := range map[string]func(*Asker){
-		"any":   (*Asker).touched,
-		"claim": func(a *Asker) { a.claimTouched("ns", "c0") },
+		"any":   (*Asker).recordCause,
+		"claim": func(a *Asker) { a.recordClaimChange("ns", "c0") },
 	} {
 		a := volumeAsker(t, 1)
 		heard := listen(a, fine)
@@ -325,7 +325,7 @@ func TestAQuestionIsAnsweredOnceMoreAfterAChange(t *testing.T) {
 		if got := len(*heard); got != 2 {
 			t.Errorf("%s: %d reports, want 2", name, got)
 		}
-		if q, _, _ := a.next(time.Now().Add(time.Hour)); q != nil {
+		if q, _, _ := a.nextQuestion(time.Now().Add(time.Hour)); q != nil {
 			t.Errorf("%s: it is answered again without an end", name)
 		}
 	}
@@ -336,8 +336,8 @@ func TestAClaimThatNobodyNamesIsNoCause(t *testing.T) {
 	listen(a, fine)
 	a.Ask(questionOf("g", 0))
 	run(t, a, time.Now())
-	a.claimTouched("ns", "c9")
-	if q, _, _ := a.next(time.Now().Add(time.Hour)); q != nil {
+	a.recordClaimChange("ns", "c9")
+	if q, _, _ := a.nextQuestion(time.Now().Add(time.Hour)); q != nil {
 		t.Error("it is answered again")
 	}
 }
@@ -367,10 +367,10 @@ func TestReportsThatFailAreTriedAgainEverLater(t *testing.T) {
 		if len(*heard) != i+1 {
 			t.Fatalf("%d reports, want %d", len(*heard), i+1)
 		}
-		_, _, wait := a.next(time.Now())
-		if least := min(reportAfter<<i, reportAtMost) - time.Second/2; wait < least {
+		_, _, wait := a.nextQuestion(time.Now())
+		if least := min(reportAfter<<i, maxReportPause) - time.Second/2; wait < least {
 			t.Errorf("after %d failures a pause of %s, want %s", i+1, wait, least)
 		}
-		now = now.Add(2 * reportAtMost)
+		now = now.Add(2 * maxReportPause)
 	}
 }

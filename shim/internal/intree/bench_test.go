@@ -35,7 +35,7 @@ func BenchmarkAnswer(b *testing.B) {
 			a, pods := benchAsker(ctx, b, members)
 			b.Run("snapshot", func(b *testing.B) {
 				for b.Loop() {
-					if err := a.renew(); err != nil {
+					if err := a.startRound(); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -43,8 +43,8 @@ func BenchmarkAnswer(b *testing.B) {
 			b.Run("answer", func(b *testing.B) {
 				for b.Loop() {
 					clear(a.cachedAnswers("ns"))
-					kinds, _ := a.sorter.kinds(pods, a.isUnique, always)
-					if report := a.inspect(ctx, pods, kinds, a.cachedAnswers("ns"), always); len(report) == 0 {
+					kinds, _ := a.sorter.groupPods(pods, a.isUnique, always)
+					if report := a.buildReport(ctx, pods, kinds, a.cachedAnswers("ns"), always); len(report) == 0 {
 						b.Fatal("no answer")
 					}
 				}

@@ -35,30 +35,31 @@ func (a *Asker) watch(factory informers.SharedInformerFactory, plugins []config.
 			if utilfeature.DefaultFeatureGate.Enabled(features.DRADeviceTaintRules) {
 				sharedInformers = append(sharedInformers, resource.DeviceTaintRules().Informer())
 			}
-			if err := a.listen(resource.ResourceClaims().Informer(), a.deviceClaims()); err != nil {
+			if err := a.addHandler(resource.ResourceClaims().Informer(), a.deviceClaimHandler()); err != nil {
 				return err
 			}
 		}
 	}
 	for _, informer := range sharedInformers {
-		if err := a.listen(informer, a.any()); err != nil {
+		if err := a.addHandler(informer, a.causeHandler()); err != nil {
 			return err
 		}
 	}
 	for informer, handler := range map[cache.SharedIndexInformer]cache.ResourceEventHandler{
-		core.Nodes().Informer():                  a.nodes(),
-		core.Pods().Informer():                   a.boundPods(),
-		core.PersistentVolumeClaims().Informer(): a.claims(),
-		core.PersistentVolumes().Informer():      a.volumes(),
+		core.Nodes().Informer():                  a.nodeHandler(),
+		core.Pods().Informer():                   a.boundPodHandler(),
+		core.PersistentVolumeClaims().Informer(): a.claimHandler(),
+		core.PersistentVolumes().Informer():      a.volumeHandler(),
 	} {
-		if err := a.listen(informer, handler); err != nil {
+		if err := a.addHandler(informer, handler); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *Asker) listen(informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) error {
+// addHandler adds a handler, whose first listing Run awaits.
+func (a *Asker) addHandler(informer cache.SharedIndexInformer, handler cache.ResourceEventHandler) error {
 	registered, err := informer.AddEventHandler(handler)
 	if err == nil {
 		a.synced = append(a.synced, registered.HasSynced)
@@ -66,77 +67,79 @@ func (a *Asker) listen(informer cache.SharedIndexInformer, handler cache.Resourc
 	return err
 }
 
-// changes returns a handler that calls touched for each change of an object, with the object before and after it. `before`
-// is nil for a new object, and `after` for a deleted object. A resync is not a change.
-func changes(touched func(before, after any)) cache.ResourceEventHandler {
+// changeHandler returns a handler that calls onChange for each change of an object, with the object before and after it.
+// `before` is nil for a new object, and `after` for a deleted object. A resync is not a change.
+func changeHandler(onChange func(before, after any)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) { touched(nil, obj) },
+		AddFunc: func(obj any) { onChange(nil, obj) },
 		DeleteFunc: func(obj any) {
 			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = tombstone.Obj
 			}
-			touched(obj, nil)
+			onChange(obj, nil)
 		},
 		UpdateFunc: func(before, after any) {
-			if !sameVersion(before, after) {
-				touched(before, after)
+			if !isResync(before, after) {
+				onChange(before, after)
 			}
 		},
 	}
 }
 
-// any handles each change as a cause.
-func (a *Asker) any() cache.ResourceEventHandler {
-	return changes(func(any, any) { a.touched() })
+// causeHandler handles each change as a cause.
+func (a *Asker) causeHandler() cache.ResourceEventHandler {
+	return changeHandler(func(any, any) { a.recordCause() })
 }
 
-// nodes handles a new or deleted node, and a change of its labels or features, as a cause. Heartbeats are not causes.
-func (a *Asker) nodes() cache.ResourceEventHandler {
-	return changes(func(before, after any) {
+// nodeHandler handles a new or deleted node, and a change of its labels or features, as a cause. Heartbeats are not
+// causes.
+func (a *Asker) nodeHandler() cache.ResourceEventHandler {
+	return changeHandler(func(before, after any) {
 		was, _ := before.(*v1.Node)
 		is, _ := after.(*v1.Node)
 		if was == nil || is == nil || !maps.Equal(was.Labels, is.Labels) || !slices.Equal(was.Status.DeclaredFeatures, is.Status.DeclaredFeatures) {
-			a.touched()
+			a.recordCause()
 		}
 	})
 }
 
-// boundPods handles bound pods that use volumes. Such a pod counts towards its node's limits until it finishes or is
+// boundPodHandler handles bound pods that use volumes. Such a pod counts towards its node's limits until it finishes or is
 // deleted.
-func (a *Asker) boundPods() cache.ResourceEventHandler {
-	return changes(func(before, after any) {
+func (a *Asker) boundPodHandler() cache.ResourceEventHandler {
+	return changeHandler(func(before, after any) {
 		was, _ := before.(*v1.Pod)
 		is, _ := after.(*v1.Pod)
-		if was != nil && counts(was) != (is != nil && counts(is)) {
-			a.touched()
+		if was != nil && isBoundWithClaims(was) != (is != nil && isBoundWithClaims(is)) {
+			a.recordCause()
 		}
 	})
 }
 
-// claims handles a change of a claim as a cause for the questions whose pods name it.
-func (a *Asker) claims() cache.ResourceEventHandler {
-	return changes(func(before, after any) {
+// claimHandler handles a change of a claim as a cause for the questions whose pods name it.
+func (a *Asker) claimHandler() cache.ResourceEventHandler {
+	return changeHandler(func(before, after any) {
 		if claim, ok := cmp.Or(after, before).(*v1.PersistentVolumeClaim); ok {
-			a.claimTouched(claim.Namespace, claim.Name)
+			a.recordClaimChange(claim.Namespace, claim.Name)
 		}
 	})
 }
 
-// deviceClaims handles a claim that gets or frees devices as a cause for all questions, because other pods may need the
-// devices. Any other change is a cause only for the questions whose pods name the claim: users can make such changes at
-// will.
-func (a *Asker) deviceClaims() cache.ResourceEventHandler {
-	return changes(func(before, after any) {
+// deviceClaimHandler handles a claim that gets or frees devices as a cause for all questions, because other pods may need
+// the devices. Any other change is a cause only for the questions whose pods name the claim: users can make such changes
+// at will.
+func (a *Asker) deviceClaimHandler() cache.ResourceEventHandler {
+	return changeHandler(func(before, after any) {
 		was, _ := before.(*resourceapi.ResourceClaim)
 		is, _ := after.(*resourceapi.ResourceClaim)
 		if !equality.Semantic.DeepEqual(allocationOf(was), allocationOf(is)) {
-			a.touched()
+			a.recordCause()
 		} else if claim := cmp.Or(is, was); claim != nil {
-			a.claimTouched(claim.Namespace, deviceClaim(claim.Name))
+			a.recordClaimChange(claim.Namespace, deviceClaimKey(claim.Name))
 		}
 	})
 }
 
+// allocationOf returns the allocation of a claim, which may be nil.
 func allocationOf(claim *resourceapi.ResourceClaim) *resourceapi.AllocationResult {
 	if claim == nil {
 		return nil
@@ -144,25 +147,26 @@ func allocationOf(claim *resourceapi.ResourceClaim) *resourceapi.AllocationResul
 	return claim.Status.Allocation
 }
 
-// deviceClaim returns the name of a ResourceClaim in a set that also contains the names of volume claims. Those have no
-// slash.
-func deviceClaim(name string) string { return "device/" + name }
+// deviceClaimKey returns the key of a ResourceClaim in a set that also contains the names of volume claims. It has a
+// slash, and names of volume claims have none.
+func deviceClaimKey(name string) string { return "device/" + name }
 
-// volumes handles a change of a volume that belongs to a claim as a change of this claim: other claims cannot get the
-// volume. A change of another volume is a cause for all questions.
-func (a *Asker) volumes() cache.ResourceEventHandler {
-	return changes(func(before, after any) {
+// volumeHandler handles a change of a volume that belongs to a claim as a change of this claim: other claims cannot get
+// the volume. A change of another volume is a cause for all questions.
+func (a *Asker) volumeHandler() cache.ResourceEventHandler {
+	return changeHandler(func(before, after any) {
 		for _, obj := range []any{before, after} {
 			if pv, ok := obj.(*v1.PersistentVolume); ok && pv.Spec.ClaimRef != nil {
-				a.claimTouched(pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name)
+				a.recordClaimChange(pv.Spec.ClaimRef.Namespace, pv.Spec.ClaimRef.Name)
 			} else if ok {
-				a.touched()
+				a.recordCause()
 			}
 		}
 	})
 }
 
-func sameVersion(before, after any) bool {
+// isResync returns whether an update has the same object as before: informers resend objects from time to time.
+func isResync(before, after any) bool {
 	was, err := meta.Accessor(before)
 	if err != nil {
 		return false

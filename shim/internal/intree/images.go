@@ -8,9 +8,9 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// images returns the names of the pod's images in the form that ImageLocality uses
+// imagesOf returns the names of the pod's images in the form that ImageLocality uses
 // (framework/plugins/imagelocality/image_locality.go, sumImageScores and normalizedImageName).
-func images(pod *v1.Pod) sets.Set[string] {
+func imagesOf(pod *v1.Pod) sets.Set[string] {
 	imageNames := sets.New[string]()
 	add := func(name string) {
 		if strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {

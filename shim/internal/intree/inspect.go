@@ -16,9 +16,9 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// roomAtMost bounds how many pods of a kind are tried together on a node. Few nodes hold more GPU pods, and a trial costs
+// maxRoom bounds how many pods of a kind are tried together on a node. Few nodes hold more GPU pods, and a trial costs
 // more time the more claims it has.
-const roomAtMost = 16
+const maxRoom = 16
 
 // refusal is a plugin or extender and its reason.
 type refusal struct{ plugin, reason string }
@@ -29,11 +29,11 @@ type answer struct {
 	refused    map[string]refusal
 	room       map[string]int
 	scores     map[string]uint32   // 1 to 100; other nodes have 0
-	devices    map[string][]gpuSet // the GPUs that the pods may have, unless these are all without taints: see choices
+	devices    map[string][]gpuSet // the GPUs that the pods may have, unless these are all without taints: see gpuSetsOf
 }
 
-// batch is how many nodes are inspected before other questions may be worked on.
-const batch = 128
+// batchSize is how many nodes are inspected before other questions may be worked on.
+const batchSize = 128
 
 // inspector runs the plugins on the snapshot.
 type inspector struct {
@@ -53,8 +53,8 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bo
 	}
 	nodes := i.snapshot.nodes
 	refusals := make([]*refusal, len(nodes))
-	for start := 0; start < len(nodes); start += batch {
-		i.framework.Parallelizer().Until(ctx, min(batch, len(nodes)-start), func(index int) {
+	for start := 0; start < len(nodes); start += batchSize {
+		i.framework.Parallelizer().Until(ctx, min(batchSize, len(nodes)-start), func(index int) {
 			refusals[start+index] = i.filter(ctx, probe, nodes[start+index])
 		}, "")
 		if !pause() {
@@ -67,24 +67,24 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bo
 			result.refused[node.Node().Name] = *refusals[index]
 		} else {
 			passing = append(passing, node)
-			if sets := choices(devices.MatchingOn(probe.state, node.Node().Name)); sets != nil {
+			if sets := gpuSetsOf(devices.MatchingOn(probe.state, node.Node().Name)); sets != nil {
 				result.devices[node.Node().Name] = sets
 			}
 		}
 	}
 	i.callExtenders(ctx, pods[0], passing, result.refused)
 	if len(pods) > 1 && (usesVolumes(pods[0]) || len(pods[0].Spec.ResourceClaims) > 0) {
-		i.measureRoom(ctx, pods[:min(len(pods), roomAtMost)], passing, &result, pause)
+		i.measureRoom(ctx, pods[:min(len(pods), maxRoom)], passing, &result, pause)
 	}
 	return result
 }
 
-// preFiltered is a pod for which PreFilter has run.
-type preFiltered struct {
+// podProbe is a pod for which PreFilter has run.
+type podProbe struct {
 	pod   *v1.Pod
 	state fwk.CycleState
-	only  *fwk.PreFilterResult
-	by    string
+	only  *fwk.PreFilterResult // the nodes that PreFilter admits
+	by    string               // the plugins that limit these nodes
 }
 
 // gpuSet is a set of GPUs of a node. The zero value stands for all GPUs without taints.
@@ -94,19 +94,19 @@ type gpuSet struct {
 	groups []devices.Group
 }
 
-// setOf returns the set of these GPUs. If names is nil, it returns the set of all GPUs without taints.
-func setOf(names []string, groups []devices.Group) gpuSet {
+// gpuSetOf returns the set of these GPUs. If names is nil, it returns the set of all GPUs without taints.
+func gpuSetOf(names []string, groups []devices.Group) gpuSet {
 	if names == nil {
 		return gpuSet{}
 	}
 	return gpuSet{fmt.Sprint(names, groups), names, groups}
 }
 
-// message returns the set in the form for the service.
-func (s gpuSet) message() *musterv1.InTreeDevices {
+// toMessage returns the set in the form for the service.
+func (s gpuSet) toMessage() *musterv1.InTreeDevices {
 	message := &musterv1.InTreeDevices{Names: s.names}
 	for _, group := range s.groups {
-		members := &musterv1.InTreeGroup{Most: uint32(group.Most)}
+		members := &musterv1.InTreeGroup{Most: uint32(group.MaxPods)}
 		for _, name := range group.Names {
 			members.Devices = append(members.Devices, uint32(slices.Index(s.names, name)))
 		}
@@ -115,11 +115,11 @@ func (s gpuSet) message() *musterv1.InTreeDevices {
 	return message
 }
 
-// choices returns a set for each subrequest. It returns nil in the most frequent case: there is one subrequest, which may
-// have all GPUs without taints.
-func choices(matching []devices.MatchingGPUs) (gpuSets []gpuSet) {
+// gpuSetsOf returns a set for each subrequest. It returns nil in the most frequent case: there is one subrequest, which
+// may have all GPUs without taints.
+func gpuSetsOf(matching []devices.MatchingGPUs) (gpuSets []gpuSet) {
 	for _, gpus := range matching {
-		gpuSets = append(gpuSets, setOf(gpus.Names, gpus.Groups))
+		gpuSets = append(gpuSets, gpuSetOf(gpus.Names, gpus.Groups))
 	}
 	if len(gpuSets) == 1 && gpuSets[0].key == "" {
 		return nil
@@ -128,17 +128,17 @@ func choices(matching []devices.MatchingGPUs) (gpuSets []gpuSet) {
 }
 
 // preFilter runs PreFilter. A pod that PreFilter refuses is refused on all nodes.
-func (i *inspector) preFilter(ctx context.Context, pod *v1.Pod) (*preFiltered, *refusal) {
+func (i *inspector) preFilter(ctx context.Context, pod *v1.Pod) (*podProbe, *refusal) {
 	state := framework.NewCycleState()
 	only, status, by := i.framework.RunPreFilterPlugins(ctx, state, pod)
 	if !status.IsSuccess() {
 		return nil, refusalOf(status)
 	}
-	return &preFiltered{pod: pod, state: state, only: only, by: strings.Join(by.UnsortedList(), ", ")}, nil
+	return &podProbe{pod: pod, state: state, only: only, by: strings.Join(by.UnsortedList(), ", ")}, nil
 }
 
 // filter returns the refusal for a node, or nil if no plugin refuses it.
-func (i *inspector) filter(ctx context.Context, probe *preFiltered, node fwk.NodeInfo) *refusal {
+func (i *inspector) filter(ctx context.Context, probe *podProbe, node fwk.NodeInfo) *refusal {
 	if !probe.only.AllNodes() && !probe.only.NodeNames.Has(node.Node().Name) {
 		return &refusal{probe.by, "node(s) didn't satisfy plugin " + probe.by}
 	}
@@ -174,14 +174,14 @@ func (i *inspector) callExtenders(ctx context.Context, pod *v1.Pod, passing []fw
 // attachments, different volumes and different devices as the several pods together. measureRoom calls pause before each
 // node and each further trial, because claims that users write can make a trial long.
 func (i *inspector) measureRoom(ctx context.Context, pods []*v1.Pod, passing []fwk.NodeInfo, result *answer, pause func() bool) {
-	trials := map[int]*preFiltered{}
+	trials := map[int]*podProbe{}
 	fits := func(members int, node fwk.NodeInfo) bool {
 		if members == 1 {
 			return true
 		}
 		probe, ok := trials[members]
 		if !ok {
-			probe, _ = i.preFilter(ctx, combined(pods[:members]))
+			probe, _ = i.preFilter(ctx, combinePods(pods[:members]))
 			trials[members] = probe
 		}
 		return probe != nil && i.filter(ctx, probe, node) == nil
@@ -205,9 +205,9 @@ func (i *inspector) measureRoom(ctx context.Context, pods []*v1.Pod, passing []f
 	}
 }
 
-// combined returns one pod with the volumes and the claims of all. It refers to claims by their names, because these
+// combinePods returns one pod with the volumes and the claims of all. It refers to claims by their names, because these
 // claims belong to pods with other names. A claim that several pods share appears once.
-func combined(pods []*v1.Pod) *v1.Pod {
+func combinePods(pods []*v1.Pod) *v1.Pod {
 	all := pods[0].DeepCopy()
 	all.Spec.Volumes, all.Spec.ResourceClaims = nil, nil
 	seen := map[string]bool{}
@@ -215,10 +215,10 @@ func combined(pods []*v1.Pod) *v1.Pod {
 		for i := range pod.Spec.ResourceClaims {
 			reference := pod.Spec.ResourceClaims[i]
 			name, _, err := resourceclaim.Name(pod, &reference)
-			if err != nil || name == nil || seen[deviceClaim(*name)] {
+			if err != nil || name == nil || seen[deviceClaimKey(*name)] {
 				continue
 			}
-			seen[deviceClaim(*name)] = true
+			seen[deviceClaimKey(*name)] = true
 			all.Spec.ResourceClaims = append(all.Spec.ResourceClaims, v1.PodResourceClaim{Name: reference.Name, ResourceClaimName: name})
 		}
 		for i := range pod.Spec.Volumes {
@@ -236,6 +236,7 @@ func combined(pods []*v1.Pod) *v1.Pod {
 	return all
 }
 
+// refusalOf returns the refusal that a plugin's status states.
 func refusalOf(status *fwk.Status) *refusal {
 	return &refusal{status.Plugin(), strings.Join(status.Reasons(), ", ")}
 }

@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// kindsAtMost bounds how many kinds of one question are inspected. Pods of further kinds get no answer. They are
+	// maxKinds bounds how many kinds of one question are inspected. Pods of further kinds get no answer. They are
 	// planned as if no plugin refused them, and the plugins check them in the scheduling cycle. The planner has the same
 	// bound for different roles (placement/limits.py, MAX_UNLIKE_ROLES).
-	kindsAtMost = 64
-	// volumesAtMost bounds the volumes of a pod that is inspected. The service refuses pods with more claims than
+	maxKinds = 64
+	// maxVolumes bounds the volumes of a pod that is inspected. The service refuses pods with more claims than
 	// that (dialects/pods/peers.py, MAX_CLAIMS).
-	volumesAtMost = 256
+	maxVolumes = 256
 )
 
 // kind is a set of pods that get the same answer. All pods that lack a claim are one kind.
 type kind struct {
 	key            string
 	pods           []int    // indices into the question
-	missing        []string // the first missingAtMost names of the claims that the pods lack
+	missing        []string // the first maxMissing names of the claims that the pods lack
 	furtherMissing int      // how many further claims the pods lack
 }
 
@@ -49,29 +49,29 @@ type sorter struct {
 	wholeSpec bool // kinds differ in the whole spec, because extenders may read it
 }
 
-// kinds groups the pods into kinds. It leaves out nil pods and pods with too many volumes. isUnique returns whether a
-// claim differs from all others. kinds returns the first kindsAtMost kinds, and one kind of pods that lack claims. A
-// question may have hundreds of pods with hundreds of claims each. So kinds calls pause before each pod, and returns false
-// if pause does.
-func (s *sorter) kinds(pods []*v1.Pod, isUnique func(key string) bool, pause func() bool) ([]*kind, bool) {
-	users, digests := users(pods), map[string][]byte{}
+// groupPods groups the pods into kinds. It leaves out nil pods and pods with too many volumes. isUnique returns whether a
+// claim differs from all others. groupPods returns the first maxKinds kinds, and one kind of pods that lack claims. A
+// question may have hundreds of pods with hundreds of claims each. So groupPods calls pause before each pod, and returns
+// false if pause does.
+func (s *sorter) groupPods(pods []*v1.Pod, isUnique func(key string) bool, pause func() bool) ([]*kind, bool) {
+	users, digests := countUsers(pods), map[string][]byte{}
 	byKey, lacking := map[string]*kind{}, &kind{}
 	var result []*kind
 	for i, pod := range pods {
-		if pod == nil || len(pod.Spec.Volumes) > volumesAtMost {
+		if pod == nil || len(pod.Spec.Volumes) > maxVolumes {
 			continue
 		}
 		if !pause() {
 			return nil, false
 		}
-		key, missing := s.key(pod, users, digests, isUnique)
+		key, missing := s.podKey(pod, users, digests, isUnique)
 		if len(missing) > 0 {
 			lacking.pods = append(lacking.pods, i)
-			lacking.missing = firstNames(append(lacking.missing, missing...))
+			lacking.missing = limitNames(append(lacking.missing, missing...))
 			continue
 		}
 		if byKey[key] == nil {
-			if len(result) == kindsAtMost {
+			if len(result) == maxKinds {
 				continue
 			}
 			byKey[key] = &kind{key: key}
@@ -80,21 +80,21 @@ func (s *sorter) kinds(pods []*v1.Pod, isUnique func(key string) bool, pause fun
 		byKey[key].pods = append(byKey[key].pods, i)
 	}
 	if len(lacking.pods) > 0 {
-		lacking.furtherMissing = missingOf(digests) - len(lacking.missing)
+		lacking.furtherMissing = countMissing(digests) - len(lacking.missing)
 		result = append(result, lacking)
 	}
 	return result, true
 }
 
-// firstNames returns the first missingAtMost distinct names.
-func firstNames(claims []string) []string {
+// limitNames returns the first maxMissing distinct names.
+func limitNames(claims []string) []string {
 	slices.Sort(claims)
 	claims = slices.Compact(claims)
-	return claims[:min(len(claims), missingAtMost)]
+	return claims[:min(len(claims), maxMissing)]
 }
 
-// missingOf returns how many of the claims do not exist. A claim that does not exist has no digest.
-func missingOf(digests map[string][]byte) int {
+// countMissing returns how many of the claims do not exist. A claim that does not exist has no digest.
+func countMissing(digests map[string][]byte) int {
 	count := 0
 	for _, digest := range digests {
 		if digest == nil {
@@ -107,33 +107,34 @@ func missingOf(digests map[string][]byte) int {
 // byClaim is the index of volumes by the claim that they belong to: namespace/name.
 const byClaim = "claim"
 
-func claimIndex(obj any) ([]string, error) {
+// claimKeys returns the key of a volume in the index byClaim.
+func claimKeys(obj any) ([]string, error) {
 	if ref := obj.(*v1.PersistentVolume).Spec.ClaimRef; ref != nil {
 		return []string{ref.Namespace + "/" + ref.Name}, nil
 	}
 	return nil, nil
 }
 
-// reserved returns whether a volume is reserved for a claim. Such a claim differs from all others.
-func (s *sorter) reserved(claim string) bool {
+// isReserved returns whether a volume is reserved for a claim. Such a claim differs from all others.
+func (s *sorter) isReserved(claim string) bool {
 	volumes, err := s.byClaim.ByIndex(byClaim, claim)
 	return err == nil && slices.ContainsFunc(volumes, func(obj any) bool { // it fails only without the index
 		return obj.(*v1.PersistentVolume).Status.Phase != v1.VolumeBound
 	})
 }
 
-// key returns a string that is equal for pods that get the same answer, and the names of missing claims. users
+// podKey returns a string that is equal for pods that get the same answer, and the names of missing claims. users
 // contains how many pods of the question name each claim. A node has room for more pods if they share claims. digests
 // caches the digests of claims of earlier pods. isUnique returns whether a claim differs from all others.
-func (s *sorter) key(pod *v1.Pod, users map[string]int, digests map[string][]byte, isUnique func(claim string) bool) (key string, missing []string) {
-	parts := []any{s.shape(pod)}
+func (s *sorter) podKey(pod *v1.Pod, users map[string]int, digests map[string][]byte, isUnique func(claim string) bool) (key string, missing []string) {
+	parts := []any{s.fieldsOfPod(pod)}
 	for i := range pod.Spec.Volumes {
 		podVolume := &pod.Spec.Volumes[i]
 		if name := claimName(pod, podVolume); name != "" {
 			digest, ok := digests[name]
 			if !ok {
 				if claim, err := s.claims.PersistentVolumeClaims(pod.Namespace).Get(name); err == nil {
-					digest = digestOf(s.claim(claim, isUnique(pod.Namespace+"/"+name)))
+					digest = digestOf(s.fieldsOfClaim(claim, isUnique(pod.Namespace+"/"+name)))
 				}
 				digests[name] = digest
 			}
@@ -142,14 +143,14 @@ func (s *sorter) key(pod *v1.Pod, users map[string]int, digests map[string][]byt
 				continue
 			}
 			readOnly := podVolume.PersistentVolumeClaim != nil && podVolume.PersistentVolumeClaim.ReadOnly
-			shared := min(users[name], roomAtMost)
+			shared := min(users[name], maxRoom)
 			parts = append(parts, podVolume.Ephemeral != nil, readOnly, shared, digest)
-		} else if disk(podVolume) {
+		} else if namesDisk(podVolume) {
 			parts = append(parts, podVolume.VolumeSource)
 		}
 	}
 	for _, claim := range pod.Spec.ResourceClaims {
-		parts = append(parts, s.device(pod, claim))
+		parts = append(parts, s.fieldsOfDeviceClaim(pod, claim))
 	}
 	if len(missing) > 0 {
 		return "", missing
@@ -171,24 +172,24 @@ func digestOf(value any) []byte {
 	return sum[:]
 }
 
-// shape returns the fields of a pod, apart from its claims, that plugins read. The filter plugins read only those
+// fieldsOfPod returns the fields of a pod, apart from its claims, that plugins read. The filter plugins read only those
 // resources that dynamic resource allocation serves.
-func (s *sorter) shape(pod *v1.Pod) any {
+func (s *sorter) fieldsOfPod(pod *v1.Pod) any {
 	if s.wholeSpec {
 		return readableSpec(pod)
 	}
-	parts := []any{required(pod)}
-	if len(pod.Spec.ResourceClaims) > 0 || s.serves(pod) {
-		parts = append(parts, resources(pod))
+	parts := []any{requiredFeatures(pod)}
+	if len(pod.Spec.ResourceClaims) > 0 || s.usesDeviceClass(pod) {
+		parts = append(parts, resourcesOf(pod))
 	}
-	if s.scores && prefers(pod) {
-		parts = append(parts, preferences(pod))
+	if s.scores && hasPreferences(pod) {
+		parts = append(parts, preferencesOf(pod))
 	}
 	return parts
 }
 
-// required returns the node features that NodeDeclaredFeatures requires for the pod.
-func required(pod *v1.Pod) string {
+// requiredFeatures returns the node features that NodeDeclaredFeatures requires for the pod.
+func requiredFeatures(pod *v1.Pod) string {
 	release, err := utilversion.Parse(version.Get().String())
 	if err != nil {
 		return "" // then the plugin does not run either
@@ -200,8 +201,8 @@ func required(pod *v1.Pod) string {
 	return requirements.String()
 }
 
-// serves returns whether dynamic resource allocation serves an extended resource that the pod requests.
-func (s *sorter) serves(pod *v1.Pod) bool {
+// usesDeviceClass returns whether dynamic resource allocation serves an extended resource that the pod requests.
+func (s *sorter) usesDeviceClass(pod *v1.Pod) bool {
 	for name := range devices.RequestedResources(pod) {
 		if s.classes.GetDeviceClass(name) != nil {
 			return true
@@ -210,7 +211,8 @@ func (s *sorter) serves(pod *v1.Pod) bool {
 	return false
 }
 
-func resources(pod *v1.Pod) (parts []any) {
+// resourcesOf returns the fields of a pod that say what it requests.
+func resourcesOf(pod *v1.Pod) (parts []any) {
 	parts = append(parts, pod.Spec.Resources, pod.Spec.Overhead)
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -220,11 +222,11 @@ func resources(pod *v1.Pod) (parts []any) {
 	return parts
 }
 
-// preferences returns the fields of a pod, apart from its labels, that the scoring plugins and the filters before them
+// preferencesOf returns the fields of a pod, apart from its labels, that the scoring plugins and the filters before them
 // read.
-func preferences(pod *v1.Pod) any {
+func preferencesOf(pod *v1.Pod) any {
 	return []any{
-		pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, pod.Spec.TopologySpreadConstraints, sets.List(images(pod)),
+		pod.Spec.NodeSelector, pod.Spec.Affinity, pod.Spec.Tolerations, pod.Spec.TopologySpreadConstraints, sets.List(imagesOf(pod)),
 	}
 }
 
@@ -241,8 +243,8 @@ func readableSpec(pod *v1.Pod) *v1.PodSpec {
 	return spec
 }
 
-// claim returns the fields of a claim and of its volume that VolumeBinding, VolumeZone and NodeVolumeLimits read.
-func (s *sorter) claim(claim *v1.PersistentVolumeClaim, unique bool) any {
+// fieldsOfClaim returns the fields of a claim and of its volume that VolumeBinding, VolumeZone and NodeVolumeLimits read.
+func (s *sorter) fieldsOfClaim(claim *v1.PersistentVolumeClaim, unique bool) any {
 	if unique || claim.DeletionTimestamp != nil || claim.Annotations[volume.AnnSelectedNode] != "" {
 		return claim.Name
 	}
@@ -270,9 +272,9 @@ func (s *sorter) claim(claim *v1.PersistentVolumeClaim, unique bool) any {
 	return []any{completed, claim.Status.Phase, claim.Spec.AccessModes, pv.Spec.NodeAffinity, zones, source}
 }
 
-// device returns the digest of a resource claim's spec, if the claim has no allocation and was created for the pod. For
-// other claims it returns the name, or the reference if the name is unknown.
-func (s *sorter) device(pod *v1.Pod, reference v1.PodResourceClaim) any {
+// fieldsOfDeviceClaim returns the digest of a resource claim's spec, if the claim has no allocation and was created for
+// the pod. For other claims it returns the name, or the reference if the name is unknown.
+func (s *sorter) fieldsOfDeviceClaim(pod *v1.Pod, reference v1.PodResourceClaim) any {
 	name := reference.ResourceClaimName
 	for _, status := range pod.Status.ResourceClaimStatuses {
 		if status.Name == reference.Name && status.ResourceClaimName != nil {

@@ -30,13 +30,13 @@ func TestPodsThatDifferInWhatThePlannerCountsAreOneKind(t *testing.T) {
 		container.Name, container.WorkingDir = fmt.Sprint("c", i), fmt.Sprint("/", i)
 		pods = append(pods, pod)
 	}
-	if kinds, _ := a.sorter.kinds(pods, a.isUnique, always); len(kinds) != 1 || len(kinds[0].pods) != 256 {
+	if kinds, _ := a.sorter.groupPods(pods, a.isUnique, always); len(kinds) != 1 || len(kinds[0].pods) != 256 {
 		t.Errorf("%d kinds", len(kinds))
 	}
 	pods[7].Spec.Affinity = &v1.Affinity{}
 	likes(1, "disk", "ssd")(pods[7])
 	pods[8].Spec.HostNetwork, pods[8].Spec.HostUsers = true, new(bool)
-	if kinds, _ := a.sorter.kinds(pods, a.isUnique, always); len(kinds) != 3 {
+	if kinds, _ := a.sorter.groupPods(pods, a.isUnique, always); len(kinds) != 3 {
 		t.Errorf("%d kinds, want 3: preferences and declared features tell kinds apart", len(kinds))
 	}
 }
@@ -44,19 +44,19 @@ func TestPodsThatDifferInWhatThePlannerCountsAreOneKind(t *testing.T) {
 func TestKindsOfAQuestionAreBounded(t *testing.T) {
 	objects := nodesOf(1)
 	var pods []*v1.Pod
-	for i := range 3 * kindsAtMost {
+	for i := range 3 * maxKinds {
 		objects = append(objects, claim(i, "by-hand", fmt.Sprintf("pv%d", i)), volumeOf(i, fmt.Sprintf("n%d", i)))
 		pods = append(pods, userOf(i, fmt.Sprintf("c%d", i), ""))
 	}
 	lacking := userOf(1000, "none", "")
 	crowded := userOf(1001, "c0", "")
-	for range volumesAtMost {
+	for range maxVolumes {
 		crowded.Spec.Volumes = append(crowded.Spec.Volumes, crowded.Spec.Volumes[0])
 	}
 	a := askerOf(t.Context(), t, volumePlugins, nil, objects...)
-	kinds, _ := a.sorter.kinds(append(pods, lacking, crowded), a.isUnique, always)
-	if len(kinds) != kindsAtMost+1 || len(kinds[kindsAtMost].missing) != 1 {
-		t.Errorf("%d kinds, want %d and one of pods whose claim is missing", len(kinds), kindsAtMost)
+	kinds, _ := a.sorter.groupPods(append(pods, lacking, crowded), a.isUnique, always)
+	if len(kinds) != maxKinds+1 || len(kinds[maxKinds].missing) != 1 {
+		t.Errorf("%d kinds, want %d and one of pods whose claim is missing", len(kinds), maxKinds)
 	}
 }
 
@@ -66,15 +66,15 @@ func TestPodsThatLackClaimsAreOneKindWithTheFirstNames(t *testing.T) {
 		pods = append(pods, userOf(i, fmt.Sprintf("c%03d", 199-i), ""))
 	}
 	a := askerOf(t.Context(), t, volumePlugins, nil)
-	kinds, _ := a.sorter.kinds(pods, a.isUnique, always)
+	kinds, _ := a.sorter.groupPods(pods, a.isUnique, always)
 	if len(kinds) != 1 || len(kinds[0].pods) != 200 {
 		t.Fatalf("%d kinds", len(kinds))
 	}
-	if got := kinds[0].missing; len(got) != missingAtMost || got[0] != "c000" || got[1] != "c001" {
+	if got := kinds[0].missing; len(got) != maxMissing || got[0] != "c000" || got[1] != "c001" {
 		t.Errorf("missing: %v", got)
 	}
-	if got := kinds[0].furtherMissing; got != 200-missingAtMost {
-		t.Errorf("%d more are missing, want %d", got, 200-missingAtMost)
+	if got := kinds[0].furtherMissing; got != 200-maxMissing {
+		t.Errorf("%d more are missing, want %d", got, 200-maxMissing)
 	}
 }
 
@@ -87,10 +87,10 @@ func TestSortingPausesAfterEachPodAndReadsEachClaimOnce(t *testing.T) {
 	read, paused := 0, 0
 	single := func(string) bool { read++; return false }
 	pause := func() bool { paused++; return paused != 12 }
-	if kinds, ok := a.sorter.kinds(pods, single, pause); !ok || len(kinds) != 1 || read != 1 || paused != 9 {
+	if kinds, ok := a.sorter.groupPods(pods, single, pause); !ok || len(kinds) != 1 || read != 1 || paused != 9 {
 		t.Errorf("%d kinds, %d reads of the claim, %d pauses", len(kinds), read, paused)
 	}
-	if _, ok := a.sorter.kinds(pods, single, pause); ok || paused != 12 {
+	if _, ok := a.sorter.groupPods(pods, single, pause); ok || paused != 12 {
 		t.Errorf("went on after pause returned false: %d pauses", paused)
 	}
 }
@@ -124,7 +124,7 @@ func TestEqualKindsOfSeveralGangsAreInspectedOnce(t *testing.T) {
 	if len(*heard) != 9 || extender.calls != 1 {
 		t.Errorf("%d reports after %d inspections", len(*heard), extender.calls)
 	}
-	a.touched()
+	a.recordCause()
 	run(t, a, time.Now().Add(time.Hour))
 	if extender.calls != 2 {
 		t.Errorf("%d inspections after a cause, want 2", extender.calls)
@@ -157,7 +157,7 @@ func TestAChangedClaimVoidsKeptAnswersOfItsNamespaceAlone(t *testing.T) {
 		want      int
 	}{"of another namespace": {"x", 0}, "its own": {"ns", 1}} {
 		before := extender.calls
-		a.claimTouched(row.namespace, "c0")
+		a.recordClaimChange(row.namespace, "c0")
 		asks(name, "ns", 1)
 		if got := extender.calls - before; got != row.want {
 			t.Errorf("a claim has changed, %s: %d inspections, want %d", name, got, row.want)
@@ -192,7 +192,7 @@ func TestAVolumeOfAClaimIsACauseForThisClaimAlone(t *testing.T) {
 		"is taken":              {of(""), of("c1"), true},
 		"goes":                  {of(""), nil, true},
 	} {
-		if again := answersAgain(a, a.volumes(), row.before, row.after); again != row.want {
+		if again := answersAgain(a, a.volumeHandler(), row.before, row.after); again != row.want {
 			t.Errorf("a volume that %s: answered again: %v", name, again)
 		}
 	}
@@ -231,7 +231,7 @@ func TestADeviceClaimIsACauseForOthersOnlyByItsDevices(t *testing.T) {
 		"changes, its own":      {of("mine", "1"), of("mine", "2"), true},
 		"goes, its own":         {of("mine", "1"), nil, true},
 	} {
-		if again := answersAgain(a, a.deviceClaims(), row.before, row.after); again != row.want {
+		if again := answersAgain(a, a.deviceClaimHandler(), row.before, row.after); again != row.want {
 			t.Errorf("a claim that %s: answered again: %v", name, again)
 		}
 	}
@@ -249,7 +249,7 @@ func answersAgain[T any](a *Asker, handler cache.ResourceEventHandler, before, a
 	default:
 		handler.OnUpdate(before, after)
 	}
-	q, _, _ := a.next(time.Now().Add(time.Hour))
+	q, _, _ := a.nextQuestion(time.Now().Add(time.Hour))
 	return q != nil
 }
 
@@ -307,7 +307,7 @@ func TestADeviceTaintRuleIsACause(t *testing.T) {
 	a.Ask(questionOf("g", 0))
 	run(t, a, time.Now())
 	answered := func() bool {
-		q, _, _ := a.next(time.Now().Add(time.Hour))
+		q, _, _ := a.nextQuestion(time.Now().Add(time.Hour))
 		return q == nil
 	}
 	if !answered() {
@@ -358,7 +358,7 @@ func TestPodsOfOneQuestionThatShareAClaimAreAKind(t *testing.T) {
 	for _, i := range []int{0, 1, 2, 3, 11, 12, 13, 14} {
 		pods = append(pods, userOf(i, map[bool]string{true: "c0", false: fmt.Sprintf("c%d", i-10)}[i < 4], ""))
 	}
-	if kinds, _ := a.sorter.kinds(pods, a.isUnique, always); len(kinds) != 2 {
+	if kinds, _ := a.sorter.groupPods(pods, a.isUnique, always); len(kinds) != 2 {
 		t.Errorf("%d kinds, want 2", len(kinds))
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"muster.dev/shim/internal/devices"
 )
 
-// modelled lists the plugins that the planner models. The planner checks their rules itself, for several pods
+// modelledPlugins lists the plugins that the planner models. The planner checks their rules itself, for several pods
 // together.
-var modelled = sets.New(
+var modelledPlugins = sets.New(
 	names.NodeName, names.NodeUnschedulable, names.TaintToleration, names.NodeAffinity, names.NodePorts,
 	names.NodeResourcesFit, names.PodTopologySpread, names.InterPodAffinity,
 )
@@ -36,7 +36,7 @@ const coresShare = 4
 // the resources that count GPUs.
 func registryOf(gpus []string) frameworkruntime.Registry {
 	registry := plugins.NewInTreeRegistry()
-	registry[devices.Name] = devices.NewAsking(gpus)
+	registry[devices.Name] = devices.NewAdvanceCheck(gpus)
 	return registry
 }
 
@@ -44,7 +44,7 @@ func registryOf(gpus []string) frameworkruntime.Registry {
 // profile's order.
 func (a *Asker) filterPlugins(profile *config.Plugins) (filterPlugins []config.Plugin) {
 	for _, plugin := range profile.Filter.Enabled {
-		if _, ok := a.registry[plugin.Name]; ok && !modelled.Has(plugin.Name) {
+		if _, ok := a.registry[plugin.Name]; ok && !modelledPlugins.Has(plugin.Name) {
 			filterPlugins = append(filterPlugins, config.Plugin{Name: plugin.Name})
 		}
 	}
@@ -67,7 +67,7 @@ func scoreSet(scoring []config.Plugin) *config.Plugins {
 	}
 	return &config.Plugins{
 		PreFilter: config.PluginSet{Enabled: []config.Plugin{{Name: names.NodeAffinity}}},
-		Filter:    config.PluginSet{Enabled: excluding},
+		Filter:    config.PluginSet{Enabled: scoreFilters},
 		PreScore:  preScore,
 		Score:     config.PluginSet{Enabled: scoring},
 	}

@@ -12,75 +12,75 @@ import (
 )
 
 const (
-	// partAtMost bounds the answers in one part of a report, in bytes, apart from the names of nodes. The service
-	// reads a part in some milliseconds.
-	partAtMost = 128 << 10
-	// refusalsAtMost is the number of refusals that one byte can encode. Further pairs of plugin and reason are
-	// reported as the refusal `further`.
-	refusalsAtMost = 255
-	// setsAtMost is the number of sets of devices that one byte can encode. setBytes bounds all sets of an answer, in
+	// maxPartBytes bounds the answers in one part of a report: in one ReportInTreeRequest. Names of nodes do not count.
+	// The service reads a part in some milliseconds.
+	maxPartBytes = 128 << 10
+	// maxRefusals is the number of refusals that one byte can encode. Further pairs of plugin and reason are
+	// reported as the refusal `furtherReasons`.
+	maxRefusals = 255
+	// maxSets is the number of sets of devices that one byte can encode. maxSetBytes bounds all sets of an answer, in
 	// bytes. Nodes with further sets are refused with the refusal `differingSets`.
-	setsAtMost, setBytes = 255, 256 << 10
-	// reasonAtMost bounds a reason, in bytes.
-	reasonAtMost = 1024
-	// missingAtMost bounds how many missing claims are named.
-	missingAtMost = 64
+	maxSets, maxSetBytes = 255, 256 << 10
+	// maxReasonBytes bounds a reason, in bytes.
+	maxReasonBytes = 1024
+	// maxMissing bounds how many missing claims are named.
+	maxMissing = 64
 )
 
 var (
-	further       = refusal{"", "further reasons"}
-	differingSets = refusal{devices.Name, "resourceClaims: the GPUs that match differ on too many nodes; ask with simpler selectors"}
+	furtherReasons = refusal{"", "further reasons"}
+	differingSets  = refusal{devices.Name, "resourceClaims: the GPUs that match differ on too many nodes; ask with simpler selectors"}
 )
 
-// packed is an answer in the form for the cache and the report: columns with one byte per node. A column is empty if all
-// its bytes are 0.
-type packed struct {
+// encodedAnswer is an answer in the form for the cache and the report: columns with one byte for each node. A column is
+// empty if all its bytes are 0.
+type encodedAnswer struct {
 	nodes                 []string
-	refusals              []refusal // refused holds the index + 1
-	sets                  []gpuSet  // devices holds the index + 1
+	refusals              []refusal // the column refused has the index into this list, plus 1
+	sets                  []gpuSet  // the columns of devices have the index into this list, plus 1
 	refused, room, scores []byte
-	devices               [][]byte // a column for each subrequest
-	everywhere            *refusal
+	devices               [][]byte // one column for each subrequest
+	everywhere            *refusal // of all nodes, or nil
 }
 
-// pack encodes an answer for these nodes.
-func pack(result answer, nodes []string) *packed {
-	p := &packed{nodes: nodes, everywhere: result.everywhere}
+// encodeAnswer encodes an answer for these nodes.
+func encodeAnswer(result answer, nodes []string) *encodedAnswer {
+	p := &encodedAnswer{nodes: nodes, everywhere: result.everywhere}
 	if result.everywhere != nil {
 		p.everywhere = &refusal{result.everywhere.plugin, shorten(result.everywhere.reason)}
 	}
 	indices, sets := map[refusal]byte{}, map[string]byte{"": 0}
-	p.sets = firstSets(result.devices, nodes)
+	p.sets = reportableSets(result.devices, nodes)
 	for i, set := range p.sets {
 		sets[set.key] = byte(i + 1)
 	}
 	for i, node := range nodes {
-		for rank, gpus := range result.devices[node] {
+		for choiceIndex, gpus := range result.devices[node] {
 			setIndex, ok := sets[gpus.key]
 			if _, isRefused := result.refused[node]; !ok && !isRefused {
-				p.refused = set(p.refused, len(nodes), i, p.index(indices, differingSets))
+				p.refused = setByte(p.refused, len(nodes), i, p.refusalIndex(indices, differingSets))
 			}
-			if rank == len(p.devices) {
+			if choiceIndex == len(p.devices) {
 				p.devices = append(p.devices, make([]byte, len(nodes)))
 			}
-			p.devices[rank][i] = setIndex
+			p.devices[choiceIndex][i] = setIndex
 		}
 		if cause, isRefused := result.refused[node]; isRefused {
-			p.refused = set(p.refused, len(nodes), i, p.index(indices, cause))
+			p.refused = setByte(p.refused, len(nodes), i, p.refusalIndex(indices, cause))
 		}
 		if room := result.room[node]; room > 0 {
-			p.room = set(p.room, len(nodes), i, byte(room))
+			p.room = setByte(p.room, len(nodes), i, byte(room))
 		}
 		if score := result.scores[node]; score > 0 {
-			p.scores = set(p.scores, len(nodes), i, byte(score))
+			p.scores = setByte(p.scores, len(nodes), i, byte(score))
 		}
 	}
 	return p
 }
 
-// firstSets returns the device sets that fit into the report: the most common first, then the shortest. So one node with
-// thousands of devices cannot displace the sets of other nodes.
-func firstSets(devices map[string][]gpuSet, nodes []string) (reported []gpuSet) {
+// reportableSets returns the device sets that fit into the report: the most common first, then the shortest. So one node
+// with thousands of devices cannot displace the sets of other nodes.
+func reportableSets(devices map[string][]gpuSet, nodes []string) (reported []gpuSet) {
 	var sets []gpuSet
 	nodesOf, size := map[string]int{}, 0
 	for _, node := range nodes {
@@ -94,28 +94,29 @@ func firstSets(devices map[string][]gpuSet, nodes []string) (reported []gpuSet) 
 		return cmp.Or(cmp.Compare(nodesOf[b.key], nodesOf[a.key]), cmp.Compare(len(a.key), len(b.key)))
 	})
 	for _, set := range sets {
-		if len(reported) < setsAtMost && size+len(set.key) <= setBytes {
+		if len(reported) < maxSets && size+len(set.key) <= maxSetBytes {
 			reported, size = append(reported, set), size+len(set.key)
 		}
 	}
 	return reported
 }
 
-// keysOf returns the keys of these sets.
-func keysOf(sets []gpuSet) (keys []string) {
+// keysOfSets returns the keys of these sets.
+func keysOfSets(sets []gpuSet) (keys []string) {
 	for _, set := range sets {
 		keys = append(keys, set.key)
 	}
 	return keys
 }
 
-func (p *packed) index(indices map[refusal]byte, cause refusal) byte {
+// refusalIndex returns the number of a refusal in the column refused, and adds the refusal if it is new.
+func (p *encodedAnswer) refusalIndex(indices map[refusal]byte, cause refusal) byte {
 	index, ok := indices[cause]
 	if ok {
 		return index
 	}
-	if len(p.refusals) >= refusalsAtMost-1 {
-		cause = further
+	if len(p.refusals) >= maxRefusals-1 {
+		cause = furtherReasons
 	}
 	if index, ok = indices[cause]; !ok {
 		p.refusals = append(p.refusals, refusal{cause.plugin, shorten(cause.reason)})
@@ -125,7 +126,8 @@ func (p *packed) index(indices map[refusal]byte, cause refusal) byte {
 	return index
 }
 
-func set(column []byte, length, index int, value byte) []byte {
+// setByte sets one byte of a column, which it makes if there is none yet.
+func setByte(column []byte, length, index int, value byte) []byte {
 	if column == nil {
 		column = make([]byte, length)
 	}
@@ -133,31 +135,32 @@ func set(column []byte, length, index int, value byte) []byte {
 	return column
 }
 
+// shorten cuts a reason to maxReasonBytes.
 func shorten(reason string) string {
-	if len(reason) <= reasonAtMost {
+	if len(reason) <= maxReasonBytes {
 		return reason
 	}
-	return strings.ToValidUTF8(reason[:reasonAtMost], "")
+	return strings.ToValidUTF8(reason[:maxReasonBytes], "")
 }
 
-// reporter builds the parts of one report. Equal answers give equal reports, so that an unchanged report can be
-// recognized.
+// reporter builds one report, in parts that are requests of their own. Equal answers give equal reports, so that an
+// unchanged report can be recognized.
 type reporter struct {
 	parts    []*musterv1.ReportInTreeRequest
-	size     int // bytes of the last part
-	refusals map[refusal]byte
-	sets     map[string]byte
+	size     int                               // bytes of the last part
+	refusals map[refusal]byte                  // numbers in the last part
+	sets     map[string]byte                   // numbers in the last part, by key
 	answers  map[string]*musterv1.InTreeAnswer // answers in parts with the current nodes
 }
 
 // add appends the answer for a kind, or merges the kind with an earlier one that has the same answer. A kind with
 // room is never merged, because room counts the pods of one kind.
-func (r *reporter) add(k *kind, encoded *packed) {
+func (r *reporter) add(k *kind, encoded *encodedAnswer) {
 	pods := make([]uint32, len(k.pods))
 	for i, index := range k.pods {
 		pods[i] = uint32(index)
 	}
-	keys := keysOf(encoded.sets)
+	keys := keysOfSets(encoded.sets)
 	key := fmt.Sprintf("%q %q %q %q %d %s %q %s", encoded.refusals, keys, encoded.everywhere, k.missing, len(encoded.scores), encoded.scores, encoded.devices, encoded.refused)
 	if equalAnswer := r.answers[key]; equalAnswer != nil && len(encoded.room) == 0 && slices.Equal(r.parts[len(r.parts)-1].Nodes, encoded.nodes) {
 		equalAnswer.Pods = append(equalAnswer.Pods, pods...)
@@ -167,8 +170,8 @@ func (r *reporter) add(k *kind, encoded *packed) {
 	for _, key := range keys {
 		size += len(key)
 	}
-	if len(r.parts) == 0 || r.size > 0 && r.size+size > partAtMost || !r.fits(encoded) {
-		r.begin(encoded.nodes)
+	if len(r.parts) == 0 || r.size > 0 && r.size+size > maxPartBytes || !r.fitsLastPart(encoded) {
+		r.beginPart(encoded.nodes)
 	}
 	r.size += size
 	entry := &musterv1.InTreeAnswer{
@@ -188,8 +191,8 @@ func (r *reporter) add(k *kind, encoded *packed) {
 	last.Answers = append(last.Answers, entry)
 }
 
-// begin starts the next part.
-func (r *reporter) begin(nodes []string) {
+// beginPart starts the next part.
+func (r *reporter) beginPart(nodes []string) {
 	last := len(r.parts) - 1
 	if last >= 0 {
 		r.parts[last].More = true
@@ -201,8 +204,8 @@ func (r *reporter) begin(nodes []string) {
 	r.size, r.refusals, r.sets = 0, map[refusal]byte{}, map[string]byte{}
 }
 
-// fits returns whether the last part has the answer's nodes and has room for its refusals and sets of devices.
-func (r *reporter) fits(encoded *packed) bool {
+// fitsLastPart returns whether the last part has the answer's nodes and has room for its refusals and sets of devices.
+func (r *reporter) fitsLastPart(encoded *encodedAnswer) bool {
 	part := r.parts[len(r.parts)-1]
 	newRefusals := 0
 	for _, cause := range encoded.refusals {
@@ -216,17 +219,17 @@ func (r *reporter) fits(encoded *packed) bool {
 			newSets++
 		}
 	}
-	return len(r.refusals)+newRefusals <= refusalsAtMost && len(r.sets)+newSets <= setsAtMost && slices.Equal(part.Nodes, encoded.nodes)
+	return len(r.refusals)+newRefusals <= maxRefusals && len(r.sets)+newSets <= maxSets && slices.Equal(part.Nodes, encoded.nodes)
 }
 
-// deviceColumns returns the columns of devices with the indices of the part.
-func (r *reporter) deviceColumns(encoded *packed) (columns [][]byte) {
+// deviceColumns returns the answer's columns of devices, with the numbers that the sets have in the last part.
+func (r *reporter) deviceColumns(encoded *encodedAnswer) (columns [][]byte) {
 	part := r.parts[len(r.parts)-1]
-	var newIndices [setsAtMost + 1]byte
+	var newIndices [maxSets + 1]byte
 	for i, set := range encoded.sets {
 		index, ok := r.sets[set.key]
 		if !ok {
-			part.DeviceSets = append(part.DeviceSets, set.message())
+			part.DeviceSets = append(part.DeviceSets, set.toMessage())
 			index = byte(len(part.DeviceSets))
 			r.sets[set.key] = index
 		}
@@ -242,10 +245,10 @@ func (r *reporter) deviceColumns(encoded *packed) (columns [][]byte) {
 	return columns
 }
 
-// refusalColumn returns the column of refusals with the indices of the part.
-func (r *reporter) refusalColumn(encoded *packed) []byte {
+// refusalColumn returns the answer's column of refusals, with the numbers that the refusals have in the last part.
+func (r *reporter) refusalColumn(encoded *encodedAnswer) []byte {
 	part := r.parts[len(r.parts)-1]
-	var newIndices [refusalsAtMost + 1]byte
+	var newIndices [maxRefusals + 1]byte
 	for i, cause := range encoded.refusals {
 		index, ok := r.refusals[cause]
 		if !ok {
@@ -262,10 +265,10 @@ func (r *reporter) refusalColumn(encoded *packed) []byte {
 	return column
 }
 
-// report returns the parts. If nothing was added, it returns one part without answers.
-func (r *reporter) report() []*musterv1.ReportInTreeRequest {
+// allParts returns the parts. If nothing was added, it returns one part without answers.
+func (r *reporter) allParts() []*musterv1.ReportInTreeRequest {
 	if len(r.parts) == 0 {
-		r.begin(nil)
+		r.beginPart(nil)
 	}
 	return r.parts
 }

@@ -13,19 +13,19 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 )
 
-// preferring lists the plugins that score nodes by a pod's preferences. Plugins that score by free resources are left
-// out, because the planner's objective covers that.
-var preferring = sets.New(
+// preferencePlugins lists the plugins that score nodes by a pod's preferences. Plugins that score by free resources are
+// left out, because the planner's objective covers that.
+var preferencePlugins = sets.New(
 	names.NodeAffinity, names.InterPodAffinity, names.PodTopologySpread, names.TaintToleration, names.ImageLocality,
 )
 
-// excluding lists filter plugins that check each node on its own. kube-scheduler scores and normalises only over the
+// scoreFilters lists filter plugins that check each node on its own. kube-scheduler scores and normalises only over the
 // nodes that pass the filters.
-var excluding = []config.Plugin{{Name: names.NodeUnschedulable}, {Name: names.TaintToleration}, {Name: names.NodeAffinity}}
+var scoreFilters = []config.Plugin{{Name: names.NodeUnschedulable}, {Name: names.TaintToleration}, {Name: names.NodeAffinity}}
 
-// scoredAtMost bounds how many kinds of one question are scored separately. Later kinds get the scores of the first
+// maxScored bounds how many kinds of one question are scored separately. Later kinds get the scores of the first
 // kind with the same preferences.
-const scoredAtMost = 16
+const maxScored = 16
 
 // maxCachedScores bounds how many scores of one namespace are cached for other questions of the same round. A round lasts
 // at most a second, which is enough for some dozens of scores in all.
@@ -34,15 +34,15 @@ const maxCachedScores = 64
 // scoringPlugins returns the plugins of a profile that score by preferences, with their weights.
 func scoringPlugins(profile *config.Plugins) (plugins []config.Plugin) {
 	for _, plugin := range profile.Score.Enabled {
-		if preferring.Has(plugin.Name) {
+		if preferencePlugins.Has(plugin.Name) {
 			plugins = append(plugins, plugin)
 		}
 	}
 	return plugins
 }
 
-// prefers returns whether the pod has preferences between nodes.
-func prefers(pod *v1.Pod) bool {
+// hasPreferences returns whether the pod has preferences between nodes.
+func hasPreferences(pod *v1.Pod) bool {
 	if affinity := pod.Spec.Affinity; affinity != nil {
 		if near := affinity.NodeAffinity; near != nil && len(near.PreferredDuringSchedulingIgnoredDuringExecution) > 0 {
 			return true
@@ -71,8 +71,8 @@ type scorer struct {
 	cache     map[string]map[string]map[string]uint32 // scores of this round, by namespace and then by labels and preferences, if no node is refused
 }
 
-// begin starts a round: the snapshot and the cached scores are out of date.
-func (s *scorer) begin() {
+// beginRound starts a round: the snapshot and the cached scores are out of date.
+func (s *scorer) beginRound() {
 	s.fresh = false
 	clear(s.cache)
 }
@@ -84,18 +84,18 @@ type scores struct {
 	byPreferences map[string]map[string]uint32
 }
 
-// of returns the scores of a pod for the nodes that are not refused: node → 1 to 100. Other nodes have 0. It returns
+// scoresOf returns the scores of a pod for the nodes that are not refused: node → 1 to 100. Other nodes have 0. It returns
 // nil for a pod without preferences, and if all nodes have the same score.
-func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal) map[string]uint32 {
-	if s.scorer == nil || !prefers(pod) {
+func (s *scores) scoresOf(ctx context.Context, pod *v1.Pod, refused map[string]refusal) map[string]uint32 {
+	if s.scorer == nil || !hasPreferences(pod) {
 		return nil
 	}
-	text, err := json.Marshal(preferences(pod))
+	text, err := json.Marshal(preferencesOf(pod))
 	if err != nil {
 		return nil
 	}
 	firstScores, ok := s.byPreferences[string(text)]
-	if ok && s.scoredCount >= scoredAtMost {
+	if ok && s.scoredCount >= maxScored {
 		return firstScores
 	}
 	key := ""
@@ -125,19 +125,20 @@ func (s *scores) of(ctx context.Context, pod *v1.Pod, refused map[string]refusal
 	return nodeScores
 }
 
+// score returns the scores of a pod for the nodes that pass the filters.
 func (s *scorer) score(ctx context.Context, pod *v1.Pod, refused map[string]refusal) (map[string]uint32, error) {
 	if !s.fresh {
-		if err := s.snapshot.renew(); err != nil {
+		if err := s.snapshot.refresh(); err != nil {
 			return nil, err
 		}
 		s.fresh = true
 	}
 	state := framework.NewCycleState()
-	passing, err := s.passing(ctx, state, pod, refused)
+	passing, err := s.nodesPassing(ctx, state, pod, refused)
 	if err != nil || len(passing) < 2 {
 		return nil, err
 	}
-	s.snapshot.setImages(images(pod))
+	s.snapshot.setImages(imagesOf(pod))
 	if status := s.framework.RunPreScorePlugins(ctx, state, pod, passing); !status.IsSuccess() {
 		return nil, status.AsError()
 	}
@@ -148,8 +149,8 @@ func (s *scorer) score(ctx context.Context, pod *v1.Pod, refused map[string]refu
 	return weightedMean(pluginScores, s.weights), nil
 }
 
-// passing returns the nodes that pass the filters.
-func (s *scorer) passing(ctx context.Context, state fwk.CycleState, pod *v1.Pod, refused map[string]refusal) ([]fwk.NodeInfo, error) {
+// nodesPassing returns the nodes that pass the filters.
+func (s *scorer) nodesPassing(ctx context.Context, state fwk.CycleState, pod *v1.Pod, refused map[string]refusal) ([]fwk.NodeInfo, error) {
 	only, status, _ := s.framework.RunPreFilterPlugins(ctx, state, pod)
 	if !status.IsSuccess() {
 		return nil, status.AsError()

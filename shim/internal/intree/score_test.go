@@ -162,8 +162,8 @@ func TestScores(t *testing.T) {
 // scoresOf returns the scores of each answer, by the names of nodes.
 func scoresOf(t testing.TB, a *Asker, pods ...*v1.Pod) (result []map[string]uint32) {
 	t.Helper()
-	kinds, _ := a.sorter.kinds(pods, a.isUnique, always)
-	report := a.inspect(t.Context(), pods, kinds, a.cachedAnswers("ns"), always)[0]
+	kinds, _ := a.sorter.groupPods(pods, a.isUnique, always)
+	report := a.buildReport(t.Context(), pods, kinds, a.cachedAnswers("ns"), always)[0]
 	for _, answer := range report.Answers {
 		scores := map[string]uint32{}
 		for i, score := range answer.Scores {
@@ -180,10 +180,10 @@ func TestScoresLeaveOutWhatThePluginsRefuse(t *testing.T) {
 	a := scoringAsker(t.Context(), t, diskNode("a", "z0", "hdd"), diskNode("b", "z0", "hdd"), diskNode("c", "z1", "ssd"))
 	pod := member("m", likes(1, "disk", "hdd"))
 	podScores := &scores{scorer: a.scorer, byPreferences: map[string]map[string]uint32{}}
-	if got := podScores.of(t.Context(), pod, map[string]refusal{"a": {}}); !maps.Equal(got, map[string]uint32{"b": 100}) {
+	if got := podScores.scoresOf(t.Context(), pod, map[string]refusal{"a": {}}); !maps.Equal(got, map[string]uint32{"b": 100}) {
 		t.Errorf("scores: %v", got)
 	}
-	if got := podScores.of(t.Context(), pod, map[string]refusal{"c": {}}); got != nil {
+	if got := podScores.scoresOf(t.Context(), pod, map[string]refusal{"c": {}}); got != nil {
 		t.Errorf("scores of nodes that are alike: %v", got)
 	}
 }
@@ -192,12 +192,12 @@ func TestScoresOfManyKindsAreBounded(t *testing.T) {
 	a := scoringAsker(t.Context(), t, diskNode("a", "z0", "hdd"), diskNode("b", "z0", "hdd"), diskNode("c", "z1", "ssd"))
 	pod := member("m", likes(1, "disk", "hdd"))
 	podScores := &scores{scorer: a.scorer, byPreferences: map[string]map[string]uint32{}}
-	for range 3 * scoredAtMost {
-		if got := podScores.of(t.Context(), pod, map[string]refusal{"other": {}}); len(got) != 2 {
+	for range 3 * maxScored {
+		if got := podScores.scoresOf(t.Context(), pod, map[string]refusal{"other": {}}); len(got) != 2 {
 			t.Fatalf("scores: %v", got)
 		}
 	}
-	if podScores.scoredCount != scoredAtMost {
+	if podScores.scoredCount != maxScored {
 		t.Errorf("scored %d times", podScores.scoredCount)
 	}
 }
@@ -211,7 +211,7 @@ func TestScoresAreSharedByQuestionsOfOneRound(t *testing.T) {
 	total := 0
 	for i, pod := range []*v1.Pod{member("m0", likes(1, "none", "none")), member("m1", likes(1, "none", "none")), otherPod} {
 		podScores := &scores{scorer: a.scorer, byPreferences: map[string]map[string]uint32{}}
-		if got := podScores.of(t.Context(), pod, nil); got["b"] != []uint32{100, 100, 0}[i] {
+		if got := podScores.scoresOf(t.Context(), pod, nil); got["b"] != []uint32{100, 100, 0}[i] {
 			t.Errorf("%s: scores %v", pod.Name, got)
 		}
 		total += podScores.scoredCount
@@ -241,7 +241,7 @@ func TestScoresAreRenewed(t *testing.T) {
 	if err := factory.Pods().Informer().GetIndexer().Add(running("x", "b", "db")); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.renew(); err != nil {
+	if err := a.startRound(); err != nil {
 		t.Fatal(err)
 	}
 	if got := scoresOf(t, a, pod)[0]; !maps.Equal(got, map[string]uint32{"b": 100}) {
@@ -267,14 +267,14 @@ func BenchmarkScores(b *testing.B) {
 	b.Run("first snapshot", func(b *testing.B) {
 		for b.Loop() {
 			a.scorer.snapshot.byName = nil
-			if err := a.scorer.snapshot.renew(); err != nil {
+			if err := a.scorer.snapshot.refresh(); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 	b.Run("next snapshot", func(b *testing.B) {
 		for b.Loop() {
-			if err := a.scorer.snapshot.renew(); err != nil {
+			if err := a.scorer.snapshot.refresh(); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -63,13 +63,13 @@ func newSharedClaims(ctx context.Context, handle fwk.Handle) (*sharedClaims, err
 	}, err
 }
 
-// VolumesFirst requests volumes for claims that several of these pods share and that have no volume. It returns why the
-// pods cannot go to their nodes yet, or "" if they can. Pods may be nil. It requests the volumes of all claims of one pod
-// for that pod's planned node, so that one node can reach all of them.
-func (a *Asker) VolumesFirst(ctx context.Context, pods []*v1.Pod, planned func(int) string) string {
-	nodeByClaim := a.shared.unprovisioned(pods)
+// RequestSharedVolumes requests volumes for claims that several of these pods share and that have no volume. It returns
+// why the pods cannot go to their nodes yet, or "" if they can. Pods may be nil. It requests the volumes of all claims of
+// one pod for that pod's planned node, so that one node can reach all of them.
+func (a *Asker) RequestSharedVolumes(ctx context.Context, pods []*v1.Pod, planned func(int) string) string {
+	nodeByClaim := a.shared.unprovisionedClaims(pods)
 	for _, name := range slices.Sorted(maps.Keys(nodeByClaim)) {
-		if reason := a.shared.provisioning(name, nodeByClaim[name]); reason != "" {
+		if reason := a.shared.whyProvisioning(name, nodeByClaim[name]); reason != "" {
 			return reason
 		}
 	}
@@ -119,16 +119,16 @@ func (s *sharedClaims) requestVolumes(ctx context.Context, pod *v1.Pod, volumes 
 	if err != nil && (ctx.Err() != nil || !wait.Interrupted(err)) {
 		return fmt.Sprintf("no volume could be asked for PersistentVolumeClaim %s: %v", name, err)
 	}
-	return s.provisioning(name, nodeName)
+	return s.whyProvisioning(name, nodeName)
 }
 
-// unprovisioned returns the claims that several of these pods share, that wait for their first consumer, and that
+// unprovisionedClaims returns the claims that several of these pods share, that wait for their first consumer, and that
 // have no volume. It maps the name to the node for which a volume was requested, or to "".
-func (s *sharedClaims) unprovisioned(pods []*v1.Pod) map[string]string {
+func (s *sharedClaims) unprovisionedClaims(pods []*v1.Pod) map[string]string {
 	if s == nil {
 		return nil
 	}
-	users, namespace := users(pods), ""
+	users, namespace := countUsers(pods), ""
 	for _, pod := range pods {
 		if pod != nil {
 			namespace = pod.Namespace
@@ -150,8 +150,8 @@ func (s *sharedClaims) unprovisioned(pods []*v1.Pod) map[string]string {
 	return nodeByClaim
 }
 
-// users returns how many of the pods name each claim. Pods may be nil.
-func users(pods []*v1.Pod) map[string]int {
+// countUsers returns how many of the pods name each claim. Pods may be nil.
+func countUsers(pods []*v1.Pod) map[string]int {
 	counts := map[string]int{}
 	for _, pod := range pods {
 		if pod == nil {
@@ -184,26 +184,26 @@ func volumesOf(pod *v1.Pod, claims map[string]string) (volumes []v1.Volume) {
 	return volumes
 }
 
-// refuses returns a refusal on all nodes if the volume of one of these claims is being provisioned, or else nil.
-func (s *sharedClaims) refuses(pod *v1.Pod, nodeByClaim map[string]string) *refusal {
+// claimRefusal returns a refusal on all nodes if the volume of one of these claims is being provisioned, or else nil.
+func (s *sharedClaims) claimRefusal(pod *v1.Pod, nodeByClaim map[string]string) *refusal {
 	for _, podVolume := range volumesOf(pod, nodeByClaim) {
 		name := claimName(pod, &podVolume)
-		if reason := s.provisioning(name, nodeByClaim[name]); reason != "" {
+		if reason := s.whyProvisioning(name, nodeByClaim[name]); reason != "" {
 			return &refusal{names.VolumeBinding, reason}
 		}
 	}
 	return nil
 }
 
-// provisioning returns a sentence that says for which node a claim's volume is being provisioned, or "" if node is
+// whyProvisioning returns a sentence that says for which node a claim's volume is being provisioned, or "" if node is
 // empty. Any client may write a claim's annotations. So the sentence contains the name only if such a node exists.
-func (s *sharedClaims) provisioning(claim, node string) string {
+func (s *sharedClaims) whyProvisioning(claim, node string) string {
 	if node == "" {
 		return ""
 	}
-	place := "node " + node
+	where := "node " + node
 	if _, err := s.nodes.Get(node); err != nil {
-		place = "a node that is not there"
+		where = "a node that is not there"
 	}
-	return fmt.Sprintf("the volume of PersistentVolumeClaim %s, which members share, is being made for %s", claim, place)
+	return fmt.Sprintf("the volume of PersistentVolumeClaim %s, which members share, is being made for %s", claim, where)
 }

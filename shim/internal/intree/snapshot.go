@@ -13,7 +13,7 @@ import (
 )
 
 // snapshot is a view of the cluster for plugins: all nodes, and the selected bound pods. The scheduler's own snapshot is
-// changed in place while a cycle runs, so this package must not read it. renew replaces these fields and does not change
+// changed in place while a cycle runs, so this package must not read it. refresh replaces these fields and does not change
 // their old values, so a running inspection keeps the values that it took.
 type snapshot struct {
 	fwk.SharedLister // nil, because the plugins that run here read no pod groups
@@ -22,7 +22,7 @@ type snapshot struct {
 	selects          func(*v1.Pod) bool
 	nodes            []fwk.NodeInfo
 	names            []string       // of the nodes
-	affine           []fwk.NodeInfo // nodes with pods that have affinity or anti-affinity
+	withAffinity     []fwk.NodeInfo // nodes with pods that have affinity or anti-affinity
 	byName           map[string]*framework.NodeInfo
 	claims           map[string]int // namespace/name of a claim → number of pods that use it
 }
@@ -45,7 +45,7 @@ func (s *snapshot) Get(name string) (fwk.NodeInfo, error) {
 }
 
 // HavePodsWithAffinityList implements fwk.NodeInfoLister.
-func (s *snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) { return s.affine, nil }
+func (s *snapshot) HavePodsWithAffinityList() ([]fwk.NodeInfo, error) { return s.withAffinity, nil }
 
 // HavePodsWithRequiredAntiAffinityList implements fwk.NodeInfoLister. It is empty because the planner models required
 // anti-affinity.
@@ -59,8 +59,8 @@ func (s *snapshot) HavePodsWithRequiredNonHostScopedAntiAffinityList() ([]fwk.No
 // IsPVCUsedByPods implements fwk.StorageInfoLister.
 func (s *snapshot) IsPVCUsedByPods(key string) bool { return s.claims[key] > 0 }
 
-// renew takes the current state of the cluster from the informers.
-func (s *snapshot) renew() error {
+// refresh takes the current state of the cluster from the informers.
+func (s *snapshot) refresh() error {
 	allNodes, err := s.nodeLister.List(labels.Everything())
 	if err != nil {
 		return err
@@ -78,10 +78,10 @@ func (s *snapshot) renew() error {
 	before := s.byName
 	s.byName = make(map[string]*framework.NodeInfo, len(allNodes))
 	s.nodes = make([]fwk.NodeInfo, 0, len(allNodes))
-	s.claims, s.affine = map[string]int{}, nil
+	s.claims, s.withAffinity = map[string]int{}, nil
 	for _, node := range allNodes {
 		info := before[node.Name]
-		if info == nil || !upToDate(info, node, onNode[node.Name]) {
+		if info == nil || !isUpToDate(info, node, onNode[node.Name]) {
 			info = framework.NewNodeInfo(onNode[node.Name]...)
 			info.SetNode(node)
 		}
@@ -93,7 +93,7 @@ func (s *snapshot) renew() error {
 	for i, info := range s.nodes {
 		s.names[i] = info.Node().Name
 		if len(info.GetPodsWithAffinity()) > 0 {
-			s.affine = append(s.affine, info)
+			s.withAffinity = append(s.withAffinity, info)
 		}
 	}
 	for _, info := range s.byName {
@@ -104,9 +104,9 @@ func (s *snapshot) renew() error {
 	return nil
 }
 
-// upToDate returns whether info still describes the node and its pods, so that it can be reused. That saves most of the
+// isUpToDate returns whether info still describes the node and its pods, so that it can be reused. That saves most of the
 // time. The comparison by pointer is enough, because informers replace an object that changes, and no plugin changes it.
-func upToDate(info *framework.NodeInfo, node *v1.Node, pods []*v1.Pod) bool {
+func isUpToDate(info *framework.NodeInfo, node *v1.Node, pods []*v1.Pod) bool {
 	if info.Node() != node || len(info.Pods) != len(pods) {
 		return false
 	}
@@ -118,14 +118,14 @@ func upToDate(info *framework.NodeInfo, node *v1.Node, pods []*v1.Pod) bool {
 	return true
 }
 
-// counts returns whether a bound pod uses volumes or resource claims, which the filter plugins count. Finished pods do not
-// count.
-func counts(pod *v1.Pod) bool {
-	return bound(pod) && (usesVolumes(pod) || len(pod.Spec.ResourceClaims) > 0)
+// isBoundWithClaims returns whether a bound pod uses volumes or resource claims, which the filter plugins count. Finished
+// pods do not count.
+func isBoundWithClaims(pod *v1.Pod) bool {
+	return isBound(pod) && (usesVolumes(pod) || len(pod.Spec.ResourceClaims) > 0)
 }
 
-// bound returns whether the pod is on a node and has not finished.
-func bound(pod *v1.Pod) bool {
+// isBound returns whether the pod is on a node and has not finished.
+func isBound(pod *v1.Pod) bool {
 	return pod.Spec.NodeName != "" && pod.Status.Phase != v1.PodSucceeded && pod.Status.Phase != v1.PodFailed
 }
 
@@ -133,12 +133,12 @@ func bound(pod *v1.Pod) bool {
 // Volumes that any pod may have (ConfigMaps, Secrets, emptyDir, hostPath and the like) do not count.
 func usesVolumes(pod *v1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(volume v1.Volume) bool {
-		return volume.PersistentVolumeClaim != nil || volume.Ephemeral != nil || disk(&volume)
+		return volume.PersistentVolumeClaim != nil || volume.Ephemeral != nil || namesDisk(&volume)
 	})
 }
 
-// disk returns whether a volume names a disk directly, of a kind that VolumeRestrictions or NodeVolumeLimits checks.
-func disk(volume *v1.Volume) bool {
+// namesDisk returns whether a volume names a disk directly, of a kind that VolumeRestrictions or NodeVolumeLimits checks.
+func namesDisk(volume *v1.Volume) bool {
 	return volume.GCEPersistentDisk != nil || volume.AWSElasticBlockStore != nil || volume.RBD != nil ||
 		volume.ISCSI != nil || volume.AzureDisk != nil || volume.AzureFile != nil || volume.Cinder != nil ||
 		volume.VsphereVolume != nil || volume.PortworxVolume != nil

@@ -16,8 +16,8 @@ func newTurns() turns {
 	return turns{namespaces: map[string]uint64{}, questions: map[*question]uint64{}}
 }
 
-// take records that a question is worked on now.
-func (t *turns) take(q *question, reason workReason) {
+// record notes that a question is worked on now.
+func (t *turns) record(q *question, reason workReason) {
 	if len(t.questions) >= maxRemembered || len(t.namespaces) >= maxRemembered {
 		clear(t.questions)
 		clear(t.namespaces)
@@ -29,9 +29,10 @@ func (t *turns) take(q *question, reason workReason) {
 	t.questions[q], t.namespaces[q.message.Namespace] = t.now, t.now
 }
 
-// before returns whether the question comes before the other question. The two kinds of renewals alternate, so that
-// neither kind can block the other: after an even number of renewals, those because of a claim that the pods name come first.
-func (t *turns) before(q *question, reason workReason, otherQuestion *question, otherReason workReason) bool {
+// isBefore returns whether the question comes before the other question. The two kinds of renewals alternate, so that
+// neither kind can block the other: after an even number of renewals, those because of a claim that the pods name come
+// first.
+func (t *turns) isBefore(q *question, reason workReason, otherQuestion *question, otherReason workReason) bool {
 	if reason != otherReason {
 		order := [...]int{unanswered: 2, claimChanged: 0, otherChange: 1}
 		if t.renewals%2 == 1 {

@@ -46,21 +46,21 @@ func Register() {
 	register.Do(func() { legacyregistry.MustRegister(unary, bindings, gangs, inTree, session) })
 }
 
-// Unary records one call of the service.
-func Unary(method, code string, took time.Duration) {
+// RecordCall records one call of the service.
+func RecordCall(method, code string, took time.Duration) {
 	unary.WithLabelValues(method, code).Observe(took.Seconds())
 }
 
-// Binding records one Binding by result: bound, refused, unknown or never_sent.
-func Binding(result string, took time.Duration) {
+// RecordBinding records one Binding by result: bound, refused, unknown or never_sent.
+func RecordBinding(result string, took time.Duration) {
 	bindings.WithLabelValues(result).Observe(took.Seconds())
 }
 
-// Gang counts one gang by outcome: planned, refused, withdrawn, permitted, denied, committed or closed.
-func Gang(outcome string) { gangs.WithLabelValues(outcome).Inc() }
+// CountGang counts one gang by outcome: planned, refused, withdrawn, permitted, denied, committed or closed.
+func CountGang(outcome string) { gangs.WithLabelValues(outcome).Inc() }
 
-// Session records whether a session is open.
-func Session(up bool) {
+// SetSession records whether a session is open.
+func SetSession(up bool) {
 	if up {
 		session.Set(1)
 	} else {
@@ -68,5 +68,5 @@ func Session(up bool) {
 	}
 }
 
-// InTree records one slice of an inspection.
-func InTree(took time.Duration) { inTree.Observe(took.Seconds()) }
+// RecordSlice records one slice of an inspection.
+func RecordSlice(took time.Duration) { inTree.Observe(took.Seconds()) }

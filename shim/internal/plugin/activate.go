@@ -24,19 +24,19 @@ const (
 	activateInterval = 250 * time.Millisecond
 )
 
-// follow handles one verdict from its arrival until the gang needs no deadline any more. It runs off the scheduling
+// followVerdict handles one verdict from its arrival until the gang needs no deadline any more. It runs off the scheduling
 // thread.
-func (c *core) follow(session context.Context, g *gangs.Gang) {
+func (c *core) followVerdict(session context.Context, g *gangs.Gang) {
 	ctx, cancel := untilClosed(session, g)
 	defer cancel()
 	if g.Refused {
 		if c.freeDevices(ctx, g) != nil {
 			go c.freeAgain(session, g)
 		}
-		c.tell(ctx, g)
+		c.letRefusedThrough(ctx, g)
 		return
 	}
-	answer, err := c.fetch(ctx, g)
+	answer, err := c.fetchAnswer(ctx, g)
 	if err != nil {
 		if ctx.Err() == nil {
 			klog.FromContext(ctx).Error(err, "The service's answer can't be used", "gang", g.Plan.Gang, "generation", g.Plan.Generation)
@@ -45,7 +45,7 @@ func (c *core) follow(session context.Context, g *gangs.Gang) {
 		return
 	}
 	g.StorePending(answer)
-	if reason := c.volumesFirst(ctx, g, answer); reason != "" {
+	if reason := c.requestSharedVolumes(ctx, g, answer); reason != "" {
 		c.carryOut(ctx, g.Stall(reason))
 		return
 	}
@@ -60,8 +60,8 @@ func (c *core) follow(session context.Context, g *gangs.Gang) {
 	}
 	c.tickets.Store(g, ticket)
 	go c.watchTicket(g, ticket)
-	if g.Open(answer, c.oldest(g)) {
-		c.note(g, "members activated")
+	if g.Open(answer, c.oldestCreation(g)) {
+		c.addSpanEvent(g, "members activated")
 		c.activateAll(ctx, g)
 	}
 }
@@ -79,34 +79,36 @@ func untilClosed(ctx context.Context, g *gangs.Gang) (context.Context, context.C
 	return ctx, cancel
 }
 
-// volumesFirst returns why the gang cannot start yet, or "". The gang cannot start while a claim that several members
-// share has no volume. The volume is requested for a node of the plan, and then the plan ends. A gang that waits for a
-// volume holds no capacity.
-func (c *core) volumesFirst(ctx context.Context, g *gangs.Gang, answer *gangs.Answer) string {
+// requestSharedVolumes returns why the gang cannot start yet, or "". While a claim that several members share has no
+// volume, the gang cannot start. Then the volume is requested for a node of the plan, and the plan ends, because a gang
+// that waits for a volume must hold no capacity.
+func (c *core) requestSharedVolumes(ctx context.Context, g *gangs.Gang, answer *gangs.Answer) string {
 	if c.inTree == nil {
 		return ""
 	}
 	pods := make([]*v1.Pod, len(g.UIDs))
 	for i := range pods {
-		pods[i] = c.pod(g, i)
+		pods[i] = c.memberPod(g, i)
 	}
-	return c.inTree.VolumesFirst(ctx, pods, answer.Planned)
+	return c.inTree.RequestSharedVolumes(ctx, pods, answer.Planned)
 }
 
-// fetch calls Filter, then Score, until both are answered or the verdict is void.
-func (c *core) fetch(ctx context.Context, g *gangs.Gang) (*gangs.Answer, error) {
-	filter, err := persist(ctx, c, g, c.client.Filter)
+// fetchAnswer calls Filter, then Score, until both are answered or the verdict is void.
+func (c *core) fetchAnswer(ctx context.Context, g *gangs.Gang) (*gangs.Answer, error) {
+	filter, err := retryCall(ctx, c, g, c.client.Filter)
 	if err != nil {
 		return nil, err
 	}
-	score, err := persist(ctx, c, g, c.client.Score)
+	score, err := retryCall(ctx, c, g, c.client.Score)
 	if err != nil {
 		return nil, err
 	}
 	return gangs.NewAnswer(len(g.UIDs), filter, score)
 }
 
-func persist[Answer any](ctx context.Context, c *core, g *gangs.Gang, ask func(context.Context, *musterv1.PlanRef) (Answer, error)) (Answer, error) {
+// retryCall calls the service until it gets an answer, with a growing pause between two calls. If the service has a newer
+// plan, it closes the gang. It returns an error only if the context ended.
+func retryCall[Answer any](ctx context.Context, c *core, g *gangs.Gang, ask func(context.Context, *musterv1.PlanRef) (Answer, error)) (Answer, error) {
 	var answer Answer
 	for delay := minBackoff; ; delay = nextBackoff(delay) {
 		turn, ok := c.fetches.Take(ctx, g.Namespace, 1)
@@ -146,7 +148,7 @@ func (c *core) nominate(ctx context.Context, g *gangs.Gang, answer *gangs.Answer
 	logger := klog.FromContext(ctx)
 	repeated := c.repeatedNodes(g, answer)
 	for i := range g.UIDs {
-		pod := c.pod(g, i)
+		pod := c.memberPod(g, i)
 		if pod == nil {
 			continue // the informer is behind: the member gets no nomination
 		}
@@ -170,7 +172,7 @@ func (c *core) nominate(ctx context.Context, g *gangs.Gang, answer *gangs.Answer
 // addGENominatedPods).
 func (c *core) repeatedNodes(g *gangs.Gang, answer *gangs.Answer) sets.Set[string] {
 	repeated := sets.New[string]()
-	if !c.spreads(g) {
+	if !c.hasSpreadConstraint(g) {
 		return repeated
 	}
 	planned := sets.New[string]()
@@ -184,10 +186,10 @@ func (c *core) repeatedNodes(g *gangs.Gang, answer *gangs.Answer) sets.Set[strin
 	return repeated
 }
 
-// spreads returns whether a member has a spread constraint that can refuse nodes.
-func (c *core) spreads(g *gangs.Gang) bool {
+// hasSpreadConstraint returns whether a member has a spread constraint that can refuse nodes.
+func (c *core) hasSpreadConstraint(g *gangs.Gang) bool {
 	for i := range g.UIDs {
-		if pod := c.pod(g, i); pod != nil {
+		if pod := c.memberPod(g, i); pod != nil {
 			for _, constraint := range pod.Spec.TopologySpreadConstraints {
 				if constraint.WhenUnsatisfiable == v1.DoNotSchedule {
 					return true
@@ -198,7 +200,8 @@ func (c *core) spreads(g *gangs.Gang) bool {
 	return false
 }
 
-func (c *core) unnominate(g *gangs.Gang) {
+// removeNominations removes the members' nominations from memory.
+func (c *core) removeNominations(g *gangs.Gang) {
 	c.nominations.Lock()
 	defer c.nominations.Unlock()
 	for i := range g.UIDs {
@@ -214,8 +217,8 @@ func (c *core) activateAll(ctx context.Context, g *gangs.Gang) {
 	tick := time.NewTicker(activateInterval)
 	defer tick.Stop()
 	progress, since := g.Progress(), time.Now()
-	for !g.Settled() {
-		c.activate(ctx, g, g.WithoutCycle())
+	for !g.IsSettled() {
+		c.activate(ctx, g, g.MembersWithoutCycle())
 		select {
 		case <-ctx.Done():
 			return
@@ -233,7 +236,7 @@ func (c *core) activateAll(ctx context.Context, g *gangs.Gang) {
 func (c *core) activate(ctx context.Context, g *gangs.Gang, members []int) {
 	pods := map[string]*v1.Pod{}
 	for _, i := range members {
-		if pod := c.pod(g, i); pod != nil {
+		if pod := c.memberPod(g, i); pod != nil {
 			pods[pod.Namespace+"/"+pod.Name] = pod
 		}
 	}

@@ -98,6 +98,7 @@ func decodeArgs(obj runtime.Object) (Args, error) {
 	return args, args.validate()
 }
 
+// validate returns an error that names the wrong arguments.
 func (a *Args) validate() error {
 	if a.APIVersion != "" && a.APIVersion != argsAPIVersion || a.Kind != "" && a.Kind != argsKind {
 		return fmt.Errorf("%s args: want %s %s, got %s %s", Name, argsAPIVersion, argsKind, a.APIVersion, a.Kind)

@@ -53,7 +53,7 @@ type sender func(context.Context, fwk.Handle, *v1.Binding) error
 func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
-		if status := p.mustNotBeOurs(pod); status != nil {
+		if status := p.failIfOurs(pod); status != nil {
 			return status
 		}
 		return fwk.NewStatus(fwk.Skip)
@@ -62,14 +62,14 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		c.fate.message = err.Error() // Unreserve closes the gang, because it is not committed yet
 		return fwk.AsStatus(err)
 	}
-	defer p.bindingAnswered(c.Gang)
-	ctx = p.inTrace(ctx, c.Gang)
-	if err := p.barrier(ctx, c.Gang, c.Member); err != nil {
+	defer p.recordBindingAnswer(c.Gang)
+	ctx = p.contextWithSpan(ctx, c.Gang)
+	if err := p.waitForCommit(ctx, c.Gang, c.Member); err != nil {
 		return fwk.AsStatus(fmt.Errorf("gang %s: %w", c.Gang.Plan.Gang, err))
 	}
 	if len(c.Devices) > 0 { // PreBind has written the claim's name to the pod's status since Permit
-		// If the claim seems freed, the Binding meets a conflict, and renewed asks the API server.
-		if live := p.live(pod); !devices.Freed(pod, live) {
+		// If the claim seems freed, the Binding meets a conflict, and renewBinding asks the API server.
+		if live := p.livePod(pod); !devices.WasFreed(pod, live) {
 			c.Gang.Renew(c.Member, live.ResourceVersion)
 		}
 	}
@@ -82,7 +82,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 		c.fate.message = err.Error()
 		return fwk.AsStatus(err)
 	}
-	outcome, err := p.post(ctx, c, pod, &v1.Binding{
+	outcome, err := p.sendInTurn(ctx, c, pod, &v1.Binding{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: version, Annotations: annotations,
 		},
@@ -104,10 +104,10 @@ func (p *Plugin) checkNode(node string) error {
 	return nil
 }
 
-// barrier waits until all members of the quorum have reached Bind. Without it, some members could bind although
+// waitForCommit waits until all members of the quorum have reached Bind. Without it, some members could bind although
 // others cannot: kube-scheduler silently drops an Allow for a pod that timed out, was deleted or was preempted
 // (waiting_pods_map.go, Allow).
-func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
+func (p *Plugin) waitForCommit(ctx context.Context, g *gangs.Gang, member int) error {
 	committed, err := g.ReachBind(member)
 	if errors.Is(err, gangs.ErrStopping) {
 		p.carryOut(ctx, g.Abort(err.Error()))
@@ -116,8 +116,8 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 		return fmt.Errorf("%w: %s", err, g.VoidReason())
 	}
 	if committed {
-		metrics.Gang("committed")
-		p.note(g, "committed")
+		metrics.CountGang("committed")
+		p.addSpanEvent(g, "committed")
 		klog.FromContext(ctx).V(2).Info("Gang committed", "gang", g.Plan.Gang, "generation", g.Plan.Generation)
 	}
 	timeout := time.NewTimer(time.Until(g.SendBy()))
@@ -139,32 +139,33 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 	}
 }
 
-func (p *Plugin) post(ctx context.Context, c *cycle, pod *v1.Pod, binding *v1.Binding) (musterv1.BindingFate, error) {
-	turn, ok := p.turnToBind(ctx, c.Gang)
+// sendInTurn waits for the turn of the gang's namespace, sends the Binding, and sends it again while that is safe.
+func (p *Plugin) sendInTurn(ctx context.Context, c *cycle, pod *v1.Pod, binding *v1.Binding) (musterv1.BindingFate, error) {
+	turn, ok := p.waitForTurn(ctx, c.Gang)
 	if !ok {
 		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, cmp.Or(ctx.Err(), errTooLate)
 	}
 	defer p.bindings.Leave(turn)
-	ctx, span := p.bindingSpan(ctx, binding)
+	ctx, span := p.startBindingSpan(ctx, binding)
 	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, p.args.BindTimeout.Duration)
 	defer cancel()
 	klog.FromContext(ctx).V(3).Info("Binding", "pod", klog.KObj(binding), "node", binding.Target.Name)
 	start := time.Now()
 	err := p.send(ctx, p.handle, binding)
-	for certainlyUnsent(err) && sleep(ctx, minBackoff) || p.renewed(ctx, c, pod, binding, err) {
+	for wasNotProcessed(err) && sleep(ctx, minBackoff) || p.renewBinding(ctx, c, pod, binding, err) {
 		err = p.send(ctx, p.handle, binding)
 	}
 	outcome := fateOf(err, p.handle.APICacher() != nil)
-	metrics.Binding(resultOf(outcome), time.Since(start))
+	metrics.RecordBinding(resultOf(outcome), time.Since(start))
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
 	}
 	return outcome, err
 }
 
-// turnToBind waits until a Binding of this gang may be sent. It returns false if that is too late.
-func (p *Plugin) turnToBind(ctx context.Context, g *gangs.Gang) (*fair.Ticket, bool) {
+// waitForTurn waits until a Binding of this gang may be sent. It returns false if that is too late.
+func (p *Plugin) waitForTurn(ctx context.Context, g *gangs.Gang) (*fair.Ticket, bool) {
 	ctx, cancel := context.WithDeadline(ctx, g.SendBy())
 	defer cancel()
 	turn, ok := p.bindings.Take(ctx, g.Namespace, 1)
@@ -187,7 +188,7 @@ func sendBinding(ctx context.Context, handle fwk.Handle, binding *v1.Binding) er
 		return cacher.WaitOnFinish(ctx, done)
 	}
 	request := handle.ClientSet().CoreV1().RESTClient().Post()
-	if traceparent := tracing.Header(ctx); traceparent != "" {
+	if traceparent := tracing.Traceparent(ctx); traceparent != "" {
 		request.SetHeader("traceparent", traceparent)
 	}
 	return request.
@@ -197,28 +198,29 @@ func sendBinding(ctx context.Context, handle fwk.Handle, binding *v1.Binding) er
 		Body(binding).Do(ctx).Error()
 }
 
-// certainlyUnsent returns whether the API server did not process the Binding: it answered 429 (priority and
-// fairness), or nothing listens there. After Permit, failing the member would leave the gang partially bound for
-// nothing, and sending the Binding again is safe.
-func certainlyUnsent(err error) bool {
+// wasNotProcessed returns whether the API server did certainly not process the Binding: it answered 429 (priority and
+// fairness), or nothing listens at its address. So sending the Binding again is safe. Failing the member after Permit
+// would leave the gang partially bound.
+func wasNotProcessed(err error) bool {
 	return apierrors.IsTooManyRequests(err) || utilnet.IsConnectionRefused(err)
 }
 
-// renewed returns whether a Binding that met a conflict can be sent again, and updates it for the current pod. Any
+// renewBinding returns whether a Binding that met a conflict can be sent again, and updates it for the current pod. Any
 // client may patch a pod between Permit and Bind. kube-scheduler itself does, with the condition of an earlier
 // refusal. After the commit, a failure would leave the gang partially bound.
 //
-// It is not sent again if another leader has freed the pod's devices, which it may do while this process is suspended.
+// The Binding is not sent again if another leader has freed the pod's devices. That can happen while this process is
+// suspended.
 //
 // A retry is safe because a Binding with a conflict was certainly not written. All tries share one bindTimeout, so
 // that retries never make a Binding later than Args.BindTimeout allows.
-func (p *Plugin) renewed(ctx context.Context, c *cycle, before *v1.Pod, binding *v1.Binding, err error) bool {
+func (p *Plugin) renewBinding(ctx context.Context, c *cycle, before *v1.Pod, binding *v1.Binding, err error) bool {
 	if !apierrors.IsConflict(err) || p.handle.APICacher() != nil {
 		return false
 	}
 	pod, err := p.handle.ClientSet().CoreV1().Pods(binding.Namespace).Get(ctx, binding.Name, metav1.GetOptions{})
 	if err != nil || pod.UID != binding.UID || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil ||
-		pod.ResourceVersion == binding.ResourceVersion || checkAnnotations(pod, binding.Annotations) != nil || devices.Freed(before, pod) {
+		pod.ResourceVersion == binding.ResourceVersion || checkAnnotations(pod, binding.Annotations) != nil || devices.WasFreed(before, pod) {
 		return false
 	}
 	binding.ResourceVersion = pod.ResourceVersion

@@ -129,7 +129,7 @@ func TestABindingIsNoCallOfTheService(t *testing.T) {
 		if got := resultOf(fate); got != want {
 			t.Errorf("%v: %s, want %s", fate, got, want)
 		}
-		metrics.Binding(resultOf(fate), time.Millisecond)
+		metrics.RecordBinding(resultOf(fate), time.Millisecond)
 	}
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {

@@ -157,7 +157,7 @@ func TestMembersWatchDevicesWithOurTaint(t *testing.T) {
 	h := dra(t)
 	h.changeSlice(func(slice *resourceapi.ResourceSlice) {
 		for i := range slice.Spec.Devices {
-			slice.Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: devices.Owned, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+			slice.Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: devices.OwnedTaint, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 		}
 		second := slice.DeepCopy()
 		second.Name, second.UID, second.Spec.Pool.Name, second.Spec.Devices = "m", "uid-of-m", "m", second.Spec.Devices[:1]

@@ -57,8 +57,8 @@ type core struct {
 	refusedRate   *fair.Rate // limits them over time
 	inTree        *intree.Asker
 	tracer        *tracing.Tracer // nil if no spans are exported
-	spans         sync.Map        // *gangs.Gang to its *traced
-	stale         *devices.Stale
+	spans         sync.Map        // *gangs.Gang to its *gangSpan
+	stale         *devices.StaleDevices
 	deviceWaiters deviceWaiters
 	send          sender
 	stop          <-chan struct{} // closed when the process ends
@@ -94,7 +94,7 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 	}
 	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	c.inTree = intree.New(handle, client.ReportInTree, args.Resources)
-	if c.stale, err = devices.NewStale(handle); err != nil {
+	if c.stale, err = devices.NewStaleDevices(handle); err != nil {
 		return nil, err
 	}
 	return c, c.watchPods(handle.SharedInformerFactory())
@@ -136,11 +136,11 @@ func (c *core) run(ctx context.Context) {
 	leaked := c.stale.LeakedClaims(ctx) // before the first plan of this process, because its claims are not leaked
 	go c.freeLeakedDevices(ctx, leaked)
 	go c.deliverReports(ctx)
-	c.watch(ctx)
+	c.keepSession(ctx)
 }
 
-// pod returns member i's pod from the informer, or nil if no pod has this name and UID.
-func (c *core) pod(g *gangs.Gang, i int) *v1.Pod {
+// memberPod returns member i's pod from the informer, or nil if no pod has this name and UID.
+func (c *core) memberPod(g *gangs.Gang, i int) *v1.Pod {
 	pod, err := c.pods.Pods(g.Namespace).Get(g.Names[i])
 	if err != nil || pod.UID != g.UIDs[i] {
 		return nil
@@ -151,10 +151,10 @@ func (c *core) pod(g *gangs.Gang, i int) *v1.Pod {
 // carryOut carries out instructions. The caller holds no lock of the store.
 func (c *core) carryOut(ctx context.Context, instructions gangs.Instructions) {
 	for _, g := range instructions.Closed {
-		metrics.Gang("closed")
+		metrics.CountGang("closed")
 		klog.FromContext(ctx).V(2).Info("Gang's verdict is void", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "reason", g.VoidReason())
-		c.unnominate(g)
-		c.release(g)
+		c.removeNominations(g)
+		c.releaseMembers(g)
 		c.retryWaiters(g)
 	}
 	for _, report := range instructions.Reports {
@@ -166,27 +166,28 @@ func (c *core) carryOut(ctx context.Context, instructions gangs.Instructions) {
 	}
 }
 
-// release sends a gang's waiting members back to the queue.
+// releaseMembers sends a gang's waiting members back to the queue.
 //
 // It uses Preempt instead of Reject. After Preempt the pod fails with an Error and goes to the back-off queue, where
 // PreEnqueue gates it. A rejected pod would be marked Unschedulable and wait in the queue ungated
 // (framework/runtime/waiting_pods_map.go).
 //
-// A pod between Permit and the waiting map is not found yet. So release tries again until the pod's Unreserve has run.
-// The retries stop with the process, and not with the context of the cycle, which ends earlier.
-func (c *core) release(g *gangs.Gang) {
-	if c.releaseNow(g) == 0 {
+// A pod between Permit and the waiting map is not found yet. So releaseMembers tries again until the pod's Unreserve has
+// run. The retries stop with the process, and not with the context of the cycle, which ends earlier.
+func (c *core) releaseMembers(g *gangs.Gang) {
+	if c.tryRelease(g) == 0 {
 		return
 	}
 	go func() {
 		_ = wait.PollUntilContextCancel(wait.ContextForChannel(c.stop), releaseInterval, false, func(context.Context) (bool, error) {
-			return c.releaseNow(g) == 0, nil
+			return c.tryRelease(g) == 0, nil
 		})
 	}()
 }
 
-func (c *core) releaseNow(g *gangs.Gang) int {
-	waiting := g.Waiting()
+// tryRelease releases the members that are in the waiting map, and returns how many members wait.
+func (c *core) tryRelease(g *gangs.Gang) int {
+	waiting := g.WaitingMembers()
 	for _, uid := range waiting {
 		if waiter := c.handle.GetWaitingPod(uid); waiter != nil {
 			waiter.Preempt(Name, g.VoidReason())

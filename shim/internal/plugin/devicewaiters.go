@@ -23,8 +23,8 @@ const (
 	// retryPause is the least time between two tries of a pod after ends of plans. Activate skips the queue's back-off. So
 	// without a pause, pods that can never run would each cost a cycle whenever a plan ends.
 	retryPause = 10 * time.Second
-	// retriesAtOnce bounds the pods that are tried at once, and retryBreak is the time before the next pods are tried. Each
-	// try costs the scheduling thread milliseconds.
+	// retriesAtOnce bounds the pods that are tried at once, and retryBreak is the time before the next pods are tried.
+	// Each try costs the scheduling thread milliseconds.
 	retriesAtOnce, retryBreak = 16, time.Second
 )
 
@@ -49,30 +49,31 @@ type waitingPod struct {
 
 // plannedForOthers returns the devices of these drivers that live plans have for other pods. It records in the cycle
 // whether there are such devices.
-func (c *coreData) plannedForOthers(pod *v1.Pod, drivers sets.Set[string]) []string {
+func (c *cycleData) plannedForOthers(pod *v1.Pod, drivers sets.Set[string]) []string {
 	endedBefore := c.deviceWaiters.endedCount()
 	planned := c.store.PlannedForOthers(pod.UID, drivers)
-	if len(planned) > 0 && !c.withheld {
-		c.withheld, c.endedBefore = true, endedBefore
+	if len(planned) > 0 && !c.plansHoldDevices {
+		c.plansHoldDevices, c.endedBefore = true, endedBefore
 	}
 	return planned
 }
 
-// noteWaiter adds the cycle's pod to the list if plans withheld devices from it and a node was refused for its devices. It
-// is not called for our own pods, because the service plans them again.
-func (p *Plugin) noteWaiter(state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) {
-	data, err := state.Read(coreKey)
+// addWaiter adds the cycle's pod to the list if plans hold devices that the pod could use, and a node was refused for its
+// devices. It is not called for our own pods, because the service plans them again.
+func (p *Plugin) addWaiter(state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) {
+	data, err := state.Read(cycleDataKey)
 	if err != nil {
 		return
 	}
-	if cycle := data.(*coreData); cycle.withheld && p.refusedByDevices(statuses) {
-		if p.deviceWaiters.note(pod, cycle.endedBefore, time.Now()) { // a plan ended during this cycle, when the pod was not in the list yet
+	if cycle := data.(*cycleData); cycle.plansHoldDevices && p.isRefusedForDevices(statuses) {
+		if p.deviceWaiters.recordRefusal(pod, cycle.endedBefore, time.Now()) { // a plan ended during this cycle, when the pod was not in the list yet
 			p.activateWaiters()
 		}
 	}
 }
 
-func (p *Plugin) refusedByDevices(statuses fwk.NodeToStatusReader) bool {
+// isRefusedForDevices returns whether the plugin for devices has refused a node.
+func (p *Plugin) isRefusedForDevices(statuses fwk.NodeToStatusReader) bool {
 	for _, code := range []fwk.Code{fwk.Unschedulable, fwk.UnschedulableAndUnresolvable} {
 		nodes, err := statuses.NodesForStatusCode(p.handle.SnapshotSharedLister().NodeInfos(), code)
 		if err != nil {
@@ -85,14 +86,15 @@ func (p *Plugin) refusedByDevices(statuses fwk.NodeToStatusReader) bool {
 	return false
 }
 
+// endedCount returns how many plans have ended.
 func (w *deviceWaiters) endedCount() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ended
 }
 
-// end records that a plan has ended.
-func (w *deviceWaiters) end() {
+// recordEnd records that a plan has ended.
+func (w *deviceWaiters) recordEnd() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended++
@@ -101,10 +103,10 @@ func (w *deviceWaiters) end() {
 	}
 }
 
-// note records a refused pod. endedBefore is the number of plans that had ended when its cycle began. If more plans have
-// ended since, the pod is due, and note returns true. A new pod gets tried = now − retryPause: it may be tried at once,
-// but only after pods that have waited longer.
-func (w *deviceWaiters) note(pod *v1.Pod, endedBefore int, now time.Time) bool {
+// recordRefusal records a refused pod. endedBefore is the number of plans that had ended when its cycle began. If more
+// plans have ended since, the pod is due, and recordRefusal returns true. A new pod gets tried = now − retryPause: it may
+// be tried at once, but only after pods that have waited longer.
+func (w *deviceWaiters) recordRefusal(pod *v1.Pod, endedBefore int, now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.pods == nil {
@@ -113,7 +115,7 @@ func (w *deviceWaiters) note(pod *v1.Pod, endedBefore int, now time.Time) bool {
 	key := pod.Namespace + "/" + pod.Name
 	waiting := w.pods[key]
 	if waiting == nil {
-		w.leave(now)
+		w.removeOld(now)
 		if len(w.pods) >= maxWaiters || w.countOf(pod.Namespace) >= maxWaitersOfNamespace {
 			return false
 		}
@@ -134,19 +136,19 @@ func (w *deviceWaiters) countOf(namespace string) (count int) {
 	return count
 }
 
-// leave removes the entries of pods that were tried again more than retryPause ago and were not refused since.
-func (w *deviceWaiters) leave(now time.Time) {
+// removeOld removes the entries of pods that were tried again more than retryPause ago and were not refused since.
+func (w *deviceWaiters) removeOld(now time.Time) {
 	maps.DeleteFunc(w.pods, func(_ string, waiting *waitingPod) bool {
 		return waiting.pod == nil && now.Sub(waiting.tried) >= retryPause
 	})
 }
 
-// take returns the pods to try now: pods that are due, beginning with the pod that has not been tried for the longest
+// takeDue returns the pods to try now: pods that are due, beginning with the pod that has not been tried for the longest
 // time. If further pods are due, it also returns the time until they may be tried, otherwise 0.
-func (w *deviceWaiters) take(now time.Time) (pods map[string]*v1.Pod, pause time.Duration) {
+func (w *deviceWaiters) takeDue(now time.Time) (pods map[string]*v1.Pod, pause time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.leave(now)
+	w.removeOld(now)
 	var due []string
 	for key, waiting := range w.pods {
 		if waiting.due {
@@ -177,15 +179,16 @@ func (w *deviceWaiters) take(now time.Time) (pods map[string]*v1.Pod, pause time
 // retryWaiters puts waiting pods back into the scheduling queue. It does so when a plan has ended and its last member
 // has given back its reserved devices. Activate ignores pods that have a node by now.
 func (c *core) retryWaiters(g *gangs.Gang) {
-	if g.Holds() {
+	if g.HoldsNodes() {
 		return
 	}
-	c.deviceWaiters.end()
+	c.deviceWaiters.recordEnd()
 	c.activateWaiters()
 }
 
+// activateWaiters puts the pods that are due back into the scheduling queue, and starts the timer for further ones.
 func (c *core) activateWaiters() {
-	pods, pause := c.deviceWaiters.take(time.Now())
+	pods, pause := c.deviceWaiters.takeDue(time.Now())
 	if pause > 0 && c.deviceWaiters.arm() {
 		time.AfterFunc(pause, func() {
 			c.deviceWaiters.disarm()
@@ -206,6 +209,7 @@ func (w *deviceWaiters) arm() bool {
 	return !wasArmed
 }
 
+// disarm records that the timer has ended.
 func (w *deviceWaiters) disarm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -18,18 +18,18 @@ func waiterOf(namespace string, i int) *v1.Pod {
 func TestAWaiterIsTriedOnceInAPauseAndNoneIsForgotten(t *testing.T) {
 	waiters, now := &deviceWaiters{}, time.Unix(1000, 0)
 	for i := range 2 * retriesAtOnce {
-		waiters.note(waiterOf("ns", i), waiters.ended, now)
+		waiters.recordRefusal(waiterOf("ns", i), waiters.ended, now)
 	}
-	if pods, pause := waiters.take(now); len(pods) > 0 || pause > 0 {
+	if pods, pause := waiters.takeDue(now); len(pods) > 0 || pause > 0 {
 		t.Errorf("%d pods are tried before a plan ends", len(pods))
 	}
 	tried := map[string]int{}
 	for range 100 { // of a second
-		waiters.end()
-		pods, _ := waiters.take(now)
+		waiters.recordEnd()
+		pods, _ := waiters.takeDue(now)
 		for key, pod := range pods {
 			tried[key]++
-			waiters.note(pod, waiters.ended, now)
+			waiters.recordRefusal(pod, waiters.ended, now)
 		}
 		now = now.Add(time.Second)
 	}
@@ -46,22 +46,22 @@ func TestAWaiterIsTriedOnceInAPauseAndNoneIsForgotten(t *testing.T) {
 // The last plan ends a moment after the pod was tried for the plan before.
 func TestAWaiterIsTriedAfterItsPauseWithoutAnotherPlan(t *testing.T) {
 	waiters, now := &deviceWaiters{}, time.Unix(1000, 0)
-	waiters.note(waiterOf("ns", 0), waiters.ended, now)
-	waiters.end()
-	if pods, _ := waiters.take(now); len(pods) != 1 {
+	waiters.recordRefusal(waiterOf("ns", 0), waiters.ended, now)
+	waiters.recordEnd()
+	if pods, _ := waiters.takeDue(now); len(pods) != 1 {
 		t.Fatal("not tried")
 	}
-	waiters.note(waiterOf("ns", 0), waiters.ended, now)
-	waiters.end()
+	waiters.recordRefusal(waiterOf("ns", 0), waiters.ended, now)
+	waiters.recordEnd()
 	now = now.Add(retryPause / 2)
-	if pods, pause := waiters.take(now); len(pods) != 0 || pause != retryPause/2 {
+	if pods, pause := waiters.takeDue(now); len(pods) != 0 || pause != retryPause/2 {
 		t.Errorf("%d pods now, again in %v", len(pods), pause)
 	}
-	if pods, pause := waiters.take(now.Add(retryPause / 2)); len(pods) != 1 || pause != 0 {
+	if pods, pause := waiters.takeDue(now.Add(retryPause / 2)); len(pods) != 1 || pause != 0 {
 		t.Errorf("%d pods, again in %v", len(pods), pause)
 	}
-	waiters.note(waiterOf("ns", 0), waiters.ended-1, now) // a plan ended during its cycle
-	if _, pause := waiters.take(now.Add(retryPause / 2)); pause != retryBreak {
+	waiters.recordRefusal(waiterOf("ns", 0), waiters.ended-1, now) // a plan ended during its cycle
+	if _, pause := waiters.takeDue(now.Add(retryPause / 2)); pause != retryBreak {
 		t.Errorf("again in %v", pause)
 	}
 }
@@ -69,15 +69,15 @@ func TestAWaiterIsTriedAfterItsPauseWithoutAnotherPlan(t *testing.T) {
 func TestPodsOfOneNamespaceLeaveRoomForWaitersOfOthers(t *testing.T) {
 	waiters, now := &deviceWaiters{}, time.Unix(1000, 0)
 	for i := range 2 * maxWaitersOfNamespace {
-		waiters.note(waiterOf("many", i), waiters.ended, now)
+		waiters.recordRefusal(waiterOf("many", i), waiters.ended, now)
 	}
-	waiters.note(waiterOf("one", 0), waiters.ended, now)
+	waiters.recordRefusal(waiterOf("one", 0), waiters.ended, now)
 	if len(waiters.pods) != maxWaitersOfNamespace+1 {
 		t.Errorf("%d pods are noted", len(waiters.pods))
 	}
 	for range maxWaitersOfNamespace/retriesAtOnce + 1 {
-		waiters.end()
-		pods, _ := waiters.take(now)
+		waiters.recordEnd()
+		pods, _ := waiters.takeDue(now)
 		now = now.Add(retryBreak)
 		if pods["one/p0000"] != nil {
 			return
@@ -86,20 +86,21 @@ func TestPodsOfOneNamespaceLeaveRoomForWaitersOfOthers(t *testing.T) {
 	t.Error("the pod of the other namespace is not tried")
 }
 
-// Users may make pods all the time, in several namespaces. A pod that was tried once comes before pods that were noted later.
+// Users may make pods all the time, in several namespaces. A pod that was tried once comes before pods that were noted
+// later.
 func TestNewPodsDoNotKeepAnOlderOneFromItsTry(t *testing.T) {
 	waiters, now := &deviceWaiters{}, time.Unix(1000, 0)
-	waiters.note(waiterOf("one", 0), waiters.ended, now)
-	waiters.end()
-	waiters.take(now)
-	waiters.note(waiterOf("one", 0), waiters.ended, now)
+	waiters.recordRefusal(waiterOf("one", 0), waiters.ended, now)
+	waiters.recordEnd()
+	waiters.takeDue(now)
+	waiters.recordRefusal(waiterOf("one", 0), waiters.ended, now)
 	for second := range 60 {
 		now = now.Add(time.Second)
 		for i := range 2 * retriesAtOnce {
-			waiters.note(waiterOf(fmt.Sprintf("many%d", i%8), second*2*retriesAtOnce+i), waiters.ended, now)
+			waiters.recordRefusal(waiterOf(fmt.Sprintf("many%d", i%8), second*2*retriesAtOnce+i), waiters.ended, now)
 		}
-		waiters.end()
-		if pods, _ := waiters.take(now); pods["one/p0000"] != nil {
+		waiters.recordEnd()
+		if pods, _ := waiters.takeDue(now); pods["one/p0000"] != nil {
 			return
 		}
 	}
@@ -110,25 +111,25 @@ func TestNewPodsDoNotKeepAnOlderOneFromItsTry(t *testing.T) {
 func TestPodsThatFoundANodeLeaveTheirPlaces(t *testing.T) {
 	waiters, now := &deviceWaiters{}, time.Unix(1000, 0)
 	for i := range maxWaitersOfNamespace {
-		waiters.note(waiterOf("ns", i), waiters.ended, now)
+		waiters.recordRefusal(waiterOf("ns", i), waiters.ended, now)
 	}
-	waiters.end()
+	waiters.recordEnd()
 	for range maxWaitersOfNamespace / retriesAtOnce {
-		waiters.take(now)
+		waiters.takeDue(now)
 		now = now.Add(retryBreak)
 	}
-	waiters.note(waiterOf("ns", maxWaitersOfNamespace), waiters.ended, now)
+	waiters.recordRefusal(waiterOf("ns", maxWaitersOfNamespace), waiters.ended, now)
 	if len(waiters.pods) != maxWaitersOfNamespace {
 		t.Errorf("%d pods are noted while the others may be refused again", len(waiters.pods))
 	}
-	waiters.note(waiterOf("ns", maxWaitersOfNamespace), waiters.ended, now.Add(retryPause))
+	waiters.recordRefusal(waiterOf("ns", maxWaitersOfNamespace), waiters.ended, now.Add(retryPause))
 	if len(waiters.pods) != 1 {
 		t.Errorf("%d pods are noted", len(waiters.pods))
 	}
 }
 
-// Neither pod waits for devices of the plan. The first pod asks for devices of another driver, and the second is not refused
-// for its devices.
+// Neither pod waits for devices of the plan. The first pod asks for devices of another driver, and the second is not
+// refused for its devices.
 func TestOnlyPodsThatDevicesRefuseAreWaiters(t *testing.T) {
 	h := divided(t)
 	h.planDevices([]int{0, 1}, []int{3})

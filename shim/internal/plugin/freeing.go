@@ -25,7 +25,7 @@ func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
 	var pods []*v1.Pod
 	for i := range g.UIDs {
 		// the claims of a deleted pod are deleted with it
-		if pod := c.pod(g, i); pod != nil && c.stale.Has(pod) {
+		if pod := c.memberPod(g, i); pod != nil && c.stale.HasDevices(pod) {
 			pods = append(pods, pod)
 		}
 	}
@@ -60,7 +60,7 @@ func (c *core) freeLeakedDevices(ctx context.Context, claims []*resourceapi.Reso
 	for _, claim := range claims {
 		owner := metav1.GetControllerOf(claim)
 		pod, err := c.pods.Pods(claim.Namespace).Get(owner.Name)
-		if err != nil || pod.UID != owner.UID || pod.Spec.NodeName != "" || !c.profiles.Has(pod.Spec.SchedulerName) || !c.args.concerns(pod) {
+		if err != nil || pod.UID != owner.UID || pod.Spec.NodeName != "" || !c.profiles.Has(pod.Spec.SchedulerName) || !c.args.schedules(pod) {
 			continue
 		}
 		if err := c.stale.FreeClaim(ctx, pod, claim); err != nil && !errors.Is(err, devices.ErrBound) {

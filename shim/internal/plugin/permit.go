@@ -36,9 +36,9 @@ const allowInterval = 5 * time.Millisecond
 func (p *Plugin) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (*fwk.Status, time.Duration) {
 	c := cycleOf(state)
 	if c == nil {
-		return p.mustNotBeOurs(pod), 0
+		return p.failIfOurs(pod), 0
 	}
-	arrival, err := c.Gang.Arrive(c.Member, p.live(pod).ResourceVersion)
+	arrival, err := c.Gang.Arrive(c.Member, p.livePod(pod).ResourceVersion)
 	if err != nil {
 		return fwk.AsStatus(err), 0
 	}
@@ -50,25 +50,26 @@ func (p *Plugin) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 		}
 		return nil, 0
 	case gangs.Ask:
-		go p.permit(context.WithoutCancel(ctx), c.Gang) // the context ends with the cycle
+		go p.requestPermit(context.WithoutCancel(ctx), c.Gang) // the context ends with the cycle
 	}
 	return fwk.NewStatus(fwk.Wait), permitBackstop
 }
 
-// permit calls the service's Permit for the gang, and releases its members or closes the gang.
-func (p *Plugin) permit(ctx context.Context, g *gangs.Gang) {
-	ctx = p.inTrace(ctx, g)
-	release, err := p.ask(ctx, g)
+// requestPermit calls the service's Permit for the gang, and releases its members or closes the gang.
+func (p *Plugin) requestPermit(ctx context.Context, g *gangs.Gang) {
+	ctx = p.contextWithSpan(ctx, g)
+	release, err := p.askPermit(ctx, g)
 	if err != nil {
 		p.carryOut(ctx, g.Abort(err.Error()))
 		return
 	}
-	metrics.Gang("permitted")
+	metrics.CountGang("permitted")
 	klog.FromContext(ctx).V(2).Info("Gang permitted", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "members", len(release))
-	p.allow(g, release)
+	p.releaseAllowed(g, release)
 }
 
-func (p *Plugin) ask(ctx context.Context, g *gangs.Gang) (release []types.UID, err error) {
+// askPermit calls the service's Permit, and returns the members to release. If the answer is no, it returns an error.
+func (p *Plugin) askPermit(ctx context.Context, g *gangs.Gang) (release []types.UID, err error) {
 	requestTime := time.Now()
 	answer, err := p.client.Permit(ctx, &musterv1.PermitRequest{Plan: g.Plan})
 	if service.IsStale(err) {
@@ -78,19 +79,19 @@ func (p *Plugin) ask(ctx context.Context, g *gangs.Gang) (release []types.UID, e
 		return nil, fmt.Errorf("permit for gang %s: %w", g.Plan.Gang, err)
 	}
 	if !answer.Allowed {
-		metrics.Gang("denied")
+		metrics.CountGang("denied")
 		return nil, fmt.Errorf("gang %s denied: %s", g.Plan.Gang, answer.Reason)
 	}
 	if err := p.checkGang(g, answer); err != nil {
 		return nil, fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
 	}
-	sendBy, err := p.sendBy(requestTime, answer, g.WithDevices())
+	sendBy, err := p.sendBy(requestTime, answer, g.DeviceMembers())
 	if err != nil {
 		return nil, fmt.Errorf("gang %s: %w", g.Plan.Gang, err)
 	}
 	versions := make([]string, len(g.UIDs))
 	for i := range g.UIDs {
-		if pod := p.pod(g, i); pod != nil {
+		if pod := p.memberPod(g, i); pod != nil {
 			versions[i] = pod.ResourceVersion
 		}
 	}
@@ -112,9 +113,10 @@ func (p *Plugin) sendBy(requestTime time.Time, answer *musterv1.PermitResponse, 
 	return requestTime.Add(min(commit, within-bind)), nil
 }
 
-// allow releases members. The last one may still be between Permit and the waiting map, so allow tries again. It
-// stops when the gang is committed or closed. The gang closes if a member was removed from the waiting map.
-func (p *Plugin) allow(g *gangs.Gang, uids []types.UID) {
+// releaseAllowed releases these members from Permit. The last member may still be between Permit and the waiting map. So
+// releaseAllowed tries again until it has released all, or the gang is committed or closed. The gang closes if a member
+// was removed from the waiting map.
+func (p *Plugin) releaseAllowed(g *gangs.Gang, uids []types.UID) {
 	_ = wait.PollUntilContextCancel(wait.ContextForChannel(p.stop), allowInterval, true, func(context.Context) (bool, error) {
 		uids = slices.DeleteFunc(uids, func(uid types.UID) bool {
 			waiter := p.handle.GetWaitingPod(uid)
@@ -134,7 +136,7 @@ func (p *Plugin) checkGang(g *gangs.Gang, answer *musterv1.PermitResponse) error
 		return fmt.Errorf("%d annotation values for %d keys of %d members", len(answer.AnnotationValues), len(keys), len(g.UIDs))
 	}
 	for i := range g.UIDs {
-		pod := p.pod(g, i)
+		pod := p.memberPod(g, i)
 		if pod == nil {
 			continue // its own cycle will fail
 		}
@@ -149,8 +151,9 @@ func (p *Plugin) checkGang(g *gangs.Gang, answer *musterv1.PermitResponse) error
 	return nil
 }
 
-// live returns the pod from the informer, which is newer than the queue's copy, or the queue's copy if the informer has none.
-func (c *core) live(pod *v1.Pod) *v1.Pod {
+// livePod returns the pod as the informer has it, which is newer than the queue's copy. It returns the queue's copy if the
+// informer has no such pod.
+func (c *core) livePod(pod *v1.Pod) *v1.Pod {
 	if live, err := c.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && live.UID == pod.UID {
 		return live
 	}

@@ -64,6 +64,7 @@ func NewFactory() frameworkruntime.PluginFactory {
 	}
 }
 
+// newFactory returns a constructor whose core sends Bindings with send. If send is nil, it uses sendBinding.
 func newFactory(send sender) frameworkruntime.PluginFactory {
 	var (
 		mu     sync.Mutex
@@ -125,27 +126,28 @@ func MemberOf(state fwk.CycleState) *devices.Member {
 
 // PlannedForOthers returns the devices of these drivers that live plans have for other pods, as driver/pool/name.
 func PlannedForOthers(state fwk.CycleState, pod *v1.Pod, drivers sets.Set[string]) []string {
-	data, err := state.Read(coreKey)
+	data, err := state.Read(cycleDataKey)
 	if err != nil {
 		return nil
 	}
-	return data.(*coreData).plannedForOthers(pod, drivers)
+	return data.(*cycleData).plannedForOthers(pod, drivers)
 }
 
-const coreKey fwk.StateKey = "muster.dev/core"
+const cycleDataKey fwk.StateKey = "muster.dev/core"
 
-// coreData gives PlannedForOthers the core, in cycles of all pods.
-type coreData struct {
+// cycleData is what PlannedForOthers needs in the cycles of all pods: the core, and what the cycle has asked.
+type cycleData struct {
 	*core
-	// withheld: live plans hold devices that this pod could use. endedBefore is the number of plans that had ended when
-	// the cycle asked for such devices first.
-	withheld    bool
-	endedBefore int
+	// plansHoldDevices means that live plans hold devices that this pod could use. endedBefore is the number of plans
+	// that had ended when the cycle first asked for such devices.
+	plansHoldDevices bool
+	endedBefore      int
 }
 
 // Clone implements fwk.StateData. It returns the same object, so that all clones share it.
-func (c *coreData) Clone() fwk.StateData { return c }
+func (c *cycleData) Clone() fwk.StateData { return c }
 
+// cycleOf returns our state of a scheduling cycle, or nil for a pod that is not ours.
 func cycleOf(state fwk.CycleState) *cycle {
 	data, err := state.Read(cycleKey)
 	if err != nil {
@@ -154,6 +156,6 @@ func cycleOf(state fwk.CycleState) *cycle {
 	return data.(*cycle)
 }
 
-// ours returns whether this plugin schedules a pod in the queue. A bound pod may reach PreEnqueue too (in-place
+// isOurs returns whether this plugin schedules a pod in the queue. A bound pod may reach PreEnqueue too (in-place
 // resize); it is not ours.
-func (p *Plugin) ours(pod *v1.Pod) bool { return pod.Spec.NodeName == "" && p.concerns(pod) }
+func (p *Plugin) isOurs(pod *v1.Pod) bool { return pod.Spec.NodeName == "" && p.schedules(pod) }

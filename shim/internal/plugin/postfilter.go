@@ -20,12 +20,12 @@ import (
 // The result is not nil, because nil would keep a stale nomination (schedule_one.go, handleSchedulingFailure). The
 // status has no reason, because it would be appended to the pod's condition. For other pods the chain continues.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	if !p.ours(pod) {
-		p.noteWaiter(state, pod, statuses)
+	if !p.isOurs(pod) {
+		p.addWaiter(state, pod, statuses)
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
-	if admission, ok := p.admissionOf(state, pod); ok && !admission.Gang.Refused && !admission.Gang.Widen(admission.Member) {
-		plugin, message := refusal(statuses, admission.Planned)
+	if admission, ok := p.admissionOf(state, pod); ok && !admission.Gang.Refused && !admission.Gang.AllowCandidates(admission.Member) {
+		plugin, message := refusalOf(statuses, admission.Planned)
 		p.carryOut(ctx, admission.Gang.Fail(admission.Member, admission.Planned,
 			musterv1.BindingFate_BINDING_FATE_NEVER_SENT, plugin, message))
 	}
@@ -44,9 +44,9 @@ func (p *Plugin) admissionOf(state fwk.CycleState, pod *v1.Pod) (gangs.Admission
 	return p.store.Admit(pod.UID)
 }
 
-// refusal returns the in-tree plugin that refused the planned node, and its message. The plugin is empty if the node
+// refusalOf returns the in-tree plugin that refused the planned node, and its message. The plugin is empty if the node
 // no longer exists, or if our own Filter refused it.
-func refusal(statuses fwk.NodeToStatusReader, node string) (plugin, message string) {
+func refusalOf(statuses fwk.NodeToStatusReader, node string) (plugin, message string) {
 	status := statuses.Get(node)
 	if status == nil {
 		return "", "no node passed"

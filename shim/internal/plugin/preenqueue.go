@@ -17,7 +17,7 @@ const (
 // it runs under the lock of the scheduling queue (backend/queue/scheduling_queue.go, Add). A pod that it gates has
 // neither condition nor event.
 func (p *Plugin) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
-	if !p.ours(pod) || hasSchedulingGroup(pod) {
+	if !p.isOurs(pod) || hasSchedulingGroup(pod) {
 		return nil
 	}
 	if pod.Size() > largestTold {

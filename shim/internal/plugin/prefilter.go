@@ -16,8 +16,8 @@ const (
 // PreFilter returns the nodes that the plan gives this member. It looks up the verdict again, by UID, because
 // PreEnqueue is skipped for pods popped out of the back-off queue (backend/queue/scheduling_queue.go, moveToActiveQ).
 func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod, _ []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	state.Write(coreKey, &coreData{core: p.core})
-	if !p.ours(pod) {
+	state.Write(cycleDataKey, &cycleData{core: p.core})
+	if !p.isOurs(pod) {
 		return nil, fwk.NewStatus(fwk.Skip)
 	}
 	if hasSchedulingGroup(pod) {

@@ -43,7 +43,7 @@ func newQueueWorld(t *testing.T, seed int64) *queueWorld {
 		t: t, random: rand.New(rand.NewSource(seed)), began: time.Now().Add(-time.Hour), opened: map[string]*gangs.Gang{},
 		p: &Plugin{core: &core{store: gangs.NewStore(), pods: noPods(), args: Args{Resources: []string{"nvidia.com/gpu"}}}},
 	}
-	w.p.store.Begin(1)
+	w.p.store.BeginSession(1)
 	w.queue = heap.New(
 		func(info *framework.QueuedPodInfo) string { return string(info.Pod.UID) },
 		func(a, b *framework.QueuedPodInfo) bool { return w.p.Less(a, b) },
@@ -110,7 +110,7 @@ func (w *queueWorld) change() {
 	switch w.random.Intn(6) {
 	case 0:
 		w.p.store.EndSession()
-		w.p.store.Begin(w.number)
+		w.p.store.BeginSession(w.number)
 	case 1:
 		if g := w.opened[name]; g != nil {
 			g.Abort("denied")
@@ -125,7 +125,7 @@ func (w *queueWorld) change() {
 			w.t.Fatal(err)
 		}
 		if g != nil {
-			g.Open(gangs.Refusal("no room"), w.time())
+			g.Open(gangs.NewRefusal("no room"), w.time())
 			w.opened[name] = g
 		}
 	}
@@ -205,20 +205,20 @@ func (w *queueWorld) isStrictWeakOrder() {
 // PreEnqueue must fix a pod's place, because the test of the queue's heap relies on it.
 func TestPreEnqueueFixesThePlace(t *testing.T) {
 	p := &Plugin{core: &core{store: gangs.NewStore(), pods: noPods(), args: Args{Resources: []string{"nvidia.com/gpu"}}}}
-	p.store.Begin(1)
+	p.store.BeginSession(1)
 	g, _, err := p.store.Apply(verdict(plannedOutcome, 1, "a", "b"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	since := time.Now()
-	g.Open(gangs.Refusal(""), since)
+	g.Open(gangs.NewRefusal(""), since)
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "b", UID: "uid-b"}}
 	pod.Spec.Containers = []v1.Container{{Resources: v1.ResourceRequirements{Limits: v1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}}}}
 	if status := p.PreEnqueue(context.Background(), pod); !status.IsSuccess() {
 		t.Fatal(status)
 	}
 	turn, _ := p.store.Place("uid-b")
-	if want := (gangs.Place{Since: since, Gang: "ns/g", Member: 1}); !p.ours(pod) || turn != want {
+	if want := (gangs.Place{Since: since, Gang: "ns/g", Member: 1}); !p.isOurs(pod) || turn != want {
 		t.Errorf("place %+v, want %+v", turn, want)
 	}
 }

@@ -37,6 +37,7 @@ type sortKey struct {
 	queued time.Time
 }
 
+// sortKey returns the key of an entity. An entity that is no gang pod sorts by the time when it was queued.
 func (p *Plugin) sortKey(entity fwk.QueuedEntityInfo) sortKey {
 	queued := entity.GetTimestamp().Round(0)
 	if pod, single := entity.(*framework.QueuedPodInfo); single {
@@ -47,11 +48,11 @@ func (p *Plugin) sortKey(entity fwk.QueuedEntityInfo) sortKey {
 	return sortKey{gangs.Place{Since: queued}, queued}
 }
 
-// oldest returns when the gang's oldest member was created, or the current time if the informer has no member.
-func (c *core) oldest(g *gangs.Gang) time.Time {
+// oldestCreation returns when the gang's oldest member was created, or the current time if the informer has no member.
+func (c *core) oldestCreation(g *gangs.Gang) time.Time {
 	oldest := time.Now().Round(0)
 	for i := range g.UIDs {
-		if pod := c.pod(g, i); pod != nil && pod.CreationTimestamp.Time.Before(oldest) {
+		if pod := c.memberPod(g, i); pod != nil && pod.CreationTimestamp.Time.Before(oldest) {
 			oldest = pod.CreationTimestamp.Time
 		}
 	}

@@ -43,17 +43,17 @@ func newRefusedRate() *fair.Rate {
 		rate.NewLimiter(refusedTogether*refusedPerSecond, refusedTogether*refusedBurst))
 }
 
-// tell lets the members of a refused gang through, a few at a time, to fail with the gang's reason. It waits for the
-// namespace's rate first. Only then does it use resources that other namespaces need: a call of the service, and some of
-// the maxRefused places.
-func (c *core) tell(ctx context.Context, g *gangs.Gang) {
-	for members := range slices.Chunk(g.WithoutCycle(), refusedTurn) {
-		if !c.refusedRate.Wait(ctx, g.Namespace, c.costToTell(g, members)) {
+// letRefusedThrough lets the members of a refused gang through, a few at a time, to fail with the gang's reason. It waits
+// for the namespace's rate first. Only then does it use resources that other namespaces need: a call of the service, and
+// some of the maxRefused places.
+func (c *core) letRefusedThrough(ctx context.Context, g *gangs.Gang) {
+	for members := range slices.Chunk(g.MembersWithoutCycle(), refusedTurn) {
+		if !c.refusedRate.Wait(ctx, g.Namespace, c.rateCost(g, members)) {
 			return
 		}
 		if g.Phase() == gangs.Pending {
-			filter, err := persist(ctx, c, g, c.client.Filter)
-			if err != nil || !g.Open(gangs.Refusal(filter.Reason), c.oldest(g)) {
+			filter, err := retryCall(ctx, c, g, c.client.Filter)
+			if err != nil || !g.Open(gangs.NewRefusal(filter.Reason), c.oldestCreation(g)) {
 				return
 			}
 		}
@@ -61,11 +61,11 @@ func (c *core) tell(ctx context.Context, g *gangs.Gang) {
 		if !ok {
 			return
 		}
-		c.admission.Idle(ctx, refusedYields)
+		c.admission.WaitUntilIdle(ctx, refusedYields)
 		c.activateUntilSeen(ctx, g, members)
 		c.refusedLimit.LeaveAll(ticket)
 	}
-	for late := g.WithoutCycle(); len(late) > 0; late = g.WithoutCycle() {
+	for late := g.MembersWithoutCycle(); len(late) > 0; late = g.MembersWithoutCycle() {
 		c.activate(ctx, g, late[:min(len(late), maxRefused)])
 		if !sleep(ctx, activateSlowly) {
 			return
@@ -73,11 +73,11 @@ func (c *core) tell(ctx context.Context, g *gangs.Gang) {
 	}
 }
 
-// costToTell returns how many times these members count in the rate.
-func (c *core) costToTell(g *gangs.Gang, members []int) int {
+// rateCost returns how many times these members count in the rate.
+func (c *core) rateCost(g *gangs.Gang, members []int) int {
 	cost := len(members)
 	for _, i := range members {
-		if pod := c.pod(g, i); pod != nil {
+		if pod := c.memberPod(g, i); pod != nil {
 			cost += min(pod.Size(), largestTold) / refusedBytes
 		}
 	}

@@ -25,15 +25,15 @@ func (c *core) deliverReports(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case report := <-c.reports:
-			c.deliver(ctx, report)
+			c.deliverReport(ctx, report)
 		}
 	}
 }
 
-// deliver retries one report while the session lasts. A lost session ends the plan in the service, and the next Watch
-// reports Bindings of unknown fate. A Binding may be answered in a later session than its own. So the report carries
-// the epoch of the current session.
-func (c *core) deliver(ctx context.Context, report *musterv1.UnreserveRequest) {
+// deliverReport retries one report while the session lasts. A lost session ends the plan in the service, and the next
+// Watch reports Bindings of unknown fate. A Binding may be answered in a later session than its own. So the report
+// carries the epoch of the current session.
+func (c *core) deliverReport(ctx context.Context, report *musterv1.UnreserveRequest) {
 	epoch := c.store.Epoch()
 	if epoch == 0 {
 		return
@@ -63,7 +63,7 @@ func (c *core) clearNominations(ctx context.Context) {
 		return
 	}
 	for _, pod := range pods {
-		if !c.isStale(pod) {
+		if !c.hasStaleNomination(pod) {
 			continue
 		}
 		cleared := pod.Status.DeepCopy()
@@ -74,7 +74,8 @@ func (c *core) clearNominations(ctx context.Context) {
 	}
 }
 
-func (c *core) isStale(pod *v1.Pod) bool {
+// hasStaleNomination returns whether one of our unbound pods has a nomination in its status.
+func (c *core) hasStaleNomination(pod *v1.Pod) bool {
 	return pod.Status.NominatedNodeName != "" && pod.Spec.NodeName == "" && pod.DeletionTimestamp == nil &&
-		c.profiles.Has(pod.Spec.SchedulerName) && c.args.concerns(pod)
+		c.profiles.Has(pod.Spec.SchedulerName) && c.args.schedules(pod)
 }

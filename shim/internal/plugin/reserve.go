@@ -26,22 +26,22 @@ type fate struct {
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	c := cycleOf(state)
 	if c == nil {
-		return p.mustNotBeOurs(pod)
+		return p.failIfOurs(pod)
 	}
 	claim, err := c.Gang.Reserve(c.Member, node)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
 	if claim {
-		go p.claim(context.WithoutCancel(ctx), c, node) // the context ends with the cycle
+		go p.requestReserve(context.WithoutCancel(ctx), c, node) // the context ends with the cycle
 	}
 	return nil
 }
 
-// claim asks the service to reserve a member's node, and calls Permit if that was the last condition.
-func (p *Plugin) claim(ctx context.Context, c *cycle, node string) {
+// requestReserve asks the service to reserve a member's node, and calls Permit if that was the last condition.
+func (p *Plugin) requestReserve(ctx context.Context, c *cycle, node string) {
 	g := c.Gang
-	ctx = p.inTrace(ctx, g)
+	ctx = p.contextWithSpan(ctx, g)
 	answer, err := p.client.Reserve(ctx, &musterv1.ReserveRequest{Plan: g.Plan, Member: uint32(c.Member), Node: node})
 	switch {
 	case service.IsStale(err):
@@ -50,15 +50,15 @@ func (p *Plugin) claim(ctx context.Context, c *cycle, node string) {
 		p.carryOut(ctx, g.Abort(fmt.Sprintf("reserving for gang %s: %v", g.Plan.Gang, err)))
 	case !answer.Claimed:
 		p.carryOut(ctx, g.Abort(fmt.Sprintf("gang %s not reserved on %s: %s", g.Plan.Gang, node, answer.Reason)))
-	case g.Claimed():
-		p.permit(ctx, g)
+	case g.RecordReserveAnswer():
+		p.requestPermit(ctx, g)
 	}
 }
 
-// mustNotBeOurs returns an error for a pod of ours. Every cycle of such a pod begins with a verdict in PreFilter.
+// failIfOurs returns an error for a pod of ours. Every cycle of such a pod begins with a verdict in PreFilter.
 // Without one the cycle must not continue: DefaultBinder would bind the pod without GPUs.
-func (p *Plugin) mustNotBeOurs(pod *v1.Pod) *fwk.Status {
-	if p.concerns(pod) {
+func (p *Plugin) failIfOurs(pod *v1.Pod) *fwk.Status {
+	if p.schedules(pod) {
 		return fwk.NewStatus(fwk.Error, reasonOvertaken)
 	}
 	return nil

@@ -13,12 +13,12 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// watch keeps a session open until the process ends. Without a session no pod of ours is scheduled; other pods are.
-func (c *core) watch(ctx context.Context) {
+// keepSession keeps a session open until the process ends. Without a session no pod of ours is scheduled; other pods are.
+func (c *core) keepSession(ctx context.Context) {
 	logger := klog.FromContext(ctx)
 	logger.Info("Waiting for the service: GPU pods are held until it opens a session", "address", c.args.ServiceAddress)
 	for delay := minBackoff; ctx.Err() == nil; {
-		opened, err := c.session(ctx)
+		opened, err := c.runSession(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -35,12 +35,12 @@ func (c *core) watch(ctx context.Context) {
 
 var errFirst = errors.New("the service's first response did not open a session")
 
-// session runs one stream from its connection to its end.
-func (c *core) session(ctx context.Context) (opened bool, err error) {
+// runSession runs one stream from its connection to its end.
+func (c *core) runSession(ctx context.Context) (opened bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.client.Watch(ctx, &musterv1.WatchRequest{
-		Session: string(uuid.NewUUID()), InFlight: c.inFlight(), AnswersInTree: c.inTree != nil,
+		Session: string(uuid.NewUUID()), InFlight: c.bindingsInFlight(), AnswersInTree: c.inTree != nil,
 	})
 	if err != nil {
 		return false, err
@@ -53,24 +53,24 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 	if open == nil {
 		return false, errFirst
 	}
-	c.store.Begin(open.Epoch)
+	c.store.BeginSession(open.Epoch)
 	if c.inTree != nil {
 		c.inTree.Begin(open.Epoch)
 		defer c.inTree.Begin(0)
 	}
-	metrics.Session(true)
+	metrics.SetSession(true)
 	klog.FromContext(ctx).Info("Session with the service opened", "epoch", open.Epoch)
 	defer func() {
-		metrics.Session(false)
+		metrics.SetSession(false)
 		c.carryOut(ctx, c.store.EndSession())
 	}()
 	for {
-		response, err := receive(stream)
+		response, err := receiveResponse(stream)
 		if err != nil {
 			return true, err
 		}
 		if verdict := response.GetVerdict(); verdict != nil {
-			c.take(ctx, verdict)
+			c.takeVerdict(ctx, verdict)
 		}
 		if question := response.GetInTreeQuestion(); question != nil && c.inTree != nil {
 			c.inTree.Ask(question)
@@ -78,8 +78,8 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 	}
 }
 
-// receive returns the next response. A response with many members comes in parts, which it joins.
-func receive(stream musterv1.GangService_WatchClient) (*musterv1.WatchResponse, error) {
+// receiveResponse returns the next response. A response with many members comes in parts, which it joins.
+func receiveResponse(stream musterv1.GangService_WatchClient) (*musterv1.WatchResponse, error) {
 	response, err := stream.Recv()
 	for err == nil && response.More {
 		var part *musterv1.WatchResponse
@@ -91,8 +91,8 @@ func receive(stream musterv1.GangService_WatchClient) (*musterv1.WatchResponse, 
 	return response, err
 }
 
-// take stores a verdict before it activates any pod, so that no pod misses it.
-func (c *core) take(ctx context.Context, verdict *musterv1.Verdict) {
+// takeVerdict stores a verdict before it activates any pod, so that no pod misses it.
+func (c *core) takeVerdict(ctx context.Context, verdict *musterv1.Verdict) {
 	logger := klog.FromContext(ctx)
 	g, instructions, err := c.store.Apply(verdict)
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *core) take(ctx context.Context, verdict *musterv1.Verdict) {
 	}
 	c.carryOut(ctx, instructions)
 	if verdict.Outcome == musterv1.Outcome_OUTCOME_WITHDRAWN {
-		metrics.Gang("withdrawn")
+		metrics.CountGang("withdrawn")
 	}
 	if g == nil {
 		return
@@ -110,18 +110,18 @@ func (c *core) take(ctx context.Context, verdict *musterv1.Verdict) {
 	if g.Refused {
 		outcome = "refused"
 	}
-	metrics.Gang(outcome)
+	metrics.CountGang(outcome)
 	c.startSpan(g, verdict.Traceparent)
-	ctx = c.inTrace(ctx, g)
+	ctx = c.contextWithSpan(ctx, g)
 	klog.FromContext(ctx).V(2).Info("Verdict", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "outcome", outcome, "members", len(g.UIDs))
-	go c.follow(ctx, g)
+	go c.followVerdict(ctx, g)
 }
 
-// inFlight returns the Bindings without an answer, except those whose result the cluster shows.
-func (c *core) inFlight() []*musterv1.InFlightBinding {
+// bindingsInFlight returns the Bindings without an answer, except those whose result the cluster shows.
+func (c *core) bindingsInFlight() []*musterv1.InFlightBinding {
 	var bindings []*musterv1.InFlightBinding
 	for _, flight := range c.store.InFlight() {
-		if c.answered(flight) {
+		if c.isAnswered(flight) {
 			c.store.Settle(flight.UID)
 			continue
 		}
@@ -133,10 +133,10 @@ func (c *core) inFlight() []*musterv1.InFlightBinding {
 	return bindings
 }
 
-// answered returns whether the cluster shows the result of a Binding of unknown fate. It does if the pod is gone,
+// isAnswered returns whether the cluster shows the result of a Binding of unknown fate. It does if the pod is gone,
 // replaced or bound. It also does if the unbound pod has another resourceVersion than the Binding, because then the
 // API server refuses a late Binding.
-func (c *core) answered(flight gangs.InFlight) bool {
+func (c *core) isAnswered(flight gangs.InFlight) bool {
 	if !flight.Unknown {
 		return false
 	}

@@ -11,7 +11,7 @@ import (
 // sign disables batches for its whole profile (framework/runtime/framework.go, computeBatchablePlugins). Our own pods
 // are never batched, because the plan gives each its own node.
 func (p *Plugin) SignPod(_ context.Context, pod *v1.Pod) ([]fwk.SignFragment, *fwk.Status) {
-	if p.args.concerns(pod) {
+	if p.args.schedules(pod) {
 		return nil, fwk.NewStatus(fwk.Unschedulable, "placed by the plan of its gang")
 	}
 	return nil, nil

@@ -38,10 +38,10 @@ func (c *core) watchTicket(g *gangs.Gang, t *fair.Ticket) {
 	}
 }
 
-// bindingAnswered records that a member of the gang is no longer in flight.
-func (c *core) bindingAnswered(g *gangs.Gang) {
+// recordBindingAnswer records that a member of the gang is no longer in flight.
+func (c *core) recordBindingAnswer(g *gangs.Gang) {
 	if t, ok := c.tickets.Load(g); ok {
 		c.admission.Leave(t.(*fair.Ticket))
 	}
-	c.spanAnswered(g)
+	c.countAnswerInSpan(g)
 }

@@ -44,7 +44,7 @@ func TestGangsThatHangInPreBindDoNotHoldUpOthers(t *testing.T) {
 	h.until("those that hang do not hold up their own namespace", func() bool { return len(h.plugin.store.InFlight()) == crowd })
 	stand.open()
 	h.waitForBindings(crowd)
-	h.until("no one is in flight", func() bool { return h.plugin.admission.Members() == 0 })
+	h.until("no one is in flight", func() bool { return h.plugin.admission.MemberCount() == 0 })
 }
 
 func TestGangsWaitWhileTheAPIServerIsBehind(t *testing.T) {
@@ -64,7 +64,7 @@ func TestGangsWaitWhileTheAPIServerIsBehind(t *testing.T) {
 		h.service.push(v)
 		names = append(names, pair...)
 	}
-	h.until("the first gang's Bindings are under way", func() bool { return h.plugin.bindings.Members() == 2 })
+	h.until("the first gang's Bindings are under way", func() bool { return h.plugin.bindings.MemberCount() == 2 })
 	h.until("the others are nominated", func() bool { return h.nominated("n") == 4 })
 	if got := h.service.called(); got != "Filter 3 Score 3 Reserve 1 Permit 1" {
 		t.Errorf("calls while the API server is behind: %s", got)

@@ -14,8 +14,8 @@ import (
 	"muster.dev/shim/internal/gangs"
 )
 
-// traced is the span of one planned gang, from its verdict to the answer of its last Binding.
-type traced struct {
+// gangSpan is the span of one planned gang, from its verdict to the answer of its last Binding.
+type gangSpan struct {
 	span       trace.Span
 	unanswered atomic.Int64 // members whose Binding has no answer
 	answered   chan struct{}
@@ -32,7 +32,7 @@ func (c *core) startSpan(g *gangs.Gang, traceparent string) {
 	if !span.IsRecording() {
 		return
 	}
-	t := &traced{span: span, answered: make(chan struct{})}
+	t := &gangSpan{span: span, answered: make(chan struct{})}
 	t.unanswered.Store(int64(len(g.UIDs)))
 	c.spans.Store(g, t)
 	go c.endSpan(g, t)
@@ -40,7 +40,7 @@ func (c *core) startSpan(g *gangs.Gang, traceparent string) {
 
 // endSpan ends the gang's span when all Bindings are answered, when the verdict is void, or when no Binding can be
 // sent any more.
-func (c *core) endSpan(g *gangs.Gang, t *traced) {
+func (c *core) endSpan(g *gangs.Gang, t *gangSpan) {
 	defer c.spans.Delete(g)
 	defer t.span.End()
 	select {
@@ -63,34 +63,34 @@ func (c *core) endSpan(g *gangs.Gang, t *traced) {
 	}
 }
 
-// inTrace returns the context with the gang's span as the parent of others. Log lines then carry the trace id.
-func (c *core) inTrace(ctx context.Context, g *gangs.Gang) context.Context {
+// contextWithSpan returns the context with the gang's span as the parent of new spans. Log lines then carry the trace id.
+func (c *core) contextWithSpan(ctx context.Context, g *gangs.Gang) context.Context {
 	value, ok := c.spans.Load(g)
-	if !ok || trace.SpanFromContext(ctx) == value.(*traced).span {
+	if !ok || trace.SpanFromContext(ctx) == value.(*gangSpan).span {
 		return ctx
 	}
-	span := value.(*traced).span
+	span := value.(*gangSpan).span
 	logger := klog.FromContext(ctx).WithValues("trace_id", span.SpanContext().TraceID().String())
 	return klog.NewContext(trace.ContextWithSpan(ctx, span), logger)
 }
 
-// note adds an event to the gang's span.
-func (c *core) note(g *gangs.Gang, event string) {
+// addSpanEvent adds an event to the gang's span.
+func (c *core) addSpanEvent(g *gangs.Gang, event string) {
 	if value, ok := c.spans.Load(g); ok {
-		value.(*traced).span.AddEvent(event)
+		value.(*gangSpan).span.AddEvent(event)
 	}
 }
 
-// spanAnswered records that a member's Binding was answered, or will not be sent.
-func (c *core) spanAnswered(g *gangs.Gang) {
-	if value, ok := c.spans.Load(g); ok && value.(*traced).unanswered.Add(-1) == 0 {
-		close(value.(*traced).answered)
+// countAnswerInSpan records that a member's Binding was answered, or will not be sent.
+func (c *core) countAnswerInSpan(g *gangs.Gang) {
+	if value, ok := c.spans.Load(g); ok && value.(*gangSpan).unanswered.Add(-1) == 0 {
+		close(value.(*gangSpan).answered)
 	}
 }
 
-// bindingSpan starts the span of one Binding.
-func (c *core) bindingSpan(ctx context.Context, binding *v1.Binding) (context.Context, trace.Span) {
-	return c.tracer.Child(ctx, "Binding",
+// startBindingSpan starts the span of one Binding.
+func (c *core) startBindingSpan(ctx context.Context, binding *v1.Binding) (context.Context, trace.Span) {
+	return c.tracer.StartChild(ctx, "Binding",
 		attribute.String("k8s.namespace.name", binding.Namespace), attribute.String("k8s.pod.name", binding.Name),
 		attribute.String("k8s.pod.uid", string(binding.UID)), attribute.String("k8s.node.name", binding.Target.Name))
 }

@@ -99,13 +99,15 @@ func (c *Client) ReportInTree(ctx context.Context, request *musterv1.ReportInTre
 // IsStale returns whether the service no longer accepts the epoch or generation of the call.
 func IsStale(err error) bool { return status.Code(err) == codes.FailedPrecondition }
 
+// unary is a unary method of the gRPC client.
 type unary[Request, Response any] func(context.Context, Request, ...grpc.CallOption) (Response, error)
 
+// call makes one unary call within the client's timeout, and records its time.
 func call[Request, Response any](ctx context.Context, c *Client, method string, request Request, do unary[Request, Response]) (Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 	start := time.Now()
 	response, err := do(ctx, request)
-	metrics.Unary(method, status.Code(err).String(), time.Since(start))
+	metrics.RecordCall(method, status.Code(err).String(), time.Since(start))
 	return response, err
 }

@@ -49,7 +49,7 @@ func New(ctx context.Context, exporter sdktrace.SpanExporter) (*Tracer, error) {
 		return nil, err
 	}
 	provider := sdktrace.NewTracerProvider(
-		sdktrace.WithBatcher(&reportedOnce{SpanExporter: exporter, logger: klog.FromContext(ctx)}),
+		sdktrace.WithBatcher(&lossLogger{SpanExporter: exporter, logger: klog.FromContext(ctx)}),
 		sdktrace.WithResource(about),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())),
 	)
@@ -67,8 +67,8 @@ func (t *Tracer) Start(traceparent, name string, about ...attribute.KeyValue) tr
 	return span
 }
 
-// Child starts a span below the one in the context.
-func (t *Tracer) Child(ctx context.Context, name string, about ...attribute.KeyValue) (context.Context, trace.Span) {
+// StartChild starts a span below the span of the context.
+func (t *Tracer) StartChild(ctx context.Context, name string, about ...attribute.KeyValue) (context.Context, trace.Span) {
 	if t == nil || !trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx, trace.SpanFromContext(context.Background())
 	}
@@ -84,22 +84,22 @@ func (t *Tracer) DialOptions() []grpc.DialOption {
 		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(propagator)))}
 }
 
-// Header returns the traceparent of the context for an HTTP request, or "".
-func Header(ctx context.Context) string {
+// Traceparent returns the traceparent of the context for an HTTP request, or "".
+func Traceparent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagator.Inject(ctx, carrier)
 	return carrier["traceparent"]
 }
 
-// reportedOnce logs that spans are lost only once, until they are taken again. The SDK would log each batch.
-type reportedOnce struct {
+// lossLogger logs once that spans are lost, and once that the collector takes spans again. The SDK would log each batch.
+type lossLogger struct {
 	sdktrace.SpanExporter
 	logger klog.Logger
 	fails  atomic.Bool
 }
 
 // ExportSpans implements sdktrace.SpanExporter.
-func (e *reportedOnce) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (e *lossLogger) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := e.SpanExporter.ExportSpans(ctx, spans)
 	switch {
 	case err != nil && !e.fails.Swap(true):

@@ -55,7 +55,7 @@ func requestOf(name, class, expression string) resourceapi.DeviceRequest {
 	return resourceapi.DeviceRequest{Name: name, Exactly: exact}
 }
 
-func asking(requests ...resourceapi.DeviceRequest) (*Asking, *v1.Pod) {
+func asking(requests ...resourceapi.DeviceRequest) (*AdvanceCheck, *v1.Pod) {
 	pod, manager := &v1.Pod{}, &objects{}
 	watching := requestOf("watching", "gpu", "")
 	watching.Exactly.AdminAccess = new(true)
@@ -70,13 +70,13 @@ func asking(requests ...resourceapi.DeviceRequest) (*Asking, *v1.Pod) {
 	}
 	missing := "missing"
 	pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: "m", ResourceClaimName: &missing})
-	return &Asking{manager: manager, gpus: []string{"example.com/gpu", "example.com/big"}}, pod
+	return &AdvanceCheck{manager: manager, gpus: []string{"example.com/gpu", "example.com/big"}}, pod
 }
 
 func TestEqualRequestsForGPUsAreEvaluatedOnce(t *testing.T) {
 	a, pod := asking(requestOf("a", "gpu", "x"), requestOf("b", "gpu", "x"), requestOf("c", "gpu", "y"), requestOf("d", "big", "x"), requestOf("e", "other", "x"))
 	var requests []string
-	for _, request := range a.requests(pod) {
+	for _, request := range a.gpuRequests(pod) {
 		requests = append(requests, fmt.Sprintf("%s %s %v", request.label, request.subrequests[0].class, request.subrequests[0].selectors))
 	}
 	want := []string{
@@ -91,7 +91,7 @@ func TestRequestsWithOtherTolerationsAreEvaluatedToo(t *testing.T) {
 	worn := requestOf("b", "gpu", "x")
 	worn.Exactly.Tolerations = []resourceapi.DeviceToleration{{Key: "worn", Operator: resourceapi.DeviceTolerationOpExists}}
 	a, pod := asking(requestOf("a", "gpu", "x"), worn)
-	if requests := a.requests(pod); len(requests) != 2 || len(requests[1].subrequests[0].tolerations) != 1 {
+	if requests := a.gpuRequests(pod); len(requests) != 2 || len(requests[1].subrequests[0].tolerations) != 1 {
 		t.Errorf("got %v", requests)
 	}
 }
@@ -101,7 +101,7 @@ func TestAClaimThatPodsShareAndThatHasItsDevicesAsksForNoMore(t *testing.T) {
 	for _, claim := range a.manager.(*objects).claims {
 		claim.OwnerReferences = nil
 	}
-	if requests := a.requests(pod); len(requests) > 0 {
+	if requests := a.gpuRequests(pod); len(requests) > 0 {
 		t.Errorf("got %v", requests)
 	}
 }
@@ -112,7 +112,7 @@ func TestSubrequestsForGPUsAreEvaluatedInTheirOrder(t *testing.T) {
 	}}
 	cards := resourceapi.DeviceRequest{Name: "o", FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "x", DeviceClassName: "nic"}}}
 	a, pod := asking(ordered, cards)
-	requests := a.requests(pod)
+	requests := a.gpuRequests(pod)
 	if len(requests) != 1 || requests[0].subrequest(0).class != "big" || requests[0].subrequest(1).class != "gpu" || requests[0].subrequest(7).class != "gpu" {
 		t.Errorf("got %v", requests)
 	}
@@ -120,7 +120,7 @@ func TestSubrequestsForGPUsAreEvaluatedInTheirOrder(t *testing.T) {
 
 func TestTheInTreePluginIsAskedForAllButGPUs(t *testing.T) {
 	a, _ := asking(requestOf("a", "gpu", ""), requestOf("e", "other", ""))
-	claim, err := (&questionView{ResourceClaimTracker: a.manager.ResourceClaims(), asking: a}).Get("ns", "c")
+	claim, err := (&questionView{ResourceClaimTracker: a.manager.ResourceClaims(), check: a}).Get("ns", "c")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,8 +159,8 @@ func TestAPodWithTooManySelectorsIsRefused(t *testing.T) {
 func TestFurtherNodesAreRefusedOnlyIfTheyAreSlowWhenTheTimeIsSpent(t *testing.T) {
 	a, pod := asking(requestOf("a", "gpu", "x"))
 	a.matcher = testMatcher()
-	question, state := &gpuQuestion{requests: a.requests(pod)}, framework.NewCycleState()
-	question.over.Store(int64(spareTime))
+	question, state := &gpuQuestion{requests: a.gpuRequests(pod)}, framework.NewCycleState()
+	question.overtime.Store(int64(spareTime))
 	state.Write(questionKey, question)
 	node := framework.NewNodeInfo()
 	node.SetNode(&v1.Node{})
@@ -172,8 +172,8 @@ func TestFurtherNodesAreRefusedOnlyIfTheyAreSlowWhenTheTimeIsSpent(t *testing.T)
 	if status := a.Filter(ctx, state, pod, node); status.Message() != reasonSlow {
 		t.Errorf("got %v", status)
 	}
-	question.over.Store(0)
-	if status := a.Filter(ctx, state, pod, node); status.Message() != tooLong {
+	question.overtime.Store(0)
+	if status := a.Filter(ctx, state, pod, node); status.Message() != reasonTooLong {
 		t.Errorf("got %v", status)
 	}
 }

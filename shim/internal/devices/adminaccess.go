@@ -10,47 +10,47 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// watchRequest is a request of a pod to watch devices (adminAccess).
-type watchRequest struct {
+// adminRequest is a request of a pod with adminAccess: it only watches devices.
+type adminRequest struct {
 	label     string // names the pod's claim and the request
 	selectors []string
 }
 
-// watchRequests returns the pod's requests to watch devices, up to maxRequests and maxSelectors. The cycle decides on
-// further requests.
-func (a *Asking) watchRequests(pod *v1.Pod) (requests []watchRequest) {
+// adminRequests returns the pod's requests with adminAccess, up to maxRequests and maxSelectors. The scheduling cycle
+// decides on further requests.
+func (a *AdvanceCheck) adminRequests(pod *v1.Pod) (requests []adminRequest) {
 	seen := sets.New[string]()
 	for claimName, claim := range claimsOf(a.manager, pod) {
-		if claim == nil || hasItsDevices(claim) {
+		if claim == nil || isSharedAndAllocated(claim) {
 			continue
 		}
 		for _, request := range claim.Spec.Devices.Requests {
-			if !watches(request) {
+			if !hasAdminAccess(request) {
 				continue
 			}
 			class, err := a.manager.DeviceClasses().Get(request.Exactly.DeviceClassName)
 			if err != nil {
 				continue
 			}
-			selectors := append(expressions(class.Spec.Selectors), expressions(request.Exactly.Selectors)...)
+			selectors := append(celExpressions(class.Spec.Selectors), celExpressions(request.Exactly.Selectors)...)
 			if seen.Insert(selectors...).Len() > maxSelectors || len(requests) == maxRequests {
 				return requests
 			}
-			requests = append(requests, watchRequest{fmt.Sprintf("resourceClaims %s, request %s", claimName, request.Name), selectors})
+			requests = append(requests, adminRequest{fmt.Sprintf("resourceClaims %s, request %s", claimName, request.Name), selectors})
 		}
 	}
 	return requests
 }
 
-// whyUnseen returns why the allocator gives a member on this node none of the devices that it asks to watch, or "". For
-// the allocator a watched device consumes counters too. So the member's cycle shows no GPUs that consume counters, except
-// the planned ones.
-func (a *Asking) whyUnseen(ctx context.Context, question *gpuQuestion, node string) string {
-	for _, request := range question.watchRequests {
+// whyNoAdminAccess returns why the allocator meets no request with adminAccess of a member on this node, or "". For the
+// allocator a device with adminAccess consumes counters too. So the member's cycle shows no GPUs that consume counters,
+// except the planned ones.
+func (a *AdvanceCheck) whyNoAdminAccess(ctx context.Context, question *gpuQuestion, node string) string {
+	for _, request := range question.adminRequests {
 		anyMatches, onlyCounters := false, true
 		for _, name := range []string{node, ""} {
 			for _, slice := range question.slices[name] {
-				matching := a.matcher.matching(ctx, request.selectors, slice, nil)
+				matching := a.matcher.matchAll(ctx, request.selectors, slice, nil)
 				for i := range slice.Spec.Devices {
 					switch {
 					case matching.errs[i] != nil: // the in-tree plugin reports the error
@@ -70,8 +70,8 @@ func (a *Asking) whyUnseen(ctx context.Context, question *gpuQuestion, node stri
 }
 
 // isGPU returns whether a device of a slice matches the class of a resource that counts GPUs.
-func (a *Asking) isGPU(ctx context.Context, slice *resourceapi.ResourceSlice, index int) bool {
+func (a *AdvanceCheck) isGPU(ctx context.Context, slice *resourceapi.ResourceSlice, index int) bool {
 	return slices.ContainsFunc(selectorsOfGPUs(a.manager, a.gpus), func(selectors []string) bool {
-		return a.matcher.matching(ctx, selectors, slice, nil).devices[index]
+		return a.matcher.matchAll(ctx, selectors, slice, nil).devices[index]
 	})
 }

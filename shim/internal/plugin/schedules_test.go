@@ -56,8 +56,8 @@ func TestConcerns(t *testing.T) {
 	args := defaultArgs()
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			if got := args.concerns(&c.pod); got != c.want {
-				t.Errorf("concerns = %v, want %v", got, c.want)
+			if got := args.schedules(&c.pod); got != c.want {
+				t.Errorf("schedules = %v, want %v", got, c.want)
 			}
 		})
 	}

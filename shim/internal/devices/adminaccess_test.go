@@ -55,10 +55,10 @@ func TestNodesWhereAMemberCanWatchNoGPUAreRefused(t *testing.T) {
 			claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
 			claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{requestOf("gpu", "gpu", ""), watching}
 			manager := &counting{objects: objects{claims: []*resourceapi.ResourceClaim{claim}}}
-			a := &Asking{manager: manager, gpus: []string{"example.com/gpu"}, matcher: newMatcher(feature.Features{})}
+			a := &AdvanceCheck{manager: manager, gpus: []string{"example.com/gpu"}, matcher: newMatcher(feature.Features{})}
 			pod := &v1.Pod{Spec: v1.PodSpec{ResourceClaims: []v1.PodResourceClaim{{Name: "mine", ResourceClaimName: &claim.Name}}}}
-			question := &gpuQuestion{watchRequests: a.watchRequests(pod), slices: map[string][]*resourceapi.ResourceSlice{"n": {c.of}}}
-			reason := a.whyUnseen(t.Context(), question, "n")
+			question := &gpuQuestion{adminRequests: a.adminRequests(pod), slices: map[string][]*resourceapi.ResourceSlice{"n": {c.of}}}
+			reason := a.whyNoAdminAccess(t.Context(), question, "n")
 			if refused := strings.HasPrefix(reason, "resourceClaims mine, request watching: adminAccess"); refused != c.refused || reason != "" && !refused {
 				t.Errorf("%q", reason)
 			}

@@ -25,24 +25,24 @@ import (
 )
 
 const (
-	// askingTimeout bounds the allocator's time on one node, because users write the problem that it solves. It usually
+	// nodeTimeout bounds the allocator's time on one node, because users write the problem that it solves. It usually
 	// takes less than a millisecond. All nodes together may take spareTime more than usualTime each. After that each node
 	// has usualTime. So a few slow nodes, whose drivers write the slices, cause no refusal of other nodes.
-	askingTimeout = 200 * time.Millisecond
-	usualTime     = 10 * time.Millisecond
-	spareTime     = 3 * time.Second
+	nodeTimeout = 200 * time.Millisecond
+	usualTime   = 10 * time.Millisecond
+	spareTime   = 3 * time.Second
 	// maxRequests bounds the different requests for GPUs of one pod. maxSelectors bounds the selectors of all these
 	// requests and of their classes. The matcher remembers more selectors than this.
 	maxRequests, maxSelectors = 16, 32
 )
 
-// Asking determines, before a pod is planned, the nodes on which the pod's claims can be met. It runs off the scheduling
-// thread: PreFilter on one goroutine, and then Filter on several.
+// AdvanceCheck determines, before a pod is planned, the nodes on which the pod's claims can be met. It runs off the
+// scheduling thread: PreFilter on one goroutine, and then Filter on several.
 //
 // A request is for GPUs if its DeviceClass has a GPU resource. The planner counts the devices of such requests. So the
 // answer for them contains only which GPUs of a node they may have: GPUs that match the class and the selectors, and
 // whose taints are tolerated. The in-tree plugin answers all other requests. It does not see the requests for GPUs.
-type Asking struct {
+type AdvanceCheck struct {
 	*dynamicresources.DynamicResources
 	manager fwk.SharedDRAManager
 	gpus    []string
@@ -54,23 +54,23 @@ type Asking struct {
 }
 
 var (
-	_ fwk.PreFilterPlugin = &Asking{}
-	_ fwk.FilterPlugin    = &Asking{}
+	_ fwk.PreFilterPlugin = &AdvanceCheck{}
+	_ fwk.FilterPlugin    = &AdvanceCheck{}
 )
 
-// NewAsking returns the constructor of the plugin that answers in place of PlannedResources, under the same name. gpus
-// are the resources that count GPUs.
-func NewAsking(gpus []string) frameworkruntime.PluginFactory {
+// NewAdvanceCheck returns the constructor of the plugin that answers in place of PlannedResources, under the same name.
+// gpus are the resources that count GPUs.
+func NewAdvanceCheck(gpus []string) frameworkruntime.PluginFactory {
 	return func(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		manager := handle.SharedDRAManager()
 		args := &config.DynamicResourcesArgs{
-			FilterTimeout:  &metav1.Duration{Duration: askingTimeout},
+			FilterTimeout:  &metav1.Duration{Duration: nodeTimeout},
 			BindingTimeout: &metav1.Duration{Duration: config.DynamicResourcesBindingTimeoutDefault},
 		}
 		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
-		a := &Asking{manager: manager, gpus: gpus, matcher: newMatcher(features), features: dynamicresources.AllocatorFeatures(features)}
+		a := &AdvanceCheck{manager: manager, gpus: gpus, matcher: newMatcher(features), features: dynamicresources.AllocatorFeatures(features)}
 		a.celCache = cel.NewCache(maxExpressions, a.matcher.features)
-		a.view = &questionView{SharedDRAManager: manager, ResourceClaimTracker: manager.ResourceClaims(), asking: a}
+		a.view = &questionView{SharedDRAManager: manager, ResourceClaimTracker: manager.ResourceClaims(), check: a}
 		inTree, err := dynamicresources.New(ctx, args, viewHandle{handle, a.view}, features)
 		if err != nil {
 			return nil, err
@@ -81,22 +81,22 @@ func NewAsking(gpus []string) frameworkruntime.PluginFactory {
 }
 
 // Name implements fwk.Plugin.
-func (a *Asking) Name() string { return Name }
+func (a *AdvanceCheck) Name() string { return Name }
 
 // gpuQuestion is the state that PreFilter leaves for Filter.
 type gpuQuestion struct {
-	requests []gpuRequest
-	slices   map[string][]*resourceapi.ResourceSlice // by node; slices of no single node are at ""
-	partial  sets.Set[poolOn]                        // pools with missing slices
-	over     atomic.Int64                            // time beyond usualTime, of all nodes
-	matching sync.Map                                // node → []MatchingGPUs: see MatchingOn
+	requests        []gpuRequest
+	slices          map[string][]*resourceapi.ResourceSlice // by node; slices of no single node are at ""
+	incompletePools sets.Set[poolOn]                        // pools with missing slices
+	overtime        atomic.Int64                            // time beyond usualTime, of all nodes
+	matching        sync.Map                                // node → []MatchingGPUs: see MatchingOn
 
-	watchRequests []watchRequest       // of a pod that also gets GPUs
+	adminRequests []adminRequest       // of a pod that also gets GPUs
 	matchClaim    *matchAttributeClaim // nil if GPUs need not agree with other devices
 }
 
-// ranks returns how many subrequests the pod has.
-func (q *gpuQuestion) ranks() int {
+// subrequestCount returns how many subrequests the pod has.
+func (q *gpuQuestion) subrequestCount() int {
 	count := 1
 	for _, request := range q.requests {
 		count = max(count, len(request.subrequests))
@@ -111,8 +111,8 @@ const questionKey fwk.StateKey = "muster.dev/gpu-question"
 
 // MatchingGPUs are the GPUs of a node that a pod may have by one of its subrequests.
 type MatchingGPUs struct {
-	// Names are driver/name, or driver/pool/name if the driver has GPUs in several pools of the node. The list is nil if the
-	// pod may have all GPUs without taints, and empty if it may have no GPU.
+	// Names are driver/name, or driver/pool/name if the driver has GPUs in several pools of the node. The list is nil if
+	// the pod may have all GPUs without taints, and empty if it may have no GPU.
 	Names []string
 	// Groups are the groups of these GPUs in which other devices run out before the GPUs do.
 	Groups []Group
@@ -128,12 +128,12 @@ func MatchingOn(state fwk.CycleState, node string) []MatchingGPUs {
 	if matching, ok := data.(*gpuQuestion).matching.Load(node); ok {
 		return matching.([]MatchingGPUs)
 	}
-	return make([]MatchingGPUs, data.(*gpuQuestion).ranks())
+	return make([]MatchingGPUs, data.(*gpuQuestion).subrequestCount())
 }
 
 // PreFilter implements fwk.PreFilterPlugin.
-func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	question := &gpuQuestion{requests: a.requests(pod)}
+func (a *AdvanceCheck) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
+	question := &gpuQuestion{requests: a.gpuRequests(pod)}
 	if len(question.requests) > maxRequests {
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod has more than %d different requests for GPUs; at most %d are planned", maxRequests, maxRequests))
 	}
@@ -141,8 +141,8 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod's requests for GPUs have %d different selectors; at most %d are planned", count, maxSelectors))
 	}
 	state.Write(questionKey, question)
-	watchesToo := a.watchesNextToGPUs(pod, question)
-	if len(question.requests) == 0 && !watchesToo {
+	alsoAdminAccess := a.needsGPUsAndAdminAccess(pod, question)
+	if len(question.requests) == 0 && !alsoAdminAccess {
 		only, _, status := a.preFilterInTree(ctx, state, pod, nodes, nil)
 		return only, status
 	}
@@ -150,10 +150,10 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	question.slices, question.partial = byNode(all)
+	question.slices, question.incompletePools = slicesByNode(all)
 	var gpuDrivers sets.Set[string]
-	if watchesToo {
-		gpuDrivers, question.watchRequests = a.drivers(ctx, all), a.watchRequests(pod)
+	if alsoAdminAccess {
+		gpuDrivers, question.adminRequests = a.driversOfGPUs(ctx, all), a.adminRequests(pod)
 	}
 	only, allocated, status := a.preFilterInTree(ctx, state, pod, nodes, gpuDrivers)
 	if match := a.matchAttributeClaimOf(pod); match != nil && status.IsSuccess() && allocated != nil {
@@ -165,7 +165,7 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 
 // preFilterInTree runs PreFilter of the in-tree plugin. The plugin sees devices of gpuDrivers without our taint. The
 // function also returns which devices are allocated, or nil if the plugin did not ask.
-func (a *Asking) preFilterInTree(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, gpuDrivers sets.Set[string]) (*fwk.PreFilterResult, *structured.AllocatedState, *fwk.Status) {
+func (a *AdvanceCheck) preFilterInTree(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, gpuDrivers sets.Set[string]) (*fwk.PreFilterResult, *structured.AllocatedState, *fwk.Status) {
 	a.view.gpuDrivers = gpuDrivers
 	defer func() { a.view.gpuDrivers, a.view.allocated = nil, nil }()
 	only, status := a.DynamicResources.PreFilter(ctx, state, pod, nodes)
@@ -173,35 +173,36 @@ func (a *Asking) preFilterInTree(ctx context.Context, state fwk.CycleState, pod 
 }
 
 // Filter implements fwk.FilterPlugin.
-func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+func (a *AdvanceCheck) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	data, err := state.Read(questionKey)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
 	question := data.(*gpuQuestion)
-	if question.over.Load() >= int64(spareTime) {
+	if question.overtime.Load() >= int64(spareTime) {
 		usualCtx, cancel := context.WithTimeout(ctx, usualTime)
 		defer cancel()
-		status := a.filter(usualCtx, question, state, pod, node)
+		status := a.filterNode(usualCtx, question, state, pod, node)
 		if !status.IsSuccess() && usualCtx.Err() != nil {
 			return fwk.NewStatus(fwk.Unschedulable, reasonSlow)
 		}
 		return status
 	}
 	began := time.Now()
-	defer func() { question.over.Add(max(0, int64(time.Since(began)-usualTime))) }()
-	return a.filter(ctx, question, state, pod, node)
+	defer func() { question.overtime.Add(max(0, int64(time.Since(began)-usualTime))) }()
+	return a.filterNode(ctx, question, state, pod, node)
 }
 
-func (a *Asking) filter(ctx context.Context, question *gpuQuestion, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	nodeCtx, cancel := context.WithTimeout(ctx, askingTimeout)
+// filterNode determines within nodeTimeout whether the pod's claims can be met on the node.
+func (a *AdvanceCheck) filterNode(ctx context.Context, question *gpuQuestion, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	nodeCtx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
-	reason := a.whyUnseen(nodeCtx, question, node.Node().Name)
+	reason := a.whyNoAdminAccess(nodeCtx, question, node.Node().Name)
 	if reason == "" {
-		reason = a.recordMatching(nodeCtx, question, node.Node())
+		reason = a.recordMatchingGPUs(nodeCtx, question, node.Node())
 	}
 	if nodeCtx.Err() != nil { // not all devices were evaluated, so the reason and the recorded GPUs may be wrong
-		reason = tooLong
+		reason = reasonTooLong
 	}
 	if reason != "" {
 		return fwk.NewStatus(fwk.Unschedulable, reason)
@@ -209,25 +210,25 @@ func (a *Asking) filter(ctx context.Context, question *gpuQuestion, state fwk.Cy
 	return a.DynamicResources.Filter(ctx, state, pod, node)
 }
 
-// recordMatching records which GPUs of the node the pod may have by each subrequest. It records nothing if each
+// recordMatchingGPUs records which GPUs of the node the pod may have by each subrequest. It records nothing if each
 // subrequest may have all GPUs without taints. It returns why the node suits the pod by no subrequest, or "".
-func (a *Asking) recordMatching(ctx context.Context, question *gpuQuestion, node *v1.Node) string {
-	matching, firstReason, anySuits, allSuit := make([]MatchingGPUs, question.ranks()), "", false, true
-	for rank := range matching {
-		gpus, reason := a.gpusByRank(ctx, question, rank, node.Name)
+func (a *AdvanceCheck) recordMatchingGPUs(ctx context.Context, question *gpuQuestion, node *v1.Node) string {
+	matching, firstReason, anySuits, allSuit := make([]MatchingGPUs, question.subrequestCount()), "", false, true
+	for choiceIndex := range matching {
+		gpus, reason := a.gpusByChoice(ctx, question, choiceIndex, node.Name)
 		if question.matchClaim != nil && reason == "" {
-			gpus, matching[rank].Groups, reason = a.gpusWithPeers(ctx, question, rank, node, gpus)
+			gpus, matching[choiceIndex].Groups, reason = a.gpusWithPeers(ctx, question, choiceIndex, node, gpus)
 		}
-		if rank == 0 {
+		if choiceIndex == 0 {
 			firstReason = reason
 		}
 		switch {
 		case reason != "":
-			matching[rank].Names, allSuit = []string{}, false
+			matching[choiceIndex].Names, allSuit = []string{}, false
 		case gpus.all:
 			anySuits = true
 		default:
-			matching[rank].Names, allSuit, anySuits = gpus.names, false, true
+			matching[choiceIndex].Names, allSuit, anySuits = gpus.names, false, true
 		}
 	}
 	if !anySuits && len(matching) > 1 {
@@ -242,16 +243,16 @@ func (a *Asking) recordMatching(ctx context.Context, question *gpuQuestion, node
 	return ""
 }
 
-// gpusByRank returns the GPUs of the node that match the pod's requests if each uses subrequest number `rank`, or the
-// reason why none do. All requests of a pod must match the same GPUs, because the planner assigns GPUs to the pod and not
-// to a request.
-func (a *Asking) gpusByRank(ctx context.Context, question *gpuQuestion, rank int, node string) (gpus usable, reason string) {
+// gpusByChoice returns the GPUs of the node that match the pod's requests if each uses its subrequest `choiceIndex`, or
+// the reason why none do. All requests of a pod must match the same GPUs, because the planner assigns GPUs to the pod and
+// not to a request.
+func (a *AdvanceCheck) gpusByChoice(ctx context.Context, question *gpuQuestion, choiceIndex int, node string) (gpus usableGPUs, reason string) {
 	gpus.all = true
 	for i, request := range question.requests {
-		subrequest := request.subrequest(rank)
-		alternative, reason := a.matcher.usable(ctx, request.label, subrequest, question.slices[node])
+		subrequest := request.subrequest(choiceIndex)
+		alternative, reason := a.matcher.findUsableGPUs(ctx, request.label, subrequest, question.slices[node])
 		if reason == "" && subrequest.takesAll {
-			reason = a.matcher.whyNotAll(ctx, request.label, subrequest, question, node)
+			reason = a.matcher.whyNotAllGPUs(ctx, request.label, subrequest, question, node)
 		}
 		if reason != "" {
 			return gpus, reason
@@ -265,21 +266,23 @@ func (a *Asking) gpusByRank(ctx context.Context, question *gpuQuestion, rank int
 	return gpus, ""
 }
 
-const tooLong = "resourceClaims: to look at the devices of the node takes too long"
+// reasonTooLong and reasonSlow are reasons of nodes that were not checked in time.
+const reasonTooLong = "resourceClaims: to look at the devices of the node takes too long"
 
 var reasonSlow = fmt.Sprintf("resourceClaims: selectors and the allocator took %v more than %v for each node; ask for less, or with simpler selectors", spareTime, usualTime)
 
 // poolOn identifies the part of a pool that is published for one node.
 type poolOn struct{ driver, pool, node string }
 
+// poolOf returns the part of a pool to which a slice belongs.
 func poolOf(slice *resourceapi.ResourceSlice) poolOn {
 	return poolOn{slice.Spec.Driver, slice.Spec.Pool.Name, ptr.Deref(slice.Spec.NodeName, "")}
 }
 
-// byNode returns the slices that count on each node, and the pools that lack slices there. Slices of no single node are
-// at "". The rules are those of the in-tree allocator: on a node, the newest slices of a pool count that name the node or
-// no node. If these are not the whole pool, slices of other nodes may complete the pool.
-func byNode(all []*resourceapi.ResourceSlice) (slicesOn map[string][]*resourceapi.ResourceSlice, partial sets.Set[poolOn]) {
+// slicesByNode returns the slices that count on each node, and the pools that lack slices there. Slices of no single node
+// are at "". The rules are those of the in-tree allocator: on a node, the newest slices of a pool count that name the
+// node or no node. If these are not the whole pool, slices of other nodes may complete the pool.
+func slicesByNode(all []*resourceapi.ResourceSlice) (slicesOn map[string][]*resourceapi.ResourceSlice, incompletePools sets.Set[poolOn]) {
 	newest, slicesThere := map[poolOn]int64{}, map[poolOn]int64{}
 	type generation struct {
 		poolOn
@@ -299,7 +302,7 @@ func byNode(all []*resourceapi.ResourceSlice) (slicesOn map[string][]*resourceap
 			slicesThere[pool]++
 		}
 	}
-	partial = sets.New[poolOn]()
+	incompletePools = sets.New[poolOn]()
 	for node, published := range slicesOn {
 		for _, slice := range published {
 			pool, number := poolOf(slice), slice.Spec.Pool.Generation
@@ -308,9 +311,9 @@ func byNode(all []*resourceapi.ResourceSlice) (slicesOn map[string][]*resourceap
 				count += slicesThere[shared(pool)]
 			}
 			if total := slice.Spec.Pool.ResourceSliceCount; count != total && everywhere[generation{shared(pool), number}] != total {
-				partial.Insert(pool)
+				incompletePools.Insert(pool)
 			}
 		}
 	}
-	return slicesOn, partial
+	return slicesOn, incompletePools
 }
