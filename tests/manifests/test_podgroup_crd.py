@@ -20,7 +20,7 @@ from muster.dialects.reading import A_SCOPE
 from muster.domain.podgroup import PodGroupStatus
 from muster.gangs.messages.instructions import WriteStatus
 from muster.gangs.record.phases import Phase
-from muster.gangs.reporting.podgroup_status import shown
+from muster.gangs.reporting.podgroup_status import phase_in_api
 from tests.local_cluster.cluster_waiting import eventually
 from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest, render
 
@@ -48,7 +48,8 @@ def test_an_overlay_adds_it_as_a_component(tmp_path: Path) -> None:
 def test_it_names_every_phase() -> None:
     schema = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     description = schema["properties"]["status"]["properties"]["phase"]["description"]
-    assert set(description.removesuffix(".").replace(" or ", ", ").split(", ")) == set(map(shown, Phase))
+    phases = description.removesuffix(".").replace(" or ", ", ").split(", ")
+    assert set(phases) == set(map(phase_in_api, Phase))
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
         ),
     )
     metrics.read_at_scrape(
-        loop.gangs.waiting,
+        loop.gangs.count_waiting,
         ReadAtScrape(
             "muster_planner_queue_gangs",
             "Gangs waiting for a planner.",

@@ -154,7 +154,7 @@ class Coordinator:
         gangs = (self.state.gangs.get(key) for key in (self.keys() if keys is None else keys))
         return (gang for gang in gangs if gang is not None)
 
-    def waiting(self) -> Counter[str]:
+    def count_waiting(self) -> Counter[str]:
         """Count the gangs that wait for each planner."""
         return Counter({lane.value: self.state.queue.waiting(lane) for lane in Lane})
 

@@ -158,7 +158,7 @@ def _request(group: Group, ledger: Ledger, answers: Mapping[str, InTreeAnswer]) 
     """Return the request for a gang, with the GPUs that its claims match."""
     request = requests.request(group, ledger)
     matches = {pod.uid: answers[pod.uid] for pod in group.unbound if pod.uid in answers}
-    return GangAnswers(ledger.nodes).renewed(matches).refine(request)
+    return GangAnswers(ledger.nodes).renew(matches).refine(request)
 
 
 def _naming_holders(place: Place, ledger: Ledger, roster: Roster) -> Place:

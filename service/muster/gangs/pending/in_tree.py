@@ -143,7 +143,7 @@ class InTree:
         if lists > MAX_GPU_LISTS:
             bare = {number: replace(answer, devices=(), groups=()) for number, answer in distinct.items()}
             answers = {uid: bare[id(answer)] for uid, answer in answers.items()}
-        before, after = record.answers, record.answers.renewed(answers, lists)
+        before, after = record.answers, record.answers.renew(answers, lists)
         record.answers, record.answered = after, True
         suspect = report.gang in self._suspects
         changed = after.shared_answers != before.shared_answers if suspect else after.stated != before.stated

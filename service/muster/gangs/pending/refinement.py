@@ -43,7 +43,7 @@ class GangAnswers:
     gpu_lists: int = 0
     """Lists of matching GPUs in the answers. More than `MAX_GPU_LISTS` are not kept, and refuse the gang."""
 
-    def renewed(self, by_pod: Mapping[str, InTreeAnswer], gpu_lists: int = 0) -> GangAnswers:
+    def renew(self, by_pod: Mapping[str, InTreeAnswer], gpu_lists: int = 0) -> GangAnswers:
         """Return new answers. In `shared_answers`, equal answers share one object, also with the old
         answers."""
         distinct = {

@@ -27,12 +27,12 @@ from muster.gangs.reporting.publisher import Publisher
 _SHOWN_AS = {Phase.PLANNED: Phase.PLANNING, Phase.RESERVING: Phase.PLANNING, Phase.WITHDRAWN: Phase.PLANNING}
 
 
-def shown(phase: Phase) -> str:
+def phase_in_api(phase: Phase) -> str:
     """Return the word of the API for a phase, as in GivenUp."""
     return _SHOWN_AS.get(phase, phase).value.title().replace(" ", "")
 
 
-_BEGUN = frozenset(map(shown, (Phase.PERMITTED, Phase.RUNNING, Phase.GIVEN_UP, Phase.FINISHED)))
+_BEGUN = frozenset(map(phase_in_api, (Phase.PERMITTED, Phase.RUNNING, Phase.GIVEN_UP, Phase.FINISHED)))
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Written:
 
     uid: str
     status: PodGroupStatus | None
-    shown: PodGroupStatus | None
+    shown_status: PodGroupStatus | None
     written_at: float
     """When it was written, in seconds of the inputs' clock."""
 
@@ -91,8 +91,8 @@ class PodGroupStatuses:
         It may be an older write of this service. Then the next write is seen soon.
         """
         last = self._written.get(group.key)
-        if last is not None and last.uid == group.uid and last.shown != group.status:
-            last.shown = group.status
+        if last is not None and last.uid == group.uid and last.shown_status != group.status:
+            last.shown_status = group.status
             self._note(group.key)
 
     def next_deadline(self) -> float | None:
@@ -121,13 +121,17 @@ class PodGroupStatuses:
         name = (*key, "")
         gangs = sorted(self._gangs_of(name), key=lambda gang: (gang.group.since, gang.key))
         status = _status_of(group, self._roster.pods_named(name), gangs, last.status)
-        if status == last.shown:
+        if status == last.shown_status:
             return
         soon = last.written_at + self._settings.numbers_s
-        if last.shown is not None and now < soon and replace(status, reason=last.shown.reason) == last.shown:
+        if (
+            last.shown_status is not None
+            and now < soon
+            and replace(status, reason=last.shown_status.reason) == last.shown_status
+        ):
             self._due[key] = soon
             return
-        last.status, last.shown, last.written_at = status, status, now
+        last.status, last.shown_status, last.written_at = status, status, now
         self._publisher.instruct(WriteStatus(group.namespace, group.name, group.uid, status))
 
 
@@ -157,7 +161,7 @@ def _status_of(
     if placed_count and gang.plan is not None:
         domain = gang.plan.placed.domain
     return PodGroupStatus(
-        phase=shown(phase),
+        phase=phase_in_api(phase),
         needed=gang.group.needed,
         present=len(present_pods),
         placed=placed_count,
@@ -170,8 +174,8 @@ def _status_of(
 def _without_pods(group: PodGroup, ended: bool, last: PodGroupStatus | None) -> PodGroupStatus:
     min_member = group.min_member or 0
     if group.causes:
-        return PodGroupStatus(shown(Phase.INVALID), min_member, reason=sentence(group.causes))
+        return PodGroupStatus(phase_in_api(Phase.INVALID), min_member, reason=sentence(group.causes))
     if ended or (last is not None and last.phase in _BEGUN):
-        return PodGroupStatus(shown(Phase.FINISHED), min_member)
+        return PodGroupStatus(phase_in_api(Phase.FINISHED), min_member)
     reason = sentence((MembersMissing(0, min_member),))
-    return PodGroupStatus(shown(Phase.COLLECTING), min_member, reason=reason)
+    return PodGroupStatus(phase_in_api(Phase.COLLECTING), min_member, reason=reason)
