@@ -43,7 +43,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     state = world.coordinator.state
     gang = state.gangs[key]
     group = _groups(state, gang).get((key, gang.group.owners), gang.group)
-    own_uids = gang.retained | gang.reserved
+    own_uids = gang.retained_uids | gang.reserved_uids
     bound = {bound_pod.uid for bound_pod in world.pods.values() if bound_pod.usage is not None}
     usages = [usage for bound_pod in world.pods.values() if (usage := bound_pod.usage) is not None]
     usages += [usage for uid, usage in state.ledger.reservations.items() if uid not in own_uids | bound]
@@ -56,7 +56,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
     snapshot = state.backfill.snapshot_for(gang, snapshot)
     request = answers.with_gpu_limits(request, snapshot)
-    limits = Limits(excluded=state.excluded(gang, request.roles, group.unbound))
+    limits = Limits(excluded=state.excluded_nodes(gang, request.roles, group.unbound))
     instance = instance_of(ClusterView(snapshot, request), limits.excluded)
     if unsupported_rule(instance) is not None:
         return False
@@ -69,7 +69,7 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
     state = world.coordinator.state
     if not state.active or state.interrupted or state.catches_up:
         return
-    planned_enough, throttled_namespaces = state.throttled()
+    planned_enough, throttled_namespaces = state.check_ahead_limit()
     if not planned_enough:
         yield from _idle(state, throttled_namespaces)
     for name in sorted(state.roster.names):
@@ -108,7 +108,7 @@ def _idle(state: State, throttled_namespaces: Collection[str]) -> Iterator[str]:
 def _pauses(world: World, gang: Gang) -> bool:
     """Whether it is asked about within the pause after a failed answer, or one that the cluster overtook."""
     settings = world.settings
-    most = settings.backoff_max_s if "not decided" in gang.kinds else settings.recheck_s
+    most = settings.backoff_max_s if "not decided" in gang.refusal_kinds else settings.recheck_s
     most = settings.pause_max_s if gang.ended_decisions else most
     return _within(world, gang, Timer.PHASE, most + CATCHES_UP_S)
 

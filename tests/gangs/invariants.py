@@ -32,7 +32,7 @@ def check(coordinator: Coordinator) -> list[str]:
     for gang in state.gangs.values():
         broken += _gang(gang, state.ledger)
         broken += _goes_on(gang, gang.key in standing, (gang.key, gang.generation) in questions, state.active)
-        for uid in gang.reserved | gang.retained:
+        for uid in gang.reserved_uids | gang.retained_uids:
             if uid in owners:
                 broken.append(f"{uid} is held for {owners[uid]} and for {gang.key}")
             owners[uid] = gang.key
@@ -50,7 +50,7 @@ def check(coordinator: Coordinator) -> list[str]:
             broken.append(f"others wait for {key}, which does not wait for the planner")
     if state.backfill.current is not None and state.backfill.current.gang not in state.gangs:
         broken.append(f"the backfill reservation of {state.backfill.current.gang} has outlived it")
-    movable = {uid for key in ahead for uid in state.gangs[key].reserved}
+    movable = {uid for key in ahead for uid in state.gangs[key].reserved_uids}
     for name in state.ledger.nodes:
         broken += _node(state.ledger, name, movable)
     return broken
@@ -76,7 +76,7 @@ def _gang(gang: Gang, ledger: Ledger) -> list[str]:
             broken.append(f"{gang.key} is planned without all its reservations")
         if len(plan.order) < plan.request.min_member:
             broken.append(f"{gang.key} is planned with {len(plan.order)} of {plan.request.min_member}")
-    if isinstance(gang.in_phase, Permitted) and not gang.in_phase.awaited:
+    if isinstance(gang.in_phase, Permitted) and not gang.in_phase.awaited_bindings:
         broken.append(f"{gang.key} is permitted and waits for no Binding")
     if gang.verdict is not None and gang.verdict.generation > gang.generation:
         broken.append(f"{gang.key}: its verdict is newer than its generation")
@@ -106,9 +106,11 @@ def _goes_on(gang: Gang, waits: bool, is_asked: bool, active: bool) -> list[str]
         and Timer.PARTIAL not in gang.timers
     ):
         broken.append(f"{gang.key} is partially bound without a timer")
-    if gang.retained - gang.lost.keys() and not (gang.is_partially_bound or phase is Phase.PERMITTED):
-        broken.append(f"{gang.key} is {phase} and retains the places of {sorted(gang.retained)}")
-    if gang.retained & gang.lost.keys() and Timer.LOST not in gang.timers:
+    if gang.retained_uids - gang.lost_members.keys() and not (
+        gang.is_partially_bound or phase is Phase.PERMITTED
+    ):
+        broken.append(f"{gang.key} is {phase} and retains the places of {sorted(gang.retained_uids)}")
+    if gang.retained_uids & gang.lost_members.keys() and Timer.LOST not in gang.timers:
         broken.append(f"{gang.key} retains the places of lost members without a timer")
     return broken
 
@@ -119,7 +121,7 @@ def _node(ledger: Ledger, name: str, movable: Collection[str]) -> list[str]:
     Only nodes with a reservation are checked, because other schedulers answer for what they bind. A node that
     becomes smaller voids the plans that are still `movable`, but not those that are permitted.
     """
-    usages = ledger.on_node(name).values()
+    usages = ledger.stated_usages_on(name).values()
     if not any(usage.pod_uid in ledger.reservations for usage in usages):
         return []
     whole_gpus, shared, unindexed, free = 0, 0, 0, ledger.nodes[name].allocatable
@@ -139,7 +141,7 @@ def _node(ledger: Ledger, name: str, movable: Collection[str]) -> list[str]:
             whole_gpus |= usage.gpus
         unindexed += 0 if usage.units else usage.unindexed_gpus
         free -= usage.resources
-    if ledger.on_node(name).keys().isdisjoint(movable):
+    if ledger.stated_usages_on(name).keys().isdisjoint(movable):
         return broken
     whole_gpus |= shared
     count = ledger.nodes[name].topology.gpu_count

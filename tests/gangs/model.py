@@ -127,7 +127,7 @@ class Cluster(Users):
         if self.world.missed is not None:
             self.world.goes_on()
             self.world.send(inputs.WatchResumed(self.world.now, "pods"))
-            due = self.world.coordinator.state.timers.next()
+            due = self.world.coordinator.state.timers.next_at()
             if due is not None and due < self.world.now - CATCHES_UP_S:
                 raise Broken("a timer is overdue after the watches are back: it will look like a standstill")
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 from unittest.mock import patch
 
-from muster.gangs.lifecycle import arrivals, planning, recovery
+from muster.gangs.lifecycle import arrivals, deferral, planning, recovery
 from tests.gangs.model import Cluster
 from tests.gangs.stage import Chooser
 
 T = TypeVar("T")
 FEW_TIMERS, MANY_TIMERS = 2, recovery.MAX_TIMERS_PER_TICK
-FEW_PODS, MANY_PODS = 2, (arrivals.MANY, arrivals.COUNT_EVERY_S)
+FEW_PODS, MANY_PODS = 2, (deferral.MANY, deferral.COUNT_EVERY_S)
 ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.create_all: 6,
     Cluster.as_it_should: 12,
@@ -92,8 +92,8 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
     )
     with (
         patch.object(recovery, "MAX_TIMERS_PER_TICK", timers),
-        patch.object(arrivals, "MANY", pods),
-        patch.object(arrivals, "COUNT_EVERY_S", every_s),
+        patch.object(deferral, "MANY", pods),
+        patch.object(deferral, "COUNT_EVERY_S", every_s),
         patch.object(arrivals, "GROUPED_AT_ONCE", at_once or arrivals.GROUPED_AT_ONCE),
         patch.object(recovery, "TOLD_AT_ONCE", at_once or recovery.TOLD_AT_ONCE),
         patch.object(planning, "_WOKEN_AT_ONCE", at_once or planning._WOKEN_AT_ONCE),

@@ -46,8 +46,8 @@ def test_nothing_is_changed_and_no_instruction_follows() -> None:
     before = (world.coordinator.snapshot(), world.coordinator.summary(), len(world.verdicts))
     asked(world)
     assert (world.coordinator.snapshot(), world.coordinator.summary()) == before[:2]
-    assert not state.ledger.gained
-    assert not state.ledger.existing_pods.changes.of_peers
+    assert not state.ledger.gained_nodes
+    assert not state.ledger.existing_pods.changes.concern_peers
     world.wait(0)
     assert len(world.verdicts) == before[2]
 

@@ -389,8 +389,8 @@ def test_a_request_leaves_the_index_as_it_was() -> None:
     ledger.take_changes()
     for _ in range(2):
         assert request(group_of(*members), ledger).constraints == (AntiAffinity(APART, HOST, ONE, ONE),)
-    assert ledger.existing_pods.matching((term("web"),)) == {"a"}
-    assert not ledger.existing_pods.changes.of_peers
+    assert ledger.existing_pods.nodes_matching((term("web"),)) == {"a"}
+    assert not ledger.existing_pods.changes.concern_peers
     stranger = [replace(member("x", WEB, anti_affinity=(term("web"),)), namespace="ns")]
     assert request(group_of(*stranger), ledger).constraints == (
         AntiAffinity(APART, HOST, ONE, ONE, OPEN("a")),
@@ -420,7 +420,7 @@ def test_which_changes_of_other_pods_bear_on_a_gang(change: Pod, expected: bool)
         ledger.take_changes()
         move()
         changes = ledger.take_changes()
-        assert bool(watchers.touched(changes, ledger.existing_pods.labels_of)) is expected
+        assert bool(watchers.hints_touched_by(changes, ledger.existing_pods.labels_of)) is expected
 
 
 def test_too_many_changes_are_a_change_of_everything() -> None:

@@ -122,7 +122,7 @@ def test_a_freed_device_is_a_gain() -> None:
     ledger.see_claim(DeviceClaim("c", devices(0), ()))
     ledger.take_changes()
     assert ledger.see_claim(DeviceClaim("c", (), ())) == ("n",)
-    assert ledger.take_changes().gained == {"n"}
+    assert ledger.take_changes().gained_nodes == {"n"}
 
 
 def test_the_shim_is_told_the_devices_of_the_planned_gpus() -> None:

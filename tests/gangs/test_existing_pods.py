@@ -15,7 +15,7 @@ from muster.domain.peers import HostPort, PeerRules, PeerTerm, Selector, matches
 from muster.domain.pod import Pod
 from muster.domain.request import SelectorTerm
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.peers.existing_pods import MAX_OF_ALL, MAX_PLACES, MAX_TERMS, AntiAffinityIndex
+from muster.gangs.peers.existing_pods import MAX_INDEX_KEYS, MAX_OF_ALL, MAX_TERMS, AntiAffinityIndex
 from tests.gangs.world import foreign, pod
 
 SELECTORS: list[Selector] = [
@@ -120,7 +120,7 @@ def test_the_index_answers_as_a_look_at_each_pod(
             on_nodes.append((existing_pod, usage.node))
     index = ledger.existing_pods
     _compare(ledger, on_nodes, namespaces, terms, port)
-    with index.without(apart):
+    with index.hide(apart):
         _compare(ledger, [pair for pair in on_nodes if pair[0].uid not in apart], namespaces, terms, port)
     _compare(ledger, on_nodes, namespaces, terms, port)
 
@@ -138,7 +138,7 @@ def _compare(
         by_label = matches(term.namespace_selector, namespaces.get(namespace, {}))
         return namespace in term.namespaces or by_label
 
-    assert index.matching(terms) == {
+    assert index.nodes_matching(terms) == {
         node
         for existing_pod, node in on_nodes
         if all(
@@ -166,16 +166,16 @@ def _compare(
             if covers(term, "m") and may_match:
                 repelling.setdefault(term, set()).add(node)
     repelling_nodes: dict[PeerTerm, set[str]] = {}
-    for term, nodes in index.repelling.against("m", namespaces.get("m", {}), pairs):
+    for term, nodes in index.repelling.terms_against("m", namespaces.get("m", {}), pairs):
         repelling_nodes.setdefault(term, set()).update(nodes)
     assert repelling_nodes == repelling
     assert bool(index.repelling) >= bool(repelling)
-    assert index.with_port(port) == {
+    assert index.nodes_with_port(port) == {
         node
         for existing_pod, node in on_nodes
         if any(_conflict(port, host_port) for host_port in existing_pod.peers.host_ports)
     }
-    assert index.with_claim("m", "data") == {
+    assert index.nodes_with_claim("m", "data") == {
         node
         for existing_pod, node in on_nodes
         if existing_pod.namespace == "m" and existing_pod.peers.volume_claims
@@ -224,7 +224,7 @@ def test_the_terms_of_others_that_are_looked_at_are_bounded(owners: int, most: i
         )
     own_term = PeerTerm("zone", (SelectorTerm("app", "In", ("web",)),), (), ())
     ledger.see(replace(foreign("v", "b", gpus=0), peers=PeerRules(anti_affinity=(own_term,))))
-    terms_of_nodes = dict(ledger.existing_pods.repelling.against("m", {}, [("app", "web")]))
+    terms_of_nodes = dict(ledger.existing_pods.repelling.terms_against("m", {}, [("app", "web")]))
     assert len(terms_of_nodes) == most + 1
     assert terms_of_nodes[own_term] == {"b"}
 
@@ -233,16 +233,16 @@ def test_a_term_of_many_namespaces_and_values_stands_in_few_places() -> None:
     namespaces = tuple(f"n{i:03}" for i in range(256))
     values = tuple(f"v{i:03}" for i in range(256))
     wide = PeerTerm("zone", (SelectorTerm("app", "In", values),), namespaces)
-    of_values = PeerTerm("zone", (SelectorTerm("app", "In", values),), ("n007",))
-    of_namespaces = PeerTerm("zone", (SelectorTerm("app", "In", ("v007",)),), namespaces)
+    with_values = PeerTerm("zone", (SelectorTerm("app", "In", values),), ("n007",))
+    with_namespaces = PeerTerm("zone", (SelectorTerm("app", "In", ("v007",)),), namespaces)
     index = AntiAffinityIndex()
-    for term in (wide, of_values, of_namespaces):
+    for term in (wide, with_values, with_namespaces):
         index.add("m", term, "a", 1)
-    assert sum(len(terms) for by in index._terms.values() for terms in by.values()) <= 3 * MAX_PLACES
-    terms_of_nodes = dict(index.against("n007", {}, [("app", "v007")]))
-    assert terms_of_nodes == dict.fromkeys((wide, of_values, of_namespaces), frozenset({"a"}))
-    assert not dict(index.against("elsewhere", {}, [("app", "v007")]))
-    for term in (wide, of_values, of_namespaces):
+    assert sum(len(terms) for by in index._terms.values() for terms in by.values()) <= 3 * MAX_INDEX_KEYS
+    terms_of_nodes = dict(index.terms_against("n007", {}, [("app", "v007")]))
+    assert terms_of_nodes == dict.fromkeys((wide, with_values, with_namespaces), frozenset({"a"}))
+    assert not dict(index.terms_against("elsewhere", {}, [("app", "v007")]))
+    for term in (wide, with_values, with_namespaces):
         index.add("m", term, "a", -1)
     assert not index
 

@@ -12,7 +12,7 @@ from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import NodeRules
 from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint
-from muster.gangs.lifecycle.arrivals import COUNT_EVERY_S, MANY
+from muster.gangs.lifecycle.deferral import COUNT_EVERY_S, MANY
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import Settings
@@ -337,7 +337,7 @@ def test_needs_pass_over_a_gang_only_where_it_can_not_fit() -> None:
     table = HintTable()
     table.add(hint)
     assert [table.may_fit(ledger, gained) for gained in ({"a"}, set(), {"gone"})] == [{hint}, set(), set()]
-    assert ("nvidia.com/gpu", 4, Resources(1_000, 1 << 30, 1), NodeRules()) in hint.asks
+    assert ("nvidia.com/gpu", 4, Resources(1_000, 1 << 30, 1), NodeRules()) in hint.requests
 
 
 # --- size -----------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ RULES = (
 )
 
 amounts = st.sampled_from([0, 1, 2, 3, 4, 8, HUGE])
-asks = st.builds(
+requests = st.builds(
     lambda resource, gpus, cpu, memory, pods, rules: (
         resource if gpus else "",
         gpus if resource else 0,
@@ -49,7 +49,7 @@ quotas = st.tuples(
     st.sampled_from([0, 1, 2, 5, HUGE]),
 )
 hint = st.builds(
-    QueueingHint, st.frozensets(asks, min_size=1, max_size=3), st.lists(quotas, max_size=3).map(tuple)
+    QueueingHint, st.frozensets(requests, min_size=1, max_size=3), st.lists(quotas, max_size=3).map(tuple)
 )
 
 
@@ -60,7 +60,7 @@ def may_fit_now(hint: QueueingHint, ledger: Ledger, gained: Collection[str]) -> 
         resources_fit(resources, state.free)
         and (not gpus or (resource in state.node.gpu_resources and gpus <= state.max_gpus))
         and admits(state.node, rules)
-        for resource, gpus, resources, rules in hint.asks
+        for resource, gpus, resources, rules in hint.requests
         for state in states
     )
     whole = ledger.whole_gpus().items()
@@ -117,11 +117,11 @@ def test_a_gang_that_holds_places_is_found_wherever_a_node_admits_a_member(
 ) -> None:
     """Its places may be on any node, and are free for it."""
     ledger, table = cluster(seed, 4), HintTable()
-    holders = {needs.of_holder() for needs in all_needs}
+    holders = {needs.for_holder() for needs in all_needs}
     for needs in holders:
         table.add(needs)
     for name, gained in ledger.nodes.items():
-        expected = {needs for needs in holders if any(admits(gained, rules) for *_, rules in needs.asks)}
+        expected = {needs for needs in holders if any(admits(gained, rules) for *_, rules in needs.requests)}
         assert table.may_fit(ledger, {name}) == expected
 
 
@@ -129,7 +129,7 @@ def _huge(hint: QueueingHint) -> bool:
     """Whether a number of it is beyond those of columns: there a superset is all that is promised."""
     numbers = [
         number
-        for _, gpus, resources, _ in hint.asks
+        for _, gpus, resources, _ in hint.requests
         for number in (gpus, resources.cpu_milli, resources.memory_bytes, resources.pods)
     ]
     numbers += [number for _, gpus, members in hint.quotas for number in (gpus, members)]

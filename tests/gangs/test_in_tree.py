@@ -317,7 +317,7 @@ def test_nothing_is_remembered_of_gangs_that_are_gone() -> None:
         world.gone(f"x{i}")
     in_tree: InTree = world.coordinator.state.in_tree
     assert not (in_tree._records)
-    assert not (in_tree._suspects)
+    assert not (in_tree._refused_gangs)
 
 
 # --- late refusals -----------------------------------------------------------------------------------

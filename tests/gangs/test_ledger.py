@@ -48,7 +48,7 @@ def test_what_comes_one_by_one_is_what_comes_together(steps: list[tuple[Usage, b
         if looks:
             fresh = known(*bound.values())
             assert ledger.snapshot() == fresh.snapshot()
-            assert ledger.after_all_ended((), ()) == fresh.after_all_ended((), ())
+            assert ledger.snapshot_after_all_ended((), ()) == fresh.snapshot_after_all_ended((), ())
             assert Counter(ledger.whole_gpus()) == Counter(fresh.whole_gpus())
 
 

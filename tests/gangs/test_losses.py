@@ -16,7 +16,7 @@ from muster.domain.topology import bits
 from muster.gangs import reservations
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import reconciliation
-from muster.gangs.lifecycle.arrivals import MANY
+from muster.gangs.lifecycle.deferral import MANY
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings

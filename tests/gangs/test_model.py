@@ -101,7 +101,7 @@ def test_the_model_sees_at_once_that_a_wake_up_is_lost(monkeypatch: pytest.Monke
 
 
 def test_the_model_sees_that_a_change_of_other_pods_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.gangs.pending.watchers.Watchers.touched", lambda *_: set())
+    monkeypatch.setattr("muster.gangs.pending.watchers.Watchers.hints_touched_by", lambda *_: set())
     cluster = Cluster()
     web = PeerTerm("kubernetes.io/hostname", (SelectorTerm("app", "In", ("web",)),), ("ns",))
     cluster.world.see(pod("p0", gang="", peers=PeerRules(affinity=(web,))))
@@ -121,7 +121,9 @@ def test_the_model_sees_that_a_complete_gang_is_not_counted(monkeypatch: pytest.
 
 
 def test_the_model_sees_that_the_planner_idles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.gangs.pending.scheduling_queue.SchedulingQueue.next", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "muster.gangs.pending.scheduling_queue.SchedulingQueue.pop_next", lambda *_, **__: None
+    )
     cluster = Cluster()
     cluster.world.see(pod("p0", gang=""))
     with pytest.raises(Broken, match="the foreground planner is asked about nothing"):

@@ -360,7 +360,7 @@ def test_a_place_is_not_retained_for_a_member_that_is_another_gangs_now() -> Non
     world.send(inputs.NodeSeen(world.now, node("b")))
     world.see(pod("p1", "h", gpus=2), pod("x", "h", gpus=2))
     assert world.verdict("h").members == (("p1", "p1"), ("x", "x"))
-    assert world.coordinator.state.gangs["ns/ack/g"].retained == set()
+    assert world.coordinator.state.gangs["ns/ack/g"].retained_uids == set()
     assert check(world.coordinator) == []
 
 

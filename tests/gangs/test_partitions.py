@@ -111,8 +111,8 @@ def test_a_partition_of_the_pods_own_earlier_claim_is_free_for_them() -> None:
     ledger = Ledger()
     ledger.set_node(divided())
     ledger.see_claim(DeviceClaim("c", (part(1),), ("p",)))
-    assert ledger.without(["p"]).nodes["n"].free_gpus == 0b1111
-    assert ledger.without(["q"]).nodes["n"].free_gpus == 0b1101
+    assert ledger.snapshot_without(["p"]).nodes["n"].free_gpus == 0b1111
+    assert ledger.snapshot_without(["q"]).nodes["n"].free_gpus == 0b1101
 
 
 def test_a_gang_gets_the_gpus_without_partitions_and_the_other_one_when_it_is_whole() -> None:

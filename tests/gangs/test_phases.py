@@ -17,7 +17,7 @@ from muster.gangs.record.phases import (
     Phase,
     Planning,
     Trigger,
-    after,
+    next_phase,
     table,
 )
 
@@ -58,4 +58,4 @@ def test_a_gang_goes_where_the_table_says() -> None:
 
 def test_a_transition_that_is_not_in_the_table_is_a_defect() -> None:
     with pytest.raises(ImpossibleTransitionError, match="a collecting gang: the planner placed it"):
-        after(Phase.COLLECTING, Trigger.PLACED)
+        next_phase(Phase.COLLECTING, Trigger.PLACED)

@@ -47,8 +47,8 @@ def test_gangs_of_one_name_keep_their_gpus_apart() -> None:
 def test_gangs_that_share_a_gpu_count_it_each_and_pods_of_one_gang_once() -> None:
     world = World().start(node("a"))
     world.see(pod("g-0"), pod("g-1"), pod("h-0", gang="h"), pod("h-1", gang="h"))
-    of_g, of_h = sorted(world.coordinator.keys())
-    places = [PodGpus(gang, "", "a", 0b1, 0, 4, False) for gang in (of_g, of_g, of_h)]
+    key_of_g, key_of_h = sorted(world.coordinator.keys())
+    places = [PodGpus(gang, "", "a", 0b1, 0, 4, False) for gang in (key_of_g, key_of_g, key_of_h)]
     assert owners(places, world.coordinator.state.gangs) == (Owner("ns", "g", 1), Owner("ns", "h", 1))
 
 

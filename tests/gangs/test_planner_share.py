@@ -210,42 +210,42 @@ def test_an_ended_decision_is_told_and_not_called_a_proof(cause: Ended) -> None:
 
 def test_a_namespace_rests_until_its_share_is_met_and_short_decisions_are_free() -> None:
     share = PlannerShare(BACKGROUND)
-    share.began("a", 0.0, 2.0)
-    assert share.over(0.4) == pytest.approx(0.4)
-    assert not share.resting(0.4)
-    share.began("a", 5.0, 2.0)
-    assert share.over(9.0, waited_s=3.8) == pytest.approx(0.2)
-    assert not share.resting(9.0), "the planner's process was started meanwhile"
-    share.began("a", 10.0, 2.0)
-    assert not share.late(11.9)
-    assert share.late(12.0)
-    assert not share.late(12.0), "it is told once"
-    share.over(12.0)
+    share.note_begin("a", 0.0, 2.0)
+    assert share.note_end(0.4) == pytest.approx(0.4)
+    assert not share.resting_namespaces(0.4)
+    share.note_begin("a", 5.0, 2.0)
+    assert share.note_end(9.0, waited_s=3.8) == pytest.approx(0.2)
+    assert not share.resting_namespaces(9.0), "the planner's process was started meanwhile"
+    share.note_begin("a", 10.0, 2.0)
+    assert not share.becomes_late(11.9)
+    assert share.becomes_late(12.0)
+    assert not share.becomes_late(12.0), "it is told once"
+    share.note_end(12.0)
     rests_s = 2 / BACKGROUND.share - 2
-    assert share.resting(12.0 + rests_s - 0.1) == {"a"}
-    assert not share.resting(12.0 + rests_s)
+    assert share.resting_namespaces(12.0 + rests_s - 0.1) == {"a"}
+    assert not share.resting_namespaces(12.0 + rests_s)
 
 
 def test_a_busy_machine_makes_no_namespace_rest_from_the_foreground() -> None:
     share = PlannerShare(FOREGROUND)
     for turn in range(100):
-        share.began("a", 10.0 * turn, 2.0)
-        assert share.over(10.0 * turn + 9.0, processor_s=0.05) == pytest.approx(9.0)
-        assert not share.resting(10.0 * turn + 9.0)
-    share.began("a", 2000.0, 2.0)
-    share.over(2000.4, processor_s=0.35)
-    assert share.resting(2000.4) == {"a"}
+        share.note_begin("a", 10.0 * turn, 2.0)
+        assert share.note_end(10.0 * turn + 9.0, processor_s=0.05) == pytest.approx(9.0)
+        assert not share.resting_namespaces(10.0 * turn + 9.0)
+    share.note_begin("a", 2000.0, 2.0)
+    share.note_end(2000.4, processor_s=0.35)
+    assert share.resting_namespaces(2000.4) == {"a"}
 
 
 def test_a_gang_whose_decision_was_ended_has_longer_each_time_but_its_namespace_seldom() -> None:
     share = PlannerShare(BACKGROUND)
     ends = []
     for now, ended in ((0.0, 1), (100.0, 2), (1000.0, 3)):
-        share.resting(now)
-        share.began("a", now, 2.0, ended)
+        share.resting_namespaces(now)
+        share.note_begin("a", now, 2.0, ended)
         assert share.ends_at is not None
         ends.append(share.ends_at - now)
-        share.over(now)
+        share.note_end(now)
     assert ends == [4.0, 2.0, 16.0]
 
 

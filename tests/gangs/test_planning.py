@@ -242,9 +242,9 @@ def test_an_exclusion_that_has_ended_sets_no_timer_in_the_past() -> None:
     for plugin in ("NodePorts", "NodeResourcesFit"):
         world.unreserve(0, BindingFate.NEVER_SENT, plugin, "taken")
     (gang,) = world.coordinator.state.gangs.values()
-    for pair, exclusion in gang.exclusions.items():
+    for pair, exclusion in gang.exclusions.by_pair.items():
         if exclusion.plugin == "NodePorts":
-            gang.exclusions[pair] = replace(exclusion, until=world.now - 5)
+            gang.exclusions.by_pair[pair] = replace(exclusion, until=world.now - 5)
     world.see(replace(pod("volumes", gpus=0), claim=None))
     world.pods.pop("volumes")
     world.coordinator.handle(inputs.PodGone(world.now, "volumes"))

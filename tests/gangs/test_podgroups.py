@@ -17,7 +17,7 @@ from muster.domain.policies import Policies, Policy
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import PolicyTerm, Request, RolePreference, SelectorTerm, TypicalRequest
 from muster.gangs.capacity import requests
-from muster.gangs.membership.group import completed
+from muster.gangs.membership.group import complete_pod
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
@@ -130,7 +130,7 @@ POD_FIELDS = {
 def test_what_a_pod_says_adds_to_its_pod_group_and_contradicts_nothing_in_it(
     group: PodGroup, topology_request: dict[str, str], against: str
 ) -> None:
-    pod = completed(named("p0", **topology_request), {group.key: group})
+    pod = complete_pod(named("p0", **topology_request), {group.key: group})
     assert [cause.second for cause in pod.causes] == ([against] if against else [])  # type: ignore[attr-defined]
     if not against:
         assert pod.claim is not None
@@ -354,7 +354,7 @@ def test_hosts_of_replicas_that_served_come_back_one_by_one() -> None:
 def test_the_first_member_waits_while_those_that_come_later_do_not_fit() -> None:
     world = waits_for(decode=3, gpus=3)
     assert gang(world).phase is Phase.UNPLACEABLE
-    assert gang(world).blocked[-1] == MembersToCome(3, ("decode",))
+    assert gang(world).refusal_causes[-1] == MembersToCome(3, ("decode",))
     world.send(inputs.NodeSeen(world.now, node("b", gpus=4, labels={RACK: "big"})))
     assert gang(world).phase is Phase.PLANNED
 
@@ -368,7 +368,7 @@ def test_room_for_as_many_later_members_as_must_start_is_enough() -> None:
     assert plan.request.min_member == 1
     short = waits_for(decode=6, gpus=2, least=2)
     assert gang(short).phase is Phase.UNPLACEABLE
-    assert gang(short).blocked[-1] == MembersToCome(2, ("decode",))
+    assert gang(short).refusal_causes[-1] == MembersToCome(2, ("decode",))
 
 
 def started(gpus: int) -> World:

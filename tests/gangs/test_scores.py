@@ -121,5 +121,5 @@ def test_scores_do_not_tear_apart_a_role_that_must_lie_together(role: Role) -> N
     refined = answers.refine(replace(solve.request, roles=(whole, replace(whole, name="v"))))
     assert [dict(part.scores) for part in refined.roles] == [{"n30": 7}] * 2
     assert [part.members for part in refined.roles] == [whole.members] * 2
-    excluded = answers.excluded(refined.roles)
+    excluded = answers.excluded_nodes(refined.roles)
     assert set(NAMES) - excluded["w"].keys() == {"n30"}

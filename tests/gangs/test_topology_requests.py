@@ -18,7 +18,7 @@ from muster.domain.request import PolicyTerm, Request, Segment
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request
 from muster.gangs.membership.consistency import disagreements
-from muster.gangs.membership.group import completed
+from muster.gangs.membership.group import complete_pod
 from muster.gangs.membership.roster import Roster
 from tests.gangs.world import pod, with_topology
 
@@ -50,7 +50,7 @@ def test_a_pod_gets_what_its_pod_group_states(field: str) -> None:
     group = PodGroup(
         "ns", "kai", "train", uid="g", topology_request=TopologyRequest(**{field: STATED[field]})
     )
-    claim = completed(member("a"), {("ns", "kai", "train"): group}).claim
+    claim = complete_pod(member("a"), {("ns", "kai", "train"): group}).claim
     assert claim is not None
     assert getattr(claim.topology_request, field) == STATED[field]
 

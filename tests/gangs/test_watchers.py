@@ -89,7 +89,7 @@ def test_it_finds_those_that_a_look_at_each_finds(
     for hint in discarded:
         index.discard(hint)
     hints -= discarded
-    assert index.touched(changes, labels_of) == {
+    assert index.hints_touched_by(changes, labels_of) == {
         hint for hint in hints if hint.interest is not None and bears_on(changes, hint.interest)
     }
     for hint in hints:
@@ -144,7 +144,7 @@ def test_one_pod_is_held_against_few_terms(
         return matches(selector, labels)
 
     monkeypatch.setattr(watchers, "matches", noted)
-    assert len(index.touched(Changes({("ns", X)}), labels_of)) == touched_count
+    assert len(index.hints_touched_by(Changes({("ns", X)}), labels_of)) == touched_count
     assert len(selectors) == looks
 
 
@@ -154,7 +154,7 @@ def test_a_crowd_takes_nothing_from_the_precision_of_others(monkeypatch: pytest.
     for number in range(50):
         index.add(hint(number, one((is_in("app", "x"), SelectorTerm("r", "NotIn", (str(number),))))))
     index.add(own_hint := hint(50, one((is_in("job", "j7"), SelectorTerm("app", "NotIn", ("x",))), "ns")))
-    touched = index.touched(Changes({("ns", X)}), labels_of)
+    touched = index.hints_touched_by(Changes({("ns", X)}), labels_of)
     assert (len(touched), own_hint in touched) == (50, False)
 
 
@@ -163,7 +163,7 @@ def test_needs_that_watch_very_much_are_touched_by_every_change() -> None:
     index.add(hint(1, *wide))
     index.add(hint(2, *wide[1:]))
     assert {
-        touched_hint.quotas[0][2] for touched_hint in index.touched(Changes({("ns", ())}), labels_of)
+        touched_hint.quotas[0][2] for touched_hint in index.hints_touched_by(Changes({("ns", ())}), labels_of)
     } == {1}
 
 

@@ -116,8 +116,8 @@ class Users:
         self.jobs_say()
 
     def _make_again(self, run: str, gang: str) -> None:
-        of_run = [p for p in self.world.pods.values() if p.owner == run and (p.succeeded or not p.finished)]
-        for _ in range(GANGS.get(gang, (2,))[0] - len(of_run) - self.deleted[run]):
+        run_pods = [p for p in self.world.pods.values() if p.owner == run and (p.succeeded or not p.finished)]
+        for _ in range(GANGS.get(gang, (2,))[0] - len(run_pods) - self.deleted[run]):
             self._create(gang, 0, PeerRules(), run)
 
     def jobs_say(self) -> None:
@@ -134,8 +134,10 @@ class Users:
 
     def _create(self, gang: str, priority: int, peers: PeerRules, run: str = "") -> None:
         members, gpus = GANGS[gang]
-        of_gang = [p for p in self.world.pods.values() if p.claim and p.claim.name == gang and not p.finished]
-        if len([p for p in of_gang if not run or p.owner == run]) > MAX_MEMBERS.get(gang, members):
+        gang_pods = [
+            p for p in self.world.pods.values() if p.claim and p.claim.name == gang and not p.finished
+        ]
+        if len([p for p in gang_pods if not run or p.owner == run]) > MAX_MEMBERS.get(gang, members):
             return
         self.serial += 1
         uid = f"{gang or 'lone'}-{self.serial}"
@@ -150,7 +152,7 @@ class Users:
             )
         elif gang == "o":
             new_pod = replace(
-                new_pod, owner="workers" if any(p.owner == "master" for p in of_gang) else "master"
+                new_pod, owner="workers" if any(p.owner == "master" for p in gang_pods) else "master"
             )
         if gang in VOLUMES:
             peers = replace(peers, volume_claims=(uid,))
@@ -245,8 +247,8 @@ class Users:
         sure = {*state.ledger.bound, *(f.uid for f in self.flying), *self.world.coordinator.state.orphans}
         sure |= {p.uid for p in self.world.pods.values() if p.node}
         for gang in state.gangs.values():
-            sure |= set(gang.awaited)
-        on_node = {**state.ledger.on_node(name)}
+            sure |= set(gang.awaited_bindings)
+        on_node = {**state.ledger.stated_usages_on(name)}
         on_node |= {p.uid: u for p in self.world.pods.values() if (u := p.usage) and u.node == name}
         usages = [usage for uid, usage in on_node.items() if uid in sure]
         gpus_used = sum(usage.gpus.bit_count() + usage.unindexed_gpus for usage in usages)

@@ -1,7 +1,7 @@
 """The one object that adapters talk to: inputs and the shim's calls in, instructions and answers out.
 
-The coordinator is synchronous and not thread-safe: one task owns it. It asks each planner for one Solve at a
-time. Each Solve must be answered with `SolveAnswered` or `SolveFailed`.
+The coordinator is synchronous and not thread-safe: one task owns it. It sends each planner one `Solve` at a
+time. Each `Solve` must be answered with `SolveAnswered` or `SolveFailed`.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Coordinator:
         self.state.now, self.state.members_counted = message.now, 0
         match message:
             case inputs.SolveFailed():
-                planning.solve_failed(self.state, message)
+                planning.take_failure(self.state, message)
             case inputs.SolveAnswered():
-                planning.solve_answered(self.state, message)
+                planning.take_answer(self.state, message)
             case inputs.Synced():
                 self.state.synced = True
                 self._pods.catch_up()
@@ -87,31 +87,31 @@ class Coordinator:
         """Take in a change of an object in the cluster."""
         match change:
             case inputs.PodSeen(_, pod):
-                if touched := self._pods.pod_seen(pod):
+                if touched := self._pods.see_pod(pod):
                     self._nodes.void_overbooked(touched)
             case inputs.PodGone(_, uid):
-                self._pods.pod_gone(uid)
+                self._pods.drop_pod(uid)
             case inputs.NodeSeen() | inputs.NodeGone():
                 node = change.node if isinstance(change, inputs.NodeSeen) else None
                 name = change.name if isinstance(change, inputs.NodeGone) else change.node.name
                 self._nodes.see_node(name, node)
-                self._pods.differences.node_changed(name)
+                self._pods.differences.compare_node_again(name)
             case inputs.PodGroupSeen(_, group):
-                self._pods.group_seen(group.key, group)
-                self._statuses.shows(group)
+                self._pods.see_pod_group(group.key, group)
+                self._statuses.see_status(group)
             case inputs.PodGroupGone(_, key):
-                self._pods.group_seen(key, None)
+                self._pods.see_pod_group(key, None)
             case inputs.JobSeen(_, uid, succeeded):
-                self._pods.job_seen(uid, succeeded)
+                self._pods.see_job(uid, succeeded)
             case inputs.NamespaceSeen(_, name, labels):
                 self.state.ledger.existing_pods.see_namespace(name, labels)
             case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
             case inputs.DeviceClaimSeen(_, claim):
-                if touched := self._pods.claim_seen(claim):
+                if touched := self._pods.see_claim(claim):
                     self._nodes.void_overbooked(touched)
             case inputs.PoliciesSeen(_, policies):
-                self._pods.policies_seen(policies)
+                self._pods.see_policies(policies)
 
     @property
     def catches_up(self) -> bool:
@@ -122,8 +122,8 @@ class Coordinator:
         """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""
         if self.state.interrupted:
             return None
-        parts = (self._clock, self._nodes, self._statuses, self._pods, self._pods.differences)
-        deadlines = [part.next_deadline() for part in parts]
+        handlers = (self._clock, self._nodes, self._statuses, self._pods, self._pods.differences)
+        deadlines = [handler.next_deadline() for handler in handlers]
         return min((when for when in deadlines if when is not None), default=None)
 
     def keys(self) -> list[str]:
@@ -139,7 +139,7 @@ class Coordinator:
         return sorted(keys or set(self._pods.gangs_of(uids).values()))
 
     def differences(self) -> Differences:
-        """Return the pods whose containers have other GPUs than the planned ones."""
+        """Return the pods whose containers have other GPUs than planned."""
         return self._pods.differences
 
     def tally(self, keys: Iterable[str] | None = None, tally: Tally | None = None) -> Tally:
@@ -156,7 +156,7 @@ class Coordinator:
 
     def count_waiting(self) -> Counter[str]:
         """Count the gangs that wait for each planner."""
-        return Counter({lane.value: self.state.queue.waiting(lane) for lane in Lane})
+        return Counter({lane.value: self.state.queue.count_waiting(lane) for lane in Lane})
 
     def snapshot(self) -> Snapshot:
         """Return the cluster with all taken and reserved capacity."""
@@ -165,12 +165,13 @@ class Coordinator:
     def summary(self, keys: Iterable[str] | None = None) -> tuple[GangView, ...]:
         """Return views of the gangs with these keys; of all gangs, sorted by key, if `keys` is None.
 
-        Keys of gangs that are gone are skipped. This changes nothing and sets no timer.
+        Keys of gangs that are gone are skipped. No timer is set.
         """
         return tuple(map(self._view, self._gangs(keys)))
 
     def _view(self, gang: Gang) -> GangView:
-        self.state.fresh_group(gang)
+        """Count the gang again if it is stale, and return its view."""
+        self.state.try_refresh(gang)
         return view(gang, self.state.queue_order(gang))
 
     def gpus_of_pods(self, nodes: Sequence[str]) -> list[tuple[places.PodGpus, ...]]:
@@ -195,7 +196,7 @@ class Coordinator:
     def evicts(self, uid: str) -> bool:
         """Return whether the pod is still to be evicted.
 
-        A gang that was given up may be completed after all, by another service or in a new session.
+        Its gang may have been completed after all, by another service or in a new session.
         """
         phases = (gang.in_phase for gang in self.state.gangs.values())
         return self.state.active and any(

@@ -3,7 +3,7 @@
 Partially bound gangs retain capacity for their next plan, and so do running gangs that lost members which
 they need. No other gang is planned on retained capacity.
 
-The backfill reservation keeps smaller gangs from passing the gang that has waited longest for ever. The
+Without the backfill reservation, smaller gangs could pass the gang that has waited longest for ever. The
 planner says where it would place that gang if all pods with GPUs had ended. GPUs on these nodes that are
 free, or come free, are reserved for the gang. A gang that would not fit even then has no reservation. It is
 not known when the pods end, so reservations are limited: there is one at a time, a reservation ends after a
@@ -31,9 +31,10 @@ from muster.gangs.record.gang import Gang
 _REVIEW_EVERY_S = 0.5
 """Pause between two reviews, in seconds."""
 _MAX_MOVED_PER_REVIEW = 256
-"""Largest number of gangs that one review moves from `_young` to `_due`."""
+"""Largest number of gangs that one review moves from `_waiting_too_short` to `_by_priority`."""
 _NOTHING = Resources(pods=0)
 _NAMED = 8
+"""Largest number of nodes that the sentence about a reservation names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,10 @@ class BackfillReservation:
 
     gang: str
     wants: Mapping[str, int] = field(hash=False)
-    """Node → number of GPUs that the gang would take. As many GPUs are reserved there, once they are free."""
+    """Node → number of GPUs that the gang would take. This number of GPUs is reserved there, once they are
+    free."""
     until: float
-    """End of the term: seconds of the inputs' clock, less the time in which the cluster could not be seen."""
+    """End of the term, in seconds of the inputs' clock less `Backfill._unseen_s`."""
     priority: int = 0
     """The gang's priority."""
     resources: Mapping[str, Resources] = field(default_factory=dict, hash=False)
@@ -53,8 +55,8 @@ class BackfillReservation:
     def hides_from(self, gang: Gang) -> bool:
         """Return whether the gang must not use these nodes.
 
-        A gang with a higher priority or with precedence may use them. So lost members of a running gang are
-        replaced, and a partially bound gang is completed.
+        Gangs with a higher priority or with precedence may use them, so that lost members are replaced and
+        partially bound gangs are completed.
         """
         if gang.key == self.gang or gang.group.priority > self.priority:
             return False
@@ -82,9 +84,9 @@ def _first_gpus(state: NodeState, gpus: int) -> int:
 
 
 def with_scores(request: Request, snapshot: Snapshot) -> Request:
-    """Return the request for members that prefer nodes with more free GPUs.
+    """Return the request with scores by which members prefer nodes with more free GPUs.
 
-    So among equally good places the planner takes one where fewer GPUs must still come free.
+    So of equally good places the planner takes the place where the fewest GPUs must still come free.
     """
     gpus = (
         (name, state.free_gpu_count, state.node.topology.gpu_count) for name, state in snapshot.nodes.items()
@@ -100,7 +102,7 @@ class _Waiting:
     """A refused gang."""
 
     since: float
-    """Begin of its wait, in the seconds of `BackfillReservation.until`."""
+    """Begin of its wait, in seconds of the inputs' clock less `Backfill._unseen_s`."""
     namespace: str
     priority: int
 
@@ -118,16 +120,17 @@ class Backfill:
         self._now = now
         self._settings = settings
         self._ledger = ledger
-        self._unseen = 0.0
+        self._unseen_s = 0.0
         """Seconds, so far, in which the cluster could not be seen."""
         self._waiting: dict[str, _Waiting] = {}
-        self._young: dict[str, None] = {}
+        self._waiting_too_short: dict[str, None] = {}
         """Gangs that have not waited long enough, the longest wait first."""
-        self._due: dict[int, dict[str, dict[str, None]]] = {}
-        """Priority → namespace → gangs. The namespace whose turn is next comes first."""
-        self._failed: dict[str, frozenset[str]] = {}
+        self._by_priority: dict[int, dict[str, dict[str, None]]] = {}
+        """The gangs that have waited long enough: priority → namespace → gangs. The namespace whose turn is
+        next comes first."""
+        self._failed_nodes: dict[str, frozenset[str]] = {}
         """Gang → nodes on which too little came free during the gang's own term."""
-        self._turn: str | None = None
+        self._turn_of: str | None = None
         """The gang whose turn it is, while the planner decides where its reservation would lie."""
         self._review_at: float | None = None
 
@@ -138,20 +141,20 @@ class Backfill:
             self._waiting[gang.key] = _Waiting(math.inf, gang.name[0], priority)
             self._wait_anew(gang.key)
         elif waiting.priority != priority:
-            if self._drop_due(gang.key):
-                self._due_of(priority, waiting.namespace)[gang.key] = None
+            if self._leave_turns(gang.key):
+                self._gangs_at(priority, waiting.namespace)[gang.key] = None
             waiting.priority = priority
 
     def remove(self, gang: Gang) -> None:
-        """Remove a gang that no longer waits: it was planned, or it is gone or changed."""
+        """Remove a gang that no longer waits: it was planned, has changed or is gone."""
         if self._waiting.get(gang.key) is None:
             return
-        self._young.pop(gang.key, None)
-        self._drop_due(gang.key)
+        self._waiting_too_short.pop(gang.key, None)
+        self._leave_turns(gang.key)
         del self._waiting[gang.key]
-        self._failed.pop(gang.key, None)
-        if self._turn == gang.key:
-            self._turn = None
+        self._failed_nodes.pop(gang.key, None)
+        if self._turn_of == gang.key:
+            self._turn_of = None
         if self.current is not None and self.current.gang == gang.key:
             self._end_current()
             self._review_at = self._now()
@@ -165,50 +168,51 @@ class Backfill:
 
     def postpone(self, seconds: float) -> None:
         """Postpone all deadlines by the seconds in which the cluster could not be seen."""
-        self._unseen += seconds
+        self._unseen_s += seconds
 
     def next_at(self) -> float | None:
         """Return when the next review is due, in seconds of the inputs' clock; None if no gang waits."""
         if self._review_at is not None:
             return self._review_at
         if self.current is not None:
-            return self.current.until + self._unseen
-        oldest = next(iter(self._young), None)
+            return self.current.until + self._unseen_s
+        oldest = next(iter(self._waiting_too_short), None)
         if oldest is None:
             return None
-        return self._waiting[oldest].since + self._settings.backfill_after_s + self._unseen
+        return self._waiting[oldest].since + self._settings.backfill_after_s + self._unseen_s
 
     def review(self) -> str:
-        """End a term that is over, and note the next few gangs that have waited long enough.
+        """End a reservation whose term is over, and note the next few gangs that have waited long enough.
 
         Return the key of the gang whose term ended; "" if no term ended.
         """
         self._review_at, ended = None, ""
-        if self.current is not None and self.current.until + self._unseen <= self._now():
+        if self.current is not None and self.current.until + self._unseen_s <= self._now():
             ended = self.current.gang
-            self._failed[ended] = self._failed.get(ended, frozenset()) | self._lacking(self.current)
+            failed_nodes = self._nodes_lacking_gpus(self.current)
+            self._failed_nodes[ended] = self._failed_nodes.get(ended, frozenset()) | failed_nodes
             self._wait_anew(ended)
             self._end_current()
-        if self._note_due() or (self._due and self.current is None):
+        if self._move_due() or (self._by_priority and self.current is None):
             self._review_at = self._now() + _REVIEW_EVERY_S
         return ended
 
     def next_turn(self) -> str | None:
         """Return the gang whose turn is next; None if no gang is due, or another gang has its turn."""
-        if self.current is None and self._turn is None:
-            self._turn = self._pop_due()
-            return self._turn
+        if self.current is None and self._turn_of is None:
+            self._turn_of = self._pop_turn()
+            return self._turn_of
         return None
 
-    def after_all_ended(self, gang: Gang) -> Snapshot:
-        """Return the cluster as if all pods with GPUs had ended, except on nodes of `_failed`."""
+    def snapshot_after_all_ended(self, gang: Gang) -> Snapshot:
+        """Return the cluster as if all pods with GPUs had ended, except on the gang's `_failed_nodes`."""
         own_uids = {pod.uid for pod in gang.group.bound}
-        return self._ledger.after_all_ended(own_uids, self._failed.get(gang.key, frozenset()))
+        return self._ledger.snapshot_after_all_ended(own_uids, self._failed_nodes.get(gang.key, frozenset()))
 
     def skip_turn(self, key: str) -> None:
         """End the gang's turn without a reservation, and let the gang wait anew."""
-        self._failed.pop(key, None)  # from the gang's next turn on, all nodes are allowed again
-        self._turn = None
+        self._failed_nodes.pop(key, None)  # from the gang's next turn on, all nodes are allowed again
+        self._turn_of = None
         self._wait_anew(key)
 
     def take_answer(self, key: str, request: Request, decision: Decision | None) -> bool:
@@ -217,7 +221,7 @@ class Backfill:
         It has no reservation if the planner found no place, or more than `backfill_share` of all GPUs on
         several nodes.
         """
-        if self._turn != key:
+        if self._turn_of != key:
             return False  # the gang no longer waits
         roles = {role.name: role for role in request.roles}
         wants: Counter[str] = Counter()
@@ -227,18 +231,19 @@ class Backfill:
             member_resources = roles[member.role].resources
             resources[member.node] = resources.get(member.node, _NOTHING) + member_resources
         gpus = {name: node.topology.gpu_count for name, node in self._ledger.nodes.items()}
-        covered = sum(gpus.get(name, 0) for name in +wants)
-        if not covered or (len(+wants) > 1 and covered > self._settings.backfill_share * sum(gpus.values())):
+        covered_gpus = sum(gpus.get(name, 0) for name in +wants)
+        largest_share = self._settings.backfill_share * sum(gpus.values())
+        if not covered_gpus or (len(+wants) > 1 and covered_gpus > largest_share):
             self.skip_turn(key)
             return False
-        self._turn = None
-        until = self._now() + self._settings.backfill_s - self._unseen
+        self._turn_of = None
+        until = self._now() + self._settings.backfill_s - self._unseen_s
         self.current = BackfillReservation(key, +wants, until, self._waiting[key].priority, resources)
         return True
 
-    def _lacking(self, reservation: BackfillReservation) -> frozenset[str]:
-        """Return the nodes on which too few GPUs came free. If enough came free and the gang still does not
-        fit, return all nodes of the reservation."""
+    def _nodes_lacking_gpus(self, reservation: BackfillReservation) -> frozenset[str]:
+        """Return the nodes on which too few GPUs came free; all nodes of the reservation if enough came free
+        everywhere."""
         free = {
             name: state.free_gpu_count for name in reservation.wants if (state := self._ledger.state(name))
         }
@@ -246,50 +251,55 @@ class Backfill:
         return frozenset(lacking or reservation.wants)
 
     def _end_current(self) -> None:
+        """End the reservation: other gangs may use its nodes again."""
         assert self.current is not None
-        self._ledger.gain(self.current.wants)
+        self._ledger.note_gained(self.current.wants)
         self.current = None
 
     def _wait_anew(self, key: str) -> None:
-        self._waiting[key].since = self._now() - self._unseen
-        self._young[key] = None
+        """Let the gang's wait begin now."""
+        self._waiting[key].since = self._now() - self._unseen_s
+        self._waiting_too_short[key] = None
 
-    def _note_due(self) -> bool:
-        """Move gangs that have waited long enough from `_young` to `_due`.
+    def _move_due(self) -> bool:
+        """Move gangs that have waited long enough from `_waiting_too_short` to `_by_priority`.
 
-        Return whether more of them remain.
+        Return whether there may be more such gangs.
         """
         for _ in range(_MAX_MOVED_PER_REVIEW):
-            key = next(iter(self._young), None)
+            key = next(iter(self._waiting_too_short), None)
             if key is None:
                 return False
             waiting = self._waiting[key]
-            if waiting.since + self._settings.backfill_after_s + self._unseen > self._now():
+            if waiting.since + self._settings.backfill_after_s + self._unseen_s > self._now():
                 return False
-            del self._young[key]
-            self._due_of(waiting.priority, waiting.namespace)[key] = None
+            del self._waiting_too_short[key]
+            self._gangs_at(waiting.priority, waiting.namespace)[key] = None
         return True
 
-    def _due_of(self, priority: int, namespace: str) -> dict[str, None]:
-        return self._due.setdefault(priority, {}).setdefault(namespace, {})
+    def _gangs_at(self, priority: int, namespace: str) -> dict[str, None]:
+        """Return the gangs of the namespace with this priority that have waited long enough."""
+        return self._by_priority.setdefault(priority, {}).setdefault(namespace, {})
 
-    def _pop_due(self) -> str | None:
-        """Remove the gang whose turn is next and return its key; None if no gang is due. The gang's namespace
-        goes to the end."""
-        if not self._due:
+    def _pop_turn(self) -> str | None:
+        """Remove the gang whose turn is next, and return its key; None if no gang has waited long enough.
+
+        The turn of the gang's namespace is last from then on.
+        """
+        if not self._by_priority:
             return None
-        namespaces = self._due[max(self._due)]
+        namespaces = self._by_priority[max(self._by_priority)]
         namespace = next(iter(namespaces))
         key = next(iter(namespaces[namespace]))
         gangs = namespaces.pop(namespace)
         namespaces[namespace] = gangs
-        self._drop_due(key)
+        self._leave_turns(key)
         return key
 
-    def _drop_due(self, key: str) -> bool:
-        """Remove a gang from `_due`. Return whether it was there."""
+    def _leave_turns(self, key: str) -> bool:
+        """Remove a gang from `_by_priority`. Return whether it was there."""
         waiting = self._waiting[key]
-        namespaces = self._due.get(waiting.priority, {})
+        namespaces = self._by_priority.get(waiting.priority, {})
         gangs = namespaces.get(waiting.namespace, {})
         if key not in gangs:
             return False
@@ -297,16 +307,16 @@ class Backfill:
         if not gangs:
             del namespaces[waiting.namespace]
         if not namespaces:
-            del self._due[waiting.priority]
+            del self._by_priority[waiting.priority]
         return True
 
 
-_Size = tuple[Resources, int, int]
-"""Other resources, GPUs, and units of each GPU."""
+_PlaceSize = tuple[Resources, int, int]
+"""Resources other than GPUs, number of GPUs, and GiB of each GPU (0 for whole GPUs)."""
 
 
 class Retained:
-    """Track retained capacity. `Gang.retained` are the UIDs; the ledger holds the places."""
+    """Track retained capacity: `Gang.retained_uids` has the members, and the ledger their places."""
 
     def __init__(self, gangs: Mapping[str, Gang], ledger: Ledger) -> None:
         self._gangs = gangs
@@ -316,35 +326,35 @@ class Retained:
 
     def keep(self, gang: Gang, uids: Iterable[str]) -> None:
         """Retain the reservations of these members for the gang's next plan."""
-        gang.retained |= {uid for uid in uids if uid in self._ledger.reservations}
-        if gang.retained:
+        gang.retained_uids |= {uid for uid in uids if uid in self._ledger.reservations}
+        if gang.retained_uids:
             self._holders.add(gang.key)
 
     def keep_lost(self, gang: Gang) -> None:
-        """Retain the places of lost members that are still free, as many as the gang lacks.
+        """Retain the places of lost members that are still free, as many as the gang lacks members.
 
         The retained places have no more GPUs together than the gang's bound members. Otherwise a user could
         retain many times a quota, because the quota is free as soon as a pod is deleted.
         """
         bound = [usage for pod in gang.group.bound if (usage := self._ledger.bound.get(pod.uid)) is not None]
-        missing_members = max(1, gang.group.fewest_needed - len(bound))  # 1 if only a role lacks it
-        places = missing_members - len(gang.reserved)
-        room, kept_uids = sum(map(_gpus, bound)), set[str]()
-        for uid, lost_member in sorted(gang.lost.items()):
+        missing_members = max(1, gang.group.fewest_needed - len(bound))  # 1 if only one role lacks members
+        places = missing_members - len(gang.reserved_uids)
+        max_gpus, kept_uids = sum(map(_count_gpus, bound)), set[str]()
+        for uid, lost_member in sorted(gang.lost_members.items()):
             usage = lost_member.usage
-            if uid in self._ledger.bound or places <= 0 or _gpus(usage) > room:
+            if uid in self._ledger.bound or places <= 0 or _count_gpus(usage) > max_gpus:
                 continue
-            if uid not in self._ledger.reservations:  # what is held already is still free for the gang
+            if uid not in self._ledger.reservations:  # a reserved place is still free for the gang
                 if not self._is_free(usage):
                     continue
                 self._ledger.hold([usage])
             kept_uids.add(uid)
-            places, room = places - 1, room - _gpus(usage)
-        self.release(gang, (gang.retained & gang.lost.keys()) - kept_uids)
+            places, max_gpus = places - 1, max_gpus - _count_gpus(usage)
+        self.release(gang, (gang.retained_uids & gang.lost_members.keys()) - kept_uids)
         self.keep(gang, kept_uids)
 
     def _is_free(self, usage: Usage) -> bool:
-        """Return whether the place is free. The pod's claim may still exist, and does not count."""
+        """Return whether the place is free. Devices that the pod's claim may still hold count as free."""
         name, uid = usage.node, usage.pod_uid
         node = self._ledger.states_without((uid,)).get(name) or self._ledger.state(name)
         return node is not None and fits(Snapshot({name: node}), [usage])
@@ -352,46 +362,48 @@ class Retained:
     def release(self, gang: Gang, uids: Collection[str]) -> None:
         """End reservations of the gang, retained or not."""
         self._ledger.release(tuple(uids))
-        gang.retained = gang.retained.difference(uids)
-        if not gang.retained:
+        gang.retained_uids = gang.retained_uids.difference(uids)
+        if not gang.retained_uids:
             self._holders.discard(gang.key)
 
     def release_taken(self, node: str) -> None:
-        """Release retained capacity on this node that other pods took, or that the node no longer has."""
-        reserved_uids = self._ledger.on_node(node).keys() & self._ledger.reservations.keys()
+        """Release retained capacity that other pods took on this node, or that the node no longer has."""
+        reserved_uids = self._ledger.stated_usages_on(node).keys() & self._ledger.reservations.keys()
         for key in sorted(
-            key for key in self._holders if not self._gangs[key].retained.isdisjoint(reserved_uids)
+            key for key in self._holders if not self._gangs[key].retained_uids.isdisjoint(reserved_uids)
         ):
             gang = self._gangs[key]
-            usages = [usage for usage in self.places(gang) if usage.node == node]
+            usages = [usage for usage in self.retained_usages(gang) if usage.node == node]
             uids = {usage.pod_uid for usage in usages}
-            if usages and not fits(self._ledger.without(uids), usages):
+            if usages and not fits(self._ledger.snapshot_without(uids), usages):
                 self.release(gang, uids)
 
     def covers(self, gang: Gang) -> bool:
         """Return whether a place of exactly the requested size is retained for each waiting member."""
-        if not gang.retained:
+        if not gang.retained_uids:
             return False
-        places = Counter((usage.resources, _gpus(usage), usage.units) for usage in self.places(gang))
+        places = Counter(
+            (usage.resources, _count_gpus(usage), usage.units) for usage in self.retained_usages(gang)
+        )
         for pod in sorted(gang.group.unbound, key=lambda pod: len(pod.gpu_counts)):
-            place = next((size for size in _sizes(pod, places) if places[size] > 0), None)
-            if place is None:
+            size = next((size for size in _place_sizes(pod, places) if places[size] > 0), None)
+            if size is None:
                 return False
-            places[place] -= 1
+            places[size] -= 1
         return True
 
-    def places(self, gang: Gang) -> list[Usage]:
+    def retained_usages(self, gang: Gang) -> list[Usage]:
         """Return the usages that are retained for the gang."""
         usages = self._ledger.reservations
-        return [usages[uid] for uid in sorted(gang.retained) if uid in usages]
+        return [usages[uid] for uid in sorted(gang.retained_uids) if uid in usages]
 
 
-def _gpus(usage: Usage) -> int:
+def _count_gpus(usage: Usage) -> int:
     return usage.gpus.bit_count() + usage.unindexed_gpus
 
 
-def _sizes(pod: Pod, places: Iterable[_Size]) -> list[_Size]:
-    """Return the sizes of a place for the pod. There are several if its claims leave the number of GPUs
+def _place_sizes(pod: Pod, places: Iterable[_PlaceSize]) -> list[_PlaceSize]:
+    """Return the sizes that a place of the pod may have: several if its claims leave the number of GPUs
     open."""
     if pod.slice is not None:
         return [(pod.resources, pod.slice.gpus, pod.slice.units)]

@@ -1,8 +1,8 @@
-"""The devices that ResourceClaims hold, and how they count next to the usage of pods.
+"""The devices that ResourceClaims hold, added to the usage that pods state.
 
 A device that is allocated to a claim is taken, whatever pods say: kube-scheduler gives it to no other pod.
 For a bound pod with GPUs, the allocation of its claim counts, and not the pod's annotations. A claim of a pod
-that is not bound, or of several pods, counts by itself.
+that is not bound, or of several pods, counts as a usage of its own.
 
 A bound pod without a claim and without annotations has no device, whatever it requests. The kubelet runs such
 a pod, so a user could otherwise make all GPUs look taken by setting `spec.nodeName`.
@@ -11,8 +11,8 @@ If devices share counters, an allocated device may leave too few counters for a 
 its own GPU. Then the GPU counts as taken too.
 
 A claim takes a whole device, or a share of its memory. Shares count in bytes, and their sum is rounded up to
-whole GiB. Until its pod is bound, a share counts as planned if its claim has the same device and no more
-memory of it.
+whole GiB. Until the pod is bound, a share that has the planned device and no more than the planned memory
+counts as planned.
 """
 
 from __future__ import annotations
@@ -78,36 +78,40 @@ class DeviceClaims:
         """Return the pools of the devices that are allocated to a pod."""
         return {pool for uid in self._by_consumer.get(pod_uid, ()) for pool in _pools(self._claims[uid])}
 
-    def beside(
+    def usages_with_claims(
         self, node: Node, usages: Mapping[str, Usage], bound: Collection[str], left_out_uids: Collection[str]
     ) -> dict[str, Usage]:
         """Return the usages of a node by pod UID, with the devices that claims hold added.
 
-        Keys that are no UIDs stand for claims that count by themselves. `bound` are the UIDs of bound pods.
-        Claims that are only for pods in `left_out_uids` are left out.
+        Keys that are no UIDs stand for claims that count as usages of their own. `bound` are the UIDs of
+        bound pods. Claims that are only for pods in `left_out_uids` are left out.
         """
         number_by_device = {device: index for index, device in enumerate(node.devices) if device is not None}
         pools = {device.pool_key for device in number_by_device}
         claims = {uid: claim for pool in pools for uid, claim in self._by_pool.get(pool, {}).items()}
-        parts_by_holder: dict[str, list[tuple[int, int]]] = {}
+        shares_by_holder: dict[str, list[tuple[int, int]]] = {}
         for claim in claims.values():
             if claim.is_for(left_out_uids):
                 continue
             consumer = claim.consumers[0] if len(claim.consumers) == 1 else ""
-            parts = parts_by_holder.setdefault(consumer if consumer in usages else OTHERS, [])
-            parts.extend(
+            shares = shares_by_holder.setdefault(consumer if consumer in usages else OTHERS, [])
+            shares.extend(
                 (number_by_device[device], share)
                 for device, share in claim.parts()
                 if device in number_by_device
             )
-        by_holder = {holder: ClaimedGpus.of(node, parts) for holder, parts in sorted(parts_by_holder.items())}
-        all_usages = _with_claimed(node, usages, by_holder, bound)
-        if node.counters and (mask := _without_counters(node, claims.values(), left_out_uids, all_usages)):
+        by_holder = {
+            holder: ClaimedGpus.of(node, shares) for holder, shares in sorted(shares_by_holder.items())
+        }
+        all_usages = _add_claimed_gpus(node, usages, by_holder, bound)
+        if node.counters and (
+            mask := _gpus_without_counters(node, claims.values(), left_out_uids, all_usages)
+        ):
             all_usages[_BY_COUNTERS] = Usage(_BY_COUNTERS, node.name, Resources(pods=0), gpus=mask)
         return all_usages
 
 
-def _without_counters(
+def _gpus_without_counters(
     node: Node, claims: Iterable[DeviceClaim], left_out_uids: Collection[str], usages: Mapping[str, Usage]
 ) -> int:
     """Return the bit mask of GPUs for which allocated devices leave too few counters.
@@ -169,17 +173,17 @@ class ClaimedGpus:
         Shares that leave less than a GiB take the whole GPU. So does any share if the node does not share its
         GPUs.
         """
-        whole_gpus, shares, parts = 0, 0, Counter[int]()
+        whole_gpus, share_count, bytes_by_gpu = 0, 0, Counter[int]()
         for gpu, share in pairs:
             if share:
-                parts[gpu] += share
-                shares += 1
+                bytes_by_gpu[gpu] += share
+                share_count += 1
             else:
                 whole_gpus |= 1 << gpu
-        whole_gpus |= mask_of([gpu for gpu, share in parts.items() if not _is_part(node, gpu, share)])
-        return cls(
-            whole_gpus, {gpu: share for gpu, share in parts.items() if not whole_gpus >> gpu & 1}, shares
-        )
+        full_gpus = [gpu for gpu, amount in bytes_by_gpu.items() if not _leaves_memory(node, gpu, amount)]
+        whole_gpus |= mask_of(full_gpus)
+        shared = {gpu: amount for gpu, amount in bytes_by_gpu.items() if not whole_gpus >> gpu & 1}
+        return cls(whole_gpus, shared, share_count)
 
     @property
     def mask(self) -> int:
@@ -196,14 +200,15 @@ class ClaimedGpus:
 NOTHING = ClaimedGpus(0, {}, 0)
 
 
-def _with_claimed(
+def _add_claimed_gpus(
     node: Node, usages: Mapping[str, Usage], gpus_by_holder: Mapping[str, ClaimedGpus], bound: Collection[str]
 ) -> dict[str, Usage]:
     """Return the usages of a node by pod UID, with the claimed GPUs of each holder added.
 
-    Keys that are no UIDs stand for claims that count by themselves. `bound` are the UIDs of bound pods.
+    Keys that are no UIDs stand for claims that count as usages of their own. `bound` are the UIDs of bound
+    pods.
     """
-    all_usages, parts, whole_gpus = dict(usages), Counter[int](), 0
+    all_usages, bytes_by_gpu, whole_gpus = dict(usages), Counter[int](), 0
     for holder, claimed in gpus_by_holder.items():
         extra = claimed
         if (usage := usages.get(holder)) is not None:
@@ -214,9 +219,9 @@ def _with_claimed(
                 holder, node.name, Resources(pods=0), gpus=extra.whole_gpus
             )
         whole_gpus |= extra.whole_gpus
-        parts.update(extra.bytes_by_gpu)
-    for gpu, share in parts.items():
-        units = min(_units(share), node.gpu_memory[gpu] - _sum_units(all_usages.values(), gpu))
+        bytes_by_gpu.update(extra.bytes_by_gpu)
+    for gpu, amount in bytes_by_gpu.items():
+        units = min(_units(amount), node.gpu_memory[gpu] - _sum_units(all_usages.values(), gpu))
         if units > 0 and not whole_gpus >> gpu & 1:
             key = f"shares of GPU {gpu}"
             all_usages[key] = Usage(key, node.name, Resources(pods=0), gpus=1 << gpu, units=units)
@@ -228,11 +233,11 @@ def _with_claimed(
 def _split_claimed(
     node: Node, usage: Usage, claimed: ClaimedGpus, *, bound: bool
 ) -> tuple[Usage, ClaimedGpus]:
-    """Return the usage of a pod by its own claims, and the GPUs that these claims hold in addition."""
+    """Return the usage of a pod with the GPUs of its own claims, and the claimed GPUs beyond this usage."""
     gpu_count = usage.unindexed_gpus or usage.gpus.bit_count()
     if usage.units:
         if bound and claimed.mask.bit_count() == gpu_count:
-            return _split_of_bound(node, usage, claimed)
+            return _split_claimed_of_bound(node, usage, claimed)
         units = [_units(share) for share in claimed.bytes_on(node).values()]
         is_planned = claimed.mask == usage.gpus and max(units, default=0) <= usage.units
         return usage, NOTHING if is_planned else claimed
@@ -245,18 +250,21 @@ def _split_claimed(
     return usage, claimed
 
 
-def _split_of_bound(node: Node, usage: Usage, claimed: ClaimedGpus) -> tuple[Usage, ClaimedGpus]:
-    """Return the usage of a bound pod, the same whole GiB of each GPU, and the bytes that it has in addition.
+def _split_claimed_of_bound(node: Node, usage: Usage, claimed: ClaimedGpus) -> tuple[Usage, ClaimedGpus]:
+    """Return the usage of a bound pod: the same whole GiB of each GPU. Also return the bytes beyond this
+    usage.
 
-    The additional bytes are rounded up once for each GPU, and not for each pod.
+    These bytes are rounded up once for each GPU, and not for each pod.
     """
     bytes_by_gpu = claimed.bytes_on(node)
     if not (units := min(bytes_by_gpu.values(), default=0) // GIB):
         return replace(usage, gpus=claimed.whole_gpus, unindexed_gpus=0, units=0), replace(
             claimed, whole_gpus=0
         )
-    parts = {gpu: extra_bytes for gpu, share in bytes_by_gpu.items() if (extra_bytes := share - units * GIB)}
-    return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), ClaimedGpus(0, parts, len(parts))
+    extra = {
+        gpu: extra_bytes for gpu, amount in bytes_by_gpu.items() if (extra_bytes := amount - units * GIB)
+    }
+    return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), ClaimedGpus(0, extra, len(extra))
 
 
 def _sum_units(usages: Iterable[Usage], gpu: int) -> int:
@@ -264,9 +272,11 @@ def _sum_units(usages: Iterable[Usage], gpu: int) -> int:
     return sum(usage.units for usage in usages if usage.gpus >> gpu & 1)
 
 
-def _is_part(node: Node, gpu: int, share: int) -> bool:
-    return gpu < len(node.gpu_memory) and share // GIB < node.gpu_memory[gpu]
+def _leaves_memory(node: Node, gpu: int, amount: int) -> bool:
+    """Return whether shares of `amount` bytes leave a GiB or more of a GPU for others."""
+    return gpu < len(node.gpu_memory) and amount // GIB < node.gpu_memory[gpu]
 
 
-def _units(share: int) -> int:
-    return -(-share // GIB)
+def _units(amount: int) -> int:
+    """Return the bytes in GiB, rounded up."""
+    return -(-amount // GIB)

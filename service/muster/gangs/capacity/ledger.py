@@ -28,7 +28,7 @@ ms."""
 
 
 class Ledger:
-    """Usages by pod UID. Other classes only read `nodes`, `bound`, `reservations` and `gained`."""
+    """Usages by pod UID. Other classes only read `nodes`, `bound`, `reservations` and `gained_nodes`."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -44,7 +44,7 @@ class Ledger:
         another node."""
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
-        self._ended: dict[str, NodeState] = {}
+        self._states_after_end: dict[str, NodeState] = {}
         """Node → its state as if all pods with GPUs had ended."""
         self._dirty: set[str] = set()
         self._unsorted = False
@@ -52,9 +52,10 @@ class Ledger:
         self._whole_gpus: Counter[tuple[str, int]] = Counter()
 
     @property
-    def gained(self) -> set[str]:
-        """Return the nodes that appeared, changed for plans, or lost a usage since `take_changes`."""
-        return self.existing_pods.changes.gained
+    def gained_nodes(self) -> set[str]:
+        """Return the nodes on which plans may find more capacity since `take_changes`: new and changed nodes,
+        and nodes that lost a usage."""
+        return self.existing_pods.changes.gained_nodes
 
     def set_policies(self, policies: Policies) -> None:
         """Set fabric levels and typical requests for all later snapshots."""
@@ -62,7 +63,7 @@ class Ledger:
             self.policies, self._snapshot = policies, None
 
     def set_node(self, node: Node) -> bool:
-        """Take in a node. Return whether it changed."""
+        """Take in a node's new state. Return whether the state differs from the last one."""
         before = self.nodes.get(node.name)
         if before == node:
             return False
@@ -74,7 +75,7 @@ class Ledger:
                 self._nodes_of.setdefault(device.pool_key, set()).add(node.name)
         self._touch(node.name)
         if before is None or not is_equal_for_plans(before, node):
-            self.gained.add(node.name)
+            self.gained_nodes.add(node.name)
         return True
 
     def drop_node(self, name: str) -> bool:
@@ -90,7 +91,7 @@ class Ledger:
         return True
 
     def _forget_pools(self, name: str) -> None:
-        """Forget the pools of a node that is gone or changed."""
+        """Forget the device pools of a node that is gone or changed."""
         devices = self.nodes[name].devices if name in self.nodes else ()
         for key in {device.pool_key for device in devices if device is not None}:
             self._nodes_of[key].discard(name)
@@ -125,7 +126,7 @@ class Ledger:
         touched = tuple(self._nodes_with(self.device_claims.see(claim)))
         for name in touched:
             self._touch(name)
-            self.gained.add(name)
+            self.gained_nodes.add(name)
         return touched
 
     def hold(self, usages: Iterable[Usage]) -> None:
@@ -160,27 +161,27 @@ class Ledger:
             self._snapshot = Snapshot(dict(self._states), policies.levels, policies.typical, policies.naming)
         return self._snapshot
 
-    def without(self, uids: Collection[str]) -> Snapshot:
+    def snapshot_without(self, uids: Collection[str]) -> Snapshot:
         """Return the cluster as if these pods took nothing."""
         snapshot = self.snapshot()
         return replace(snapshot, nodes={**snapshot.nodes, **self.states_without(uids)})
 
     def states_without(self, uids: Collection[str]) -> dict[str, NodeState]:
         """Return name → state, as if these pods took nothing, for each node that they use."""
-        left_by = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
-        left_by |= self._nodes_with(pool for uid in uids for pool in self.device_claims.pools_of(uid))
+        used_nodes = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
+        used_nodes |= self._nodes_with(pool for uid in uids for pool in self.device_claims.pools_of(uid))
         return {
             name: _state(self.nodes[name], self._usages(name, uids).values())
-            for name in left_by & self.nodes.keys()
+            for name in used_nodes & self.nodes.keys()
         }
 
-    def on_node(self, name: str) -> Mapping[str, Usage]:
+    def stated_usages_on(self, name: str) -> Mapping[str, Usage]:
         """Return UID → usage on the node, by plans and annotations."""
         return self._on_node.get(name, {})
 
-    def used_on(self, name: str) -> Mapping[str, Usage]:
+    def usages_on(self, name: str) -> Mapping[str, Usage]:
         """Return UID → usage on the node. Allocations of claims count before annotations."""
-        on_node = self.on_node(name)
+        on_node = self.stated_usages_on(name)
         if name not in self.nodes:
             return on_node
         usages = self._usages(name)
@@ -194,22 +195,24 @@ class Ledger:
         usage = self.usage(uid)
         if usage is None or not usage.holds_gpus or usage.node not in self.nodes:
             return 0
-        believed = _believed(self.nodes[usage.node], self._usages(usage.node).values())
-        return next(believed_usage.gpus for believed_usage in believed if believed_usage.pod_uid == uid)
+        usages = _credible_usages(self.nodes[usage.node], self._usages(usage.node).values())
+        return next(pod_usage.gpus for pod_usage in usages if pod_usage.pod_uid == uid)
 
     def state(self, name: str) -> NodeState | None:
         """Return the state of the node; None if it does not exist."""
         self._settle()
         return self._states.get(name)
 
-    def after_all_ended(self, own_uids: Collection[str], unchanged_nodes: Collection[str]) -> Snapshot:
+    def snapshot_after_all_ended(
+        self, own_uids: Collection[str], unchanged_nodes: Collection[str]
+    ) -> Snapshot:
         """Return the cluster as if all pods with GPUs had ended, except for the pods in `own_uids`.
 
         Pods without GPUs stay, because no plan relies on their end. Nodes in `unchanged_nodes` keep their
         present state.
         """
         snapshot = self.snapshot()
-        states = {name: self._ended[name] for name in snapshot.nodes}
+        states = {name: self._states_after_end[name] for name in snapshot.nodes}
         for name in {
             usage.node for uid in own_uids if (usage := self.usage(uid)) is not None
         } & self.nodes.keys():
@@ -224,9 +227,9 @@ class Ledger:
         self._settle()
         return self._whole_gpus
 
-    def gain(self, nodes: Iterable[str]) -> None:
-        """Note that gangs from which these nodes were hidden may use them again."""
-        self.gained.update(nodes)
+    def note_gained(self, nodes: Iterable[str]) -> None:
+        """Note that these nodes may be used again by gangs from which they were hidden."""
+        self.gained_nodes.update(nodes)
 
     def take_changes(self) -> Changes:
         """Return the changes of free capacity and of other pods, and start anew."""
@@ -237,6 +240,7 @@ class Ledger:
         return {name for pool in pools for name in self._nodes_of.get(pool, ())}
 
     def _set_state(self, name: str, state: NodeState | None) -> None:
+        """Set the state of a node, and count the node in `_whole_gpus`; None if the node is gone."""
         before = self._states.pop(name, None) if state is None else self._states.get(name)
         for counted_state, nodes in ((before, -1), (state, 1)):
             if counted_state is not None:
@@ -246,13 +250,14 @@ class Ledger:
             self._states[name] = state
 
     def _reindex(self, uid: str, before: Usage | None) -> tuple[str, ...]:
+        """Update the indexes after the usage of a pod changed. Return the nodes on which usage changed."""
         after = self.usage(uid)
         if before == after:
             return ()
         nodes = (usage.node if usage is not None else "" for usage in (before, after))
         self.existing_pods.move(uid, *nodes)
         if before is not None:
-            self.gained.add(before.node)
+            self.gained_nodes.add(before.node)
             on_node = self._on_node[before.node]
             del on_node[uid]
             if not on_node:
@@ -261,26 +266,27 @@ class Ledger:
             self._on_node.setdefault(after.node, {})[uid] = after
         changes = [usage for usage in (before, after) if usage is not None]
         for usage in changes:
-            if not self._shift(usage, adds=usage is after):
+            if not self._try_adjust(usage, adds=usage is after):
                 self._touch(usage.node)
         return tuple({usage.node for usage in changes})
 
-    def _shift(self, usage: Usage, adds: bool) -> bool:
-        """Add a usage without known GPUs to its node's state, or take it away. Return whether this was
-        possible.
+    def _try_adjust(self, usage: Usage, adds: bool) -> bool:
+        """Add a usage without GPU indices to its node's state, or subtract the usage.
 
-        Such usages only add up. So a node with thousands of pods is not summed up again for each pod.
+        Return whether this was possible. So a node with thousands of pods is not summed up again for each
+        pod.
         """
         state = self._states.get(usage.node)
         if state is None or usage.gpus or usage.units or state.node.devices or usage.node in self._dirty:
             return False
         self._snapshot = None
-        self._set_state(usage.node, _shifted(state, usage, adds))
+        self._set_state(usage.node, _state_after(state, usage, adds))
         if not usage.holds_gpus:
-            self._ended[usage.node] = _shifted(self._ended[usage.node], usage, adds)
+            self._states_after_end[usage.node] = _state_after(self._states_after_end[usage.node], usage, adds)
         return True
 
     def _touch(self, name: str) -> None:
+        """Have the state of a node computed again before it is read."""
         self._dirty.add(name)
         self._snapshot = None
         if len(self._dirty) > _SETTLED_AT_ONCE:
@@ -292,18 +298,21 @@ class Ledger:
         if left_out_uids:
             usages = {uid: usage for uid, usage in usages.items() if uid not in left_out_uids}
         node = self.nodes[name]
-        return self.device_claims.beside(node, usages, self.bound, left_out_uids) if node.devices else usages
+        if not node.devices:
+            return usages
+        return self.device_claims.usages_with_claims(node, usages, self.bound, left_out_uids)
 
     def _settle(self) -> None:
+        """Compute the states of the nodes that changed."""
         for name in self._dirty:
             if name in self.nodes:
                 node, usages = self.nodes[name], self._usages(name).values()
                 state = _state(node, usages)
                 self._set_state(name, state)
                 stays = [usage for usage in usages if not usage.holds_gpus]
-                self._ended[name] = _state(node, stays) if len(stays) < len(usages) else state
+                self._states_after_end[name] = _state(node, stays) if len(stays) < len(usages) else state
             else:
-                self._ended.pop(name, None)
+                self._states_after_end.pop(name, None)
         self._dirty.clear()
         if self._unsorted:
             self._states = {name: self._states[name] for name in sorted(self._states)}
@@ -311,8 +320,10 @@ class Ledger:
 
 
 def is_equal_for_plans(before: Node, after: Node) -> bool:
-    """Return whether the change affects no plan: only the node's agent came or went, or its problems
-    changed."""
+    """Return whether no plan depends on this change of a node.
+
+    No plan depends on whether an agent runs on the node, or on the node's problems.
+    """
     return replace(before, hands_out=after.hands_out, problems=after.problems) == after
 
 
@@ -333,8 +344,8 @@ def is_same_for(request: Request, policies: Policies, before: Node, after: Node 
         return False
     if before.taints != after.taints and any(tolerates(after, role) for role in request.roles):
         return False
-    read = _labels_read(request, policies) if before.labels != after.labels else ()
-    return all(before.labels.get(key) == after.labels.get(key) for key in read)
+    keys = _labels_read(request, policies) if before.labels != after.labels else ()
+    return all(before.labels.get(key) == after.labels.get(key) for key in keys)
 
 
 def _labels_read(request: Request, policies: Policies) -> frozenset[str]:
@@ -397,40 +408,40 @@ def resources_fit(resources: Resources, free: Resources) -> bool:
 
 
 def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
-    return NodeState.of(node, _believed(node, usages))
+    return NodeState.of(node, _credible_usages(node, usages))
 
 
-def _shifted(state: NodeState, usage: Usage, adds: bool) -> NodeState:
+def _state_after(state: NodeState, usage: Usage, adds: bool) -> NodeState:
     free = state.free - usage.resources if adds else state.free + usage.resources
     gpus = usage.unindexed_gpus if adds else -usage.unindexed_gpus
     return replace(state, free=free, unindexed_gpus=state.unindexed_gpus + gpus)
 
 
-def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
+def _credible_usages(node: Node, usages: Iterable[Usage]) -> list[Usage]:
     """Return the usages of a node, without GPU indices that can't be true.
 
-    Indices can't be true if they are beyond the node's GPUs, or if two bound pods have the same GPU. Nor can
-    they if shares exceed a GPU's memory. Such usages count by number of GPUs only, so that usage is
-    overestimated rather than underestimated. Pods with whole GPUs are believed before pods that share GPUs,
-    because no share is planned on a whole GPU.
+    Indices can't be true if the node has no such GPU or two bound pods have the same GPU. Nor can they if
+    shares exceed the memory of a GPU. Such usages count by the number of GPUs only: usage is overestimated
+    rather than underestimated. Pods with whole GPUs are believed before pods that share GPUs, because no
+    share is planned on a whole GPU.
     """
-    whole_gpus, shared, believed = 0, 0, []
+    whole_gpus, shared_gpus, credible = 0, 0, []
     memory = dict(enumerate(node.gpu_memory))
     for usage in sorted(usages, key=lambda usage: (usage.units > 0, usage.pod_uid)):
-        unavailable = whole_gpus if usage.units else whole_gpus | shared
+        unavailable = whole_gpus if usage.units else whole_gpus | shared_gpus
         is_overcommitted = usage.units and any(
             memory.get(gpu, usage.units) < usage.units for gpu in bits(usage.gpus)
         )
         if usage.gpus and (
             usage.gpus & unavailable or usage.gpus >> node.topology.gpu_count or is_overcommitted
         ):
-            believed.append(replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count()))
+            credible.append(replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count()))
             continue
-        believed.append(usage)
+        credible.append(usage)
         if not usage.units:
             whole_gpus |= usage.gpus
             continue
-        shared |= usage.gpus
+        shared_gpus |= usage.gpus
         for gpu in bits(usage.gpus):
             memory[gpu] = memory.get(gpu, usage.units) - usage.units
-    return believed
+    return credible

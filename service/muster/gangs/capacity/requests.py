@@ -1,8 +1,8 @@
 """Turn a gang's members into a Request: roles of equal pods in a fixed order, and its running members.
 
-Role names come from the claim (`role`). If a role has no name, or different requests have the same name, a
-number is added: role-1, role-2, the most GPUs first. A single role without a name gets no name. Bound members
-count for the numbers, so that a role keeps its name while its members come and go. Equal members give equal
+Pods state the names of their roles. If pods with different requests state the same name, or no name, a number
+is added: role-1, role-2, the most GPUs first. A single role without a name gets no name. Bound members count
+for the numbers, so that a role keeps its name while its members come and go. Equal members give equal
 requests, in whatever order their pods were seen.
 """
 
@@ -38,41 +38,38 @@ from muster.gangs.peers.constraints import MemberKind, Peers
 from muster.gangs.peers.existing_pods import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, key_by_rank
 
-_Devices = tuple[tuple[int, ...], tuple[str, ...], bool, str]
+_DeviceRequests = tuple[tuple[int, ...], tuple[str, ...], bool, str]
 """Requests by claims: the alternative numbers of GPUs, the attributes on which the GPUs agree, whether
 several claims have GPUs, and the ComputeDomain."""
-_Alike = tuple[
+_RoleKey = tuple[
     str,
     int,
     str,
-    tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], _Devices, MemberKind],
+    tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], _DeviceRequests, MemberKind],
 ]
-"""The facts that all pods of one role share.
-
-They are the role's name, the pods' requests, the placement constraints of the role, and its constraints
-between pods.
+"""The facts that all pods of one role share: the stated name, requests, scopes, and constraints between pods.
 """
 
 Names = Mapping[str, Sequence[str]]
-"""Role that pods state → the names of its roles in the request. There are several if its pods differ."""
+"""Role that pods state → names of its roles in the request: several names if its pods differ."""
 
-Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, _Devices, tuple[object, ...]]
+PodRequests = tuple[str, Resources, int, str, Slice | None, NodeRules, _DeviceRequests, tuple[object, ...]]
 """A pod's requests to a node, with the role name that the pod states."""
 
 
 def request(group: Group, ledger: Ledger) -> Request:
     """Return the request for the members that are not bound yet, and for followers.
 
-    Bound members count as placed, so that only the remaining members must fit.
+    Bound members count as placed, so only the other members must fit.
     """
-    with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
+    with ledger.existing_pods.hide([pod.uid for pod in group.unbound]):
         return _request(group, ledger)
 
 
 def without_followers(request: Request) -> Request:
     """Return the request without followers."""
     followers = _count_followers(request)
-    return _without(request, followers) if followers else request
+    return _drop_followers(request, followers) if followers else request
 
 
 def _count_followers(request: Request) -> Counter[str]:
@@ -80,7 +77,8 @@ def _count_followers(request: Request) -> Counter[str]:
     return Counter(role.name for role in request.roles for member in role.members if _is_follower(member))
 
 
-def _without(request: Request, followers: Counter[str]) -> Request:
+def _drop_followers(request: Request, followers: Counter[str]) -> Request:
+    """Return the request without followers. `followers`: how many each role has."""
     roles = (
         replace(role, members=tuple(m for m in role.members if not _is_follower(m))) for role in request.roles
     )
@@ -107,7 +105,7 @@ def without_followers_in_answer(decision: Decision, request: Request) -> tuple[D
     followers = _count_followers(request)
     if not followers:
         return decision, request
-    request_now = _without(request, followers)
+    request_now = _drop_followers(request, followers)
     if isinstance(decision, Unplaceable):
         cause = MembersToCome(_count_required_followers(request, followers), tuple(followers))
         return replace(decision, causes=(*decision.causes, cause)), request_now
@@ -129,7 +127,7 @@ def _is_follower(member: Member | MemberPlacement) -> bool:
 def least_of(request: Request) -> Request:
     """Return the request for the fewest members with which the gang starts. All of them must fit.
 
-    They are the first members by rank: as many as each role needs, then more of the earlier roles. If some
+    These are the first members by rank: as many as each role needs, then more of the earlier roles. If some
     subgroups are enough, the planner decides which subgroups start, and no others start.
     """
     counts = request.fewest_members()
@@ -156,9 +154,9 @@ def asks_for_less(least: Request, request: Request) -> bool:
 
 
 def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
-    """Return the changes, apart from free capacity, that may help the gang if it does not fit; None if there
-    are none."""
-    with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
+    """Return the changes, apart from free capacity, that may help the gang if it does not fit; None if no
+    such change can help."""
+    with ledger.existing_pods.hide([pod.uid for pod in group.unbound]):
         return Peers(group.members, ledger.existing_pods, ledger.nodes).interest
 
 
@@ -168,14 +166,14 @@ def _request(group: Group, ledger: Ledger) -> Request:
     replicas = Replicas(group)
     members = (*replicas.with_start_ranks(), *placeholders)
     peers = Peers(members, ledger.existing_pods, ledger.nodes)
-    roles = _by_role(members, peers)
+    roles = _pods_by_role(members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
-    names_by_stated = _by_stated(roles)
+    names_by_stated = _names_by_stated_role(roles)
     followers = group.least_followers(placeholders)
     quorum = _quorum(group, replicas, names_by_stated, waiting, followers)
-    request_roles = tuple(_roles(roles))
+    request_roles = tuple(_roles_to_place(roles))
     least = _min_member(group, request_roles, quorum, sum(followers.values()))
-    counts = _waiting(request_roles)
+    counts = _count_members(request_roles)
     if quorum is not None and least == sum(counts.values()) and quorum.starts(counts):
         quorum = None  # all members must fit, and all are enough
     return Request(
@@ -185,7 +183,7 @@ def _request(group: Group, ledger: Ledger) -> Request:
         required_scope=topology_request.required_scope,
         preferred_scopes=topology_request.preferred_scopes,
         per_scope=topology_request.per_scope,
-        running=tuple(_running(roles, ledger)),
+        running=tuple(_running_members(roles, ledger)),
         terms=ledger.policies.terms(topology_request.policies),
         subgroups=tuple(_subgroups(group, names_by_stated)),
         role_preferences=tuple(_role_preferences(group, roles, names_by_stated)),
@@ -196,7 +194,7 @@ def _request(group: Group, ledger: Ledger) -> Request:
     )
 
 
-def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
+def _names_by_stated_role(by_role: Mapping[str, list[Pod]]) -> Names:
     """Return role that pods state → names of its roles in the request."""
     names: dict[str, list[str]] = {}
     for name, pods in by_role.items():
@@ -207,9 +205,9 @@ def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
 def _quorum(
     group: Group, replicas: Replicas, names: Names, waiting: Collection[str], followers: CountByRole
 ) -> Quorum | None:
-    """Return how many subgroups and members start, by the names that roles have in the request.
+    """Return how many subgroups and members must start, by the names that roles have in the request.
 
-    Bound members and followers count. Return None if any members count, as long as there are enough.
+    Bound members and followers count. Return None if only the number of members matters, and not their roles.
     """
     if group.quorum is None:
         return None
@@ -232,11 +230,11 @@ def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None, foll
     least = min(len(group.unbound), max(1, group.needed - len(group.bound))) + followers
     if quorum is None:
         return least
-    fewest = quorum.fewest_members(_waiting(roles), some=True)
+    fewest = quorum.fewest_members(_count_members(roles), some=True)
     return len(group.unbound) + followers if fewest is None else max(least, members_of(fewest))
 
 
-def _waiting(roles: Iterable[Role]) -> CountByRole:
+def _count_members(roles: Iterable[Role]) -> CountByRole:
     return {role.name: len(role.members) for role in roles}
 
 
@@ -253,17 +251,17 @@ def _role_preferences(
     for preference in group.role_preferences:
         if present := _names_of(names, preference.roles):
             yield replace(preference, roles=present)
-    request_by_role = {pods[0].topology_request.role: pods[0].topology_request for pods in by_role.values()}
-    for role, topology_request in request_by_role.items():
+    topology_requests = {pods[0].topology_request.role: pods[0].topology_request for pods in by_role.values()}
+    for role, topology_request in topology_requests.items():
         if topology_request.role_preferred:
             title = f"role {role}" if role else "the role"
             yield RolePreference(title, topology_request.role_preferred, frozenset(names[role]))
-    yield from _of_compute_domains(by_role)
+    yield from _compute_domain_preferences(by_role)
 
 
-def _of_compute_domains(by_role: Mapping[str, list[Pod]]) -> Iterator[RolePreference]:
-    """Yield preferences for ComputeDomains: the members lie in one NVLink clique, or at least in one NVLink
-    fabric.
+def _compute_domain_preferences(by_role: Mapping[str, list[Pod]]) -> Iterator[RolePreference]:
+    """Yield preferences for ComputeDomains: the members of each lie in one NVLink clique, or at least in one
+    NVLink fabric.
 
     The driver allows members in several cliques, but memory is shared only inside a clique.
     """
@@ -283,9 +281,8 @@ def _names_of(names: Names, stated: Iterable[str]) -> frozenset[str]:
     return frozenset(name for role in stated for name in names.get(role, ()))
 
 
-def asks(pod: Pod) -> Asks:
-    """Return the pod's requests. They are equal for all pods of one role, whatever the role's present
-    name."""
+def pod_requests(pod: Pod) -> PodRequests:
+    """Return the pod's requests, which are equal for all pods of one role, whatever its present name."""
     peers = pod.peers
     rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
     facts = (
@@ -296,16 +293,16 @@ def asks(pod: Pod) -> Asks:
         pod.slice,
         pod.rules,
     )
-    return (*facts, _devices(pod), rules)
+    return (*facts, _device_requests(pod), rules)
 
 
-def _devices(pod: Pod) -> _Devices:
-    """Return the requests of the pod's claims, apart from the fewest GPUs and their resource."""
+def _device_requests(pod: Pod) -> _DeviceRequests:
+    """Return what the pod's claims request, apart from the fewest GPUs and their resource."""
     return pod.gpu_counts, pod.match_attributes, pod.several_claims, _compute_domain(pod)
 
 
 def _compute_domain(pod: Pod) -> str:
-    """Return the pod's ComputeDomain; "" if it has none, or if users state themselves how its role lies."""
+    """Return the pod's ComputeDomain; "" if the pod has none, or states a scope or segments of its role."""
     topology_request = pod.topology_request
     return (
         ""
@@ -314,17 +311,17 @@ def _compute_domain(pod: Pod) -> str:
     )
 
 
-def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
+def _pods_by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     """Return role → its members, in the order of their ranks."""
-    pods_by_key: dict[_Alike, list[Pod]] = {}
+    pods_by_key: dict[_RoleKey, list[Pod]] = {}
     for pod in pods:
         topology_request = pod.topology_request
         scopes = (topology_request.role_scope, topology_request.segments)
-        key = (pod.slice, pod.resources, pod.rules, *scopes, _devices(pod), peers.kind(pod))
+        key = (pod.slice, pod.resources, pod.rules, *scopes, _device_requests(pod), peers.kind(pod))
         pods_by_key.setdefault((topology_request.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(
             pod
         )
-    # The last part is sorted by its repr, because any fixed order will do.
+    # The last element is sorted by its repr, because any fixed order will do.
     keys = sorted(pods_by_key, key=lambda key: (*key[:3], repr(key[3])))
     names = names_of_roles([key[0] for key in keys])
     return {
@@ -351,7 +348,7 @@ def names_of_roles(stated: list[str]) -> list[str]:
     return names
 
 
-def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
+def _roles_to_place(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
     """Yield the roles with members that are to be placed."""
     for name, pods in by_role.items():
         members = tuple(_member(pod) for pod in pods if not pod.node)
@@ -373,9 +370,8 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
             )
 
 
-def _running(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[RunningMember]:
-    """Yield the bound members. Members on nodes that do not exist are left out, because no place is near to
-    them."""
+def _running_members(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[RunningMember]:
+    """Yield the bound members on nodes that exist: no place is near to a node that is gone."""
     for name, pods in by_role.items():
         for pod in pods:
             if pod.node in ledger.nodes:
@@ -390,34 +386,37 @@ def _member(pod: Pod) -> Member:
 
 
 _AFTER = 1 << 61
-"""Larger than any rank. It is added to the ranks of members that start after others."""
+"""Larger than any rank: added to the ranks of members that start after others."""
 
 _Hosts = Mapping[str, list[int | None]]
-"""Role → the ranks of its members."""
+"""Role → the ranks of its hosts."""
 
 
 class Replicas:
-    """The running and the waiting replicas of a gang. Each pod is read once.
+    """The running and the waiting replicas of a gang, for roles whose members start in groups of `Leaf.unit`.
 
-    A host may start if its replica runs already, or if all hosts of its replica wait. A host's rank tells its
-    replica.
+    A host is a member of such a role; its rank tells its replica. A host may start if its replica runs
+    already, or if all hosts of its replica wait.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
         leaves = [leaf for leaf in group.quorum.leaves() if leaf.unit > 1] if group.quorum is not None else []
-        self._leaf_of = {role: leaf for leaf in leaves for role in leaf.roles}
+        self._leaf_by_role = {role: leaf for leaf in leaves for role in leaf.roles}
         running, waiting = self._hosts(group.bound), self._hosts(group.unbound)
-        self._hosts_of = {leaf.roles: (_replicas(running, leaf), _replicas(waiting, leaf)) for leaf in leaves}
+        self._counts_by_roles = {
+            leaf.roles: (_count_hosts(running, leaf), _count_hosts(waiting, leaf)) for leaf in leaves
+        }
+        """Roles of a leaf → hosts by replica, running and waiting."""
 
     def leaf_for_waiting(self, leaf: Leaf, roles: frozenset[str], least: int) -> Leaf:
         """Return the leaf for the waiting members. `least` of them must start.
 
         Hosts of a running replica may come back one by one. Other replicas start only with all their hosts.
-        `roles` are the waiting roles of the leaf, by their names in the request. If there are several, hosts
-        are not told apart.
+        `roles` are the waiting roles of the leaf, by their names in the request. With several roles,
+        returning hosts are not told from others.
         """
-        running, waiting = self._hosts_of.get(leaf.roles, (None, None))
+        running, waiting = self._counts_by_roles.get(leaf.roles, (None, None))
         if running is None or waiting is None:
             return Leaf(roles, least, leaf.unit, leaf.begun % leaf.unit)
         returning_hosts = sum(hosts for replica, hosts in waiting.items() if replica in running)
@@ -430,11 +429,13 @@ class Replicas:
         return Leaf(roles, least, leaf.unit, -returning_hosts % leaf.unit, returning_hosts, max_members)
 
     def with_start_ranks(self) -> Iterator[Pod]:
-        """Yield all members. Ranks of waiting hosts are raised so that their order is the order in which they
-        start: hosts that come back, then complete replicas, then others."""
+        """Yield all members, with the ranks of waiting hosts in the order in which hosts start.
+
+        Hosts that come back start first, then complete replicas, then others.
+        """
         for pod in self._group.members:
-            leaf = self._leaf_of.get(pod.topology_request.role) if not pod.node else None
-            running, waiting = self._hosts_of[leaf.roles] if leaf is not None else (None, None)
+            leaf = self._leaf_by_role.get(pod.topology_request.role) if not pod.node else None
+            running, waiting = self._counts_by_roles[leaf.roles] if leaf is not None else (None, None)
             if leaf is None or running is None or waiting is None or pod.rank is None:
                 yield pod
                 continue
@@ -443,18 +444,19 @@ class Replicas:
             yield replace(pod, rank=pod.rank + turn * _AFTER) if turn else pod
 
     def _hosts(self, pods: Iterable[Pod]) -> _Hosts:
+        """Return the hosts among these pods."""
         hosts = defaultdict[str, list[int | None]](list)
-        for pod in pods if self._leaf_of else ():
-            if (role := pod.topology_request.role) in self._leaf_of:
+        for pod in pods if self._leaf_by_role else ():
+            if (role := pod.topology_request.role) in self._leaf_by_role:
                 hosts[role].append(pod.rank)
         return hosts
 
 
-def _replicas(hosts: _Hosts, leaf: Leaf) -> Counter[int] | None:
+def _count_hosts(hosts: _Hosts, leaf: Leaf) -> Counter[int] | None:
     """Return replica → number of its hosts; None if the replica of a host is not known.
 
     If a replica would have more hosts than its size, the ranks are not trusted: users can set any rank.
     """
     ranks = [rank for role in leaf.roles for rank in hosts.get(role, ())]
-    hosts_of = Counter(rank // GROUP for rank in ranks if rank is not None)
-    return None if None in ranks or max(hosts_of.values(), default=0) > leaf.unit else hosts_of
+    counts = Counter(rank // GROUP for rank in ranks if rank is not None)
+    return None if None in ranks or max(counts.values(), default=0) > leaf.unit else counts

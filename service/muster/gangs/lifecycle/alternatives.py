@@ -1,4 +1,4 @@
-"""Ask where else a gang could have gone: its request and the cluster, both as if it had no place yet.
+"""Ask where else a gang could have gone: its request and the cluster, both as if the gang had no place yet.
 
 This module changes no gang. People ask the question, and no decision waits for the answer.
 """
@@ -37,8 +37,8 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
     unplaced = tuple(replace(pod, node="") for pod in gang.group.members if pod.uid in places)
     group = replace(gang.group, bound=(), unbound=unplaced, followers=())
     request = state.in_tree.answers(gang.key).refine(requests.request(group, state.ledger))
-    excluded = state.excluded(gang, request.roles, unplaced)
-    snapshot = state.backfill.snapshot_for(gang, state.ledger.without(places.keys()))
+    excluded = state.excluded_nodes(gang, request.roles, unplaced)
+    snapshot = state.backfill.snapshot_for(gang, state.ledger.snapshot_without(places.keys()))
     members = tuple(_members(request, places))
     return AskAlternatives(
         gang.key, snapshot, Question(_as_placed(snapshot, request, members), members), excluded
@@ -46,7 +46,8 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
 
 
 def _as_placed(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Request:
-    """Return the request with as many GPUs for each member as it has, if its claims leave the number open."""
+    """Return the request with the number of GPUs that each member has, if the member's claims leave the
+    number open."""
     gpus = {member.role: len(member.gpus) for member in members}
     pairs = zip(request.roles, request_of_plan(snapshot, request, members).roles, strict=True)
     roles = [

@@ -15,8 +15,8 @@ from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 from muster.domain.rate import Rate
 from muster.domain.sentences import sentence
-from muster.gangs.lifecycle import bindings, planning, reconciliation
-from muster.gangs.lifecycle.deferral import MAY_LEAVE, Change, Count, when_to_count
+from muster.gangs.lifecycle import bindings, deferral, planning, reconciliation
+from muster.gangs.lifecycle.deferral import Change, Count
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group, NameKey, name_key, planning_facts
 from muster.gangs.record.gang import Gang, Timer
@@ -33,18 +33,8 @@ from muster.gangs.record.phases import (
 )
 from muster.gangs.reporting.differences import Differences
 
-_COUNTED_LATER = (
-    Phase.COLLECTING,
-    Phase.RUNNING,
-    Phase.UNPLACEABLE,
-    Phase.INVALID,
-    Phase.WITHDRAWN,
-)
-"""Phases in which pods that come one after another are counted together, after the last of them. In other
-phases they are counted when the phase ends."""
 
-
-def _members_changed(state: State, gang: Gang, group: Group) -> None:
+def _update_gang(state: State, gang: Gang, group: Group) -> None:
     """Update a gang whose pods changed, and move it to the phase that follows."""
     same, levels = gang.group.facts == group.facts, gang.group.subgroups
     if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
@@ -65,15 +55,17 @@ def _members_changed(state: State, gang: Gang, group: Group) -> None:
             if void := changed or _why_void(state, gang, plan):
                 reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, void)
         case _:
-            gang.attempts = 0
+            gang.failed_attempts = 0
             reconciliation.reconcile(state, gang)
 
 
 def _forget_late_bound(state: State, gang: Gang) -> None:
     """Remove members from `given_up_uids` that were bound after all."""
-    if gang.given_up_uids and not gang.awaited:
-        gang.given_up_uids = {
-            uid for uid in gang.given_up_uids if (pod := state.roster.pods.get(uid)) is None or not pod.node
+    if gang.last_permit.given_up_uids and not gang.awaited_bindings:
+        gang.last_permit.given_up_uids = {
+            uid
+            for uid in gang.last_permit.given_up_uids
+            if (pod := state.roster.pods.get(uid)) is None or not pod.node
         }
         gang.was_complete |= reconciliation.all_bound(state, gang)
 
@@ -95,7 +87,7 @@ def _why_void(state: State, gang: Gang, plan: AcceptedPlan) -> str:
     return sentence((group.waits_for,)) if group.waits_for is not None else ""
 
 
-def _gang_appeared(state: State, gang: Gang, earlier_gangs: Iterable[Gang]) -> None:
+def _add_gang(state: State, gang: Gang, earlier_gangs: Iterable[Gang]) -> None:
     """Add a gang that is seen for the first time, or that continues with pods of `earlier_gangs`.
 
     `earlier_gangs` are gangs of the same name that ended or lost pods to this gang. Facts recorded about
@@ -110,17 +102,19 @@ def _gang_appeared(state: State, gang: Gang, earlier_gangs: Iterable[Gang]) -> N
     reconciliation.reconcile(state, gang)
     if forerunners:
         theirs = {
-            uid for before in forerunners for uid in (*before.awaited, *before.permitted_elsewhere_uids)
+            uid
+            for before in forerunners
+            for uid in (*before.awaited_bindings, *before.last_permit.uids_elsewhere)
         }
-        gang.permitted_elsewhere_uids = frozenset(theirs - gang.group.uids)
-        pods = (state.roster.pods.get(uid) for uid in gang.permitted_elsewhere_uids)
+        gang.last_permit.uids_elsewhere = frozenset(theirs - gang.group.uids)
+        pods = (state.roster.pods.get(uid) for uid in gang.last_permit.uids_elsewhere)
         member_gone = any(pod is None or not (pod.present or pod.node) for pod in pods)
-        gang.permit_incomplete &= member_gone or any(
-            before.permit_incomplete or before.given_up_uids for before in forerunners
+        gang.last_permit.is_incomplete &= member_gone or any(
+            before.last_permit.lacks_bindings for before in forerunners
         )
 
 
-def _gang_joined(state: State, gang: Gang, group: Group, earlier_gangs: Iterable[Gang]) -> None:
+def _join_gangs(state: State, gang: Gang, group: Group, earlier_gangs: Iterable[Gang]) -> None:
     """Update a gang whose group may now contain pods of `earlier_gangs`.
 
     These are gangs of the same name that ended or lost pods. If one was complete, no member of this gang is
@@ -144,54 +138,54 @@ def _inherit(state: State, gang: Gang, forerunners: Collection[Gang]) -> None:
         gang.was_complete = any(before.was_complete for before in forerunners)
     for before in forerunners:
         if not gang.was_complete and Timer.PARTIAL in before.timers:
-            state.timers.hand_on(before, gang, Timer.PARTIAL)
-        if before.lost:
+            state.timers.hand_over(before, gang, Timer.PARTIAL)
+        if before.lost_members:
             reconciliation.inherit_losses(state, gang, before)
 
 
 def _gangs_losing_members(gangs: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
-    """Return copies, made before the regrouping, of the gangs whose bound members move to other gangs.
+    """Return copies of the gangs whose bound members move to other gangs, as the gangs are now.
 
     `gangs` are the gangs of one name, and `groups` the new groups of their pods by key. Gangs with Bindings
-    under way are left out, because it is not known yet whether they are partially bound.
+    under way are left out, because it is not known yet whether such a gang is partially bound.
     """
     if len(groups) < 2:
         return []
     now_in = {pod.uid: key for key, group in groups.items() for pod in group.bound}
     return [
-        replace(gang, timers=dict(gang.timers), lost={})
+        replace(gang, timers=dict(gang.timers), lost_members={}, last_permit=replace(gang.last_permit))
         for gang in gangs
         if gang.key in groups
-        and not gang.awaited
+        and not gang.awaited_bindings
         and any(now_in.get(pod.uid, gang.key) != gang.key for pod in gang.group.bound)
     ]
 
 
-def _members_moving(state: State, gang: Gang, change: Change) -> None:
+def _defer_count(state: State, gang: Gang, change: Change) -> None:
     """Note that a pod came or went. The gang is counted once the other pods have come or gone too.
 
-    If a waiting member left, a gang that waits for a planner no longer does so.
+    If a waiting member left, the gang waits for no planner until then.
     """
     gang.stale = True
     reconciliation.note_arrival(state, gang)
     if gang.phase is Phase.PLANNING and change.is_departure:
         state.transition(gang, Trigger.IN_MOTION, Collecting())
-    if gang.phase in _COUNTED_LATER:
+    if gang.phase in deferral.COUNTED_AFTER_SERIES:
         if gang.arrival_window is None or Timer.RECOUNT not in gang.timers:
             gang.arrival_window = (state.now, state.now)  # earlier pods have been counted
-        # A deadline in the past would be taken for a service that stood still, and `Clock` would postpone all
-        # timers.
-        state.timers.set(gang, max(state.now, state.settings.settled(gang.arrival_window)), Timer.RECOUNT)
+        # `Clock` takes a deadline in the past for a service that stood still, and postpones all timers.
+        until = max(state.now, state.settings.settle_until(gang.arrival_window))
+        state.timers.set(gang, until, Timer.RECOUNT)
 
 
 def recount(state: State, gang: Gang) -> None:
-    """Count the gang, now that the pods of a series have come or gone."""
-    if gang.phase in _COUNTED_LATER:
+    """Move the gang to the phase that follows, now that the pods of a series have come or gone."""
+    if gang.phase in deferral.COUNTED_AFTER_SERIES:
         reconciliation.reconcile(state, gang)
 
 
 def _take_over_bindings(state: State, gang: Gang) -> None:
-    """Wait for Bindings that may be under way, of pods that now are members of this gang."""
+    """Wait for orphaned Bindings of pods that are members of this gang now."""
     match gang.in_phase:
         case Planned(plan) | Reserving(plan):
             reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, _why_void(state, gang, plan))
@@ -201,13 +195,14 @@ def _take_over_bindings(state: State, gang: Gang) -> None:
             reconciliation.reconcile(state, gang)
 
 
-def _gang_gone(state: State, gang: Gang) -> None:
+def _remove_gang(state: State, gang: Gang) -> None:
     """Remove a gang. Its Bindings that are under way outlive it.
 
-    These Bindings keep their capacity until the pod is seen bound, is gone, or is given up.
+    Each of these Bindings keeps its capacity until the pod is seen bound or is gone, or the Binding is given
+    up.
     """
-    held_uids = gang.idle_places
-    for uid, until in gang.awaited.items():
+    held_uids = gang.idle_uids
+    for uid, until in gang.awaited_bindings.items():
         pod = state.roster.pods.get(uid)
         if pod is not None and pod.present and not pod.node:
             state.orphans[uid] = until
@@ -215,7 +210,7 @@ def _gang_gone(state: State, gang: Gang) -> None:
             held_uids.add(uid)
     gang.reason = "its pods are gone"
     state.publisher.withdraw_verdict(gang)
-    state.transition(gang, Trigger.ALL_GONE, Finished(gang.awaited))
+    state.transition(gang, Trigger.ALL_GONE, Finished(gang.awaited_bindings))
     state.retained.release(gang, held_uids)
     del state.gangs[gang.key]
     state.queue.forget(gang)
@@ -223,23 +218,15 @@ def _gang_gone(state: State, gang: Gang) -> None:
         state.publisher.instruct(taken_back)
 
 
-MANY = 64
-"""From this number of pods on, the gangs of a name are not counted for each change. A count takes 5 to 20 µs
-per pod."""
-COUNT_EVERY_S = 0.0005
-"""Seconds between two counts of such gangs, for each pod: a gang of 4,000 is counted once in 2 s."""
-_MAY_WAIT = (*MAY_LEAVE, Phase.RUNNING)
-"""Phases in which a gang of many pods is counted later."""
-_COUNT_JOB_EVERY_S = 0.002
-"""If the pods of a Job name more than `MANY` gangs, seconds until their count, for each gang."""
 GROUPS_AHEAD_S = 5.0
 """A namespace may owe this many seconds of counting. Above this, changes of its PodGroups wait, and only the
-last change of each PodGroup is used. One change costs COUNT_EVERY_S × (pods that name the PodGroup +
-_MORE_PODS)."""
+last change of each PodGroup is used. One change costs `deferral.COUNT_EVERY_S` × (pods that name the PodGroup
++ _MORE_PODS)."""
 _MORE_PODS = 4
+"""Cost of a change of a PodGroup itself, in pods."""
 
 GROUPED_AT_ONCE = 128
-"""Number of pods that one input regroups when a change concerns all pods: about 10 ms."""
+"""When a change concerns all pods, one input regroups this number of pods: about 10 ms."""
 
 
 class PodHandler:
@@ -252,11 +239,11 @@ class PodHandler:
         """Name → keys of the gangs that have this name."""
         self._counted_at: dict[NameKey, float] = {}
         """Name → when its pods were grouped last."""
-        self._groups: dict[str, dict[PodGroupKey, PodGroup | None]] = {}
+        self._waiting_changes: dict[str, dict[PodGroupKey, PodGroup | None]] = {}
         """Namespace → PodGroups whose last change waits; None for a PodGroup that is gone."""
         self._rate = Rate(GROUPS_AHEAD_S, clock=lambda: state.now)
 
-    def pod_seen(self, pod: Pod) -> tuple[str, ...]:
+    def see_pod(self, pod: Pod) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
         state = self._state
         self.differences.see(pod)
@@ -268,8 +255,8 @@ class PodHandler:
             reconciliation.drop_orphan(state, pod.uid)
         after = state.roster.pods.get(pod.uid, pod)
         self._count_after(names, before, after)
-        while state.roster.begun:
-            gangs = self._gangs_of(state.roster.begun.pop())
+        while state.roster.begun_names:
+            gangs = self._gangs_of(state.roster.begun_names.pop())
             for gang in gangs if any(gang.group.unbound for gang in gangs) else ():
                 gang.stale = True
                 state.recount_soon(gang)
@@ -277,7 +264,7 @@ class PodHandler:
             self._keep_place_of(before, usage_before)
         return touched
 
-    def pod_gone(self, uid: str) -> None:
+    def drop_pod(self, uid: str) -> None:
         """Forget a pod that is gone."""
         state = self._state
         self.differences.forget(uid)
@@ -292,7 +279,7 @@ class PodHandler:
         else:
             planning.try_full_nodes(state)
 
-    def claim_seen(self, claim: DeviceClaim) -> tuple[str, ...]:
+    def see_claim(self, claim: DeviceClaim) -> tuple[str, ...]:
         """Take in the devices that a ResourceClaim holds. Return the nodes on which they changed.
 
         A refused gang is planned again if the claim is for its pods, because the devices are free for this
@@ -301,52 +288,54 @@ class PodHandler:
         state = self._state
         before = state.ledger.device_claims.consumers_of(claim.uid)
         touched = state.ledger.see_claim(claim)
-        self.differences.claims_changed({*before, *claim.consumers})
+        self.differences.compare_again({*before, *claim.consumers})
         for key in self.gangs_of(claim.consumers).values() if touched else ():
             gang = state.gangs[key]
             if gang.phase is Phase.UNPLACEABLE and not gang.pause_s:
                 state.to_wake[key] = None
         return touched
 
-    def group_seen(self, key: PodGroupKey, group: PodGroup | None) -> None:
+    def see_pod_group(self, key: PodGroupKey, group: PodGroup | None) -> None:
         """Take in a PodGroup's new state, now or later; None if it is gone."""
         synced = self._state.synced  # before, pods are not grouped, so a change costs nothing
-        pod_count, waiting = self._state.roster.naming(key), self._groups.pop(key[0], {})
+        pod_count = self._state.roster.count_pods_naming(key)
+        waiting = self._waiting_changes.pop(key[0], {})
         later = synced and bool(pod_count) and self._state.now < self._rate.due_at(key[0])
         if later:
             waiting[key] = group
         else:
             waiting.pop(key, None)
         if waiting:
-            self._groups[key[0]] = waiting
+            self._waiting_changes[key[0]] = waiting
         if not later and (names := self._state.roster.see_pod_group(key, group)):
             if synced:
                 self._rate.forget()
-                self._rate.charge(key[0], COUNT_EVERY_S * (pod_count + _MORE_PODS))
+                self._rate.charge(key[0], deferral.COUNT_EVERY_S * (pod_count + _MORE_PODS))
             self.regroup(names)
 
     def tick(self) -> None:
-        """Take in one change of a PodGroup that is due. Only one, because it may take long."""
-        namespace = min(self._groups, key=self._rate.due_at, default="")
+        """Take in one change of a PodGroup that is due. Only one change, because a change may take long."""
+        namespace = min(self._waiting_changes, key=self._rate.due_at, default="")
         if namespace and self._rate.due_at(namespace) <= self._state.now:
-            key, group = next(iter(self._groups[namespace].items()))
-            self.group_seen(key, group)
+            key, group = next(iter(self._waiting_changes[namespace].items()))
+            self.see_pod_group(key, group)
 
     def next_deadline(self) -> float | None:
         """Return when a change of a PodGroup is due, in seconds of the inputs' clock; None if none waits."""
-        return min(map(self._rate.due_at, self._groups), default=None)
+        return min(map(self._rate.due_at, self._waiting_changes), default=None)
 
-    def job_seen(self, uid: str, succeeded: int) -> None:
+    def see_job(self, uid: str, succeeded: int) -> None:
         """Take in how many pods of a Job have succeeded."""
         names = self._state.roster.see_succeeded(uid, succeeded)
-        if len(names) <= MANY or not self._state.synced:
+        if len(names) <= deferral.MANY or not self._state.synced:
             self._count(names, {uid})
             return
         for gang in (gang for name in names for gang in self._gangs_of(name)):
             gang.stale = True
-            self._state.timers.start(gang, self._state.now + _COUNT_JOB_EVERY_S * len(names), Timer.RECOUNT)
+            until = self._state.now + deferral.COUNT_JOB_EVERY_S * len(names)
+            self._state.timers.start(gang, until, Timer.RECOUNT)
 
-    def policies_seen(self, policies: Policies) -> None:
+    def see_policies(self, policies: Policies) -> None:
         """Take in new policies, and plan the waiting gangs again.
 
         Plans that exist stay as they are.
@@ -354,7 +343,7 @@ class PodHandler:
         self._state.roster.policies = policies
         self._state.ledger.set_policies(policies)
         self._state.to_group |= dict.fromkeys(self._state.roster.names)
-        planning.capacity_freed(self._state, anywhere=True)
+        planning.note_gangs_to_wake(self._state, anywhere=True)
 
     def regroup(self, names: set[NameKey]) -> None:
         """Group the pods of these names again. Before the cluster is known, only note the names."""
@@ -368,14 +357,14 @@ class PodHandler:
             losing_gangs = _gangs_losing_members(old_gangs, groups)
             ended = [gang for gang in old_gangs if gang.key not in groups]
             for gang in ended:
-                _gang_gone(self._state, gang)
+                _remove_gang(self._state, gang)
             for key, group in groups.items():
                 before = [*ended, *(losing_gang for losing_gang in losing_gangs if losing_gang.key != key)]
                 if key in self._state.gangs:
-                    _gang_joined(self._state, self._state.gangs[key], group, before)
-                    _members_changed(self._state, self._state.gangs[key], group)
+                    _join_gangs(self._state, self._state.gangs[key], group, before)
+                    _update_gang(self._state, self._state.gangs[key], group)
                 else:
-                    _gang_appeared(
+                    _add_gang(
                         self._state,
                         Gang(key, name, group, was_complete=not group.was_split_by_crash),
                         before,
@@ -404,20 +393,20 @@ class PodHandler:
     def gangs_of(self, uids: Iterable[str]) -> dict[str, str]:
         """Return UID → key of its gang, for bound and waiting pods. Pods of no gang are left out.
 
-        If several gangs have one name, their members are searched once and not for each UID.
+        If several gangs have one name, their members are read once, and not for each UID.
         """
         key_by_uid: dict[str, str] = {}
-        of_name: dict[NameKey, dict[str, str]] = {}
+        keys_by_name: dict[NameKey, dict[str, str]] = {}
         for uid in uids:
             name = self._name_of(uid)
             keys = self._names.get(name, set())
             if len(keys) == 1:
                 key_by_uid[uid] = next(iter(keys))
-            elif keys and name not in of_name:
+            elif keys and name not in keys_by_name:
                 gangs = self._gangs_of(name)
-                of_name[name] = {member: gang.key for gang in gangs for member in gang.group.uids}
-            if uid in (members_of := of_name.get(name, {})):
-                key_by_uid[uid] = members_of[uid]
+                keys_by_name[name] = {member: gang.key for gang in gangs for member in gang.group.uids}
+            if uid in (key_by_member := keys_by_name.get(name, {})):
+                key_by_uid[uid] = key_by_member[uid]
         return key_by_uid
 
     def _name_of(self, uid: str) -> NameKey:
@@ -428,10 +417,10 @@ class PodHandler:
         return name_key(pod)
 
     def gangs_named(self, name: NameKey) -> list[Gang]:
-        """Return the gangs of a name, with fresh counts."""
+        """Return the gangs of a name, counted again if they are stale."""
         gangs = self._gangs_of(name)
         for gang in gangs:
-            self._state.fresh(gang)
+            self._state.refresh_group(gang)
         return gangs
 
     def _gangs_of(self, name: NameKey) -> list[Gang]:
@@ -442,19 +431,19 @@ class PodHandler:
         is_present = pod is not None and pod.present
         owners = [pod_state.owner for pod_state in (before, pod) if pod_state is not None]
         owner = owners[0] if owners else ""
-        gang = self._gang_touched(names, owner, is_present)
+        gang = self._find_gang_of_change(names, owner, is_present)
         if gang is None:
             self._count(names, set(owners))
             return
-        state, change = self._state, Change(before, pod, self._present(gang))
-        match when_to_count(gang, change):
+        state, change = self._state, Change(before, pod, self._count_present(gang))
+        match deferral.when_to_count(gang, change):
             case Count.NOW:
                 self._count(names, set(owners))
             case Count.AFTER_SERIES:
-                _members_moving(state, gang, change)
+                _defer_count(state, gang, change)
             case Count.AFTER_BINDINGS:
                 assert pod is not None
-                bindings.member_bound(state, gang, pod.uid)
+                bindings.note_bound(state, gang, pod.uid)
             case Count.WHEN_READ:
                 gang.stale = True
                 if not is_present and (len(self._names[gang.name]) > 1 or owner not in gang.group.owners):
@@ -467,8 +456,9 @@ class PodHandler:
     def _is_lost(self, before: Pod | None, pod: Pod, usage_before: Usage) -> bool:
         """Return whether a bound pod fails now, or is deleted while its node is gone or not ready.
 
-        The kubelet of such a node does not end the pod. On other nodes a deleted pod has its place until it
-        ends. Otherwise a user could delete a pod and get a second place while the first is still occupied.
+        The kubelet of such a node does not end the pod. On other nodes a deleted pod keeps its place until
+        the pod ends. Otherwise a user could delete a pod and get a second place while the first is still
+        occupied.
         """
         if pod.finished or before is None or not before.present:
             return pod.finished and not pod.succeeded
@@ -486,19 +476,18 @@ class PodHandler:
             next(iter(gangs_short_of_members), None),
         )
         if gang is not None and self._state.synced:
-            reconciliation.member_lost(self._state, gang, pod, usage_before)
+            reconciliation.note_lost_member(self._state, gang, pod, usage_before)
         for gang in gangs:
             reconciliation.review_losses(self._state, gang)
 
     def _is_short(self, gang: Gang) -> bool:
-        """Return whether fewer members than the gang needs are bound, and some are.
+        """Return whether some members are bound, and fewer than the gang needs.
 
-        For a large gang this compares two counts of members, so that the end of such a gang does not take
-        long.
+        The members of a large gang are not counted again, because thousands of its pods may end together.
         """
         size = self._state.roster.size(gang.name)
-        if size < MANY:
-            group = self._state.fresh(gang)
+        if size < deferral.MANY:
+            group = self._state.refresh_group(gang)
             return bool(group.bound) and not group.enough_bound
         return 0 < size - len(gang.group.unbound) < gang.group.fewest_needed
 
@@ -509,31 +498,28 @@ class PodHandler:
     def _try_defer_by_rate(self, name: NameKey, owners: set[str]) -> bool:
         """Have the gangs of a name counted later, if they have many pods and were just counted.
 
-        `owners` are the owners of the pod that changed. Return whether the gangs are counted later. This
-        limits the time that one name can take, however often its pods change. A gang of these owners that
-        holds a plan or is partially bound is counted at once. Other gangs wait for no planner until then.
+        This limits the time that one name can take, however often its pods change. Return whether the gangs
+        are counted later; until then they wait for no planner. `owners` are the owners of the pod that
+        changed.
         """
         state, size = self._state, self._state.roster.size(name)
-        until = self._counted_at.get(name, -math.inf) + COUNT_EVERY_S * size
-        if size < MANY or state.now >= until:
+        until = self._counted_at.get(name, -math.inf) + deferral.COUNT_EVERY_S * size
+        if size < deferral.MANY or state.now >= until:
             return False
-        gangs = self._gangs_of(name)
-        later = [gang for gang in gangs if gang.phase in _MAY_WAIT and not gang.is_partially_bound]
-        if not later or any(owners & gang.group.owners for gang in gangs if gang not in later):
-            return False
+        later = deferral.gangs_to_count_later(self._gangs_of(name), owners)
         for gang in later:
             gang.stale = True
             reconciliation.note_arrival(state, gang)
             if gang.phase is Phase.PLANNING:
                 state.transition(gang, Trigger.IN_MOTION, Collecting())
             state.timers.start(gang, until, Timer.RECOUNT)
-        return True
+        return bool(later)
 
-    def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:
-        """Return the gang that a change of a pod of this owner concerns; None if it may concern several
-        gangs, or the gang's identity.
+    def _find_gang_of_change(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:
+        """Return the gang that a change of a pod of this owner concerns.
 
-        `stays`: the pod is still present.
+        Return None if the change may concern several gangs, or the owners that make up a gang. `stays`: the
+        pod is still present.
         """
         incarnations = [self._state.gangs[key] for name in names for key in self._names.get(name, ())]
         if len(incarnations) > 1:
@@ -546,12 +532,12 @@ class PodHandler:
             return None
         (gang,) = incarnations
         if len(gang.group.owners) > 1 and not self._state.roster.size(gang.name, owner):
-            return None  # the owner's last pod: the gang has another identity now
+            return None  # the owner's last pod went: the gang has other owners now
         if gang.group.ambiguous and gang.phase is Phase.PLANNING:
             return None  # its pods may form two gangs
         return gang
 
-    def _present(self, gang: Gang) -> int:
+    def _count_present(self, gang: Gang) -> int:
         """Return how many present pods have the gang's name.
 
         If other gangs have the name too, count only pods of this gang's owners.

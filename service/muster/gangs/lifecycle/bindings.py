@@ -16,7 +16,6 @@ from muster.domain.request import Role
 from muster.domain.sentences import placed_sentence
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import fits
-from muster.gangs.capacity.requests import asks
 from muster.gangs.lifecycle import planning, reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.calls import (
@@ -36,7 +35,7 @@ from muster.gangs.messages.calls import (
     Unreserve,
 )
 from muster.gangs.messages.instructions import EventReason, Outcome
-from muster.gangs.record.gang import Gang
+from muster.gangs.record.gang import Gang, LastPermit
 from muster.gangs.record.phases import AcceptedPlan, Permitted, Phase, Planned, Reserving, Trigger, usages
 from muster.placement import moves
 from muster.placement.cluster.candidates import profile_refusal
@@ -44,13 +43,13 @@ from muster.placement.cluster.matching import serves
 
 
 def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool = False) -> None:
-    """Remove settled members from `awaited`. They are seen bound, gone, or, if `late`, given up.
+    """Remove settled members from `awaited_bindings`: members seen bound, gone, or, if `late`, given up.
 
     When no member is awaited any more, reconcile the gang. Until then, capacity that was given back is
     retained, because it is not known yet whether the gang is partially bound.
     """
-    unbound = {pod.uid for pod in state.fresh(gang).unbound}
-    awaited = permitted.awaited
+    unbound = {pod.uid for pod in state.refresh_group(gang).unbound}
+    awaited = permitted.awaited_bindings
     settled = [uid for uid, until in awaited.items() if uid not in unbound or (late and until <= state.now)]
     for uid in settled:
         until, pod = awaited.pop(uid), state.roster.pods.get(uid)
@@ -58,11 +57,11 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool =
             continue
         if uid in unbound and pod is not None:
             permitted.why_lost = f"pod {pod.name} was not seen bound in time"
-            gang.given_up_uids.add(uid)
+            gang.last_permit.given_up_uids.add(uid)
         else:
-            gang.permit_incomplete = True
+            gang.last_permit.is_incomplete = True
         if uid not in unbound and pod is not None and pod.present:
-            state.orphans[uid] = until  # its labels changed: it belongs to another gang now
+            state.orphans[uid] = until  # the pod's labels changed: it belongs to another gang now
         else:
             state.retained.keep(gang, (uid,))
     if awaited:
@@ -77,24 +76,24 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool =
         reconciliation.reconcile(state, gang)
 
 
-def member_bound(state: State, gang: Gang, uid: str) -> None:
+def note_bound(state: State, gang: Gang, uid: str) -> None:
     """Note that one of several awaited members was bound. Enough members may be bound now."""
     assert isinstance(gang.in_phase, Permitted)
-    del gang.in_phase.awaited[uid]
+    del gang.in_phase.awaited_bindings[uid]
     gang.stale, gang.bound_since_count = True, gang.bound_since_count + 1
     if gang.was_complete:
         return
     if len(gang.group.bound) + gang.bound_since_count < gang.group.fewest_needed:
         reconciliation.start_partial_grace(state, gang)
     else:
-        state.fresh(gang)
+        state.refresh_group(gang)
         reconciliation.note_partially_bound(state, gang)
 
 
-def _member_given_back(state: State, gang: Gang, permitted: Permitted, uid: str, why: str) -> None:
+def _give_back_member(state: State, gang: Gang, permitted: Permitted, uid: str, why: str) -> None:
     """Note that the Binding of this permitted member is no longer under way."""
-    del permitted.awaited[uid]
-    permitted.why_lost, gang.permit_incomplete = why, True
+    del permitted.awaited_bindings[uid]
+    permitted.why_lost, gang.last_permit.is_incomplete = why, True
     state.retained.keep(gang, (uid,))
     settle_bindings(state, gang, permitted)
 
@@ -114,13 +113,13 @@ def _filter(state: State, call: Filter | Score) -> FilterAnswer:
             _candidates(state, places[uid], nodes.get(uid, (places[uid].node,))) for uid in plan.order
         )
         roles = {role.name: role for role in plan.request.roles}
-        numbers = tuple(_subrequest(state, roles[places[uid].role], places[uid]) for uid in plan.order)
+        subrequests = tuple(_subrequest(state, roles[places[uid].role], places[uid]) for uid in plan.order)
         units = tuple(
             places[uid].units if member_devices else 0
             for uid, member_devices in zip(plan.order, devices, strict=True)
         )
         memory = units if any(units) else ()
-        plan.filter_answer = FilterAnswer(candidates, "", devices, numbers, memory)
+        plan.filter_answer = FilterAnswer(candidates, "", devices, subrequests, memory)
         plan.annotations = _annotations(state, plan)  # now, because at Permit all members wait
     return plan.filter_answer
 
@@ -134,34 +133,35 @@ def _score(state: State, call: Score) -> ScoreAnswer:
 
 
 def _reserve(state: State, call: Reserve) -> ReserveAnswer:
-    """Claim the plan for a member on a node. If that is another node than planned, move the member if the
-    plan still fits."""
+    """Claim the plan for a member on a node. If another node is planned, move the member if the plan still
+    fits."""
     (gang, plan, uid), node = _find_member(state, call.plan, call.member), call.node
-    at_home = plan.places[uid].node == node
+    is_planned_node = plan.places[uid].node == node
     if gang.phase is Phase.PERMITTED:
-        return ReserveAnswer(at_home, "" if at_home else "the gang is permitted already, with another node")
-    excluded = (asks(plan.pods[uid]), node) in gang.exclusions
-    moved = plan.placed if at_home else None if excluded else _move(state, gang, plan, uid, node)
+        why = "" if is_planned_node else "the gang is permitted already, with another node"
+        return ReserveAnswer(is_planned_node, why)
+    excluded = gang.exclusions.excludes(plan.pods[uid], node)
+    moved = plan.placed if is_planned_node else None if excluded else _move(state, gang, plan, uid, node)
     if moved is None:
         name = plan.pods[uid].name
         return ReserveAnswer(False, f"node {node} would not keep the gang's plan whole for pod {name}")
     if gang.phase is Phase.PLANNED:
         gang.enter(Trigger.RESERVED, Reserving(plan))  # the plan's deadline stays
-    if not at_home:
+    if not is_planned_node:
         plan.placed, plan.annotations = moved, None
         state.ledger.hold(usages(moved, plan.pods))
     return ReserveAnswer(True)
 
 
 def _permit(state: State, call: Permit) -> PermitAnswer:
-    """Let the gang go. Return the same answer if it is asked again.
+    """Allow the gang's Bindings. A repeated call gets the same answer.
 
-    A change of a member or node withdraws the plan, so such a call is stale. The plan's nodes and capacity
-    are checked once more, because after Permit no pod is taken back from a node that is gone.
+    If a member or node has changed, the plan was withdrawn and the call is stale. The plan's nodes and
+    capacity are checked once more, because after Permit no pod is taken back from a node that is gone.
     """
     gang = _find_gang(state, call.plan)
     match gang.in_phase:
-        case Permitted(answer=PermitAnswer() as answer, awaited=awaited):
+        case Permitted(answer=PermitAnswer() as answer, awaited_bindings=awaited):
             remaining_s = min(awaited.values(), default=call.now) - call.now
             return replace(answer, bind_within_s=max(0.0, remaining_s))
         case Reserving(plan):
@@ -173,17 +173,18 @@ def _permit(state: State, call: Permit) -> PermitAnswer:
 
 
 def _permit_reserving(state: State, gang: Gang, plan: AcceptedPlan, call: Permit) -> PermitAnswer:
-    why = _refusing_node(state, plan)
+    """Permit a gang whose members have all reserved; withdraw its plan if the plan no longer fits."""
+    why = _why_refused(state, plan)
     if why or not reconciliation.plan_still_fits(state, plan):
         why = why or "others took what it was to have"
         reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why)
         return PermitAnswer(False, why)
     written = plan.annotations or _annotations(state, plan)
-    bind_s = state.settings.bind_for(len(plan.order), plan.with_devices)
+    bind_s = state.settings.bind_for(len(plan.order), plan.device_members)
     annotations = tuple(allocation.with_times(values, call.wall_ns) for values in written)
     answer, until = PermitAnswer(True, bind_within_s=bind_s, annotations=annotations), call.now + bind_s
     state.transition(gang, Trigger.PERMITTED, Permitted(plan, answer, dict.fromkeys(plan.order, until)))
-    gang.permit_incomplete, gang.given_up_uids, gang.permitted_elsewhere_uids = False, set(), frozenset()
+    gang.last_permit = LastPermit(is_incomplete=False)
     gang.was_complete &= bool(gang.group.bound)
     state.timers.set(gang, until)
     # Members of an elastic gang beyond the plan may remain unplaced.
@@ -195,9 +196,9 @@ def _permit_reserving(state: State, gang: Gang, plan: AcceptedPlan, call: Permit
 def _unreserve(state: State, call: Unreserve) -> None:
     """Take back a member that does not go to its planned node.
 
-    Before Permit the plan is void. After Permit other Bindings may be under way. Then this member's place is
-    freed, or retained if its Binding may have arrived. The gang is planned again once the other Bindings are
-    settled.
+    Before Permit the plan becomes void. After Permit other Bindings may be under way. The member's Binding is
+    then awaited for `session_s` if its fate is unknown. Otherwise its place is retained until the other
+    Bindings are settled, and the gang is planned again.
     """
     if call.plan.epoch == state.epoch and call.uid in state.orphans:
         if call.fate is not BindingFate.UNKNOWN:
@@ -205,9 +206,9 @@ def _unreserve(state: State, call: Unreserve) -> None:
         return
     gang, pod = _find_given_back(state, call)
     uid, name = pod.uid, pod.name
-    why, cause_is_excluded = f"pod {name} was given back", False
+    why, is_first_refusal = f"pod {name} was given back", False
     if call.plugin:
-        cause_is_excluded = planning.exclude_node(state, gang, pod, call)
+        is_first_refusal = planning.exclude_node(state, gang, pod, call)
         state.in_tree.note_refusal(gang, call.plugin)
         why = f"node {call.node} was refused to pod {name} by {call.plugin}"
     if call.message:
@@ -215,19 +216,19 @@ def _unreserve(state: State, call: Unreserve) -> None:
     match gang.in_phase:
         case Planned() | Reserving():
             trigger = Trigger.NODE_REFUSED if call.plugin else Trigger.GIVEN_BACK
-            pause_s = planning.pause_between_nodes(state, gang) if cause_is_excluded else 0.0
+            pause_s = planning.pause_between_nodes(state, gang) if is_first_refusal else 0.0
             pause = not call.plugin
             reconciliation.withdraw(
-                state, gang, trigger, why, pause=pause, cause_is_excluded=cause_is_excluded, pause_s=pause_s
+                state, gang, trigger, why, pause=pause, cause_is_excluded=is_first_refusal, pause_s=pause_s
             )
-        case Permitted(awaited=awaited) if uid in awaited and call.fate is BindingFate.UNKNOWN:
+        case Permitted(awaited_bindings=awaited) if uid in awaited and call.fate is BindingFate.UNKNOWN:
             awaited[uid] = call.now + state.settings.session_s
             state.timers.set(gang, min(awaited.values()))
-        case Permitted(awaited=awaited) as permitted if uid in awaited:
-            _member_given_back(state, gang, permitted, uid, why)
+        case Permitted(awaited_bindings=awaited) as permitted if uid in awaited:
+            _give_back_member(state, gang, permitted, uid, why)
 
 
-def _in_tree(state: State, report: InTreeReport) -> None:
+def _report_in_tree(state: State, report: InTreeReport) -> None:
     """Take in the answers of in-tree plugins for a gang.
 
     Raises:
@@ -236,7 +237,7 @@ def _in_tree(state: State, report: InTreeReport) -> None:
     gang = state.gangs.get(report.gang)
     if gang is None or report.epoch != state.epoch:
         raise StaleError(f"gang {report.gang}: epoch {report.epoch} is not current, or the gang is gone")
-    planning.in_tree_answered(state, gang, state.in_tree.take(report))
+    planning.take_in_tree_answers(state, gang, state.in_tree.take_report(report))
 
 
 def _find_gang(state: State, ref: PlanRef) -> Gang:
@@ -268,13 +269,14 @@ def _find_member(state: State, ref: PlanRef, member: int) -> tuple[Gang, Accepte
 
 
 def _find_given_back(state: State, call: Unreserve) -> tuple[Gang, Pod]:
-    """Return the gang and the member, which may be gone.
+    """Return the gang and the member that is given back; the pod may be gone.
 
-    A session that started while Bindings were under way has no verdict of the gang, so its shim names the
-    pod.
+    A shim that connected while Bindings were under way has no verdict of the gang, so it names the pod by
+    UID.
     """
     ref, gang = call.plan, state.gangs.get(call.plan.gang)
-    if gang is not None and ref.epoch == state.epoch and gang.verdict is None and call.uid in gang.awaited:
+    awaited = gang.awaited_bindings if gang is not None else {}
+    if gang is not None and ref.epoch == state.epoch and gang.verdict is None and call.uid in awaited:
         return gang, state.roster.pods[call.uid]
     gang, plan, uid = _find_member(state, ref, call.member)
     return gang, plan.pods[uid]
@@ -288,16 +290,16 @@ def _move(state: State, gang: Gang, plan: AcceptedPlan, uid: str, node: str) -> 
     if moved is None:
         return None
     places = plan.places
-    stays = all(
+    others_stay = all(
         place.node == (node if place.uid == uid else places[place.uid].node) for place in moved.members
     )
-    complete = {place.uid for place in moved.members} == set(places)
-    return moved if stays and complete and fits(snapshot, usages(moved, plan.pods)) else None
+    is_complete = {place.uid for place in moved.members} == set(places)
+    return moved if others_stay and is_complete and fits(snapshot, usages(moved, plan.pods)) else None
 
 
 def _alternates(state: State, gang: Gang, plan: AcceptedPlan) -> dict[str, tuple[str, ...]]:
-    """Return UID → the nodes where a member may go, the planned one first."""
-    excluded = state.excluded(gang, plan.request.roles, plan.pods.values())
+    """Return UID → the nodes where a member may go, the planned node first."""
+    excluded = state.excluded_nodes(gang, plan.request.roles, plan.pods.values())
     alternates = moves.alternates(
         state.snapshot_for(gang),
         plan.request,
@@ -315,7 +317,7 @@ def _devices(state: State, place: MemberPlacement) -> tuple[str, ...]:
 
 
 def _subrequest(state: State, role: Role, place: MemberPlacement) -> int:
-    """Return the number, from 1, of the subrequest by which a member gets its GPUs; 0 if it has no choice."""
+    """Return the number, from 1, of the subrequest by which a member gets its GPUs; 0 without subrequests."""
     if role.chosen_subrequest is not None:
         return role.chosen_subrequest.number
     gpus, untainted = mask_of(place.gpus), ~state.ledger.nodes[place.node].tainted
@@ -365,8 +367,9 @@ def _not_exact(state: State, plan: AcceptedPlan) -> tuple[str, ...]:
     return exactness.not_exact((nodes[places[uid].node], plan.pods[uid], places[uid]) for uid in plan.order)
 
 
-def _refusing_node(state: State, plan: AcceptedPlan) -> str:
-    """Return which planned node is gone, not ready or closed to its members; "" if none is."""
+def _why_refused(state: State, plan: AcceptedPlan) -> str:
+    """Return a sentence on the first planned node that is gone or refuses its members now; "" if none
+    does."""
     roles = {role.name: role for role in plan.request.roles}
     for name, role in sorted({(place.node, place.role) for place in plan.placed.members}):
         node = state.ledger.nodes.get(name)
@@ -383,6 +386,6 @@ ANSWERS: Mapping[type[Call[Any]], Callable[[State, Any], Any]] = {
     Reserve: _reserve,
     Permit: _permit,
     Unreserve: _unreserve,
-    InTreeReport: _in_tree,
+    InTreeReport: _report_in_tree,
 }
 """The functions that answer the calls."""

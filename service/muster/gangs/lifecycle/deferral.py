@@ -1,11 +1,17 @@
 """When a gang is counted after a change of one of its pods.
 
-Otherwise a gang of thousands would be counted again for each pod that comes, is bound or goes. Decision 0064
-says why the counts are not kept up to date instead.
+If each change had all pods of the gang counted, each pod of a gang of thousands would cost tens of
+milliseconds. Decision 0064 says why the counts are not kept up to date instead. `PodHandler` asks three
+questions in order:
+
+1. Does the change concern one gang alone? If not, all gangs of the name are counted now. 2. `when_to_count`:
+can the count wait, because the change leaves the gang in its phase, or begins a series? 3.
+`gangs_to_count_later`: if the gangs are counted now, have they many pods and were they just counted?
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -13,15 +19,33 @@ from muster.domain.pod import Pod
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Phase
 
-MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
+_MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
 """Phases in which the departure of a member voids no plan."""
+_MAY_WAIT = (*_MAY_LEAVE, Phase.RUNNING)
+"""Phases in which a gang of many pods is counted later."""
+COUNTED_AFTER_SERIES = (
+    Phase.COLLECTING,
+    Phase.RUNNING,
+    Phase.UNPLACEABLE,
+    Phase.INVALID,
+    Phase.WITHDRAWN,
+)
+"""Phases in which pods that come one after another are counted together, after the last of them. In other
+phases such pods are counted when the phase ends."""
+MANY = 64
+"""With this number of pods or more, the gangs of a name are not counted for each change. A count takes 5 to
+20 µs per pod."""
+COUNT_EVERY_S = 0.0005
+"""Seconds between two counts of such gangs, for each pod: a gang of 4,000 pods is counted once in 2 s."""
+COUNT_JOB_EVERY_S = 0.002
+"""If the pods of a Job name more than `MANY` gangs, seconds until their count, for each gang."""
 
 
 class Count(Enum):
     """When a gang is counted after a change."""
 
     NOW = auto()
-    """Now, or at a later time if the gang has many pods and was just counted."""
+    """Now; later if the gang has many pods and was just counted."""
     AFTER_SERIES = auto()
     """After the last of the pods that come or go one after another."""
     AFTER_BINDINGS = auto()
@@ -39,8 +63,8 @@ class Change:
     after: Pod | None
     """The pod after the change; None if it is gone."""
     present: int
-    """Number of present pods that have the gang's name. If pods of other owners have it too, only pods of the
-    gang's owners count."""
+    """Number of present pods that have the gang's name. If pods of other gangs have the name too, only pods
+    of this gang's owners count."""
 
     @property
     def is_departure(self) -> bool:
@@ -56,8 +80,8 @@ class Change:
     def waits_in(self, gang: Gang, owned: bool = True, same_claim: bool = True) -> bool:
         """Return whether the pod waits for a node and may be a member of the gang.
 
-        `owned`: one of the gang's owners must own it. `same_claim`: it must ask for its gang the same as
-        another member.
+        `owned`: only if one of the gang's owners owns the pod. `same_claim`: only if the pod is well-formed,
+        and another member states the same about the gang.
         """
         return (
             self.after is not None
@@ -73,18 +97,18 @@ def when_to_count(gang: Gang, change: Change) -> Count:
 
     The first case that matches decides:
 
-    - The gang awaits several Bindings. The pod is bound by one of them: `AFTER_BINDINGS`.
-    - The gang collects and lacks members. The pod waits or is gone, and members stay missing: `WHEN_READ`.
+    - The gang awaits several Bindings, and one of them has bound the pod: `AFTER_BINDINGS`.
+    - The gang lacks members before and after the change, and the pod waits or is gone: `WHEN_READ`.
     - The gang runs without waiting members. The pod has a node or is gone; others are present: `WHEN_READ`.
-    - The gang's size is open, or the gang is ill-formed. The pod comes, or leaves before it has a node,
-      and is not the last one that is expected: `AFTER_SERIES`.
+    - The gang's size is open, or the gang is ill-formed. The pod comes, or leaves before it has a node, and
+      more pods may follow: `AFTER_SERIES`.
     - Otherwise: `NOW`.
 
     A partially bound gang, and a gang that was given up, are not counted after a series.
-    `PodHandler._try_defer_by_rate` says when `NOW` means at a later time.
     """
     group, after = gang.group, change.after
-    if after is not None and after.node and after.uid in gang.awaited and len(gang.awaited) > 1:
+    awaited = gang.awaited_bindings
+    if after is not None and after.node and after.uid in awaited and len(awaited) > 1:
         return Count.AFTER_BINDINGS
     if gang.phase is Phase.COLLECTING and group.waits_for is not None:
         # While nothing runs, the owner does not matter: owners are assigned when enough are there.
@@ -95,10 +119,20 @@ def when_to_count(gang: Gang, change: Change) -> Count:
     if not _expects_more(gang, change.present):
         return Count.NOW
     if change.before is not None and change.before.present:
-        is_in_series = gang.phase in MAY_LEAVE and change.is_departure
+        is_in_series = gang.phase in _MAY_LEAVE and change.is_departure
     else:
         is_in_series = change.waits_in(gang, same_claim=gang.phase is not Phase.INVALID)
     return Count.AFTER_SERIES if is_in_series else Count.NOW
+
+
+def gangs_to_count_later(gangs: Collection[Gang], owners: set[str]) -> list[Gang]:
+    """Return the gangs of a name that wait for a later count; [] if all gangs are counted now.
+
+    `owners` are the owners of the pod that changed. If one of their gangs holds a plan or is partially bound,
+    all gangs are counted now.
+    """
+    later = [gang for gang in gangs if gang.phase in _MAY_WAIT and not gang.is_partially_bound]
+    return [] if any(owners & gang.group.owners for gang in gangs if gang not in later) else later
 
 
 def _expects_more(gang: Gang, present: int) -> bool:

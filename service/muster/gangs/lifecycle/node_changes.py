@@ -1,7 +1,7 @@
-"""Node changes: void the plans that a change of a node breaks. Gangs leave out nodes that change too often.
+"""Node changes: void the plans that a change of a node breaks.
 
-A kubelet may write the labels and the status of its own node all the time. A gang that was planned on such a
-node must not wait for ever.
+A kubelet may write the labels and the status of its own node all the time. Gangs leave out such a node after
+some voided plans, so that no gang waits for ever.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import AcceptedPlan, Planned, Reserving, Trigger
 
 
-def holds(state: State, plan: AcceptedPlan, before: Node | None, after: Node | None) -> bool:
-    """Return whether a plan on this node holds after the change."""
+def stays_valid(state: State, plan: AcceptedPlan, before: Node | None, after: Node | None) -> bool:
+    """Return whether a plan on this node is still valid after the change."""
     if before is None or not is_same_for(plan.request, state.ledger.policies, before, after):
         return False
     return after is not None and (
@@ -29,8 +29,8 @@ def holds(state: State, plan: AcceptedPlan, before: Node | None, after: Node | N
 
 
 WAKES = 24
-"""Number of changes of one node that may have gangs planned again in `numbers_s`. A node that joins has some
-ten changes."""
+"""How many changes of one node may have refused gangs planned again within `numbers_s`. A node that joins the
+cluster changes some ten times."""
 
 
 class NodeHandler:
@@ -47,8 +47,8 @@ class NodeHandler:
         """Node that changed its domains again → when all gangs are planned again for this change."""
         self._wakes: dict[str, tuple[float, int]] = {}
         """Node → since when its changes are counted, and their number."""
-        self._later: dict[str, float] = {}
-        """Node → when its changes may help gangs again."""
+        self._helps_again_at: dict[str, float] = {}
+        """Node that changed too often → when its changes may help gangs again."""
 
     def see_node(self, name: str, after: Node | None) -> None:
         """Take in a node that appeared or changed; None if it is gone. Plans on it that are not permitted
@@ -60,27 +60,29 @@ class NodeHandler:
             changed, verb = state.ledger.drop_node(name), "is gone"
             self._problems.pop(name, None)
             self._wakes.pop(name, None)
-            self._later.pop(name, None)
+            self._helps_again_at.pop(name, None)
         if not changed:
             return
-        late = self._helps_later(name)
+        helps_later = self._helps_later(name)
         # Nodes may be in other domains of constraints, or may no longer be eligible.
-        if _differ(before, after, lambda node: (node.labels, node.taints, node.unschedulable)) and not late:
+        if not helps_later and _differ(
+            before, after, lambda node: (node.labels, node.taints, node.unschedulable)
+        ):
             state.ledger.existing_pods.changes.everything = True
         if after is not None:
             self.report_problems(after)
             if before is not None and before.hands_out is not after.hands_out:
-                self._say_anew(name)
+                self._drop_annotations(name)
             if before is not None and is_equal_for_plans(before, after):
                 return
         for gang in self._planned_on(name):
-            if (plan := gang.plan) is not None and not holds(state, plan, before, after):
-                is_new = after is not None and gang.leave_out(name, plan.pods.values(), state.now)
+            if (plan := gang.plan) is not None and not stays_valid(state, plan, before, after):
+                is_new = after is not None and gang.exclusions.add_voided(name, plan.pods.values(), state.now)
                 why = f"node {name} {verb}"
                 reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, cause_is_excluded=is_new)
         state.retained.release_taken(name)
         for gang in state.gangs.values():
-            gang.forget_refusals(name)
+            gang.exclusions.allow_again(name)
         if _differ(before, after, lambda node: (node.labels, node.topology)):
             self._wake_members(name)
         keys = labels_of_domains(state.ledger.policies)
@@ -90,26 +92,25 @@ class NodeHandler:
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is due; None if it is not."""
-        return min((*self._later.values(), *self._rename_due.values()), default=None)
+        return min((*self._helps_again_at.values(), *self._rename_due.values()), default=None)
 
     def tick(self) -> None:
         """Let nodes that changed too often help gangs now."""
-        ledger, due = (
-            self._state.ledger,
-            [name for name, due_at in self._later.items() if due_at <= self._state.now],
-        )
-        ledger.gain(due)
-        ledger.existing_pods.changes.everything |= bool(due)
-        for name in due:
-            del self._later[name]
-        for name in [name for name, due_at in self._rename_due.items() if due_at <= self._state.now]:
+        ledger, now = self._state.ledger, self._state.now
+        names = [name for name, helps_at in self._helps_again_at.items() if helps_at <= now]
+        ledger.note_gained(names)
+        ledger.existing_pods.changes.everything |= bool(names)
+        for name in names:
+            del self._helps_again_at[name]
+        for name in [name for name, due_at in self._rename_due.items() if due_at <= now]:
             del self._rename_due[name]
             self._plan_refused(name)
 
     def _helps_later(self, name: str) -> bool:
-        """Return whether a node has changed so often that its change wakes refused gangs only later."""
+        """Count a change of a node. Return whether the node has changed so often that it helps refused gangs
+        only later."""
         ledger, for_s = self._state.ledger, self._state.settings.numbers_s
-        if name not in ledger.gained or name not in ledger.nodes:
+        if name not in ledger.gained_nodes or name not in ledger.nodes:
             return False
         since, count = self._wakes.get(name, (self._state.now, 0))
         if self._state.now - since >= for_s:
@@ -117,15 +118,15 @@ class NodeHandler:
         self._wakes[name] = (since, count + 1)
         if count < WAKES:
             return False
-        ledger.gained.discard(name)
-        self._later[name] = since + for_s
+        ledger.gained_nodes.discard(name)
+        self._helps_again_at[name] = since + for_s
         return True
 
     def report_problems(self, node: Node) -> None:
-        """Report problems of the node, once for each change: unreadable facts, and pods that run on broken
+        """Report problems of the node, once for each change: facts that can't be read, and pods on unhealthy
         GPUs."""
         sentences = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
-        on_node = self._state.ledger.used_on(node.name).items() if node.unhealthy else ()
+        on_node = self._state.ledger.usages_on(node.name).items() if node.unhealthy else ()
         if uids := [uid for uid, usage in on_node if usage.gpus & node.unhealthy]:
             pods = [self._state.roster.pods.get(uid) for uid in uids]
             names = sorted(f"{pod.namespace}/{pod.name}" if pod else "a pod that is not ours" for pod in pods)
@@ -148,10 +149,12 @@ class NodeHandler:
                     reconciliation.withdraw(self._state, gang, Trigger.NODE_CHANGED, why)
 
     def _wake_members(self, name: str) -> None:
-        """Plan the gangs again that have members on a node which changed. The node's labels and links affect
-        where their other members fit, however full the node is."""
+        """Plan the refused gangs again that have members on a node which changed.
+
+        The node's labels and links decide where their other members fit, however full the node is.
+        """
         state = self._state
-        keys = set(self._gangs_of(state.ledger.on_node(name)).values())
+        keys = set(self._gangs_of(state.ledger.stated_usages_on(name)).values())
         state.to_wake |= dict.fromkeys(sorted(keys))
         for solving in state.solving.values():
             solving.since.anywhere |= solving.solve.gang in keys
@@ -159,26 +162,26 @@ class NodeHandler:
     def _plan_refused(self, name: str) -> None:
         """Plan all refused gangs again: the change of this node may have merged two domains.
 
-        This rarely helps, so each node may do it once in `numbers_s`. A further change takes effect after
-        that time.
+        Such changes rarely help, so each node may cause this once in `numbers_s`. A further change takes
+        effect after that time.
         """
         if (due := self._renames.due_at(name)) > self._state.now:
             self._rename_due[name] = due
         else:
             self._renames.forget()
             self._renames.charge(name, self._state.settings.numbers_s)
-            planning.capacity_freed(self._state, anywhere=True)
+            planning.note_gangs_to_wake(self._state, anywhere=True)
 
-    def _say_anew(self, node: str) -> None:
-        """Drop the annotations of plans on the node, so that they state anew whether its GPUs are exact."""
+    def _drop_annotations(self, node: str) -> None:
+        """Drop the annotations of plans on the node: new annotations say whether its GPUs are exact now."""
         for gang in self._planned_on(node):
             if gang.plan is not None:
                 gang.plan.annotations = None
 
     def _planned_on(self, node: str) -> list[Gang]:
-        """Return the gangs with a plan on the node that is not permitted yet."""
+        """Return the gangs with a plan on the node, unless they are permitted already."""
         ledger = self._state.ledger
-        keys = set(self._gangs_of(ledger.on_node(node).keys() & ledger.reservations.keys()).values())
+        keys = set(self._gangs_of(ledger.stated_usages_on(node).keys() & ledger.reservations.keys()).values())
         gangs = (self._state.gangs[key] for key in sorted(keys))
         return [gang for gang in gangs if isinstance(gang.in_phase, Planned | Reserving)]
 

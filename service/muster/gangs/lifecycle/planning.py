@@ -28,16 +28,8 @@ from muster.gangs.messages.instructions import EndSolve, EventReason, Instructio
 from muster.gangs.pending.in_tree import MODELLED
 from muster.gangs.pending.scheduling_queue import namespace_of
 from muster.gangs.record import phases
-from muster.gangs.record.gang import (
-    NODE_CHANGED,
-    ROOM,
-    ROOM_AFTER_S,
-    ROOM_EVERY_S,
-    Exclusion,
-    Gang,
-    Solving,
-    Timer,
-)
+from muster.gangs.record.exclusions import NODE_CHANGED, ROOM, ROOM_AFTER_S, ROOM_EVERY_S
+from muster.gangs.record.gang import Gang, Solving, Timer
 from muster.gangs.record.phases import AcceptedPlan, Phase, Planned, Planning, Trigger, Withdrawn, usages
 from muster.gangs.reporting.places import with_holders
 from muster.gangs.reporting.publisher import Kinds, kinds_of
@@ -52,22 +44,17 @@ _NODES_WITHOUT_PAUSE = 16
 def refuse(
     state: State, gang: Gang, hint: QueueingHint, kinds: Kinds, text: str, again_at: float = math.inf
 ) -> None:
-    """Refuse the gang. Its pods pass PreEnqueue once, so that kube-scheduler shows the reason on each pod.
+    """Refuse the gang: `hint` says what it must have to fit, and `text` tells users why it does not fit.
 
-    `again_at`: when the gang is planned again even if nothing changes.
+    Its pods pass PreEnqueue once, so that kube-scheduler shows the reason on each pod. `again_at`: when the
+    gang is planned again even if nothing changes.
     """
     state.transition(gang, Trigger.NOTHING_FITS, phases.Unplaceable())
     state.queue.add_refused(gang, hint)
-    if gang.exclusions:
-        text, kinds = f"{text}. {_describe_exclusions(gang)}", (*kinds, "left out")
-        # All other nodes have been tried by now.
-        for pair, exclusion in gang.exclusions.items():
-            if exclusion.until == math.inf:
-                ends = exclusion.since + state.settings.exclusion(gang.refusals[pair])
-                until = max(ends, state.now + state.settings.exclusion_first_s)
-                gang.exclusions[pair] = replace(exclusion, until=until)
+    if gang.exclusions.by_pair:
+        text, kinds = f"{text}. {gang.exclusions}", (*kinds, "left out")
         # An exclusion may have ended while the gang waited for the planner.
-        first_end = min(exclusion.ends(state.unbound_gone_at) for exclusion in gang.exclusions.values())
+        first_end = gang.exclusions.set_ends(state.now, state.unbound_gone_at, state.settings)
         again_at = min(again_at, max(state.now, state.unbound_gone_at + ROOM_AFTER_S, first_end))
     if again_at < math.inf:
         state.timers.set(gang, again_at)
@@ -78,22 +65,20 @@ def refuse(
 
 
 def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
-    """Exclude the node for pods with the same requests as this member. Return whether this is the first time.
+    """Exclude the node for pods with the same requests as this member. Return whether this is the first
+    refusal.
 
     The exclusion lasts until all other nodes were tried, and then for a time that grows with each refusal.
     """
-    pair = (requests.asks(pod), call.node)
-    gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
-    gang.exclusions[pair] = Exclusion(call.now, call.plugin, call.message)
     if call.plugin == ROOM:
         state.short_of_room[gang.key] = call.now
-    return gang.refusals[pair] == 1
+    return gang.exclusions.add_refused(pod, call)
 
 
 def try_full_nodes(state: State) -> None:
-    """Try again the nodes that the scheduler refused as full: a pod that was not bound is gone.
+    """Try again the nodes that kube-scheduler refused as full: a pod that was not bound is gone.
 
-    The pod may have had a place that only the scheduler knew, while its volumes were bound. The scheduler
+    The pod may have had a place that only kube-scheduler knew, while its volumes were bound. kube-scheduler
     gets a second to see that the pod has gone. A gang that pauses between two nodes continues with untried
     nodes. Otherwise a client that deletes pods all the time could keep the gang at the first node.
     """
@@ -106,8 +91,9 @@ def try_full_nodes(state: State) -> None:
 
 
 def pause_between_nodes(state: State, gang: Gang) -> float:
-    """Return how many seconds to wait before the next node is tried: 0 at first, then longer each time."""
-    tried = sum(gang.refusals.values())
+    """Return for how many seconds to wait before the next node is tried: 0 at first, then longer each
+    time."""
+    tried = sum(gang.exclusions.refusals.values())
     return (
         0.0
         if tried <= _NODES_WITHOUT_PAUSE
@@ -119,42 +105,29 @@ def refresh_refusal(state: State, gang: Gang) -> None:
     """Report the refusal again, because its numbers have changed."""
     if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
         event = EventReason.INVALID if gang.phase is Phase.INVALID else EventReason.UNPLACEABLE
-        state.publisher.refuse(gang, event, gang.kinds, gang.reason)
-
-
-def _describe_exclusions(gang: Gang) -> str:
-    """Return a sentence on the nodes that plugins refused: which, how many, and why."""
-    nodes: dict[tuple[str, str], set[str]] = {}
-    for (_, node), exclusion in gang.exclusions.items():
-        nodes.setdefault((exclusion.plugin, exclusion.message[:80]), set()).add(node)
-    listed = [
-        f"{min(names) if len(names) == 1 else f'{len(names)} nodes'} ({plugin}: {why})"
-        for (plugin, why), names in sorted(nodes.items(), key=lambda item: (-len(item[1]), item[0]))
-    ]
-    and_more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return f"Left out for a while: {', '.join(listed[:3])}{and_more}"
+        state.publisher.refuse(gang, event, gang.refusal_kinds, gang.reason)
 
 
 _WOKEN_AT_ONCE = 250
 """Number of refused gangs that one input queues again: about 20 ms. The next inputs queue the others."""
 _COUNTED_AT_ONCE = 2048
-"""Members counted for one input (about 10 ms) from which on the planner is asked with the next input."""
+"""If one input counts this many members (about 10 ms), the planner is asked with the next input."""
 _MAX_GANGS_PER_INPUT = 32
 """Largest number of gangs that one input looks at until a gang needs the planner."""
 
 
-def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
+def take_in_tree_answers(state: State, gang: Gang, changed: bool) -> None:
     """Continue with a gang for which in-tree plugins have answered. `changed`: the answers are new."""
     if changed:
-        gang.keep_exclusions(lambda _, exclusion: exclusion.plugin in (*MODELLED, NODE_CHANGED))
+        gang.exclusions.keep(lambda _, exclusion: exclusion.plugin in (*MODELLED, NODE_CHANGED))
     if gang.timers.pop(Timer.IN_TREE, None) is not None:
         state.enqueue_again(gang)
     elif changed and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
         state.replan(gang, Trigger.FREED)
 
 
-def capacity_freed(state: State, anywhere: bool = False) -> None:
-    """Note the refused gangs that nodes with more free capacity may help. They are queued again.
+def note_gangs_to_wake(state: State, anywhere: bool = False) -> None:
+    """Note the refused gangs that changes since the last call may help: `_requeue_woken` queues them.
 
     `anywhere`: any node may have more free capacity.
     """
@@ -162,7 +135,7 @@ def capacity_freed(state: State, anywhere: bool = False) -> None:
     changes.anywhere = anywhere
     for solving in state.solving.values():
         solving.since.add(changes)
-    state.to_wake |= dict.fromkeys(state.queue.freed(changes, state.now + state.settings.numbers_s))
+    state.to_wake |= dict.fromkeys(state.queue.gangs_helped_by(changes, state.now + state.settings.numbers_s))
 
 
 def _requeue_woken(state: State) -> None:
@@ -177,86 +150,96 @@ def _requeue_woken(state: State) -> None:
         gang = state.gangs.get(key)
         if gang is None or gang.phase is not Phase.UNPLACEABLE:
             continue  # it was planned again meanwhile for another reason
-        if Timer.RECOUNT not in gang.timers:  # else it is planned again soon, once it is counted
+        if Timer.RECOUNT not in gang.timers:  # else the gang is planned again once it is counted
             state.replan(gang, Trigger.FREED)
 
 
 def _ask_planners(state: State) -> None:
-    """Ask each idle planner about its next gang, and end a background decision that others wait for.
+    """Ask each idle planner about its next gang. End a background decision if other gangs wait for too long.
 
-    The two planners run concurrently, so a plan is accepted only if the capacity that it uses is still free.
+    The two planners run concurrently, so a plan is accepted only if its capacity is still free.
     """
     if not (state.to_group or state.to_tell):
         _requeue_woken(state)
     if state.members_counted >= _COUNTED_AT_ONCE:
-        state.queue.update_at = state.now  # a Tick goes on: one input must not take long
+        state.queue.update_at = state.now  # a Tick continues: one input must not take long
     elif not state.catches_up and state.active and not state.interrupted:
-        # The background comes first: a slow gang may have the highest priority. It comes again for gangs that
-        # the foreground passes on.
+        # The background planner comes first: a slow gang may have the highest priority. It comes again for
+        # gangs that `_ask` passes on from the foreground planner.
         for lane in (Lane.BACKGROUND, Lane.FOREGROUND, Lane.BACKGROUND):
-            # The foreground is asked even if no gang waits: it updates the numbers of refused gangs.
-            has_work = lane is Lane.FOREGROUND or state.queue.waiting(lane)
+            # The foreground planner has work even if no gang waits: it updates the numbers of refused gangs.
+            has_work = lane is Lane.FOREGROUND or state.queue.count_waiting(lane)
             if has_work and lane not in state.solving:
                 _ask(state, lane)
-    if state.background_ends_at is not None and state.shares[Lane.BACKGROUND].late(state.now):
+    if state.background_ends_at is not None and state.shares[Lane.BACKGROUND].becomes_late(state.now):
         solving = state.solving[Lane.BACKGROUND]
         state.publisher.instruct(EndSolve(solving.solve.gang, solving.solve.generation))
 
 
 def _ask(state: State, lane: Lane) -> None:
-    """Ask this planner about the next gang, if one waits for it."""
+    """Ask this planner about the next gang that waits for it and needs an answer."""
     for _ in range(_MAX_GANGS_PER_INPUT):
         gang = _next_gang(state, lane)
         if gang is None:
             return
-        if lane is Lane.FOREGROUND and namespace_of(gang.key) in state.shares[lane].resting(state.now):
+        if lane is Lane.FOREGROUND and _is_above_share(state, gang, lane):
             state.enqueue_again(gang, Lane.BACKGROUND)
             continue
-        state.fresh(gang)
+        state.refresh_group(gang)
         if not _ask_in_tree(state, gang) and _solve(state, gang, lane):
             return
-    state.queue.update_at = state.now  # a Tick goes on: one input must not take long
+    state.queue.update_at = state.now  # a Tick continues: one input must not take long
+
+
+def _is_above_share(state: State, gang: Gang, lane: Lane) -> bool:
+    """Return whether the gang's namespace has used more than its share of this planner."""
+    return namespace_of(gang.key) in state.shares[lane].resting_namespaces(state.now)
 
 
 def _next_gang(state: State, lane: Lane) -> Gang | None:
-    """Return the gang that this planner decides about now, or None.
+    """Return the gang that this planner decides about now; None if no gang waits that may be planned.
 
-    While many planned members wait for the shim, only partially bound gangs are planned. Other plans would
-    rest on outdated facts, and their deadlines would run. For a partially bound gang the grace period runs.
+    While many planned members wait for the shim, only partially bound gangs are planned, because their grace
+    periods run. Other plans would become outdated, and reach their deadlines.
     """
-    planned_enough, throttled_namespaces = state.throttled()
+    planned_enough, throttled_namespaces = state.check_ahead_limit()
     if lane is Lane.BACKGROUND:
-        key = state.queue.next(
-            lane, planned_enough, state.shares[lane].resting(state.now), paused=throttled_namespaces
+        key = state.queue.pop_next(
+            lane,
+            planned_enough,
+            state.shares[lane].resting_namespaces(state.now),
+            paused=throttled_namespaces,
         )
     else:
         background = state.solving.get(Lane.BACKGROUND)
         floor = background.floor if background is not None else None
-        key = state.queue.next(lane, planned_enough, floor=floor, paused=throttled_namespaces)
-    if lane is Lane.FOREGROUND and not planned_enough and not state.queue.waiting(lane):
+        key = state.queue.pop_next(lane, planned_enough, floor=floor, paused=throttled_namespaces)
+    if lane is Lane.FOREGROUND and not planned_enough and not state.queue.count_waiting(lane):
         key = key or _next_to_update(state)
     return state.gangs[key] if key is not None else None
 
 
 def _next_to_update(state: State) -> str | None:
-    """Queue the next refused gang that is planned again only for its numbers, and return its key; None
-    without such a gang.
+    """Queue the next refused gang that is planned again only to update the numbers in its refusal.
+
+    Return its key; None if there is no such gang.
     """
     while state.queue.to_update:
         gang = state.gangs.get(state.queue.to_update.pop())
         if gang is not None and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
             state.replan(gang, Trigger.FREED)
-            if (key := state.queue.next(Lane.FOREGROUND)) is not None:
+            if (key := state.queue.pop_next(Lane.FOREGROUND)) is not None:
                 return key
     return None
 
 
 def _ask_in_tree(state: State, gang: Gang) -> bool:
-    """Ask in-tree plugins about the gang if it needs that; return whether it must wait for their answers."""
+    """Ask in-tree plugins about the gang if they may refuse nodes. Return whether it must wait for
+    answers."""
     question = state.in_tree.ask(gang, state.now + state.settings.answers_s)
     if question is not None:
         state.publisher.instruct(question)
-    until = state.in_tree.awaits(gang.key)
+    until = state.in_tree.awaits_until(gang.key)
     if until <= state.now:
         return False
     state.timers.set(gang, until, Timer.IN_TREE)
@@ -267,7 +250,7 @@ def _ask_in_tree(state: State, gang: Gang) -> bool:
 def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     """Ask this planner about the gang.
 
-    Return False if the gang was refused without a question, because of the answers of in-tree plugins.
+    Return False if the gang was refused without a question: in-tree plugins refuse its members everywhere.
     """
     request = requests.request(gang.group, state.ledger)
     snapshot = state.snapshot_for(gang)
@@ -280,7 +263,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     hint = QueueingHint.of(request, interest)
     state.in_tree.mark_used(gang.key)
     if causes:
-        gang.blocked, gang.helps = tuple(causes), ()
+        gang.refusal_causes, gang.relaxations = tuple(causes), ()
         refuse(state, gang, hint, kinds_of(causes), sentence(causes))
         return False
     tried_request = request
@@ -291,11 +274,11 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
         # its other members later.
         tried_request = requests.least_of(request)
     gang.plan_all_members_next = False
-    excluded = state.excluded(gang, tried_request.roles, gang.group.unbound)
+    excluded = state.excluded_nodes(gang, tried_request.roles, gang.group.unbound)
     floor = None
-    if lane is Lane.BACKGROUND and namespace_of(gang.key) not in state.shares[lane].resting(state.now):
+    if lane is Lane.BACKGROUND and not _is_above_share(state, gang, lane):
         # Gangs of a priority below `floor` wait. If the cluster changed while the last plan was computed,
-        # raise the floor by one: then gangs of equal priority can't overtake this one again.
+        # raise the floor by one: then gangs of equal priority can't change the cluster again meanwhile.
         overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
         floor = gang.group.priority + overtaken
     solve = Solve(gang.key, gang.generation, tried_request, snapshot, excluded, lane)
@@ -311,7 +294,7 @@ def _send_solve(state: State, solving: Solving, ended_decisions: int = 0) -> Non
     """Send a question to its planner. `ended_decisions` as in `Gang`."""
     solve = solving.solve
     state.solving[solve.lane] = solving
-    state.shares[solve.lane].began(
+    state.shares[solve.lane].note_begin(
         namespace_of(solve.gang), state.now, state.settings.patience_s, ended_decisions
     )
     state.publisher.instruct(solve)
@@ -320,10 +303,10 @@ def _send_solve(state: State, solving: Solving, ended_decisions: int = 0) -> Non
 def take_instructions(state: State) -> list[Instruction]:
     """Return the instructions so far, with the next Solve for each idle planner.
 
-    This first handles the capacity that came free since the last call, whatever freed it.
+    This first wakes the gangs that the changes since the last call may help.
     """
-    if state.ledger.gained or state.ledger.existing_pods.changes.of_peers:
-        capacity_freed(state)
+    if state.ledger.gained_nodes or state.ledger.existing_pods.changes.concern_peers:
+        note_gangs_to_wake(state)
     _ask_planners(state)
     return state.publisher.take()
 
@@ -334,8 +317,9 @@ def review_backfill(state: State) -> None:
     gang = state.gangs.get(state.backfill.review())
     if gang is not None and gang.phase is Phase.UNPLACEABLE:
         state.replan(gang, Trigger.FREED)
-    idle = state.active and Lane.BACKGROUND not in state.solving and not state.queue.waiting(Lane.BACKGROUND)
-    for _ in range(_MAX_GANGS_PER_INPUT if idle else 0):
+    lane = Lane.BACKGROUND
+    is_idle = state.active and lane not in state.solving and not state.queue.count_waiting(lane)
+    for _ in range(_MAX_GANGS_PER_INPUT if is_idle else 0):
         key = state.backfill.next_turn()
         if key is None or _ask_for_reservation(state, state.gangs[key]):
             return
@@ -347,24 +331,24 @@ def _ask_for_reservation(state: State, gang: Gang) -> bool:
 
     Return False if the gang can never fit, or if none of its pods waits.
     """
-    group = state.fresh(gang)
-    if not group.unbound or any(cause.stays for cause in gang.blocked):
+    group = state.refresh_group(gang)
+    if not group.unbound or any(cause.stays for cause in gang.refusal_causes):
         return False
     request = requests.request(group, state.ledger)
     answers = state.in_tree.answers(gang.key)
     if answers.causes(gang.key, request):
         return False
-    snapshot = state.backfill.after_all_ended(gang)
+    snapshot = state.backfill.snapshot_after_all_ended(gang)
     request = answers.with_gpu_limits(requests.least_of(answers.refine(request)), snapshot)
     scored_request = with_scores(request, state.ledger.snapshot())
-    excluded = state.excluded(gang, scored_request.roles, group.unbound)
+    excluded = state.excluded_nodes(gang, scored_request.roles, group.unbound)
     number, lane = next(state.numbers), Lane.BACKGROUND
     solve = Solve(gang.key, number, scored_request, snapshot, excluded, lane, reserves=True)
     _send_solve(state, Solving(solve, QueueingHint.of(request)))
     return True
 
 
-def solve_answered(state: State, answer: inputs.SolveAnswered) -> None:
+def take_answer(state: State, answer: inputs.SolveAnswered) -> None:
     """Handle the planner's answer: a plan, or causes why nothing fits."""
     open_question = _close_question(state, answer)
     if open_question is None:
@@ -399,9 +383,9 @@ def _take_refusal(
 ) -> None:
     """Handle causes why nothing fits."""
     decision = with_holders(decision, solving.solve.request.priority, state.ledger, state.roster.pods)
-    gang.blocked, gang.helps = decision.causes, decision.relaxations
+    gang.refusal_causes, gang.relaxations = decision.causes, decision.relaxations
     kinds, text = kinds_of(decision.causes), sentence(decision)
-    overtaken = state.queue.overtaken(gang, solving) or state.in_tree.outdated(gang.key)
+    is_outdated = state.queue.is_overtaken(gang, solving) or state.in_tree.has_new_answers(gang.key)
     if gang.arrival_window is not None:  # pods came that were not in the request
         reconciliation.reconcile(state, gang)
         return
@@ -414,28 +398,28 @@ def _take_refusal(
         state.queue.remove(gang)
         return
     gang.ended_decisions, gang.pause_s = 0, 0.0
-    if solving.partial:  # other members than those it was asked about may fit
+    if solving.partial:  # the question was about the fewest members, and other members may fit
         gang.plan_all_members_next = True
         state.enqueue_again(gang)
         return
-    if overtaken and not phase.overtaken:
+    if is_outdated and not phase.overtaken:
         state.replan(gang, Trigger.OUTDATED)
         return
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
         _refuse_undecided(state, gang, solving.hint, text)
         return
     refuse(state, gang, solving.hint, kinds, text)
-    if overtaken:
+    if is_outdated:
         # If capacity comes free or plugins answer all the time, other gangs come first.
         state.timers.set(gang, state.now + state.settings.recheck_s)
 
 
-def solve_failed(state: State, failure: inputs.SolveFailed) -> None:
+def take_failure(state: State, failure: inputs.SolveFailed) -> None:
     """Handle a defect of the planner: refuse the gang, and ask about it again later."""
     open_question = _close_question(state, failure)
     if open_question is not None:
         gang, _, solving, _ = open_question
-        gang.blocked, gang.helps = (PlannerDefect(failure.error),), ()
+        gang.refusal_causes, gang.relaxations = (PlannerDefect(failure.error),), ()
         text = f"the planner failed, which is a defect: {failure.error}"
         _refuse_undecided(state, gang, solving.hint, text)
 
@@ -443,21 +427,26 @@ def solve_failed(state: State, failure: inputs.SolveFailed) -> None:
 def _close_question(
     state: State, answer: inputs.SolveAnswered | inputs.SolveFailed
 ) -> tuple[Gang, Planning, Solving, float] | None:
-    """Return the gang that waits for this answer, its phase, the question, and the seconds that it took.
+    """Close the question of this answer. Return its gang, the gang's phase, the question, and how long it
+    took.
 
-    None if the answer is void.
+    Return None if no gang waits for the answer any more, or if the answer is for a backfill reservation.
     """
     identity = (answer.gang, answer.generation)
-    questions = state.solving.values()
-    solving = next((q for q in questions if (q.solve.gang, q.solve.generation) == identity), None)
+    open_questions = (
+        solving
+        for solving in state.solving.values()
+        if (solving.solve.gang, solving.solve.generation) == identity
+    )
+    solving = next(open_questions, None)
     if solving is None:
         return None
     del state.solving[solving.solve.lane]
     share = state.shares[solving.solve.lane]
     if isinstance(answer, inputs.SolveAnswered):
-        took_s = share.over(state.now, answer.waited_s, answer.processor_s)
+        took_s = share.note_end(state.now, answer.waited_s, answer.processor_s)
     else:
-        took_s = share.over(state.now)
+        took_s = share.note_end(state.now)
     if solving.solve.reserves:
         decision = answer.decision if isinstance(answer, inputs.SolveAnswered) else None
         _take_reservation(state, solving, decision)
@@ -483,23 +472,23 @@ def _find_changed_nodes(state: State, solving: Solving, decision: Placed) -> set
 def _is_outdated(
     state: State, gang: Gang, solving: Solving, decision: Placed, plan_usages: tuple[Usage, ...]
 ) -> bool:
-    """Return whether a fact that the plan relies on has changed. `plan_usages`: the capacity that it
+    """Return whether a fact that the plan relies on has changed. `plan_usages`: the capacity that the plan
     takes."""
     nodes = state.ledger.nodes
     if changed := _find_changed_nodes(state, solving, decision):
         for name in changed & nodes.keys():
-            gang.leave_out(name, gang.group.unbound, state.now)
+            gang.exclusions.add_voided(name, gang.group.unbound, state.now)
         return True
-    if state.in_tree.outdated(gang.key):
+    if state.in_tree.has_new_answers(gang.key):
         answers = state.in_tree.answers(gang.key)
-        refused = answers.excluded(solving.solve.request.roles)
+        refused = answers.excluded_nodes(solving.solve.request.roles)
         if any(place.node in refused.get(place.role, ()) for place in decision.members):
             return True
-        may_have = answers.may_have(solving.solve.request.roles)
+        subrequests_by_role = answers.subrequests_by_role(solving.solve.request.roles)
         for place, usage in zip(decision.members, plan_usages, strict=True):
-            choices = may_have.get(place.role, (Subrequest({}, len(place.gpus)),))
+            subrequests = subrequests_by_role.get(place.role, (Subrequest({}, len(place.gpus)),))
             untainted = ~nodes[place.node].tainted
-            if not any(serves(subrequest, place.node, usage.gpus, untainted) for subrequest in choices):
+            if not any(serves(subrequest, place.node, usage.gpus, untainted) for subrequest in subrequests):
                 return True
     return not fits(state.snapshot_for(gang), plan_usages)
 
@@ -516,8 +505,8 @@ def _accept_plan(
     pod_by_uid = {pod.uid: pod for pod in gang.group.unbound}
     pods = {member.uid: pod_by_uid[member.uid] for member in decision.members}
     order = scheduling_order(solving.solve.request, decision, solving.solve.snapshot)
-    # With a quorum, some members of several subgroups may be no start of any subgroup, so all planned members
-    # are required.
+    # With a quorum, some members of each subgroup may be too few for any subgroup to start. So all planned
+    # members are required.
     least = len(order) if solving.solve.request.quorum else min(solving.solve.request.min_member, len(order))
     batch = _batch(state, gang, len(order), least)
     request = request_of_plan(solving.solve.snapshot, solving.solve.request, decision.members)
@@ -525,14 +514,14 @@ def _accept_plan(
     gang.reason, gang.ended_decisions, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(plan_usages)
     state.transition(gang, Trigger.PLACED, Planned(plan))
-    gang.retained -= pods.keys()
-    state.retained.release(gang, gang.retained)
+    gang.retained_uids -= pods.keys()
+    state.retained.release(gang, gang.retained_uids)
     state.timers.set(gang, state.now + state.settings.plan_for(len(order)))
     state.publisher.push(gang, gang.generation, Outcome.PLANNED, plan.members, required=least)
 
 
 def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
-    """Return the record of this plan for each Binding: `planned` members, and at least `least` must fit.
+    """Return the record of this plan for each Binding: of `planned` members, `least` must be bound.
 
     After a crash, the next service reads this record to tell whether the gang was split. Pods with the gang's
     name that were not counted yet are recorded as left out, so that an uncertain case never looks split.
@@ -546,9 +535,9 @@ def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
 
 
 def _refuse_undecided(state: State, gang: Gang, hint: QueueingHint, text: str) -> None:
-    """Refuse a gang that the planner could not decide. Plan it again after a pause that grows each time."""
-    gang.attempts += 1
-    again_at = state.now + state.settings.backoff(gang.attempts)
+    """Refuse a gang without a decision. The gang is planned again after a pause that grows each time."""
+    gang.failed_attempts += 1
+    again_at = state.now + state.settings.backoff(gang.failed_attempts)
     refuse(state, gang, hint, ("not decided",), text, again_at)
 
 
@@ -557,8 +546,8 @@ def _take_reservation(state: State, solving: Solving, decision: Decision | None)
 
     The gang gets no reservation if it would not fit even then, or if the planner did not decide.
     """
-    reserves = state.backfill.take_answer(solving.solve.gang, solving.solve.request, decision)
+    is_reserved = state.backfill.take_answer(solving.solve.gang, solving.solve.request, decision)
     gang = state.gangs.get(solving.solve.gang)
-    if reserves and gang is not None and gang.phase is Phase.UNPLACEABLE:
-        kinds, text = (*gang.kinds, "backfill"), f"{gang.reason}. {state.backfill.current}"
+    if is_reserved and gang is not None and gang.phase is Phase.UNPLACEABLE:
+        kinds, text = (*gang.refusal_kinds, "backfill"), f"{gang.reason}. {state.backfill.current}"
         state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text)

@@ -41,8 +41,8 @@ class SessionHandler:
         """Bindings that the current session reported, until `activate` has taken them in."""
 
     def open_session(self, session: inputs.SessionOpened) -> None:
-        """End the session before, and begin this one."""
-        self._state.in_tree.begin(session.answers_in_tree)
+        """End the previous session, and begin this session."""
+        self._state.in_tree.begin_session(session.answers_in_tree)
         self.close_session()
         self._state.epoch, self._in_flight = session.epoch, session.in_flight
         self.activate()
@@ -72,9 +72,9 @@ class SessionHandler:
         under_way = self._take_in_flight()
         for gang in list(state.gangs.values()):
             if isinstance(permitted := gang.in_phase, Permitted):
-                for uid in permitted.awaited.keys() - under_way:
-                    permitted.awaited[uid] = state.now + state.settings.session_s
-                state.timers.set(gang, min(permitted.awaited.values(), default=state.now))
+                for uid in permitted.awaited_bindings.keys() - under_way:
+                    permitted.awaited_bindings[uid] = state.now + state.settings.session_s
+                state.timers.set(gang, min(permitted.awaited_bindings.values(), default=state.now))
             if gang.phase is Phase.GIVEN_UP or Timer.PARTIAL in gang.timers or gang.is_partially_bound:
                 _begin_grace(state, gang)
             state.to_tell[gang.key] = None
@@ -109,19 +109,19 @@ class SessionHandler:
             else:
                 state.orphans[uid] = until
         for key in set(key_by_uid.values()):
-            reconciliation.all_bindings_known(state.gangs[key])
+            reconciliation.note_all_bindings_known(state.gangs[key])
         return under_way
 
 
 def _begin_grace(state: State, gang: Gang) -> None:
-    """Restart the grace period of a partially bound gang, even if it was given up.
+    """Restart the grace period of a partially bound gang, even if the gang was given up.
 
     Another service may have completed the gang meanwhile.
     """
     if gang.phase is Phase.GIVEN_UP:
-        reconciliation.reconcile_members(state, gang, state.fresh(gang))
+        reconciliation.reconcile_members(state, gang, state.refresh_group(gang))
     gang.timers.pop(Timer.PARTIAL, None)
-    state.fresh(gang)
+    state.refresh_group(gang)
     reconciliation.note_partially_bound(state, gang)
 
 
@@ -129,7 +129,7 @@ def _tell(state: State, gang: Gang) -> None:
     """Report the gang's present state to a new shim."""
     if (question := state.in_tree.ask_again(gang)) is not None:
         state.publisher.instruct(question)
-    state.fresh(gang)
+    state.refresh_group(gang)
     reconciliation.note_partially_bound(state, gang)
     if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
         planning.refresh_refusal(state, gang)
@@ -137,14 +137,14 @@ def _tell(state: State, gang: Gang) -> None:
         state.timers.set(gang, state.now + state.settings.waiting_s)
 
 
-def _timer_expired(state: State, gang: Gang, timer: Timer, same: bool) -> None:
-    """Handle an expired timer. `same`: the gang is still in the phase in which the timer was set."""
+def _handle_timer(state: State, gang: Gang, timer: Timer, same: bool) -> None:
+    """Handle an expired timer. `same`: the gang is still in the phase in which the timer expired."""
     match timer:
         case Timer.PARTIAL:
-            reconciliation.partial_grace_over(state, gang)
+            reconciliation.end_partial_grace(state, gang)
         case Timer.LOST:
-            state.retained.release(gang, gang.retained & gang.lost.keys())
-            reconciliation.review_losses(state, gang)  # replacements that wait already keep their turn
+            state.retained.release(gang, gang.retained_uids & gang.lost_members.keys())
+            reconciliation.review_losses(state, gang)  # waiting replacements keep their precedence
         case Timer.REFUSAL:
             planning.refresh_refusal(state, gang)
         case Timer.RECOUNT if same:
@@ -152,19 +152,19 @@ def _timer_expired(state: State, gang: Gang, timer: Timer, same: bool) -> None:
         case Timer.IN_TREE if same:
             state.enqueue_again(gang)
         case Timer.PHASE if same:
-            _phase_due(state, gang)
+            _handle_phase_timer(state, gang)
         case Timer.RECOUNT | Timer.IN_TREE | Timer.PHASE:
             pass  # the phase has ended
 
 
-def _phase_due(state: State, gang: Gang) -> None:
+def _handle_phase_timer(state: State, gang: Gang) -> None:
     """Handle the expired timer of the gang's phase."""
     match gang.in_phase:
         case Collecting():
             state.publisher.emit(gang, EventReason.WAITING, gang.reason)
             state.publisher.show_waiting(gang)
         case Planning():
-            state.publisher.waiting_is_over(gang)
+            state.publisher.take_back_waiting(gang)
         case Planned() | Reserving():
             reconciliation.withdraw(
                 state, gang, Trigger.TOO_LATE, "its pods were not ready to bind in time", pause=True
@@ -176,15 +176,14 @@ def _phase_due(state: State, gang: Gang) -> None:
         case Withdrawn():
             reconciliation.reconcile(state, gang)
         case Unplaceable():
-            gang.end_exclusions(state.now, state.unbound_gone_at)
+            gang.exclusions.end_expired(state.now, state.unbound_gone_at)
             state.replan(gang, Trigger.FREED)
         case _:
             pass
 
 
 _STOOD_STILL_S = 2.0
-"""If a Tick comes this many seconds late, the process stood still, and recent changes have not been seen yet.
-"""
+"""If a Tick comes this many seconds late, the process stood still: recent changes have not been seen yet."""
 
 
 MAX_TIMERS_PER_TICK = 128
@@ -198,17 +197,17 @@ class Clock:
     def __init__(self, state: State, pods: PodHandler) -> None:
         self._state = state
         self._pods = pods
-        self._unfinished = -math.inf
-        """When the last Tick came, if it left timers to the next one."""
+        self._unfinished_at = -math.inf
+        """When the last Tick came, if it left timers to the next Tick; else -inf."""
 
     def interrupt(self, resource: str) -> None:
         """Pause all timers: the watch of this resource is interrupted."""
         self._state.interrupted.setdefault(resource, self._state.now)
 
     def resume(self, resource: str) -> None:
-        """Note that a watch is back. When no watch is interrupted any more, postpone all deadlines.
+        """Note that a watch resumed. When no watch is interrupted any more, postpone all deadlines.
 
-        The time of the interruption does not count, because its events are seen only now.
+        The time of the interruption does not count, because the changes of this time are seen only now.
         """
         interrupted = self._state.interrupted
         if resource not in interrupted:
@@ -225,8 +224,8 @@ class Clock:
         state = self._state
         if state.interrupted:
             return
-        due = min((state.timers.next() or state.now, *state.orphans.values()))
-        if state.now - max(due, self._unfinished) > _STOOD_STILL_S:
+        due = min((state.timers.next_at() or state.now, *state.orphans.values()))
+        if state.now - max(due, self._unfinished_at) > _STOOD_STILL_S:
             _postpone(state, state.now - due + _STOOD_STILL_S)
             return
         if state.queue.update_at is not None and state.queue.update_at <= state.now:
@@ -235,19 +234,19 @@ class Clock:
             planning.review_backfill(state)
         for uid in [uid for uid, until in state.orphans.items() if until <= state.now]:
             reconciliation.drop_orphan(state, uid)
-        for gang, timer in list(islice(state.timers.due(), MAX_TIMERS_PER_TICK)):
+        for gang, timer in list(islice(state.timers.pop_due(), MAX_TIMERS_PER_TICK)):
             phase = gang.phase
             if gang.stale and gang.key in state.gangs:
                 self._pods.regroup({gang.name})
             if gang.key in state.gangs:
-                _timer_expired(state, gang, timer, same=gang.phase is phase)
-        self._unfinished = state.now if (state.timers.next() or math.inf) <= state.now else -math.inf
+                _handle_timer(state, gang, timer, same=gang.phase is phase)
+        self._unfinished_at = state.now if (state.timers.next_at() or math.inf) <= state.now else -math.inf
 
     def next_deadline(self) -> float | None:
         """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""
         state = self._state
         deadlines = (
-            state.timers.next(),
+            state.timers.next_at(),
             state.queue.update_at,
             state.background_ends_at,
             state.backfill.next_at(),
@@ -264,7 +263,7 @@ def _postpone(state: State, seconds: float) -> None:
     state.orphans = {uid: until + seconds for uid, until in state.orphans.items()}
     for gang in state.gangs.values():
         if isinstance(permitted := gang.in_phase, Permitted):
-            permitted.awaited = {uid: until + seconds for uid, until in permitted.awaited.items()}
-            # A timer that was set again meanwhile still has the old deadline, which would look like a
-            # standstill.
-            state.timers.set(gang, min(permitted.awaited.values()))
+            awaited = permitted.awaited_bindings
+            permitted.awaited_bindings = {uid: until + seconds for uid, until in awaited.items()}
+            # A timer that was set meanwhile has the old deadline, which would look like a standstill.
+            state.timers.set(gang, min(permitted.awaited_bindings.values()))

@@ -61,11 +61,11 @@ class State:
         self.to_tell: dict[str, None] = {}
         """Keys of gangs that a new shim does not know yet."""
         self.short_of_room: dict[str, float] = {}
-        """Gang that was refused a full node since the last unbound pod went → when."""
+        """Key of each gang that was refused a full node since the last unbound pod went → when."""
         self.unbound_gone_at = -math.inf
-        """When the last unbound pod went. Since then the scheduler may have more room on full nodes."""
+        """When the last unbound pod went. The scheduler may have more room on full nodes since then."""
         self.to_wake: dict[str, None] = {}
-        """Keys of refused gangs, in order, that a change may help and that are not queued again yet."""
+        """Keys of refused gangs that a change may help, and that are not queued again yet."""
         self.retained = Retained(self.gangs, self.ledger)
         self.shares = {
             Lane.FOREGROUND: PlannerShare(planner_share.FOREGROUND),
@@ -97,19 +97,19 @@ class State:
     def background_ends_at(self) -> float | None:
         """Return when to end the background decision because other gangs wait; None if no gang waits.
 
-        Gangs may wait for either planner. During a background decision the foreground planner plans no gang
-        of a lower priority.
+        Gangs that wait for the foreground planner count too: during a background decision, that planner plans
+        no gang of a lower priority.
         """
-        foreground_waits = self.queue.waiting(Lane.FOREGROUND) and Lane.FOREGROUND not in self.solving
-        if foreground_waits or self.queue.waiting(Lane.BACKGROUND):
+        foreground_waits = self.queue.count_waiting(Lane.FOREGROUND) and Lane.FOREGROUND not in self.solving
+        if foreground_waits or self.queue.count_waiting(Lane.BACKGROUND):
             return self.shares[Lane.BACKGROUND].ends_at
         return None
 
-    def throttled(self) -> tuple[bool, frozenset[str]]:
-        """Return whether `ahead` members are planned and not permitted. If so, no more gangs are planned.
+    def check_ahead_limit(self) -> tuple[bool, frozenset[str]]:
+        """Return whether `ahead` members are planned and not permitted, so that no more gangs are planned.
 
-        Also return the namespaces that have half of this number or more: no more gangs of these namespaces
-        are planned. A namespace counts for half at most, so that its gangs alone do not hold up others.
+        Also return the namespaces with half of this number or more: no more gangs of these namespaces are
+        planned. Each namespace counts for half at most, so that no namespace alone holds up the others.
         """
         half = -(-self.settings.ahead // 2)
         members: Counter[str] = Counter()
@@ -118,24 +118,24 @@ class State:
         namespaces = frozenset(namespace for namespace, number in members.items() if number >= half)
         return sum(min(number, half) for number in members.values()) >= self.settings.ahead, namespaces
 
-    def fresh(self, gang: Gang) -> Group:
-        """Return the gang's group, counted again if it is stale.
+    def refresh_group(self, gang: Gang) -> Group:
+        """Count the gang's group again if the gang is stale, and return the group.
 
-        If some of its pods now belong to another gang, return the old group. A timer is then set that has all
-        gangs of the name counted.
+        If `try_refresh` can't, return the old group, and set a timer that has all gangs of the name counted.
         """
-        if self.fresh_group(gang) is None:
+        if self.try_refresh(gang) is None:
             self.timers.start(gang, self.now, Timer.RECOUNT)
         return gang.group
 
-    def fresh_group(self, gang: Gang) -> Group | None:
-        """Return the gang's group, counted again if it is stale.
+    def try_refresh(self, gang: Gang) -> Group | None:
+        """Count the gang's group again if the gang is stale, and return the group.
 
-        Return None if some of its pods now belong to another gang, or if a gang of its name is not known yet.
-        The gang then stays stale: a count of this gang alone would leave these pods without a gang.
+        Return None if some of the gang's pods now belong to another gang, or if a gang of its name is not
+        known yet. The gang then stays stale: a count of this gang alone would leave these pods without a
+        gang.
         """
         if gang.stale:
-            # The key alone is not enough, because it does not show pods without an owner.
+            # The key alone is not enough, because a key does not show pods without an owner.
             groups = {(group.gang.key, group.owners): group for group in self.roster.groups(gang.name)}
             same = groups.get((gang.key, gang.group.owners))
             if same is None or any(key not in self.gangs for key, _ in groups):
@@ -161,11 +161,11 @@ class State:
         """
         gang.enter(trigger, new_phase)
         self.publisher.note_move(gang, trigger)
-        self.roster.touched.add(gang.name[:3])
+        self.roster.changed_pod_groups.add(gang.name[:3])
         gang.timers.pop(Timer.PHASE, None)
-        if not gang.stale:  # else what has changed would not be counted
+        if not gang.stale:  # a stale gang needs its timer, or it would not be counted
             gang.timers.pop(Timer.RECOUNT, None)
-        elif isinstance(new_phase, Unplaceable):  # nothing else would have it counted
+        elif isinstance(new_phase, Unplaceable):  # no input may come that has the gang counted
             self.recount_soon(gang)
         gang.timers.pop(Timer.IN_TREE, None)
         if isinstance(new_phase, Planned):
@@ -182,8 +182,8 @@ class State:
         self.enqueue_again(gang)
 
     def enqueue_again(self, gang: Gang, lane: Lane | None = None) -> None:
-        """Queue the gang with its present generation: for the planner `lane`, or by whether the gang is
-        slow."""
+        """Queue the gang with its present generation. Without `lane`, slow gangs wait for the background
+        planner, and others for the foreground planner."""
         lane = lane or (Lane.BACKGROUND if gang.slow else Lane.FOREGROUND)
         self.queue.add_waiting(gang, lane, self.queue_order(gang))
 
@@ -192,7 +192,7 @@ class State:
         return gang.queue_order(self.retained.covers(gang), self.settings.extras_s)
 
     def replan(self, gang: Gang, trigger: Trigger) -> None:
-        """Queue an unplaceable gang again, or one whose answer came too late."""
+        """Queue a refused gang again, or a gang whose answer was outdated."""
         self.transition(gang, trigger, Planning(overtaken=trigger is Trigger.OUTDATED))
         self.enqueue(gang)
 
@@ -210,19 +210,19 @@ class State:
         hold, if the gang can leave out no member. Capacity that is retained or reserved for other gangs
         counts as taken.
         """
-        own_uids = gang.retained | gang.reserved
+        own_uids = gang.retained_uids | gang.reserved_uids
         if gang.group.fewest_needed >= gang.group.present:
             # No member can be left out, so the shim frees the devices that each member has from an earlier
             # plan.
             claimants = self.ledger.device_claims.consumers
             own_uids |= {pod.uid for pod in gang.group.unbound if pod.uid in claimants}
-        snapshot = self.ledger.without(own_uids) if own_uids else self.ledger.snapshot()
+        snapshot = self.ledger.snapshot_without(own_uids) if own_uids else self.ledger.snapshot()
         return self.backfill.snapshot_for(gang, snapshot)
 
-    def excluded(self, gang: Gang, roles: Iterable[Role], pods: Iterable[Pod]) -> Excluded:
-        """Return role → node → the plugin that refuses the pair, from in-tree answers and late refusals."""
+    def excluded_nodes(self, gang: Gang, roles: Iterable[Role], pods: Iterable[Pod]) -> Excluded:
+        """Return role → node → the plugin that refuses the pair, from in-tree answers and exclusions."""
         roles = tuple(roles)
-        nodes_by_role = self.in_tree.answers(gang.key).excluded(roles)
-        for role, nodes in gang.excluded(roles, pods).items():
+        nodes_by_role = self.in_tree.answers(gang.key).excluded_nodes(roles)
+        for role, nodes in gang.exclusions.by_role(roles, pods).items():
             nodes_by_role[role] = {**nodes_by_role.get(role, {}), **nodes}
         return nodes_by_role

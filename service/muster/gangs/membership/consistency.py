@@ -1,4 +1,4 @@
-"""Find the causes for which a gang is ill-formed. Its waiting pods must agree on facts of the gang, or of a
+"""Find the causes for which a gang is ill-formed, such as waiting pods that disagree on the gang or on a
 role.
 
 An absent value counts as a value: a constraint that only some members state is a disagreement.
@@ -20,14 +20,15 @@ from muster.domain.request import NodeRules, SelectorTerm
 from muster.placement.cluster.candidates import term_text
 
 MAX_CAUSES = 8
-"""Largest number of causes of members that a gang reports. In a gang of thousands all may have the same
+"""Largest number of causes of members that a gang reports: in a gang of thousands, all may have one
 mistake."""
 MAX_NAMES = 64 * 1024
-"""Names and values in the node rules of a gang's waiting pods. Rules that several pods have count once."""
+"""Largest number of names and values in the node rules of a gang's waiting pods. Rules that several pods have
+count once."""
 _COUNT_EXPECTED = (
     'how many of its members must fit at once: add the annotation gpu.topology/min-member, as in "4", to each'
 )
-"""Without a number a gang must not begin with the pods that came first."""
+"""Expected of a gang without a number: such a gang must not begin with the pods that came first."""
 
 Describe = Callable[[Pod], str]
 """Returns the value of one field of a pod, as text."""
@@ -36,16 +37,20 @@ Describe = Callable[[Pod], str]
 def ill_formed(
     gang_title: str, present: int, unbound: tuple[Pod, ...], claims: Collection[GangClaim], policies: Policies
 ) -> tuple[Cause, ...]:
-    """Return why the gang is ill-formed. Causes of bound pods do not count.
+    """Return why the gang is ill-formed; () if it is not. Causes of bound pods do not count.
 
-    `claims`: those of the waiting pods, each once.
+    `claims`: the different claims of the waiting pods.
     """
     causes = counted_once(cause for pod in unbound for cause in pod.causes)[:MAX_CAUSES]
     if not unbound or causes:
         return tuple(causes)
     # Members with one claim and no role cannot disagree, and there may be thousands.
     differing = disagreements(unbound) if len(claims) > 1 or unbound[0].topology_request.role else []
-    causes.extend(_too_many_names(gang_title, unbound) or differing or _unallocated(gang_title, unbound))
+    causes.extend(
+        _check_number_of_names(gang_title, unbound)
+        or differing
+        or _check_unallocated_claims(gang_title, unbound)
+    )
     if causes:
         return tuple(causes)
     claim = claim_of(unbound[0])
@@ -71,22 +76,21 @@ def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
     for pod in pods:
         roles.setdefault(pod.topology_request.role, []).append(pod)
     roles.pop("", None)  # pods without a role name may be of different roles
-    checks = [(field, pods, describe) for field, describe in _OF_A_GANG.items()]
+    checks = [(field, pods, describe) for field, describe in _GANG_FIELDS.items()]
     for role, members in sorted(roles.items()):
-        checks += [(f"{field} of role {role}", members, describe) for field, describe in _OF_A_ROLE.items()]
+        checks += [(f"{field} of role {role}", members, describe) for field, describe in _ROLE_FIELDS.items()]
         if any(pod.topology_request.role_scope or pod.topology_request.segments for pod in members):
             # Pods with different requests are several roles, and each role would choose a domain of its own.
             checks += [
-                (f"{field} of role {role}", members, describe) for field, describe in _OF_ONE_ROLE.items()
+                (f"{field} of role {role}", members, describe) for field, describe in _REQUEST_FIELDS.items()
             ]
-    # Only one cause, because ACK's one label is both replicas and min-member.
     return next(([cause] for cause in map(_disagreement, checks) if cause is not None), [])
 
 
-def _too_many_names(gang_title: str, unbound: Iterable[Pod]) -> list[BadValue]:
-    """Return a cause if the rules of the members are too many to be planned; [] if not.
+def _check_number_of_names(gang_title: str, unbound: Iterable[Pod]) -> list[BadValue]:
+    """Return a cause if the members' node rules have too many names and values; else [].
 
-    Equal rules are one object, so pods of one template cost nothing here.
+    Equal rules are one object, so the rules of one template count once.
     """
     distinct_rules = {id(pod.rules): pod.rules for pod in unbound}
     if sum(rules.size for rules in distinct_rules.values()) <= MAX_NAMES:
@@ -97,11 +101,11 @@ def _too_many_names(gang_title: str, unbound: Iterable[Pod]) -> list[BadValue]:
 
 def asked_of_gang(pod: Pod) -> tuple[str, ...]:
     """Return the pod's statements about its whole gang. All waiting members must agree on them."""
-    return tuple(describe(pod) for describe in _OF_A_GANG.values())
+    return tuple(describe(pod) for describe in _GANG_FIELDS.values())
 
 
-def _unallocated(gang_title: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
-    """Return a cause if several members wait for the devices of one claim.
+def _check_unallocated_claims(gang_title: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
+    """Return a cause if several members wait for the devices of one claim; else [].
 
     kube-scheduler allocates the claim for one pod, and refuses the others until this pod is bound. So the
     gang would never start.
@@ -115,6 +119,7 @@ def _unallocated(gang_title: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
 
 
 def _disagreement(check: tuple[str, list[Pod], Describe]) -> MembersDisagree | None:
+    """Return the disagreement of these pods on a field; None if they agree."""
     field, pods, describe = check
     values: dict[str, str] = {}
     for pod in pods:
@@ -149,7 +154,7 @@ def _resources(pod: Pod) -> str:
 
 
 def _memory(amount: int) -> str:
-    """Return the exact amount: different amounts must give different text."""
+    """Return the amount without rounding: different amounts must give different text."""
     return f"{amount / 2**20:.17g}Mi" if amount % 2**30 else f"{amount // 2**30}Gi"
 
 
@@ -177,7 +182,7 @@ def _tolerations(rules: NodeRules) -> str:
     return ", ".join(texts)
 
 
-_OF_A_GANG: Mapping[str, Describe] = MappingProxyType(
+_GANG_FIELDS: Mapping[str, Describe] = MappingProxyType(
     {
         "number of replicas": lambda pod: str(claim_of(pod).replicas or ""),
         "min-member": lambda pod: str(claim_of(pod).min_member or ""),
@@ -188,14 +193,14 @@ _OF_A_GANG: Mapping[str, Describe] = MappingProxyType(
         "policies": lambda pod: ",".join(pod.topology_request.policies),
     }
 )
-_OF_A_ROLE: Mapping[str, Describe] = MappingProxyType(
+_ROLE_FIELDS: Mapping[str, Describe] = MappingProxyType(
     {
         "role-scope": lambda pod: pod.topology_request.role_scope or "",
         "role-preferred-scopes": lambda pod: ",".join(pod.topology_request.role_preferred),
         "segments": _segments,
     }
 )
-_OF_ONE_ROLE: Mapping[str, Describe] = MappingProxyType(
+_REQUEST_FIELDS: Mapping[str, Describe] = MappingProxyType(
     {
         "requests": _resources,
         "matchAttribute": lambda pod: ",".join(pod.match_attributes),

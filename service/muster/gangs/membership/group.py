@@ -23,7 +23,7 @@ from muster.domain.quorums import CountByRole, Leaf, Quorum, members_of
 from muster.domain.reasons import Cause
 from muster.domain.request import GangId, RolePreference
 from muster.gangs.membership.consistency import claim_of, ill_formed
-from muster.gangs.membership.incarnations import Incarnation, of_job
+from muster.gangs.membership.incarnations import Incarnation, belong_to_job
 
 
 def key_of(pod: Pod) -> PodGroupKey | None:
@@ -32,11 +32,11 @@ def key_of(pod: Pod) -> PodGroupKey | None:
     return (pod.namespace, claim.dialect, claim.name) if claim is not None and claim.by_object else None
 
 
-def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
+def complete_pod(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
     """Return the pod with everything that its PodGroup states.
 
-    Return the same pod if it names no PodGroup that exists. If both state a value and the values differ, the
-    pod is ill-formed.
+    Return the same pod if its PodGroup does not exist. If pod and PodGroup state different values, the pod is
+    ill-formed.
     """
     key = key_of(pod)
     group = groups.get(key) if key is not None else None
@@ -56,7 +56,7 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
             *causes,
             BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.topology_request.role, expected),
         )
-    topology_request = _merged(
+    topology_request = _merge_topology_requests(
         claim.topology_request,
         group.topology_request,
         group.role_topology_requests.get(claim.topology_request.role, NO_TOPOLOGY_REQUEST),
@@ -82,17 +82,20 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
 
 
 def _rank(rank: int | None, first: int, topology_request: TopologyRequest) -> int | None:
-    """Return the rank with which the `first` pods of each Job come before all others.
+    """Return the pod's rank, raised unless the pod is one of the `first` pods of its Job.
 
-    Each Job must start with this number of pods. With segments the Jobs keep their order.
+    Each Job must start with this number of pods, so these pods come before all others. With segments no rank
+    is raised, because segments are consecutive members.
     """
     if rank is None or not first or topology_request.segments or rank % GROUP < first:
         return rank
     return rank + GROUP**2
 
 
-def _merged(pod: TopologyRequest, group: TopologyRequest, role: TopologyRequest) -> TopologyRequest:
-    """Return each field as the pod states it, else as the PodGroup does for the role, else for the gang."""
+def _merge_topology_requests(
+    pod: TopologyRequest, group: TopologyRequest, role: TopologyRequest
+) -> TopologyRequest:
+    """Return each field as the pod states it, else as the PodGroup states it for the role or for the gang."""
     stated: dict[str, Any] = {
         field.name: getattr(pod, field.name) or getattr(role, field.name) or getattr(group, field.name)
         for field in fields(TopologyRequest)
@@ -101,29 +104,29 @@ def _merged(pod: TopologyRequest, group: TopologyRequest, role: TopologyRequest)
 
 
 def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:
-    """Return the disagreement of pod and PodGroup; None if each value that both state is equal."""
-    pod_values = _stated(claim.min_member, claim.topology_request, claim.topology_request)
-    group_values = _stated(
+    """Return the disagreement of pod and PodGroup; None if no value that both state differs."""
+    pod_values = _stated_values(claim.min_member, claim.topology_request, claim.topology_request)
+    group_values = _stated_values(
         group.min_member,
         group.topology_request,
         group.role_topology_requests.get(claim.topology_request.role, NO_TOPOLOGY_REQUEST),
     )
     if group.owner is not None and (claim.min_member or 0) <= (group.size or 0):
-        pod_values.pop("min-member", None)  # its owner makes more members: the pod's number counts
+        pod_values.pop("min-member", None)  # the owner makes more members: the pod's number counts
     differing = [
         key for key in pod_values.keys() & group_values.keys() if pod_values[key] != group_values[key]
     ]
     if not differing:
         return None
     pod_text, group_text = (
-        ", ".join(f"{key} {stated[key]}" for key in sorted(differing))
-        for stated in (pod_values, group_values)
+        ", ".join(f"{key} {values[key]}" for key in sorted(differing))
+        for values in (pod_values, group_values)
     )
     return DialectsDisagree(pod, f"its annotations: {pod_text}", f"{group.title}: {group_text}")
 
 
-def _stated(min_member: int | None, gang: TopologyRequest, role: TopologyRequest) -> dict[str, object]:
-    """Return key → value of the values that are stated."""
+def _stated_values(min_member: int | None, gang: TopologyRequest, role: TopologyRequest) -> dict[str, object]:
+    """Return field → value, for the values that are stated."""
     stated = {"min-member": min_member, "scope": gang.required_scope, "role-scope": role.role_scope}
     return {key: value for key, value in stated.items() if value is not None}
 
@@ -140,39 +143,39 @@ class Followers:
     numbers: range
     """The followers' numbers in the role."""
     sibling: Pod
-    """A pod of the gang. Followers get its values of the template's `shared_labels`."""
+    """A pod of the gang. Followers get this pod's values of the template's `shared_labels`."""
     leader: Pod | None = None
-    """The followers are placed in the leader's topology domain by its rules; None if no pod leads."""
+    """The pod whose rules place the followers in its own topology domain; None if no pod leads."""
 
-    def placeholders(self, of_object: PodGroup) -> Iterator[Pod]:
+    def placeholders(self, pod_group: PodGroup) -> Iterator[Pod]:
         """Yield a placeholder for each follower."""
         template = self.template
         assert template.pod.claim is not None
-        claim = replace(template.pod.claim, name=of_object.name)
-        sample = completed(replace(template.pod, claim=claim), {of_object.key: of_object})
-        shared = {key: value for key, value in self.sibling.labels if key in template.shared_labels}
-        labels = tuple(sorted((dict(sample.labels) | shared).items()))
+        claim = replace(template.pod.claim, name=pod_group.name)
+        sample = complete_pod(replace(template.pod, claim=claim), {pod_group.key: pod_group})
+        shared_labels = {key: value for key, value in self.sibling.labels if key in template.shared_labels}
+        labels = tuple(sorted((dict(sample.labels) | shared_labels).items()))
         peers = sample.peers if self.leader is None else self.leader.peers
         for number in self.numbers:
             uid = f"{PREFIX}{template.role}/{number}"
             yield replace(sample, uid=uid, rank=template.ranks[number], labels=labels, peers=peers)
 
 
-def followers(of_object: PodGroup, pods: Sequence[Pod]) -> Iterator[Followers]:
-    """Yield the followers of a gang. `pods` are the gang's pods, also succeeded pods."""
+def followers(pod_group: PodGroup, pods: Sequence[Pod]) -> Iterator[Followers]:
+    """Yield the followers of a gang. `pods` are the gang's pods, including succeeded pods."""
     by_role = defaultdict[str, list[Pod]](list)
-    for pod in pods if of_object.follower_templates else ():
+    for pod in pods if pod_group.follower_templates else ():
         by_role[pod.topology_request.role].append(pod)
-    for template in of_object.follower_templates:
+    for template in pod_group.follower_templates:
         if template.role in by_role:
-            yield from _of_leaders(template, by_role[template.role])
-        elif template.role in of_object.role_later:
+            yield from _followers_of_leaders(template, by_role[template.role])
+        elif template.role in pod_group.role_later:
             leads = template.exclusive and not template.unit_label
             leader = next(filter(_waits, pods), None) if leads else None
             yield Followers(template, range(len(template.ranks)), pods[0], leader)
 
 
-def _of_leaders(template: FollowerTemplate, pods: Sequence[Pod]) -> Iterator[Followers]:
+def _followers_of_leaders(template: FollowerTemplate, pods: Sequence[Pod]) -> Iterator[Followers]:
     """Yield the followers of each unit whose leader is its only pod so far."""
     units = defaultdict[str, list[Pod]](list)
     for pod in pods if template.unit_label else ():
@@ -191,8 +194,8 @@ NameKey = tuple[str, str, str, str]
 """Namespace, dialect, name, and the pod's UID for a gang of one."""
 
 _FEW_OWNERS = 4
-"""Up to this many owners are named in a gang's key (master and workers are two). For more, the key has a
-digest."""
+"""Up to this many owners are named in a gang's key (master and workers are two). With more owners, the key
+has a digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,7 @@ class Group:
     claims: frozenset[GangClaim] = frozenset()
     """The different claims of its waiting pods; of its bound pods if no pod waits.
 
-    Running pods were placed by earlier claims, which must not affect their replacements.
+    Running pods may have been placed by older claims, which must not affect their replacements.
     """
     owners: frozenset[str] = frozenset()
     """UIDs of the owners of all its pods, "" for pods without an owner; or the UID of a gang of one.
@@ -219,20 +222,17 @@ class Group:
     """
     pod_group: PodGroup | None = None
     quorum: Quorum | None = None
-    """Number of subgroups that must be present, and of members of each role; None if its PodGroup states
-    neither.
-
-    Members that have succeeded count as present.
-    """
+    """How many subgroups and members of each role must be present, less succeeded members; None if the
+    PodGroup states neither."""
     followers: tuple[Followers, ...] = ()
-    """Members that come when others have a node. The gang is planned where these fit too."""
+    """Members that come when others have a node. The gang is planned where the followers fit too."""
     ambiguous: bool = False
     """Whether some of its pods may be the first of another incarnation of its name."""
     since: float = 0.0
-    """Since when its waiting members wait, in seconds since the Unix epoch.
+    """Since when the gang waits, in seconds since the Unix epoch.
 
-    This is when the first pod of their owner that waits, or was deleted while it waited, was created. If no
-    member waits, it is the creation of the oldest bound member.
+    This is the creation of its oldest waiting pod, or of an older pod of that owner that was deleted while it
+    waited. If no member waits, this is the creation of the oldest bound member.
     """
 
     @property
@@ -247,7 +247,7 @@ class Group:
 
     @property
     def members(self) -> tuple[Pod, ...]:
-        """Return all present pods, bound ones first."""
+        """Return all present pods, bound pods first."""
         return (*self.bound, *self.unbound)
 
     @property
@@ -262,7 +262,8 @@ class Group:
 
     @property
     def expects_more(self) -> bool:
-        """Return whether more members may come: the number of members is open, or is not the expected number.
+        """Return whether more members may come: the size is open, and the present members are not the
+        expected number.
 
         If there are more members than expected, the number was wrong, and others may follow.
         """
@@ -283,13 +284,17 @@ class Group:
     def _stateful_set(self) -> str:
         """Return the name of a StatefulSet if each waiting pod comes from a different StatefulSet; else
         ""."""
-        makers = {pod.controller for pod in self.unbound if pod.claim is not None and not pod.claim.job}
-        sets = sorted(maker.name for maker in makers if maker is not None and maker.kind == "StatefulSet")
-        return sets[0] if sets and len(sets) == len(self.unbound) else ""
+        controllers = {pod.controller for pod in self.unbound if pod.claim is not None and not pod.claim.job}
+        names = sorted(
+            controller.name
+            for controller in controllers
+            if controller is not None and controller.kind == "StatefulSet"
+        )
+        return names[0] if names and len(names) == len(self.unbound) else ""
 
     @property
     def fewest_needed(self) -> int:
-        """Return the minimum number of bound members with which the gang can count as fully bound."""
+        """Return the smallest number of bound members with which all required members can be bound."""
         return max(
             self.needed, members_of(self.quorum.fewest_members() or ()) if self.quorum is not None else 0
         )
@@ -313,10 +318,10 @@ class Group:
     def was_split_by_crash(self) -> bool:
         """Return whether a gang that is seen for the first time was split by a crash.
 
-        The pods must prove the split by the record on the members that Muster bound (`Batch`). First, fewer
-        members are bound than had to be bound then, whatever the gang needs now. Second, enough waiting pods
-        to fill the gap were there at that time and were not left out. Replacements were created later.
-        Creation times are whole seconds.
+        The records on the members that Muster bound (`Batch`) must prove the split. First, fewer members are
+        bound than had to be bound then, whatever the gang needs now. Second, enough waiting pods to fill the
+        gap were there at that time and were not left out; replacements were created later. Creation times are
+        whole seconds.
         """
         batches = [pod.batch for pod in self.bound if pod.batch is not None]
         if self.was_fully_bound or not batches:
@@ -347,13 +352,13 @@ class Group:
     @property
     def placeholders(self) -> tuple[Pod, ...]:
         """Return a placeholder for each follower."""
-        of_object = self.pod_group
-        if of_object is None:
+        pod_group = self.pod_group
+        if pod_group is None:
             return ()
-        return tuple(pod for role in self.followers for pod in role.placeholders(of_object))
+        return tuple(pod for role in self.followers for pod in role.placeholders(pod_group))
 
     def least_followers(self, placeholders: Collection[Pod]) -> CountByRole:
-        """Return role → number of these followers that must fit. Roles are named as the followers state."""
+        """Return role → number of these followers that must fit. Roles have the names that pods state."""
         later = self.pod_group.role_later if self.pod_group is not None else {}
         return {
             role: min(count, later.get(role, count)) for role, count in stated_roles(placeholders).items()
@@ -371,7 +376,7 @@ class Group:
 
     @property
     def facts(self) -> tuple[object, ...]:
-        """Return all facts that planning depends on."""
+        """Return all facts of the gang that a plan depends on."""
         return (
             frozenset(pod.uid for pod in self.bound),
             {pod.uid: planning_facts(pod) for pod in self.unbound},
@@ -397,7 +402,7 @@ def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
 
 
 def planning_facts(pod: Pod) -> tuple[object, ...]:
-    """Return the facts that the plan of an unbound pod depends on: all facts but its state."""
+    """Return all facts of an unbound pod except its state: a plan depends on these facts."""
     claims = (pod.gpu_counts, pod.match_attributes, pod.several_claims, pod.compute_domain, pod.device_claims)
     requests = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice, *claims)
     return (pod.claim, *requests, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
@@ -407,31 +412,30 @@ def group_of(
     key: NameKey,
     by_owner: Incarnation,
     policies: Policies,
-    of_object: PodGroup | None,
+    pod_group: PodGroup | None,
     ambiguous: bool,
     since: Mapping[str, float],
 ) -> Group:
     """Return the group of one incarnation of a name.
 
-    `by_owner`: its pods, and those that have succeeded. `since`: since when the pods of each owner wait, in
+    `by_owner`: the incarnation, including succeeded pods. `since`: since when the pods of each owner wait, in
     seconds since the Unix epoch.
     """
     namespace, dialect, name, lone = key
-    pods = [pod for of_owner in by_owner.values() for pod in of_owner]
+    pods = [pod for owner_pods in by_owner.values() for pod in owner_pods]
     owners = frozenset((lone,) if lone else (pod.owner for pod in pods))
-    # A job may make its Jobs or StatefulSets one after another: it stays the same gang.
-    waves = (owner.partition("#")[2] for owner in by_owner) if of_job(pods) else by_owner
+    # A job may make its Jobs or StatefulSets one after another: they stay one gang.
+    waves = (owner.partition("#")[2] for owner in by_owner) if belong_to_job(pods) else by_owner
     identity = _as_identity((lone,) if lone else tuple(waves))
     bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
     unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
     succeeded = [pod for pod in pods if pod.succeeded]
-    done = stated_roles(succeeded)
     oldest = min((pod.created for pod in bound), default=0.0)
     claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
-    quorum = _quorum(of_object, stated_roles((*bound, *unbound)))
+    quorum = _quorum(pod_group, stated_roles((*bound, *unbound)))
     if quorum is not None:
-        quorum = quorum.without_members(done)
+        quorum = quorum.without_members(stated_roles(succeeded))
     if quorum is None or quorum.leaves_no_choice:
         fewest = max(0, max(counts) - len(succeeded))
     else:  # a gang whose minimums are all 0 needs one member to begin
@@ -446,31 +450,31 @@ def group_of(
         causes=ill_formed(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, claims, policies),
         claims=claims,
         owners=owners,
-        pod_group=of_object,
+        pod_group=pod_group,
         quorum=quorum,
-        followers=tuple(followers(of_object, pods)) if of_object is not None and unbound else (),
+        followers=tuple(followers(pod_group, pods)) if pod_group is not None and unbound else (),
         ambiguous=ambiguous,
         since=min((since[pod.owner] for pod in unbound), default=oldest),
     )
 
 
-def _quorum(of_object: PodGroup | None, present_by_role: CountByRole) -> Quorum | None:
+def _quorum(pod_group: PodGroup | None, present_by_role: CountByRole) -> Quorum | None:
     """Return how many subgroups start, or how many members each role needs; None if the PodGroup states
     neither.
 
     The minimum of a role that comes later counts once a pod of this role is there.
     """
-    if of_object is None or of_object.quorum is not None:
-        return of_object.quorum if of_object is not None else None
+    if pod_group is None or pod_group.quorum is not None:
+        return pod_group.quorum if pod_group is not None else None
     leaves = []
-    for role, least in of_object.role_min.items():
-        fewest = of_object.role_later.get(role, least) if present_by_role.get(role) else least
-        leaves.append(Leaf(frozenset((role,)), fewest, of_object.role_unit.get(role, 1)))
+    for role, least in pod_group.role_min.items():
+        fewest = pod_group.role_later.get(role, least) if present_by_role.get(role) else least
+        leaves.append(Leaf(frozenset((role,)), fewest, pod_group.role_unit.get(role, 1)))
     return Quorum(len(leaves), tuple(leaves)) if leaves else None
 
 
 def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
-    """Return a short text for exactly these owners, the same in every process."""
+    """Return the owners as they stand in a gang's key, the same in every process."""
     ordered = sorted(filter(None, owners))
     if len(ordered) <= _FEW_OWNERS:
         return tuple(ordered)

@@ -7,13 +7,19 @@ joined, and its count is the number of members that its pods state. The first ro
     a job states the number of its pods (`GangClaim.job`)       | joins: all such owners are one job
     it is the first owner                                       | opens an incarnation
     the last has reached its count                              | opens an incarnation
-    it came after an owner of the last, now ended, had begun    | opens an incarnation
+    it came after an ended owner of the last had begun          | opens an incarnation
     it has ended, and began before an owner of the last came    | opens an incarnation
     it came after the last began, and pods for a count remain   | opens an incarnation
     any other                                                   | joins the last: master and workers
 
-An owner has ended if all its pods have succeeded; it begins when its first pod runs. Times are whole seconds.
-A gang often starts in the second in which it was created, so an owner of the same second joins.
+An owner comes when its first pod is created, begins when its first pod runs, and has ended if all its pods
+have succeeded. Times are whole seconds. A gang often starts in the second in which it was created, so an
+owner of the same second joins. An example with a count of 3 members:
+
+    Job      | pods | came | began | result
+    master   | 1    | 0 s  | 5 s   | opens incarnation 1
+    workers  | 2    | 1 s  | 5 s   | joins incarnation 1
+    later    | 3    | 90 s | -     | opens incarnation 2: incarnation 1 has reached its count
 
 If an incarnation has one owner, its pods join waves, in the order of their age. Waves are the steps of a
 workflow, or of a Job with more completions than parallel pods. Each wave is an incarnation of its own.
@@ -55,10 +61,10 @@ class _IncarnationBuilder:
     count: int
     """Number of members that the pods of its first owner state."""
     pod_count: int = 0
-    youngest: float = -math.inf
-    """When the first pod of its latest owner was created."""
-    ended_began: float = math.inf
-    """When the first pod began to run, over owners that have ended."""
+    latest_came: float = -math.inf
+    """When its latest owner came."""
+    ended_owners_began: float = math.inf
+    """When the first pod of an owner that has ended began to run."""
     began: float = math.inf
     """When the first pod of the incarnation began to run."""
 
@@ -66,32 +72,32 @@ class _IncarnationBuilder:
         """Return whether an owner's pods may join, by the table of owners without its last two rows."""
         return (
             self.pod_count < self.count
-            and _born(pods) <= self.ended_began
-            and self.youngest <= _ended_began(pods)
+            and _oldest_creation(pods) <= self.ended_owners_began
+            and self.latest_came <= _begin_if_ended(pods)
         )
 
     def join(self, owner: str, pods: list[Pod]) -> None:
         """Add the pods of an owner."""
         self.pods[owner] = pods
         self.pod_count += len(pods)
-        self.youngest = max(self.youngest, _born(pods))
-        self.ended_began = min(self.ended_began, _ended_began(pods))
-        self.began = min(self.began, _began(pods))
+        self.latest_came = max(self.latest_came, _oldest_creation(pods))
+        self.ended_owners_began = min(self.ended_owners_began, _begin_if_ended(pods))
+        self.began = min(self.began, _begin_of(pods))
 
 
 def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list[Incarnation]:
-    """Return the incarnations of one name, oldest first.
+    """Return the incarnations of one name, the oldest first.
 
-    `born`: when the oldest pod of each owner was created, even if that pod is gone.
+    `born`: when each owner came, even if its first pod is gone.
     """
-    if of_job(pod for pods in by_owner.values() for pod in pods):
+    if belong_to_job(pod for pods in by_owner.values() for pod in pods):
         return list(_waves({owner: by_owner[owner] for owner in sorted(by_owner)}))
     incarnations: list[_IncarnationBuilder] = []
     remaining = sum(map(len, by_owner.values()))
     for owner in sorted(by_owner, key=lambda owner: (born[owner], owner)):
         pods, last = by_owner[owner], incarnations[-1] if incarnations else None
         if last is None or not last.takes(pods) or (remaining >= last.count and born[owner] > last.began):
-            incarnations.append(_IncarnationBuilder({}, max(map(_count, pods))))
+            incarnations.append(_IncarnationBuilder({}, max(map(_stated_size, pods))))
         incarnations[-1].join(owner, pods)
         remaining -= len(pods)
     return [wave for incarnation in incarnations for wave in _waves(incarnation.pods)]
@@ -107,8 +113,8 @@ def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
     succeeded, began = 0, math.inf
     for position, pod in enumerate(ordered):
         wave, remaining = waves[-1], len(ordered) - position
-        wave_is_over = succeeded == len(wave) and remaining >= _count(pod)
-        if pod.created > began and succeeded and (wave_is_over or len(wave) >= _fixed(pod)):
+        wave_is_over = succeeded == len(wave) and remaining >= _stated_size(pod)
+        if pod.created > began and succeeded and (wave_is_over or len(wave) >= _fixed_size(pod)):
             succeeded, began = 0, math.inf
             waves.append([])
         waves[-1].append(pod)
@@ -117,25 +123,25 @@ def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
 
 
 def without_earlier(pods: Collection[Pod]) -> list[Pod]:
-    """Return pods without an owner. Succeeded pods that may belong to an earlier gang are left out.
+    """Return the pods, which have no owner, without succeeded pods that may belong to an earlier gang.
 
-    A succeeded pod belongs to the gang of the present pods in one case only. All present pods existed when it
-    began, and there are no more such pods than the gang has members. No other fact shows a reused name.
+    A succeeded pod is kept if all present pods existed when it began, and together these pods are no more
+    than the gang has members. Nothing else shows that a name is used again.
     """
     present = [pod for pod in pods if pod.present]
     if len(present) == len(pods):
         return present
     newest = max((pod.created for pod in present), default=math.inf)
-    of_gang = [pod for pod in pods if pod.present or (pod.succeeded and newest <= pod.started)]
-    return of_gang if len(of_gang) <= max(map(_fixed, present), default=0) else present
+    gang_pods = [pod for pod in pods if pod.present or (pod.succeeded and newest <= pod.started)]
+    return gang_pods if len(gang_pods) <= max(map(_fixed_size, present), default=0) else present
 
 
 def without_strangers(incarnation: Incarnation) -> Iterable[Incarnation]:
     """Yield the incarnation without strangers, then the strangers as another incarnation.
 
-    The table "waiting pod, while members run" of this module tells who is a stranger.
+    This module's last table says which pods are strangers.
     """
-    pods = [pod for of_owner in incarnation.values() for pod in of_owner if pod.present]
+    pods = [pod for owner_pods in incarnation.values() for pod in owner_pods if pod.present]
     waiting = [pod for pod in pods if not pod.node]
     is_one_kind = len({pod.claim for pod in waiting}) < 2 and not any(pod.causes for pod in waiting)
     running = set() if is_one_kind else {asked_of_gang(pod) for pod in pods if pod.node}
@@ -157,53 +163,53 @@ def without_strangers(incarnation: Incarnation) -> Iterable[Incarnation]:
 def is_ambiguous(incarnation: Incarnation, born: Mapping[str, float]) -> bool:
     """Return whether some pods may be replacements of lost members, or the first pods of another incarnation.
 
-    The incarnation is ambiguous if an owner came after another owner had begun. With one owner, it is
-    ambiguous if all present pods were created after the succeeded pods began.
+    This is so if an owner came after another owner had begun. With one owner, this is so if all present pods
+    were created after the succeeded pods began.
     """
     if len(incarnation) > 1:
-        if of_job(pod for pods in incarnation.values() for pod in pods):
+        if belong_to_job(pod for pods in incarnation.values() for pod in pods):
             return False
-        return max(born[owner] for owner in incarnation) > min(map(_began, incarnation.values()))
+        return max(born[owner] for owner in incarnation) > min(map(_begin_of, incarnation.values()))
     ((owner, pods),) = incarnation.items()
-    began = _began(pod for pod in pods if not pod.present)
+    began = _begin_of(pod for pod in pods if not pod.present)
     return bool(owner) and all(pod.created > began for pod in pods if pod.present)
 
 
-def of_job(pods: Iterable[Pod]) -> bool:
+def belong_to_job(pods: Iterable[Pod]) -> bool:
     """Return whether the pods belong to a job that states the number of its pods."""
     return any(pod.claim is not None and pod.claim.job for pod in pods)
 
 
-def _began(pods: Iterable[Pod]) -> float:
-    """Return when the first of the pods began to run; infinite if no pod did.
+def _begin_of(pods: Iterable[Pod]) -> float:
+    """Return when the first of the pods began to run; infinite if no pod runs.
 
-    No gang begins before all members are there. So an owner that came later has replacements, or belongs to
+    A gang begins only when all members are there. So an owner that came later has replacements, or belongs to
     another incarnation.
     """
     return min((pod.started for pod in pods if pod.started), default=math.inf)
 
 
-def _born(pods: Iterable[Pod]) -> float:
+def _oldest_creation(pods: Iterable[Pod]) -> float:
     """Return when the oldest of the pods was created."""
     return min(pod.created for pod in pods)
 
 
-def _ended_began(pods: Iterable[Pod]) -> float:
+def _begin_if_ended(pods: Iterable[Pod]) -> float:
     """Return when the first pod began to run, if all pods have succeeded; else infinity.
 
-    Return minus infinity if this time is unknown, so that no other owner joins.
+    Return minus infinity if the time is unknown, so that no other owner joins.
     """
     if any(pod.present for pod in pods):
         return math.inf
     return min((pod.started for pod in pods if pod.started), default=-math.inf)
 
 
-def _fixed(pod: Pod) -> float:
-    """Return how many members the pod's gang has in all; infinite if the number is open."""
+def _fixed_size(pod: Pod) -> float:
+    """Return how many members the pod's gang has; infinite if the number is open."""
     return claim_of(pod).replicas or math.inf
 
 
-def _count(pod: Pod) -> int:
+def _stated_size(pod: Pod) -> int:
     """Return how many members the pod's gang needs, as the pod states it."""
     claim = claim_of(pod)
     return claim.replicas or claim.min_member or 0
@@ -219,9 +225,9 @@ class _Owner:
     """Facts about one owner. Times are in seconds since the Unix epoch."""
 
     born: float = math.inf
-    """When the oldest pod of the owner was created, even if that pod is gone."""
+    """When the owner's first pod was created, even if that pod is gone."""
     since: float = math.inf
-    """When the oldest pod was created that waits, or was deleted while it waited."""
+    """When the oldest pod was created, of those that wait or were deleted while they waited."""
     pods: int = 0
     began: float = math.inf
     """When the first of its pods began to run."""
@@ -250,16 +256,15 @@ class Owners:
         if pod.present and not pod.node:
             owner.since = min(owner.since, pod.created)
         owner.bound |= bool(pod.node)
-        self.begins(pod)
+        self.note_begin(pod)
 
-    def begins(self, pod: Pod) -> bool:
-        """Note when a pod of a known owner began to run. Return whether it is the owner's first pod to
-        run."""
+    def note_begin(self, pod: Pod) -> bool:
+        """Note when a pod of a known owner began to run. Return whether no pod of the owner began earlier."""
         owner = self._owners[pod.owner]
-        first = 0 < pod.started < owner.began
-        if first:
+        is_first = 0 < pod.started < owner.began
+        if is_first:
             owner.began = pod.started
-        return first
+        return is_first
 
     def drop(self, pod: Pod) -> None:
         """Remove a pod. The latest owners without pods are remembered."""
@@ -271,11 +276,11 @@ class Owners:
                 oldest = next(iter(self._gone))
                 del self._gone[oldest], self._owners[oldest]
 
-    def born(self) -> Mapping[str, float]:
-        """Return when the oldest pod of each owner was created, even if that pod is gone."""
+    def came_at(self) -> Mapping[str, float]:
+        """Return when the first pod of each owner was created, even if that pod is gone."""
         return {name: owner.born for name, owner in self._owners.items()}
 
-    def since(self, by_owner: Mapping[str, Collection[Pod]]) -> Mapping[str, float]:
+    def waiting_since(self, by_owner: Mapping[str, Collection[Pod]]) -> Mapping[str, float]:
         """Return since when the pods of each of these owners wait; infinite if no pod waits."""
         for name, pods in by_owner.items():
             owner = self._owners[name]

@@ -12,7 +12,7 @@ from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.membership.group import (
     Group,
     NameKey,
-    completed,
+    complete_pod,
     group_of,
     key_of,
     name_key,
@@ -27,7 +27,7 @@ from muster.gangs.membership.incarnations import (
 )
 
 _MAX_DELETED = 10_000
-"""Largest number of deleted pods of a Job that are counted, because a Job's status may hold any number."""
+"""Largest number of deleted pods of a Job that are counted: a Job's status may hold any number."""
 
 
 class Roster:
@@ -43,16 +43,14 @@ class Roster:
         self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
         """PodGroup → UID → the pod as it is without the PodGroup."""
         self._owners: dict[NameKey, Owners] = {}
-        self.begun: set[NameKey] = set()
-        """Names with an owner whose first pod began to run. A reader removes the names.
-
-        Waiting pods may belong to another incarnation now.
-        """
+        self.begun_names: set[NameKey] = set()
+        """Names with an owner that began to run, so that waiting pods may belong to another incarnation now.
+        A reader removes the names."""
         self._names_of: dict[str, Counter[NameKey]] = {}
-        """Owner → its pods by name."""
+        """Owner → name → number of its pods with the name."""
         self._succeeded: dict[str, int] = {}
-        """Owner → number of succeeded pods, including deleted pods, as a Job states."""
-        self.touched: set[PodGroupKey] = set()
+        """Owner → number of succeeded pods, including deleted pods, as the Job's status states."""
+        self.changed_pod_groups: set[PodGroupKey] = set()
         """PodGroups whose status may have changed."""
 
     @property
@@ -69,8 +67,8 @@ class Roster:
         """Return the pods with this name, present or not."""
         return self._named.get(key, {}).values()
 
-    def naming(self, key: PodGroupKey) -> int:
-        """Return how many pods name a PodGroup."""
+    def count_pods_naming(self, key: PodGroupKey) -> int:
+        """Return how many pods name this PodGroup."""
         return len(self._by_object.get(key, ()))
 
     def see_pod_group(self, key: PodGroupKey, group: PodGroup | None) -> set[NameKey]:
@@ -86,24 +84,25 @@ class Roster:
             del self._pod_groups[key]
         else:
             self._pod_groups[key] = group
-        self.touched.add(key)
+        self.changed_pod_groups.add(key)
         incomplete_pods = self._by_object.get(key, {}).values()
         for incomplete in incomplete_pods:  # the pods keep their identity, so their counts stay
-            pod = completed(incomplete, self._pod_groups)
+            pod = complete_pod(incomplete, self._pod_groups)
             self.pods[pod.uid] = self._named[name_key(pod)][pod.uid] = pod
         return {(*key, "")} if incomplete_pods else set()
 
     def see(self, pod: Pod) -> set[NameKey]:
         """Take in a pod's new state. Return the names whose groups may have changed."""
         incomplete, key = pod, key_of(pod)
-        pod = completed(pod, self._pod_groups)
+        pod = complete_pod(pod, self._pod_groups)
         touched = self._see(pod)
         if key is not None:
             self._by_object.setdefault(key, {})[pod.uid] = incomplete
-            self.touched.add(key)
+            self.changed_pod_groups.add(key)
         return touched
 
     def _see(self, pod: Pod) -> set[NameKey]:
+        """Take in a pod that its PodGroup has completed. Return the names whose groups may have changed."""
         before = self.pods.get(pod.uid)
         if before is None and pod.claim is None:
             return set()
@@ -111,8 +110,8 @@ class Roster:
             key = name_key(pod)
             self.pods[pod.uid] = pod
             self._named[key][pod.uid] = pod
-            if pod.started and not before.started and self._owners[key].begins(pod):
-                self.begun.add(key)
+            if pod.started and not before.started and self._owners[key].note_begin(pod):
+                self.begun_names.add(key)
             return set()
         touched = self._drop(pod.uid)
         if pod.claim is not None:
@@ -122,22 +121,23 @@ class Roster:
             self._count(key, pod, 1)
             self._owners.setdefault(key, Owners()).see(pod)
             touched.add(key)
-        return self._swept(touched)
+        return self._sweep(touched)
 
     def drop(self, uid: str) -> set[NameKey]:
         """Forget a pod. Return the names whose groups may have changed."""
         pod = self.pods.get(uid)
-        names = self._swept(self._drop(uid))
+        names = self._sweep(self._drop(uid))
         return names if pod is not None and _counts(pod) else set()
 
-    def _swept(self, names: set[NameKey]) -> set[NameKey]:
-        """Forget the owners of names that no pod has any more. Return the names."""
+    def _sweep(self, names: set[NameKey]) -> set[NameKey]:
+        """Forget the owners of those names that no pod has any more. Return all the names."""
         for name in names:
             if name not in self._named:
                 self._owners.pop(name, None)
         return names
 
     def _drop(self, uid: str) -> set[NameKey]:
+        """Remove a pod from all indexes. Return its name."""
         pod = self.pods.pop(uid, None)
         if pod is None:
             return set()
@@ -147,24 +147,25 @@ class Roster:
         self._count(key, pod, -1)
         if not self._named[key]:
             del self._named[key]
-        of_object = key[:3]
-        if self._by_object.get(of_object, {}).pop(uid, None) is not None:
-            self.touched.add(of_object)
-            if not self._by_object[of_object]:
-                del self._by_object[of_object]
+        group_key = key[:3]
+        if self._by_object.get(group_key, {}).pop(uid, None) is not None:
+            self.changed_pod_groups.add(group_key)
+            if not self._by_object[group_key]:
+                del self._by_object[group_key]
         return {key}
 
     def _count(self, key: NameKey, pod: Pod, change: int) -> None:
+        """Count a pod (`change` is 1), or no longer (-1)."""
         names = self._names_of.setdefault(pod.owner, Counter())
         names[key] += change
         if not names[key]:
             del names[key]
         if not names:
             del self._names_of[pod.owner]
-        for whose in (pod.owner, None):
-            self._present[key, whose] += change * pod.present
-            if not self._present[key, whose]:
-                del self._present[key, whose]
+        for owner in (pod.owner, None):
+            self._present[key, owner] += change * pod.present
+            if not self._present[key, owner]:
+                del self._present[key, owner]
 
     def see_succeeded(self, owner: str, number: int) -> set[NameKey]:
         """Take in how many pods of an owner have succeeded, including deleted pods.
@@ -178,7 +179,7 @@ class Roster:
         return {name for name in self._names_of.get(owner, ()) if not name[3]}
 
     def size(self, key: NameKey, owner: str | None = None) -> int:
-        """Return how many present pods have the name, of one owner or of all."""
+        """Return how many present pods have the name; with `owner`, only pods of this owner."""
         return self._present[key, owner]
 
     def groups(self, key: NameKey) -> list[Group]:
@@ -191,20 +192,19 @@ class Roster:
             by_owner[""] = ownerless
         if not by_owner:
             return []
-        owners, of_object = self._owners[key], self._pod_groups.get(key[:3])
-        born, since = owners.born(), owners.since(by_owner)
+        owners, pod_group = self._owners[key], self._pod_groups.get(key[:3])
+        born, since = owners.came_at(), owners.waiting_since(by_owner)
         for owner, pods in by_owner.items():
-            pods.extend(self._deleted(key, pods, born[owner]))
+            pods.extend(self._stand_ins_for_deleted(key, pods, born[owner]))
         return [
-            group_of(key, incarnation, self.policies, of_object, is_ambiguous(incarnation, born), since)
-            for with_strangers in assign(by_owner, born)
-            for incarnation in without_strangers(with_strangers)
+            group_of(key, incarnation, self.policies, pod_group, is_ambiguous(incarnation, born), since)
+            for assigned in assign(by_owner, born)
+            for incarnation in without_strangers(assigned)
             if any(pod.present for pods in incarnation.values() for pod in pods)
         ]
 
-    def _deleted(self, key: NameKey, pods: Collection[Pod], born: float) -> list[Pod]:
-        """Return a stand-in for each succeeded and deleted pod. The Job that owns these pods states their
-        number."""
+    def _stand_ins_for_deleted(self, key: NameKey, pods: Collection[Pod], born: float) -> list[Pod]:
+        """Return a stand-in for each succeeded pod that was deleted: the Job's status states their number."""
         sample = next(iter(pods))
         succeeded = self._succeeded.get(sample.owner, 0)
         if not succeeded or key[3]:
@@ -219,7 +219,7 @@ def _counts(pod: Pod) -> bool:
 
 
 def _grouping_facts(pod: Pod) -> tuple[object, ...]:
-    """Return all facts that grouping and planning read. They do not read whether containers run."""
+    """Return all facts that grouping and planning read; whether containers run is none of these."""
     return (
         planning_facts(pod),
         pod.present,

@@ -38,7 +38,7 @@ class FilterAnswer:
     """Nodes of each member, the planned node first. A member with devices has only the planned node."""
     reason: str = ""
     devices: tuple[tuple[str, ...], ...] = ()
-    """Devices that a DRA driver is to give each member, in the order of its GPUs."""
+    """Devices that a DRA driver must give each member, in the order of its GPUs."""
     subrequests: tuple[int, ...] = ()
     """Number of the subrequest, from 1, by which each member gets its devices; 0 without subrequests."""
     memory: tuple[int, ...] = ()
@@ -91,7 +91,7 @@ class PermitAnswer:
     allowed: bool
     reason: str = ""
     bind_within_s: float = 0.0
-    """How long the places are held for members that are not seen bound, from now."""
+    """How long, from now, the places of members are held that are not seen bound."""
     annotations: tuple[dict[str, str], ...] = ()
     """Annotations of each member's Binding, in the order of the verdict's members."""
 
@@ -118,7 +118,7 @@ class AgreeingGroup:
 
     devices: frozenset[str]
     max_pods: int
-    """Number of pods for which the other devices are enough."""
+    """Number of pods for which these other devices are enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,9 @@ class InTreeAnswer:
     refused: Mapping[str, str] = field(default_factory=dict)
     """Node → the plugin that refuses it, and its reason."""
     room: Mapping[str, int] = field(default_factory=dict)
-    """Node → number of these pods that it can hold together. Nodes that are not listed have no such limit."""
+    """Node → how many of these pods it can hold together. A node that is not listed has no such limit."""
     everywhere: str = ""
-    """The plugin and its reason if it refuses the pods whatever the node; else ""."""
+    """The plugin that refuses the pods whatever the node, and its reason; "" if no plugin does."""
     missing_claims: tuple[str, ...] = ()
     """PersistentVolumeClaims that do not exist."""
     more_missing_claims: int = 0
@@ -141,13 +141,14 @@ class InTreeAnswer:
     scores: Mapping[str, int] = field(default_factory=dict, compare=False)
     """Node → kube-scheduler's preference from 0 to 100, for pods that have preferences; else empty."""
     devices: tuple[Mapping[str, frozenset[str]], ...] = ()
-    """For each subrequest of the pods: node → the GPUs that they may have.
+    """For each subrequest of the pods: node → the GPUs that they may have; () if no node is listed.
 
-    For a node that is not listed, these are all untainted GPUs; () if this holds for every node. A GPU is
-    driver/name, or driver/pool/name if the driver has GPUs in several pools of the node.
+    On a node that is not listed, pods may have all untainted GPUs. A GPU is driver/name, or driver/pool/name
+    if the driver has GPUs in several pools of the node.
     """
     groups: tuple[Mapping[str, tuple[AgreeingGroup, ...]], ...] = ()
-    """For each subrequest: node → groups of these GPUs. Only groups whose other devices run out first."""
+    """For each subrequest: node → groups of these GPUs. Only groups are listed whose other devices run out
+    before their GPUs."""
 
     def __hash__(self) -> int:
         by_node = (self.refused, self.room, *self.devices, *self.groups)

@@ -62,11 +62,10 @@ class PodGroupGone:
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """A Job states how many of its pods have succeeded. It does not make succeeded pods again, even if they
-    are deleted.
+    """The Job with this UID states how many of its pods have succeeded; 0 if the Job is gone.
 
-    Only Jobs whose pods all run at once are reported. `uid` is the UID of the Job. If `succeeded` is 0, the
-    Job is forgotten.
+    A Job does not make succeeded pods again, even if they are deleted. Only Jobs whose pods all run at once
+    are reported.
     """
 
     now: float
@@ -155,7 +154,7 @@ class SolveAnswered:
 
 @dataclass(frozen=True, slots=True)
 class SolveFailed:
-    """The planner failed (a defect) on an instruction `Solve`. The gang waits for the next change."""
+    """The planner failed (a defect) on an instruction `Solve`."""
 
     now: float
     gang: str
@@ -173,7 +172,7 @@ class WatchInterrupted:
 
 @dataclass(frozen=True, slots=True)
 class WatchResumed:
-    """The watch resumed, from where it was interrupted or from a new list."""
+    """The watch resumed where it was interrupted, or from a new list."""
 
     now: float
     resource: str

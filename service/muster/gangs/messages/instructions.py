@@ -15,10 +15,9 @@ class Lane(StrEnum):
     """The two planners: each decides about one gang at a time."""
 
     FOREGROUND = "foreground"
-    """Has a short time for each gang. The background planner decides about gangs for which this time is too
-    short."""
+    """This planner has a short time for each gang. Slower gangs go to the background planner."""
     BACKGROUND = "background"
-    """Has the full time limit."""
+    """This planner has the full time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +36,13 @@ class Solve:
     lane: Lane = Lane.FOREGROUND
     """The planner that decides."""
     reserves: bool = False
-    """Whether the answer is not used as a plan, but as the place of the gang's backfill reservation."""
+    """Whether the answer becomes the gang's backfill reservation, and no plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndSolve:
-    """End the background decision about this gang, because other gangs wait. The planner answers the `Solve`
-    as usual."""
+    """End the background decision about this gang, because other gangs wait. The planner still answers the
+    `Solve`."""
 
     gang: str
     generation: int
@@ -72,7 +71,7 @@ class PushVerdict:
 
 @dataclass(frozen=True, slots=True)
 class AskInTree:
-    """Ask the shim which nodes the in-tree plugins refuse to these pods; (name, UID) each.
+    """Ask the shim which nodes the in-tree plugins refuse to these pods, (name, UID) each.
 
     A question about no pods takes back the gang's last question.
     """
@@ -102,9 +101,8 @@ class EventReason(StrEnum):
 class EmitEvent:
     """Post one Kubernetes event on each of these objects: (name, UID).
 
-    An event is posted for each change of state, and never retried. `kind` is Pod, PodGroup, the kind of a
-    controller, ConfigMap, or Node. A node has no namespace. Its events go to `default` with its name as UID,
-    like those of the kubelet.
+    An event is never retried. `kind` is Pod, PodGroup, the kind of a controller, ConfigMap, or Node. A node
+    has no namespace: its events go to `default` with its name as UID, like the kubelet's events.
     """
 
     namespace: str
@@ -138,8 +136,8 @@ class WriteStatus:
 class ShowWaiting:
     """Set a condition on these pods, (name, UID) each, that says why their gang waits.
 
-    Without `reason`, the gang waits for no member any more. Without `renew`, pods with such a condition are
-    not changed.
+    Without `reason`, the condition says that the gang waits for no member any more. Without `renew`, pods
+    with such a condition are not changed.
     """
 
     namespace: str
@@ -153,7 +151,7 @@ class ShowWaiting:
 class Moved:
     """Note that a gang has entered `phase` at the time `moved_at` of the inputs' clock, for traces.
 
-    `why` is the trigger. `link`: the traceparent of its first member that has one; "" without.
+    `why` is the trigger. `link` is the traceparent of the first member that has a traceparent; else "".
     """
 
     moved_at: float

@@ -101,11 +101,8 @@ class Settings:
         """Return `partial_s` for a gang with this many members, extended as `bind_for` extends `bind_s`."""
         return self.partial_s + self.bind_for(members) - self.bind_s
 
-    def settled(self, arrival_window: tuple[float, float]) -> float:
-        """Return when to stop waiting for more pods.
-
-        `arrival_window`: when the first and the last pod came.
-        """
+    def settle_until(self, arrival_window: tuple[float, float]) -> float:
+        """Return until when to wait for more pods. `arrival_window`: when the first and the last pod came."""
         return min(arrival_window[1] + self.settle_s, arrival_window[0] + self.settle_most_s)
 
     def backoff(self, attempts: int) -> float:
@@ -113,16 +110,16 @@ class Settings:
         return min(self.backoff_max_s, self.backoff_s * 2.0 ** min(attempts - 1, 30))
 
     def pause(self, last_s: float, took_s: float) -> float:
-        """Return the pause of a gang after a decision about it was ended.
+        """Return the pause of a gang after a decision about the gang was ended.
 
-        `last_s`: its previous pause. `took_s`: how long the decision took.
+        `last_s`: the gang's previous pause. `took_s`: how long the decision took.
         """
         return min(self.pause_max_s, 2 * max(self.backoff_s, last_s, took_s))
 
     def exclusion(self, refusals: int) -> float:
         """Return how long to leave out a node after this many refusals.
 
-        The time is short at first, because the scheduler's cache may only lag behind ours, and still count a
-        pod that is gone.
+        The time is short at first, because kube-scheduler's cache may only be late: it may still count a pod
+        that is gone.
         """
         return min(self.exclusion_s, self.exclusion_first_s * 4.0 ** min(refusals - 1, 15))

@@ -5,7 +5,7 @@ place there (`ledger`). Finished pods are on no node. Terminating pods are on th
 counts them for affinity, anti-affinity and host ports (interpodaffinity/filtering.go, nodeports). For
 topology spread it does not count them (podtopologyspread/common.go, countPodsMatchSelector).
 
-Pods with the same namespace and labels are counted together, so a query reads each set of labels once.
+Pods with the same namespace and labels are counted together, so a query reads each label set once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Changes:
     """Changes that may help a refused gang, since they were last taken.
 
     Apart from free capacity, a gang that was refused under constraints may fit for three reasons. A pod that
-    it must avoid ended, a pod that it must be near was bound, or a node or namespace changed its labels.
+    the gang must avoid ended, a pod that it must be near was bound, or a node or namespace got other labels.
     `PeerInterest` is what a gang waits for. `pending.watchers` finds the gangs that a change concerns.
     """
 
@@ -42,7 +42,7 @@ class Changes:
     """(namespace, claim) of PersistentVolumeClaims."""
     everything: bool = False
     """Labels of nodes or namespaces changed, or more pods changed than can be listed."""
-    gained: set[str] = field(default_factory=set)
+    gained_nodes: set[str] = field(default_factory=set)
     """Nodes with more free capacity."""
     anywhere: bool = False
     """Any node may have more free capacity."""
@@ -58,7 +58,7 @@ class Changes:
 
     def add(self, changes: Changes) -> None:
         """Add the changes of another collection."""
-        self.gained |= changes.gained
+        self.gained_nodes |= changes.gained_nodes
         self.anywhere |= changes.anywhere
         self.pods |= changes.pods
         self.terms |= changes.terms
@@ -67,12 +67,12 @@ class Changes:
         self._limit_size()
 
     def _limit_size(self) -> None:
-        """Count more changes than can be listed as a change of everything."""
+        """If there are more changes than can be listed, count them as a change of everything."""
         if self.everything or len(self.pods) + len(self.terms) + len(self.claims) > MAX_CHANGES:
             self.pods, self.terms, self.claims, self.everything = set(), set(), set(), True
 
     @property
-    def of_peers(self) -> bool:
+    def concern_peers(self) -> bool:
         """Return whether other pods, or labels, changed."""
         return bool(self.pods or self.claims or self.everything)
 
@@ -98,74 +98,78 @@ class PeerInterest:
 
 
 MAX_TERMS = 256
+"""Largest number of terms that a request reads of one namespace under one label."""
 MAX_OF_ALL = 2_048
-MAX_PLACES = 16
+"""Largest number of terms that a request reads in all."""
+MAX_INDEX_KEYS = 16
+"""Largest number of keys under which one term is indexed."""
 
-_Place = tuple[str | None, tuple[str, str] | None]
+_IndexKey = tuple[str | None, tuple[str, str] | None]
 """A namespace that a term names (None: the term selects namespaces by labels), and a label that pods must
 have (None: no label)."""
 _Nodes = dict[str, int]
+"""Node → pods."""
 
 
 class AntiAffinityIndex:
     """Required anti-affinity of pods on nodes: the terms by which an existing pod repels new ones.
 
     Each request of a gang looks up the terms that match its members. Terms are indexed by a label that a pod
-    must have to match, so that most terms are never read. A request reads at most MAX_TERMS terms of one
-    namespace under one label, and MAX_OF_ALL in all. So tenants cannot make every request slow. Namespaces
-    with few terms come first. The in-tree plugins check the other terms.
+    must have to match, so that most terms are never read. A request reads a limited number of terms, so that
+    no user can make every request slow. Namespaces with few terms come first. The in-tree plugins check the
+    other terms.
 
     A term is indexed under each pair of its namespaces and values. Without a limit, the 16 terms of one small
-    pod could have a million entries. If a term would have more than MAX_PLACES entries, the index leaves out
-    its namespaces, and then its values. Such a term is read more often.
+    pod could have a million keys. If a term would have more than MAX_INDEX_KEYS, the index leaves out its
+    namespaces, and then its values. Such a term is read more often.
     """
 
     def __init__(self) -> None:
-        self._terms: dict[_Place, dict[str, dict[PeerTerm, _Nodes]]] = {}
-        """Place in the index → namespace of the pods that have the term → term → nodes."""
+        self._terms: dict[_IndexKey, dict[str, dict[PeerTerm, _Nodes]]] = {}
+        """Key → namespace of the pods that have the term → term → nodes."""
 
     def __bool__(self) -> bool:
         return bool(self._terms)
 
     def add(self, owner: str, term: PeerTerm, node: str, pods: int) -> None:
-        """Count pods of the namespace `owner` on a node; `pods` is negative to remove some."""
-        for place in _places(term):
-            _count(self._terms, (place, owner, term, node), pods)
+        """Add to the number of pods of the namespace `owner` on a node; `pods` is negative to remove pods."""
+        for key in _index_keys(term):
+            _count(self._terms, (key, owner, term, node), pods)
 
-    def against(
+    def terms_against(
         self, namespace: str, labels: Mapping[str, str], pairs: Collection[tuple[str, str]]
     ) -> Iterator[tuple[PeerTerm, frozenset[str]]]:
-        """Yield terms that concern a namespace with these labels, each with the nodes of the pods that have
+        """Yield the terms that may match pods of this namespace, each with the nodes of the pods that have
         the term.
 
-        Each may match a pod whose labels are all in `pairs`. A term may be yielded twice.
+        `labels` are the namespace's labels, and `pairs` all labels of the pods. A term may be yielded twice.
         """
-        places = [
+        nodes_by_term = [
             terms
             for target in (namespace, None)
             for pair in (None, *pairs)
             for terms in self._terms.get((target, pair), {}).values()
         ]
         remaining = MAX_OF_ALL
-        for number, terms in enumerate(sorted(places, key=len)):
-            share = min(len(terms), MAX_TERMS, -(-remaining // (len(places) - number)))
+        for number, terms in enumerate(sorted(nodes_by_term, key=len)):
+            share = min(len(terms), MAX_TERMS, -(-remaining // (len(nodes_by_term) - number)))
             remaining -= share
             for term, nodes in islice(terms.items(), share):
                 if term.covers(namespace, labels):
                     yield term, frozenset(nodes)
 
 
-def _places(term: PeerTerm) -> Iterator[_Place]:
-    """Yield the places of the index that hold the term."""
+def _index_keys(term: PeerTerm) -> Iterator[_IndexKey]:
+    """Yield the keys under which the term is indexed."""
     ins = [requirement for requirement in term.selector or () if requirement.operator == "In"]
     narrowest = min(ins, key=lambda requirement: (len(requirement.values), requirement.key), default=None)
     pairs: list[tuple[str, str] | None] = [None]
     if narrowest is not None:
         pairs = [(narrowest.key, value) for value in narrowest.values]
     targets: tuple[str | None, ...] = term.namespaces if term.namespace_selector is None else (None,)
-    if len(targets) * len(pairs) > MAX_PLACES:
+    if len(targets) * len(pairs) > MAX_INDEX_KEYS:
         targets = (None,)
-    if len(pairs) > MAX_PLACES:
+    if len(pairs) > MAX_INDEX_KEYS:
         pairs = [None]
     for target in targets:
         for pair in pairs:
@@ -182,8 +186,8 @@ MAX_KEYS = 32
 class LabelIndex:
     """Pods of one namespace, counted by labels and node, to be searched by selectors.
 
-    A namespace may have tens of thousands of different label sets, because the pods of a StatefulSet have
-    their names as labels. So label sets are indexed by the value of a key, once a selector uses the key.
+    A namespace may have tens of thousands of label sets, because each pod of a StatefulSet has its name as a
+    label. So label sets are indexed by the value of a key, once a selector uses the key.
     """
 
     def __init__(self) -> None:
@@ -194,7 +198,7 @@ class LabelIndex:
         return bool(self._nodes)
 
     def add(self, labels: Labels, node: str, pods: int) -> None:
-        """Count pods; `pods` is negative to remove some."""
+        """Add to the number of pods on a node; `pods` is negative to remove pods."""
         nodes = self._nodes.get(labels)
         if nodes is None:
             nodes = self._nodes[labels] = {}
@@ -208,36 +212,38 @@ class LabelIndex:
             del self._nodes[labels]
             self._drop(labels)
 
-    def matching(self, selectors: Sequence[Selector]) -> Iterator[_ByNode]:
+    def counts_matching(self, selectors: Sequence[Selector]) -> Iterator[_ByNode]:
         """Yield node → pods of each label set that satisfies all the selectors."""
         keys = {term.key for selector in selectors for term in selector or ()}
         match_by_labels: dict[Labels, bool] = {}
-        for labels in self._candidates(selectors):
+        for labels in self._candidate_labels(selectors):
             used_labels = tuple([pair for pair in labels if pair[0] in keys])
             if used_labels not in match_by_labels:
-                as_map = dict(used_labels)
-                match_by_labels[used_labels] = all(matches(selector, as_map) for selector in selectors)
+                value_by_key = dict(used_labels)
+                match_by_labels[used_labels] = all(matches(selector, value_by_key) for selector in selectors)
             if match_by_labels[used_labels]:
                 yield self._nodes[labels]
 
     def query_cost(self, selectors: Sequence[Selector]) -> int:
-        """Return how many label sets `matching` would read: all, if no index helps yet."""
-        rarest = _rarest(selectors)
-        if rarest is None or rarest.key not in self._by_value:
+        """Return how many label sets `counts_matching` would read: all, if no index helps yet."""
+        narrowest = _narrowest_requirement(selectors)
+        if narrowest is None or narrowest.key not in self._by_value:
             return len(self._nodes)
-        by_value = self._by_value[rarest.key]
-        return sum(len(by_value.get(value, ())) for value in rarest.values)
+        by_value = self._by_value[narrowest.key]
+        return sum(len(by_value.get(value, ())) for value in narrowest.values)
 
-    def _candidates(self, selectors: Sequence[Selector]) -> Iterator[Labels]:
-        rarest = _rarest(selectors)
-        if rarest is None:
+    def _candidate_labels(self, selectors: Sequence[Selector]) -> Iterator[Labels]:
+        """Yield the label sets that may satisfy all the selectors."""
+        narrowest = _narrowest_requirement(selectors)
+        if narrowest is None:
             yield from self._nodes
             return
-        by_value = self._indexed(rarest.key)
-        for value in rarest.values:
+        by_value = self._labels_by_value(narrowest.key)
+        for value in narrowest.values:
             yield from by_value.get(value, ())
 
-    def _indexed(self, key: str) -> Mapping[str, set[Labels]]:
+    def _labels_by_value(self, key: str) -> Mapping[str, set[Labels]]:
+        """Return value of the key → label sets with this value. The index is kept for the next query."""
         if key not in self._by_value:
             if len(self._by_value) == MAX_KEYS:
                 self._by_value.clear()
@@ -257,7 +263,9 @@ class LabelIndex:
                     del self._by_value[key][value]
 
 
-def _rarest(selectors: Sequence[Selector]) -> SelectorTerm | None:
+def _narrowest_requirement(selectors: Sequence[Selector]) -> SelectorTerm | None:
+    """Return the `In` requirement of the selectors with the fewest values; None without such a
+    requirement."""
     ins = [term for selector in selectors for term in selector or () if term.operator == "In"]
     return min(ins, key=lambda term: (len(term.values), term.key), default=None)
 
@@ -265,7 +273,7 @@ def _rarest(selectors: Sequence[Selector]) -> SelectorTerm | None:
 class ExistingPods:
     """Pods on nodes. `changes` collects changes until a reader takes them.
 
-    `node_of` returns the node that the pod with this UID is on; "" if it is on no node.
+    `node_of` returns the node of the pod with this UID; "" if the pod is on no node.
     """
 
     def __init__(self, node_of: Callable[[str], str]) -> None:
@@ -316,7 +324,7 @@ class ExistingPods:
             self.changes.note_pod(pod)
 
     def move(self, uid: str, before: str, node: str) -> None:
-        """Note that a pod moved from node `before` to `node`; "" stands for no node."""
+        """Note that a pod moved from the node `before` to `node`; "" stands for no node."""
         pod = self._pods.get(uid)
         if pod is not None and before != node:
             self.changes.note_pod(pod)
@@ -347,7 +355,7 @@ class ExistingPods:
         return (namespace, claim) in self._attach_once
 
     @contextmanager
-    def without(self, uids: Collection[str]) -> Iterator[None]:
+    def hide(self, uids: Collection[str]) -> Iterator[None]:
         """Answer queries inside the block as if these pods were on no node."""
         pods = [self._pods[uid] for uid in uids if uid in self._pods]
         hidden_pods = [(pod, node) for pod in pods if (node := self._node_of(pod.uid))]
@@ -373,23 +381,23 @@ class ExistingPods:
 
     # --- queries ------------------------------------------------------------------------------------
 
-    def matching(self, terms: Collection[PeerTerm]) -> frozenset[str]:
+    def nodes_matching(self, terms: Collection[PeerTerm]) -> frozenset[str]:
         """Return the nodes with a pod that matches all the terms."""
         matching_nodes: set[str] = set()
-        for index in self._covered(terms):
-            for nodes in index.matching([term.selector for term in terms]):
+        for index in self._indexes_covered_by(terms):
+            for nodes in index.counts_matching([term.selector for term in terms]):
                 matching_nodes.update(nodes)
         return frozenset(matching_nodes)
 
     def query_cost(self, terms: Collection[PeerTerm]) -> int:
-        """Return how many label sets `matching` would read.
+        """Return how many label sets `nodes_matching` would read, or `count_matching` for a term of one
+        namespace."""
+        return sum(
+            index.query_cost([term.selector for term in terms]) for index in self._indexes_covered_by(terms)
+        )
 
-        For a term of one namespace, `count_matching` reads as many.
-        """
-        return sum(index.query_cost([term.selector for term in terms]) for index in self._covered(terms))
-
-    def _covered(self, terms: Collection[PeerTerm]) -> Iterator[LabelIndex]:
-        """Yield the pods of the namespaces that all the terms cover."""
+    def _indexes_covered_by(self, terms: Collection[PeerTerm]) -> Iterator[LabelIndex]:
+        """Yield the index of each namespace that all the terms cover."""
         first = next(iter(terms))
         namespaces = self._by_labels.keys() if first.namespace_selector is not None else first.namespaces
         for namespace in self._by_labels.keys() & namespaces:
@@ -401,18 +409,18 @@ class ExistingPods:
         """Return node → pods of the namespace that match the selector and do not terminate."""
         pods_by_node: Counter[str] = Counter()
         for index, sign in ((self._by_labels, 1), (self._terminating, -1)):
-            for nodes in index.get(namespace, LabelIndex()).matching([selector]):
+            for nodes in index.get(namespace, LabelIndex()).counts_matching([selector]):
                 for node, pods in nodes.items():
                     pods_by_node[node] += sign * pods
         return +pods_by_node
 
-    def with_port(self, port: HostPort) -> frozenset[str]:
+    def nodes_with_port(self, port: HostPort) -> frozenset[str]:
         """Return the nodes with a pod whose host port conflicts with this one."""
         by_address = self._ports.get((port.port, port.protocol), {})
         addresses = by_address if port.address == ANY_ADDRESS else (port.address, ANY_ADDRESS)
         return frozenset[str]().union(*(by_address.get(address, ()) for address in addresses))
 
-    def with_claim(self, namespace: str, claim: str) -> frozenset[str]:
+    def nodes_with_claim(self, namespace: str, claim: str) -> frozenset[str]:
         """Return the nodes with a pod that uses the PersistentVolumeClaim."""
         return frozenset(self._claims.get((namespace, claim), ()))
 
@@ -426,7 +434,7 @@ def _facts(pod: Pod) -> tuple[object, ...]:
 
 
 def _count(index: dict[Any, Any], path: tuple[object, ...], pods: int) -> None:
-    """Add pods to the count under this path of keys. Remove keys with empty counts."""
+    """Add `pods` to the number under this path of keys. Remove keys without pods."""
     key, *more_keys = path
     if more_keys:
         _count(index.setdefault(key, {}), tuple(more_keys), pods)

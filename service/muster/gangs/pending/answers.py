@@ -1,12 +1,12 @@
-"""Translate in-tree answers for a request: roles, and the GPUs that their members may have.
+"""Turn in-tree answers into facts of a request: variants of roles, and the GPUs that members may have.
 
-Answers may have thousands of nodes, so equal answers are compared once for a report. A role is split if
-plugins answer differently for its members. For each subrequest of its claims, a member may have some GPUs.
+If plugins answer differently for members of a role, the role is split into variants, one for each answer. An
+answer says which GPUs a member may have, for each subrequest of its claims.
 
 Other devices of a member may have to agree with its GPUs, such as a network card at their PCIe root. The
 planner knows GPUs only. An answer says for how many members the other devices at a group of GPUs are enough.
-The request is given only as many free GPUs of the group as these members take. The planner needs no rule for
-this, because it sees a node with fewer matching GPUs.
+The request allows only as many free GPUs of the group as these members take. So the planner needs no rule for
+other devices: it sees a node with fewer matching GPUs.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ from muster.gangs.capacity.requests import names_of_roles
 from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 
 
-def name_parts(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
-    """Name the parts of each role. A role that is not split keeps its name; parts get numbered names that no
-    other role has."""
-    names = iter(names_of_roles([name for name, role_parts in parts.items() for _ in role_parts]))
+def name_variants(variants: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
+    """Name the variants of each role. A role that is not split keeps its name; several variants get numbered
+    names that no other role has."""
+    names = iter(names_of_roles([role for role, role_variants in variants.items() for _ in role_variants]))
     return {
-        name: [replace(part, name=next(names)) for part in role_parts] for name, role_parts in parts.items()
+        role: [replace(variant, name=next(names)) for variant in role_variants]
+        for role, role_variants in variants.items()
     }
 
 
 def rename_roles(constraint: PeerConstraint, names: Mapping[str, tuple[str, ...]]) -> PeerConstraint:
-    """Return the constraint for all parts of its roles."""
-    roles = parts_of(constraint.roles, names)
+    """Return the constraint for all variants of its roles."""
+    roles = variants_of(constraint.roles, names)
     if isinstance(constraint, AntiAffinity | Affinity):
-        return replace(constraint, roles=roles, other_roles=parts_of(constraint.other_roles, names))
-    return replace(constraint, roles=roles, counted_roles=parts_of(constraint.counted_roles, names))
+        return replace(constraint, roles=roles, other_roles=variants_of(constraint.other_roles, names))
+    return replace(constraint, roles=roles, counted_roles=variants_of(constraint.counted_roles, names))
 
 
-def parts_of(roles: frozenset[str], names: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    """Return the names of all parts of these roles."""
-    return frozenset(part for role in roles for part in names.get(role, (role,)))
+def variants_of(roles: frozenset[str], names: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+    """Return the names of all variants of these roles. `names`: role → names of its variants."""
+    return frozenset(variant for role in roles for variant in names.get(role, (role,)))
 
 
 NOTHING = InTreeAnswer()
@@ -55,21 +56,21 @@ MAX_GPU_LISTS = 16
 """Largest number of lists of matching GPUs in the answers for one gang. There is a list for each kind of its
 pods and each subrequest, and with allocationMode All for each number of GPUs.
 
-Each plan reads each list on all nodes, on the event loop: 2 ms at 5,000 nodes.
+Each plan reads each list for all nodes, on the event loop: 2 ms at 5,000 nodes.
 """
 MAX_NUMBERS = 8
 """Largest number of different numbers of matching GPUs on nodes, for a subrequest with allocationMode All."""
 MAX_LISTED_NODES = 1 << 18
-"""Largest number of nodes in the lists that one plan of a gang reads, summed up. Roles share lists.
+"""Largest number of nodes in all lists that one plan of a gang reads together. Roles share lists.
 
-Reading this number takes 0.5 s, or 1.8 s if each node has 16 devices with names and pools of its own.
+Reading them takes 0.5 s, or 1.8 s if each node has 16 devices with names and pools of its own.
 """
 _MAX_NODES = 1 << 15
 """Largest number of nodes whose names of devices are cached."""
 
 
 SubrequestCache = dict[tuple[int, ...], tuple[Subrequest, ...]]
-"""The subrequests made for one plan, by the ids of their lists: roles are many, and lists are few."""
+"""The subrequests made for one plan, by the ids of their lists: there are many roles, and few lists."""
 _ALL: Mapping[str, frozenset[str]] = {}
 
 
@@ -79,8 +80,8 @@ def subrequests(
     """Return the subrequests by which the role's members may get GPUs if all these answers hold, the best
     first.
 
-    Nodes that no answer names are left out. If an answer has fewer subrequests, its last one counts for the
-    others. A device that no slice offers any more is no GPU.
+    Nodes that no answer names are left out. If an answer has fewer subrequests than others, its last
+    subrequest stands for the missing subrequests. A device that no slice offers any more is no GPU.
 
     With allocationMode All a member takes all matching GPUs of a node. Each number of matching GPUs is a
     subrequest of its own here, the largest first. `cache` is for one plan, while nothing changes.
@@ -109,17 +110,17 @@ def subrequests(
 
 
 def _lists(answers: Iterable[InTreeAnswer], rank: int) -> list[Mapping[str, frozenset[str]]]:
-    """Return each answer's list for this subrequest; its last list if it has fewer."""
+    """Return each answer's list for this subrequest; the answer's last list if it has fewer lists."""
     return [answer.devices[: rank + 1][-1] if answer.devices else _ALL for answer in answers]
 
 
-def too_many_nodes(gang: str, asking: Iterable[Sequence[InTreeAnswer]]) -> BadValue | None:
+def too_many_nodes(gang: str, answers_by_variant: Iterable[Sequence[InTreeAnswer]]) -> BadValue | None:
     """Return a cause if the lists have too many nodes for one plan; else None.
 
-    `asking`: the answers that count together for some members.
+    `answers_by_variant`: for each variant of a role, the answers that count together for its members.
     """
     nodes = dict[tuple[int, ...], int]()
-    for answers in asking:
+    for answers in answers_by_variant:
         for rank in range(max((len(answer.devices) for answer in answers), default=0)):
             lists = [
                 *_lists(answers, rank),
@@ -138,7 +139,7 @@ def too_many_lists(
 ) -> BadValue | None:
     """Return a cause if the answers for the gang's roles have too many lists of matching GPUs; else None.
 
-    `lists`: their number, without the additional lists for different numbers of GPUs.
+    `lists`: the number of lists, without the additional lists for different numbers of GPUs.
     """
     title, limit = f"the claims of gang {gang}", MAX_GPU_LISTS
     if lists > limit:
@@ -160,8 +161,10 @@ def too_many_lists(
 def _subrequests_for_all(
     by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str, Node]
 ) -> Iterator[Subrequest]:
-    """Yield a subrequest for each number of matching GPUs. Its members take all matching GPUs of a node. Only
-    nodes count where all answers name the same devices, and where each of these devices can be planned."""
+    """Yield a subrequest for each number of matching GPUs, whose members take all matching GPUs of a node.
+
+    Only nodes count where all answers name the same devices, and where each of these devices can be planned.
+    """
     by_count: dict[int, dict[str, int]] = {}
     for name in by_answer[0] if by_answer else ():
         node, device_names = nodes.get(name), by_answer[0][name]
@@ -173,11 +176,11 @@ def _subrequests_for_all(
             mask = _mask_on(node, device_names)
             if mask.bit_count() == len(device_names):
                 by_count.setdefault(len(device_names), {})[name] = mask
-    none = dict.fromkeys(nodes, 0)
+    no_gpus = dict.fromkeys(nodes, 0)
     if not by_count:
-        yield Subrequest(none, 1, takes_all=True)
+        yield Subrequest(no_gpus, 1, takes_all=True)
     for count in sorted(by_count, reverse=True):
-        yield Subrequest(none | by_count[count], count, takes_all=True)
+        yield Subrequest(no_gpus | by_count[count], count, takes_all=True)
 
 
 def _masks(by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str, Node]) -> dict[str, int]:
@@ -193,33 +196,34 @@ def _masks(by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str
 
 
 def _mask_on(node: Node, allowed: frozenset[str] | None) -> int:
-    """Return the bit mask of a node's GPUs with the `allowed` names; of all untainted GPUs if it is None."""
+    """Return the bit mask of a node's GPUs with `allowed` names; of all untainted GPUs if `allowed` is
+    None."""
     if allowed is None:
         return node.untainted_gpus
-    mask = _among(_names_on(node), allowed)
+    mask = _mask_of_names(_names_on(node), allowed)
     # Names with pools always count, because the shim may count pools that are not used here.
-    return mask | (
-        _among(tuple(str(device or "") for device in node.devices), allowed) if _name_pools(allowed) else 0
-    )
+    if not _name_pools(allowed):
+        return mask
+    return mask | _mask_of_names(tuple(str(device or "") for device in node.devices), allowed)
 
 
 def _names_on(node: Node) -> tuple[str, ...]:
-    """Return the names of devices as most answers have them.
+    """Return the names of a node's devices, as most answers have them.
 
-    Two nodes with equal names are alike, if no name is "".
+    If no name is "", nodes with equal names need not be told apart.
     """
-    remembered = _names_by_node.get(node.name)
-    if remembered is None or remembered[0] is not node.devices:
+    cached = _names_by_node.get(node.name)
+    if cached is None or cached[0] is not node.devices:
         if len(_names_by_node) >= _MAX_NODES:
             _names_by_node.clear()
-        remembered = _names_by_node[node.name] = (node.devices, _names(node))
-    return remembered[1]
+        cached = _names_by_node[node.name] = (node.devices, _names(node))
+    return cached[1]
 
 
 def _names(node: Node) -> tuple[str, ...]:
-    """Return the devices' names as answers have them, "" for a GPU without a device.
+    """Return the names of the GPUs' devices as answers have them; "" for a GPU without a device.
 
-    It is also "" if the driver has GPUs in several pools of the node, because answers then name the pool too.
+    The name is also "" if the driver has GPUs in several pools of the node: answers then name the pool too.
     """
     pools: dict[str, set[str]] = {}
     for device in filter(None, node.devices):
@@ -232,46 +236,46 @@ def _names(node: Node) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1 << 12)
 def _name_pools(allowed: frozenset[str]) -> bool:
+    """Return whether some of these names have a pool."""
     return any(name.count("/") > 1 for name in allowed)
 
 
 @lru_cache(maxsize=1 << 12)
-def _among(names: tuple[str, ...], allowed: frozenset[str]) -> int:
+def _mask_of_names(names: tuple[str, ...], allowed: frozenset[str]) -> int:
     """Return the bit mask of the GPUs with an allowed name. Cached, because most nodes have the same
     names."""
     return mask_of([number for number, name in enumerate(names) if name in allowed])
 
 
 _names_by_node: dict[str, tuple[tuple[Device | None, ...], tuple[str, ...]]] = {}
-"""Node → its devices and their names. Kept because a request with eight subrequests reads them on all nodes.
-"""
+"""Node → its devices and their names: a request with eight subrequests reads them for all nodes."""
 
 
 _Masks = dict[str, int]
 """Node → bit mask of GPUs."""
 _MaskCache = dict[tuple[int, ...], _Masks]
-"""Masks made for one plan, by the ids of their inputs: roles are many, and most have the same answers."""
+"""Masks made for one plan, by the ids of their inputs: most of the many roles have the same answers."""
 
 
 def limit_by_other_devices(
     request: Request, answers: Mapping[str, Sequence[InTreeAnswer]], snapshot: Snapshot
 ) -> Request:
-    """Return the request without GPUs that lack agreeing other devices.
+    """Return the request with only as many GPUs of each node as other devices agree with.
 
-    `answers` has the answers for the members of each role. If several roles may have the same GPUs of a node,
-    the other devices must be enough for all these roles. Then each role may have only the GPUs that all these
-    roles may have.
+    `answers`: role → the answers for its members. If several roles may have the same GPUs of a node, the
+    other devices must be enough for all these roles. Then each role may have only the GPUs that all of them
+    may have.
     """
     if not any(answer.groups for role_answers in answers.values() for answer in role_answers):
         return request
-    asking = [role for role in request.roles if role.gpus and role.members]
-    cut_cache, matching_cache = _MaskCache(), _MaskCache()
+    gpu_roles = [role for role in request.roles if role.gpus and role.members]
+    limit_cache, matching_cache = _MaskCache(), _MaskCache()
     masks_by_role = {
-        role.name: _limit_masks(role, answers[role.name], snapshot, cut_cache) for role in asking
+        role.name: _limit_masks(role, answers[role.name], snapshot, limit_cache) for role in gpu_roles
     }
-    if len(asking) > 1 and len({len(masks) for masks in masks_by_role.values()}) == 1:
+    if len(gpu_roles) > 1 and len({len(masks) for masks in masks_by_role.values()}) == 1:
         for rank in range(len(next(iter(masks_by_role.values())))):
-            pairs = [(masks_by_role[role.name][rank], _choices(role)[rank].matching) for role in asking]
+            pairs = [(masks_by_role[role.name][rank], _choices(role)[rank].matching) for role in gpu_roles]
             distinct_pairs = {
                 (id(masks), id(matching)): (masks, matching) for masks, matching in pairs
             }.values()
@@ -286,12 +290,14 @@ def limit_by_other_devices(
 
 
 def _choices(role: Role) -> tuple[Subrequest, ...]:
+    """Return the role's subrequests; one that stands for the whole role if it has none."""
     return role.subrequests or (Subrequest(role.matching, role.gpus),)
 
 
-def _with_masks(role: Role, cut: Sequence[_Masks], cache: _MaskCache) -> Role:
+def _with_masks(role: Role, masks_by_choice: Sequence[_Masks], cache: _MaskCache) -> Role:
+    """Return the role with these GPUs of the nodes that the masks name, for each subrequest."""
     choices = list[Subrequest]()
-    for choice, masks in zip(_choices(role), cut, strict=True):
+    for choice, masks in zip(_choices(role), masks_by_choice, strict=True):
         key = (id(choice.matching), id(masks))
         if key not in cache:
             cache[key] = {**choice.matching, **masks}
@@ -304,35 +310,37 @@ def _with_masks(role: Role, cut: Sequence[_Masks], cache: _MaskCache) -> Role:
 def _limit_masks(
     role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, cache: _MaskCache
 ) -> list[_Masks]:
-    """Return node → bit mask of the remaining GPUs, for each subrequest, on nodes for which an answer has
-    groups."""
-    cut_masks, mask_by_kind = list[_Masks](), dict[object, int]()
+    """Return, for each subrequest, node → bit mask of the GPUs that the role may still have.
+
+    Only nodes for which an answer has groups are listed.
+    """
+    masks_by_choice, mask_by_kind = list[_Masks](), dict[object, int]()
     for rank, choice in enumerate(_choices(role)):
         by_answer = [answer.groups[: choice.number][-1] for answer in answers if answer.groups]
         key = (rank, choice.gpus, id(choice.matching), *map(id, by_answer))
         if key in cache:
-            cut_masks.append(cache[key])
+            masks_by_choice.append(cache[key])
             continue
         masks = cache[key] = _Masks()
         for groups in by_answer:
-            for name, of_node in groups.items():
+            for name, groups_of_node in groups.items():
                 state = snapshot.nodes.get(name)
                 if state is None:
                     continue
                 mask, names = masks.get(name, _mask(choice.matching, name, state)), _names_on(state.node)
                 # Equal nodes are computed once, because this runs on the event loop for each plan.
                 kind = (
-                    id(of_node),
+                    id(groups_of_node),
                     choice.gpus,
                     mask,
                     state.free_gpus | state.tainted,
                     names if all(names) else name,
                 )
                 if kind not in mask_by_kind:
-                    mask_by_kind[kind] = _limit_mask(mask, state, of_node, choice.gpus)
+                    mask_by_kind[kind] = _limit_mask(mask, state, groups_of_node, choice.gpus)
                 masks[name] = mask_by_kind[kind]
-        cut_masks.append(masks)
-    return cut_masks
+        masks_by_choice.append(masks)
+    return masks_by_choice
 
 
 def _mask(matching: Mapping[str, int], name: str, state: NodeState) -> int:
@@ -342,7 +350,7 @@ def _mask(matching: Mapping[str, int], name: str, state: NodeState) -> int:
 
 
 def _limit_mask(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gpus: int) -> int:
-    """Return the bit mask with no more free GPUs of each group than `group.max_pods` members take."""
+    """Return the bit mask with only as many free GPUs of each group as `group.max_pods` members take."""
     for group in groups:
         free = mask & _mask_on(state.node, group.devices) & (state.free_gpus | state.tainted)
         for _ in range(free.bit_count() - group.max_pods * gpus):
@@ -351,14 +359,16 @@ def _limit_mask(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gp
     return mask
 
 
-def _align_masks(cut: Sequence[_Masks], matching: Sequence[Mapping[str, int]], snapshot: Snapshot) -> None:
-    """Give all roles the same GPUs on each node where they had the same GPUs before."""
-    for name in dict.fromkeys(name for masks in cut for name in masks):
+def _align_masks(
+    masks_by_role: Sequence[_Masks], matching: Sequence[Mapping[str, int]], snapshot: Snapshot
+) -> None:
+    """Allow all roles the same GPUs on each node where `matching` allows them the same GPUs."""
+    for name in dict.fromkeys(name for masks in masks_by_role for name in masks):
         state = snapshot.nodes[name]
         full_masks = {_mask(role_matching, name, state) for role_matching in matching}
         if len(full_masks) == 1:
-            fewest = full_masks.pop()
-            for masks in cut:
-                fewest &= masks.get(name, fewest)
-            for masks in cut:
-                masks[name] = fewest
+            common_gpus = full_masks.pop()
+            for masks in masks_by_role:
+                common_gpus &= masks.get(name, common_gpus)
+            for masks in masks_by_role:
+                masks[name] = common_gpus

@@ -1,7 +1,6 @@
-"""Refine a gang's request by in-tree answers: roles, room, scores, GPUs and excluded nodes.
+"""Refine a gang's request by in-tree answers: variants of roles, room, scores, GPUs and excluded nodes.
 
-A role is split if plugins answer differently for its members. Everything here is computed from the request,
-the answers and the nodes alone; `in_tree` keeps the answers.
+Everything here is computed from the request, the answers and the nodes alone; `in_tree` keeps the answers.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from muster.gangs.pending.answers import (
     NOTHING,
     SubrequestCache,
     limit_by_other_devices,
-    name_parts,
-    parts_of,
+    name_variants,
     rename_roles,
     subrequests,
     too_many_lists,
     too_many_nodes,
+    variants_of,
 )
 from muster.placement.cluster.candidates import refused_by_all
 
@@ -39,13 +38,12 @@ class GangAnswers:
     by_pod: Mapping[str, InTreeAnswer] = field(default_factory=dict)
     """Pod UID → answer."""
     shared_answers: Mapping[str, InTreeAnswer] = field(default_factory=dict)
-    """Pod UID → the first answer, of this report or an earlier one, that equals the pod's."""
+    """Pod UID → an object that all pods with equal answers share, also across reports."""
     gpu_lists: int = 0
     """Lists of matching GPUs in the answers. More than `MAX_GPU_LISTS` are not kept, and refuse the gang."""
 
     def renew(self, by_pod: Mapping[str, InTreeAnswer], gpu_lists: int = 0) -> GangAnswers:
-        """Return new answers. In `shared_answers`, equal answers share one object, also with the old
-        answers."""
+        """Return the answers of a new report, which share equal answers with the present answers."""
         distinct = {
             id(answer): answer for answer in (NOTHING, *self.shared_answers.values(), *by_pod.values())
         }
@@ -55,8 +53,8 @@ class GangAnswers:
         return GangAnswers(self.nodes, by_pod, shared_answers, gpu_lists)
 
     @property
-    def stated(self) -> dict[str, InTreeAnswer]:
-        """Return `shared_answers` without the answers that state nothing."""
+    def stated_answers(self) -> dict[str, InTreeAnswer]:
+        """Return `shared_answers` without answers that state nothing."""
         return {uid: answer for uid, answer in self.shared_answers.items() if answer is not NOTHING}
 
     def causes(self, gang: str, request: Request) -> tuple[Cause, ...]:
@@ -66,40 +64,44 @@ class GangAnswers:
         """
         if not self.by_pod:
             return ()
-        roles = ((role, self._distinct(role)) for role in request.roles)
+        roles = ((role, self._distinct_answers(role)) for role in request.roles)
         if (cause := too_many_lists(gang, self.gpu_lists, roles)) is not None:
             return (cause,)
         is_alone = _is_alone(request)
-        asking = (answers for role in request.roles for answers in self._together(role, is_alone))
-        if (cause := too_many_nodes(gang, asking)) is not None:
+        by_variant = (
+            answers for role in request.roles for answers in self._answers_by_variant(role, is_alone)
+        )
+        if (cause := too_many_nodes(gang, by_variant)) is not None:
             return (cause,)
-        blocked: dict[str, tuple[str, InTreeAnswer]] = {}
+        refused: dict[str, tuple[str, InTreeAnswer]] = {}
         for role in request.roles:
             for member in role.members:
                 answer = self.by_pod.get(member.uid, NOTHING)
                 if answer.everywhere or answer.missing_claims:
-                    blocked[member.uid] = (role.name, answer)
-        if not blocked or request.size - len(blocked) >= request.min_member:
+                    refused[member.uid] = (role.name, answer)
+        if not refused or request.size - len(refused) >= request.min_member:
             return ()
-        missing = sorted({claim for _, answer in blocked.values() for claim in answer.missing_claims})
-        unlisted_claims = max(answer.more_missing_claims for _, answer in blocked.values())
+        missing = sorted({claim for _, answer in refused.values() for claim in answer.missing_claims})
+        unlisted_claims = max(answer.more_missing_claims for _, answer in refused.values())
         causes: list[Cause] = [ClaimsMissing(tuple(missing), unlisted_claims)] if missing else []
-        everywhere = {(role, answer.everywhere) for role, answer in blocked.values() if answer.everywhere}
+        everywhere = {(role, answer.everywhere) for role, answer in refused.values() if answer.everywhere}
         return (*causes, *(RefusedEverywhere(role, reason) for role, reason in sorted(everywhere)))
 
     def refine(self, request: Request) -> Request:
-        """Return the request with a role for each answer, and with the answer's facts about nodes.
+        """Return the request with variants of its roles, and with what the answers say about nodes.
 
-        Running members of a split role count with its first part. This changes no plan: such a role has
-        neither segments nor a scope of its own, and constraints name all its parts.
+        Running members of a split role count with its first variant. This changes no plan: such a role has
+        neither segments nor a scope of its own, and constraints name all its variants.
         """
         if not self.by_pod:
             return request
         is_alone, cache = _is_alone(request), SubrequestCache()
-        parts = {role.name: self._parts(role, is_alone, cache) for role in request.roles}
-        by_name = name_parts(parts)
-        names = {name: tuple(part.name for part in role_parts) for name, role_parts in by_name.items()}
-        roles = [part for role_parts in by_name.values() for part in role_parts]
+        unnamed = {role.name: self._variants(role, is_alone, cache) for role in request.roles}
+        variants = name_variants(unnamed)
+        names = {
+            role: tuple(variant.name for variant in role_variants) for role, role_variants in variants.items()
+        }
+        roles = [variant for role_variants in variants.values() for variant in role_variants]
         scope = request.required_scope
         if is_alone and len(roles) > 1:
             scope = scope or request.roles[0].required_scope
@@ -112,20 +114,20 @@ class GangAnswers:
             ),
             constraints=tuple(rename_roles(constraint, names) for constraint in request.constraints),
             subgroups=tuple(
-                replace(group, roles=parts_of(group.roles, names)) for group in request.subgroups
+                replace(group, roles=variants_of(group.roles, names)) for group in request.subgroups
             ),
             role_preferences=tuple(
-                replace(preference, roles=parts_of(preference.roles, names))
+                replace(preference, roles=variants_of(preference.roles, names))
                 for preference in request.role_preferences
             ),
             quorum=request.quorum
-            and request.quorum.map_leaves(lambda leaf: replace(leaf, roles=parts_of(leaf.roles, names))),
+            and request.quorum.map_leaves(lambda leaf: replace(leaf, roles=variants_of(leaf.roles, names))),
         )
 
-    def excluded(self, roles: Iterable[Role]) -> dict[str, Mapping[str, str]]:
+    def excluded_nodes(self, roles: Iterable[Role]) -> dict[str, Mapping[str, str]]:
         """Return role → node → the plugin that refuses the pair, with its reason. `roles` are refined.
 
-        The roles share one map of nodes for each answer, because a user may create thousands of roles.
+        Roles with one answer share one map of nodes, because a user may create thousands of roles.
         """
         if not self.by_pod:
             return {}
@@ -134,36 +136,41 @@ class GangAnswers:
         def refuse_everywhere(reason: str) -> Mapping[str, str]:
             return dict.fromkeys(self.nodes, reason)
 
-        def of(answer: InTreeAnswer) -> Mapping[str, str]:
-            reason = answer.everywhere or (_missing(answer) if answer.missing_claims else "")
+        def refused_nodes(answer: InTreeAnswer) -> Mapping[str, str]:
+            reason = answer.everywhere
+            if answer.missing_claims and not reason:
+                reason = str(ClaimsMissing(answer.missing_claims, answer.more_missing_claims))
             return refuse_everywhere(reason) if reason else answer.refused
 
-        return {role.name: refused_by_all(map(of, self._distinct(role))) for role in roles if role.members}
+        return {
+            role.name: refused_by_all(map(refused_nodes, self._distinct_answers(role)))
+            for role in roles
+            if role.members
+        }
 
-    def may_have(self, roles: Iterable[Role]) -> Mapping[str, tuple[Subrequest, ...]]:
-        """Return role → the GPUs that members may have now, for each subrequest."""
-        cache = SubrequestCache()
-        return {role.name: subrequests(role, self._distinct(role), self.nodes, cache) for role in roles}
+    def subrequests_by_role(self, roles: Iterable[Role]) -> Mapping[str, tuple[Subrequest, ...]]:
+        """Return role → the subrequests by which members may get GPUs now."""
+        cache, nodes = SubrequestCache(), self.nodes
+        return {role.name: subrequests(role, self._distinct_answers(role), nodes, cache) for role in roles}
 
     def with_gpu_limits(self, request: Request, snapshot: Snapshot) -> Request:
-        """Return the refined request with only as many GPUs of a node as other devices there agree with."""
-        by_role = {role.name: self._distinct(role) for role in request.roles}
+        """Return the refined request with only as many GPUs of each node as other devices agree with."""
+        by_role = {role.name: self._distinct_answers(role) for role in request.roles}
         return limit_by_other_devices(request, by_role, snapshot)
 
-    def _together(self, role: Role, is_alone: bool) -> list[list[InTreeAnswer]]:
-        """Return the answers that count together, for each part of the role."""
-        answers = self._distinct(role)
+    def _answers_by_variant(self, role: Role, is_alone: bool) -> list[list[InTreeAnswer]]:
+        """Return the answers that count together, for each variant of the role."""
+        answers = self._distinct_answers(role)
         return [answers] if _stays_whole(role, is_alone) else [[answer] for answer in answers]
 
-    def _parts(self, role: Role, is_alone: bool, cache: SubrequestCache) -> list[Role]:
+    def _variants(self, role: Role, is_alone: bool, cache: SubrequestCache) -> list[Role]:
         """Return the role's members as one role for each answer.
 
         A role with segments is not split, because segments consist of consecutive members. If a role has a
-        scope of its own, each part would choose its own domain. So such a role is not split for different
-        scores. For other differences it is split only if `is_alone`, which means that the gang has no other
-        role and no running members. Then its scope becomes the gang's scope, so that all parts share one
-        domain. A role that is not split has its first member's scores, and the GPUs that all of its members
-        may have.
+        scope of its own, each variant would choose its own domain. So such a role is not split for different
+        scores. For other differences such a role is split only if `is_alone`: the gang has no other role and
+        no running members. Then its scope becomes the gang's scope, so that all variants share one domain. A
+        role that is not split has its first member's scores, and the GPUs that all of its members may have.
         """
         answers = self._answers(role) if role.required_scope is None else self._identical_answers(role)
         by_answer: dict[int, tuple[InTreeAnswer, list[Member]]] = {}
@@ -171,12 +178,12 @@ class GangAnswers:
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
         if len(by_answer) > 1 and _stays_whole(role, is_alone):
             whole_role = replace(role, scores=answers[0].scores)
-            return [self._with_devices(whole_role, self._distinct(role), cache)]
-        parts = list[Role]()
+            return [self._with_devices(whole_role, self._distinct_answers(role), cache)]
+        variants = list[Role]()
         for answer, members in by_answer.values():
-            part = replace(role, members=tuple(members), room=dict(answer.room), scores=answer.scores)
-            parts.append(self._with_devices(part, (answer,), cache))
-        return parts
+            variant = replace(role, members=tuple(members), room=dict(answer.room), scores=answer.scores)
+            variants.append(self._with_devices(variant, (answer,), cache))
+        return variants
 
     def _with_devices(self, role: Role, answers: Iterable[InTreeAnswer], cache: SubrequestCache) -> Role:
         """Return the role with the GPUs that all these answers allow."""
@@ -189,13 +196,13 @@ class GangAnswers:
         return [self.by_pod.get(member.uid, NOTHING) for member in role.members]
 
     def _identical_answers(self, role: Role) -> list[InTreeAnswer]:
-        """Return the answers of the role's members. Equal answers are the same object."""
-        first = dict[int, InTreeAnswer]()
+        """Return the answers of the role's members; equal answers are one object."""
+        first_answers = dict[int, InTreeAnswer]()
         kinds = (id(self.shared_answers.get(member.uid, NOTHING)) for member in role.members)
         pairs = zip(kinds, self._answers(role), strict=True)
-        return [first.setdefault(kind, answer) for kind, answer in pairs]
+        return [first_answers.setdefault(kind, answer) for kind, answer in pairs]
 
-    def _distinct(self, role: Role) -> list[InTreeAnswer]:
+    def _distinct_answers(self, role: Role) -> list[InTreeAnswer]:
         """Return the different answers for the role's members."""
         return list({id(answer): answer for answer in self._identical_answers(role)}.values())
 
@@ -206,9 +213,5 @@ def _is_alone(request: Request) -> bool:
 
 
 def _stays_whole(role: Role, is_alone: bool) -> bool:
-    """Return whether the role is not split because of its segments or its scope, as `_parts` explains."""
+    """Return whether the role is not split because of its segments or its scope, as `_variants` explains."""
     return bool(role.segments) or (role.required_scope is not None and not is_alone)
-
-
-def _missing(answer: InTreeAnswer) -> str:
-    return str(ClaimsMissing(answer.missing_claims, answer.more_missing_claims))

@@ -25,7 +25,7 @@ class _Entry(NamedTuple):
     """An entry of the queue. Entries are compared field by field, and False comes before True."""
 
     last_turn: int
-    """The turn in which the gang was planned last; 0 if it never was, or if turns do not count. −1 for a
+    """The turn in which the gang was planned last; 0 if it never was, or if turns do not count here. −1 for a
     covered gang."""
     order: QueueOrder
     key: str
@@ -46,7 +46,7 @@ def namespace_of(key: str) -> str:
 class _Order:
     """Entries in one order. `is_current(entry)`: whether the entry still counts.
 
-    Entries of resting and held namespaces are stored apart, so that other turns need not look at them.
+    Entries of resting and paused namespaces are stored apart, so that other turns need not read them.
     """
 
     def __init__(self, is_current: Callable[[_Entry], bool]) -> None:
@@ -62,8 +62,7 @@ class _Order:
         heapq.heappush(self._heap, entry)
 
     def first_entry(self, resting: Collection[str], paused: Collection[str]) -> _Entry | None:
-        """Return the first entry of a namespace that does not rest; else the first entry of all; None if
-        empty.
+        """Return the first entry of namespaces that do not rest, or else of all; None if there is no entry.
 
         Entries of `paused` namespaces are left out, except for partially bound gangs.
         """
@@ -103,15 +102,14 @@ class _Order:
 class Queue:
     """Gang keys waiting to be planned, each once.
 
-    The highest priority comes first; at equal priority, partially bound gangs and then the oldest. Before all
-    others come partially bound gangs that hold a place for each waiting member: planning them takes nothing
-    from other gangs. Apart from that, a partially bound gang does not come before a higher priority, because
+    Covered gangs come first: they are partially bound and hold a place for each waiting member, so planning
+    them takes nothing from other gangs. Then the highest priority comes first; at equal priority, partially
+    bound gangs and then the oldest. Other partially bound gangs do not come before a higher priority, because
     users can make a gang partially bound: they delete a member between Permit and its Binding.
 
-    Each change that frees capacity puts the gangs that did not fit back into the queue. If changes come
-    faster than the planner answers, these old gangs would come before a young gang for ever, although the
-    young gang fits. So every few turns the planner is asked about the gang whose last turn was longest ago,
-    or that had none.
+    Each change that frees capacity puts refused gangs back into the queue. If changes come faster than the
+    planner answers, these old gangs would come before a young gang for ever, although the young gang fits. So
+    every few turns the planner is asked about the gang whose last turn was longest ago, or that had no turn.
     """
 
     def __init__(self) -> None:
@@ -154,8 +152,8 @@ class Queue:
         """Remove the next gang and return its key; None if none waits.
 
         `only_partial`: return None unless the first gang by priority is partially bound. Gangs of `resting`
-        namespaces come after other gangs, unless they are covered. `floor`: return only a gang of at least
-        this priority, or a gang that is covered. Gangs of `paused` namespaces are left out, except for
+        namespaces come after other gangs, unless they are covered. `floor`: return only a gang of this
+        priority or a higher one, or a covered gang. Gangs of `paused` namespaces are left out, except for
         partially bound gangs.
         """
         entry = self._by_priority.first_entry(resting, paused)
@@ -165,8 +163,8 @@ class Queue:
         if entry is None or entry.is_below(floor):
             return None
         if self._turn % FAIR_TURN == 0 and not only_partial:
-            fair = self._by_last_turn.first_entry(resting, paused)
-            entry = entry if fair is None or fair.is_below(floor) else fair
+            oldest_turn = self._by_last_turn.first_entry(resting, paused)
+            entry = entry if oldest_turn is None or oldest_turn.is_below(floor) else oldest_turn
         key = entry.key
         del self._entries[key]
         self._last_turn[key] = self._turn
@@ -182,11 +180,10 @@ class Queue:
 
 
 class SchedulingQueue:
-    """Hold each gang as waiting, as refused, or not at all.
+    """Hold the gangs that wait for a planner, and the refused gangs by their hints.
 
-    Gangs with equal hints are checked once, and all hints together. If a gang is not woken by a change, its
-    refusal shows old numbers. From `update_at` on, the planner is asked about such gangs again while no other
-    gang waits.
+    If a change does not wake a refused gang, its refusal shows old numbers. From `update_at` on, the planner
+    is asked about such gangs again while no other gang waits.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -201,12 +198,11 @@ class SchedulingQueue:
         self._numbers: dict[QueueingHint, int] = {}
         """Hint → number of its refusal. Later refusals have higher numbers."""
         self._number = 0
-        self._passed_over = -1
-        """Hints up to this number were not woken by a change, except for hints that were asked about
-        meanwhile."""
+        self._last_outdated = -1
+        """Refusals up to this number may show old numbers: a change did not wake their gangs."""
         self.to_update: list[str] = []
-        """Gangs to be asked about only to update their numbers, the last one first. They may have been
-        planned since."""
+        """Gangs that are planned again only to update the numbers in their refusals, the last gang first.
+        They may have been planned since."""
         self._lacking: dict[str, int] = {}
         """Gangs that lack required members and wait for the planner, or soon will: key → priority."""
 
@@ -216,17 +212,17 @@ class SchedulingQueue:
         self._queues[lane].put(gang.key, order)
 
     def note_lacking(self, gang: Gang) -> None:
-        """Note that the gang will soon wait for the planner, if it lacks required members."""
+        """If the gang lacks required members, note that it waits for a planner or soon will."""
         if not gang.group.enough_bound:
             self._lacking[gang.key] = gang.group.priority
 
     def any_lacking(self, priority: int) -> bool:
-        """Return whether a gang of this priority, or a higher one, waits for required members."""
+        """Return whether a gang of this priority or a higher one lacks required members."""
         return any(lacking_priority >= priority for lacking_priority in self._lacking.values())
 
     def add_refused(self, gang: Gang, hint: QueueingHint) -> None:
         """Add a refused gang; `hint` says what it must have to fit."""
-        hint = self._hint(gang, hint)
+        hint = self._hint_for(gang, hint)
         if hint not in self._refused:
             self._refused[hint] = set()
             self._hints.add(hint)
@@ -237,7 +233,7 @@ class SchedulingQueue:
         self._hint_of[gang.key] = hint
 
     def remove(self, gang: Gang) -> None:
-        """Remove a gang that neither waits nor is refused any more."""
+        """Remove a gang that is neither waiting nor refused any more."""
         for queue in self._queues.values():
             queue.drop(gang.key)
         self._lacking.pop(gang.key, None)
@@ -255,11 +251,11 @@ class SchedulingQueue:
         for queue in self._queues.values():
             queue.forget(gang.key)
 
-    def waiting(self, lane: Lane) -> int:
+    def count_waiting(self, lane: Lane) -> int:
         """Return how many gangs wait for this planner."""
         return len(self._queues[lane])
 
-    def next(
+    def pop_next(
         self,
         lane: Lane,
         only_partial: bool = False,
@@ -273,48 +269,53 @@ class SchedulingQueue:
             self._lacking.pop(key, None)
         return key
 
-    def freed(self, changes: Changes, update_at: float) -> list[str]:
+    def gangs_helped_by(self, changes: Changes, update_at: float) -> list[str]:
         """Return the refused gangs that changes may help.
 
-        `update_at`: when the numbers of the remaining gangs are updated.
+        `update_at`: when the numbers in the other refusals are updated.
         """
         if changes.anywhere:
-            return self._woken(self._refused.keys(), update_at)
-        gained, touched = changes.gained, self._touched(self._watchers, changes)
-        helped = self._hints.may_fit(self._ledger, gained, touched) if gained or touched else set()
-        return self._woken(helped, update_at if gained else None)
+            return self._gangs_with(self._refused.keys(), update_at)
+        gained_nodes, touched = changes.gained_nodes, self._hints_touched_by(self._watchers, changes)
+        helped = set[QueueingHint]()
+        if gained_nodes or touched:
+            helped = self._hints.may_fit(self._ledger, gained_nodes, touched)
+        return self._gangs_with(helped, update_at if gained_nodes else None)
 
-    def _woken(self, helped: Collection[QueueingHint], update_at: float | None) -> list[str]:
-        """Return the gangs with these hints. If the other refusals show old numbers now, note when to update
-        them."""
+    def _gangs_with(self, helped: Collection[QueueingHint], update_at: float | None) -> list[str]:
+        """Return the gangs with these hints. Unless `update_at` is None, note when to update the other
+        refusals."""
         if update_at is not None and len(helped) < len(self._refused):
-            self._passed_over = self._number
+            self._last_outdated = self._number
             if self.update_at is None:
                 self.update_at = update_at
         return sorted(itertools.chain.from_iterable(self._refused[hint] for hint in helped))
 
-    def overtaken(self, gang: Gang, solving: Solving) -> bool:
-        """Return whether changes since the planner was asked may help the gang, which did not fit."""
+    def is_overtaken(self, gang: Gang, solving: Solving) -> bool:
+        """Return whether changes since the planner was asked may help the gang, which was refused."""
         since = solving.since
         if since.anywhere:
             return True
-        hint, watchers, hints = self._hint(gang, solving.hint), Watchers(), HintTable()
+        hint, watchers, hints = self._hint_for(gang, solving.hint), Watchers(), HintTable()
         watchers.add(hint)
         hints.add(hint)
-        return bool(hints.may_fit(self._ledger, since.gained, self._touched(watchers, since)))
+        return bool(hints.may_fit(self._ledger, since.gained_nodes, self._hints_touched_by(watchers, since)))
 
-    def _touched(self, watchers: Watchers, changes: Changes) -> set[QueueingHint]:
-        return watchers.touched(changes, self._ledger.existing_pods.labels_of) if changes.of_peers else set()
+    def _hints_touched_by(self, watchers: Watchers, changes: Changes) -> set[QueueingHint]:
+        if not changes.concern_peers:
+            return set()
+        return watchers.hints_touched_by(changes, self._ledger.existing_pods.labels_of)
 
-    def _hint(self, gang: Gang, hint: QueueingHint) -> QueueingHint:
-        """Return the hint of this gang. It is weaker if the gang holds places or devices, which are free for
-        this gang alone."""
+    def _hint_for(self, gang: Gang, hint: QueueingHint) -> QueueingHint:
+        """Return `hint`, or its variant for a gang that holds places or devices."""
         claimants = self._ledger.device_claims.consumers
-        holds = gang.retained or (claimants and any(pod.uid in claimants for pod in gang.group.unbound))
-        return hint.of_holder() if holds else hint
+        holds = gang.retained_uids or (claimants and any(pod.uid in claimants for pod in gang.group.unbound))
+        return hint.for_holder() if holds else hint
 
     def update(self) -> None:
-        """Have the planner asked about the gangs that no change woke, to update their numbers."""
-        old = (self._refused[hint] for hint, number in self._numbers.items() if number <= self._passed_over)
-        self.to_update = sorted({*self.to_update, *itertools.chain.from_iterable(old)}, reverse=True)
-        self._passed_over, self.update_at = -1, None
+        """Have the gangs planned again whose refusals may show old numbers."""
+        outdated = (
+            self._refused[hint] for hint, number in self._numbers.items() if number <= self._last_outdated
+        )
+        self.to_update = sorted({*self.to_update, *itertools.chain.from_iterable(outdated)}, reverse=True)
+        self._last_outdated, self.update_at = -1, None

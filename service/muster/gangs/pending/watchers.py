@@ -1,13 +1,13 @@
 """Find the hints of refused gangs that a change of other pods concerns.
 
-A change of one pod must not cost a look at each of ten thousand waiting gangs. So each term is stored in one
-place: under a label that a pod must have to match, and under the namespace if the term names a single one. A
-change concerns few places, and each different term in a place is checked once, however many gangs have this
+A change of one pod must not cost a look at each of ten thousand waiting gangs. So an index has each term in
+one cell: under a label that a pod must have to match, and under the namespace if the term names a single one.
+A change concerns few cells, and each different term of a cell is checked once, however many gangs have the
 term.
 
-A user may crowd a place with many terms. One change checks MAX_LOOKED_AT requirements at most, the least
-crowded places first. In the remaining places all hints count as touched: an unnecessary question to the
-planner is allowed, a missed gang is not.
+A user may crowd a cell with many terms. One change checks MAX_LOOKED_AT requirements at most, the least
+crowded cells first. In the other cells all hints count as touched: an unnecessary question to the planner is
+allowed, a missed gang is not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.peers.existing_pods import Changes
 
 MAX_LOOKED_AT = 5_000
-"""Selector requirements that one change matches against labels (about 5 ms)."""
+"""Largest number of selector requirements that one change matches against labels (about 5 ms)."""
 MAX_INTERESTS = 32
 """Largest number of terms and claims of one gang. A gang with more counts as touched by every change."""
 _VALUES = 16
@@ -36,8 +36,8 @@ _Changed = tuple[str, _Labels, _Labels]
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
-    """Terms of one place in the index, with the hints that have each term."""
+class _IndexCell:
+    """Terms under one label and namespace, with the hints that have each term."""
 
     terms: dict[PeerTerm, set[QueueingHint]] = field(default_factory=dict)
     hints: dict[QueueingHint, int] = field(default_factory=dict)
@@ -62,12 +62,12 @@ class _Place:
         if not self.hints[hint]:
             del self.hints[hint]
 
-    def matched(self, pods: Iterable[_Changed]) -> Iterator[set[QueueingHint]]:
+    def hints_matched_by(self, pods: Iterable[_Changed]) -> Iterator[set[QueueingHint]]:
         """Yield the hints of each term that matches one of the pods."""
-        for term, hint in self.terms.items():
-            for namespace, its_labels, labels in pods:
-                if term.covers(namespace, its_labels) and matches(term.selector, labels):
-                    yield hint
+        for term, hints in self.terms.items():
+            for namespace, namespace_labels, labels in pods:
+                if term.covers(namespace, namespace_labels) and matches(term.selector, labels):
+                    yield hints
                     break
 
 
@@ -76,12 +76,12 @@ class Watchers:
 
     def __init__(self) -> None:
         self._all: set[QueueingHint] = set()
-        self._by_any: set[QueueingHint] = set()
-        """Hints with more than MAX_INTERESTS."""
+        self._always_touched: set[QueueingHint] = set()
+        """Hints with more than MAX_INTERESTS terms and claims."""
         self._by_repelling: dict[PeerTerm, set[QueueingHint]] = {}
         self._by_claim: dict[tuple[str, str], set[QueueingHint]] = {}
-        self._places: dict[str | None, dict[_Label, _Place]] = {}
-        """Namespace (None for terms that do not name a single one) → label → place."""
+        self._cells: dict[str | None, dict[_Label, _IndexCell]] = {}
+        """Namespace (None for terms that do not name a single one) → label → cell."""
         self._labels: dict[PeerTerm, _Label] = {}
         """Term → the label under which it is stored."""
 
@@ -92,17 +92,17 @@ class Watchers:
             return
         self._all.add(hint)
         if interest.size > MAX_INTERESTS:
-            self._by_any.add(hint)
+            self._always_touched.add(hint)
             return
         for repelling in interest.repelled_by:
             self._by_repelling.setdefault(repelling, set()).add(hint)
         for claim in interest.claims:
             self._by_claim.setdefault(claim, set()).add(hint)
         for term in interest.terms:
-            places = self._places.setdefault(_namespace(term), {})
+            cells = self._cells.setdefault(_only_namespace(term), {})
             if term not in self._labels:
-                self._labels[term] = _least_crowded(term, places)
-            places.setdefault(self._labels[term], _Place()).add(term, hint)
+                self._labels[term] = _least_crowded_label(term, cells)
+            cells.setdefault(self._labels[term], _IndexCell()).add(term, hint)
 
     def discard(self, hint: QueueingHint) -> None:
         """Remove a hint, if it is in the set."""
@@ -111,68 +111,71 @@ class Watchers:
             return
         self._all.remove(hint)
         if interest.size > MAX_INTERESTS:
-            self._by_any.remove(hint)
+            self._always_touched.remove(hint)
             return
         for repelling in interest.repelled_by:
             _drop(self._by_repelling, repelling, hint)
         for claim in interest.claims:
             _drop(self._by_claim, claim, hint)
         for term in interest.terms:
-            self._leave(term, hint)
+            self._remove_term(term, hint)
 
-    def touched(self, changes: Changes, labels_of: Callable[[str], _Labels]) -> set[QueueingHint]:
+    def hints_touched_by(self, changes: Changes, labels_of: Callable[[str], _Labels]) -> set[QueueingHint]:
         """Return the hints that these changes concern, and perhaps others.
 
         `labels_of` returns the labels of a namespace.
         """
         if changes.everything:
             return set(self._all)
-        touched = set(self._by_any)
+        touched = set(self._always_touched)
         for term in self._by_repelling.keys() & changes.terms:
             touched |= self._by_repelling[term]
         for claim in self._by_claim.keys() & changes.claims:
             touched |= self._by_claim[claim]
         remaining = MAX_LOOKED_AT
-        met = ((place.cost * len(pods), place, pods) for place, pods in self._met(changes, labels_of).items())
-        for cost, place, pods in sorted(met, key=lambda entry: entry[0]):
+        pods_by_cell = self._cells_matched_by(changes, labels_of)
+        entries = ((cell.cost * len(pods), cell, pods) for cell, pods in pods_by_cell.items())
+        for cost, cell, pods in sorted(entries, key=lambda entry: entry[0]):
             remaining -= cost
             if remaining >= 0:
-                touched.update(*place.matched(pods))
+                touched.update(*cell.hints_matched_by(pods))
             else:
-                touched.update(place.hints)
+                touched.update(cell.hints)
         return touched
 
-    def _met(self, changes: Changes, labels_of: Callable[[str], _Labels]) -> dict[_Place, list[_Changed]]:
-        """Return the places of terms that changed pods may match, with these pods."""
-        met: dict[_Place, list[_Changed]] = {}
+    def _cells_matched_by(
+        self, changes: Changes, labels_of: Callable[[str], _Labels]
+    ) -> dict[_IndexCell, list[_Changed]]:
+        """Return the cells with terms that changed pods may match, each with these pods."""
+        pods_by_cell: dict[_IndexCell, list[_Changed]] = {}
         namespaces = {namespace: labels_of(namespace) for namespace, _ in changes.pods}
-        for namespace, labels in changes.pods if self._places else ():
+        for namespace, labels in changes.pods if self._cells else ():
             pod = (namespace, namespaces[namespace], dict(labels))
-            has: set[_Label] = {None, *labels, *pod[2]}
+            pod_labels: set[_Label] = {None, *labels, *pod[2]}
             for term_namespace in (namespace, None):
-                places = self._places.get(term_namespace, {})
-                for label in places.keys() & has:
-                    met.setdefault(places[label], []).append(pod)
-        return met
+                cells = self._cells.get(term_namespace, {})
+                for label in cells.keys() & pod_labels:
+                    pods_by_cell.setdefault(cells[label], []).append(pod)
+        return pods_by_cell
 
-    def _leave(self, term: PeerTerm, hint: QueueingHint) -> None:
-        namespace, label = _namespace(term), self._labels[term]
-        places = self._places[namespace]
-        places[label].discard(term, hint)
-        if term not in places[label].terms:
+    def _remove_term(self, term: PeerTerm, hint: QueueingHint) -> None:
+        namespace, label = _only_namespace(term), self._labels[term]
+        cells = self._cells[namespace]
+        cells[label].discard(term, hint)
+        if term not in cells[label].terms:
             del self._labels[term]
-        if not places[label].terms:
-            del places[label]
-        if not places:
-            del self._places[namespace]
+        if not cells[label].terms:
+            del cells[label]
+        if not cells:
+            del self._cells[namespace]
 
 
-def _namespace(term: PeerTerm) -> str | None:
-    """Return the only namespace that the term concerns; None if there may be several."""
+def _only_namespace(term: PeerTerm) -> str | None:
+    """Return the only namespace that the term concerns; None if the term may concern several."""
     return term.namespaces[0] if term.namespace_selector is None and len(term.namespaces) == 1 else None
 
 
-def _least_crowded(term: PeerTerm, places: Mapping[_Label, _Place]) -> _Label:
+def _least_crowded_label(term: PeerTerm, cells: Mapping[_Label, _IndexCell]) -> _Label:
     """Return the label under which the term is stored: the required label with the fewest terms."""
     required: list[_Label] = [
         (requirement.key, requirement.values[0])
@@ -181,7 +184,7 @@ def _least_crowded(term: PeerTerm, places: Mapping[_Label, _Place]) -> _Label:
         for requirement in term.selector or ()
         if requirement.operator in ("In", "Exists")
     ]
-    return min(required, key=lambda label: len(places[label].terms) if label in places else 0, default=None)
+    return min(required, key=lambda label: len(cells[label].terms) if label in cells else 0, default=None)
 
 
 def _cost(term: PeerTerm) -> int:

@@ -1,8 +1,6 @@
 """The phases of a gang's life, the facts that hold in each phase, and the triggers that move a gang to the
 next phase.
 
-Some of the phases hold a plan.
-
 `python -m muster.gangs.record.phases` prints this table. docs/gang-life.md draws it; a test compares them.
 """
 
@@ -24,10 +22,8 @@ from muster.gangs.messages.calls import FilterAnswer, PermitAnswer
 
 @dataclass(slots=True)
 class AcceptedPlan:
-    """A decision that holds capacity.
-
-    Answers to the shim are stored, so that the same question gets the same answer.
-    """
+    """A plan whose capacity is reserved. It stores answers to the shim, so that a repeated call gets the same
+    answer."""
 
     generation: int
     request: Request
@@ -38,8 +34,8 @@ class AcceptedPlan:
     batch: Batch
     trace_id: str = ""
     annotations: tuple[dict[str, str], ...] | None = None
-    """Annotations of each member's Binding, in the order of `order` and without their time. None if a member
-    has moved since they were made."""
+    """Annotations of each member's Binding, in the order of `order` and without their time; None if they must
+    be made anew."""
     filter_answer: FilterAnswer | None = None
 
     @property
@@ -48,7 +44,7 @@ class AcceptedPlan:
         return {member.uid: member for member in self.placed.members}
 
     @property
-    def with_devices(self) -> int:
+    def device_members(self) -> int:
         """Return how many members get devices of a DRA driver."""
         return sum(map(bool, self.filter_answer.devices)) if self.filter_answer is not None else 0
 
@@ -144,14 +140,15 @@ class Permitted(InPhase):
 
     phase = Phase.PERMITTED
     plan: AcceptedPlan | None = None
-    """None if the Bindings belong to an earlier session, or to pods that were members of another gang."""
+    """The plan of the Bindings; None if they are of an earlier session, or of pods that were members of
+    another gang."""
     answer: PermitAnswer | None = None
-    """The answer to the shim's Permit, kept so that a repeated call gets the same answer. None if `plan` is
+    """The answer to the shim's Permit, so that a repeated call gets the same answer; None if `plan` is
     None."""
-    awaited: dict[str, float] = field(default_factory=dict)
+    awaited_bindings: dict[str, float] = field(default_factory=dict)
     """UID of each member whose Binding may be under way → when to give the Binding up."""
     why_lost: str = ""
-    """Why a member was given back; "" if none was."""
+    """Why a member was given back; "" if no member was given back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +164,7 @@ class Running(InPhase):
 
     phase = Phase.RUNNING
     plan: AcceptedPlan | None = None
-    """The plan by which the last of them were bound, if this service made it."""
+    """The plan by which the last members were bound; None if another service or session made it."""
 
 
 @dataclass(slots=True)
@@ -185,7 +182,7 @@ class Finished(InPhase):
     """No member is left."""
 
     phase = Phase.FINISHED
-    awaited: Mapping[str, float]
+    awaited_bindings: Mapping[str, float]
     """The Bindings awaited when the gang ended, for the gangs that now have its pods."""
 
 
@@ -227,10 +224,10 @@ _OPEN = (
     _P.PERMITTED,
     _P.GIVEN_UP,
 )
-"""The phases in which the members alone decide what comes next.
+"""The phases in which the members alone decide which phase follows.
 
-A permitted gang is open once all its Bindings are settled. A gang that was given up is open once no member is
-bound.
+For a permitted gang this holds once all its Bindings are settled; for a gang that was given up, once no
+member is bound.
 """
 
 _WHAT_MEMBERS_SAY = (
@@ -277,7 +274,7 @@ class ImpossibleTransitionError(Exception):
     """A defect: the trigger can't come in this phase."""
 
 
-def after(phase: Phase, trigger: Trigger) -> Phase:
+def next_phase(phase: Phase, trigger: Trigger) -> Phase:
     """Return the phase that follows `phase` after `trigger`.
 
     Raises:
@@ -291,13 +288,13 @@ def after(phase: Phase, trigger: Trigger) -> Phase:
 
 def table() -> str:
     """Return the transitions as a Markdown table: one line for each phase reached by one trigger."""
-    froms: dict[tuple[Trigger, Phase], list[str]] = {}
+    phases_before: dict[tuple[Trigger, Phase], list[str]] = {}
     for (phase, trigger), reached_phase in TRANSITIONS.items():
-        froms.setdefault((trigger, reached_phase), []).append(phase)
+        phases_before.setdefault((trigger, reached_phase), []).append(phase)
     lines = ["| from | when | to |", "| --- | --- | --- |"]
     lines += [
         f"| {', '.join(phases)} | {trigger} | {reached_phase} |"
-        for (trigger, reached_phase), phases in froms.items()
+        for (trigger, reached_phase), phases in phases_before.items()
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,8 +1,8 @@
-"""Report pods whose containers have other GPUs than the planned ones, once for each pod.
+"""Report pods whose containers have other GPUs than planned, once for each pod.
 
 Either a node agent reports other GPUs, or the pod's claims hold other devices of a DRA driver than its plan
-names. Pods and claims are seen by two watches, so a claim may be older than the pod's Binding. A difference
-by claims is therefore reported only after `LASTS_S`.
+names. Pods and claims are seen by two watches, so the known state of a claim may be older than the pod's
+Binding. A difference by claims is therefore reported only after `LASTS_S`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LASTS_S = 5.0
 
 
 class Differences:
-    """Pods whose containers have other GPUs than planned. The GPUs that an agent found, or claims hold, count
-    as taken."""
+    """Pods whose containers have other GPUs than planned. GPUs that an agent found or claims hold count as
+    taken."""
 
     def __init__(self, publisher: Publisher, ledger: Ledger) -> None:
         self._publisher = publisher
@@ -32,9 +32,9 @@ class Differences:
         self._pods: dict[str, Pod] = {}
         """Bound pods whose plan names devices, or whose agent found other GPUs."""
         self._due: dict[str, float] = {}
-        """UID → when to report the difference by its claims, the first one first."""
+        """UID → when to report the difference by its claims, the earliest first."""
         self._sentences: dict[str, str] = {}
-        """UID → the sentence about the present difference."""
+        """UID → a sentence on its present difference."""
         self._posted: dict[str, str] = {}
         """UID → the sentence of the last event."""
 
@@ -48,16 +48,16 @@ class Differences:
             self.forget(pod.uid)
         else:
             self._pods[pod.uid] = pod
-            self._judge(pod)
+            self._compare(pod)
 
-    def claims_changed(self, uids: Iterable[str]) -> None:
+    def compare_again(self, uids: Iterable[str]) -> None:
         """Compare these pods again, because their claims changed."""
         for pod in (self._pods[uid] for uid in uids if uid in self._pods):
-            self._judge(pod)
+            self._compare(pod)
 
-    def node_changed(self, name: str) -> None:
+    def compare_node_again(self, name: str) -> None:
         """Compare the pods of a node again, because its devices may have changed."""
-        self.claims_changed(self._ledger.on_node(name))
+        self.compare_again(self._ledger.stated_usages_on(name))
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
@@ -68,7 +68,7 @@ class Differences:
         """Report the differences that have lasted long enough."""
         for uid in [uid for uid, due in self._due.items() if due <= self._publisher.now]:
             del self._due[uid]
-            self._tell(uid, self._by_claims(self._pods[uid]))
+            self._report(uid, self._sentence_by_claims(self._pods[uid]))
 
     def next_deadline(self) -> float | None:
         """Return when the next Tick is due; None if no Tick is needed."""
@@ -80,7 +80,7 @@ class Differences:
             self._post(uid)
 
     def notes(self) -> list[str]:
-        """Return a sentence for each of the first pods, and a sentence with the number of further pods."""
+        """Return a sentence on each of the first pods, and a sentence with the number of further pods."""
         pods = sorted((self._pods[uid] for uid in self._sentences), key=lambda pod: (pod.namespace, pod.name))
         listed = [f"pod {pod.namespace}/{pod.name}: {self._sentences[pod.uid]}" for pod in pods[:LISTED]]
         unlisted_count = len(pods) - len(listed)
@@ -89,23 +89,22 @@ class Differences:
             *([f"{unlisted_count} more pods have other GPUs than planned"] if unlisted_count else []),
         ]
 
-    def _judge(self, pod: Pod) -> None:
+    def _compare(self, pod: Pod) -> None:
+        """Compare the GPUs of a pod with its plan, and report a difference now or after `LASTS_S`."""
         if pod.planned is not None:
             self._due.pop(pod.uid, None)
-            self._tell(pod.uid, differing_gpus_sentence(pod.planned, pod.allocation or 0))
-        elif not (sentence := self._by_claims(pod)):
+            self._report(pod.uid, differing_gpus_sentence(pod.planned, pod.allocation or 0))
+        elif not (sentence := self._sentence_by_claims(pod)):
             self._forget_difference(pod.uid)
         elif pod.uid in self._sentences:
-            self._tell(pod.uid, sentence)
+            self._report(pod.uid, sentence)
         else:
             self._due.setdefault(pod.uid, self._publisher.now + LASTS_S)
 
-    def _by_claims(self, pod: Pod) -> str:
-        """Return a sentence on how the devices of the pod's claims differ from the planned ones; "" if they
-        do not.
+    def _sentence_by_claims(self, pod: Pod) -> str:
+        """Return a sentence on how the devices of the pod's claims differ from the planned devices; else "".
 
-        Claims with too few devices are no difference, because other claims of the pod may not have been seen
-        yet.
+        Claims with too few devices are no difference: other claims of the pod may not have been seen yet.
         """
         planned, node = set(pod.devices), self._ledger.nodes.get(pod.node)
         claimed = self._ledger.device_claims.devices_of(pod.uid)
@@ -125,7 +124,7 @@ class Differences:
         self._sentences.pop(uid, None)
         self._posted.pop(uid, None)
 
-    def _tell(self, uid: str, sentence: str) -> None:
+    def _report(self, uid: str, sentence: str) -> None:
         self._sentences[uid] = sentence
         self._post(uid)
 

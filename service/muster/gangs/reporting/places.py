@@ -37,8 +37,8 @@ class PodGpus:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The number of GPUs of a node that a gang has, or is planned to have. Namespace and name are "" for all
-    pods of no gang."""
+    """The number of GPUs of a node that a gang has or is planned to have. `namespace` and `gang` are "" for
+    pods without a gang."""
 
     namespace: str
     gang: str
@@ -56,7 +56,7 @@ class RefusedNode:
 
 @dataclass(frozen=True, slots=True)
 class GangDetails:
-    """Details of one gang: `places` of members, the number of members without a place, and refused nodes."""
+    """A gang with the places of its members, the number of members without a place, and refused nodes."""
 
     view: GangView
     places: tuple[PodGpus, ...]
@@ -66,7 +66,8 @@ class GangDetails:
 
 @dataclass(frozen=True, slots=True)
 class AskAlternatives:
-    """A question for a planner: the cluster without the gang, and the gang with all its places."""
+    """A question for a planner about other places: the cluster without the gang, and the gang with its
+    places."""
 
     gang: str
     snapshot: Snapshot
@@ -79,7 +80,7 @@ def gpus_of_pods(
 ) -> list[tuple[PodGpus, ...]]:
     """Return the GPUs of each pod, for each of these nodes. `gangs_of` returns UID → gang."""
     usages = [
-        [(uid, usage) for uid, usage in ledger.used_on(node).items() if usage.holds_gpus] for node in nodes
+        [(uid, usage) for uid, usage in ledger.usages_on(node).items() if usage.holds_gpus] for node in nodes
     ]
     gang_of = gangs_of(uid for pairs in usages for uid, _ in pairs)
     return [
@@ -89,8 +90,8 @@ def gpus_of_pods(
 
 
 def owners(usages: Iterable[PodGpus], gangs: Mapping[str, Gang]) -> tuple[Owner, ...]:
-    """Return the gangs that have GPUs of a node, by name. A GPU with slices of several gangs counts for each
-    gang."""
+    """Return the gangs that have GPUs of a node, by name. A GPU with slices of several gangs counts for
+    each."""
     masks: Counter[tuple[str, str]] = Counter()
     unindexed: Counter[tuple[str, str]] = Counter()
     for usage in usages:
@@ -104,7 +105,7 @@ def owners(usages: Iterable[PodGpus], gangs: Mapping[str, Gang]) -> tuple[Owner,
 def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
     """Return the details of a gang."""
     places = tuple(_places(ledger, gang))
-    excluded = sorted(gang.exclusions.items(), key=lambda item: item[0][1])
+    excluded = sorted(gang.exclusions.by_pair.items(), key=lambda item: item[0][1])
     refused = tuple(
         RefusedNode(node, exclusion.plugin, exclusion.message) for (_, node), exclusion in excluded
     )
@@ -112,11 +113,12 @@ def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
 
 
 def _places(ledger: Ledger, gang: Gang) -> Iterator[PodGpus]:
+    """Yield the GPUs of each member with a place, by the members' names."""
     usages_by_node: dict[str, Mapping[str, Usage]] = {}
     for pod in sorted(gang.group.members, key=lambda pod: (pod.name, pod.uid)):
         if (usage := ledger.usage(pod.uid)) is not None:
             if usage.node not in usages_by_node:
-                usages_by_node[usage.node] = ledger.used_on(usage.node)
+                usages_by_node[usage.node] = ledger.usages_on(usage.node)
             usage = usages_by_node[usage.node][pod.uid]
             yield _pod_gpus(usage, gang.key, pod.name, pod.uid not in ledger.bound)
 
@@ -125,21 +127,23 @@ def _pod_gpus(usage: Usage, gang: str, pod: str, reserved: bool) -> PodGpus:
     return PodGpus(gang, pod, usage.node, usage.gpus, usage.unindexed_gpus, usage.units, reserved)
 
 
-_NOBODY = ("", "")
+_NO_GANG = ("", "")
+"""Stands for the pods without a gang."""
 
 
 def with_holders(refused: Unplaceable, priority: int, ledger: Ledger, pods: Mapping[str, Pod]) -> Unplaceable:
-    """Return the refusal with a further cause: the gangs that have the GPUs where the gang nearly fits.
+    """Return the refusal with a further cause: the gangs that have the GPUs where the refused gang nearly
+    fits.
 
-    `pods`: UID → pod, of all pods that claim a gang. `priority` is the refused gang's.
+    `pods`: UID → pod, of all pods that claim a gang. `priority` is the priority of the refused gang.
     """
     own_gang = (refused.gang.namespace, refused.gang.name)
     gpus: dict[tuple[str, str], int] = {}
     priorities: dict[tuple[str, str], int] = {}
     for node in refused.contested:
-        for uid, usage in ledger.on_node(node).items():
+        for uid, usage in ledger.stated_usages_on(node).items():
             pod = pods.get(uid)
-            gang = _NOBODY
+            gang = _NO_GANG
             if pod is not None and pod.claim is not None:
                 gang = pod.namespace, pod.claim.name
                 if gang not in priorities or priorities[gang] < pod.priority:
@@ -147,17 +151,18 @@ def with_holders(refused: Unplaceable, priority: int, ledger: Ledger, pods: Mapp
             if not usage.units:
                 gpus[gang] = gpus.get(gang, 0) + usage.gpus.bit_count() + usage.unindexed_gpus
     gpus.pop(own_gang, 0)
-    without_gang = gpus.pop(_NOBODY, 0)
+    without_gang = gpus.pop(_NO_GANG, 0)
     gpus_by_gang = {gang: count for gang, count in gpus.items() if count}
-    lower = [count for gang, count in gpus_by_gang.items() if priorities[gang] < priority]
+    gpus_of_lower = [count for gang, count in gpus_by_gang.items() if priorities[gang] < priority]
     if not gpus_by_gang and not without_gang:
         return refused
-    higher = len(gpus_by_gang) - len(lower), sum(gpus_by_gang.values()) - sum(lower)
-    cause = RoomTaken(_where(refused), len(lower), sum(lower), *higher, without_gang)
+    others = len(gpus_by_gang) - len(gpus_of_lower), sum(gpus_by_gang.values()) - sum(gpus_of_lower)
+    cause = RoomTaken(_where(refused), len(gpus_of_lower), sum(gpus_of_lower), *others, without_gang)
     return replace(refused, causes=(*refused.causes, cause))
 
 
 def _where(refused: Unplaceable) -> str:
+    """Return where the gang nearly fits, as words of a sentence."""
     for cause in refused.causes:
         if isinstance(cause, DomainTooSmall | RoleScope) and cause.best:
             return place_in_words(cause.scope, cause.best)

@@ -1,10 +1,10 @@
 """The status of PodGroup objects: the phase of their gangs, written rarely.
 
-When a gang may have changed, its PodGroup is noted. After `status_s` the status is computed, and written if
-it differs. So it is written at most once in that time, however many pods came or were bound. If only the
-numbers of a sentence changed, it is written at most every `numbers_s`. Plans that are withdrawn before a
-member is bound show as one phase (Planning). If the object shows another status than the last written one,
-the status is written again: an older write arrived later, or a user edited the object.
+When a gang may have changed, the status of its PodGroup is computed after `status_s`, and written if it
+differs. So a status is written at most once in that time, however many pods came or were bound. If only the
+numbers of a sentence changed, the status is written at most every `numbers_s`. All phases of a gang that is
+planned show as Planning until a member is bound. If the object shows another status than the last written
+status, that status is written again: an older write arrived later, or a user edited the object.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHOWN_AS = {Phase.PLANNED: Phase.PLANNING, Phase.RESERVING: Phase.PLANNING, Pha
 
 
 def phase_in_api(phase: Phase) -> str:
-    """Return the word of the API for a phase, as in GivenUp."""
+    """Return the API's word for a phase, such as GivenUp."""
     return _SHOWN_AS.get(phase, phase).value.title().replace(" ", "")
 
 
@@ -47,9 +47,9 @@ class _Written:
 
 
 class PodGroupStatuses:
-    """Decide when the status of a PodGroup is written, and compute it.
+    """Decide when the status of a PodGroup is written, and compute the status.
 
-    `gangs_of` returns the gangs of a name, with fresh counts.
+    `gangs_of` returns the gangs of a name, counted again if they are stale.
     """
 
     def __init__(
@@ -70,37 +70,35 @@ class PodGroupStatuses:
     def write_due(self) -> None:
         """Note the PodGroups that the roster reports as changed, and write the statuses that are due.
 
-        If no shim listens here, another replica has the shim and writes.
+        Without a shim nothing is written: another replica may have the shim, and writes.
         """
-        keys, self._roster.touched = self._roster.touched, set()
+        keys, self._roster.changed_pod_groups = self._roster.changed_pod_groups, set()
         active = self._publisher.listening()
         if active and not self._active:
             keys = set(self._roster.pod_groups)
             self._written.clear()  # another replica may have written statuses meanwhile
         self._active = active
         for key in keys:
-            self._note(key)
+            self._note_change(key)
         if not active:
             self._due.clear()
         for key in [key for key, when in self._due.items() if when <= self._publisher.now]:
-            self._look(key)
+            self._write_if_changed(key)
 
-    def shows(self, group: PodGroup) -> None:
-        """Take in the status that the object shows now.
-
-        It may be an older write of this service. Then the next write is seen soon.
-        """
+    def see_status(self, group: PodGroup) -> None:
+        """Take in the status that the object shows now, perhaps an older write of this service."""
         last = self._written.get(group.key)
         if last is not None and last.uid == group.uid and last.shown_status != group.status:
             last.shown_status = group.status
-            self._note(group.key)
+            self._note_change(group.key)
 
     def next_deadline(self) -> float | None:
         """Return when a status is due without an input, in seconds of the inputs' clock; None if no status is
         due."""
         return min(self._due.values(), default=None)
 
-    def _note(self, key: PodGroupKey) -> None:
+    def _note_change(self, key: PodGroupKey) -> None:
+        """Have the status of a PodGroup computed after `status_s`."""
         group = self._roster.pod_groups.get(key)
         if group is None:
             self._written.pop(key, None)
@@ -108,7 +106,8 @@ class PodGroupStatuses:
             due = self._publisher.now + self._settings.status_s
             self._due[key] = min(due, self._due.get(key, due))
 
-    def _look(self, key: PodGroupKey) -> None:
+    def _write_if_changed(self, key: PodGroupKey) -> None:
+        """Compute the status of a PodGroup, and write the status if it differs from the last one."""
         del self._due[key]
         group, now = self._roster.pod_groups.get(key), self._publisher.now
         if group is None:
@@ -138,12 +137,11 @@ class PodGroupStatuses:
 def _status_of(
     group: PodGroup, pods: Iterable[Pod], gangs: Sequence[Gang], last: PodGroupStatus | None = None
 ) -> PodGroupStatus:
-    """Return the status of a PodGroup. It may have several gangs, because other owners may use the name
-    again.
+    """Return the status of a PodGroup. It has several gangs if other owners use the name again.
 
-    The counts are over all gangs, which are sorted by age. Phase, domain and reason are those of the oldest
-    gang that does not run yet, or of the newest gang. `last` is the previous status: its domain stays while
-    members are placed.
+    The numbers are over all gangs, which are sorted by age. Phase, domain and reason are those of the oldest
+    gang that does not run yet, or else of the newest gang. `last` is the previous status: its domain stays
+    while members are placed.
     """
     pods = list(pods)
     present_pods = [pod for pod in pods if pod.present]
@@ -153,10 +151,9 @@ def _status_of(
     refused = gang.verdict is not None and gang.verdict.outcome is Outcome.REFUSED
     phase = gang.phase
     if phase is Phase.PLANNING and refused:
-        phase = Phase.UNPLACEABLE  # the planner is only asked about it again
-    placed_count = sum(bool(pod.node) for pod in present_pods) + sum(
-        not pod.node and any(pod.uid in other_gang.awaited for other_gang in gangs) for pod in present_pods
-    )
+        phase = Phase.UNPLACEABLE  # a refused gang about which the planner is asked again
+    awaited_uids = {uid for other_gang in gangs for uid in other_gang.awaited_bindings}
+    placed_count = sum(bool(pod.node) or pod.uid in awaited_uids for pod in present_pods)
     domain = last.domain if last is not None and placed_count else ""
     if placed_count and gang.plan is not None:
         domain = gang.plan.placed.domain
@@ -172,6 +169,7 @@ def _status_of(
 
 
 def _without_pods(group: PodGroup, ended: bool, last: PodGroupStatus | None) -> PodGroupStatus:
+    """Return the status of a PodGroup without present pods. `ended`: it has succeeded pods."""
     min_member = group.min_member or 0
     if group.causes:
         return PodGroupStatus(phase_in_api(Phase.INVALID), min_member, reason=sentence(group.causes))

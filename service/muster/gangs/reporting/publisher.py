@@ -1,9 +1,9 @@
 """Publish verdicts to the shim and events to users, each once.
 
 A refusal costs a scheduling cycle and a condition of each pod. So a refusal is published once for each set of
-causes, to the members that have not received it. If only its numbers change, it is published again at a slow
-rate. Events are posted only on the gang's first pod and on its PodGroup or controller, however many members
-the gang has.
+causes, to the members that have not received it. If only its numbers change, it is published again after
+`numbers_s`. Events are posted only on the gang's first pod and on its PodGroup or controller, however many
+members the gang has.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from muster.gangs.record.gang import Gang, Timer, Timers
 from muster.gangs.record.phases import Phase
 
 _ONCE_PER_STATE = (EventReason.WAITING, EventReason.UNPLACEABLE)
-"""Events whose numbers change with the cluster. An event is posted once for the state, and not for each
-number."""
+"""Events that are posted once for a state of the gang: their numbers change with the cluster."""
 
 Kinds = tuple[str, ...]
 """The kinds of causes in a refusal, without their numbers."""
@@ -81,7 +80,7 @@ class Publisher:
         reason: str = "",
         required: int = 0,
     ) -> None:
-        """Publish a verdict, which replaces the gang's last one."""
+        """Publish a verdict, which replaces the gang's last verdict."""
         if self.listening():
             required = required or min(max(1, gang.group.needed), len(members))
             namespace = gang.group.gang.namespace
@@ -89,20 +88,20 @@ class Publisher:
             self._out.append(gang.verdict)
 
     def withdraw_verdict(self, gang: Gang) -> None:
-        """Withdraw the gang's verdict: the shim holds its pods again without a reason."""
+        """Withdraw the gang's verdict: the shim holds the gang's pods again, without a reason."""
         if gang.verdict is not None and gang.verdict.outcome is not Outcome.WITHDRAWN:
             self.push(gang, gang.verdict.generation, Outcome.WITHDRAWN, gang.verdict.members, gang.reason)
 
     def refuse(self, gang: Gang, event: EventReason, kinds: Kinds, text: str) -> None:
         """Publish why the gang does not fit, to the members that have not received it.
 
-        The shim lets a pod through once for each generation. With a new generation all pods fail again, with
-        the new sentence.
+        The shim lets each pod through PreEnqueue once for each generation. So with a new generation
+        kube-scheduler sets the new sentence on all pods.
         """
-        self.waiting_is_over(gang)
-        gang.reason = text = short(text)
-        last, members = gang.verdict, gang.waiting()
-        if last is not None and last.outcome is Outcome.REFUSED and gang.kinds == kinds:
+        self.take_back_waiting(gang)
+        gang.reason = text = shorten(text)
+        last, members = gang.verdict, gang.waiting_members()
+        if last is not None and last.outcome is Outcome.REFUSED and gang.refusal_kinds == kinds:
             again_at = gang.refused_at + self._settings.numbers_s
             if text == last.reason or self.now < again_at:
                 if text != last.reason:
@@ -112,51 +111,54 @@ class Publisher:
                 return
         if not gang.generation or (last is not None and last.generation == gang.generation):
             gang.generation = next(self._numbers)
-        gang.kinds, gang.refused_at = kinds, self.now
+        gang.refusal_kinds, gang.refused_at = kinds, self.now
         self.push(gang, gang.generation, Outcome.REFUSED, members, text)
         self.emit(gang, event, text)
 
     def forget(self, gang: Gang) -> None:
-        """Forget the published verdict and condition of the gang, because they no longer hold or no shim
-        received them."""
-        gang.verdict = gang.shown_at = None
+        """Forget what was published about the gang: no shim received it, or the gang runs now.
+
+        Whether its pods have the condition of waiting is unknown from then on.
+        """
+        gang.verdict, gang.waiting_shown_at, gang.waiting_taken_back = None, -math.inf, False
 
     def show_waiting(self, gang: Gang) -> None:
         """Set a condition on the waiting pods of an incomplete gang: the cause for which it waits.
 
         No scheduling cycle sets this condition, because the shim holds these pods before the first cycle. New
-        pods get it now, the others `numbers_s` after the last time, because a write may fail. A delay of up
-        to half this time spreads the gangs over several Ticks.
+        pods get the condition now. Other pods get it again after `numbers_s`, because a write may fail, and
+        an additional delay that spreads the gangs over several Ticks.
         """
         cause = gang.group.waits_for
         if cause is None or not self.listening():
             return
-        told_at = -math.inf if gang.shown_at is None else gang.shown_at
         again_s = self._settings.numbers_s * (1 + crc32(gang.key.encode()) / 2**33)
-        renew = self.now >= told_at + again_s
-        gang.shown_at = told_at = self.now if renew else told_at
-        self._timers.set(gang, told_at + again_s)
+        renew = self.now >= gang.waiting_shown_at + again_s
+        if renew:
+            gang.waiting_shown_at, gang.waiting_taken_back = self.now, False
+        self._timers.set(gang, gang.waiting_shown_at + again_s)
         namespace, reason = gang.group.gang.namespace, type(cause).__name__
-        self._out.append(ShowWaiting(namespace, gang.waiting(), reason, short(gang.reason), renew))
+        self._out.append(ShowWaiting(namespace, gang.waiting_members(), reason, shorten(gang.reason), renew))
 
-    def waiting_is_over(self, gang: Gang) -> None:
-        """Take back the condition of waiting: the gang is complete, or its pods get another reason."""
-        if self.listening() and gang.shown_at != -math.inf:
-            gang.shown_at = -math.inf
-            self._out.append(ShowWaiting(gang.group.gang.namespace, gang.waiting()))
+    def take_back_waiting(self, gang: Gang) -> None:
+        """Take back the condition that says why the gang waits: it is complete, or its pods get another
+        reason."""
+        if self.listening() and not gang.waiting_taken_back:
+            gang.waiting_shown_at, gang.waiting_taken_back = -math.inf, True
+            self._out.append(ShowWaiting(gang.group.gang.namespace, gang.waiting_members()))
 
     def emit(
         self, gang: Gang, reason: EventReason, message: str, pods: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        """Post one event on the gang, once for each change of state.
+        """Post an event on the gang, unless it was the gang's last event.
 
-        The event is posted on the first of `pods` by name. By default `pods` are the waiting members. It is
+        The event is posted on the first of `pods` by name; by default `pods` are the waiting members. It is
         also posted on the gang's PodGroup, or, without a PodGroup, on the controller of that pod.
         """
-        announcement = (reason, "" if reason in _ONCE_PER_STATE else message)
-        pods = pods or gang.waiting()
-        if self.listening() and pods and gang.announced != announcement:
-            gang.announced = announcement
+        event = (reason, "" if reason in _ONCE_PER_STATE else message)
+        pods = pods or gang.waiting_members()
+        if self.listening() and pods and gang.last_event != event:
+            gang.last_event = event
             namespace = gang.group.gang.namespace
             first = min(pods)
             self._out.append(EmitEvent(namespace, (first,), reason, message))
@@ -177,14 +179,13 @@ def _controller(gang: Gang, uid: str) -> Controller | None:
     return next((pod.controller for pod in members if pod.uid == uid), None)
 
 
-def short(text: str) -> str:
-    """Cut the text to the largest length of our sentences, because plugins and the planner may return any
-    length."""
+def shorten(text: str) -> str:
+    """Return the text, cut to the largest length of our sentences: plugins may return any length."""
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
 
 
 def kinds_of(causes: Iterable[Cause]) -> Kinds:
-    """Return the facts of causes without their numbers and the domains where these were counted."""
+    """Return the kinds of causes: what differs between causes apart from numbers and domains."""
     return tuple(_kind(cause) for cause in causes if not isinstance(cause, RoomTaken))
 
 

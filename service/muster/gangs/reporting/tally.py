@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from muster.gangs.record.gang import Gang, blocks
+from muster.gangs.record.gang import Gang, blocking_causes
 
 
 @dataclass(slots=True)
@@ -17,16 +17,16 @@ class NamespaceTally:
     phases: Counter[str] = field(default_factory=Counter)
     """Phase → gangs."""
     causes: Counter[str] = field(default_factory=Counter)
-    """Kind of cause that blocks them now → gangs. A gang with two kinds counts for both."""
+    """Kind of cause → gangs that it blocks now. A gang with two kinds counts for both."""
     gpus: Counter[str] = field(default_factory=lambda: Counter(bound=0, waiting=0))
     """Whole GPUs of bound and of waiting members."""
     oldest: float = math.inf
-    """Creation of the oldest gang with members to bind, in seconds since the Unix epoch."""
+    """Since when the gang waits that has waited longest, in seconds since the Unix epoch."""
 
     def count(self, gang: Gang) -> None:
         """Count a gang."""
         self.phases[gang.phase.value] += 1
-        self.causes.update({type(cause).__name__ for cause in blocks(gang)})
+        self.causes.update({type(cause).__name__ for cause in blocking_causes(gang)})
         self.gpus["bound"] += sum(pod.gpus for pod in gang.group.bound)
         self.gpus["waiting"] += sum(pod.gpus for pod in gang.group.unbound)
         if gang.group.unbound:
@@ -47,9 +47,9 @@ class Tally:
     phases: Counter[str] = field(default_factory=Counter)
     """Phase → gangs."""
     queues: Counter[str] = field(default_factory=Counter)
-    """Queue of their PodGroup → gangs."""
+    """Queue of the PodGroup → gangs."""
     oldest: dict[str, float] = field(default_factory=dict)
-    """Phase → creation of its oldest gang with members to bind, in seconds since the Unix epoch."""
+    """Phase → since when its gang waits that has waited longest, in seconds since the Unix epoch."""
     partially_bound: int = 0
     reserved: Counter[str] = field(default_factory=Counter)
     """Kind of reservation → members."""
@@ -65,9 +65,9 @@ class Tally:
         if group.unbound:
             self.oldest[phase] = min(self.oldest.get(phase, group.since), group.since)
         self.partially_bound += gang.is_partially_bound
-        self.reserved["plan"] += len(gang.reserved) - len(gang.awaited)
-        self.reserved["binding"] += len(gang.awaited)
-        self.reserved["retained"] += len(gang.retained)
+        self.reserved["plan"] += len(gang.reserved_uids) - len(gang.awaited_bindings)
+        self.reserved["binding"] += len(gang.awaited_bindings)
+        self.reserved["retained"] += len(gang.retained_uids)
 
     def only_namespaces(self, names: Set[str], rest_name: str) -> dict[str, NamespaceTally]:
         """Return these namespaces, and the sum of the others under the name `rest_name`."""
