@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from muster.domain.node import DeviceClaim, Resources
 from muster.domain.pod import Pod
 from muster.domain.topology import bits
-from muster.gangs import reservations
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import reconciliation
 from muster.gangs.lifecycle.deferral import MANY
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
-from muster.gangs.pending import scheduling_queue
+from muster.gangs.pending import reservations, scheduling_queue
 from tests.gangs.test_device_claims import devices, served
 from tests.gangs.world import World, foreign, node, pod, with_topology
 

@@ -26,6 +26,7 @@ from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import Unreserve
 from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Outcome, Solve
 from muster.gangs.pending.in_tree import MODELLED
+from muster.gangs.pending.reservations import with_scores
 from muster.gangs.pending.scheduling_queue import namespace_of
 from muster.gangs.record import phases
 from muster.gangs.record.exclusions import NODE_CHANGED, ROOM, ROOM_AFTER_S, ROOM_EVERY_S
@@ -33,7 +34,6 @@ from muster.gangs.record.gang import Gang, Solving, Timer
 from muster.gangs.record.phases import AcceptedPlan, Phase, Planned, Planning, Trigger, Withdrawn, usages
 from muster.gangs.reporting.places import with_holders
 from muster.gangs.reporting.publisher import Kinds, kinds_of
-from muster.gangs.reservations import with_scores
 from muster.placement.cluster.matching import request_of_plan, serves
 from muster.placement.order import scheduling_order
 

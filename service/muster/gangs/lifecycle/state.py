@@ -18,11 +18,11 @@ from muster.gangs.messages.settings import Settings
 from muster.gangs.pending import planner_share
 from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
+from muster.gangs.pending.reservations import Backfill, Retained
 from muster.gangs.pending.scheduling_queue import SchedulingQueue, namespace_of
 from muster.gangs.record.gang import Gang, QueueOrder, Solving, Timer, Timers
 from muster.gangs.record.phases import InPhase, Phase, Planned, Planning, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Publisher
-from muster.gangs.reservations import Backfill, Retained
 from muster.placement.cluster.candidates import Excluded
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
