@@ -56,7 +56,7 @@ def objective(
     value = Objective(**{row.field: row.count(plan) for row in VALUES})
     scopes = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
     for scope in narrow_to_wide(view.levels, scopes):
-        common = parts.common(scope)
+        common = parts.common_parts(scope)
         if common and (scope != Scope.GPU or gpus):
             return value, scope, f"{scope} {min(common, key=natural_key)}"
     return value, None, ""
@@ -151,7 +151,7 @@ class EvaluatedPlan:
             running = tuple(pod for pod in self.request.running if pod.role in preference.roles)
             members = [member for member in self.members if member.role in preference.roles]
             parts = EvaluatedPlan(replace(self.request, running=running), members, self.view).parts
-            scope = next((scope for scope in preference.scopes if parts.common(scope)), None)
+            scope = next((scope for scope in preference.scopes if parts.common_parts(scope)), None)
             reached.append((preference.name, scope))
         return tuple(reached)
 
@@ -293,7 +293,7 @@ class TouchedParts:
         with_gpus = {*self.existing.with_gpus, *self.rows[self.masks > 0].tolist()}
         return np.array([*(with_gpus or {*self.rows.tolist(), *self.existing.masks})], np.int64)
 
-    def common(self, scope: str) -> frozenset[str]:
+    def common_parts(self, scope: str) -> frozenset[str]:
         """Return the parts of the scope that hold all members."""
         common = self.existing.parts(self.view, scope)
         for holding_parts in self._holding(scope):

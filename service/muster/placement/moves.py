@@ -126,7 +126,7 @@ def _same_part(view: Columns, request: Request, plan: Placed) -> Bools:
     if scope is None:
         return in_part
     held_members = TouchedParts(view, *used_gpus(view, plan.members), existing_of(view, request))
-    if not held_members.common(scope) or not plan.members:
+    if not held_members.common_parts(scope) or not plan.members:
         return ~in_part
     row = view.row[plan.members[0].node]
     domain = view.topology.regions(scope)

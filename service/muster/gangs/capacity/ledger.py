@@ -20,7 +20,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits
 from muster.gangs.capacity.device_claims import DeviceClaims
 from muster.gangs.peers.existing_pods import Changes, ExistingPods
-from muster.placement.verify.admission import tolerates
+from muster.placement.verify.admission import untolerated_taint
 
 _SETTLED_AT_ONCE = 256
 """If more nodes than this have changed since the last snapshot, their states are computed at once: about 10
@@ -342,7 +342,7 @@ def is_same_for(request: Request, policies: Policies, before: Node, after: Node 
     )
     if same_otherwise != after:
         return False
-    if before.taints != after.taints and any(tolerates(after, role) for role in request.roles):
+    if before.taints != after.taints and any(untolerated_taint(after, role) for role in request.roles):
         return False
     keys = _labels_read(request, policies) if before.labels != after.labels else ()
     return all(before.labels.get(key) == after.labels.get(key) for key in keys)

@@ -188,7 +188,7 @@ def _unusable_if(which: WithoutGpus) -> When:
 
 
 def _preferred_scope(plan: EvaluatedPlan) -> str | None:
-    return next((scope for scope in plan.request.preferred_scopes if plan.parts.common(scope)), None)
+    return next((scope for scope in plan.request.preferred_scopes if plan.parts.common_parts(scope)), None)
 
 
 def _preferred_worth(plan: EvaluatedPlan, reached: str | None) -> Iterator[Worth]:

@@ -31,7 +31,7 @@ def _refusal_of(node: Node, role: Role) -> str:
         return f"it does not offer {role.slice.resource}"
     if not node.ready:
         return "not ready"
-    taint = tolerates(node, role)
+    taint = untolerated_taint(node, role)
     if (
         node.unschedulable
         and not taint
@@ -41,7 +41,7 @@ def _refusal_of(node: Node, role: Role) -> str:
     return taint or selected(node, role)
 
 
-def tolerates(node: Node, role: Role) -> str:
+def untolerated_taint(node: Node, role: Role) -> str:
     """Return the first taint of the node that the role does not tolerate, "" if it tolerates all."""
     for taint in node.taints:
         kept_off = taint.effect != TaintEffect.PREFER_NO_SCHEDULE

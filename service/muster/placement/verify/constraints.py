@@ -10,7 +10,7 @@ from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Node
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import Snapshot
-from muster.placement.verify.admission import selected, tolerates
+from muster.placement.verify.admission import selected, untolerated_taint
 from muster.placement.verify.members import in_rank_order
 from muster.placement.verify.parts import Fabric, Spot, Spots, describes, spots_of_members
 
@@ -230,5 +230,5 @@ def _eligible(node: Node, rule: TopologySpread, role: Role) -> bool:
     return (
         rule.required_keys <= node.labels.keys()
         and (not rule.honor_affinity or not selected(node, role))
-        and (not rule.honor_taints or not tolerates(node, role))
+        and (not rule.honor_taints or not untolerated_taint(node, role))
     )
