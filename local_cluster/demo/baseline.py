@@ -15,7 +15,7 @@ from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import refusal
 from muster.placement.cluster.columns import columns
 from muster.placement.evaluate import objective
-from muster.placement.naming import in_rank_order
+from muster.placement.naming import sort_by_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
     states = dict(zip(view.names, view.states, strict=True))
     members: list[MemberPlacement] = []
     for role in request.roles:
-        for member in in_rank_order(role):
+        for member in sort_by_rank(role):
             for name, state in states.items():
                 gpus, units = _lowest(state, role), role.slice.units if role.slice else 0
                 room = _has_room(role.resources, state.free) and refusal(state.node, role) is None

@@ -22,7 +22,7 @@ from muster.placement.gpus.slices import slices_by_gpu
 from muster.placement.search.plan import NodeShare
 
 
-def in_rank_order(role: Role) -> list[Member]:
+def sort_by_rank(role: Role) -> list[Member]:
     """Return members by rank. Members without a rank come last, in the natural order of names (worker-2
     before worker-10).
     """
@@ -44,7 +44,7 @@ def place_members(instance: Instance, shares: Iterable[NodeShare]) -> tuple[Memb
     places = dict[str, MemberPlacement]()
     for block, (role, ask) in enumerate(zip(instance.roles, instance.asks, strict=True)):
         shares_of_block = [i for i, masks in enumerate(masks_of_shares) if masks[block]]
-        queue = iter(in_rank_order(role))
+        queue = iter(sort_by_rank(role))
         for i in _along_fabric(
             instance, block, shares_of_block, np.array([shares[i].row for i in shares_of_block], np.int64)
         ):
@@ -52,7 +52,7 @@ def place_members(instance: Instance, shares: Iterable[NodeShare]) -> tuple[Memb
             for mask, member in zip(masks_of_shares[i][block], queue, strict=False):
                 place = MemberPlacement(member.uid, member.name, role.name, node, _indices(mask), ask.units)
                 places[member.uid] = place
-    members = chain.from_iterable(map(in_rank_order, instance.request.roles))
+    members = chain.from_iterable(map(sort_by_rank, instance.request.roles))
     return tuple(places[member.uid] for member in members if member.uid in places)
 
 
