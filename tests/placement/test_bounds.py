@@ -21,7 +21,13 @@ from muster.placement.limits import Budget, Limits
 from muster.placement.model.solve import most_members
 from muster.placement.place import place
 from muster.placement.search.classes import coarse_problem
-from muster.placement.search.count import by_filling, by_packings, by_sums, count, most_in_segments
+from muster.placement.search.count import (
+    count,
+    count_in_segments,
+    lower_bounds_by_filling,
+    upper_bounds_by_packings,
+    upper_bounds_by_sums,
+)
 from muster.placement.search.regions import regions
 from tests.placement import naive
 from tests.placement.constraints import TESTED
@@ -63,9 +69,9 @@ def test_bounds_hold(name: str, data: st.DataObject) -> None:
     rows = np.flatnonzero(part >= 0)
     assume(len(rows))
     part = part[rows]
-    upper = by_sums(instance, rows, part, need)
+    upper = upper_bounds_by_sums(instance, rows, part, need)
     lower = (
-        by_filling(instance, rows, part, need)
+        lower_bounds_by_filling(instance, rows, part, need)
         if instance.binds_only_by_scopes and not instance.sliced
         else np.zeros_like(upper)
     )
@@ -79,7 +85,7 @@ def test_bounds_hold(name: str, data: st.DataObject) -> None:
             assert alone == 0
             continue
         active = next(r for r, count in enumerate(need) if count)
-        held, exact = by_packings(problem, instance.common_unit(active))
+        held, exact = upper_bounds_by_packings(problem, instance.common_unit(active))
         assert alone == held[0] if exact else alone <= held[0]
 
 
@@ -97,7 +103,7 @@ def test_bounds_hold(name: str, data: st.DataObject) -> None:
 def test_the_most_of_one_role_in_segments(drawn: str, asked: str, expected: int) -> None:
     request = replace(gang(asked), min_member=1)
     instance = instance_of(ClusterView(cluster(drawn), request), {})
-    counted = most_in_segments(instance, ())
+    counted = count_in_segments(instance, ())
     placed = place(cluster(drawn), request)
     assert isinstance(placed, Placed)
     assert counted is not None
@@ -115,7 +121,7 @@ def as_by_trying_everything(data: st.DataObject) -> None:
     role = replace(role, members=(*role.members, *(Member(f"more{i}", f"more-{i}") for i in range(3))))
     asked = Request(request.gang, (role,), 1)
     instance = instance_of(ClusterView(snapshot, asked), {})
-    counted = most_in_segments(instance, ())
+    counted = count_in_segments(instance, ())
     assume(counted is not None and role.segments)
     found = naive.best(snapshot, asked)
     assert counted is not None

@@ -39,7 +39,7 @@ def test_racks_and_nodes_are_counted_as_by_trying_everything(seed: int, step: in
         return sum(int(np.searchsorted(line, m)) + 1 for line, m in zip(held, plan, strict=True) if m)
 
     fewest = min(map(nodes, plans))
-    choices = domains.options_at_minimum()
+    choices = domains.options_at_fewest_nodes()
     assert choices is not None
     assert (domains.limit, choices.nodes) == (limit, fewest)
     index = {rack[row - 100]: domain for row, domain in zip(choices.rows, choices.domain, strict=True)}
@@ -66,8 +66,8 @@ def test_what_prices_do_not_tell_takes_a_table(monkeypatch: pytest.MonkeyPatch) 
     """12 members in two of three racks. Half of 3 + 3 + 3 and both 5s would do with 3 nodes and a half; whole
     racks need 4."""
     racks = DomainCapacities.of(np.arange(5), np.array([3, 3, 3, 5, 5]), np.array([0, 0, 0, 1, 2]), 12)
-    choices = racks.options_at_minimum()
+    choices = racks.options_at_fewest_nodes()
     assert choices is not None
     assert (racks.limit, choices.nodes) == (2, 4)
-    monkeypatch.setattr(capacities, "MAX_TABLE_STEPS", 0)
-    assert racks.options_at_minimum() is None
+    monkeypatch.setattr(capacities, "MAX_TABLE_WORK", 0)
+    assert racks.options_at_fewest_nodes() is None

@@ -60,7 +60,7 @@ from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.matching import ClusterView
 from muster.placement.explain.assumptions import Assumption, AssumptionKind, Assumptions
 from muster.placement.explain.causes import explain
-from muster.placement.explain.conflict import Oracle, conflict_of, irreducible
+from muster.placement.explain.conflict import Oracle, conflict_of, irreducible_subset
 from muster.placement.explain.findings import wider_scopes
 from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.constraints.between_pods import BETWEEN_PODS
@@ -142,7 +142,7 @@ def test_the_deletion_filter(cores: set[frozenset[int]], order: list[int]) -> No
     def forbids(kept: frozenset[int]) -> bool:
         return any(core <= kept for core in cores)
 
-    left = irreducible([order[:1], order[1:6], order[6:]], forbids)
+    left = irreducible_subset([order[:1], order[1:6], order[6:]], forbids)
     assert forbids(left)
     assert not any(forbids(left - {each}) for each in left)
 

@@ -22,7 +22,7 @@ from muster.placement.place import Limits, place
 from muster.placement.search import search
 from muster.placement.search.count import count
 from muster.placement.search.plan import SearchResult
-from muster.placement.search.region_count import MAX_OF_PAIRS, RegionCounter, prices
+from muster.placement.search.region_count import MAX_OF_PAIRS, RegionCounter, prices_to_try
 from tests.placement.drawings import cluster, gang
 from tests.placement.worlds import BLOCKS
 
@@ -206,7 +206,7 @@ def test_prices_are_few_for_any_number_of_roles(roles: int) -> None:
     instance = SimpleNamespace(
         roles=[SimpleNamespace(gpus=1)] * roles, asks=[SimpleNamespace(units=0, gpus=1)] * roles
     )
-    found = prices(cast(Instance, instance), (2,) * roles)
+    found = prices_to_try(cast(Instance, instance), (2,) * roles)
     assert len(found) <= roles + 3 + MAX_OF_PAIRS
     assert all(len(price) == roles and any(price) for price in found)
 

@@ -30,7 +30,7 @@ Member = tuple[int, tuple[int, ...]]
 @pytest.fixture(autouse=True)
 def nothing_known() -> None:
     """Each test searches anew."""
-    for cached in (node_rules._search, choices.sets_under, choices.choices, classes.ruled_patterns):
+    for cached in (node_rules._search, choices.sets_under, choices.choices, classes.patterns_under_rule):
         cached.cache_clear()
 
 
@@ -221,13 +221,13 @@ def test_of_nodes_with_too_many_gpu_sets_the_lowest_gpus_that_keep_the_rule_are_
 def test_once_the_wall_clock_is_spent_no_more_nodes_under_rules_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked_at, original = list[int](), classes.ruled_patterns
+    looked_at, original = list[int](), classes.patterns_under_rule
 
     def counted(*args: Any) -> Any:
         looked_at.append(1)
         return original(*args)
 
-    monkeypatch.setattr(classes, "ruled_patterns", counted)
+    monkeypatch.setattr(classes, "patterns_under_rule", counted)
     snapshot = cluster("\n".join(f"rack r{i}: a{i}[8 = 4+4] b{i}[8 = 2+2+4]" for i in range(4)))
     request = gang("6 x 1 GPU by 2 nvlink-domain + 9 x 1 GPU 1 cpu by 3 nvlink-domain")
     assert isinstance(place(snapshot, request), Placed)

@@ -158,7 +158,7 @@ def test_late_in_many_regions_the_plan_is_the_best_of_those_decided() -> None:
     assert not decision.optimal
 
 
-@pytest.mark.parametrize("limit", ["MAX_TABLE_STEPS", "MAX_PART_CHOICES", "MAX_OPTION_CELLS"])
+@pytest.mark.parametrize("limit", ["MAX_TABLE_WORK", "MAX_PART_CHOICES", "MAX_OPTION_CELLS"])
 def test_what_is_too_large_is_left_to_the_solver(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot, request = drawn(random.Random(1))
     if limit == "MAX_PART_CHOICES":

@@ -20,7 +20,7 @@ from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.place import Limits, place
 from muster.placement.search.plan import NodeShare
-from muster.placement.search.roles import Aggregation, aggregated_roles
+from muster.placement.search.roles import Aggregation, aggregate_roles
 from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import RESOURCE, cluster, gang
 from tests.placement.test_one_role import assert_as_good_as_solved, racks_drawn, without
@@ -53,7 +53,7 @@ SIZES = {
 
 def seen(snapshot: Snapshot, request: Request) -> tuple[Instance, Aggregation | None]:
     instance = instance_of(ClusterView(snapshot, request), {})
-    alike = aggregated_roles(instance, instance.need)
+    alike = aggregate_roles(instance, instance.need)
     return instance, alike if isinstance(alike, Aggregation) else None
 
 

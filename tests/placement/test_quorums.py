@@ -165,7 +165,7 @@ def test_a_minimum_between_whole_replicas_waits_for_the_next_one() -> None:
 def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than_there_is_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fits_never(self: search._WithFewerMembers, counts: tuple[int, ...], method: str) -> bool:
+    def fits_never(self: search._FewerMembersSearch, counts: tuple[int, ...], method: str) -> bool:
         self.tried[counts] = (self.instance, SearchResult(()))
         return False
 
@@ -176,7 +176,7 @@ def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than
         looked_at.append(counts)
         return starts(self, counts)
 
-    monkeypatch.setattr(search._WithFewerMembers, "_attempt", fits_never)
+    monkeypatch.setattr(search._FewerMembersSearch, "_has_plan", fits_never)
     monkeypatch.setattr(Request, "starts", counted)
     limits = Limits(seconds_left=lambda: float(len(looked_at) < 100))
     decision = place(FOUR, replicas(4, 4, 4, 4, 4, 4, 4, 4, 4, gpus=1), limits)

@@ -189,7 +189,7 @@ def test_where_there_is_no_choice_none_is_made(
     def fail(*_: Any) -> Any:
         raise AssertionError("choices are counted")
 
-    monkeypatch.setattr(rails, "_choices", fail)
+    monkeypatch.setattr(rails, "_gpu_choices", fail)
     assert isinstance(place(cluster(nodes), gang(gang_text)), Placed)
 
 

@@ -7,7 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from muster.placement.search.tables import NEVER, Table, one_cost
+from muster.placement.search.tables import NEVER, Table, combine_levels
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -16,7 +16,7 @@ def test_plans_are_in_the_order_of_their_levels(seed: int) -> None:
     rng = np.random.default_rng(seed)
     levels = [rng.integers(-5, 5, (4, 3)) * unit for unit in (3, 1, 250)]
     valid = rng.random((4, 3)) < 0.8
-    cost = one_cost(levels, valid, 2)
+    cost = combine_levels(levels, valid, 2)
     assert cost is not None
     plans = [
         (rows, choices)
@@ -37,10 +37,10 @@ def test_only_what_the_nodes_can_sum_up_to_counts() -> None:
     """One node differs, of a thousand: each level has two values, and thirty of them fit."""
     level, valid = np.zeros((1000, 2), np.int64), np.ones((1000, 2), bool)
     level[0, 1] = 1
-    cost = one_cost([level] * 30, valid, 1000)
+    cost = combine_levels([level] * 30, valid, 1000)
     assert cost is not None
     assert cost.cost[valid].max() < NEVER
-    assert one_cost([level] * 62, valid, 1000) is None
+    assert combine_levels([level] * 62, valid, 1000) is None
 
 
 def test_what_all_plans_have_takes_no_room() -> None:
@@ -48,7 +48,7 @@ def test_what_all_plans_have_takes_no_room() -> None:
     level, valid = np.full((100, 2), 60, np.int64), np.ones((100, 2), bool)
     valid[0], level[0, 0], level[0, 1] = [True, False], 0, 0
     level[99, 1] = 61
-    cost = one_cost([level] * 6, valid, 100)
+    cost = combine_levels([level] * 6, valid, 100)
     assert cost is not None
     cheap, dear = cost.cost[:, 0].sum(), cost.cost[:, 0].sum() - cost.cost[99, 0] + cost.cost[99, 1]
     assert cheap < dear < NEVER

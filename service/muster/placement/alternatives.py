@@ -1,4 +1,4 @@
-"""Find out where else a gang could have gone, domain by domain, and compare each place with its own.
+"""Find out where else a gang could have gone, domain by domain, and compare each place with the gang's own.
 
 Only people ask for alternatives; no decision uses them. `place` decides each domain, with the gang's request
 restricted to the nodes of the domain. The gang's own place and each alternative are counted by the same code,
@@ -55,33 +55,33 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
     own_worths = worths(question.request, question.members, view)
     compared_by_domains: dict[tuple[int, ...], tuple[list[float], Alternative]] = {}
     late = False
-    for part in places.to_try():
+    for part in places.parts_to_try():
         late = limits.seconds_left is not None and limits.seconds_left() <= 0
         if late or len(compared_by_domains) == MAX_ALTERNATIVES:
             break
         if part is not None and (part,) in compared_by_domains:
             continue
-        decision = _placed_on(snapshot, question.request, places.rows(part), limits)
+        decision = _decide_on(snapshot, question.request, places.rows_of(part), limits)
         members = decision.members if isinstance(decision, Placed) else ()
-        touched = places.touched(members) if part is None else (part,)
+        touched = places.parts_of(members) if part is None else (part,)
         if decision is not None and touched:
             proven, free = _is_proven(decision), places.free_on(touched)
             worths_there = worths(question.request, members, view) if members else []
-            compared = _compared(places.name(touched), free, proven, own_worths, worths_there)
+            compared = _compare_with_own(places.name_of(touched), free, proven, own_worths, worths_there)
             if set(touched) != places.own_parts or compared[1].than is Than.BETTER:
                 compared_by_domains[touched] = compared
     tried = tuple(
-        alternative for _, alternative in sorted(compared_by_domains.values(), key=lambda member: member[0])
+        alternative for _, alternative in sorted(compared_by_domains.values(), key=lambda pair: pair[0])
     )
-    left_out = sum((part,) not in compared_by_domains for part in places.others)
+    left_out = sum((part,) not in compared_by_domains for part in places.other_parts)
     return Alternatives(
-        printable(places.own),
+        printable(places.own_name),
         printable(places.scope),
         tried,
         left_out,
-        places.shut,
+        places.shut_count,
         late,
-        others=others_in_words(places.scope, left_out, places.shut, late),
+        others=others_in_words(places.scope, left_out, places.shut_count, late),
         note=NOTE,
         why_not="",
     )
@@ -89,14 +89,14 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The domains of the narrowest scope that holds the whole gang. Without one, of the widest scope."""
+    """The domains of the narrowest scope that has the whole gang in one domain, else of the widest scope."""
 
     view: Columns
     scope: str
     part: Ints
-    """[row] The domain of each node; a node without one is a domain of its own."""
+    """[row] The domain of each node. A node without a domain is a domain of its own."""
     own_parts: frozenset[int]
-    """The domains that the gang is in: one, unless no scope holds it."""
+    """The domains that the gang is in: one domain, unless no scope holds the whole gang."""
     open: Bools
     """[row] Whether the node admits some members."""
     free: Ints
@@ -106,68 +106,69 @@ class _Places:
     @classmethod
     def of(cls, view: Columns, question: Question, own_rows: Sequence[int], limits: Limits) -> _Places:
         request, topology = question.request, view.topology
-        scope = _scope(view, own_rows)
+        scope = _scope_holding(view, own_rows)
         part = topology.index_or_own(scope)
         roles = [role for role in request.roles if role.members]
         admitted = np.logical_or.reduce([admits(view, role, limits.excluded) for role in roles])
+        free, amounts = view.cpu, [role.resources.cpu_milli for role in roles]
         if asks_gpus(request):
-            free, amounts = (
-                view.free_count,
-                [role.gpus or (role.slice.gpus if role.slice else 0) for role in roles],
-            )
-        else:
-            free, amounts = view.cpu, [role.resources.cpu_milli for role in roles]
+            free = view.free_count
+            amounts = [role.gpus or (role.slice.gpus if role.slice else 0) for role in roles]
         amount_asked = sum(amount * len(role.members) for amount, role in zip(amounts, roles, strict=True))
         own_parts = frozenset(int(part[row]) for row in own_rows)
         return cls(view, scope, part, own_parts, admitted, np.where(admitted, free, 0), amount_asked)
 
     @property
-    def own(self) -> str:
-        return self.name(sorted(self.own_parts))
+    def own_name(self) -> str:
+        return self.name_of(sorted(self.own_parts))
 
     @property
-    def others(self) -> list[int]:
-        """The other domains with a node that admits the gang."""
+    def other_parts(self) -> list[int]:
+        """The domains without the gang in which a node admits some members."""
         return sorted(set(self.part[self.open].tolist()) - self.own_parts)
 
     @property
-    def shut(self) -> int:
-        """How many other domains have no node that admits the gang."""
+    def shut_count(self) -> int:
+        """How many domains without the gang have no node that admits a member."""
         return len(set(self.part.tolist()) - set(self.part[self.open].tolist()) - self.own_parts)
 
-    def to_try(self) -> Iterator[int | None]:
+    def parts_to_try(self) -> Iterator[int | None]:
         """Yield the domains in the order in which they are tried; None stands for all domains that the gang
         is not in.
 
         The gang's own domain comes first, because a better place may have become free there. If the gang is
-        in several domains, each of them is tried too.
+        in several domains, each of them is tried too. Then come the domains with just enough free, then the
+        domains with too little.
         """
         several = sorted(self.own_parts)
         if len(several) == 1:
             yield several.pop()
-        if self.others:
+        if self.other_parts:
             yield None
-        free = np.bincount(self.part, weights=self.free).tolist()
-        yield from sorted([*self.others, *several], key=lambda part: self._nearness(free[part], part))
+        free_by_part = np.bincount(self.part, weights=self.free).tolist()
 
-    def _nearness(self, free: float, part: int) -> tuple[bool, float, int]:
-        has_too_little = free < self.amount_asked
-        return has_too_little, -free if has_too_little else free, part
+        def sort_key(part: int) -> tuple[bool, float, int]:
+            free = free_by_part[part]
+            has_too_little = free < self.amount_asked
+            return has_too_little, -free if has_too_little else free, part
 
-    def rows(self, part: int | None) -> Ints:
+        yield from sorted([*self.other_parts, *several], key=sort_key)
+
+    def rows_of(self, part: int | None) -> Ints:
         """Return the rows of a domain; None stands for all domains that the gang is not in."""
         in_part = ~np.isin(self.part, list(self.own_parts)) if part is None else self.part == part
         return np.flatnonzero(in_part & self.open)
 
-    def touched(self, members: Sequence[MemberPlacement]) -> tuple[int, ...]:
+    def parts_of(self, members: Sequence[MemberPlacement]) -> tuple[int, ...]:
+        """Return the domains that these members are in."""
         return tuple(sorted({int(self.part[self.view.row[member.node]]) for member in members}))
 
     def free_on(self, parts: Sequence[int]) -> tuple[int, int]:
-        """Return the free GPUs of these domains, on nodes that admit the gang, and the most on one node."""
+        """Return the free GPUs of these domains, on nodes that admit members, and the most on one node."""
         free = self.view.free_count[np.isin(self.part, parts) & self.open]
         return int(free.sum()), int(free.max(initial=0))
 
-    def name(self, parts: Sequence[int]) -> str:
+    def name_of(self, parts: Sequence[int]) -> str:
         names = self.view.topology.domains(self.scope).names
         if all(part < len(names) for part in parts):
             return domains_in_words(self.scope, [names[part] for part in parts])
@@ -175,10 +176,10 @@ class _Places:
         return domains_in_words(Scope.NODE.value, nodes)
 
 
-def _scope(view: Columns, own_rows: Sequence[int]) -> str:
-    """Return the narrowest scope, the node or wider, that has all these rows in one domain.
+def _scope_holding(view: Columns, own_rows: Sequence[int]) -> str:
+    """Return the narrowest scope, the node or wider, with all these rows in one domain.
 
-    Return the widest scope if none does.
+    If there is no such scope, return the widest scope.
     """
     if len(own_rows) == 1:
         return Scope.NODE.value
@@ -190,8 +191,8 @@ def _scope(view: Columns, own_rows: Sequence[int]) -> str:
     return next(iter(view.topology.scopes), Scope.NODE.value)
 
 
-def _placed_on(snapshot: Snapshot, request: Request, rows: Ints, limits: Limits) -> Decision | None:
-    """Decide on these nodes alone, with as many members as fit. None: a defect, and nothing is known."""
+def _decide_on(snapshot: Snapshot, request: Request, rows: Ints, limits: Limits) -> Decision | None:
+    """Return the decision for these nodes alone, with as many members as fit; None after a defect."""
     names = columns(snapshot).names
     node_term = SelectorTerm(NODE_NAME, "In", tuple(names[row] for row in rows.tolist()))
     roles = tuple(
@@ -210,12 +211,13 @@ def _is_proven(decision: Decision) -> bool:
     return not any(isinstance(cause, Ended | NotDecided | TooManyRoles) for cause in decision.causes)
 
 
-def _compared(
+def _compare_with_own(
     domain: str, free: tuple[int, int], proven: bool, own_worths: list[Worth], other_worths: list[Worth]
 ) -> tuple[list[float], Alternative]:
     """Return an alternative, and its sort key among alternatives: the costs of its levels.
 
-    `free` is the number of free GPUs in its domain, and the largest number on one node there.
+    `free` is the number of free GPUs in `domain`, and the largest number on one node there. `proven` is
+    whether the alternative is proven best in its domain.
     """
     order = [worth.cost for worth in other_worths] or [math.inf]
     fit, size = (int(-levels[0].cost) if levels else 0 for levels in (other_worths, own_worths))

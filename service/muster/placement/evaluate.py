@@ -27,11 +27,11 @@ from muster.placement.gpus.gpusets import GpuSet, gpu_set_of
 from muster.placement.gpus.node_rules import NodeRule
 from muster.placement.limits import asks_gpus, takes_gpus
 from muster.placement.model.objective import OBJECTIVE, VALUES, Worth
-from muster.placement.rails import all_gpus, rails_on
+from muster.placement.rails import gpus_of_gang, rails_on
 
 
 def used_gpus(view: Columns, members: Sequence[MemberPlacement]) -> tuple[Ints, Ints, Ints]:
-    """Return rows and masks by node of these members, and [member] the index of the member's node."""
+    """Return [node] the rows of these members' nodes and the masks of their GPUs, and [member] the node."""
     row_of = view.row
     rows, index = np.unique(np.array([row_of[m.node] for m in members], np.int64), return_inverse=True)
     masks = np.zeros(len(rows), np.int64)
@@ -40,13 +40,13 @@ def used_gpus(view: Columns, members: Sequence[MemberPlacement]) -> tuple[Ints, 
 
 
 _mask_of = lru_cache(maxsize=1 << 14)(mask_of)
-"""Many members have equal indices, so masks are cached."""
+"""`mask_of` with a cache, because many members have equal GPU indices."""
 
 
 def objective(
     request: Request, members: Sequence[MemberPlacement], view: Columns
 ) -> tuple[Objective, str | None, str]:
-    """Return the plan's values, the narrowest scope that holds all members, and its part ("node a").
+    """Return the plan's values, the narrowest scope that holds all members, and the part ("node a").
 
     Existing members count for the values of the whole gang: parts, scopes, and the links on nodes with a new
     member.
@@ -62,8 +62,8 @@ def objective(
     return value, None, ""
 
 
-def evaluated(cluster: ClusterView, members: tuple[MemberPlacement, ...]) -> Placed:
-    """Return the plan with its values. The plan is not marked as proven."""
+def evaluate(cluster: ClusterView, members: tuple[MemberPlacement, ...]) -> Placed:
+    """Return the plan of these members with its values. The plan is not marked as proven."""
     request, view = cluster.request, cluster.columns
     value, scope, part = objective(request, members, view)
     return Placed(
@@ -131,18 +131,18 @@ class EvaluatedPlan:
         node_arrays = (view.shape[parts.rows], view.free_gpus[parts.rows], parts.masks)
         existing_masks = (parts.existing.masks.get(row, 0) for row in parts.rows.tolist())
         kinds = Counter(zip(*(line.tolist() for line in node_arrays), existing_masks, strict=True))
-        return [(_worth(view.shapes[shape], *gpus), nodes) for (shape, *gpus), nodes in kinds.items()]
+        return [(_gang_gpu_set(view.shapes[shape], *gpus), nodes) for (shape, *gpus), nodes in kinds.items()]
 
     @cached_property
     def crossings(self) -> tuple[tuple[str, int], ...]:
         """The scopes whose parts count, widest first, each with the number of touched parts."""
         scopes = self.view.topology.counted_scopes(asks_gpus(self.request))
-        return tuple((scope, self.parts.touched(scope)) for scope in scopes)
+        return tuple((scope, self.parts.count_touched(scope)) for scope in scopes)
 
     @cached_property
     def costs(self) -> tuple[Cost, ...]:
         """The levels of policies and slices."""
-        return costs_of(self.request.terms, self._sliced)
+        return costs_of(self.request.terms, self._has_slices)
 
     def role_preferences(self) -> tuple[tuple[str, str | None], ...]:
         """Return for each preference of roles the first of its scopes that holds them."""
@@ -158,7 +158,7 @@ class EvaluatedPlan:
     def cost_totals(self) -> tuple[tuple[str, int], ...]:
         """Return the values of the levels that policies and slices add, without NVLink domains."""
         view, existing, shared = self.view, self.parts.existing, dict[str, int]()
-        for member in self.members if self._sliced else ():
+        for member in self.members if self._has_slices else ():
             if member.units:
                 shared[member.node] = shared.get(member.node, 0) | mask_of(member.gpus)
         totals = {cost: 0 for cost in self.costs if cost is not Cost.NVLINK_DOMAINS}
@@ -178,12 +178,12 @@ class EvaluatedPlan:
         return tuple((cost.value, total) for cost, total in totals.items())
 
     def damage(self) -> int:
-        """Return the damage: how many more of the free GPUs become unusable, at prices or by F."""
+        """Return the damage: by how much the free GPUs become less usable, at prices or by F."""
         if is_priced(self.request, self.view):
-            return _priced(self.request, self.members, self.view)
+            return _priced_damage(self.request, self.members, self.view)
         shared = self.parts.rows.tolist() if len(self.view.gpu_memory) else ()
         whole_gpu_damage = sum(nodes * gpus.damage for gpus, nodes in self.gpu_sets)
-        return whole_gpu_damage + sum(_of_slices(self.view, row, self.members) for row in shared)
+        return whole_gpu_damage + sum(_damage_to_shared_gpus(self.view, row, self.members) for row in shared)
 
     def unusable_gpus(self) -> int | None:
         """Return the GPUs that members without GPUs make unusable; None if every member has GPUs."""
@@ -196,7 +196,8 @@ class EvaluatedPlan:
     def best_fit(self) -> int:
         """Return the best fit: the shares that stay free on the nodes, plus the costs to open the nodes."""
         roles, counts = self.request.roles, self._counts
-        # As in the search, a role that does not start has no members, and does not decide the unit.
+        # As in the search, a role that does not start has no members. It does not decide whether GPUs or
+        # memory count.
         roles = tuple(
             role if counts[:, i].any() else replace(role, members=()) for i, role in enumerate(roles)
         )
@@ -207,13 +208,13 @@ class EvaluatedPlan:
 
         The result is None if members share GPUs, if all GPUs lie on one node, or if no rail is known.
         """
-        rows, masks = all_gpus(self.parts.existing, self.parts.rows, self.parts.masks)
-        if self._sliced or len(np.unique(rows)) < 2:
+        rows, masks = gpus_of_gang(self.parts.existing, self.parts.rows, self.parts.masks)
+        if self._has_slices or len(np.unique(rows)) < 2:
             return None
         return rails_on(self.view, rows, masks).bit_count() or None
 
     @property
-    def _sliced(self) -> bool:
+    def _has_slices(self) -> bool:
         return any(role.slice and role.members for role in self.request.roles)
 
     @cached_property
@@ -225,21 +226,21 @@ class EvaluatedPlan:
         return np.bincount(pairs, minlength=nodes * roles).reshape(nodes, roles)
 
 
-_value_of = lru_cache(maxsize=1 << 14)(gpu_set_of)
-"""Many nodes of a gang have equal GPUs, so values are cached."""
+_cached_gpu_set = lru_cache(maxsize=1 << 14)(gpu_set_of)
+"""`gpu_set_of` with a cache, because many nodes of a gang have equal GPUs."""
 
 
-def _worth(shape: Shape, free: int, mask: int, existing_mask: int) -> GpuSet:
+def _gang_gpu_set(shape: Shape, free: int, mask: int, existing_mask: int) -> GpuSet:
     """Return the links of all the gang's GPUs on such a node, and the damage of the new ones."""
-    own = _value_of(shape, free, mask)
+    own = _cached_gpu_set(shape, free, mask)
     return (
-        replace(_value_of(shape, free | existing_mask, mask | existing_mask), damage=own.damage)
+        replace(_cached_gpu_set(shape, free | existing_mask, mask | existing_mask), damage=own.damage)
         if existing_mask
         else own
     )
 
 
-def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns) -> int:
+def _priced_damage(request: Request, members: Sequence[MemberPlacement], view: Columns) -> int:
     """Return the damage, priced by the typical requests."""
     prices, cpu = prices_of(view), {role.name: role.resources.cpu_milli for role in request.roles}
     by_node: dict[str, list[MemberPlacement]] = {}
@@ -258,8 +259,8 @@ def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns)
     return damage
 
 
-def _of_slices(view: Columns, row: int, members: Sequence[MemberPlacement]) -> int:
-    """Return the damage to GPUs of the node that are shared, 0 if it serves no slices."""
+def _damage_to_shared_gpus(view: Columns, row: int, members: Sequence[MemberPlacement]) -> int:
+    """Return the damage to shared GPUs of the node; 0 if the node serves no slices."""
     shape, name, before = view.shapes[view.shape[row]], view.names[row], view.states[row]
     after = before
     for member in members if shape.memory else ():
@@ -277,7 +278,10 @@ def _of_slices(view: Columns, row: int, members: Sequence[MemberPlacement]) -> i
 
 @dataclass(frozen=True)
 class TouchedParts:
-    """The parts that hold, or are touched by, placed members (see `used_gpus`) and existing members."""
+    """The parts that hold, or are touched by, placed and existing members.
+
+    `rows`, `masks` and `index` are those of `used_gpus`.
+    """
 
     view: Columns
     rows: Ints
@@ -286,24 +290,22 @@ class TouchedParts:
     existing: ExistingMembers
 
     @cached_property
-    def _touching(self) -> Ints:
-        """The rows of the nodes that count as touched. If the gang has GPUs, only nodes with GPUs of the gang
-        count.
-        """
+    def _touched_rows(self) -> Ints:
+        """The rows of the touched nodes. If the gang has GPUs, only nodes with GPUs of the gang count."""
         with_gpus = {*self.existing.with_gpus, *self.rows[self.masks > 0].tolist()}
         return np.array([*(with_gpus or {*self.rows.tolist(), *self.existing.masks})], np.int64)
 
     def common_parts(self, scope: str) -> frozenset[str]:
         """Return the parts of the scope that hold all members."""
         common = self.existing.parts(self.view, scope)
-        for holding_parts in self._holding(scope):
+        for holding_parts in self._parts_holding_nodes(scope):
             common = holding_parts if common is None else common & holding_parts
             if not common:
                 break
         return common or frozenset()
 
-    def _holding(self, scope: str) -> Iterator[frozenset[str]]:
-        """Yield the parts that hold the members of a node, for each node or each domain of nodes."""
+    def _parts_holding_nodes(self, scope: str) -> Iterator[frozenset[str]]:
+        """Yield for each node the parts that hold its members. Nodes of one domain are looked at once."""
         if scope in INSIDE:
             for row, mask in zip(self.rows.tolist(), self.masks.tolist(), strict=True):
                 parts = self.view.topology.parts(row, scope)
@@ -313,17 +315,17 @@ class TouchedParts:
         for code in set(domains.codes[self.rows].tolist()):
             yield frozenset((domains.names[code],) if code != NONE else ())
 
-    def touched(self, scope: str) -> int:
+    def count_touched(self, scope: str) -> int:
         """Return how many parts are touched. A node without the label is a part of its own.
 
         If the gang has GPUs, only members with GPUs count.
         """
         if scope == Scope.NVLINK_DOMAIN:
-            return self._nvlink_domains()
-        codes: list[int] = self.view.topology.domains(scope).codes[self._touching].tolist()
+            return self._count_nvlink_domains()
+        codes: list[int] = self.view.topology.domains(scope).codes[self._touched_rows].tolist()
         return len({*codes} - {NONE}) + codes.count(NONE)
 
-    def _nvlink_domains(self) -> int:
+    def _count_nvlink_domains(self) -> int:
         """Return how many NVLink domains are touched.
 
         Equal nodes are evaluated once, and multiplied by their number.
@@ -336,7 +338,7 @@ class TouchedParts:
                 self.rows[counted_by_name].tolist(),
                 self.masks[counted_by_name].tolist(),
             ),
-            *map(self._touched_by, self.existing.members),
+            *map(self._domains_touched_by, self.existing.members),
         )
         node_arrays = (
             self.view.shape[self.rows[~counted_by_name]].tolist(),
@@ -348,7 +350,7 @@ class TouchedParts:
             for (shape, mask), nodes in nodes_by_kind.items()
         )
 
-    def _touched_by(self, member: BoundMember) -> set[str]:
+    def _domains_touched_by(self, member: BoundMember) -> set[str]:
         topology = self.view.topology
         domains = topology.parts(member.row, Scope.NVLINK_DOMAIN)
         if member.has_unknown_gpus:

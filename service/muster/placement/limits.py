@@ -23,7 +23,7 @@ refusal of 64 takes up to 16 s, which the wall clock bounds.
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """When a part of a decision first began and last ended, by the clock, and the seconds spent on it."""
+    """When a phase of a decision first began and last ended, by the clock, and the seconds spent on it."""
 
     began: float
     ended: float
@@ -34,7 +34,7 @@ class Stretch:
 class Timings:
     """A stop watch for the phases of one decision, in seconds. `clock` is the caller's.
 
-    The decision is the same with or without it.
+    A decision is the same with and without a stop watch.
     """
 
     clock: Callable[[], float]
@@ -60,8 +60,8 @@ class Limits:
     `deterministic_time` is CP-SAT's own measure (about a second of a core), over all solves of the decision.
     So the same input gives the same answer. `seconds_left` is an outer guard: it is called before each solve
     and returns the remaining wall clock time. A decision that this guard ends is `truncated`. `excluded` has
-    the nodes that plugins refuse, by role. `timings` is filled in if given. A gang with more than
-    `most_roles` unlike roles is refused before any search.
+    the nodes that plugins refuse, by role. If `timings` is there, each phase adds its time. A gang with more
+    than `most_roles` unlike roles is refused before any search.
     """
 
     deterministic_time: float = 0.5
@@ -109,8 +109,8 @@ class Budget:
 
     @contextmanager
     def share(self, share: float) -> Iterator[None]:
-        """Let the block use at most this share of the whole time of the decision. The remaining time is for
-        later blocks.
+        """Let the block use at most this share of the whole time of the decision. Later blocks get the time
+        that remains.
         """
         before = self._reserved
         self._reserved = max(before, self._deterministic - share * self._total)
@@ -140,12 +140,12 @@ class Budget:
         self._deterministic -= deterministic_time
 
 
-def unlike_roles(request: Request, excluded: Excluded) -> int:
-    """Return the number of different roles. Roles that differ only in the nodes that plugins refuse count as
-    one.
+def count_unlike_roles(request: Request, excluded: Excluded) -> int:
+    """Return the number of different roles. Roles for which plugins refuse nodes count as one role if they
+    are equal otherwise.
 
-    Such roles are pods with a volume each. Their users cannot make them equal, and the nodes bound the
-    search.
+    Such roles are pods with a volume each. Users cannot make these pods equal, and each volume leaves few
+    nodes, which bounds the search.
     """
     rules = [(rule_index, rule.roles) for rule_index, rule in enumerate(request.constraints)]
     return len(

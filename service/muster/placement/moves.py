@@ -17,7 +17,7 @@ from muster.placement.cluster.candidates import Excluded, admits
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.matching import ClusterView
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.evaluate import TouchedParts, evaluated, used_gpus
+from muster.placement.evaluate import TouchedParts, evaluate, used_gpus
 from muster.placement.gang.constraints import constraints_of
 from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import fits_at_once, instance_of, room_of
@@ -28,26 +28,21 @@ from muster.placement.verify import verify
 
 
 def alternates(
-    snapshot: Snapshot,
-    request: Request,
-    plan: Placed,
-    limit: int = 8,
-    *,
-    excluded: Excluded | None = None,
+    snapshot: Snapshot, request: Request, plan: Placed, limit: int = 8, *, excluded: Excluded | None = None
 ) -> tuple[tuple[str, ...], ...]:
-    """Return for each member, in the plan's order, the nodes where it may go: the planned one first, `limit`
-    in all.
+    """Return for each member, in the plan's order, the nodes where the member may go: the planned node first,
+    `limit` in all.
 
-    The others are in the same part of the required scope and have room next to the rest of the plan. Nearest
-    nodes come first: same rack, same zone, then the least room. `snapshot` is the cluster without this gang.
-    `excluded` are nodes that plugins refuse, by role, as in Limits.
+    The other nodes are in the same part of the required scope and have room next to the plan's members. The
+    nearest nodes come first: same rack, same zone, then the least room. `snapshot` is the cluster without
+    this gang. `excluded` are nodes that plugins refuse, by role, as in Limits.
     """
-    # then the whole gang is planned again
+    # If a constraint binds members to each other, no member moves alone: the whole gang is planned again.
     if any(constraint.binds for constraint, *_ in constraints_of(request)):
         return tuple((member.node,) for member in plan.members)
-    full = snapshot.with_usages(_usage(request, member) for member in plan.members)
+    full = snapshot.with_usages(_usage_of(request, member) for member in plan.members)
     view = ClusterView(full, request).columns
-    in_part = _same_part(view, request, plan)
+    in_part = _in_same_part(view, request, plan)
     levels = [view.topology.index(level.scope) for level in view.levels[::-1]]
     memo: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     open_to: dict[str, Ints] = {}
@@ -58,7 +53,7 @@ def alternates(
         if member.role not in open_to:
             role = next(role for role in request.roles if role.name == member.role)
             room = room_of(view, role) > 0
-            room[_full(view, role, plan)] = False
+            room[_full_rows(view, role, plan)] = False
             open_to[member.role] = np.flatnonzero(in_part & room & admits(view, role, excluded or {}))
         rows = open_to[member.role]
         if (member.role, home_domains) not in memo:
@@ -76,9 +71,9 @@ def alternates(
 def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str) -> Placed | None:
     """Return the plan with this one member on `node`, on the best GPUs there; None if that breaks a rule.
 
-    The GPUs are best together with the gang's others on the node. The plan is verified, but no longer proven
-    optimal. `snapshot` is the cluster without this gang. The caller must know that no plugin refuses the
-    node.
+    The GPUs are best together with those of the gang's other members on the node. The plan is verified, but
+    no longer proven optimal. `snapshot` is the cluster without this gang. The caller must know that no plugin
+    refuses the node.
     """
     member = next((m for m in plan.members if m.uid == uid), None)
     if member is None or node not in snapshot.nodes:
@@ -86,7 +81,7 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
     if member.node == node:
         return plan
     with_others = snapshot.with_usages(
-        _usage(request, place) for place in plan.members if place is not member
+        _usage_of(request, place) for place in plan.members if place is not member
     )
     instance = instance_of(ClusterView(with_others, _request_of_one(request, plan, member, node)), {})
     rows, scope = np.array([instance.columns.row[node]]), request.required_scope
@@ -98,13 +93,13 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
         return None
     (moved,) = place_members(instance, (best_node.share,))
     members = tuple(moved if place.uid == uid else place for place in plan.members)
-    moved_plan = evaluated(ClusterView(snapshot, request), members)
+    moved_plan = evaluate(ClusterView(snapshot, request), members)
     moved_plan = replace(moved_plan, truncated=plan.truncated, coming=plan.coming)
     return None if verify(snapshot, request, moved_plan) else moved_plan
 
 
 def _request_of_one(request: Request, plan: Placed, member: MemberPlacement, node: str) -> Request:
-    """Return the request for this member alone. The gang's others on the node run there already."""
+    """Return the request for this member alone. The gang's other members on the node count as running."""
     members = {waiting.uid: waiting for role in request.roles for waiting in role.members}
     roles = tuple(
         replace(role, members=(members[member.uid],) if role.name == member.role else ())
@@ -117,10 +112,8 @@ def _request_of_one(request: Request, plan: Placed, member: MemberPlacement, nod
     return replace(request, roles=roles, min_member=1, quorum=None, running=tuple(running))
 
 
-def _same_part(view: Columns, request: Request, plan: Placed) -> Bools:
-    """Return [row] bool: whether the node is in the part of the required scope that holds the plan and
-    existing members.
-    """
+def _in_same_part(view: Columns, request: Request, plan: Placed) -> Bools:
+    """Return [row] bool: whether the node is in the gang's part of the required scope."""
     in_part = np.ones(len(view.names), bool)
     scope = request.required_scope
     if scope is None:
@@ -133,7 +126,7 @@ def _same_part(view: Columns, request: Request, plan: Placed) -> Bools:
     return np.asarray(domain == domain[row])
 
 
-def _full(view: Columns, role: Role, plan: Placed) -> list[int]:
+def _full_rows(view: Columns, role: Role, plan: Placed) -> list[int]:
     """Return the rows of nodes that cannot hold another member of the role next to the plan's members."""
     counts = Counter(member.node for member in plan.members if member.role == role.name)
     return [
@@ -143,6 +136,6 @@ def _full(view: Columns, role: Role, plan: Placed) -> list[int]:
     ]
 
 
-def _usage(request: Request, member: MemberPlacement) -> Usage:
+def _usage_of(request: Request, member: MemberPlacement) -> Usage:
     resources = next(role.resources for role in request.roles if role.name == member.role)
     return Usage(member.uid, member.node, resources, gpus=mask_of(member.gpus), units=member.units)

@@ -27,41 +27,41 @@ def sort_by_rank(role: Role) -> list[Member]:
     before worker-10).
     """
     ranks = {member.rank for member in role.members}
-    if None not in ranks and len(ranks) == len(role.members):  # ranks decide alone
+    if None not in ranks and len(ranks) == len(role.members):  # each member has a rank of its own
         return sorted(role.members, key=attrgetter("rank"))
     return sorted(role.members, key=rank_key)
 
 
 def place_members(instance: Instance, shares: Iterable[NodeShare]) -> tuple[MemberPlacement, ...]:
-    """Return the places of members: consecutive ranks of a role together on a node, nodes in the order of the
-    fabric.
+    """Return the places of members: consecutive ranks of a role lie together on a node, and nodes are filled
+    in the order of the fabric.
 
-    The result is in the order of roles, then ranks. Members that the shares do not count are left out, the
-    last ranks first.
+    The result is in the order of roles, then ranks. If the shares have fewer members than the gang, the last
+    ranks are left out.
     """
     shares, names = tuple(shares), instance.columns.names
-    masks_of_shares = _masks_once(instance, shares)
+    masks_of_shares = _masks_of_shares(instance, shares)
     places = dict[str, MemberPlacement]()
     for block, (role, ask) in enumerate(zip(instance.roles, instance.asks, strict=True)):
         shares_of_block = [i for i, masks in enumerate(masks_of_shares) if masks[block]]
         queue = iter(sort_by_rank(role))
-        for i in _along_fabric(
+        for i in _sort_along_fabric(
             instance, block, shares_of_block, np.array([shares[i].row for i in shares_of_block], np.int64)
         ):
             node = names[shares[i].row]
             for mask, member in zip(masks_of_shares[i][block], queue, strict=False):
-                place = MemberPlacement(member.uid, member.name, role.name, node, _indices(mask), ask.units)
+                place = MemberPlacement(member.uid, member.name, role.name, node, _gpus_of(mask), ask.units)
                 places[member.uid] = place
     members = chain.from_iterable(map(sort_by_rank, instance.request.roles))
     return tuple(places[member.uid] for member in members if member.uid in places)
 
 
 @lru_cache(maxsize=1 << 14)
-def _indices(mask: int) -> tuple[int, ...]:
+def _gpus_of(mask: int) -> tuple[int, ...]:
     return tuple(bits(mask))
 
 
-def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints) -> list[int]:
+def _sort_along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints) -> list[int]:
     """Return the shares in the order of the fabric. `rows` [share] is the node of each.
 
     Nodes in one part of a segment's scope come together, then nodes in one zone, one rack, one NVLink domain.
@@ -74,22 +74,22 @@ def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints)
     return [shares[i] for i in order.tolist()]
 
 
-def _masks_once(instance: Instance, shares: Iterable[NodeShare]) -> list[list[list[int]]]:
-    """Return `_masks` of each share. Nodes of a gang with equal GPUs and members are computed once."""
+def _masks_of_shares(instance: Instance, shares: Iterable[NodeShare]) -> list[list[list[int]]]:
+    """Return `_masks_by_block` of each share, computed once for nodes with equal GPUs and members."""
     shape, sliced = instance.columns.shape, instance.sliced
     masks_by_key: dict[tuple[object, ...], list[list[int]]] = {}
     masks_of_shares = []
     for share in shares:
-        like = share.row if sliced else shape[share.row].item()  # GPUs that are shared differ by node
-        key = (like, share.counts, share.gpus.mask, share.by_domain, share.shared)
+        node_key = share.row if sliced else shape[share.row].item()  # GPUs that are shared differ by node
+        key = (node_key, share.counts, share.gpus.mask, share.by_domain, share.shared)
         masks = masks_by_key.get(key)
         if masks is None:
-            masks = masks_by_key[key] = _masks(instance, share, sliced)
+            masks = masks_by_key[key] = _masks_by_block(instance, share, sliced)
         masks_of_shares.append(masks)
     return masks_of_shares
 
 
-def _masks(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]]:
+def _masks_by_block(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]]:
     """Return for each block the GPUs of each of its members on the node.
 
     Members that are bound to an NVLink domain get their GPUs first, domain by domain, then the other members.
@@ -99,11 +99,11 @@ def _masks(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]
     masks_by_block: list[list[int]] = [[] for _ in gpus]
     free_gpus = share.gpus.mask & ~share.shared
     if sliced:
-        for block, masks in enumerate(_slices(instance, share)):
+        for block, masks in enumerate(_slice_masks_by_block(instance, share)):
             masks_by_block[block] += masks
     for domain, domain_mask in enumerate(shape.domains if any(share.by_domain) else ()):
         bound = [
-            block for block, members in enumerate(share.by_domain) for _ in range(_in_domain(members, domain))
+            block for block, members in enumerate(share.by_domain) for _ in range(_count_in(members, domain))
         ]
         sizes = [gpus[block] for block in bound]
         spare = (free_gpus & domain_mask).bit_count() - sum(sizes)
@@ -130,21 +130,22 @@ def _masks(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]
     return masks_by_block
 
 
-def _slices(instance: Instance, share: NodeShare) -> list[list[int]]:
+def _slice_masks_by_block(instance: Instance, share: NodeShare) -> list[list[int]]:
     """Return for each block the GPUs of each of its members that share GPUs.
 
-    Places are dealt out in turn, GPU by GPU. No GPU has more places of a block than the block has members. So
-    each member gets different GPUs.
+    The slices of a block are dealt out to its members in turn, GPU by GPU. No GPU has more slices of a block
+    than the block has members. So each member gets different GPUs.
     """
     masks_by_block: list[list[int]] = []
     dealt_out = slices_by_gpu(instance.asks, share.counts, gpus_on(instance, share.row), share.shared)
     for ask, count, by_gpu in zip(instance.asks, share.counts, dealt_out, strict=True):
-        places = [gpu for gpu, slices in enumerate(by_gpu) for _ in range(slices)]
-        members = [sum(1 << gpu for gpu in places[i::count]) for i in range(count)] if ask.units else []
-        masks_by_block.append(members)
+        gpus = [gpu for gpu, slices in enumerate(by_gpu) for _ in range(slices)]
+        masks = [sum(1 << gpu for gpu in gpus[i::count]) for i in range(count)] if ask.units else []
+        masks_by_block.append(masks)
     return masks_by_block
 
 
-def _in_domain(members: Counts | tuple[Counts, ...] | None, domain: int) -> int:
+def _count_in(members: Counts | tuple[Counts, ...] | None, domain: int) -> int:
+    """Return the number of a block's members that are bound to this NVLink domain of the node."""
     count = members[domain] if members and domain < len(members) else 0
     return count if isinstance(count, int) else 0

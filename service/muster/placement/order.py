@@ -1,9 +1,9 @@
 """Find an order of members in which kube-scheduler's in-tree plugins accept each of them.
 
-These plugins see one pod after another. Anti-affinity is symmetric, so the order does not matter to it.
-Affinity needs the matching pod first. A pod that matches itself may open a domain only while no matching pod
-runs. A spread constraint counts the pods that run when a pod is scheduled. If the whole plan keeps the
-constraint, all members are accepted round by round over the domains.
+These plugins see one pod after another. Anti-affinity is symmetric, so any order will do. Affinity needs the
+matching pod first. A pod that matches itself may open a domain only while no matching pod runs. A spread
+constraint counts the pods that run when a pod is scheduled. If the whole plan keeps the constraint, the
+plugin accepts all members that come round by round over the domains.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MAX_SEARCH_STEPS = 20_000
 
 
 def scheduling_order(request: Request, plan: Placed, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the uids of the placed members in an order in which the in-tree plugins accept each.
+    """Return the uids of the placed members in an order in which the in-tree plugins accept each member.
 
-    `snapshot` is the cluster without the gang. With several constraints there may be no such order, or none
-    is found in MAX_SEARCH_STEPS. Then the remaining members come last, in the order of the plan. Without
-    constraints the order is that of the request.
+    `snapshot` is the cluster without the gang. With several constraints there may be no such order, or the
+    search does not find it in MAX_SEARCH_STEPS. Then the members that are not accepted come last, in the
+    order of the plan. Without constraints the order is that of the request.
     """
     if not request.constraints:
         placed_uids = {member.uid for member in plan.members}
@@ -39,41 +39,41 @@ def scheduling_order(request: Request, plan: Placed, snapshot: Snapshot) -> tupl
     plugins: list[_Plugin] = []
     for rule in request.constraints:
         if isinstance(rule, Affinity):
-            plugins.append(_Near(view, rule, plan.members))
+            plugins.append(_AffinityPlugin(view, rule, plan.members))
         elif isinstance(rule, TopologySpread):
             present = dict.fromkeys(member.role for member in plan.members)
             plugins += [
-                _Even(view, rule, roles[name].name, request) for name in present if name in rule.roles
+                _SpreadPlugin(view, rule, roles[name].name, request) for name in present if name in rule.roles
             ]
     if not plugins:
         return tuple(member.uid for member in plan.members)
-    queue = _by_rounds(plan.members, plugins)
-    order = _in_passes(queue, plugins)
+    queue = _sort_by_rounds(plan.members, plugins)
+    order = _order_in_passes(queue, plugins)
     if len(order) < len(queue):
         for member in reversed(order):
             for plugin in plugins:
                 plugin.add(member, -1)
-        order = _searched(queue, plugins) or order
+        order = _find_order(queue, plugins) or order
     done = {member.uid for member in order}
     unordered = [member for member in plan.members if member.uid not in done]
     return tuple(member.uid for member in (*order, *unordered))
 
 
 class _Plugin(Protocol):
-    """One constraint as the in-tree plugin applies it while members are added."""
+    """A constraint as the in-tree plugin applies it, given the members that were added so far."""
 
     def accepts(self, member: MemberPlacement) -> bool:
-        """Return whether the member passes now."""
+        """Return whether the plugin accepts the member now."""
 
     def add(self, member: MemberPlacement, times: int = 1) -> None:
         """Count the member, or no longer count it if `times` is −1."""
 
     def urgency(self, member: MemberPlacement) -> int:
-        """Return a number that is smaller the earlier the member should come, given the members so far."""
+        """Return a sort key: the member with the smallest number should come next."""
 
 
-class _Near:
-    """The rule of affinity. Source: interpodaffinity/filtering.go, satisfyPodAffinity."""
+class _AffinityPlugin:
+    """Pod affinity. Source: interpodaffinity/filtering.go, satisfyPodAffinity."""
 
     def __init__(self, view: Columns, rule: Affinity, members: Sequence[MemberPlacement]) -> None:
         self._rule, self._row, self._domains = rule, view.row, view.topology.by_label(rule.topology_key)
@@ -105,15 +105,15 @@ class _Near:
             self._matching[domain] += times
 
     def urgency(self, member: MemberPlacement) -> int:
-        """Return the sort key: −2 for a member that opens a domain, −1 for one that others need, else 0."""
+        """Return −2 for a member that opens a domain, −1 for a member that others need, else 0."""
         if member.role not in self._rule.roles:
             return -1 if member.role in self._rule.other_roles else 0
         opens = member.role in self._rule.other_roles and self._domain_of(member) not in self._open_later
         return -2 if opens else 0
 
 
-class _Even:
-    """The rule of the spread of one role. Source: podtopologyspread/filtering.go, Filter."""
+class _SpreadPlugin:
+    """The spread of one role over domains. Source: podtopologyspread/filtering.go, Filter."""
 
     def __init__(self, view: Columns, rule: TopologySpread, role: str, request: Request) -> None:
         self._rule, self._role, self._row = rule, role, view.row
@@ -146,15 +146,15 @@ class _Even:
             self._levels[before + times] += 1
 
     def urgency(self, member: MemberPlacement) -> int:
-        """Return the sort key: the number of matching pods in its domain; for others the largest key."""
+        """Return how many matching pods the member's domain has. Members that do not count come last."""
         row = self._row[member.node]
         if member.role in self._rule.counted_roles:
             return self._count[int(self._domains[row])] if self._eligible[row] else 0
         return 1 << 30 if member.role == self._role else 0
 
 
-def _by_rounds(members: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
-    """Return the members: first members that other members need, then round by round over the domains."""
+def _sort_by_rounds(members: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
+    """Return the members in an order: first those that others need, then round by round over the domains."""
     ranked = []
     first = sorted(members, key=lambda member: min(0, *(plugin.urgency(member) for plugin in plugins)))
     for i, member in enumerate(first):
@@ -168,8 +168,8 @@ def _by_rounds(members: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -
     return [member for *_, member in sorted(ranked, key=lambda entry: entry[:3])]
 
 
-def _in_passes(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
-    """Return the members accepted in this order. The others are tried again as long as that helps."""
+def _order_in_passes(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
+    """Return the members in the order in which they are accepted, pass after pass through the queue."""
     order, remaining = list[MemberPlacement](), list(queue)
     while remaining:
         waiting = []
@@ -186,10 +186,11 @@ def _in_passes(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> 
     return order
 
 
-def _searched(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement] | None:
-    """Return an order of all members, found by backtracking; None if none is found.
+def _find_order(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement] | None:
+    """Return an order of all members, found by backtracking; None if the search finds no order.
 
-    Members of one role and node are equivalent, so only one of them is tried at a time.
+    Members of one role and node are of one kind. They are equivalent, so at each position of the order, one
+    member of each kind is tried.
     """
     kinds = Counter((member.role, member.node) for member in queue)
     example = {(member.role, member.node): member for member in reversed(queue)}
@@ -212,14 +213,14 @@ def _searched(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> l
             for plugin in plugins:
                 plugin.add(example[kind])
             if len(path) == len(queue):
-                return _of_kinds(queue, path)
+                return _members_of(queue, path)
             is_dead = dead and frozenset((+kinds).items()) in dead
             untried.append(iter(()) if is_dead else iter(example))
     return None
 
 
-def _of_kinds(queue: Sequence[MemberPlacement], path: Sequence[tuple[str, str]]) -> list[MemberPlacement]:
-    """Return the members in an order of their kinds; of one kind the first in the queue first."""
+def _members_of(queue: Sequence[MemberPlacement], path: Sequence[tuple[str, str]]) -> list[MemberPlacement]:
+    """Return the members in this order of kinds. Members of one kind keep their order in the queue."""
     members_by_kind: dict[tuple[str, str], list[MemberPlacement]] = {}
     for member in reversed(queue):
         members_by_kind.setdefault((member.role, member.node), []).append(member)

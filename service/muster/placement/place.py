@@ -1,10 +1,10 @@
 """Decide a gang: (Snapshot, Request, Limits) → Decision, a pure function.
 
-Each decision takes the same steps. The gang and the cluster are read as an `Instance`. `search.search`
-chooses how many members to place. For these it presolves, and asks the exact methods for every level of the
-objective: the first method that accepts decides the level. Then GPUs of equal value are chosen by rails, and
-the plan gets named members and its values. `verify` checks the plan with code of its own. If no plan exists,
-the reason is explained.
+Each decision has the stages that docs/objective.md numbers. The gang and the cluster are read as an
+`Instance`. `search.search` chooses how many members to place. It presolves the problem for these members, and
+asks the exact methods for every level of the objective: the first method that accepts decides the level. Then
+GPUs of equal value are chosen by rails, and the plan gets named members and its values. `verify` checks the
+plan with code of its own. If no plan exists, `explain` finds the causes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from muster.domain.decision import Decision, Placed, Step, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.matching import ClusterView, variants_by_subrequest
-from muster.placement.evaluate import evaluated
-from muster.placement.explain.causes import explain, not_matching
+from muster.placement.evaluate import evaluate
+from muster.placement.explain.causes import explain, gpus_not_matching
 from muster.placement.gang.instance import instance_of, unsupported_rule
-from muster.placement.limits import Budget, Limits, unlike_roles
+from muster.placement.limits import Budget, Limits, count_unlike_roles
 from muster.placement.model.objective import NVLINK_DOMAINS, RAILS
 from muster.placement.naming import place_members
 from muster.placement.rails import RAIL_SETS, on_fewest_rails
@@ -39,10 +39,10 @@ class PlacementDefect(Exception):
 
 
 def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) -> Decision:
-    """Return the best plan of the gang, or why there is none.
+    """Return the best plan of the gang, or the causes if there is no plan.
 
-    The subrequests of its claims are tried in order, and the first one that fits is planned. If none fits,
-    the last one is explained, since it allows the most.
+    The subrequests of the gang's claims are tried in order, and the first subrequest that fits is planned. If
+    no subrequest fits, the causes are those of the last subrequest, which allows the most.
 
     Raises:
         PlacementDefect: The plan that was found does not pass `verify`.
@@ -65,7 +65,7 @@ def _decide(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Un
     Raises:
         PlacementDefect: The plan does not pass `verify`.
     """
-    roles = unlike_roles(request, limits.excluded)
+    roles = count_unlike_roles(request, limits.excluded)
     if roles > limits.most_roles:
         return Unplaceable(request.gang, (TooManyRoles(roles, limits.most_roles),))
     cluster, budget = ClusterView(snapshot, request), Budget(limits)
@@ -78,22 +78,22 @@ def _decide(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Un
     if not answer.shares:
         with budget.phase("explain"):
             refusal = explain(instance, limits, budget, proven=answer.gap is None)
-            return replace(refusal, causes=(*refusal.causes, *not_matching(cluster, limits)))
+            return replace(refusal, causes=(*refusal.causes, *gpus_not_matching(cluster, limits)))
     gap = answer.gap
     if gap is None and cluster.attributes:
         # Groups of GPUs that agree on attributes were counted in place of NVLink domains. So that level is
         # unproven.
         gap = Gap(NVLINK_DOMAINS.name)
     proven = gap is None and not budget.truncated
-    plan = evaluated(cluster, place_members(instance, on_fewest_rails(instance, answer.shares)))
-    of_rails = () if plan.objective.rails is None else (Step(RAILS, RAIL_SETS),)
+    plan = evaluate(cluster, place_members(instance, on_fewest_rails(instance, answer.shares)))
+    rail_steps = () if plan.objective.rails is None else (Step(RAILS, RAIL_SETS),)
     plan = replace(
         plan,
         optimal=proven,
         gap=gap.share if gap and not proven else None,
         unproven=gap.level if gap and not proven else None,
         truncated=budget.truncated,
-        steps=(*answer.steps, *of_rails),
+        steps=(*answer.steps, *rail_steps),
     )
     with budget.phase("verify"):
         violations = verify(snapshot, request, plan)

@@ -27,10 +27,10 @@ from muster.placement.gpus.slices import NodeGpus
 from muster.placement.search.plan import NodeShare
 
 RAIL_SETS = "rail-sets on these nodes"
-"""How the level is decided."""
+"""The method that decides the level, as `--explain` shows it."""
 
 
-def all_gpus(existing: ExistingMembers, rows: Ints, masks: Ints) -> tuple[Ints, Ints]:
+def gpus_of_gang(existing: ExistingMembers, rows: Ints, masks: Ints) -> tuple[Ints, Ints]:
     """Return rows and masks of the GPUs of the whole gang. `masks` [node] are the new GPUs on `rows`.
 
     A node with existing and with new GPUs occurs twice.
@@ -59,9 +59,9 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
     has_choice = (masks > 0) & (masks != view.free_gpus[rows]) & view.rails[:, rows].any(axis=0)
     if not has_choice.any():
         return shares
-    fixed_rails = rails_on(view, *all_gpus(existing, rows[~has_choice], masks[~has_choice]))
+    fixed_rails = rails_on(view, *gpus_of_gang(existing, rows[~has_choice], masks[~has_choice]))
     rails_before = fixed_rails | rails_on(view, rows[has_choice], masks[has_choice])
-    if fixed_rails == rails_before or len(np.unique(all_gpus(existing, rows, masks)[0])) < 2:
+    if fixed_rails == rails_before or len(np.unique(gpus_of_gang(existing, rows, masks)[0])) < 2:
         return shares
     share_index = np.flatnonzero(has_choice)
     has_domain_counts = np.array([any(shares[i].by_domain) for i in share_index.tolist()])
@@ -74,23 +74,24 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
         ]
     )
     kind_of_node, first = distinct_columns(kinds)
-    choices_by_kind = [_choices(instance, shares[i]) for i in share_index[first].tolist()]
-    rails = _fewest(fixed_rails, [of_choice for _, of_choice in choices_by_kind])
+    choices_by_kind = [_gpu_choices(instance, shares[i]) for i in share_index[first].tolist()]
+    rails = _fewest_rails(fixed_rails, [rails_by_choice for _, rails_by_choice in choices_by_kind])
     if rails.bit_count() == rails_before.bit_count():
         return shares
-    masks_after = [int(choices[of_choice & ~rails == 0][0]) for choices, of_choice in choices_by_kind]
+    masks_after = [
+        int(choices[rails_by_choice & ~rails == 0][0]) for choices, rails_by_choice in choices_by_kind
+    ]
     changed = list(shares)
     for i, kind in zip(share_index.tolist(), kind_of_node.tolist(), strict=True):
         changed[i] = replace(shares[i], gpus=replace(shares[i].gpus, mask=masks_after[kind]))
     return changed
 
 
-def _fewest(fixed_rails: int, rails_by_kind: Sequence[Ints]) -> int:
-    """Return the smallest set of rails that holds the gang, as a bit mask; between equal sizes, the set of
-    the lowest rails.
+def _fewest_rails(fixed_rails: int, rails_by_kind: Sequence[Ints]) -> int:
+    """Return the smallest set of rails that holds the gang, as a bit mask.
 
-    `fixed_rails` are the rails of nodes without a choice. `rails_by_kind` [kind][choice] are the rails of
-    each choice.
+    Between sets of equal size, the set with the lowest rails is returned. `fixed_rails` are the rails of
+    nodes without a choice. `rails_by_kind` [kind][choice] are the rails of each choice.
     """
     sets = np.arange(1 << BOARD_GPUS)
     holds = sets & fixed_rails == fixed_rails
@@ -100,7 +101,7 @@ def _fewest(fixed_rails: int, rails_by_kind: Sequence[Ints]) -> int:
     return int(sets[gpu_counts(sets).argmin()])
 
 
-def _choices(instance: Instance, share: NodeShare) -> tuple[Ints, Ints]:
+def _gpu_choices(instance: Instance, share: NodeShare) -> tuple[Ints, Ints]:
     """Return [choice] the sets of GPUs that the node may give for this share, and the rails of each as a bit
     mask.
     """
@@ -118,8 +119,8 @@ def _choices(instance: Instance, share: NodeShare) -> tuple[Ints, Ints]:
 def _equal_sets(
     shape: Shape, free: int, mask: int, context: NodeContext, binds_domains: bool, priced: bool
 ) -> Ints:
-    """Return the sets of GPUs of the same value as `mask`. The first ones leave the best-linked free GPUs,
-    then they have the lowest indices.
+    """Return the sets of GPUs of the same value as `mask`, as masks. The set that leaves the best-linked free
+    GPUs comes first. Between equal sets, the set with the lowest indices does.
 
     If rules bind members to NVLink domains, each domain gives as many GPUs as in `mask`. A priced damage
     depends on the number of GPUs alone.

@@ -64,7 +64,9 @@ def _bookings(obj: PodObject, name: str, asks: tuple[Ask, ...], resource: str) -
     """Return the pod's bookings; () if its facts can't be read, so that other pods get their devices."""
     try:
         pod = pods.read(obj)
-        return bookings_in_order(pod, obj.metadata.annotations or {}, asks) if _asks_for(pod, resource) else ()
+        return (
+            bookings_in_order(pod, obj.metadata.annotations or {}, asks) if _asks_for(pod, resource) else ()
+        )
     except Exception:
         log.exception("pod %s is read without its plan", name)
         return ()

@@ -320,7 +320,9 @@ class Columns:
             rows = list(range(len(self.states)))
             values = [_reading(state.node, scope, key, self.levels) for state in self.states]
             blank = np.full(len(rows), -1, np.int32)
-            parts = self._readings[scope, key] = Domains(*encode_rows(blank, (), None, rows, values, natural_key))
+            parts = self._readings[scope, key] = Domains(
+                *encode_rows(blank, (), None, rows, values, natural_key)
+            )
         return parts
 
 

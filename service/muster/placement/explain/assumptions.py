@@ -1,8 +1,8 @@
-"""List the assumptions under which a gang does not fit: each can be dropped, and the gang tried again without
-it.
+"""List the assumptions under which a gang does not fit. Each assumption can be dropped, and the gang tried
+again.
 
-To drop the assumption that other pods keep their resources, nodes are shown as if these pods used none of
-some resources. The gang's existing members stay.
+To drop the assumption that other pods keep a resource, nodes are shown as if these pods used none of the
+resource. The gang's existing members stay.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from muster.placement.gang.constraints.constraint import Constraint
 from muster.placement.gang.instance import Instance, amounts_of, instance_with, room_of
 
 RESOURCES = (GPU, GPU_MEMORY, CPU, MEMORY, PODS)
-"""Resources that each cluster has. Further resources have their own names, as in `Resources.others`."""
+"""The resources that each cluster has. Further resources have their own names, as in `Resources.others`."""
 
 
 def resources_of(roles: Iterable[Role]) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def amount_of(role: Role, resource: str) -> int:
     return amounts_of(role.resources, role.gpus).get(resource, 0)
 
 
-def taken_of(usage: Usage, resource: str) -> int:
+def amount_taken(usage: Usage, resource: str) -> int:
     """Return the amount of a resource that a pod takes, in the units of `free_of`."""
     gpus = usage.gpus.bit_count() + usage.unindexed_gpus
     if resource == GPU_MEMORY:
@@ -83,7 +83,7 @@ def taken_of(usage: Usage, resource: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EmptyStates(Sequence[NodeState]):
-    """The nodes' states in which only existing members have GPUs. Each state is made on request."""
+    """The nodes' states as if only existing members had GPUs. Each state is made on request."""
 
     states: Sequence[NodeState]
     running: Mapping[int, Sequence[Usage]]
@@ -108,19 +108,19 @@ LINES = {GPU: slice(0, 3), CPU: slice(3, 4), MEMORY: slice(4, 5), PODS: slice(5,
 """The lines of `Columns.amounts` for each resource."""
 
 
-def emptied(view: Columns, request: Request) -> Columns:
-    """Return the view in which only the gang's existing members take resources.
+def without_other_pods(view: Columns, request: Request) -> Columns:
+    """Return the cluster as if other pods took nothing. The gang's existing members still take resources.
 
     Unhealthy GPUs stay unusable.
     """
-    running = _running(view, request)
+    running = _usage_of_existing(view, request)
     states = EmptyStates(view.states, running)
     free = view.totals[: len(view.amounts)].copy()
-    gpu_memory = _all_memory(view)
+    gpu_memory = _total_gpu_memory(view)
     for row in running:
         free[:, row] = free_amounts(states[row])
         gpu_memory[:, row] = memory_of(states[row], len(gpu_memory))
-    shape, shapes, promised = _shapes(view, states, free[2])
+    shape, shapes, promised = _shapes_with_free_gpus(view, states, free[2])
     return replace(
         view,
         amounts=free,
@@ -134,10 +134,8 @@ def emptied(view: Columns, request: Request) -> Columns:
     )
 
 
-def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns:
-    """Return the view with these resources free as in `empty`, and all others unchanged."""
-    if not resources:
-        return view
+def with_resources_of(view: Columns, empty: Columns, resources: Collection[str]) -> Columns:
+    """Return the cluster with the amounts of these resources as in `empty`, and all others as in `view`."""
     free = view.amounts.copy()
     for resource in LINES.keys() & set(resources):
         free[LINES[resource]] = empty.amounts[LINES[resource]]
@@ -150,15 +148,16 @@ def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns
     )
 
 
-def _all_memory(view: Columns) -> Ints:
+def _total_gpu_memory(view: Columns) -> Ints:
+    """Return [gpu, row] the memory of each healthy GPU."""
     gpu_count = len(view.gpu_memory)
-    of_shape = np.zeros((gpu_count, len(view.shapes)), np.int64)
+    memory_by_shape = np.zeros((gpu_count, len(view.shapes)), np.int64)
     for i, shape in enumerate(view.shapes):
-        of_shape[: len(shape.memory), i] = shape.memory[:gpu_count]
-    return values_in(of_shape[:, view.shape], view.totals[0])
+        memory_by_shape[: len(shape.memory), i] = shape.memory[:gpu_count]
+    return values_in(memory_by_shape[:, view.shape], view.totals[0])
 
 
-def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
+def _usage_of_existing(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
     """Return the usage of existing members, by row."""
     roles = {role.name: role for role in request.roles}
     usages: dict[int, list[Usage]] = {}
@@ -174,26 +173,26 @@ def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
     return usages
 
 
-def _shapes(view: Columns, states: EmptyStates, unindexed: Ints) -> tuple[Codes, tuple[Shape, ...], Bools]:
-    """Return the shapes of nodes, some of whose GPUs with unknown indices are now free.
-
-    The result has the codes by row, the shapes, and whether parts are promised by row. Equal nodes get one
-    shape.
+def _shapes_with_free_gpus(
+    view: Columns, states: EmptyStates, unindexed: Ints
+) -> tuple[Codes, tuple[Shape, ...], Bools]:
+    """Return the shapes once GPUs with unknown indices are free: the codes by row, the shapes, and by row
+    whether parts are promised. `unindexed` [row] counts the GPUs whose indices are still unknown.
     """
     rows = np.flatnonzero(view.unindexed != unindexed)
     if not len(rows):
         return view.shape, view.shapes, view.promised
     shape, promised = view.shape.copy(), view.promised.copy()
-    codes = {of_shape: code for code, of_shape in enumerate(view.shapes)}
-    of_kind: dict[tuple[int, bool, int], tuple[int, bool]] = {}
+    code_by_shape = {node_shape: code for code, node_shape in enumerate(view.shapes)}
+    by_kind: dict[tuple[int, bool, int], tuple[int, bool]] = {}
     in_wide = view.topology.in_wide
     for row in rows.tolist():
         kind = (id(view.states[row].node.topology), bool(in_wide[row]), int(unindexed[row]))
-        if kind not in of_kind:
+        if kind not in by_kind:
             place = place_of(states[row])
-            of_kind[kind] = (codes.setdefault(place.shape, len(codes)), place.promised)
-        shape[row], promised[row] = of_kind[kind]
-    return shape, tuple(codes), promised
+            by_kind[kind] = (code_by_shape.setdefault(place.shape, len(code_by_shape)), place.promised)
+        shape[row], promised[row] = by_kind[kind]
+    return shape, tuple(code_by_shape), promised
 
 
 NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -201,7 +200,7 @@ NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 class AssumptionKind(Enum):
-    """Kinds of assumptions other than constraints. The value is the assumption as a sentence."""
+    """The kinds of assumptions that are no constraints. The value is the assumption as a sentence."""
 
     ROLE = "the members of a role are needed"
     REFUSED = "nodes refuse a role for one reason"
@@ -223,7 +222,7 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class World:
-    """A cluster and a request, with some assumptions dropped. `admitted` maps a role to [row] bool."""
+    """A cluster and a request, with some assumptions dropped. `admitted` is role → [row] bool."""
 
     view: Columns
     request: Request
@@ -231,7 +230,7 @@ class World:
     room: Mapping[str, Ints]
     """Role → [row] int64: how many members the node has room for, whether it admits the role or not."""
     bare: Instance
-    """An instance without rules. All instances without rules are made from it."""
+    """An instance without rules, from which the instances of worlds without rules are made."""
 
     @property
     def instance(self) -> Instance:
@@ -253,11 +252,11 @@ class World:
 
     @property
     def target(self) -> int:
-        """How many members must fit."""
+        """The number of members that must fit."""
         return min(self.request.min_member, self.request.size)
 
     @property
-    def admitting(self) -> Bools:
+    def admitting_rows(self) -> Bools:
         """[row] Whether the node admits members of any role."""
         rows: Bools = np.logical_or.reduce(
             [self.admitted[role.name] for role in self.request.roles if role.members]
@@ -269,8 +268,8 @@ class World:
         """The required scope as a tuple; () without a required scope."""
         return (self.request.required_scope,) if self.request.required_scope else ()
 
-    def within(self, scope: str | None) -> World:
-        """Return the world with another required scope, or without one."""
+    def with_scope(self, scope: str | None) -> World:
+        """Return the world with another required scope; None for no required scope."""
         return replace(self, request=replace(self.request, required_scope=scope))
 
 
@@ -279,11 +278,11 @@ def binds_members(request: Request) -> bool:
     return bool(request.running) or any(constraints_of(request))
 
 
-def _without_role(request: Request, assumption: Assumption) -> Request:
+def _drop_role(request: Request, assumption: Assumption) -> Request:
     """Return the request without the members of a role.
 
-    The minimum falls by the number of these members. Constraints that depend on this role are dropped too. So
-    removing a role can only relax the problem (monotone).
+    `min_member` falls by the number of these members. Constraints that depend on this role are dropped too.
+    So dropping a role can only make it easier to fit (monotone).
     """
     members_dropped = sum(len(role.members) for role in request.roles if role.name == assumption.role)
     roles = tuple(
@@ -295,20 +294,20 @@ def _without_role(request: Request, assumption: Assumption) -> Request:
     return replace(request, constraints=tuple(rules), per_scope=tuple(limits))
 
 
-def _without_running(request: Request) -> Request:
+def _drop_running(request: Request) -> Request:
     """Return the request without its existing members, and without the limits that depend on them."""
     roles = {running.role for running in request.running}
     limits = (limit for limit in request.per_scope if not any(map(limit.depends_on, roles)))
     return replace(request, running=(), per_scope=tuple(limits))
 
 
-def _without(request: Request, assumption: Assumption) -> Request:
-    """Return the request without one of its own assumptions. Other assumptions are about the cluster."""
+def _drop(request: Request, assumption: Assumption) -> Request:
+    """Return the request without this assumption; unchanged if the assumption is about the cluster."""
     match assumption.kind:
         case AssumptionKind.ROLE:
-            return _without_role(request, assumption)
+            return _drop_role(request, assumption)
         case AssumptionKind.RUNNING:
-            return _without_running(request)
+            return _drop_running(request)
         case AssumptionKind.SCOPE:
             return replace(request, required_scope=None)
         case Constraint() as constraint:
@@ -317,29 +316,29 @@ def _without(request: Request, assumption: Assumption) -> Request:
 
 
 class Assumptions:
-    """All assumptions of a request about a cluster."""
+    """All assumptions about a request and a cluster."""
 
     def __init__(self, instance: Instance, excluded: Excluded) -> None:
         view, request = instance.columns, instance.request
-        self._site, self.view, self._excluded = instance, view, excluded
+        self._instance, self.view, self._excluded = instance, view, excluded
         self.request = replace(request, min_member=min(request.min_member, request.size))
         self.roles: tuple[Role, ...] = tuple(role for role in request.roles if role.members)
         self.refused = {role.name: refusals_of(view, role, excluded) for role in self.roles}
         self._views: dict[frozenset[str], tuple[Columns, Mapping[str, Ints]]] = {}
         self._worlds: dict[frozenset[Assumption], World] = {}
 
-    def excluding(self, roles: Iterable[str], nodes: Mapping[str, str]) -> Assumptions:
-        """Return these assumptions, and further ones: these nodes refuse these roles, each for its reason."""
+    def with_excluded(self, roles: Iterable[str], nodes: Mapping[str, str]) -> Assumptions:
+        """Return these assumptions, and that each of these nodes refuses these roles for its reason."""
         excluded = {role: {**self._excluded.get(role, {}), **nodes} for role in roles}
-        return Assumptions(self._site, {**self._excluded, **excluded})
+        return Assumptions(self._instance, {**self._excluded, **excluded})
 
     @cached_property
     def all(self) -> frozenset[Assumption]:
         """All assumptions."""
-        return frozenset((*self.of_roles, *(assumption for group in self.groups for assumption in group)))
+        return frozenset((*self.role_assumptions, *(item for group in self.groups for item in group)))
 
     @cached_property
-    def of_roles(self) -> tuple[Assumption, ...]:
+    def role_assumptions(self) -> tuple[Assumption, ...]:
         """The assumptions that the members of each role are needed."""
         return tuple(Assumption(AssumptionKind.ROLE, role.name) for role in self.roles)
 
@@ -347,9 +346,9 @@ class Assumptions:
     def groups(self) -> tuple[tuple[Assumption, ...], ...]:
         """All other assumptions, in the order in which they are dropped.
 
-        Refusals are dropped first, then the usage of other pods, then the gang's own rules. So of several
-        explanations, the report has one that waiting does not solve. Refusals of few nodes are dropped before
-        refusals of many nodes.
+        Refusals are dropped first, then the usage of other pods, then the gang's own rules. So if there are
+        several explanations, an explanation that waiting does not solve is reported. Refusals of few nodes
+        are dropped before refusals of many nodes.
         """
         refusals = sorted(
             (int(rows.sum()), role, reason)
@@ -358,11 +357,11 @@ class Assumptions:
             if reason not in self._not_offered
         )
         # On nodes with GPUs of unknown index, members without GPUs have no domain inside the node either.
-        always = {GPU} if self.view.unindexed.any() else set[str]()
+        matters_to_all = {GPU} if self.view.unindexed.any() else set[str]()
         taken_by_others = tuple(
             Assumption(AssumptionKind.IN_USE, subject=resource)
             for resource in reversed(resources_of(self.roles))
-            if resource in always or any(amount_of(role, resource) for role in self.roles)
+            if resource in matters_to_all or any(amount_of(role, resource) for role in self.roles)
         )
         refused = tuple(Assumption(AssumptionKind.REFUSED, role, reason) for _, role, reason in refusals)
         return (refused, taken_by_others, *((rule,) for rule in self._rules))
@@ -378,7 +377,8 @@ class Assumptions:
 
     @cached_property
     def _not_offered(self) -> set[str]:
-        return {resource_missing(role) for role in self.roles}
+        """The reasons that cannot be dropped: a GPU resource is missing."""
+        return {missing_resource_reason(role) for role in self.roles}
 
     def world(self, assumptions: Collection[Assumption]) -> World:
         """Return the cluster and the request with only these assumptions.
@@ -388,24 +388,24 @@ class Assumptions:
         key = frozenset(assumptions)
         if key not in self._worlds:
             request = self.request
-            for assumption in (*self.of_roles, *self._rules):
+            for assumption in (*self.role_assumptions, *self._rules):
                 if assumption not in key:
-                    request = _without(request, assumption)
+                    request = _drop(request, assumption)
             resources = resources_of(self.roles)
             free = frozenset(
                 resource
                 for resource in resources
                 if Assumption(AssumptionKind.IN_USE, subject=resource) not in key
             )
-            view, room = self._free(free)
-            self._worlds[key] = World(view, request, self._admitted(key), room, self._bare)
+            view, room = self._columns_with_free(free)
+            self._worlds[key] = World(view, request, self._admitted_rows(key), room, self._bare)
         return self._worlds[key]
 
     @cached_property
     def _bare(self) -> Instance:
-        """An instance without rules."""
+        """The instance for `World.bare`."""
         if not binds_members(self.request):
-            return self._site
+            return self._instance
         request = replace(self.request, running=())
         for constraint, role, key in constraints_of(request):
             request = constraint.request_without(request, role, key)
@@ -416,16 +416,17 @@ class Assumptions:
 
     @cached_property
     def _empty(self) -> Columns:
-        return emptied(self.view, self.request)
+        return without_other_pods(self.view, self.request)
 
-    def _free(self, resources: frozenset[str]) -> tuple[Columns, Mapping[str, Ints]]:
+    def _columns_with_free(self, resources: frozenset[str]) -> tuple[Columns, Mapping[str, Ints]]:
         """Return the cluster with these resources free, and the room there."""
         if resources not in self._views:
-            view = partly(self.view, self._empty, resources) if resources else self.view
+            view = with_resources_of(self.view, self._empty, resources) if resources else self.view
             self._views[resources] = view, {role.name: room_of(view, role) for role in self.request.roles}
         return self._views[resources]
 
-    def _admitted(self, assumptions: Collection[Assumption]) -> dict[str, Bools]:
+    def _admitted_rows(self, assumptions: Collection[Assumption]) -> dict[str, Bools]:
+        """Return role → [row] bool: whether the node admits the role, given only these assumptions."""
         admitted = {}
         for role in self.request.roles:
             rows = np.ones(len(self.view.names), np.bool_)
@@ -439,14 +440,13 @@ class Assumptions:
         return admitted
 
 
-def resource_missing(role: Role) -> str:
+def missing_resource_reason(role: Role) -> str:
     """Return the reason that cannot be dropped: nodes do not offer the role's GPU resource."""
     return f"no {role.slice.resource if role.slice else role.gpu_resource}"
 
 
 def refusals_of(view: Columns, role: Role, excluded: Excluded) -> dict[str, Bools]:
-    """Return reason → [row] bool: the nodes that refuse the role for this reason, even if they have other
-    reasons too.
+    """Return reason → [row] bool: whether the node refuses the role for this reason, alone or among others.
 
     The reasons are the sentences of `candidates`.
     """
@@ -456,7 +456,7 @@ def refusals_of(view: Columns, role: Role, excluded: Excluded) -> dict[str, Bool
         if rows.any():
             refusals[reason] = refusals[reason] | rows if reason in refusals else rows
 
-    by_profile = [_reasons(profile, role) for profile in view.profiles]
+    by_profile = [_refusal_reasons(profile, role) for profile in view.profiles]
     for reason in sorted(set[str]().union(*by_profile)):
         add(reason, np.array([reason in reasons for reasons in by_profile], np.bool_)[view.profile])
     for term in role.rules.required:
@@ -472,10 +472,10 @@ def refusals_of(view: Columns, role: Role, excluded: Excluded) -> dict[str, Bool
     return refusals
 
 
-def _reasons(profile: Profile, role: Role) -> set[str]:
+def _refusal_reasons(profile: Profile, role: Role) -> set[str]:
     """Return the reasons for which nodes of this profile refuse a role.
 
-    Each fact of the profile is tested alone, on a node that otherwise admits the role.
+    Each fact of the profile is tested alone, on a profile that otherwise admits the role.
     """
     resources = frozenset({role.slice.resource} if role.slice else ())
     good = Profile(frozenset({role.gpu_resource}), True, False, (), True, resources)
@@ -485,13 +485,13 @@ def _reasons(profile: Profile, role: Role) -> set[str]:
         good._replace(partitions=profile.partitions),
         good._replace(ready=profile.ready),
         good._replace(unschedulable=profile.unschedulable),
-        *(good._replace(taints=(taint,)) for taint in profile.taints if not _repeats(profile, taint)),
+        *(good._replace(taints=(taint,)) for taint in profile.taints if not _repeats_reason(profile, taint)),
     ]
     return {reason for fact in profiles if (reason := profile_refusal(fact, role)) is not None}
 
 
-def _repeats(profile: Profile, taint: Taint) -> bool:
-    """Return whether the taint only repeats a fact that is a reason by itself."""
+def _repeats_reason(profile: Profile, taint: Taint) -> bool:
+    """Return whether the taint only repeats another reason: that the node is cordoned or not ready."""
     return (profile.unschedulable and taint.key == UNSCHEDULABLE.key) or (
         not profile.ready and taint.key in NOT_READY
     )

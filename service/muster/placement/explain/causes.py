@@ -1,4 +1,4 @@
-"""Explain why no plan exists: typed causes from an irreducible conflict, and relaxations."""
+"""Explain why there is no plan: causes from an irreducible conflict, and relaxations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from muster.domain.causes.too_little import (
 )
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Node
-from muster.domain.quorums import Leaf, Quorum
+from muster.domain.quorums import Quorum
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
 from muster.domain.words import GPU_MEMORY, LISTED, gpus_with, nearest
@@ -41,14 +41,14 @@ from muster.placement.explain.assumptions import (
     Assumptions,
     World,
     amount_of,
-    emptied,
+    amount_taken,
     free_of,
     largest_free_piece,
-    resource_missing,
+    missing_resource_reason,
     resources_of,
-    taken_of,
+    without_other_pods,
 )
-from muster.placement.explain.conflict import Conflict, Oracle, conflict_of, irreducible
+from muster.placement.explain.conflict import Conflict, Oracle, conflict_of, irreducible_subset
 from muster.placement.explain.findings import findings_of
 from muster.placement.explain.relaxations import relaxations
 from muster.placement.gang.blocks import first_by_rank
@@ -59,13 +59,14 @@ from muster.placement.gpus.slices import ask_of, slice_room
 from muster.placement.limits import Budget, Limits
 
 MAX_CONTESTED = 1024
-"""The most contested nodes that are named, because the holders of their GPUs are looked up node by node."""
+"""Up to this number, contested nodes are named: the pods that have their GPUs are looked up node by node."""
 
 
 def explain(instance: Instance, limits: Limits, budget: Budget, proven: bool) -> Unplaceable:
-    """Return the causes that forbid the gang, and relaxations. Call this only if no plan was found.
+    """Return the causes for which the gang does not fit, and relaxations, once no plan was found.
 
-    If a gang needs only some of its subgroups, the causes are about the subgroups with the fewest members.
+    If a gang needs only some of its subgroups, the causes are about the smallest choice of subgroups with
+    which the gang starts.
     """
     gang, quorum = instance.request.gang, instance.request.quorum
     if quorum is not None:
@@ -77,17 +78,17 @@ def explain(instance: Instance, limits: Limits, budget: Budget, proven: bool) ->
         fewest = _with_members(instance, members)
         refusal = explain(fewest, limits, budget, proven)
         return replace(refusal, causes=(*refusal.causes, *_subgroups_needed(quorum, fewest.request)))
-    spare = Budget(limits)  # explaining gets the same time as searching
+    explain_budget = Budget(limits)  # as much time as for the search
     assumptions = Assumptions(instance, limits.excluded)
-    conflict = conflict_of(assumptions, Oracle(spare), proven)
+    conflict = conflict_of(assumptions, Oracle(explain_budget), proven)
     if conflict is None:
-        return Unplaceable(gang, (NotDecided(budget.truncated or spare.truncated),))
+        return Unplaceable(gang, (NotDecided(budget.truncated or explain_budget.truncated),))
     causes = tuple(_causes(conflict))
     return Unplaceable(gang, causes, relaxations(conflict), _contested_nodes(conflict, causes))
 
 
 def _causes(conflict: Conflict) -> Iterator[Cause]:
-    """Yield the resource that is short first, then the causes of the shortage."""
+    """Yield the causes of the conflict: first the scope or resource that is too small, then the reasons."""
     assumptions = conflict.assumptions
     roles = {role.name: role for role in assumptions.roles}
     findings = findings_of(conflict)
@@ -100,25 +101,25 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
         if cause is not None:
             yield cause
         if Assumption(AssumptionKind.IN_USE, subject=GPU_MEMORY) in conflict.obstacles:
-            yield from not_shared(conflict)
+            yield from gpus_not_shared(conflict)
     for constraint in CONSTRAINTS:
         for obstacle in conflict.obstacles_of(constraint):
             yield from constraint.causes(findings, obstacle.role, obstacle.subject)
     for obstacle in conflict.obstacles_of(AssumptionKind.REFUSED):
         yield _nodes_excluded(conflict, roles[obstacle.role], obstacle.subject)
     for role in conflict.conflicting_roles:
-        missing = assumptions.refused[role.name].get(resource_missing(role))
+        missing = assumptions.refused[role.name].get(missing_resource_reason(role))
         if missing is not None and missing.all() and (role.gpus or role.slice):
-            yield cause_not_offered(assumptions.view, role, resource_missing(role).removeprefix("no "))
+            yield cause_not_offered(assumptions.view, role, missing_resource_reason(role).removeprefix("no "))
     yield from gpus_not_offered(conflict)
 
 
 def _nodes_excluded(conflict: Conflict, role: Role, reason: str) -> NodesExcluded:
-    """Return the nodes with the role's GPU resource and room that refuse the role for this reason."""
+    """Return the cause that nodes with room and the role's GPU resource refuse the role for this reason."""
     refusals = conflict.assumptions.refused[role.name]
     rows = refusals[reason] & (conflict.world().room[role.name] > 0)
-    if resource_missing(role) in refusals:
-        rows &= ~refusals[resource_missing(role)]
+    if missing_resource_reason(role) in refusals:
+        rows &= ~refusals[missing_resource_reason(role)]
     return NodesExcluded(role.name, reason, int(np.count_nonzero(rows)))
 
 
@@ -141,7 +142,7 @@ def _contested_nodes(conflict: Conflict, causes: Iterable[Cause]) -> tuple[str, 
 
 
 def _with_members(instance: Instance, members: Mapping[str, int]) -> Instance:
-    """Return the instance for a gang of only these members by role. All of them must fit."""
+    """Return the instance for a gang of only these numbers of members by role. All of them must fit."""
     request = instance.request
     roles = tuple(first_by_rank(role, members[role.name]) for role in request.roles)
     smaller_request = replace(request, roles=roles, quorum=None)
@@ -151,35 +152,28 @@ def _with_members(instance: Instance, members: Mapping[str, int]) -> Instance:
 
 
 def _members_missing(quorum: Quorum, waiting: Mapping[str, int]) -> Iterator[MembersMissing]:
-    """Yield which members are missing: of a running gang, members of the subgroups that have begun.
+    """Yield which members are missing, subgroup by subgroup.
 
-    If each subgroup has enough members, the missing members are those that complete its replicas.
+    These are members with which the gang starts; in a gang that runs, members of the subgroups that have
+    begun. If each subgroup has enough members, these are members that complete its replicas.
     """
     lacking = quorum.without_members(waiting)
     starting = [leaf for leaf, count in lacking.fewest_members() or () if count]
     lacking_leaves = starting or [
         leaf for leaf in lacking.leaves() if leaf.min_members and leaf.count_in(waiting)
     ]
-    for leaf in lacking_leaves:
-        present = leaf.count_in(waiting)
-        yield MembersMissing(present, present + leaf.next_startable(1), _names(leaf))
+    needed = [(leaf, leaf.count_in(waiting) + leaf.next_startable(1)) for leaf in lacking_leaves]
     if not lacking_leaves:
-        begun_incomplete = [
-            leaf
-            for leaf in quorum.leaves()
-            if leaf.count_in(waiting) and not leaf.starts(leaf.count_in(waiting))
-        ]
-        for leaf in [leaf for leaf in begun_incomplete if leaf.min_members] or begun_incomplete:
-            present = leaf.count_in(waiting)
-            yield MembersMissing(present, max(present + 1, leaf.next_startable(present)), _names(leaf))
-
-
-def _names(leaf: Leaf) -> str:
-    return ", ".join(sorted(leaf.roles))
+        present = [(leaf, leaf.count_in(waiting)) for leaf in quorum.leaves()]
+        incomplete = [(leaf, count) for leaf, count in present if count and not leaf.starts(count)]
+        incomplete = [(leaf, count) for leaf, count in incomplete if leaf.min_members] or incomplete
+        needed = [(leaf, max(count + 1, leaf.next_startable(count))) for leaf, count in incomplete]
+    for leaf, count in needed:
+        yield MembersMissing(leaf.count_in(waiting), count, ", ".join(sorted(leaf.roles)))
 
 
 def _subgroups_needed(quorum: Quorum, request: Request) -> Iterator[SubgroupsNeeded]:
-    """Say that the other causes concern only these subgroups, the smallest choice with which the gang starts.
+    """Yield the cause that the others are only about the smallest choice of subgroups that starts the gang.
 
     There is no such cause if the gang runs already, or if all subgroups must start.
     """
@@ -188,12 +182,12 @@ def _subgroups_needed(quorum: Quorum, request: Request) -> Iterator[SubgroupsNee
         yield SubgroupsNeeded(quorum.min_parts, len(quorum.parts), roles)
 
 
-def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatching]:
+def gpus_not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatching]:
     """Yield the cause that claims match too few GPUs, if the gang might fit on GPUs that the claims do not
     match.
 
-    For `allocationMode: All`, the cause counts the nodes that have this number of matching GPUs. The last
-    number that was tried is the smallest.
+    With `allocationMode: All`, the cause counts the nodes that have as many matching GPUs as the subrequest
+    that was tried last. This number is the smallest.
     """
     request, masks = cluster.request, cluster.masks
     for role in request.roles:
@@ -202,7 +196,7 @@ def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatchi
             gpus = nodes * role.gpus
             yield from [GpusNotMatching(nodes, gpus, gpus, each=role.gpus)] if nodes else ()
             return
-    if not masks or (request.quorum is None and not _fits_with_all(cluster, limits)):
+    if not masks or (request.quorum is None and not _may_fit_on_any_gpus(cluster, limits)):
         return
     matching: dict[str, int] = {}
     gpus = 0
@@ -218,7 +212,7 @@ def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatchi
         )
 
 
-def _fits_with_all(cluster: ClusterView, limits: Limits) -> bool:
+def _may_fit_on_any_gpus(cluster: ClusterView, limits: Limits) -> bool:
     """Return whether the gang may fit if members may have any GPU."""
     roles = tuple(replace(role, matching={}) for role in cluster.request.roles)
     all_gpus = replace(cluster, request=replace(cluster.request, roles=roles))
@@ -227,11 +221,11 @@ def _fits_with_all(cluster: ClusterView, limits: Limits) -> bool:
 
 
 RULES: tuple[AssumptionKind | Constraint, ...] = (AssumptionKind.SCOPE, AssumptionKind.RUNNING, *CONSTRAINTS)
-"""The gang's own demands, besides room."""
+"""The gang's own demands, other than resources."""
 
 NEAR = 0.7
-"""The least similarity of a resource that was probably meant. The names of two resources of one vendor are
-more than half alike.
+"""The least similarity of a name to be suggested. Names of two resources of one vendor have more than half in
+common.
 """
 
 
@@ -243,18 +237,21 @@ def shortage(conflict: Conflict) -> Cause | None:
     world = conflict.world(without=RULES)
     if conflict.nobody_admits and conflict.even_empty and conflict.obstacles_of(AssumptionKind.REFUSED):
         return None
-    rows = np.flatnonzero(world.admitting)
+    rows = np.flatnonzero(world.admitting_rows)
     if not len(rows) and len(world.view.names):
         return None
     request = conflict.assumptions.request
-    empty_view = emptied(world.view, replace(request, running=())) if request.running else world.view
-    if conflict.even_empty and (cause := _too_large(conflict, replace(world, view=empty_view), rows)):
+    empty_view = (
+        without_other_pods(world.view, replace(request, running=())) if request.running else world.view
+    )
+    if conflict.even_empty and (cause := _member_too_large(conflict, replace(world, view=empty_view), rows)):
         return cause
-    # Members that fit one by one may still break a rule, so then they are not counted.
-    fit = None if request.required_scope or any(constraints_of(request)) else conflict.oracle.members(world)
-    scarce_resource, *other_scarce_resources = _limits(conflict, world, rows)
+    # Members that fit by their resources may still break a rule. So if there are rules, no number is claimed.
+    has_rules = request.required_scope or any(constraints_of(request))
+    fit = None if has_rules else conflict.oracle.most_members(world)
+    scarce_resource, *other_scarce_resources = _scarce_resources(conflict, world, rows)
     free = {
-        resource: _sum(free_of(world.view, resource)[rows])
+        resource: _sum_of_free(free_of(world.view, resource)[rows])
         for resource in (scarce_resource, *other_scarce_resources)
     }
     if other_scarce_resources:
@@ -264,10 +261,8 @@ def shortage(conflict: Conflict) -> Cause | None:
         return _cluster_too_small(conflict, world, empty_view, rows, scarce_resource, fit)
     name, demand = _name_of(conflict, scarce_resource), _demand(world, scarce_resource)
     numbers = (conflict.name, name, free[scarce_resource], demand, fit, world.target)
-    elsewhere, largest = (
-        _sum(np.delete(free_of(world.view, scarce_resource), rows)),
-        _largest(world.view, rows, scarce_resource),
-    )
+    elsewhere = _sum_of_free(np.delete(free_of(world.view, scarce_resource), rows))
+    largest = _node_with_most(world.view, rows, scarce_resource)
     is_enough = free[scarce_resource] >= demand
     return FreeInPieces(*numbers, *largest, elsewhere) if is_enough else NotEnoughFree(*numbers, elsewhere)
 
@@ -278,26 +273,27 @@ def _cluster_too_small(
     """Return the cause that the cluster has too little of a resource, even without other pods.
 
     Existing members take the resource too, so they are counted among the members. `empty_view` is the cluster
-    without existing members.
+    without other pods and without existing members.
     """
     request = conflict.assumptions.request
-    running, waiting = _running_on(world.view, request, rows, resource), [role.name for role in request.roles]
+    running = _taken_by_existing(world.view, request, rows, resource)
+    waiting = [role.name for role in request.roles]
     names = {role.name for role in conflict.conflicting_roles} | {role for role, _ in running}
     roles = ", ".join((*sorted(names.difference(waiting)), *(name for name in waiting if name in names)))
     demand = _demand(world, resource) + sum(amount for _, amount in running)
     return ClusterTooSmall(
         roles,
         _name_of(conflict, resource),
-        _sum(free_of(empty_view, resource)[rows]),
+        _sum_of_free(free_of(empty_view, resource)[rows]),
         demand,
         fit if fit is None else fit + len(running),
         world.target + len(running),
-        *_largest(empty_view, rows, resource),
+        *_node_with_most(empty_view, rows, resource),
         conflict.nobody_admits,
     )
 
 
-def _running_on(view: Columns, request: Request, rows: Ints, resource: str) -> list[tuple[str, int]]:
+def _taken_by_existing(view: Columns, request: Request, rows: Ints, resource: str) -> list[tuple[str, int]]:
     """Return the role of each existing member on these nodes, and how much of a resource the member takes.
 
     Roles without waiting members come first.
@@ -306,22 +302,22 @@ def _running_on(view: Columns, request: Request, rows: Ints, resource: str) -> l
         return []
     roles, nodes = {role.name: role for role in request.roles}, {view.names[row] for row in rows}
     running = [member for member in request.running if member.node in nodes]
-    of_past_roles = [
-        (member.role, taken_of(member.usage, resource))
+    past_roles = [
+        (member.role, amount_taken(member.usage, resource))
         for member in running
         if member.role not in roles and member.usage
     ]
-    waiting = [
+    waiting_roles = [
         (member.role, amount_of(roles[member.role], resource)) for member in running if member.role in roles
     ]
-    return of_past_roles + waiting
+    return past_roles + waiting_roles
 
 
-def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
-    """Return the resources that are short.
+def _scarce_resources(conflict: Conflict, world: World, rows: Ints) -> list[str]:
+    """Return the scarce resources.
 
-    If a resource alone is too little, only the scarcest such resource is returned; resources that other pods
-    take come first. Otherwise the result is an irreducible set of resources that are short only together.
+    If the cluster has too little of a single resource, the result is the scarcest such resource; resources
+    that other pods take come first. Otherwise it is an irreducible set of resources that are scarce together.
     """
     resources = [
         resource
@@ -336,72 +332,71 @@ def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
         return [min(short_resources, key=lambda resource: (resource not in in_use, shares[resource]))]
 
     def forbids(subset: frozenset[str]) -> bool:
-        return conflict.oracle.target_fits(_asking_only(world, subset)) is False
+        return conflict.oracle.target_fits(_with_requests_for(world, subset)) is False
 
-    limiting_resources = irreducible([(resource,) for resource in reversed(resources)], forbids)
+    limiting_resources = irreducible_subset([(resource,) for resource in reversed(resources)], forbids)
     return [resource for resource in resources if resource in limiting_resources]
 
 
-def _asking_only(world: World, resources: Collection[str]) -> World:
+def _with_requests_for(world: World, resources: Collection[str]) -> World:
     """Return the world in which members ask only for these resources, and for room for a pod."""
 
     def reduce(role: Role) -> Role:
         cpu = role.resources.cpu_milli if CPU in resources else 0
         memory = role.resources.memory_bytes if MEMORY in resources else 0
-        by_name = tuple((name, amount) for name, amount in role.resources.others if name in resources)
-        of_pod = replace(role.resources, cpu_milli=cpu, memory_bytes=memory, others=by_name)
-        part = role.slice if GPU_MEMORY in resources else None
-        return replace(role, resources=of_pod, gpus=role.gpus if GPU in resources else 0, slice=part)
+        others = tuple((name, amount) for name, amount in role.resources.others if name in resources)
+        request = replace(role.resources, cpu_milli=cpu, memory_bytes=memory, others=others)
+        gpu_slice = role.slice if GPU_MEMORY in resources else None
+        return replace(role, resources=request, gpus=role.gpus if GPU in resources else 0, slice=gpu_slice)
 
     roles = tuple(map(reduce, world.request.roles))
     room = {role.name: room_of(world.view, role) for role in roles}
     return replace(world, request=replace(world.request, roles=roles), room=room)
 
 
-def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
+def _member_too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
     """Return the cause that one member exceeds every node that admits members of its role; else None."""
     for role in conflict.conflicting_roles:
         hosts = rows[world.admitted[role.name][rows]]
         if not len(hosts) or room_of(world.view, role)[hosts].any():
             continue
-        if (limit := _limit_of_member(world.view, role, hosts)) is not None:
+        if (limit := _scarce_for_member(world.view, role, hosts)) is not None:
             resource, amount, node, largest = limit
-            if not largest and resource not in RESOURCES and not _is_offered(world.view, resource):
+            allocatables = (state.node.allocatable for state in world.view.states)
+            if (
+                not largest
+                and resource not in RESOURCES
+                and not any(a.other_amount(resource) for a in allocatables)
+            ):
                 return cause_not_offered(world.view, role, resource)
-            name = (
-                gpus_with(role.slice.units)
-                if resource == GPU and role.slice
-                else _name_of(conflict, resource)
-            )
+            name = _name_of(conflict, resource)
+            if resource == GPU and role.slice:
+                name = gpus_with(role.slice.units)
             return MemberTooLarge(role.name, name, amount, node, largest, conflict.nobody_admits)
     return None
 
 
-def _limit_of_member(view: Columns, role: Role, rows: Ints) -> tuple[str, int, str, int] | None:
-    """Return a resource that is too small on all these nodes, the demand, a node, and the node's amount.
+def _scarce_for_member(view: Columns, role: Role, rows: Ints) -> tuple[str, int, str, int] | None:
+    """Return a resource that is too small for a member on all these nodes, and the demand. Then follow the
+    node with the most of the resource, and that amount.
 
-    The node has the most of the resource. If each resource alone is enough on some node, the node has the
-    most GPUs.
+    If each resource alone is enough on some node, the result is about the node with the most GPUs.
     """
     for resource in resources_of((role,)):
-        node, largest = _largest(view, rows, resource)
+        node, largest = _node_with_most(view, rows, resource)
         amount = role.slice.units if resource == GPU_MEMORY and role.slice else amount_of(role, resource)
         if amount > largest:
             return resource, amount, node, largest
-    row = rows[int(_most_gpus(view, role)[rows].argmax())]
+    row = rows[int(_suitable_gpus(view, role)[rows].argmax())]
     for resource in (CPU, MEMORY, PODS, *(name for name, _ in role.resources.others), GPU):
         amount, free = amount_of(role, resource), int(free_of(view, resource)[row])
         if amount > free:
             return resource, amount, view.names[row], free
     gpus = role.slice and role.slice.gpus
-    return (GPU, gpus, view.names[row], int(_most_gpus(view, role)[row])) if gpus else None
+    return (GPU, gpus, view.names[row], int(_suitable_gpus(view, role)[row])) if gpus else None
 
 
-def _is_offered(view: Columns, resource: str) -> bool:
-    return any(state.node.allocatable.other_amount(resource) for state in view.states)
-
-
-def _most_gpus(view: Columns, role: Role) -> Ints:
+def _suitable_gpus(view: Columns, role: Role) -> Ints:
     """Return [row] int64: the GPUs that could serve the role."""
     if role.slice is None:
         return free_of(view, GPU)
@@ -409,13 +404,13 @@ def _most_gpus(view: Columns, role: Role) -> Ints:
 
 
 def _share_covered(conflict: Conflict, world: World, rows: Ints, resource: str) -> float:
-    """Return the share of the demand that this resource covers. Below 1 the resource alone is too little.
+    """Return which share of the demand for a resource these nodes have. Below 1, they have too little.
 
-    For one role members are counted node by node, else amounts are summed up.
+    For one role, members are counted node by node. For several roles, amounts are summed up.
     """
     free, demand = np.maximum(0, free_of(world.view, resource)[rows]), _demand(world, resource)
     if len(conflict.conflicting_roles) > 1:
-        return _sum(free) / demand if demand else np.inf
+        return _sum_of_free(free) / demand if demand else np.inf
     (role,) = conflict.conflicting_roles
     amount = amount_of(role, resource)
     if resource == GPU_MEMORY:
@@ -424,11 +419,11 @@ def _share_covered(conflict: Conflict, world: World, rows: Ints, resource: str) 
         room = free // amount
     else:
         return np.inf
-    return _sum(np.minimum(room, world.target)) / max(1, world.target)
+    return _sum_of_free(np.minimum(room, world.target)) / max(1, world.target)
 
 
 def _demand(world: World, resource: str) -> int:
-    """Return how much of the resource the smallest members need, as many of them as must fit."""
+    """Return how much of the resource the smallest `world.target` members need."""
     amounts = sorted((amount_of(role, resource), len(role.members)) for role in world.request.roles)
     demand, missing = 0, world.target
     for amount, members in amounts:
@@ -437,8 +432,8 @@ def _demand(world: World, resource: str) -> int:
     return demand
 
 
-def _largest(view: Columns, rows: Ints, resource: str) -> tuple[str, int]:
-    """Return the node with most of a resource, and the amount. GPU memory is that of a single GPU."""
+def _node_with_most(view: Columns, rows: Ints, resource: str) -> tuple[str, int]:
+    """Return the node with the largest free piece of a resource, and the amount."""
     if not len(rows):
         return "", 0
     free = largest_free_piece(view, resource)[rows]
@@ -446,12 +441,12 @@ def _largest(view: Columns, rows: Ints, resource: str) -> tuple[str, int]:
     return view.names[rows[largest]], max(0, int(free[largest]))
 
 
-def _sum(free: Ints) -> int:
-    return sum(np.maximum(0, free).tolist())  # Python's integers do not overflow, however absurd an amount is
+def _sum_of_free(free: Ints) -> int:
+    return sum(np.maximum(0, free).tolist())  # Python's integers never overflow, as those of numpy may
 
 
 def _name_of(conflict: Conflict, resource: str) -> str:
-    """Return the name of a resource for messages: GPUs have the name of their resource."""
+    """Return the name of a resource for messages; for GPUs, the name that the members' requests have."""
     names = [role.gpu_resource for role in conflict.conflicting_roles if role.gpus]
     return names[0] if resource == GPU and names else resource
 
@@ -469,11 +464,11 @@ def cause_not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOf
 
 
 def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
-    """Yield for each role the nodes that would hold more members if they offered all their GPUs."""
+    """Yield for each role the cause that nodes would hold more members if they offered all their GPUs."""
     view, roles = conflict.assumptions.view, conflict.assumptions.roles
     broken = np.zeros(len(view.names), np.int64)
     for row in np.flatnonzero(view.totals[1] < view.gpu_total).tolist():
-        broken[row] = _broken(view.states[row].node, roles)
+        broken[row] = _count_broken_gpus(view.states[row].node, roles)
     missing = np.array([profile.missing_gpus for profile in view.profiles], np.int64)[view.profile] + broken
     for role in conflict.conflicting_roles if missing.any() else ():
         if not role.gpus:
@@ -486,7 +481,7 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
             yield GpusNotOffered(role.name, role.gpu_resource, len(rows), on_offer, gpus, names)
 
 
-def _broken(node: Node, roles: Sequence[Role]) -> int:
+def _count_broken_gpus(node: Node, roles: Sequence[Role]) -> int:
     """Return how many GPUs of a node are broken.
 
     In the gang's view, GPUs that its claims do not match are unhealthy too. Such GPUs do not count here.
@@ -497,8 +492,8 @@ def _broken(node: Node, roles: Sequence[Role]) -> int:
     return (node.unhealthy & ~node.tainted & masks.pop()).bit_count() if len(masks) == 1 else 0
 
 
-def not_shared(conflict: Conflict) -> Iterator[IndicesUnknown]:
-    """Yield for each role with slices the number of nodes that do not say which GPUs other pods have.
+def gpus_not_shared(conflict: Conflict) -> Iterator[IndicesUnknown]:
+    """Yield for each role with slices the cause that some nodes do not say which GPUs other pods have.
 
     No GPU of such a node is shared.
     """
@@ -512,9 +507,9 @@ def not_shared(conflict: Conflict) -> Iterator[IndicesUnknown]:
 
 
 def _refusing_nodes(conflict: Conflict, role: Role) -> Bools:
-    """Return [row]: whether a node refuses the role for more than its resource."""
+    """Return [row] bool: whether the node refuses the role for another reason than a missing resource."""
     refusing = np.zeros(len(conflict.assumptions.view.names), np.bool_)
     for reason, rows in conflict.assumptions.refused[role.name].items():
-        if reason != resource_missing(role):
+        if reason != missing_resource_reason(role):
             refusing |= rows
     return refusing

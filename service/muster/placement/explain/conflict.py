@@ -1,7 +1,7 @@
 """Find an irreducible conflict: assumptions that forbid a gang together.
 
-Irreducible means two things. Under these assumptions alone, the gang does not fit. If any of them is dropped
-too, the gang fits. If no answer is found in time, the assumption stays in the conflict.
+Irreducible means two things. Under these assumptions alone, the gang does not fit. If any of them is dropped,
+the gang fits. If it is not known in time whether the gang fits without an assumption, the assumption stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Oracle:
-    """The oracle of all explanations: it answers how many members fit, and remembers its answers."""
+    """The oracle of all explanations: how many members fit. Its answers are remembered."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -36,14 +36,14 @@ class Oracle:
         return False if fit.proven else None
 
     def up_to_target(self, world: World) -> Fit:
-        """Return how many members fit; counting ends at the number that must fit."""
+        """Return how many members fit; the counter stops at `world.target`."""
         return self._fits.get((world, None)) or self._count(world, world.target)
 
     def largest_fit(self, world: World) -> Fit:
         """Return the most members that fit."""
         return self._count(world, None)
 
-    def members(self, world: World) -> int | None:
+    def most_members(self, world: World) -> int | None:
         """Return the number of the most members that fit; None if that was not decided."""
         fit = self.largest_fit(world)
         return fit.members if fit.proven else None
@@ -51,9 +51,8 @@ class Oracle:
     def _count(self, world: World, target: int | None) -> Fit:
         key = (world, target)
         if key not in self._fits:
-            # Counting takes time too, and there are many worlds.
             fit = Fit(0, "", False)
-            if not self.budget.late:
+            if not self.budget.late:  # to count takes time even without a solver, and there are many worlds
                 fit = count(world.instance, world.scopes, self.budget, target)
             self._fits[key] = fit
         return self._fits[key]
@@ -61,9 +60,9 @@ class Oracle:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The assumptions `obstacles` forbid the gang reduced to `roles` (all of `AssumptionKind.ROLE`).
+    """An irreducible conflict: under the assumptions `obstacles`, members of `roles` alone do not fit.
 
-    No role and no obstacle can be removed: without it the gang fits. `oracle` answers further questions.
+    `roles` are assumptions of `AssumptionKind.ROLE`. If any role or obstacle is dropped, the gang fits.
     """
 
     assumptions: Assumptions
@@ -80,7 +79,7 @@ class Conflict:
 
     @property
     def conflicting_roles(self) -> tuple[Role, ...]:
-        """The roles whose members contradict each other or the cluster."""
+        """The roles of the conflict."""
         names = {assumption.role for assumption in self.roles}
         return tuple(role for role in self.assumptions.roles if role.name in names)
 
@@ -96,7 +95,7 @@ class Conflict:
 
     @property
     def even_empty(self) -> bool:
-        """Whether the gang would not fit even in a cluster without other pods."""
+        """Whether the gang would not fit in a cluster without other pods either."""
         return not self.obstacles_of(AssumptionKind.IN_USE)
 
     @property
@@ -106,17 +105,17 @@ class Conflict:
 
     @property
     def nobody_admits(self) -> bool:
-        """Whether no node admits some role."""
+        """Whether there is a role of the conflict that no node admits."""
         admitted = self.with_all_assumptions.admitted
         return not all(admitted[role.name].any() for role in self.conflicting_roles)
 
     def world(
         self, without: Collection[AssumptionKind | Constraint] = (), *, refusals_of_conflict: bool = False
     ) -> World:
-        """Return the cluster for these roles, without the assumptions of some kinds.
+        """Return the cluster for the roles of the conflict, without the assumptions of the kinds `without`.
 
-        If the usage of other pods does not matter, the cluster is empty. With `refusals_of_conflict`, or if
-        no node admits some role, only the refusals among the obstacles hold.
+        If other pods do not matter (`even_empty`), the cluster is without them. With `refusals_of_conflict`,
+        or if no node admits some role, nodes refuse roles only for reasons that are obstacles.
         """
         refusals_of_conflict |= self.nobody_admits
 
@@ -134,8 +133,7 @@ class Conflict:
 def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Conflict | None:
     """Return an irreducible conflict.
 
-    The result is None if it is not proven that the gang does not fit: neither by the search (`proven`), nor
-    by the oracle.
+    The result is None if neither the search (`proven`) nor the oracle has proven that the gang does not fit.
     """
 
     def forbids(subset: Collection[Assumption]) -> bool:
@@ -143,33 +141,37 @@ def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Confl
 
     if not proven and not forbids(assumptions.all):
         return None
-    roles = _roles(assumptions, forbids)
-    obstacles = irreducible(assumptions.groups, lambda subset: forbids(subset | roles))
+    roles = _conflicting_roles(assumptions, forbids)
+    obstacles = irreducible_subset(assumptions.groups, lambda subset: forbids(subset | roles))
     return Conflict(assumptions, roles, obstacles, oracle)
 
 
-def _roles(
+def _conflicting_roles(
     assumptions: Assumptions, forbids: Callable[[Collection[Assumption]], bool]
 ) -> frozenset[Assumption]:
-    """Return roles that are enough to explain the refusal: a single role if that role alone does not fit."""
-    of_roles = assumptions.of_roles
-    all_else = assumptions.all - set(of_roles)
-    if len(of_roles) > 1:
-        for role in of_roles:
+    """Return an irreducible set of roles that do not fit; a single role if that role alone does not fit."""
+    role_assumptions = assumptions.role_assumptions
+    all_else = assumptions.all - set(role_assumptions)
+    if len(role_assumptions) > 1:
+        for role in role_assumptions:
             if forbids({role, *all_else}):
                 return frozenset((role,))
-    if len(of_roles) > 2:
-        return irreducible([(role,) for role in of_roles], lambda roles: forbids(roles | all_else))
-    return frozenset(of_roles)
+    if len(role_assumptions) > 2:
+        return irreducible_subset(
+            [(role,) for role in role_assumptions], lambda roles: forbids(roles | all_else)
+        )
+    return frozenset(role_assumptions)
 
 
-def irreducible(groups: Iterable[Sequence[T]], forbids: Callable[[frozenset[T]], bool]) -> frozenset[T]:
-    """Return an irreducible subset that still forbids, by a deletion filter.
+def irreducible_subset(
+    groups: Iterable[Sequence[T]], forbids: Callable[[frozenset[T]], bool]
+) -> frozenset[T]:
+    """Return an irreducible subset of all elements that still forbids, by a deletion filter.
 
-    `forbids(subset)` returns whether these assumptions leave no plan. All assumptions together must forbid,
-    and adding assumptions must never allow more. Groups and their elements are dropped in the given order if
-    possible, so elements that should stay come last. Dropping a whole group costs one call. Each element that
-    must stay costs log2(group size) calls.
+    `forbids(subset)` returns whether the elements of the subset forbid the gang. All elements together must
+    forbid it, and with further elements a subset must never allow more. Groups and their elements are dropped
+    in the given order if possible, so elements that should stay come last. To drop a whole group takes one
+    call. Each element that must stay takes log2(group size) calls.
     """
     groups = list(groups)
     subset = frozenset(element for group in groups for element in group)

@@ -1,6 +1,6 @@
 """Find where members could lie, and where existing members force new members to lie.
 
-Causes about domains, and the causes of constraints, report these facts.
+Causes about domains, and the causes of constraints, report these findings.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Findings(RefusalFacts):
 
     def fit(self) -> tuple[int | None, int]:
         world = self.conflict.world()
-        return self.conflict.oracle.members(world), world.target
+        return self.conflict.oracle.most_members(world), world.target
 
     def works(self, request: Request) -> bool:
         return (
@@ -71,41 +71,41 @@ class _Findings(RefusalFacts):
         world = self.conflict.world(refusals_of_conflict=scope not in INSIDE)
         name, view = role.name if role else "", world.view
         if scope in INSIDE:
-            rows = (world.admitted[name] if role else world.admitting) & (view.gpu_total > 0)
+            rows = (world.admitted[name] if role else world.admitting_rows) & (view.gpu_total > 0)
             promised = (rows & _promised_rows(view, scope)).any()
             return IndicesUnknown(scope, int(rows.sum()), name) if rows.any() and not promised else None
         rows = view.topology.index(scope) >= 0
         if role is not None:
             rows &= world.admitted[name]
-        return None if rows.any() else self._nowhere(scope, name)
+        return None if rows.any() else self._no_such_domain(scope, name)
 
-    def _nowhere(self, scope: str, role: str) -> NoSuchDomain:
+    def _no_such_domain(self, scope: str, role: str) -> NoSuchDomain:
         if not self.is_nowhere(scope):
             return NoSuchDomain(scope, role)
         view = self.view
         labels = next((level.labels for level in view.levels if level.scope == scope), (scope,))
         scopes = {*Scope, *(level.scope for level in view.levels)}
-        of_nodes = {key for state in view.states for key, name in state.node.labels.items() if name}
-        preset = preset_with(scope, of_nodes)
-        meant = "" if any(preset) else scope_meant(scope, scopes, of_nodes)
+        node_labels = {key for state in view.states for key, value in state.node.labels.items() if value}
+        preset = preset_with(scope, node_labels)
+        meant = "" if any(preset) else scope_meant(scope, scopes, node_labels)
         return NoSuchDomain(scope, role, labels, meant, *preset)
 
     def domain_too_small(self, scope: str) -> Cause:
         """Return the cause that no part of the gang's required scope holds these roles."""
-        cause = self._nearest(self.conflict.world(), scope)
-        # A part whose nodes refuse the role may come closest to holding it. Reporting that part tells the
-        # user more.
+        cause = self._nearest_part(self.conflict.world(), scope)
+        # If no node that admits the role lies in a part, the part that comes nearest on other nodes is
+        # reported, because it tells the user more.
         if isinstance(cause, NoSuchDomain):
-            return self._nearest(self.conflict.world(refusals_of_conflict=True), scope)
+            return self._nearest_part(self.conflict.world(refusals_of_conflict=True), scope)
         return cause
 
-    def _nearest(self, world: World, scope: str) -> Cause:
-        """Return the cause with the part that comes nearest to holding the members."""
+    def _nearest_part(self, world: World, scope: str) -> Cause:
+        """Return the cause that names the part which comes nearest to holding the members."""
         fit, existing = self.conflict.oracle.largest_fit(world), self.existing()
         if existing:
-            part = self._where_they_run(scope, existing)
+            part = self._part_of_existing(scope, existing)
         else:
-            part = fit.part if fit.members else _most_free(world, scope)
+            part = fit.part if fit.members else _part_with_most_free(world, scope)
         if part or existing:
             has_links = scope != Scope.NVLINK_DOMAIN or not part or _has_nvlink(world.view, part)
             members = fit.members if fit.proven else None
@@ -113,38 +113,37 @@ class _Findings(RefusalFacts):
             roles = self.conflict.part_of_gang
             numbers = (members, world.target, has_links, self.even_empty)
             return DomainTooSmall(scope, part, *numbers, roles, has_matrix)
-        unsure = world.admitting & ~_promised_rows(world.view, scope)
+        unsure = world.admitting_rows & ~_promised_rows(world.view, scope)
         if scope in INSIDE and unsure.any():
             return IndicesUnknown(scope, int(unsure.sum()))
-        return self._nowhere(scope, self.conflict.part_of_gang)
+        return self._no_such_domain(scope, self.conflict.part_of_gang)
 
     def best_part(self, role: Role, scope: str) -> tuple[str, int | None, int]:
         role_conflict = replace(self.conflict, roles=frozenset((Assumption(AssumptionKind.ROLE, role.name),)))
-        existing, world = self.existing(role.name), role_conflict.world().within(scope)
+        existing, world = self.existing(role.name), role_conflict.world().with_scope(scope)
         running = tuple(member for member in world.request.running if member.role == role.name)
         world = replace(world, request=replace(world.request, running=running))
         fit = self.conflict.oracle.largest_fit(world)
         members = min(fit.members, world.target) if fit.proven else None
-        return self._where_they_run(scope, existing) if existing else fit.part, members, world.target
+        return self._part_of_existing(scope, existing) if existing else fit.part, members, world.target
 
     def existing(self, *roles: str) -> tuple[BoundMember, ...]:
-        """Return the existing members of these roles, or of all roles.
-
-        The result is () if the conflict does not depend on them.
+        """Return the existing members of these roles, or of all roles; () if the conflict does not depend on
+        existing members.
         """
         if not self.running:
             return ()
         members = existing_of(self.view, self.request).members
         return tuple(member for member in members if not roles or member.running.role in roles)
 
-    def _where_they_run(self, scope: str, members: Sequence[BoundMember]) -> str:
+    def _part_of_existing(self, scope: str, members: Sequence[BoundMember]) -> str:
         """Return the part of a scope that holds all these members; "" if no such part is known."""
         return min(common_parts(self.view, scope, members) or ("",))
 
     def causes_of_running_members(self, scope: str, *roles: str) -> Iterator[RunningElsewhere]:
         existing = self.existing(*roles)
         if existing:
-            yield RunningElsewhere(scope, self._where_they_run(scope, existing), len(existing))
+            yield RunningElsewhere(scope, self._part_of_existing(scope, existing), len(existing))
 
     def begun_segment(self, role: Role) -> Iterator[RunningElsewhere]:
         existing = {member.running: member for member in self.existing(role.name)}
@@ -158,15 +157,15 @@ class _Findings(RefusalFacts):
         for block_group in blocks.together:
             if block_group.running:
                 members = [existing[running] for running in block_group.running]
-                part = self._where_they_run(block_group.scope, members)
+                part = self._part_of_existing(block_group.scope, members)
                 missing = sum(len(blocks.roles[block].members) for block in block_group.blocks)
-                lacking_members = missing - self._room(role, block_group.scope, part)
+                lacking_members = missing - self._room_in_part(role, block_group.scope, part)
                 segments.append((lacking_members, RunningElsewhere(block_group.scope, part, len(members))))
         segments.sort(key=lambda segment: segment[0] <= 0)
         yield from (cause for _, cause in segments[:1])
 
-    def _room(self, role: Role, scope: str, part: str) -> int:
-        """Return how many members of the role the part has room for, without other new members."""
+    def _room_in_part(self, role: Role, scope: str, part: str) -> int:
+        """Return for how many members of the role the part has room, if no other new member lies there."""
         world = self.conflict.world()
         view, room = world.view, np.where(world.admitted[role.name], world.room[role.name], 0)
         if not part:
@@ -188,32 +187,28 @@ class _Findings(RefusalFacts):
 
 
 def wider_scopes(view: Columns, scope: str) -> tuple[str | None, ...]:
-    """Return the scopes that are wider than this scope, the narrowest first. The last entry is None: no
-    scope.
-    """
+    """Return the scopes that are wider than this scope, the narrowest first, and None for no scope."""
     all_scopes = (*NARROW, *reversed(view.topology.scopes))
     return (*(all_scopes[all_scopes.index(scope) + 1 :] if scope in all_scopes else ()), None)
 
 
 def _promised_rows(view: Columns, scope: str) -> Bools:
-    """Return [row] bool: whether parts of a scope inside the node can be kept.
+    """Return [row] bool: whether parts of a scope inside the node can be promised to a member.
 
-    They can only if the indices of taken GPUs are known.
+    For that, the indices of taken GPUs must be known.
     """
     return view.promised if scope == Scope.NVLINK_DOMAIN else np.asarray(view.unindexed == 0)
 
 
-def _most_free(world: World, scope: str) -> str:
-    """Return the part with the most free GPUs, or free cpu, if no part of the scope holds a member; "" if no
-    part exists.
-    """
-    view, hosts = world.view, world.admitting
+def _part_with_most_free(world: World, scope: str) -> str:
+    """Return the part of the scope with the most free GPUs, GPU memory or cpu; "" if there is no part."""
+    view, hosts = world.view, world.admitting_rows
     has_slices = any(role.slice for role in world.request.roles)
     unsliced_resource = GPU if any(role.gpus for role in world.request.roles) else CPU
     free = np.maximum(0, free_of(view, GPU_MEMORY if has_slices else unsliced_resource))
     if scope in INSIDE:
         rows = np.flatnonzero(hosts & _promised_rows(view, scope))
-        return _most_free_inside(view, scope, rows.tolist(), has_slices)
+        return _inner_part_with_most_free(view, scope, rows.tolist(), has_slices)
     part = view.topology.domains(scope)
     rows = np.flatnonzero(hosts & (part.codes >= 0))
     if not len(rows):
@@ -221,10 +216,10 @@ def _most_free(world: World, scope: str) -> str:
     return part.names[int(np.bincount(part.codes[rows], free[rows] + 1.0).argmax())]
 
 
-def _most_free_inside(view: Columns, scope: str, rows: list[int], has_slices: bool) -> str:
+def _inner_part_with_most_free(view: Columns, scope: str, rows: list[int], has_slices: bool) -> str:
     """Return the part inside a node with the most free GPUs, or the most free GPU memory.
 
-    Equal nodes are looked at once. The nodes of a wide domain are not added up.
+    Equal nodes are looked at once. In an NVLink domain over several nodes, each node counts by itself.
     """
     most_units, most_free, kinds = -1, "", set[tuple[int, ...]]()
     for row in rows:
@@ -248,8 +243,8 @@ def _node_of(domain: str) -> str:
 
 
 def _has_nvlink(view: Columns, domain: str) -> bool:
-    """Return whether the domain is more than one GPU without NVLink."""
+    """Return whether the NVLink domain has links: whether it is not just a GPU of a node without NVLink."""
     row = view.row.get(_node_of(domain))
-    if row is None or view.topology.in_wide[row]:  # a label names the domain
+    if row is None or view.topology.in_wide[row]:  # a domain over several nodes
         return True
     return all(mask.bit_count() > 1 for name, mask in view.topology.nvlink_domains(row) if name == domain)

@@ -26,14 +26,14 @@ REGION = "region"
 """In `Problem.parts`: the region that a cell lies in."""
 
 PATTERN_FIELDS = (*SET_VALUES, "gpus", "packing", "choice")
-"""Columns of a table of patterns, after the counts by role."""
+"""The columns of a table of patterns after the member counts by role."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Cells: the nodes of a cell lie in the same part of each counted scope.
+    """The cells of some rows: the nodes of a cell lie in the same part of each counted scope.
 
-    `cell_by_row` is the cell of each of the rows that were given. `parts` maps a scope to [cell] the part.
+    `cell_by_row` is the cell of each of these rows. `parts` maps a scope to [cell] the part.
     """
 
     cell_by_row: Ints
@@ -43,8 +43,8 @@ class Cells:
 def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
     """Return the part of a scope for each of these rows.
 
-    FREE stands for no wide domain, and for parts that existing members touch already. A node without the
-    label is a part of its own.
+    FREE stands for no NVLink domain over several nodes, and for parts that existing members touch already. A
+    node without the label is a part of its own.
     """
     if scope in instance.rules.cells:
         return instance.rules.cells[scope][rows]
@@ -57,8 +57,8 @@ def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
 
 
 def cells_of(instance: Instance, rows: Ints, scopes: Iterable[str], region: Ints | None = None) -> Cells:
-    """Return the cells of these rows. With `region` (by row, like `rows`), rows of different regions lie in
-    different cells.
+    """Return the cells of these rows. `region`, if given, has the region of each row; rows of different
+    regions then lie in different cells.
     """
     code = np.zeros(len(rows), np.int64)
     parts: dict[str, Ints] = {}
@@ -80,44 +80,50 @@ def coarse_problem(
 ) -> tuple[Problem, bool]:
     """Return the problem of counting parts and nodes on these rows, and whether the packings are complete.
 
-    `region` (by row, like `rows`) becomes the parts of REGION.
+    `region`, if given, has the region of each row, and becomes the parts of REGION.
     """
-    index, lists, complete = _maximal(instance, rows, need)
+    index, lists, complete = _maximal_packings(instance, rows, need)
     kinds: dict[bytes, int] = {}
     keys = (packings.tobytes() for packings in lists)
     kind_of = np.array([kinds.setdefault(key, len(kinds)) if key else -1 for key in keys], np.int64)
     kind = kind_of[index]
-    if instance.existing:  # a node with existing members counts as 0
+    if instance.existing:  # a node with existing members counts as 0 nodes
         is_touched = _already_touched(instance, rows)
         kind = np.where(is_touched & (kind >= 0), kind + len(kinds), kind)
     has_kind = kind >= 0
     cells = cells_of(instance, rows[has_kind], scopes, None if region is None else region[has_kind])
     lists = [np.frombuffer(key, np.int64) for key in kinds] * (2 if instance.existing else 1)
     patterns = Patterns.of_counts(lists, len(need))
-    if instance.without_gpus is WithoutGpus.SOME_MEMBERS:
-        patterns = _with_gpus(patterns, instance)
+    if instance.without_gpus is WithoutGpus.SOME_MEMBERS:  # only patterns of members with GPUs touch a node
+        with_gpus = np.array([takes_gpus(role) for role in instance.roles])
+        gpus: Ints = np.asarray((patterns.counts[:, :, with_gpus] > 0).any(axis=2), np.int64)
+        patterns = replace(patterns, gpus=gpus, nodes=gpus.copy())
     if instance.existing:
         patterns.nodes[len(kinds) :] = 0
     problem = _problem(need, patterns, rows[has_kind], kind[has_kind], cells, exact=False)
     rules = tuple(rule(problem.parts) for rule in instance.rules.model)
     gpu_only_scopes = frozenset(instance.levels if instance.without_gpus is WithoutGpus.SOME_MEMBERS else ())
-    unit = _units(instance, rows[has_kind], cells.cell_by_row)
+    unit = _units_by_cell(instance, rows[has_kind], cells.cell_by_row)
     return replace(problem, rules=rules, unit=unit, gpu_only_scopes=gpu_only_scopes), complete
 
 
 def _already_touched(instance: Instance, rows: Ints) -> Bools:
-    """Return for each of these rows, as bool, whether existing members touch the node."""
+    """Return [row] bool, for these rows: whether existing members touch the node."""
     return np.isin(rows, list(instance.existing.touched_rows(Scope.NODE, gpus=instance.has_gpus)))
 
 
-def _maximal(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[Ints], bool]:
+def _maximal_packings(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[Ints], bool]:
     """Return the maximal packings of each node: an index by row, the lists, and whether they are complete.
 
     If members without GPUs touch no parts, the lists include the maximal packings of these members alone.
     """
     packings = packings_on(instance, rows, need)
     if instance.without_gpus is not WithoutGpus.SOME_MEMBERS:
-        return packings.index, [m.maximal for m in packings.lists], packings.complete
+        return (
+            packings.index,
+            [packings_of_kind.maximal for packings_of_kind in packings.lists],
+            packings.complete,
+        )
     with_gpus = np.array([takes_gpus(role) for role in instance.roles])
     without_gpus = packings_on(instance, rows, tuple(np.where(with_gpus, 0, need).tolist()))
     count = len(without_gpus.lists)
@@ -131,17 +137,11 @@ def _maximal(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[I
     return index, lists, packings.complete and without_gpus.complete
 
 
-def _with_gpus(patterns: Patterns, instance: Instance) -> Patterns:
-    """Return coarse patterns in which only patterns with members that have GPUs count as touching a node."""
-    with_gpus = np.array([takes_gpus(role) for role in instance.roles])
-    gpus: Ints = np.asarray((patterns.counts[:, :, with_gpus] > 0).any(axis=2), np.int64)
-    return replace(patterns, gpus=gpus, nodes=gpus.copy())
+def _units_by_cell(instance: Instance, rows: Ints, cell: Ints) -> Ints | None:
+    """Return [role, cell] the unit: the role's members on each node of the cell are a multiple of the unit.
 
-
-def _units(instance: Instance, rows: Ints, cell: Ints) -> Ints | None:
-    """Return [role, cell] the unit: each of these nodes takes a multiple of it. None if all units are 1.
-
-    The result is also None without rules of the model, because members are then not counted by cell.
+    The result is None if all units are 1. It is also None without rules of the model, because members are
+    then not counted by cell.
     """
     if not instance.rules.model or not len(cell):
         return None
@@ -149,13 +149,13 @@ def _units(instance: Instance, rows: Ints, cell: Ints) -> Ints | None:
     if (units == 1).all():
         return None
     by_role = np.zeros((len(units), int(cell.max()) + 1), np.int64)
-    for of_role, by_rule in zip(by_role, units, strict=True):
-        np.gcd.at(of_role, cell, by_rule[instance.rules.in_node[rows]])
+    for units_by_cell, units_by_rule in zip(by_role, units, strict=True):
+        np.gcd.at(units_by_cell, cell, units_by_rule[instance.rules.in_node[rows]])
     return by_role
 
 
-def nodes_of(problem: Problem) -> tuple[Ints, Ints]:
-    """Return the rows of the problem's nodes, and their cells."""
+def rows_and_cells(problem: Problem) -> tuple[Ints, Ints]:
+    """Return the row and the cell of each node of the problem."""
     rows = np.concatenate([problem.nodes(c) for c in range(problem.classes)])
     return rows, np.repeat(problem.cell, problem.size)
 
@@ -169,12 +169,11 @@ class NodeTable:
     key: bytes
     """The bytes of `patterns`, to compare tables."""
     values: Mapping[str, Ints]
-    """By field [packing]: further values, which are equal for all GPU sets of a packing."""
+    """Field → [packing]: further values, which are equal for all GPU sets of a packing."""
 
     @classmethod
     def of(cls, instance: Instance, patterns: Ints, key: bytes, values: Mapping[str, Ints]) -> NodeTable:
-        """Return the table with these `packing_values`. Priced damage takes the place of the damage in
-        `patterns`."""
+        """Return the table with these `packing_values`. Priced damage replaces the damage in `patterns`."""
         other_values, roles = dict(values), len(instance.roles)
         damage = other_values.pop(DAMAGE.field, None)
         if damage is not None:
@@ -186,12 +185,12 @@ class NodeTable:
 
     @property
     def identity(self) -> tuple[bytes, ...]:
-        """The values that distinguish tables."""
-        return (self.key, *(of_packings.tobytes() for of_packings in self.values.values()))
+        """What is equal for equal tables alone."""
+        return (self.key, *(by_packing.tobytes() for by_packing in self.values.values()))
 
 
 def packing_values(instance: Instance, rows: Ints, counts: Ints) -> dict[str, Ints]:
-    """Return by field [row, packing] the values of a node that depend on its packing alone.
+    """Return field → [row, packing]: the values of a node that depend on its packing alone.
 
     `counts` is [packing, role].
     """
@@ -209,27 +208,29 @@ def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[
     """Return the problem with all patterns on the nodes of the coarse problem, and whether the patterns are
     complete.
 
-    Once the wall clock is spent, nodes with a rule are left out, but for the first node.
+    Once the wall clock is spent, nodes with a rule are left out, because their GPU sets take long. The first
+    node is never left out.
     """
-    rows, _ = nodes_of(problem)
+    rows, _ = rows_and_cells(problem)
     packings_by_row = packings_on(instance, rows, problem.need)
     values = _values_by_row(instance, rows, packings_by_row)
     view, gpus = instance.columns, tuple(role.gpus for role in instance.roles)
     shape, free = view.shape[rows].tolist(), view.free_gpus[rows].tolist()
     in_wide = view.topology.in_wide[rows].tolist()
-    ruled, node_rules = instance.rules.in_node[rows].tolist(), instance.rules.node_rules
+    rule_index, node_rules = instance.rules.in_node[rows].tolist(), instance.rules.node_rules
     tables: list[NodeTable | None] = []
     complete = packings_by_row.complete
     for i in range(len(rows)):
-        rule, packings = node_rules[ruled[i]], packings_by_row.of(i).all
+        rule, packings = node_rules[rule_index[i]], packings_by_row.of(i).all
+        node = (view.shapes[shape[i]], free[i], in_wide[i])
         if rule is None:
-            table, key = node_patterns(packings, gpus, view.shapes[shape[i]], free[i], in_wide[i])
+            table, key = node_patterns(packings, gpus, *node)
         elif tables and budget.late:
             complete = False
             tables.append(None)
             continue
         else:
-            table, key, all_sets = ruled_patterns(packings, rule, view.shapes[shape[i]], free[i], in_wide[i])
+            table, key, all_sets = patterns_under_rule(packings, rule, *node)
             complete &= all_sets
         tables.append(NodeTable.of(instance, table, key, values[i]))
     return with_tables(instance, problem, tables), complete
@@ -241,12 +242,12 @@ def with_tables(
     tables: Sequence[NodeTable | None],
     extra_fields: tuple[str, ...] = (),
 ) -> Problem:
-    """Return the problem with the patterns of these tables, one table for each node; None leaves the node
-    out.
+    """Return the problem with the patterns of these tables, one table for each node. A node whose table is
+    None is left out.
 
     `extra_fields` are the names of the costs after PATTERN_FIELDS.
     """
-    rows, cell = nodes_of(problem)
+    rows, cell = rows_and_cells(problem)
     is_touched = _already_touched(instance, rows).tolist()
     kinds: dict[tuple[tuple[bytes, ...], bool], int] = {}
     by_kind: list[NodeTable] = []
@@ -296,10 +297,10 @@ def node_patterns(
 
 
 @lru_cache(maxsize=1 << 14)
-def ruled_patterns(
+def patterns_under_rule(
     packings: tuple[Counts, ...], rule: NodeRule, shape: Shape, free: int, in_wide: bool
 ) -> tuple[Ints, bytes, bool]:
-    """Return the patterns, and their bytes, of a node with a rule, and whether the patterns are complete."""
+    """Return the patterns of a node with a rule, their bytes, and whether the patterns are complete."""
     sets = [sets_under(rule, shape, free, counts) for counts in packings]
     rows = [
         (*counts, *(getattr(gpus, name) for name in SET_VALUES), gpus.mask.bit_count(), packing, choice)
@@ -320,23 +321,23 @@ def _values_by_row(instance: Instance, rows: Ints, packings: PackingsByRow) -> l
         counts = np.array(node_packings.all, np.int64).reshape(len(node_packings.all), len(instance.roles))
         values = packing_values(instance, rows[indices], counts)
         for k, i in enumerate(indices.tolist()):
-            by_row[i] = {name: of_rows[k] for name, of_rows in values.items()}
+            by_row[i] = {name: values_by_row[k] for name, values_by_row in values.items()}
     return by_row
 
 
-def _patterns(of_kinds: list[NodeTable], roles: int, extra_fields: tuple[str, ...]) -> Patterns:
-    width = max((len(table.patterns) for table in of_kinds), default=0)
-    tables = np.zeros((len(of_kinds), width, roles + len(PATTERN_FIELDS) + len(extra_fields)), np.int64)
-
-    names = (*of_kinds[0].values,) if of_kinds else (BEST_FIT.field,)
-    values = {name: np.zeros((len(of_kinds), width), np.int64) for name in names}
-    valid = np.zeros((len(of_kinds), width), bool)
-    for kind, table in enumerate(of_kinds):
+def _patterns(kinds: list[NodeTable], roles: int, extra_fields: tuple[str, ...]) -> Patterns:
+    """Return the patterns of these kinds of nodes, given as one table for each kind."""
+    width = max((len(table.patterns) for table in kinds), default=0)
+    tables = np.zeros((len(kinds), width, roles + len(PATTERN_FIELDS) + len(extra_fields)), np.int64)
+    names = (*kinds[0].values,) if kinds else (BEST_FIT.field,)
+    values = {name: np.zeros((len(kinds), width), np.int64) for name in names}
+    valid = np.zeros((len(kinds), width), bool)
+    for kind, table in enumerate(kinds):
         count, packing = len(table.patterns), table.patterns[:, roles + PATTERN_FIELDS.index("packing")]
         tables[kind, :count] = table.patterns
         valid[kind, :count] = True
-        for name, of_packings in table.values.items():
-            values[name][kind, :count] = of_packings[packing]
+        for name, by_packing in table.values.items():
+            values[name][kind, :count] = by_packing[packing]
     costs = {name: tables[:, :, roles + i] for i, name in enumerate((*PATTERN_FIELDS, *extra_fields))}
     fields = {name: costs.pop(name) for name in ("weakest", "gpus", "packing", "choice")}
     return Patterns(tables[:, :, :roles], valid, valid.astype(np.int64), costs=costs | values, **fields)
@@ -345,21 +346,22 @@ def _patterns(of_kinds: list[NodeTable], roles: int, extra_fields: tuple[str, ..
 def _problem(
     need: Counts, patterns: Patterns, rows: Ints, kind: Ints, cells: Cells, *, exact: bool
 ) -> Problem:
+    """Return the problem whose classes are the nodes of one cell and kind. `kind` is by row, like `rows`."""
     kinds = len(patterns.valid)
     code = cells.cell_by_row * kinds + kind
     order = np.lexsort((rows, code))
-    values, start, size = np.unique(code[order], return_index=True, return_counts=True)
-    cell, of_class = np.divmod(values, kinds) if kinds else (values, values)
+    codes, start, size = np.unique(code[order], return_index=True, return_counts=True)
+    cell, kind = np.divmod(codes, kinds) if kinds else (codes, codes)
     return Problem(
-        need, patterns, cell, of_class, size, start, rows[order], patterns.valid[of_class], cells.parts, exact
+        need, patterns, cell, kind, size, start, rows[order], patterns.valid[kind], cells.parts, exact
     )
 
 
-def without_equals(problem: Problem) -> Bools:
+def without_surplus_parts(problem: Problem) -> Bools:
     """Return [class, pattern] bool: the open patterns, without those of surplus equal parts.
 
-    A plan touches at most `limit` parts of the narrowest limited scope. So of each group of equal parts,
-    `limit` parts are kept. Parts are equal if they have the same classes, in the same parts of the wider
+    A plan touches at most `limit` parts of the narrowest limited scope. So `limit` parts of each group of
+    equal parts are enough. Parts are equal if they have the same classes, in the same parts of the wider
     scopes and of the rules.
     """
     scope, limit = counted_scope(problem)
@@ -379,7 +381,7 @@ def without_equals(problem: Problem) -> Bools:
         for rule in problem.rules
         for labels_of_rule in rule.distinguished_by
     ]
-    labels += [_relative(codes[order], part, begins) for codes in other_parts]
+    labels += [_relative_codes(codes[order], part, begins) for codes in other_parts]
     table = np.stack(labels)
     needed_classes = np.zeros(problem.classes, bool)
     equal_parts: dict[bytes, int] = {}
@@ -390,10 +392,10 @@ def without_equals(problem: Problem) -> Bools:
     return problem.open_patterns_of(needed_classes, scope)
 
 
-def _relative(codes: Ints, part: Ints, begins: Ints) -> Ints:
+def _relative_codes(codes: Ints, part: Ints, begins: Ints) -> Ints:
     """Return codes by class (sorted by part), renumbered so that equal parts have equal codes.
 
-    A code that occurs in one part alone is counted from the part's own first code.
+    A code that occurs in a single part is counted from the first such code of the part.
     """
     if not len(codes):
         return codes

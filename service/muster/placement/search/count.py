@@ -1,9 +1,9 @@
 """Count how many members of a gang fit. The search and all explanations ask this counter.
 
-One role is counted by sums. With several roles, each part gets an upper bound of its members: first by sums
-of resources, then by the packings of its nodes. Parts are examined in descending order of their upper bounds.
-CP-SAT is called only for parts whose bound does not rule them out. With segments, each number of members is a
-separate problem, and several numbers are tried.
+One role is counted by sums. With several roles, each region gets an upper bound of its members: first by sums
+of resources, then by the packings of its nodes. Regions are examined in descending order of their bounds.
+CP-SAT is called only for regions that may hold more members than the best region so far. With segments, each
+number of members is a separate problem, and several numbers are tried.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from muster.placement.model.solve import any_solution, most_members
 from muster.placement.model.solver import SolveStatus
 from muster.placement.search.classes import REGION, coarse_problem
 from muster.placement.search.regions import NOWHERE, regions
-from muster.placement.search.single_node import parts_inside
+from muster.placement.search.single_node import masks_of_parts
 
 MAX_COUNTED = 64
-"""The most members of a gang with begun segments that are counted. Each number that is tried is a solve."""
+"""Gangs with begun segments and more members than this are not counted: each number tried is a solve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How many `members` fit in `part`, and whether it is `proven` that no more do.
+    """How many `members` fit in `part`, and whether it is `proven` that no more members fit.
 
     The part is "" for the whole cluster. The parts of several scopes are joined by " in ". `counts` has the
-    members of each role of the request. It is () if only the sum over roles was counted.
+    members of each role of the request; () if only the sum over roles was counted.
     """
 
     members: int
@@ -78,11 +78,13 @@ def count(
     return _FitCounter(scopes, budget, target, roles_in_order).largest_fit(instance)
 
 
-def too_small(instance: Instance, scope: str | None) -> bool:
+def no_part_holds(instance: Instance, scope: str | None) -> bool:
     """Return whether sums of capacities show that no part of the scope holds all members."""
     part = instance.columns.topology.regions(scope)
     rows = np.flatnonzero((part >= 0) & (instance.room > 0).any(axis=0))
-    return not len(rows) or int(by_sums(instance, rows, part[rows], instance.need).max()) < sum(instance.need)
+    return not len(rows) or int(upper_bounds_by_sums(instance, rows, part[rows], instance.need).max()) < sum(
+        instance.need
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +97,17 @@ class _FitCounter:
     roles_in_order: bool
 
     def largest_fit(self, instance: Instance) -> Fit:
-        """Return the most members that fit. With segments, each number of members is a separate problem,
-        because the last segment may be shorter. So the problems are solved one by one.
+        """Return the most members that fit.
+
+        With segments, each number of members is a separate problem, because the last segment may be shorter.
+        So the problems are solved one by one.
         """
         request = instance.request
         if not any(role.segments for role in request.roles):
             return self._largest_in_part(instance)
         if has_begun_segment(request):
-            return self._next_to_begun(instance)
-        fit = most_in_segments(instance, self.scopes)
+            return self._largest_with_begun_segments(instance)
+        fit = count_in_segments(instance, self.scopes)
         if fit is not None:
             return fit
         largest, proven = NO_FIT, True
@@ -111,21 +115,17 @@ class _FitCounter:
             if tries == MAX_TRIES or self.budget.late:
                 proven = False
                 break
-            if sum(members.values()) < largest.members + (not self.roles_in_order) or self._is_enough(
-                largest
-            ):
+            is_enough = self.target is not None and largest.members >= self.target
+            if is_enough or sum(members.values()) < largest.members + (not self.roles_in_order):
                 continue
             fit = self._largest_in_part(instance.with_first_members(members))
-            largest, proven = max(largest, fit, key=self._rank), proven and fit.proven
+            largest, proven = max(largest, fit, key=self._sort_key), proven and fit.proven
         return replace(largest, proven=proven)
 
-    def _rank(self, fit: Fit) -> tuple[int, Counts]:
+    def _sort_key(self, fit: Fit) -> tuple[int, Counts]:
         return fit.members, fit.counts if self.roles_in_order else ()
 
-    def _is_enough(self, fit: Fit) -> bool:
-        return self.target is not None and fit.members >= self.target
-
-    def _next_to_begun(self, instance: Instance) -> Fit:
+    def _largest_with_begun_segments(self, instance: Instance) -> Fit:
         """Return the most members that fit if some segments have existing members.
 
         Each number of members is then a separate problem. If one member can always be left out, the numbers
@@ -136,7 +136,7 @@ class _FitCounter:
             return replace(largest, proven=False)
         if not fewer_fit(instance.request):
             for total in range(size, (self.target or 1) - 1, -1):
-                fit = self._exactly(instance, total)
+                fit = self._fit_exactly(instance, total)
                 proven &= fit.proven
                 if fit.members == total:
                     return replace(fit, proven=proven)
@@ -144,7 +144,7 @@ class _FitCounter:
         low, high = (self.target, self.target) if self.target else (1, size)
         while low <= high:
             middle = (low + high + 1) // 2
-            fit = self._exactly(instance, middle)
+            fit = self._fit_exactly(instance, middle)
             if fit.members == middle:
                 largest, low = fit, middle + 1
             else:
@@ -152,8 +152,8 @@ class _FitCounter:
                 high = middle - 1
         return replace(largest, proven=proven)
 
-    def _exactly(self, instance: Instance, total: int) -> Fit:
-        """Return a fit of `total` members, divided among the roles in any way; else a fit of fewer members.
+    def _fit_exactly(self, instance: Instance, total: int) -> Fit:
+        """Return a fit of `total` members, divided among the roles in any way; if there is none, NO_FIT.
 
         Of each role, the first members by rank are placed.
         """
@@ -173,18 +173,18 @@ class _FitCounter:
         return replace(NO_FIT, proven=proven)
 
     def _largest_in_part(self, instance: Instance) -> Fit:
-        """Return the most members that fit in one region, or inside a node if a scope asks for that."""
+        """Return the most members that fit in one region, or in a node or a part of a node."""
         if not any(instance.need) or not len(instance.columns.names):
             return NO_FIT
-        fit_inside = self._inside_nodes(instance)
-        fit_across = self._in_regions(instance)
-        fit = max(fit_inside, fit_across, key=self._rank)
+        fit_inside = self._largest_inside_nodes(instance)
+        fit_across = self._largest_in_regions(instance)
+        fit = max(fit_inside, fit_across, key=self._sort_key)
         fit = replace(fit, proven=fit_inside.proven and fit_across.proven)
         return replace(fit, counts=tuple(instance.by_role(fit.counts).values())) if fit.counts else fit
 
-    def _in_regions(self, instance: Instance) -> Fit:
-        """Return the most members that fit in one region. Regions are examined in descending order of their
-        upper bounds.
+    def _largest_in_regions(self, instance: Instance) -> Fit:
+        """Return the most members that fit in one region: the regions are examined in descending order of
+        their upper bounds.
         """
         parts = _RegionBounds.of(instance, self.scopes)
         if parts is None or int(parts.upper.max()) < (self.target or 0):
@@ -193,14 +193,14 @@ class _FitCounter:
             fullest = int(parts.upper.argmax())
             return parts.fit(fullest, int(parts.upper[fullest]))
         if not self.roles_in_order:
-            parts = parts.with_lower()
+            parts = parts.with_lower_bounds()
         largest, proven, target_members = NO_FIT, True, self.target or sum(parts.need)
         region_bounds, complete = parts.by_upper_bound(max(1, self.target or 0))
         for region in region_bounds:
             if not region.upper or region.upper < max(self.target or 0, largest.members):
                 break
             if region.upper == largest.members and not (
-                self.roles_in_order and parts.caps(region.code) > largest.counts
+                self.roles_in_order and parts.max_by_role(region.code) > largest.counts
             ):
                 continue
             if region.problem is None:
@@ -210,14 +210,14 @@ class _FitCounter:
             elif self.budget.spent:
                 proven = False
             else:
-                counts, is_most = self._solved(region, parts.quorum)
+                counts, is_most = self._solve_region(region, parts.quorum)
                 proven &= is_most
-                largest = max(largest, parts.fit(region.code, sum(counts), counts), key=self._rank)
+                largest = max(largest, parts.fit(region.code, sum(counts), counts), key=self._sort_key)
             if largest.members >= target_members:
                 break
         return replace(largest, proven=proven and (complete or largest.members >= target_members))
 
-    def _solved(self, region: _RegionBound, quorum: QuorumRule | None) -> tuple[Counts, bool]:
+    def _solve_region(self, region: _RegionBound, quorum: QuorumRule | None) -> tuple[Counts, bool]:
         """Return how many members of each role the region holds, and whether that is proven.
 
         If the target is the whole gang, the result is all members or none.
@@ -225,16 +225,16 @@ class _FitCounter:
         problem = region.problem
         assert problem is not None
         problem, _ = problem.narrow_to(problem.open & (problem.part(REGION) == region.part)[:, None])
-        if self.target == sum(problem.need):  # then any solution will do
+        if self.target == sum(problem.need):  # any solution for the whole gang will do
             status = any_solution(problem, self.budget).status
             counts = problem.need if status is SolveStatus.SOLVED else ()
             return counts, status is not SolveStatus.UNKNOWN
         problem = replace(problem, partial=True)
         return most_members(problem, self.budget, quorum, roles_in_order=self.roles_in_order)
 
-    def _inside_nodes(self, instance: Instance) -> Fit:
-        """Return the most members that fit on a node, or in a part inside one, if a scope asks for that."""
-        rows, masks = _parts_inside(instance, self.scopes)
+    def _largest_inside_nodes(self, instance: Instance) -> Fit:
+        """Return the most members that fit in a node, or in a part of a node, if a scope asks for that."""
+        rows, masks = _parts_inside_nodes(instance, self.scopes)
         if not len(rows):
             return NO_FIT
         need, quorum = instance.need, instance.request.quorum
@@ -248,7 +248,7 @@ class _FitCounter:
         all_packings = set[Counts]().union(*by_kind)
         starting = filter(instance.starts, all_packings) if quorum else all_packings
         for counts in sorted(starting, key=lambda counts: (sum(counts), counts), reverse=True):
-            holds = np.array([counts in of_kind for of_kind in by_kind])[packings.index]
+            holds = np.array([counts in packings_of_kind for packings_of_kind in by_kind])[packings.index]
             for may_hold in gang_checks:
                 holds &= may_hold(counts)[rows]
             if holds.any():
@@ -257,12 +257,12 @@ class _FitCounter:
             return replace(NO_FIT, proven=packings.complete)
         holding = np.flatnonzero(holds)
         first_part = int(holding[np.lexsort((masks[holding], rows[holding]))[0]])
-        name = _name(instance, self.scopes, int(rows[first_part]), int(masks[first_part]))
+        name = _name_of_part(instance, self.scopes, int(rows[first_part]), int(masks[first_part]))
         return Fit(sum(counts), name, packings.complete, counts)
 
 
-def _parts_inside(instance: Instance, scopes: tuple[str, ...]) -> tuple[Ints, Ints]:
-    """Return the parts of the scopes that are nodes or lie inside nodes: [part] the row, and the GPU mask."""
+def _parts_inside_nodes(instance: Instance, scopes: tuple[str, ...]) -> tuple[Ints, Ints]:
+    """Return [part] the row and the GPU mask of each part of the scopes that is a node or lies in a node."""
     view = instance.columns
     inner_scopes = [scope for scope in scopes if scope in INSIDE]
     rows, masks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -277,16 +277,16 @@ def _parts_inside(instance: Instance, scopes: tuple[str, ...]) -> tuple[Ints, In
         if Scope.NODE not in scopes and Scope.GPU not in scopes:
             usable &= ~view.topology.in_wide  # wide domains are regions
         for shape in np.unique(view.shape[usable]).tolist():
-            of_shape = np.flatnonzero(usable & (view.shape == shape))
-            for mask in parts_inside(instance, int(of_shape[0]), inner_scopes):
-                rows.append(of_shape)
-                masks.append(np.full(len(of_shape), mask))
+            rows_of_shape = np.flatnonzero(usable & (view.shape == shape))
+            for mask in masks_of_parts(instance, int(rows_of_shape[0]), inner_scopes):
+                rows.append(rows_of_shape)
+                masks.append(np.full(len(rows_of_shape), mask))
     return np.concatenate(rows), np.concatenate(masks)
 
 
-def _name(instance: Instance, scopes: tuple[str, ...], row: int, mask: int = -1) -> str:
-    """Return the names of the parts of the scopes in which this node, or these GPUs of it, lie, the narrowest
-    part first.
+def _name_of_part(instance: Instance, scopes: tuple[str, ...], row: int, mask: int = -1) -> str:
+    """Return the names of the parts of the scopes in which this node lies, or the GPUs of `mask` on it; the
+    narrowest part first.
     """
     topology = instance.columns.topology
     names = [
@@ -296,8 +296,8 @@ def _name(instance: Instance, scopes: tuple[str, ...], row: int, mask: int = -1)
     return " in ".join(names[::-1])
 
 
-def _quorum(instance: Instance) -> QuorumRule | None:
-    """Return the rule that enough subgroups start; None if the gang has no quorum.
+def _quorum_rule(instance: Instance) -> QuorumRule | None:
+    """Return the rule that enough subgroups start, for the model; None if the gang has no quorum.
 
     Roles with equal requests and equal room on all nodes are counted as one role, if no rule distinguishes
     them.
@@ -313,10 +313,10 @@ def _quorum(instance: Instance) -> QuorumRule | None:
 
 
 class _RegionBound(NamedTuple):
-    """A region and a close upper bound of the members that it holds.
+    """A region and a close upper bound of the members that the region holds.
 
-    Without a `problem`, the region holds exactly `upper` members. Otherwise a solver decides in `part`, an
-    index of the problem.
+    Without a `problem`, the region holds exactly `upper` members. With a problem, the solver decides. `part`
+    is the region's index among the parts of the problem.
     """
 
     code: int
@@ -327,10 +327,7 @@ class _RegionBound(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RegionBounds:
-    """The regions of an instance, with bounds of the number of members that each region holds.
-
-    Node i has the row `rows[i]`.
-    """
+    """The regions of an instance, with bounds of the number of members that each region holds."""
 
     instance: Instance
     scopes: tuple[str, ...]
@@ -338,6 +335,7 @@ class _RegionBounds:
     """The members of each role."""
     quorum: QuorumRule | None
     rows: Ints
+    """[node] The row of the node."""
     code: Ints
     """[node] The region of the node."""
     upper: Ints
@@ -347,21 +345,21 @@ class _RegionBounds:
 
     @classmethod
     def of(cls, instance: Instance, scopes: tuple[str, ...]) -> _RegionBounds | None:
-        """Return the regions; None if no region has a node that may host members."""
+        """Return the regions of an instance; None if no region has a node that may host members."""
         need = instance.need
         region = regions(instance, scopes, need)
         rows = np.flatnonzero(region != NOWHERE)
         if not len(rows):
             return None
         code = region[rows]
-        upper = by_sums(instance, rows, code, need)
-        return cls(instance, scopes, need, _quorum(instance), rows, code, upper, np.zeros_like(upper))
+        upper = upper_bounds_by_sums(instance, rows, code, need)
+        return cls(instance, scopes, need, _quorum_rule(instance), rows, code, upper, np.zeros_like(upper))
 
-    def with_lower(self) -> _RegionBounds:
-        """Return the regions with lower bounds, if no rule binds members to each other."""
+    def with_lower_bounds(self) -> _RegionBounds:
+        """Return the same regions, with lower bounds if no rule binds members to each other."""
         if not self.instance.binds_only_by_scopes or self.instance.sliced or self.quorum is not None:
             return self
-        return replace(self, lower=by_filling(self.instance, self.rows, self.code, self.need))
+        return replace(self, lower=lower_bounds_by_filling(self.instance, self.rows, self.code, self.need))
 
     @property
     def active(self) -> list[int]:
@@ -370,20 +368,18 @@ class _RegionBounds:
 
     @property
     def is_exact(self) -> bool:
-        """Whether each region holds as many members as its sums say."""
+        """Whether each region holds exactly `upper` members."""
         return len(self.active) == 1 and not self.instance.rules.model and self.quorum is None
 
     def fit(self, code: int, members: int, counts: Counts | None = None) -> Fit:
-        """Return the fit of these members in this region. `counts` may be left out if the gang has a single
-        role.
-        """
+        """Return the fit of these members in this region. Without `counts`, they are known for one role."""
         if counts is None:
             active = self.active
             counts = tuple(members * (r in active) for r in range(len(self.need))) if len(active) == 1 else ()
         row = int(self.rows[self.code == code][0])
-        return Fit(members, _name(self.instance, self.scopes, row), True, counts)
+        return Fit(members, _name_of_part(self.instance, self.scopes, row), True, counts)
 
-    def caps(self, code: int) -> Counts:
+    def max_by_role(self, code: int) -> Counts:
         """Return the most members of each role alone that the region holds."""
         room = self.instance.room[:, self.rows[self.code == code]].sum(axis=1)
         return tuple(np.minimum(room, self.need).tolist())
@@ -392,8 +388,8 @@ class _RegionBounds:
         """Return the regions that may hold `min_upper` members, in descending order of their upper bounds,
         and whether all packings were considered.
 
-        Where the bounds by sums differ, closer bounds come from the packings of the nodes. Between equal
-        bounds, the region with the lower code comes first.
+        If a region's bounds by sums differ, a closer upper bound comes from the packings of the nodes.
+        Between equal bounds, the region with the lower code comes first.
         """
         decided = self.upper == self.lower
         order = np.argsort(-self.upper, kind="stable")
@@ -412,7 +408,7 @@ class _RegionBounds:
             self.instance, self.rows[is_undecided], need, (), self.code[is_undecided]
         )
         if problem.classes:
-            upper, exact = by_packings(problem, self.instance.common_unit(self.active[0]))
+            upper, exact = upper_bounds_by_packings(problem, self.instance.common_unit(self.active[0]))
             exact &= self.quorum is None
             # Regions are sorted by code, as the parts of the problem are.
             present = np.unique(self.code[np.searchsorted(self.rows, problem.rows)])
@@ -434,26 +430,26 @@ times as large.
 """
 
 DISCOUNTS_UNDER_RULES = (0.0, 1.0)
-"""The discounts that are tried if rules bind members, or with four to six roles. With more roles no discounts
-are tried.
+"""The discounts that are tried if rules bind members, or if there are four to six roles. With more roles, no
+discounts are tried.
 """
 
 ROUNDING_ERROR = 1e-9
 """Sums of bytes over thousands of nodes are inexact as floats, so bounds are rounded to the safe side."""
 
 
-def by_sums(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
-    """Return [part] an upper bound of the members that the part holds.
+def upper_bounds_by_sums(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
+    """Return [part] an upper bound of the members that the part holds. `part` is the part of each row.
 
-    Members are counted role by role, and resource by resource with the smallest first. For one role that no
-    model rule binds, the bound is exact. `part` is the part of each of the rows.
+    Two bounds are combined: the room for each role alone, and how many members each resource covers, smallest
+    members first. For one role that no model rule binds, the bound is exact.
     """
     parts, active = int(part.max()) + 1, [r for r, members in enumerate(need) if members]
     needed = np.array(need)[active, None]
     caps = np.minimum(instance.room[active][:, rows], needed).astype(np.float64)
     max_members = np.minimum([np.bincount(part, cap, parts) for cap in caps], needed)
     upper = max_members.sum(axis=0)
-    for amount, free in _resources(instance, rows, active) if len(active) > 1 else ():
+    for amount, free in _resource_amounts(instance, rows, active) if len(active) > 1 else ():
         usable = np.minimum(np.maximum(0, free), amount @ caps)
         spare = np.bincount(part, usable, parts) * (1 + ROUNDING_ERROR)
         members = np.zeros(parts)
@@ -464,10 +460,10 @@ def by_sums(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
     return np.asarray(upper, np.int64)
 
 
-def by_filling(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
-    """Return [part] a lower bound of the members that the part holds, if nothing binds them to each other.
+def lower_bounds_by_filling(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
+    """Return [part] a lower bound of the members that the part holds, if no rule binds them to each other.
 
-    Roles with most GPUs are placed first, node after node.
+    Nodes are filled one after another, with the roles with most GPUs first.
     """
     order = np.argsort(part, kind="stable")
     rows, part = rows[order], part[order]
@@ -475,7 +471,7 @@ def by_filling(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints
     nodes_of_part = np.diff([*begins, len(part)])
     active = [r for r, members in enumerate(need) if members]
     active.sort(key=lambda r: (-instance.roles[r].gpus, -instance.roles[r].resources.cpu_milli))
-    resources = _resources(instance, rows, active)
+    resources = _resource_amounts(instance, rows, active)
     lower = np.zeros(int(part.max()) + 1, np.int64)
     for i, r in enumerate(active):
         room = np.minimum(instance.room[r][rows], need[r])
@@ -490,7 +486,7 @@ def by_filling(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints
     return lower
 
 
-def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tuple[Ints, Ints]]:
+def _resource_amounts(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tuple[Ints, Ints]]:
     """Return for each resource the amount that a member of each of these roles takes, and the free amount by
     row.
 
@@ -499,7 +495,10 @@ def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tu
     roles = [instance.roles[r] for r in active]
     amounts = [amounts_of(role.resources, role.gpus) for role in roles]
     resources = [
-        ([min(of_role.get(name, 0), LARGEST) for of_role in amounts], instance.columns.free_amount(name))
+        (
+            [min(amounts_of_role.get(name, 0), LARGEST) for amounts_of_role in amounts],
+            instance.columns.free_amount(name),
+        )
         for name in sorted(set[str]().union(*amounts))
     ]
     max_by_rule = np.array(
@@ -513,12 +512,14 @@ def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tu
     return [(np.array(amount, np.int64), free[rows]) for amount, free in resources]
 
 
-def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
-    """Return [part of REGION] an upper bound of the members that the part holds, and whether it is exact.
+def upper_bounds_by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
+    """Return [part of REGION] an upper bound of the members that the part holds, and whether the bound is
+    exact.
 
-    The bound uses the packings of the nodes, cut down to the limits of the rules. Members of a single role
-    come in multiples of `unit` on any node. The bound holds for any discounts of the roles: the members are
-    worth at most their discount, plus the best packing of each node at discounted prices.
+    The bound uses the packings of the nodes, within the limits of the rules. Members of a single role come in
+    multiples of `unit` on any node. Each member counts 1: its discount, and a price of 1 minus the discount.
+    So whatever the discounts of the roles are, the part holds at most the discounts of all members, plus the
+    best packing of each node by these prices.
     """
     need, counts = np.array(problem.need), problem.patterns.counts
     active = np.flatnonzero(need)
@@ -553,12 +554,11 @@ def _members_by_region(
 
     `members_by_kind` [kind, i] is the members that a node of each kind holds, and `price` [i] the largest
     value of one member. Rules are applied from the narrowest to the widest scope. A rule is skipped if it
-    limits more than member counts. It is also skipped if a part of a narrower scope lies in several parts of
-    its scope.
+    limits more than member counts, or if a part of a narrower scope lies in several of its parts.
     """
-    cells, of_class = np.unique(problem.cell, return_inverse=True)
+    cells, cell_of_class = np.unique(problem.cell, return_inverse=True)
     region, values = problem.parts[REGION][cells], np.zeros((len(cells), len(price)))
-    np.add.at(values, of_class, members_by_kind[problem.kind] * problem.size[:, None])
+    np.add.at(values, cell_of_class, members_by_kind[problem.kind] * problem.size[:, None])
     group = first = np.arange(len(cells))
     binding = [rule for rule in problem.rules if not set(roles).isdisjoint(rule.bound_roles)]
     rules = [rule for rule in binding if rule.in_numbers or rule.in_one_part]
@@ -576,10 +576,8 @@ def _members_by_region(
         group, first, values = wider, narrowest, sums
         in_part = part[first] >= 0
         if rule.in_one_part:
-            all_rules, (_, first_of_region, group) = (
-                False,
-                np.unique(region, return_index=True, return_inverse=True),
-            )
+            all_rules = False
+            _, first_of_region, group = np.unique(region, return_index=True, return_inverse=True)
             largest_values = np.zeros((len(first_of_region), len(price)))
             np.maximum.at(largest_values, group[first[in_part]], values[in_part])
             first, values = first_of_region, largest_values
@@ -595,14 +593,14 @@ def _members_by_region(
     return by_region - (by_region % unit if len(roles) == 1 else 0), all_rules
 
 
-def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
+def count_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
     """Return how many members of a single role with nested segments fit in one part of the scope.
 
-    Full segments of inner parts add up. Only the longest short segment counts, because only the last segment
-    of a role may be shorter. The result is None if other rules bind the members too, or if the parts of the
-    segments' scopes are not nested.
+    Full segments of inner parts add up. Of shorter segments only the longest counts, because only the last
+    segment of a role may be shorter. The result is None if other rules bind the members too, or if the parts
+    of the segments' scopes are not nested.
     """
-    role, scope = _only_in_segments(instance), next(iter(scopes), None)
+    role, scope = _role_in_segments(instance), next(iter(scopes), None)
     if role is None or len(scopes) > 1 or scope in (*INSIDE, Scope.NODE):
         return None
     topology = instance.columns.topology
@@ -615,7 +613,7 @@ def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
             rows = rows[topology.index(segment.scope)[rows] >= 0]
     if not len(rows):
         return NO_FIT
-    in_full, in_short, size = _on_nodes(instance, role, rows)
+    in_full, in_short, size = _segments_on_nodes(instance, role, rows)
     wider = [(rows, size)]
     for segment in reversed(role.segments):
         if segment.scope != Scope.NVLINK_DOMAIN:
@@ -623,7 +621,8 @@ def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
             wider.append((code, segment.size))
     part = np.arange(len(rows))
     for code, step in (*wider, (region[rows], wider[-1][1])):
-        outer_part, (_, first) = np.unique(code, return_inverse=True)[1], np.unique(part, return_index=True)
+        outer_part = np.unique(code, return_inverse=True)[1]
+        _, first = np.unique(part, return_index=True)
         # A node may have smaller segments than its NVLink domains.
         if step % size or (outer_part != outer_part[first][part]).any():
             return None
@@ -638,8 +637,8 @@ def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
     return Fit(int(max_members[fullest]), topology.part(row, scope) if scope else "", True, counts)
 
 
-def _only_in_segments(instance: Instance) -> Role | None:
-    """Return the only role with members, if only its segments bind them; else None."""
+def _role_in_segments(instance: Instance) -> Role | None:
+    """Return the only role with members, if no rule but its segments binds them; else None."""
     request = instance.request
     active = [role for role in request.roles if role.members]
     if len(active) != 1 or request.quorum is not None or instance.existing or instance.sliced:
@@ -651,7 +650,7 @@ def _only_in_segments(instance: Instance) -> Role | None:
     return None if has_wide_domains or not role.gpus else role
 
 
-def _on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints, Ints, int]:
+def _segments_on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints, Ints, int]:
     """Return by node the members in full segments, the members in the longest short segment, and the segment
     size.
 
@@ -663,13 +662,13 @@ def _on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints, Ints, i
     if not size:
         return room, in_short, 1
     for code in np.unique(view.shape[rows]).tolist():
-        of_shape = np.flatnonzero(view.shape[rows] == code)
+        nodes = np.flatnonzero(view.shape[rows] == code)
         for domain in view.shapes[code].domains:
-            members = gpu_counts(view.free_gpus[rows[of_shape]] & domain) // role.gpus
-            in_full[of_shape] += members - members % size
-            in_short[of_shape] = np.maximum(in_short[of_shape], members % size)
+            members = gpu_counts(view.free_gpus[rows[nodes]] & domain) // role.gpus
+            in_full[nodes] += members - members % size
+            in_short[nodes] = np.maximum(in_short[nodes], members % size)
     fit = np.minimum(in_full, room - room % size)
-    # If cpu, memory or another resource limits the node (fit < whole), its NVLink domains still have free
+    # If cpu, memory or another resource limits the node (fit < in_full), its NVLink domains still have free
     # GPUs. So the short segment may have up to size − 1 members.
     in_short = np.where(fit < in_full, size - 1, in_short)
     return fit, np.minimum(in_short, room - fit), size

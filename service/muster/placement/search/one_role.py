@@ -1,7 +1,8 @@
 """Decide a gang of one role over the tree zones > racks > nodes > sets of GPUs, without a solver.
 
-*Domains* are the parts of the narrowest level, for example racks. Rules may bind them: the members in a
-domain are a multiple of a step (segments), or at most a number. The steps, as docs/objective.md has them:
+*Domains* are the parts of the narrowest level, for example racks. A *domain rule* limits the number of
+members in each domain: to multiples of a number (segments), or to a maximum. The steps, as docs/objective.md
+numbers them:
 
 1. One part (`SortedCapacities`). *Regions* hold the gang: the parts of the required scopes. If one zone holds
    the gang, each such zone becomes a region of its own; then the same for racks.
@@ -10,14 +11,14 @@ domain are a multiple of a step (segments), or at most a number. The steps, as d
 3. Domains and nodes (`capacities`). Sums of sorted capacities give the fewest domains and nodes. They exclude
    member counts that no such plan has. In a plan with the fewest nodes, each domain uses the fewest nodes
    that hold its members. So a domain has one variable: its number of members.
-4. Sets of GPUs (`gpu_sets`). For each node, the sets that it may give to 0, 1, 2 … members are listed.
-5. Levels below the nodes (`best_plan`). All levels but the weakest link are sums, so `one_cost` combines them
-   into one weighted number. A table gives the least cost of m members in each domain, node after node. The
-   same table over domains gives the least cost of all members. The weakest link is not a sum. So thresholds
-   are tried from the fastest link down, and the first threshold with a plan gives the best plan.
+4. Sets of GPUs (`gpu_sets`). For each node, the sets that the node may give to 0, 1, 2 … members are listed.
+5. Levels below the nodes (`best_plan`). All levels but the weakest link are sums, so `combine_levels` makes
+   one weighted cost of them. A table gives the least cost of m members in each domain, node after node. A
+   second table, over domains, gives the least cost of all members. The weakest link is not a sum. So
+   thresholds are tried from the fastest link down, and the first threshold with a plan gives the best plan.
 
 With slices or a policy, enumerating the GPU sets of a node takes long. So each domain gets a lower bound from
-the same table, and domains are searched in the order of their bounds (`best_by_branch_and_bound`).
+such a table, and domains are searched in the order of their bounds (`best_by_branch_and_bound`).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from muster.placement.model.objective import (
     value_of,
 )
 from muster.placement.model.problem import fewest_that_hold
-from muster.placement.search.capacities import DomainOptions, options_at_minimum
+from muster.placement.search.capacities import DomainOptions, options_of_regions
 from muster.placement.search.classes import parts_by_row
 from muster.placement.search.plan import (
     Declined,
@@ -70,12 +71,12 @@ from muster.placement.search.plan import (
     share_of,
 )
 from muster.placement.search.region_count import MAX_PART_CHOICES
-from muster.placement.search.regions import regions, renumbered
-from muster.placement.search.single_node import BETTER_ELSEWHERE, by_level, lower_bounds
-from muster.placement.search.tables import NEVER, OneCost, Table, one_cost
+from muster.placement.search.regions import regions, renumber
+from muster.placement.search.single_node import BETTER_ELSEWHERE, lower_bounds, split_by_level
+from muster.placement.search.tables import NEVER, CombinedCost, Table, combine_levels
 
 TOO_LARGE = "the tables are too large"
-"""Why tables do not apply."""
+"""Why the method with tables declines."""
 
 
 class SortedCapacities:
@@ -85,7 +86,7 @@ class SortedCapacities:
     accepted_states: ClassVar = (Undecided,)
 
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
-        """Decide the levels at which one part suffices, for one role, if rules bind it by domain alone."""
+        """Decide the levels at which one part suffices, for one role whose rules are domain rules."""
         instance, active = plan.instance, plan.active
         if len(active) != 1:
             return Declined("several roles")
@@ -97,7 +98,7 @@ class SortedCapacities:
             if isinstance(domain_rules, str):
                 return Declined(domain_rules)
             region = regions(instance, plan.scopes, plan.need)
-            holding = regions_of(instance, region, role, plan.need[role], domain_rules)
+            holding = narrowest_regions(instance, region, role, plan.need[role], domain_rules)
         if holding is None:
             return Infeasible()
         decided = len(instance.levels) - len(holding.uncounted)
@@ -113,11 +114,11 @@ class DomainTables:
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide the parts still to be counted, the nodes, and all levels below."""
         with budget.phase("sets"):
-            return over_domains(plan, budget)
+            return decide_domains(plan, budget)
 
 
 def domain_rules_of(instance: Instance, role: int, need: int) -> DomainRules | str:
-    """Return the limits for each domain, or the reason if the rules limit more than domains."""
+    """Return the domain rules of a role, or the reason if the role has other rules too."""
     rules = instance.rules
     if instance.existing:
         return "existing members bind the role"
@@ -131,7 +132,7 @@ def domain_rules_of(instance: Instance, role: int, need: int) -> DomainRules | s
     for rule in (make(rules.cells) for make in rules.model):
         if role not in rule.bound_roles:
             continue
-        if domain is None or not rule.in_numbers or not _same(domain[rows], rule.part[rows]):
+        if domain is None or not rule.in_numbers or not _are_equal_partitions(domain[rows], rule.part[rows]):
             return "rules bind more than domains"
         step = lcm(step, rule.step)
         if len(rule.max_members):
@@ -140,14 +141,14 @@ def domain_rules_of(instance: Instance, role: int, need: int) -> DomainRules | s
     return "segments are not full" if need % step else DomainRules(step, domain, max_members)
 
 
-def _same(domain: Ints, part: Ints) -> bool:
-    """Return whether two partitions of nodes are equal."""
+def _are_equal_partitions(domain: Ints, part: Ints) -> bool:
+    """Return whether nodes that share a domain are the nodes that share a part."""
     if not len(part) or (part < 0).any():
         return False
-    return _nested(domain, part) and len(np.unique(domain)) == len(np.unique(part))
+    return _is_nested(domain, part) and len(np.unique(domain)) == len(np.unique(part))
 
 
-def _nested(domain: Ints, part: Ints) -> bool:
+def _is_nested(domain: Ints, part: Ints) -> bool:
     """Return whether each domain lies in one part."""
     return len(np.unique(domain * (int(part.max(initial=0)) + 1) + part)) == len(np.unique(domain))
 
@@ -155,22 +156,22 @@ def _nested(domain: Ints, part: Ints) -> bool:
 # Steps 1 and 2: regions
 
 
-def regions_of(
+def narrowest_regions(
     instance: Instance, region: Ints, role: int, need: int, domain_rules: DomainRules
 ) -> EqualRegions | None:
-    """Return the regions that hold the members; None if no region does.
+    """Return the narrowest regions that hold the members; None if no region holds them.
 
     If one zone holds the members, the regions become single zones; then the same for racks.
     """
     cap = np.minimum(instance.room[role], need)
     rows = np.flatnonzero((region >= 0) & (cap > 0))
-    holding = _regions_holding(rows, region[rows], cap[rows], need, domain_rules)
+    holding = _regions_that_hold(rows, region[rows], cap[rows], need, domain_rules)
     if not len(holding.rows):
         return None
     for i, level in enumerate(instance.levels):
         part = parts_by_row(instance, level, holding.rows)
-        narrower_regions = _regions_holding(
-            holding.rows, _pairs(holding.region, part), holding.cap, need, domain_rules
+        narrower_regions = _regions_that_hold(
+            holding.rows, _codes_of_pairs(holding.region, part), holding.cap, need, domain_rules
         )
         if not len(narrower_regions.rows):
             return replace(holding, uncounted=instance.levels[i:])
@@ -178,7 +179,7 @@ def regions_of(
     return holding
 
 
-def _regions_holding(
+def _regions_that_hold(
     rows: Ints, region: Ints, cap: Ints, need: int, domain_rules: DomainRules
 ) -> EqualRegions:
     """Return the regions whose nodes together hold the members, renumbered from 0."""
@@ -190,7 +191,7 @@ def _regions_holding(
     return EqualRegions(rows[in_region], region, cap[in_region], (), domain_rules)
 
 
-def _pairs(region: Ints, part: Ints) -> Ints:
+def _codes_of_pairs(region: Ints, part: Ints) -> Ints:
     """Return a code for each pair of a region and a part."""
     if not region.any():
         return part
@@ -198,18 +199,20 @@ def _pairs(region: Ints, part: Ints) -> Ints:
     part_of_region[region] = part
     if (part_of_region[region] == part).all():  # no region has several parts
         return region
-    return renumbered(region * (int(part.max(initial=0)) + 1) + part)
+    return renumber(region * (int(part.max(initial=0)) + 1) + part)
 
 
 def regions_of_several_parts(instance: Instance, regions: EqualRegions, need: int) -> EqualRegions | Declined:
-    """Return each choice of the fewest parts of the wider levels as a region of its own."""
+    """Return each choice of the fewest zones as a region of its own; the same for each other uncounted level
+    but the narrowest.
+    """
     domain_rules = regions.domain_rules
     for level in regions.uncounted[:-1]:
         rows, region, cap = regions.rows, regions.region, regions.cap
         part = parts_by_row(instance, level, rows)
-        if domain_rules.domain is not None and not _nested(domain_rules.domain[rows], part):
+        if domain_rules.domain is not None and not _is_nested(domain_rules.domain[rows], part):
             return Declined("rules bind a domain that lies in several wider parts")
-        pair = renumbered(_pairs(region, part))
+        pair = renumber(_codes_of_pairs(region, part))
         room, region_of = domain_rules.capacity(rows, cap, pair), np.zeros(int(pair.max()) + 1, np.int64)
         region_of[pair] = region
         parts = [np.flatnonzero(region_of == code) for code in range(int(region.max()) + 1)]
@@ -231,19 +234,20 @@ def regions_of_several_parts(instance: Instance, regions: EqualRegions, need: in
 # Step 3: domains and nodes
 
 
-def over_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
+def decide_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
     """Decide the parts still to be counted, the nodes, and all levels below."""
-    instance, holding, (role,) = plan.instance, plan.state, plan.active
-    assert isinstance(holding, EqualRegions)
-    if instance.costs and (holding.uncounted or not instance.binds_only_by_scopes or instance.prices):
+    instance, single_parts, (role,) = plan.instance, plan.state, plan.active
+    assert isinstance(single_parts, EqualRegions)
+    if instance.costs and (single_parts.uncounted or not instance.binds_only_by_scopes or instance.prices):
         return Declined("slices or policies, and several domains, rules or priced damage")
-    joint = regions_of_several_parts(instance, holding, plan.need[role])
-    if isinstance(joint, Declined):
-        return joint
-    domain = parts_by_row(instance, joint.uncounted[-1], joint.rows) if joint.uncounted else joint.region
-    if takes_gpus(instance.roles[role]) and _must_count_nvlink_domains(instance, joint, domain):
+    regions = regions_of_several_parts(instance, single_parts, plan.need[role])
+    if isinstance(regions, Declined):
+        return regions
+    level = regions.uncounted[-1] if regions.uncounted else None
+    domain = parts_by_row(instance, level, regions.rows) if level else regions.region
+    if takes_gpus(instance.roles[role]) and _must_count_nvlink_domains(instance, regions, domain):
         return Declined("NVLink domains over several nodes are to be counted")
-    options = options_at_minimum(joint, domain, plan.need[role], budget)
+    options = options_of_regions(regions, domain, plan.need[role], budget)
     all_proven, plans = True, list[tuple[Value, tuple[NodeShare, ...]]]()
     for possible in options:
         if plans and budget.late:
@@ -269,19 +273,20 @@ def _must_count_nvlink_domains(instance: Instance, regions: EqualRegions, domain
     """Return whether plans with equally many domains can touch different numbers of multi-node NVLink
     domains.
 
-    Return False if no node is in a multi-node NVLink domain, or if each domain has its own. If plans touch
-    one domain only, several domains may share an NVLink domain.
+    They cannot if no node is in a multi-node NVLink domain, or if each domain is one. Nor can they if plans
+    touch a single domain, and each domain lies in one NVLink domain.
     """
     topology, rows = instance.columns.topology, regions.rows
     if not topology.in_wide[rows].any():
         return False
     wide_domain = topology.index(Scope.NVLINK_DOMAIN)[rows]
     if regions.uncounted:
-        return not _same(domain, wide_domain)
-    return bool((wide_domain < 0).any()) or not _nested(domain, wide_domain)
+        return not _are_equal_partitions(domain, wide_domain)
+    return bool((wide_domain < 0).any()) or not _is_nested(domain, wide_domain)
 
 
 # Step 4: sets of GPUs
+
 
 SET_FIELDS = (*SET_VALUES, "valid")
 """The values of a GPU set, and whether the set exists."""
@@ -308,30 +313,35 @@ class NodeSets:
         return level.sign * np.take_along_axis(self.values[level.field], choice[:, :, None], 2)[:, :, 0]
 
     def tells_apart(self, level: Level) -> bool:
-        """Return whether valid sets differ at the level."""
+        """Return whether valid sets have different values at the level."""
         values = self.values[level.field][self.valid]
         return bool(len(values)) and values.min() < values.max()
 
-    def as_fast(self, threshold: int) -> tuple[Ints, Bools]:
-        """Return [node, members] the best choice with links at least as fast, and whether such a choice
-        exists.
+    def choices_as_fast_as(self, threshold: int) -> tuple[Ints, Bools]:
+        """Return [node, members] the best choice whose weakest link is at least `threshold`, and whether such
+        a choice exists.
         """
         fast = self.valid & (self.values[WEAKEST_LINK.field] >= threshold)
         return fast.shape[2] - 1 - fast[:, :, ::-1].argmax(axis=2), np.asarray(fast.any(axis=2))
 
 
 def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets | None:
-    """Return the GPU sets that each node can offer; None if a node has too many under its rule."""
+    """Return the GPU sets that each node may give; None if the sets of a node with a rule are too many."""
     rows, view = options.rows, instance.columns
     counts = packings(instance, role, options)
-    sizes = tuple(instance.gpus(counts).tolist())
+    sizes, packing_tuples = tuple(instance.gpus(counts).tolist()), tuple(map(tuple, counts.tolist()))
     node_properties = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
     index, first = distinct_columns(np.stack([values[rows].astype(np.int64) for values in node_properties]))
     tables = list[Ints]()
     for free, shape, rule, in_wide in zip(
         *(values[rows[first]].tolist() for values in node_properties), strict=True
     ):
-        table = _table(view.shapes[shape], free, instance.rules.node_rules[rule], counts, sizes)
+        node_rule = instance.rules.node_rules[rule]
+        table = (
+            _set_values_by_size(view.shapes[shape], free, sizes)
+            if node_rule is None
+            else _set_values_under_rule(node_rule, view.shapes[shape], free, packing_tuples)
+        )
         if table is None:
             return None
         if in_wide:  # a table may be shared, so it is copied
@@ -345,13 +355,13 @@ def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets 
     if instance.prices:
         priced = instance.prices.damage_of_gpus(rows, instance.gpus(counts), instance.cpu(counts))
         by_field["damage"] = np.broadcast_to(priced[:, :, None], by_field["damage"].shape)
-    return node_sets(instance, role, options, by_field, by_field.pop("valid") > 0)
+    return possible_sets(instance, role, options, by_field, by_field.pop("valid") > 0)
 
 
-def node_sets(
+def possible_sets(
     instance: Instance, role: int, options: DomainOptions, values: Mapping[str, Ints], valid: Bools
 ) -> NodeSets:
-    """Return these GPU sets, without those for member counts that no plan has."""
+    """Return these GPU sets, without the sets for member counts that no plan has."""
     left_over = best_fit(instance, options.rows, packings(instance, role, options))
     return NodeSets(values, valid & options.possible[:, :, None], left_over)
 
@@ -361,17 +371,8 @@ def packings(instance: Instance, role: int, options: DomainOptions) -> Ints:
     return np.asarray(np.arange(options.max_per_node + 1)[:, None] * (np.arange(len(instance.roles)) == role))
 
 
-def _table(
-    shape: Shape, free: int, rule: NodeRule | None, counts: Ints, sizes: tuple[int, ...]
-) -> Ints | None:
-    """Return the values of a node's GPU sets, [field, members, choice]; None if there are too many sets."""
-    if rule is None:
-        return _sizes(shape, free, sizes)
-    return _ruled(rule, shape, free, tuple(map(tuple, counts.tolist())))
-
-
 @lru_cache(maxsize=1 << 14)
-def _sizes(shape: Shape, free: int, sizes: tuple[int, ...]) -> Ints:
+def _set_values_by_size(shape: Shape, free: int, sizes: tuple[int, ...]) -> Ints:
     """Return the values of a node's GPU sets, [field, size, choice], for the sizes that the node has."""
     sets = sets_of(shape, free)
     valid = np.arange(sets.masks.shape[1]) < sets.choices[:, None]
@@ -380,14 +381,18 @@ def _sizes(shape: Shape, free: int, sizes: tuple[int, ...]) -> Ints:
 
 
 @lru_cache(maxsize=1 << 14)
-def _ruled(rule: NodeRule, shape: Shape, free: int, packings: tuple[tuple[int, ...], ...]) -> Ints | None:
-    """Return the values of the GPU sets of a node with a rule, [field, packing, choice]."""
+def _set_values_under_rule(
+    rule: NodeRule, shape: Shape, free: int, packings: tuple[tuple[int, ...], ...]
+) -> Ints | None:
+    """Return the values of the GPU sets of a node with a rule, [field, packing, choice]; None if the sets are
+    too many to enumerate.
+    """
     sets, complete = zip(*(sets_under(rule, shape, free, counts) for counts in packings), strict=True)
     if not all(complete):
         return None
     table = np.zeros((len(SET_FIELDS), len(sets), max(1, *map(len, sets))), np.int64)
-    for i, of_packing in enumerate(sets):
-        for choice, (gpus, _) in enumerate(of_packing):
+    for i, sets_of_packing in enumerate(sets):
+        for choice, (gpus, _) in enumerate(sets_of_packing):
             table[:, i, choice] = [*(getattr(gpus, name) for name in SET_VALUES), 1]
     return table
 
@@ -397,7 +402,7 @@ def _ruled(rule: NodeRule, shape: Shape, free: int, packings: tuple[tuple[int, .
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TablePlan:
-    """The members on each node of `options`, the choice of GPUs [node, members], and the plan's value."""
+    """A plan for one role: the members on each node of `options`, and the choice of GPUs [node, members]."""
 
     options: DomainOptions
     members: Ints
@@ -423,7 +428,7 @@ class TablePlan:
 def best_plan(instance: Instance, options: DomainOptions, sets: NodeSets) -> TablePlan | None:
     """Return the best plan with the fewest domains and nodes.
 
-    The result is None if no plan exists, or if the numbers are too large.
+    The result is None if there is no such plan, or if the combined costs do not fit into 64 bits.
     """
     levels = quality_levels(instance.costs)
     levels_above_links = levels[: levels.index(WEAKEST_LINK)]
@@ -431,25 +436,25 @@ def best_plan(instance: Instance, options: DomainOptions, sets: NodeSets) -> Tab
     best_sums: dict[str, int] | None = None  # of the levels above the links
     if any(sets.tells_apart(level) for level in levels_above_links):
         choice, possible = np.zeros(sets.valid.shape[:2], np.int64), np.asarray(sets.valid.any(axis=2))
-        members = _cheapest(options, sets, (*levels_above_links, BEST_FIT), choice, possible)
+        members = _cheapest_members(options, sets, (*levels_above_links, BEST_FIT), choice, possible)
         if members is None:
             return None
-        best_sums = _sums(sets, levels_above_links, choice, members)
+        best_sums = _level_sums(sets, levels_above_links, choice, members)
     for threshold in np.unique(sets.values[WEAKEST_LINK.field][sets.valid])[::-1].tolist():
-        choice, possible = sets.as_fast(threshold)
-        if not _could_hold(options, possible):
+        choice, possible = sets.choices_as_fast_as(threshold)
+        if not _may_hold_all(options, possible):
             continue
-        members = _cheapest(options, sets, sums, choice, possible)
+        members = _cheapest_members(options, sets, sums, choice, possible)
         if members is not None and (
-            best_sums is None or _sums(sets, levels_above_links, choice, members) == best_sums
+            best_sums is None or _level_sums(sets, levels_above_links, choice, members) == best_sums
         ):
-            worth = {**_sums(sets, sums, choice, members), WEAKEST_LINK.field: threshold}
+            worth = {**_level_sums(sets, sums, choice, members), WEAKEST_LINK.field: threshold}
             return TablePlan(options, members, choice, value_of(levels, worth))
     return None
 
 
-def _sums(sets: NodeSets, levels: Sequence[Level], choice: Ints, members: Ints) -> dict[str, int]:
-    """Return by field the sum over a plan, which has `members` on each node."""
+def _level_sums(sets: NodeSets, levels: Sequence[Level], choice: Ints, members: Ints) -> dict[str, int]:
+    """Return by field the value of a plan with `members` [node] at levels that are sums over nodes."""
     used_nodes = np.flatnonzero(members)
     set_index = (used_nodes, members[used_nodes], choice[used_nodes, members[used_nodes]])
     return {
@@ -462,8 +467,8 @@ def _sums(sets: NodeSets, levels: Sequence[Level], choice: Ints, members: Ints) 
     }
 
 
-def _could_hold(options: DomainOptions, possible: Bools) -> bool:
-    """Return whether the fullest nodes of the fullest domains hold the members."""
+def _may_hold_all(options: DomainOptions, possible: Bools) -> bool:
+    """Return whether the roomiest nodes of the roomiest domains hold the members."""
     cap = np.where(possible, np.arange(possible.shape[1]), 0).max(axis=1)
     by_place = np.zeros((len(options.open), options.width), np.int64)
     by_place[options.domain, options.index_in_domain] = cap
@@ -471,12 +476,15 @@ def _could_hold(options: DomainOptions, possible: Bools) -> bool:
     return int(np.sort(room)[-options.capacities.limit :].sum()) >= options.capacities.need
 
 
-def _cheapest(
+def _cheapest_members(
     options: DomainOptions, sets: NodeSets, levels: Sequence[Level], choice: Ints, possible: Bools
 ) -> Ints | None:
-    """Return [node] the members of each node in the cheapest plan; None if no plan exists."""
+    """Return [node] the members of each node in the cheapest plan.
+
+    The result is None if there is no plan, or if the combined costs do not fit into 64 bits.
+    """
     varied = [level for level in levels if level is BEST_FIT or sets.values[level.field].any()]
-    cost = one_cost([sets.cost(level, choice) for level in varied], possible, options.nodes)
+    cost = combine_levels([sets.cost(level, choice) for level in varied], possible, options.nodes)
     if cost is None:
         return None
     table = DomainTable.of(options, cost)
@@ -488,14 +496,14 @@ def _cheapest(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DomainTable:
-    """The cheapest ways to fill each domain. A step of the `table` is `unit` members."""
+    """The cheapest ways to fill each domain. The `table` counts members in units of `unit` members."""
 
     options: DomainOptions
     table: Table
     unit: int
 
     @classmethod
-    def of(cls, options: DomainOptions, cost: OneCost) -> DomainTable:
+    def of(cls, options: DomainOptions, cost: CombinedCost) -> DomainTable:
         """Return the table for these costs. Each used node costs `per_node_offset` more."""
         valid = cost.cost < NEVER
         unit = int(np.gcd.reduce(np.flatnonzero(valid.any(axis=0)), initial=0)) or 1
@@ -508,12 +516,12 @@ class DomainTable:
 
     @property
     def total(self) -> Ints:
-        """[domain, amount] The least cost of this amount in the domain."""
+        """[domain, amount] The least cost of `member_counts[amount]` members in the domain."""
         amounts = self.options.capacities.member_counts
         return np.where(amounts % self.unit == 0, self.table.total[:, amounts // self.unit], NEVER)
 
     def members(self, by_domain: Ints) -> Ints:
-        """Return [node] the members of each node, if domains take these numbers of members."""
+        """Return [node] the members of each node, if domains take `by_domain` members."""
         touched = np.flatnonzero(by_domain)
         by_place = np.zeros((len(by_domain), self.options.width), np.int64)
         by_place[touched] = self.table.split(touched, by_domain[touched] // self.unit) * self.unit
@@ -526,13 +534,13 @@ class DomainTable:
 def best_by_branch_and_bound(
     instance: Instance, role: int, options: DomainOptions, budget: Budget
 ) -> tuple[TablePlan | None, bool]:
-    """Return the best plan in one of these domains, and whether that is proven.
+    """Return the best plan in one of these domains, and whether it is proven best.
 
     Domains are searched in the order of their lower bounds, until no further domain can be better (branch and
     bound). If time runs out, the result is the best plan so far.
     """
     incumbent, complete = None, True
-    for bound, domain in sorted(_bounds(instance, role, options)):
+    for bound, domain in sorted(_bounds_by_domain(instance, role, options)):
         if incumbent is not None and bound >= incumbent.value:
             break
         if budget.spent and (incumbent is not None or budget.truncated):
@@ -546,21 +554,21 @@ def best_by_branch_and_bound(
     return incumbent, complete
 
 
-def _bounds(instance: Instance, role: int, options: DomainOptions) -> Iterator[tuple[Value, int]]:
-    """Yield for each domain the least cost of the members, all levels together."""
+def _bounds_by_domain(instance: Instance, role: int, options: DomainOptions) -> Iterator[tuple[Value, int]]:
+    """Yield a lower bound of the value of plans in each domain that holds the members, and the domain."""
     counts = packings(instance, role, options)
     bounds = lower_bounds(instance, options.rows, tuple(map(tuple, counts.tolist())))
-    bounds_by_level = by_level(instance, bounds, best_fit(instance, options.rows, counts))
+    bounds_by_level = split_by_level(instance, bounds, best_fit(instance, options.rows, counts))
     link = [*bounds_by_level].index(WEAKEST_LINK)
     fastest = np.zeros(len(options.open), np.int64)
     np.minimum.at(
         fastest, options.domain, np.where(options.possible, bounds_by_level.pop(WEAKEST_LINK), 0).min(axis=1)
     )
     sums = list(bounds_by_level.values())
-    cost = one_cost(sums, options.possible, options.nodes)
-    if cost is None:  # the numbers are too large, so only the levels above the links count
+    cost = combine_levels(sums, options.possible, options.nodes)
+    if cost is None:  # the numbers are too large, so the bound is of the levels above the links alone
         sums = sums[:link]
-        cost = one_cost(sums, options.possible, options.nodes)
+        cost = combine_levels(sums, options.possible, options.nodes)
     if cost is None:
         yield from (((), domain) for domain in range(len(options.open)))
         return
@@ -583,7 +591,7 @@ def _bounds(instance: Instance, role: int, options: DomainOptions) -> Iterator[t
 def _sets_by_node(
     instance: Instance, role: int, options: DomainOptions, budget: Budget
 ) -> tuple[NodeSets, bool]:
-    """Return the GPU sets of these nodes, enumerated node by node, and whether they are complete."""
+    """Return the GPU sets of these nodes, enumerated node by node, and whether the sets are complete."""
     by_node, counts = list[Choices](), tuple(map(tuple, packings(instance, role, options).tolist()))
     for row, high, low in zip(
         options.rows.tolist(), options.cap.tolist(), options.min_members.tolist(), strict=True
@@ -600,7 +608,7 @@ def _sets_by_node(
         begins = np.searchsorted(node.packing, node.packing)
         set_index = (i, node.packing + int(options.min_members[i]), np.arange(len(node.packing)) - begins)
         values_of_node = [*node.costs, *(getattr(node, name) for name in CHOICE_VALUES)]
-        for name, of_name in zip(values, values_of_node, strict=True):
-            values[name][set_index] = of_name
+        for name, values_of_sets in zip(values, values_of_node, strict=True):
+            values[name][set_index] = values_of_sets
         valid[set_index] = True
-    return node_sets(instance, role, options, values, valid), all(node.complete for node in by_node)
+    return possible_sets(instance, role, options, values, valid), all(node.complete for node in by_node)

@@ -28,11 +28,11 @@ GAP_WITHOUT_BOUND = 1.0
 """The gap if no bound is known."""
 
 Value = tuple[int, ...]
-"""The value of a plan at the levels below the nodes, each to be made small."""
+"""The values of a plan at some levels, the most important first. Smaller values are better."""
 
 
 class Gap(NamedTuple):
-    """The first level that is not proven best, and the largest share by which it could be better.
+    """The first level that is not proven best, and the largest share by which its value could be better.
 
     `share` is |value − bound| / max(1, |bound|).
     """
@@ -49,11 +49,11 @@ class NodeShare:
     counts: Counts
     gpus: GpuSet
     by_domain: MembersByDomain = ()
-    """`by_domain[role]` is the number of members in each NVLink domain of the node; None, or () for all
-    roles, if no rule binds members to domains.
+    """`by_domain[role]` is the number of members in each NVLink domain of the node, or None if no rule binds
+    the role's members to domains. () stands for None for all roles.
     """
     shared: int = 0
-    """The mask of the GPUs that slices go to."""
+    """The mask of the GPUs that members share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class SearchResult:
     """The best plan for a number of members by role: the plan of each node, and how each level was decided.
 
     `gap` is the gap of the first level not proven best, None if all levels are proven. If `shares` is empty,
-    no plan was found. Without a gap, it is then proven that none exists.
+    no plan was found; without a gap, it is proven that there is no plan.
     """
 
     shares: tuple[NodeShare, ...]
@@ -70,8 +70,8 @@ class SearchResult:
 
 
 def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodeShare:
-    """Return the plan of a node that takes these members on a GPU set. `choice` is its index in the order of
-    `best_sets`.
+    """Return the plan of a node that takes these members on a GPU set. `choice` is the set's index in the
+    order of `best_sets`.
     """
     if instance.costs:
         sets = choices(instance.asks, (counts,), gpus_on(instance, row), context_on(instance, row))
@@ -79,16 +79,16 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodeS
         # fewer choices. `min` keeps the index valid.
         gpus, shared = sets.as_gpu_set(min(choice, len(sets.packing) - 1))
         return NodeShare(row, counts, gpus, members_by_domain(instance, row, counts, gpus.mask), shared)
-    gpu_sets, _ = sets_on(instance, row, counts)
+    gpu_sets, _ = gpu_sets_on(instance, row, counts)
     return NodeShare(row, counts, *gpu_sets[choice])
 
 
-def sets_on(
+def gpu_sets_on(
     instance: Instance, row: int, counts: Counts, allowed: int = -1
 ) -> tuple[tuple[tuple[GpuSet, MembersByDomain], ...], bool]:
-    """Return the sets of whole GPUs that the node may give to these members, and whether these are all.
+    """Return the sets of whole GPUs that the node may give to these members, and whether no set is missing.
 
-    The order is that of `best_sets`. With each set comes how the members lie in it.
+    The order is that of `best_sets`. With each set comes how many members lie in which NVLink domain.
     """
     rule, shape, free = instance.node_rule(row)
     if rule is not None:
@@ -115,7 +115,10 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DomainRules:
-    """The limits that constraints put on each domain: the number of members is a multiple of `step`."""
+    """The domain rules of a role: each limits the number of members in a domain.
+
+    This number is a multiple of `step`, and at most `max_members`.
+    """
 
     step: int = 1
     domain: Ints | None = None
@@ -124,7 +127,7 @@ class DomainRules:
     """[row] The most members of the node's domain; None without such a limit."""
 
     def capacity(self, rows: Ints, cap: Ints, group: Ints) -> Ints:
-        """Return [group] how many members a group of nodes holds. Each group is a union of domains."""
+        """Return [group] how many members each group of nodes holds. A group consists of whole domains."""
         if self.domain is None:
             return np.bincount(group, cap).astype(np.int64)
         pair, first, index = np.unique(
@@ -147,9 +150,9 @@ class EqualRegions:
     """
 
     rows: Ints
-    """[node] Its row."""
+    """[node] The row."""
     region: Ints
-    """[node] Its region, from 0."""
+    """[node] The region, from 0."""
     cap: Ints
     """[node] How many members the node takes."""
     uncounted: tuple[str, ...]
@@ -163,8 +166,8 @@ class OpenPatterns:
     problem: Problem
     use: Use | None
 
-    def keeping(self, still_open: Bools) -> OpenPatterns:
-        """Return the problem with only these patterns, and the patterns of the solution."""
+    def with_only(self, still_open: Bools) -> OpenPatterns:
+        """Return the problem with only these patterns and the patterns of the solution."""
         problem, use = self.problem.narrow_with_use(still_open, self.use or {})
         return OpenPatterns(problem, None if self.use is None else use)
 
@@ -189,7 +192,7 @@ class Complete:
 
 
 SearchState = Undecided | EqualRegions | DecidedLevel | OpenPatterns | Complete
-"""How far the search of a plan has come. With `DecidedLevel`, parts and nodes are counted."""
+"""How far the search of a plan has come. A `DecidedLevel` says that parts and nodes are counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,7 +233,7 @@ class PartialPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solved:
-    """The plans that are equal at all levels decided so far, and the `gap` of the first level not proven."""
+    """Plans that are equal at all levels decided so far, and the `gap` of the first level not proven best."""
 
     plans: tuple[PartialPlan, ...]
     gap: Gap | None = None
@@ -238,20 +241,20 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """It is proven that nothing fits."""
+    """It is proven that there is no plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """No plan was found, but it is not proven that none exists. `gap` names the level."""
+    """No plan was found, but it is not proven that there is no plan. `gap` names the level."""
 
     gap: Gap
 
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """The method does not apply. `reason` says why; "" if the method is for a feature that the gang does not
-    use.
+    """The method does not apply. `reason` says why; "" if the gang does not use the feature that the method
+    is for.
 
     `gap` names the level that the method tried and could not prove.
     """
@@ -264,10 +267,10 @@ MethodAnswer = Solved | Infeasible | Unknown | Declined
 
 
 Decide = Callable[[PartialPlan, Value | None, Budget], tuple[PartialPlan | None, Gap | None]]
-"""Decide all remaining levels of a plan: see search."""
+"""The type of `search.decide_levels`, which decides all remaining levels of a plan."""
 
 
-class Exact(Protocol):
+class ExactMethod(Protocol):
     """An exact method: it decides the next level of a plan with proof, or declines."""
 
     @property
@@ -276,8 +279,8 @@ class Exact(Protocol):
 
     @property
     def accepted_states(self) -> tuple[type, ...]:
-        """The search states that the method accepts (types of `PartialPlan.state`). In any other state the
-        method is not asked.
+        """The search states that the method accepts (types of `PartialPlan.state`). The method is asked in no
+        other state.
         """
 
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:

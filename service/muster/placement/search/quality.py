@@ -1,7 +1,7 @@
 """Decide the levels below the nodes for one region whose parts and nodes are counted.
 
-For gangs that share GPUs or have a policy, choosing the GPUs for each packing of each node takes long. So
-packings that no plan with this number of nodes can have are filtered out first.
+For gangs that share GPUs or have a policy, choosing the GPUs for each packing of each node takes long. So a
+filter first leaves out the packings that no plan with this number of nodes can have.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from muster.placement.model.solver import SolveStatus
 from muster.placement.search.classes import (
     NodeTable,
     fine_problem,
-    nodes_of,
     packing_values,
+    rows_and_cells,
     with_tables,
-    without_equals,
+    without_surplus_parts,
 )
 from muster.placement.search.plan import (
     Declined,
@@ -53,7 +53,7 @@ from muster.placement.search.plan import (
     Unknown,
     Value,
 )
-from muster.placement.search.regions import place_in_run
+from muster.placement.search.regions import position_in_run
 
 LEVEL_SHARE = 1 / 8
 """The largest share of the solver's time for each level below the nodes.
@@ -63,8 +63,8 @@ This leaves time for later levels when a proof takes long.
 
 
 class LinkThresholds:
-    """Decide the weakest link by thresholds, from the fastest link down. The first threshold with a plan is
-    the best value.
+    """Decide the weakest link by thresholds, from the fastest link down. The first threshold at which a plan
+    exists is the best value.
     """
 
     name: ClassVar = "link-thresholds"
@@ -75,7 +75,7 @@ class LinkThresholds:
         if level is not WEAKEST_LINK:
             return Declined("it decides the weakest link alone")
         assert isinstance(plan.state, OpenPatterns)
-        return _weakest(plan, plan.state, budget)
+        return _decide_weakest_link(plan, plan.state, budget)
 
 
 class LevelCore:
@@ -85,15 +85,13 @@ class LevelCore:
     accepted_states: ClassVar = (DecidedLevel, OpenPatterns)
 
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
-        """Decide one level. The first level begins with all patterns of the nodes that are open after
-        counting.
-        """
+        """Decide one level. For the first level after counting, the patterns of the nodes are enumerated."""
         if level.worst:
             return Declined("the level is not a sum")
         plans, gap = plan.state, None
         if isinstance(plans, DecidedLevel):
             with budget.phase("sets"):
-                plans, complete = _prepare(plan.instance, plans, budget)
+                plans, complete = _open_patterns(plan.instance, plans, budget)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
         assert isinstance(plans, OpenPatterns)
         if not plans.problem.open.any():  # for example on a node with too many GPU sets to enumerate
@@ -107,14 +105,16 @@ class LevelCore:
         return Solved((plan.with_level(OpenPatterns(decision.problem, decision.use), decision.value),), gap)
 
 
-def _prepare(instance: Instance, nodes_level: DecidedLevel, budget: Budget) -> tuple[OpenPatterns, bool]:
-    """Return the problem with all patterns, a solution if one is found, and whether the patterns are
+def _open_patterns(
+    instance: Instance, nodes_level: DecidedLevel, budget: Budget
+) -> tuple[OpenPatterns, bool]:
+    """Return the problem with all patterns, with a solution if one is found, and whether the patterns are
     complete.
 
-    Patterns that no plan with this number of nodes can have are left out. The solution is the solution of the
-    coarse problem.
+    Patterns that no plan with this number of nodes can have are left out. The solution uses the nodes of the
+    coarse solution.
     """
-    by_row = _trim(nodes_level.problem, nodes_level.use)
+    by_row = _without_surplus(nodes_level.problem, nodes_level.use)
     idle_rows = np.zeros(0, np.int64)
     if nodes_level.problem.gpu_only_scopes:
         nodes_level, idle_rows = _find_idle_rows(nodes_level)
@@ -128,18 +128,18 @@ def _prepare(instance: Instance, nodes_level: DecidedLevel, budget: Budget) -> t
         is_idle = np.isin(problem.rows[problem.begin], idle_rows)
         touching = (problem.patterns.gpus > 0)[problem.kind] & is_idle[:, None]
         problem, _ = problem.narrow_to(problem.open & ~touching)
-    # Rules limit more than the number of members. So the solver looks for a solution on the nodes of the
-    # coarse solution.
+    # With rules, the coarse solution may have no GPU sets that keep the rules. So the solver looks for
+    # another solution on its nodes.
     if instance.binds_only_by_scopes:
-        use = _as_use(problem, by_row)
+        use = _use_of_members(problem, by_row)
     else:
         used_rows = {row for row, _, _ in nodes_level.problem.used_nodes(nodes_level.use)}
-        use = _on_nodes(problem, sorted(used_rows), budget)
+        use = _solve_on_nodes(problem, sorted(used_rows), budget)
     still_open, _ = nodes_bound(problem, nodes_level.duals).usable_below(problem, nodes_level.value)
-    plans = OpenPatterns(problem, use).keeping(still_open)
+    plans = OpenPatterns(problem, use).with_only(still_open)
     if not plans.problem.open.any():  # nodes were left out, as there was no time for them
         return plans, complete
-    plans = plans.keeping(without_equals(plans.problem))
+    plans = plans.with_only(without_surplus_parts(plans.problem))
     problem = plans.problem
     counts = (problem.patterns.nodes[problem.kind] | ~problem.open).all(axis=1)
     max_nodes = np.where(counts, max(1, nodes_level.value), problem.size)
@@ -147,11 +147,11 @@ def _prepare(instance: Instance, nodes_level: DecidedLevel, budget: Budget) -> t
 
 
 def _find_idle_rows(nodes_level: DecidedLevel) -> tuple[DecidedLevel, Ints]:
-    """Return the decided level, and the idle rows: after counting, none of their open patterns has GPUs. So
-    no best plan puts members with GPUs there.
+    """Return the decided level, and the idle rows: no best plan puts members with GPUs there, because no
+    pattern with GPUs is open after counting.
 
-    In the returned problem these rows are one cell, which lies in no part. They keep their own cells if rules
-    refer to cells, or if a scope is required for all members.
+    In the returned problem the idle rows are one cell, which lies in no part. They keep their own cells if
+    rules refer to cells, or if a scope is required for all members.
     """
     problem = nodes_level.problem
     is_idle = problem.classes_without_gpus(problem.gpu_only_scopes)
@@ -166,23 +166,23 @@ def _find_idle_rows(nodes_level: DecidedLevel) -> tuple[DecidedLevel, Ints]:
     return replace(nodes_level, problem=replace(problem, cell=cell, parts=parts)), rows
 
 
-def _trim(problem: Problem, use: Use) -> dict[int, Counts]:
-    """Return the members by row of a coarse solution. Surplus members are removed, from the least filled
-    nodes first.
+def _without_surplus(problem: Problem, use: Use) -> dict[int, Counts]:
+    """Return the members by row of a coarse solution, without surplus members. These are removed from the
+    least filled nodes first.
     """
-    hosted: dict[int, list[int]] = {
+    by_row: dict[int, list[int]] = {
         row: problem.patterns.counts[kind, p].tolist() for row, kind, p in problem.used_nodes(use)
     }
     for role, need in enumerate(problem.need):
-        excess = sum(counts[role] for counts in hosted.values()) - need
-        for row in sorted(hosted, key=lambda row: (sum(hosted[row]), row)):
-            less = min(excess, hosted[row][role])
-            hosted[row][role] -= less
-            excess -= less
-    return {row: tuple(counts) for row, counts in hosted.items() if any(counts)}
+        surplus = sum(counts[role] for counts in by_row.values()) - need
+        for row in sorted(by_row, key=lambda row: (sum(by_row[row]), row)):
+            removed = min(surplus, by_row[row][role])
+            by_row[row][role] -= removed
+            surplus -= removed
+    return {row: tuple(counts) for row, counts in by_row.items() if any(counts)}
 
 
-def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
+def _solve_on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
     """Return a solution that uses only these nodes; None if no solution is found."""
     if not rows:
         return None
@@ -198,8 +198,8 @@ def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
     return to_full(solved.use, old_classes)
 
 
-def _as_use(problem: Problem, by_row: Mapping[int, Counts]) -> Use | None:
-    """Return members by row as patterns: each packing with its first GPU set, which has the best links."""
+def _use_of_members(problem: Problem, by_row: Mapping[int, Counts]) -> Use | None:
+    """Return members by row as a solution, on GPU sets with the best links; None if a pattern is lacking."""
     use: Use = {}
     class_of = {int(row): c for c in range(problem.classes) for row in problem.nodes(c)}
     for row, counts in by_row.items():
@@ -207,8 +207,8 @@ def _as_use(problem: Problem, by_row: Mapping[int, Counts]) -> Use | None:
         if c is None:
             return None
         kind = problem.kind[c]
-        same = (problem.patterns.counts[kind] == np.array(counts)).all(axis=1) & problem.patterns.valid[kind]
-        equal_patterns = np.flatnonzero(same)
+        is_equal = (problem.patterns.counts[kind] == np.array(counts)).all(axis=1)
+        equal_patterns = np.flatnonzero(is_equal & problem.patterns.valid[kind])
         if not len(equal_patterns):
             return None
         key = (c, int(equal_patterns[0]))
@@ -216,7 +216,7 @@ def _as_use(problem: Problem, by_row: Mapping[int, Counts]) -> Use | None:
     return use
 
 
-def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> MethodAnswer:
+def _decide_weakest_link(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> MethodAnswer:
     """Try thresholds of the weakest link from the fastest down: the first threshold with a plan is the
     level's value.
 
@@ -231,34 +231,34 @@ def _weakest(plan: PartialPlan, state: OpenPatterns, budget: Budget) -> MethodAn
         fast = problem.open & (links >= threshold)
         fast_use = use
         if threshold > used_link:
-            solved, old_classes = _on_fast_links(problem, fast, budget)
+            solved, old_classes = _solve_on_fast_links(problem, fast, budget)
             if solved.status is not SolveStatus.SOLVED:
                 gap = Gap(WEAKEST_LINK.name) if solved.status is SolveStatus.UNKNOWN else gap
                 continue
             fast_use = to_full(solved.use, old_classes)
-        decided = OpenPatterns(*_largest_rings(problem, fast, fast_use))
+        decided = OpenPatterns(*_keep_largest_rings(problem, fast, fast_use))
         return Solved((plan.with_level(decided, -threshold),), gap)
     return Unknown(Gap(WEAKEST_LINK.name))
 
 
-def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solution, Ints]:
-    """Return whether these patterns still hold the gang, and the old indices of the remaining classes."""
-    nothing = Solution(SolveStatus.INFEASIBLE, {})
+def _solve_on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solution, Ints]:
+    """Return a solution with these patterns alone, if there is one, and the old indices of its classes."""
+    infeasible = Solution(SolveStatus.INFEASIBLE, {})
     narrowed, old_classes = problem.narrow_to(fast)
     if not narrowed.classes:
-        return nothing, old_classes
+        return infeasible, old_classes
     if NODES.name in narrowed.at_most:
         with budget.phase("bound"):
             count = nodes_bound(narrowed)
         if count.lower > narrowed.at_most[NODES.name] + 1e-6 * max(1, narrowed.at_most[NODES.name]):
-            return nothing, old_classes
+            return infeasible, old_classes
         still_open, _ = count.usable_below(narrowed, narrowed.at_most[NODES.name])
         narrowed, kept_classes = narrowed.narrow_to(still_open)
         old_classes = old_classes[kept_classes]
     return any_solution(narrowed, budget), old_classes
 
 
-def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Problem, Use | None]:
+def _keep_largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Problem, Use | None]:
     """Return the problem with one GPU set for each packing of a class, and the solution in its classes.
 
     The last set that is fast enough has the largest ring, and also the least damage (see gpusets.best_sets).
@@ -284,7 +284,7 @@ QUALITY_SHARE = 0.25
 """The largest share of the solver's time for choosing GPUs."""
 
 MAX_FILTERED = 512
-"""The most packings of one node that are considered. Three roles of slices have thousands of packings; then a
+"""The most packings of one node that are considered. Of more packings, as three roles of slices can have, a
 sample is taken.
 """
 
@@ -298,11 +298,11 @@ def patterns_for_count(
     """Return the problem with all patterns of plans with the counted number of nodes, and whether the
     patterns are complete.
 
-    Rows with members in `by_row` are always considered, other rows only as long as there is time. Rows of
-    parts in which a plan may open few GPUs come first.
+    Rows with members in `by_row` are always considered, other rows only as long as there is time. Among
+    those, rows of parts in which a plan may open few GPUs come first.
     """
     problem, nodes = nodes_level.problem, nodes_level.value
-    rows, cell = nodes_of(problem)
+    rows, cell = rows_and_cells(problem)
     packings = packings_on(instance, rows, problem.need)
     scope, limit = counted_scope(problem)
     part = problem.parts[scope][cell] if scope is not None and limit == 1 else np.zeros(len(rows), np.int64)
@@ -312,17 +312,18 @@ def patterns_for_count(
     tables: list[NodeTable | None] = [None] * len(rows)
     is_used = np.isin(rows, list(by_row))
     in_used_parts = np.isin(part, part[is_used])
-    order = np.lexsort((rows, part, -_slack_memory(instance, rows, part, nodes), ~in_used_parts, ~is_used))
+    memory = _free_memory_on_used_gpus(instance, rows, part, nodes)
+    order = np.lexsort((rows, part, -memory, ~in_used_parts, ~is_used))
     with budget.share(1 - QUALITY_SHARE):
         for i in order.tolist():
             if not is_used[i] and budget.spent:
                 complete = False
                 break
-            passing_packings = packing_filter.passing(i, packings.of(i))
+            passing_packings = packing_filter.select(i, packings.of(i))
             if len(passing_packings) > MAX_FILTERED:
                 passing_packings, complete = _sample(passing_packings, by_row.get(int(rows[i]))), False
             if len(passing_packings):
-                tables[i], all_of_them = _table(instance, int(rows[i]), passing_packings)
+                tables[i], all_of_them = _node_table(instance, int(rows[i]), passing_packings)
                 complete &= all_of_them
                 budget.spend(choosing_time(instance.asks, passing_packings))
     extra_fields = tuple(cost.value for cost in instance.costs if cost is not Cost.NVLINK_DOMAINS)
@@ -340,7 +341,7 @@ def _sample(packings: Ints, counts: Counts | None) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PackingFilter:
-    """A filter for packings: on each used node, the members have at least a minimum value at each price.
+    """A filter for packings: at each price, the members on a used node have at least a minimum value.
 
     A plan has the counted number of nodes, in one part. So the minimum is the value of all members, minus the
     most that the other nodes of the part hold.
@@ -351,11 +352,9 @@ class _PackingFilter:
     min_values: Floats
     """[row, price] The minimum value of the members on the node."""
     touching: Bools | None = None
-    """[role] Whether members have GPUs; None if all members touch nodes. Only members that touch nodes have
-    prices.
-    """
+    """[role] Whether members have GPUs; None if all members touch nodes. Other members have no price."""
 
-    def passing(self, row: int, packings: Packings) -> Ints:
+    def select(self, row: int, packings: Packings) -> Ints:
         """Return the packings [packing, role] of the row that pass the filter."""
         all_packings = packings.make_all()
         passes = (all_packings @ self.prices >= self.min_values[row]).all(axis=1)
@@ -370,7 +369,7 @@ def _packing_filter(
     need = np.array(nodes_level.problem.need)
     if instance.existing:  # nodes with existing members are not counted
         return _PackingFilter(np.zeros((len(need), 1)), np.zeros((len(part), 1)))
-    prices = _prices(instance, nodes_level.problem.need, nodes_level.duals)
+    prices = _prices_to_try(instance, nodes_level.problem.need, nodes_level.duals)
     touching = None
     if instance.without_gpus is WithoutGpus.SOME_MEMBERS:
         touching = np.array([takes_gpus(role) for role in instance.roles])
@@ -378,16 +377,14 @@ def _packing_filter(
     values = np.array([(node.maximal @ prices).max(axis=0, initial=0.0) for node in packings.lists])
     value_by_price = values[packings.index]
     value_elsewhere = np.stack(
-        [_best_other_nodes(by_price, part, nodes_level.value) for by_price in value_by_price.T], axis=1
+        [_value_of_other_nodes(by_price, part, nodes_level.value) for by_price in value_by_price.T], axis=1
     )
     total = need @ prices
     return _PackingFilter(prices, total - value_elsewhere - EPSILON * (1 + total), touching)
 
 
-def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats:
-    """Return prices of a member [role, price]: each role alone, by GPUs, by memory, and the duals of the
-    bound.
-    """
+def _prices_to_try(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats:
+    """Return [role, price] prices of a member: each role alone, by GPUs, by memory, and the bound's duals."""
     active = [r for r, count in enumerate(need) if count]
     columns = [np.eye(len(need))[r] for r in active]
     columns += [
@@ -401,43 +398,43 @@ def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats
     return np.stack(columns[:MAX_PRICES], axis=1).astype(float)
 
 
-def _best_other_nodes(value: Floats, part: Ints, nodes: int) -> Floats:
+def _value_of_other_nodes(value: Floats, part: Ints, nodes: int) -> Floats:
     """Return [row] the total value of the best `nodes` − 1 other nodes in the same part."""
     order = np.lexsort((-value, part))
     rank = np.empty(len(part), np.int64)
-    rank[order] = place_in_run(part[order])
+    rank[order] = position_in_run(part[order])
     is_among_best = rank < nodes - 1
-    top = np.bincount(part, np.where(is_among_best, value, 0.0))
-    following = np.bincount(part, np.where(rank == nodes - 1, value, 0.0))
-    return np.asarray(top[part] + np.where(is_among_best, following[part] - value, 0.0))
+    total_of_best = np.bincount(part, np.where(is_among_best, value, 0.0))
+    next_value = np.bincount(part, np.where(rank == nodes - 1, value, 0.0))
+    return np.asarray(total_of_best[part] + np.where(is_among_best, next_value[part] - value, 0.0))
 
 
-def _slack_memory(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
-    """Return [row] the free memory on used GPUs of the node, plus that of the best `nodes` − 1 other nodes in
+def _free_memory_on_used_gpus(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
+    """Return [row] the free memory on GPUs in use: of the node, and of the best `nodes` − 1 other nodes in
     its part.
     """
     memory = instance.columns.gpu_memory[:, rows]
     free = instance.columns.free_gpus[rows] >> np.arange(len(memory))[:, None] & 1
     unused = (memory * (1 - free)).sum(axis=0).astype(float)
-    return np.asarray(unused + _best_other_nodes(unused, part, nodes))
+    return np.asarray(unused + _value_of_other_nodes(unused, part, nodes))
 
 
-def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodeTable, bool]:
-    """Return the patterns of one node with the values of each, and whether the patterns are complete."""
-    table, complete = _patterns(
+def _node_table(instance: Instance, row: int, packings: Ints) -> tuple[NodeTable, bool]:
+    """Return the patterns of one node with their values, and whether the patterns are complete."""
+    table, complete = _node_patterns(
         tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), context_on(instance, row)
     )
     values = packing_values(instance, np.array([row]), packings)
-    of_row = {name: of_rows[0] for name, of_rows in values.items()}
-    return NodeTable.of(instance, table, table.tobytes(), of_row), complete
+    values_of_row = {name: by_row[0] for name, by_row in values.items()}
+    return NodeTable.of(instance, table, table.tobytes(), values_of_row), complete
 
 
 @lru_cache(maxsize=1 << 14)
-def _patterns(
+def _node_patterns(
     packings: tuple[Counts, ...], asks: Asks, node: NodeGpus, context: NodeContext
 ) -> tuple[Ints, bool]:
-    """Return the patterns of one node [pattern, counts by role, PATTERN_FIELDS, further costs], and whether
-    they are complete.
+    """Return a table of the patterns of one node, and whether they are complete: in each line the counts by
+    role, PATTERN_FIELDS, and further costs.
     """
     sets = choices(asks, packings, node, context)
     domains = np.zeros_like(sets.packing)
@@ -451,7 +448,7 @@ def _patterns(
     size = gpu_counts(sets.masks)
     choice = np.arange(len(sets.packing)) - begins[sets.packing]
     counts = np.array(packings, np.int64).reshape(len(packings), len(asks))[sets.packing]
-    of_set = {"domains": domains, **{name: getattr(sets, name) for name in CHOICE_VALUES}}
-    values = (of_set[name] for name in SET_VALUES)
+    by_name = {"domains": domains, **{name: getattr(sets, name) for name in CHOICE_VALUES}}
+    values = (by_name[name] for name in SET_VALUES)
     fields = (*values, size, sets.packing, choice, *extra_values)
     return np.concatenate([counts, np.stack(fields, axis=1)], axis=1), sets.complete

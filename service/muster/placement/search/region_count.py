@@ -1,11 +1,11 @@
-"""Count the parts and nodes of regions on the coarse problem, the widest scope first.
+"""Count the parts and nodes that a gang touches in each region: on the coarse problem, widest scope first.
 
-A part that may hold the gang alone becomes a region of its own, so that it gets its own bound. Parts of the
-narrowest level are counted by the Lagrangian bound.
+If few wide parts hold the gang, each choice of these parts becomes a region with a bound of its own. Parts of
+the narrowest level are counted by the Lagrangian bound.
 
 Cheaper bounds come from prices of the members. At any price, the k nodes (racks, zones) with the largest
-value hold at least the value that any other k hold. So the fewest nodes that reach the value of all members
-are a lower bound. For one role the bound is exact.
+value hold at least the value that any other k nodes hold. So the fewest nodes that reach the value of all
+members are a lower bound. For one role the bound is exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, islice
 from math import comb
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from muster.placement.model.objective import NODES, UNUSABLE, Level, WithoutGpus
 from muster.placement.model.problem import FREE, PartShare, Problem, Use, fewest_that_hold, shares
 from muster.placement.model.solve import DecidedLevel, counted_scope, decide, nodes_bound, solve_without_bound
 from muster.placement.model.solver import SolveStatus
-from muster.placement.search.classes import REGION, coarse_problem, fine_problem, without_equals
+from muster.placement.search.classes import REGION, coarse_problem, fine_problem, without_surplus_parts
 from muster.placement.search.plan import (
     EqualRegions,
     Gap,
@@ -43,17 +43,13 @@ from muster.placement.search.plan import (
 from muster.placement.search.regions import NOWHERE, regions
 
 MAX_PART_CHOICES = 256
-"""The most choices of parts of a level that are tried one by one. Beyond this number, the solver decides."""
+"""The most choices of parts of a level that are tried one by one. If there are more, the solver decides."""
 
 COUNTING_SHARE = 0.5
 """The largest share of the solver's time for counting if members must be spread evenly.
 
 The proof that one part fewer is not enough may take long, and the levels below must still be decided.
 """
-
-
-Touched = tuple[int, ...]
-"""Touched parts of each level, widest first, then nodes."""
 
 
 class RegionCount:
@@ -72,8 +68,8 @@ class RegionCount:
             with budget.phase("scan"):
                 region = regions(instance, plan.scopes, plan.need)
             rows, levels = np.flatnonzero(region != NOWHERE), instance.levels
-            # A required scope that is also a counted level is no region boundary here: its count is limited
-            # to one part below.
+            # A required scope that is also a counted level does not divide regions here. Instead, at most one
+            # part of this level may be touched.
             single_part_scopes = tuple(scope for scope in levels if scope in plan.scopes)
             if single_part_scopes:
                 other_scopes = tuple(scope for scope in plan.scopes if scope not in single_part_scopes)
@@ -84,39 +80,52 @@ class RegionCount:
             counting.count_regions(rows, region, levels, unusable_first=level is UNUSABLE)
         gap = None
         if not counting.proven:
-            gap = next(filter(None, (gap for _, _, gap in counting.best_regions)), Gap(NODES.name))
+            gap = next(filter(None, (region.gap for region in counting.best_regions)), Gap(NODES.name))
         if not counting.best_regions:
             return Unknown(gap) if gap else Infeasible()
         below = quality_levels(instance.costs, instance.without_gpus)
         plans = [
-            replace(plan, levels=below, state=decided, gap=gap) for _, decided, gap in counting.best_regions
+            replace(plan, levels=below, state=region.decided, gap=region.gap)
+            for region in counting.best_regions
         ]
         return Solved(tuple(plans), gap)
 
 
+class _CountedRegion(NamedTuple):
+    """A region whose parts and nodes are counted."""
+
+    value: Value
+    """How many parts of each level are touched, the widest level first, then how many nodes."""
+    decided: DecidedLevel
+    gap: Gap | None
+
+
 class RegionCounter:
-    """Collect the regions with the smallest value so far. All regions with this value are kept.
+    """Collect the regions with the smallest value so far: several, if they have equal values.
 
     For each of the `single_part_scopes`, one part must hold the gang. `proven` is whether no region was
     missed: then, if `best_regions` is empty, no region holds the gang.
+
+    Each method that counts adds regions to `best_regions`. It returns SOLVED if some choice of parts holds
+    the gang, INFEASIBLE if it is proven that none does, and else UNKNOWN.
     """
 
     def __init__(
         self, instance: Instance, need: Counts, budget: Budget, single_part_scopes: frozenset[str]
     ) -> None:
-        self.best_regions: list[tuple[Touched, DecidedLevel, Gap | None]] = []
+        self.best_regions: list[_CountedRegion] = []
         self.proven = True
         self._instance, self._need = instance, need
         self._budget, self._single_part_scopes = budget, single_part_scopes
-        self._prices = self._all_prices = prices(instance, need)
+        self._prices = self._all_prices = prices_to_try(instance, need)
         self._gpu_member_need = need
-        if instance.without_gpus is WithoutGpus.SOME_MEMBERS:  # the others touch no parts
+        if instance.without_gpus is WithoutGpus.SOME_MEMBERS:  # members without GPUs touch no parts
             with_gpus = map(takes_gpus, instance.roles)
             self._gpu_member_need = tuple(n if takes else 0 for n, takes in zip(need, with_gpus, strict=True))
-            self._prices = prices(instance, self._gpu_member_need)
+            self._prices = prices_to_try(instance, self._gpu_member_need)
 
     def count_regions(self, rows: Ints, region: Ints, levels: Sequence[str], *, unusable_first: bool) -> None:
-        """Count these levels. `region` is the region of each of these rows.
+        """Count these levels in each region that may hold the gang. `region` is the region of each row.
 
         With `unusable_first`, the GPUs that members make unusable are minimised before parts are counted.
         """
@@ -133,13 +142,13 @@ class RegionCounter:
         for code in holding.tolist():
             region_problem, _ = problem.narrow_to(problem.open & (part == code)[:, None])
             if unusable_first:
-                self._least_unusable(region_problem, levels)
+                self._count_unusable_first(region_problem, levels)
             else:
                 self._count_parts(region_problem, levels, ())
 
-    def _least_unusable(self, problem: Problem, levels: Sequence[str]) -> None:
-        """Count a region for a gang without GPUs: first the GPUs that the gang makes unusable, on all
-        packings.
+    def _count_unusable_first(self, problem: Problem, levels: Sequence[str]) -> None:
+        """Count a region for a gang without GPUs: first the GPUs that the gang makes unusable, on patterns of
+        all packings, then parts and nodes.
         """
         with self._budget.phase("sets"):
             problem, complete = fine_problem(self._instance, problem, self._budget)
@@ -151,7 +160,8 @@ class RegionCounter:
             problem = replace(decided.problem, at_most={UNUSABLE.name: decided.value})
             self._count_parts(problem, levels, (decided.value,))
 
-    def _count_parts(self, problem: Problem, levels: Sequence[str], prefix: Touched) -> SolveStatus:
+    def _count_parts(self, problem: Problem, levels: Sequence[str], prefix: Value) -> SolveStatus:
+        """Count the parts of these levels, then the nodes. `prefix` is the value at the levels above."""
         if not levels:
             return self._count_nodes(problem, prefix)
         scope, *narrower = levels
@@ -167,13 +177,13 @@ class RegionCounter:
         return self._count_wider_level(problem, levels, lower, count, prefix)
 
     def _count_wider_level(
-        self, problem: Problem, levels: Sequence[str], lower: int, count: int, prefix: Touched
+        self, problem: Problem, levels: Sequence[str], lower: int, count: int, prefix: Value
     ) -> SolveStatus:
-        """Count the parts of a level that is not the narrowest."""
+        """Count the parts of the first level, from `lower` on, then the parts of the narrower levels."""
         scope, *narrower = levels
         some_need_no_part = bool((problem.part(scope) == FREE).any())
         while not some_need_no_part and comb(count, lower) <= MAX_PART_CHOICES:
-            status = self._each_choice(problem, scope, lower, narrower, prefix)
+            status = self._try_each_choice(problem, scope, lower, narrower, prefix)
             if status is not SolveStatus.INFEASIBLE or lower == count or scope in self._single_part_scopes:
                 return status
             lower += 1
@@ -185,14 +195,12 @@ class RegionCounter:
             lower = solved.value
             if scope in self._single_part_scopes and lower > 1:
                 return SolveStatus.INFEASIBLE
-        return self._count_parts(_limited(problem, scope, lower, count), narrower, (*prefix, lower))
+        return self._count_parts(_limit_parts(problem, scope, lower, count), narrower, (*prefix, lower))
 
-    def _each_choice(
-        self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Touched
+    def _try_each_choice(
+        self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Value
     ) -> SolveStatus:
-        """Decide every choice of this number of parts as a region of its own. The choice with the fewest
-        narrower parts comes first.
-        """
+        """Count each choice of this number of parts as a region, those with the fewest narrower parts first."""
         part, choices = problem.part(scope), []
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
         for combination in combinations(names.tolist(), parts):
@@ -213,13 +221,14 @@ class RegionCounter:
         return outcome
 
     def _count_narrowest_level(
-        self, problem: Problem, scope: str, lower: int, count: int, prefix: Touched
+        self, problem: Problem, scope: str, lower: int, count: int, prefix: Value
     ) -> SolveStatus:
+        """Try `lower` parts of the narrowest level, then more, until the nodes of these parts hold the gang."""
         for parts in range(lower, min(count, 1 if scope in self._single_part_scopes else count) + 1):
             value = (*prefix, parts)
-            if self.best_regions and value > self.best_regions[0][0][: len(value)]:
+            if self.best_regions and value > self.best_regions[0].value[: len(value)]:
                 return SolveStatus.SOLVED
-            limited = _limited(problem, scope, parts, count)
+            limited = _limit_parts(problem, scope, parts, count)
             if parts == 1 and not (limited.part(scope) == FREE).any():
                 holding_parts = parts_that_hold(limited, limited.part(scope), self._prices, self._need)
                 limited, _ = limited.narrow_to(
@@ -229,61 +238,59 @@ class RegionCounter:
                     continue
             status = self._count_nodes(limited, value)
             if status is SolveStatus.UNKNOWN and scope not in self._single_part_scopes:
-                return self._unproven(problem, scope, parts + 1, count, prefix)
+                return self._count_greedy_parts(problem, scope, parts + 1, count, prefix)
             if status is not SolveStatus.INFEASIBLE:
                 return status
         return SolveStatus.INFEASIBLE
 
-    def _unproven(
-        self, problem: Problem, scope: str, min_parts: int, count: int, prefix: Touched
+    def _count_greedy_parts(
+        self, problem: Problem, scope: str, min_parts: int, count: int, prefix: Value
     ) -> SolveStatus:
-        """Find the fewest parts for which a greedy solution exists, and decide the nodes there.
+        """Find the fewest parts for which there is a greedy solution, and decide the nodes there.
 
-        This is for a solver that ran out of time with fewer parts.
+        This is called if the solver ran out of time with fewer parts, so the number is not proven.
         """
 
         def has_solution(parts: int) -> bool:
-            limited = _limited(problem, scope, parts, count)
-            return not self._budget.late and greedy(limited, self._all_prices) is not None
+            limited = _limit_parts(problem, scope, parts, count)
+            return not self._budget.late and greedy_solution(limited, self._all_prices) is not None
 
         with self._budget.phase("bound"):
             parts = bisect_left(range(count + 1), True, min_parts, key=has_solution)
         if parts > count:
             return SolveStatus.UNKNOWN
-        return self._count_nodes(_limited(problem, scope, parts, count), (*prefix, parts), Gap(scope))
+        return self._count_nodes(_limit_parts(problem, scope, parts, count), (*prefix, parts), Gap(scope))
 
-    def _count_nodes(
-        self, full_problem: Problem, prefix: Touched, unproven: Gap | None = None
-    ) -> SolveStatus:
+    def _count_nodes(self, full_problem: Problem, prefix: Value, unproven: Gap | None = None) -> SolveStatus:
         """Decide the fewest nodes. `unproven` is the first unproven level above.
 
-        The model contains only as many equal parts as a plan can touch. The result has all of them, because
-        equal parts may differ at the levels below.
+        The model contains only as many equal parts as a plan can touch. The result has all equal parts,
+        because they may differ at the levels below.
         """
-        problem, _ = full_problem.narrow_to(without_equals(full_problem))
-        first_use = self._first_use(problem)
+        problem, _ = full_problem.narrow_to(without_surplus_parts(full_problem))
+        first_use = self._first_solution(problem)
         uneven = any(share.low.any() for share in shares(problem))
         with self._budget.share(COUNTING_SHARE if uneven else 1):
-            decided = self._for_members_with_gpus(problem) or decide(problem, NODES, self._budget, first_use)
+            decided = self._count_gpu_members(problem) or decide(problem, NODES, self._budget, first_use)
         if decided.status is SolveStatus.UNKNOWN:
-            use = greedy(problem, self._all_prices)
+            use = greedy_solution(problem, self._all_prices)
             if use is not None:
                 decided = decide(problem, NODES, self._budget, use)
         if decided.status is SolveStatus.SOLVED:
             if problem.open.sum() < full_problem.open.sum():
-                decided = _decided_in_full(full_problem, decided)
+                decided = _extend_to_equal_parts(full_problem, decided)
             gap = unproven or (None if decided.gap is None else Gap(NODES.name, decided.gap))
             value = (*prefix, decided.value)
-            if not self.best_regions or value < self.best_regions[0][0]:
+            if not self.best_regions or value < self.best_regions[0].value:
                 self.best_regions = []
-            if not self.best_regions or value == self.best_regions[0][0]:
-                self.best_regions.append((value, decided, gap))
+            if not self.best_regions or value == self.best_regions[0].value:
+                self.best_regions.append(_CountedRegion(value, decided, gap))
         self.proven &= decided.status is not SolveStatus.UNKNOWN
         return decided.status
 
-    def _for_members_with_gpus(self, problem: Problem) -> DecidedLevel | None:
-        """Return the fewest nodes of the members with GPUs, if the other members then fit on patterns without
-        GPUs; else None.
+    def _count_gpu_members(self, problem: Problem) -> DecidedLevel | None:
+        """Return the fewest nodes of the members with GPUs, if the other members fit next to them on patterns
+        without GPUs; else None.
         """
         instance = self._instance
         if (
@@ -297,39 +304,39 @@ class RegionCounter:
         decided = decide(touching, NODES, self._budget)
         if decided.status is not SolveStatus.SOLVED:
             return decided if decided.status is SolveStatus.INFEASIBLE else None
-        use = with_others(problem, _in_terms_of(problem, decided))
+        use = add_members_without_gpus(problem, _in_classes_of(problem, decided))
         if use is None:
             return None
         floor = decided.value if decided.gap is None else 0
         return decide(problem, NODES, self._budget, use, floor)
 
-    def _first_use(self, problem: Problem) -> Use | None:
-        """Return a first solution if rules divide members among parts; None without such rules, or if no
-        solution is found.
+    def _first_solution(self, problem: Problem) -> Use | None:
+        """Return a solution to begin with, if rules divide members among parts; None without such rules, or
+        if no solution is found.
 
-        The solution lies in a few narrower parts: the fullest parts that hold the members which the rules
+        The solution is greedy, or it lies in the fullest narrower parts that hold the members which the rules
         divide.
         """
         scope, _ = counted_scope(problem)
         shared = [share for share in shares(problem) if share.low.any()]
         if not shared or scope is None:
             return None
-        use = greedy(problem, self._all_prices)
+        use = greedy_solution(problem, self._all_prices)
         if use is not None:
             return use
         in_fullest_parts = np.zeros(problem.classes, bool)
         for share in shared:
             in_fullest_parts |= share.classes_in_fullest(problem.part(scope), share.high)
-        few, _ = problem.narrow_to(problem.open & in_fullest_parts[:, None])
-        if few.classes == problem.classes or not few.classes:
+        in_fullest, _ = problem.narrow_to(problem.open & in_fullest_parts[:, None])
+        if in_fullest.classes == problem.classes or not in_fullest.classes:
             return None
-        decided = decide(few, NODES, self._budget)
+        decided = decide(in_fullest, NODES, self._budget)
         if decided.status is not SolveStatus.SOLVED:
             return None
-        return _in_terms_of(problem, decided)
+        return _in_classes_of(problem, decided)
 
 
-def _in_terms_of(problem: Problem, decided: DecidedLevel) -> Use:
+def _in_classes_of(problem: Problem, decided: DecidedLevel) -> Use:
     """Return the solution of a narrowed problem in the classes of this problem. `begin` identifies a class in
     both.
     """
@@ -337,14 +344,15 @@ def _in_terms_of(problem: Problem, decided: DecidedLevel) -> Use:
     return {(index[int(decided.problem.begin[c])], p): nodes for (c, p), nodes in decided.use.items()}
 
 
-def _decided_in_full(full_problem: Problem, decided: DecidedLevel) -> DecidedLevel:
-    """Return the decision for the problem without surplus equal parts as a decision for the full problem."""
+def _extend_to_equal_parts(full_problem: Problem, decided: DecidedLevel) -> DecidedLevel:
+    """Return a decision that was made without surplus equal parts, for the full problem with all of them."""
     still_open, _ = nodes_bound(full_problem, decided.duals).usable_below(full_problem, decided.value)
-    problem, use = full_problem.narrow_with_use(still_open, _in_terms_of(full_problem, decided))
+    problem, use = full_problem.narrow_with_use(still_open, _in_classes_of(full_problem, decided))
     return replace(decided, problem=problem.with_decided(nodes=decided.value), use=use)
 
 
-def _limited(problem: Problem, scope: str, parts: int, count: int) -> Problem:
+def _limit_parts(problem: Problem, scope: str, parts: int, count: int) -> Problem:
+    """Return the problem in which a plan touches at most `parts` of the `count` parts of the scope."""
     return problem.with_decided(**{scope: parts}) if parts < count else problem
 
 
@@ -355,16 +363,16 @@ RolePrices = tuple[float, ...]
 """The price of a member, by role."""
 
 RATIOS = 16
-"""Steps between the price of one role alone and the price of another role alone."""
+"""The most intervals between a price of one role alone and a price of another role alone."""
 
 MAX_OF_PAIRS = 512
 """About the most prices of pairs of roles: all ratios for eight roles, then fewer ratios, then fewer pairs.
 
-Each price costs time on every node, and any choice of prices is a bound.
+Each price costs time on every node, and any selection of prices gives a valid bound.
 """
 
 
-def prices(instance: Instance, need: Counts) -> tuple[RolePrices, ...]:
+def prices_to_try(instance: Instance, need: Counts) -> tuple[RolePrices, ...]:
     """Return the prices to try: each role alone, all equal, by GPUs, and pairs of roles at ratios of their
     needs.
 
@@ -387,7 +395,7 @@ def prices(instance: Instance, need: Counts) -> tuple[RolePrices, ...]:
     return tuple(price for price in dict.fromkeys(candidates) if any(price))
 
 
-def most_by_price(problem: Problem, by_price: tuple[RolePrices, ...]) -> NDArray[np.float64]:
+def max_node_values(problem: Problem, by_price: tuple[RolePrices, ...]) -> NDArray[np.float64]:
     """Return [price, class] the largest value of the members on one node of the class."""
     if not problem.classes or not by_price:
         return np.zeros((len(by_price), problem.classes))
@@ -400,15 +408,15 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...],
     """Return a lower bound of the number of parts that hold the gang; None if all parts together do not hold
     the gang.
 
-    `part` is [class]. Classes of part FREE need no part. For one role without further rules the bound is
-    exact.
+    `part` is [class]; FREE stands for classes whose nodes touch no part. For one role without further rules
+    the bound is exact.
     """
     part_shares = list(shares(problem))
     if problem.gpu_only_scopes:  # members without a price touch no part
         priced = {role for price in by_price for role, value in enumerate(price) if value}
         part_shares = [share for share in part_shares if priced.issuperset(share.roles)]
     min_parts = max((share.fewest_parts(part) for share in part_shares), default=0)
-    for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
+    for price, by_class in zip(by_price, max_node_values(problem, by_price), strict=True):
         capacities = _capacity_at_price(by_class * problem.size, part, price, part_shares)
         target = float(np.dot(price, need)) * (1 - 1e-9) - capacities[FREE]
         parts = fewest_that_hold(capacities[:FREE], target)
@@ -421,8 +429,8 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...],
 def _capacity_at_price(
     capacity: NDArray[np.float64], part: Ints, price: RolePrices, part_shares: Sequence[PartShare]
 ) -> NDArray[np.float64]:
-    """Return [part] the value that the part holds at a price, cut down to the limits of the rules. The last
-    entry is for FREE.
+    """Return [part] the value that the part holds at a price, within the limits of the rules. The last entry
+    is for FREE.
     """
     count = int(part.max(initial=FREE)) + 2
     bin_of_class = np.where(part == FREE, count - 1, part)
@@ -432,25 +440,24 @@ def _capacity_at_price(
         if priced <= set(share.roles):
             limits = np.append(share.high * max(price), np.inf)
             code = bin_of_class * len(limits) + np.where(share.part < 0, len(limits) - 1, share.part)
-            of_pair = np.bincount(code, capacity, count * len(limits)).reshape(count, len(limits))
-            capacities = np.minimum(capacities, np.minimum(of_pair, limits).sum(axis=1))
+            by_pair = np.bincount(code, capacity, count * len(limits)).reshape(count, len(limits))
+            capacities = np.minimum(capacities, np.minimum(by_pair, limits).sum(axis=1))
     return capacities
 
 
 def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...], need: Counts) -> Ints:
     """Return the parts whose capacity is enough at each price. No other part can hold the whole gang."""
     holds, part_shares = np.ones(int(part.max(initial=-1)) + 1, bool), list(shares(problem))
-    for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
+    for price, by_class in zip(by_price, max_node_values(problem, by_price), strict=True):
         target = float(np.dot(price, need)) * (1 - 1e-9)
         holds &= _capacity_at_price(by_class * problem.size, part, price, part_shares)[:FREE] >= target
     return np.flatnonzero(holds)
 
 
-def in_fullest(problem: Problem, scope: str, by_class: NDArray[np.float64], count: int) -> Bools:
-    """Return [class] bool: whether the class is in one of the `count` fullest parts of a scope, or in no
-    part.
+def is_in_fullest_parts(problem: Problem, scope: str, by_class: NDArray[np.float64], count: int) -> Bools:
+    """Return [class] bool: whether the class is in one of the `count` roomiest parts, or in no part.
 
-    `by_class` [class] is the value that one node holds.
+    `by_class` [class] is the value of the members that one node holds.
     """
     part = problem.part(scope)
     in_part = part != FREE
@@ -459,23 +466,23 @@ def in_fullest(problem: Problem, scope: str, by_class: NDArray[np.float64], coun
     return np.asarray(~in_part | np.isin(part, fullest))
 
 
-# A solution without a solver, for when the solver runs out of time
+# Solutions without a solver, in case the solver runs out of time
 
 
-def greedy(problem: Problem, by_price: tuple[RolePrices, ...]) -> Use | None:
+def greedy_solution(problem: Problem, by_price: tuple[RolePrices, ...]) -> Use | None:
     """Return a solution that touches at most the decided number of parts of each level.
 
     The result is None if no solution is found, for example because several rules bind members.
     """
-    if problem.exact:
-        return None  # the solution could place too many members
+    if problem.exact:  # a greedy solution could place more members than needed
+        return None
     if problem.rules:
-        return _divided_evenly(problem)
-    for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
+        return _even_solution(problem)
+    for price, by_class in zip(by_price, max_node_values(problem, by_price), strict=True):
         is_chosen, problem_in_parts = np.ones(problem.classes, bool), problem
         for name, max_parts in problem.at_most.items():  # widest first
             if name in problem.parts:
-                is_chosen &= in_fullest(problem, name, by_class * is_chosen, max_parts)
+                is_chosen &= is_in_fullest_parts(problem, name, by_class * is_chosen, max_parts)
                 problem_in_parts = replace(
                     problem_in_parts, open=problem_in_parts.open_patterns_of(is_chosen, name)
                 )
@@ -485,8 +492,8 @@ def greedy(problem: Problem, by_price: tuple[RolePrices, ...]) -> Use | None:
     return None
 
 
-def with_others(problem: Problem, use: Use) -> Use | None:
-    """Return the solution with the missing members added on patterns without GPUs, on nodes that `use` does
+def add_members_without_gpus(problem: Problem, use: Use) -> Use | None:
+    """Return the solution with the missing members added, on patterns without GPUs of nodes that `use` does
     not touch.
 
     The result is None if these nodes do not hold the missing members.
@@ -502,11 +509,12 @@ def with_others(problem: Problem, use: Use) -> Use | None:
     return None if added_use is None else {**use, **added_use}
 
 
-def _divided_evenly(problem: Problem) -> Use | None:
-    """Return a solution for one role that one rule divides among parts.
+def _even_solution(problem: Problem) -> Use | None:
+    """Return a solution for one role that one rule divides among parts; None for other problems, or if no
+    solution is found.
 
-    Each part uses its fullest narrower parts. It starts with as many as its minimum of members needs, and
-    adds more when other parts are full.
+    Each part uses its roomiest narrower parts: first as many as its minimum of members needs, then more of
+    them once the other parts are full.
     """
     active, part_shares = [role for role, need in enumerate(problem.need) if need], list(shares(problem))
     if len(active) != 1 or len(part_shares) != 1 or len(problem.rules) != 1:
@@ -514,8 +522,7 @@ def _divided_evenly(problem: Problem) -> Use | None:
     (share,), (role,) = part_shares, active
     if share.roles != (role,) or (problem.open.any(axis=1) & (share.part < 0)).any():
         return None
-    # The even share is below the minimum if no full segment fits between them.
-    if (share.low > share.even).any():
+    if (share.low > share.even).any():  # no full segment fits between the minimum and the even share
         return None
     scope, _ = counted_scope(problem)
     narrow_part = problem.part(scope or "")
@@ -548,8 +555,10 @@ def _divided_evenly(problem: Problem) -> Use | None:
 
 
 def _fill(problem: Problem, classes: Ints, price: Ints) -> Use | None:
-    """Return a solution on these classes: the most useful patterns first, and between equally useful patterns
-    the least wasteful one.
+    """Return a solution on these classes; None if they do not hold the needed members.
+
+    The pattern with the largest value of missing members is used first. Between equal values, the pattern
+    with the fewest surplus members, by their value, is used.
     """
     missing = np.array(problem.need, np.int64)
     room = problem.size.copy()

@@ -1,4 +1,4 @@
-"""Find the regions of a gang, and work with columns of codes: of regions and of domains."""
+"""Find the regions of a gang, and work with columns of codes that stand for regions or domains."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NOWHERE = -1
 
 
 def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
-    """Return [row] int64: the code of each node's region, in natural order of domains; NOWHERE for none.
+    """Return [row] int64: the code of the node's region, in natural order of domains; NOWHERE without one.
 
-    Some codes may have no node. A node is in no region if it lacks a domain, or if it hosts no member.
+    Some codes may have no node. A node is in no region if it lacks a domain, or if it can host no member.
     Domains inside a node are not regions: single_node.py handles them.
     """
     view = instance.columns
@@ -36,14 +36,14 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
         parts.append(part)
     code, *wider_parts = parts or [np.zeros(len(usable), np.int64)]
     for part in wider_parts:
-        code = renumbered(np.where(usable, code * (int(part.max(initial=0)) + 1) + part, 0))
+        code = renumber(np.where(usable, code * (int(part.max(initial=0)) + 1) + part, 0))
     return np.where(usable, code, NOWHERE)
 
 
 # Runs of equal codes
 
 
-def place_in_run(codes: Ints) -> Ints:
+def position_in_run(codes: Ints) -> Ints:
     """Return the position of each entry among the entries of its code, from 0.
 
     Equal codes must be adjacent.
@@ -53,16 +53,16 @@ def place_in_run(codes: Ints) -> Ints:
     return index - np.maximum.accumulate(np.where(begins, index, 0))
 
 
-def fullest_first(codes: Ints, cap: Ints) -> Ints:
-    """Return the order by code, and by falling `cap` inside each code. Equal entries keep their order.
+def fullest_first_order(codes: Ints, cap: Ints) -> Ints:
+    """Return the order by code, and by descending `cap` inside each code. Equal entries keep their order.
 
     No code and no `cap` may be negative. A sort by one number takes half the time of a sort by two numbers.
     """
     return np.argsort(codes * (int(cap.max(initial=0)) + 1) - cap, kind="stable")
 
 
-def renumbered(codes: Ints) -> Ints:
-    """Return the codes renumbered from 0, in their order. No code may be negative.
+def renumber(codes: Ints) -> Ints:
+    """Return the codes renumbered from 0 without gaps, in their order. No code may be negative.
 
     Small codes are counted, which takes half the time of sorting them.
     """

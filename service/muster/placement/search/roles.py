@@ -5,9 +5,9 @@ members are assigned to that plan at the end. Members fit on any node whose capa
 sizes that divide each other leave no gaps. Wherever the larger members go, the smaller members get the same
 number of units.
 
-Members with equal requests, and without rules, may change places: no level of the objective changes. A few
-ways to fill the nodes along the fabric, role after role, are tried. The way with the fewest parts by role is
-taken. Then members are exchanged between nodes as long as the number of parts falls.
+If roles have equal requests and no rules, their members may change places: no level of the objective changes.
+Nodes are filled with such roles along the fabric, role after role, in a few orders. The order in which roles
+touch the fewest parts is taken. Then members are exchanged between nodes while the number of parts falls.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RoleAggregation:
     def solve(self, plan: PartialPlan, level: Level, incumbent: Value | None, budget: Budget) -> MethodAnswer:
         """Decide all levels if the members can be assigned to the best plan of units."""
         with budget.phase("scan"):
-            aggregation = aggregated_roles(plan.instance, plan.need)
+            aggregation = aggregate_roles(plan.instance, plan.need)
         if isinstance(aggregation, Declined):
             return aggregation
         units, gap = self.decide(replace(plan, need=aggregation.units), incumbent, budget)
@@ -63,8 +63,8 @@ class RoleAggregation:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """Members by role, `need`, and their `sizes` as members of the role `unit`; 0 for roles that are not
-    aggregated.
+    """The members of each role, `need`, and the size of such a member in members of the role `unit`; 0 if the
+    role is not aggregated.
     """
 
     need: Counts
@@ -73,13 +73,13 @@ class Aggregation:
 
     @property
     def units(self) -> Counts:
-        """The same members, with the aggregated ones as members of one role."""
-        alone = [0 if size else count for count, size in zip(self.need, self.sizes, strict=True)]
-        alone[self.unit] = sum(count * size for count, size in zip(self.need, self.sizes, strict=True))
-        return tuple(alone)
+        """The members by role, in which all aggregated members are members of the role `unit`."""
+        units = [0 if size else count for count, size in zip(self.need, self.sizes, strict=True)]
+        units[self.unit] = sum(count * size for count, size in zip(self.need, self.sizes, strict=True))
+        return tuple(units)
 
     def assign(self, instance: Instance, shares: Iterable[NodeShare]) -> tuple[NodeShare, ...]:
-        """Return the plans of units as plans of members; () if they do not hold the members.
+        """Return the plans of members, given the plans of units; () if these do not hold the members.
 
         The largest members are assigned first, along the fabric, so that each role stays together.
         """
@@ -96,7 +96,7 @@ class Aggregation:
         return () if any(missing[role] for role in roles) else tuple(dealt_shares)
 
 
-def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined:
+def aggregate_roles(instance: Instance, need: Counts) -> Aggregation | Declined:
     """Return the roles aggregated by size, or why they cannot be aggregated."""
     active = [role for role, count in enumerate(need) if count and instance.roles[role].gpus]
     capped = instance.rules.caps is not None or instance.penalty is not None
@@ -105,15 +105,15 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
     if not instance.binds_only_by_scopes or instance.costs or capped:
         return Declined("rules, policies, slices or preferences")
     unit = min(active, key=lambda role: instance.roles[role].gpus)
-    sizes = tuple(_size(instance, role, unit) if role in active else 0 for role in range(len(need)))
+    sizes = tuple(_size_in_units(instance, role, unit) if role in active else 0 for role in range(len(need)))
     sorted_sizes = sorted(filter(None, sizes))
     if len(sorted_sizes) < 2 or any(larger % smaller for smaller, larger in pairwise(sorted_sizes)):
         return Declined("the requests are not multiples of one another")
     # Many small members need more pods than few large members. So each node must have room for enough pods.
-    of_other_roles = [
+    other_members = [
         np.minimum(room, need[role]) for role, room in enumerate(instance.room) if not sizes[role]
     ]
-    members = instance.columns.free_count // instance.roles[unit].gpus + sum(of_other_roles)
+    members = instance.columns.free_count // instance.roles[unit].gpus + sum(other_members)
     pods = max(1, *(role.resources.pods for role in instance.roles))
     lacks_pods = instance.columns.pods < members * pods
     if (lacks_pods & (instance.room[unit] > 0)).any():
@@ -121,14 +121,13 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
     return Aggregation(need, sizes, unit)
 
 
-def _size(instance: Instance, role: int, unit: int) -> int:
-    """Return the size of the role's members in members of `unit`; 0 if that is not whole on every node."""
+def _size_in_units(instance: Instance, role: int, unit: int) -> int:
+    """Return a member's size in members of `unit`; 0 if requests or rooms on nodes are no multiples."""
     large, small = instance.roles[role], instance.roles[unit]
     size = large.gpus // small.gpus
-    of_large, of_small = amounts_of(large.resources, large.gpus), amounts_of(small.resources, small.gpus)
-    of_small = {name: size * amount for name, amount in of_small.items()}
-    multiple = {**of_large, PODS: 0} == {**of_small, PODS: 0}
-    return size if multiple and np.array_equal(instance.room[role], instance.room[unit] // size) else 0
+    units = {name: size * amount for name, amount in amounts_of(small.resources, small.gpus).items()}
+    is_multiple = {**amounts_of(large.resources, large.gpus), PODS: 0} == {**units, PODS: 0}
+    return size if is_multiple and np.array_equal(instance.room[role], instance.room[unit] // size) else 0
 
 
 # Roles that ask for the same
@@ -141,15 +140,15 @@ MAX_EXCHANGES = 200
 """The most exchanges that are tried."""
 
 MAX_EXCHANGE_CELLS = 64
-"""The most nodes × roles of a plan in which members are exchanged. In larger plans that takes longer than
-deciding.
+"""The most nodes × roles of a plan in which members are exchanged. In larger plans the exchanges take longer
+than the decision.
 """
 
 FILL_ORDERS = (0, -1, 1)
-"""Sort signs of parts: 0 for the order of the fabric, −1 for the largest first, 1 for the smallest first."""
+"""The orders of parts, as a sign of their size: 0 fabric order, −1 largest first, 1 smallest first."""
 
 RoleParts = tuple[int, ...]
-"""Parts touched by each role, summed: of the widest level first, of the nodes last."""
+"""The number of parts that each role touches, summed over roles: for each level, widest first, then nodes."""
 
 
 def gather_roles_on_few_parts(instance: Instance, shares: tuple[NodeShare, ...]) -> tuple[NodeShare, ...]:
@@ -182,18 +181,22 @@ def _interchangeable_roles(instance: Instance) -> list[list[int]]:
 def _fewest_parts(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
     """Return [node, role] the assignment with the fewest parts among those tried, `counts` included."""
     need, room = counts.sum(axis=0), counts.sum(axis=1)
-    fewest, touched, lower_bounds = counts, _touched(counts > 0, parts), _lower_bounds(need, room, parts)
+    fewest, touched, lower_bounds = (
+        counts,
+        _count_parts_by_role(counts > 0, parts),
+        _lower_bounds(need, room, parts),
+    )
     for filled in _fillings(need, room, parts, rows):
         if touched == lower_bounds:
             break
-        value = _touched(filled > 0, parts)
+        value = _count_parts_by_role(filled > 0, parts)
         if value < touched:
             fewest, touched = filled, value
     tries = MAX_EXCHANGES if counts.size <= MAX_EXCHANGE_CELLS else 0
     while touched > lower_bounds and tries > 0:
         for exchanged in islice(_exchanges(fewest), tries):
             tries -= 1
-            value = _touched(exchanged > 0, parts)
+            value = _count_parts_by_role(exchanged > 0, parts)
             if value < touched:
                 fewest, touched = exchanged, value
                 break
@@ -203,7 +206,7 @@ def _fewest_parts(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
 
 
 def _exchanges(counts: Ints) -> Iterator[Ints]:
-    """Yield the assignments that result from swapping the most members of two roles between two nodes."""
+    """Yield the assignments in which two nodes have exchanged members of two roles, as many as possible."""
     nodes, roles = counts.shape
     for pair, (a, b) in product(permutations(range(nodes), 2), permutations(range(roles), 2)):
         members = int(min(counts[pair[0], a], counts[pair[1], b]))
@@ -222,31 +225,27 @@ def _fillings(need: Ints, room: Ints, parts: Sequence[Ints], rows: Ints) -> Iter
         order = np.lexsort((rows, sign * room, *keys[::-1]))
         for ordered in islice(permutations(range(len(need))), MAX_ORDERS):
             filled, roles = np.zeros((len(room), len(need)), np.int64), np.array(ordered)
-            filled[np.ix_(order, roles)] = _overlaps(room[order], need[roles])
+            filled[np.ix_(order, roles)] = _fill_in_order(room[order], need[roles])
             yield filled
 
 
-def _overlaps(room: Ints, need: Ints) -> Ints:
-    """Lay nodes and roles on one line, one unit per member: return [node, role] how much of each role falls
-    on each node.
-    """
-    of_node, of_role = np.cumsum(room), np.cumsum(need)
-    ends = np.minimum(of_node[:, None], of_role)
-    begins = np.maximum((of_node - room)[:, None], of_role - need)
+def _fill_in_order(room: Ints, need: Ints) -> Ints:
+    """Return [node, role] the members of each node if nodes are filled one after another, role after role."""
+    node_ends, role_ends = np.cumsum(room), np.cumsum(need)
+    ends = np.minimum(node_ends[:, None], role_ends)
+    begins = np.maximum((node_ends - room)[:, None], role_ends - need)
     return np.asarray(np.maximum(0, ends - begins))
 
 
-def _touched(has_members: Bools, parts: Sequence[Ints]) -> RoleParts:
-    """Return by level the number of parts that each role touches, summed over roles. `has_members` is [node,
-    role].
-    """
+def _count_parts_by_role(has_members: Bools, parts: Sequence[Ints]) -> RoleParts:
+    """Return how many parts the roles touch if `has_members` [node, role]."""
     node, role = np.nonzero(has_members)
-    of_levels = [len(np.unique(part[node] * has_members.shape[1] + role)) for part in parts]
-    return (*of_levels, len(node))
+    parts_by_level = [len(np.unique(part[node] * has_members.shape[1] + role)) for part in parts]
+    return (*parts_by_level, len(node))
 
 
 def _lower_bounds(need: Ints, room: Ints, parts: Sequence[Ints]) -> RoleParts:
-    """Return lower bounds: each role alone, in the largest parts."""
+    """Return lower bounds of the parts that roles touch: each role lies in the largest parts."""
     sizes = [*(np.bincount(part, room) for part in parts), room]
     reached = (np.cumsum(np.sort(size)[::-1]) for size in sizes)
     return tuple(int((np.searchsorted(sums, need) + 1).sum()) for sums in reached)

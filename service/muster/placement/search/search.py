@@ -3,9 +3,9 @@
 First all members are tried: with the preferred scopes in the order given, then with the required scope alone.
 If not all members fit, as many as possible are placed, but at least `min_member`.
 
-`presolved` first removes parts that are too small. Then, for each level, the exact methods are asked in the
-order of METHODS, and the first method that accepts the level decides it. After counting, several regions may
-be equally good. Then each region is decided to the end, and the best plan is taken.
+`presolve` first removes parts that are too small. Then, for each level, the exact methods are asked in the
+order of METHODS, and the first method that accepts the level decides it. If several regions are equally good
+after counting, each region is decided to the end, and the best plan is taken.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from muster.placement.gang.instance import Instance, room_of, unsupported_rule
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget
 from muster.placement.model.objective import MEMBERS, NODES, PREFERRED_SCOPE, ROLE_PREFERENCES, levels_of_plan
-from muster.placement.search.count import count, too_small
+from muster.placement.search.count import count, no_part_holds
 from muster.placement.search.one_role import DomainTables, SortedCapacities
 from muster.placement.search.plan import (
     Declined,
-    Exact,
+    ExactMethod,
     Gap,
     Infeasible,
     PartialPlan,
@@ -52,19 +52,19 @@ from muster.placement.search.single_node import MembersWithoutGpus, SingleNode
 
 
 ALL, MOST, SUBSETS = "all-members", "most-members", "member-subsets"
-"""Methods that decide the members: all fit; a search for the most that fit; subsets one after another."""
+"""Methods that decide the members: all members; the most that fit; subsets, tried one after another."""
 
 ALL_SHARE, CHOICE_SHARE, TRY_SHARE = 0.75, 0.125, 0.03125
-"""The largest shares of the solver's time if fewer members may do: for the plan of all members, for counting
-the most that fit, and for each step of a greedy choice. So there is always time for a subset that is easy to
-place.
+"""The largest shares of the solver's time if fewer members may be enough: for the plan of all members, for
+counting the most members that fit, and for each try of a greedy choice. So there is always time for a subset
+that is easy to place.
 """
 
 MAX_WAYS = 4096
-"""The most numbers of members by role that are looked at to try those with which the gang starts."""
+"""The most combinations of member counts by role that are looked at."""
 
 IN_ORDER = "scopes-in-order"
-"""How the preferred scope is decided."""
+"""The method that decides the preferred scope."""
 
 
 def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, SearchResult]:
@@ -75,20 +75,20 @@ def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, SearchR
     request, all_members_plan = instance.request, SearchResult(())
     required = (request.required_scope,) if request.required_scope else ()
     partial = request.min_member < request.size
-    with budget.phase("scan"):  # for one role, counting is as quick
-        cannot_fit_all = sum(map(bool, instance.need)) > 1 and too_small(instance, request.required_scope)
+    with budget.phase("scan"):  # for one role, the search is as quick as this test
+        cannot_fit_all = sum(map(bool, instance.need)) > 1 and no_part_holds(instance, request.required_scope)
     if not cannot_fit_all and request.starts(request.waiting_by_role):
         with budget.share(ALL_SHARE if partial else 1.0):
-            all_members_plan = _for_counts(instance, required, instance.need, ALL, budget)
+            all_members_plan = _best_for_counts(instance, required, instance.need, ALL, budget)
     if all_members_plan.shares or not partial:
         return instance, all_members_plan
-    return _WithFewerMembers(instance, required, budget, proven=all_members_plan.gap is None).best_plan()
+    return _FewerMembersSearch(instance, required, budget, proven=all_members_plan.gap is None).best_plan()
 
 
-def _for_counts(
+def _best_for_counts(
     instance: Instance, required: tuple[str, ...], need: Counts, method: str, budget: Budget
 ) -> SearchResult:
-    """Return the best plan for exactly these members, in the first preferred scope that holds them, else
+    """Return the best plan for exactly these members: in the first preferred scope that holds them, else
     without a preferred scope.
     """
     unproven: Gap | None = None
@@ -105,18 +105,18 @@ def _for_counts(
         unproven = unproven or (Gap(PREFERRED_SCOPE.name) if plan.gap else None)
     if plan.shares and instance.request.role_preferences:
         steps += (Step(ROLE_PREFERENCES.name, IN_ORDER),)
-        plan = _preferring(instance, (*required, *scope), need, plan, budget)
+        plan = _best_with_preferences(instance, (*required, *scope), need, plan, budget)
     return SearchResult(plan.shares, unproven or plan.gap, (*steps, *plan.steps))
 
 
-def _preferring(
+def _best_with_preferences(
     instance: Instance, scopes: tuple[str, ...], need: Counts, plan: SearchResult, budget: Budget
 ) -> SearchResult:
-    """Return the best plan under the preferences of roles that can hold together, the earlier ones first.
+    """Return the best plan that keeps the preferences of roles as far as possible, earlier preferences first.
 
-    If a preference can be kept, it is required while the later preferences are tried: as a subgroup, or as a
-    scope of the gang if it is about all members. If time runs out, the plan so far is returned, and the level
-    is unproven. The level is also unproven if a preferred scope is not supported.
+    A preference that can be kept is required while later preferences are tried: as a subgroup, or as a scope
+    of the gang if the preference is about all members. If time runs out, the plan so far is returned, and the
+    level is unproven. The level is also unproven if a preferred scope is not supported.
     """
     unproven: Gap | None = None
     for preference in instance.request.role_preferences:
@@ -147,9 +147,9 @@ def _with_preference(
 
 
 @dataclass(slots=True)
-class _WithFewerMembers:
-    """The search for a plan with fewer members than all. `proven` is whether it is proven that no more
-    members fit.
+class _FewerMembersSearch:
+    """The search for a plan with some members left out. `proven` is whether it is proven that no more members
+    fit.
     """
 
     instance: Instance
@@ -159,23 +159,21 @@ class _WithFewerMembers:
     tried: dict[Counts, tuple[Instance, SearchResult]] = field(default_factory=dict)
 
     def best_plan(self) -> tuple[Instance, SearchResult]:
-        """Return the best plan of the largest number of members. If that number is not decided, return the
-        plan of a greedy choice.
-        """
+        """Return the best plan for the most members that fit, else of a greedy choice, and its instance."""
         counts = None if has_begun_segment(self.instance.request) else self._most_that_fit()
         if counts is None and (has_begun_segment(self.instance.request) or self.tried):
             counts = self._count_down()
         order = range(len(self.instance.request.roles))
         if counts is None and not self.proven:
-            counts = self._greedy(order) or self._greedy(order[::-1])
+            counts = self._choose_greedily(order) or self._choose_greedily(order[::-1])
         unproven = None if self.proven else Gap(MEMBERS.name)
         if counts is None:
             return self.instance, SearchResult((), unproven)
         smaller_instance, plan = self.tried[counts]
         return smaller_instance, replace(plan, gap=unproven or plan.gap)
 
-    def _attempt(self, counts: Counts, method: str) -> bool:
-        """Return whether a plan for these numbers of members is found, of each role the first by rank."""
+    def _has_plan(self, counts: Counts, method: str) -> bool:
+        """Return whether a plan for the first members of each role by rank is found, `counts` of them."""
         if counts not in self.tried:
             first_members = {
                 role.name: n for role, n in zip(self.instance.request.roles, counts, strict=True)
@@ -183,17 +181,17 @@ class _WithFewerMembers:
             smaller_instance = self.instance.with_first_members(first_members)
             self.tried[counts] = (
                 smaller_instance,
-                _for_counts(smaller_instance, self.required, smaller_instance.need, method, self.budget),
+                _best_for_counts(smaller_instance, self.required, smaller_instance.need, method, self.budget),
             )
         plan = self.tried[counts][1]
         self.proven &= bool(plan.shares) or plan.gap is None
         return bool(plan.shares)
 
     def _most_that_fit(self) -> Counts | None:
-        """Return the most members that fit.
+        """Return by role the most members that fit.
 
-        The result is None if no plan has this number of members, because counting inside one node ignores
-        constraints between nodes.
+        The result is None if there is no plan for them: counting inside one node ignores constraints between
+        nodes, so the number may be too large.
         """
         request = self.instance.request
         with self.budget.share(CHOICE_SHARE):
@@ -201,87 +199,86 @@ class _WithFewerMembers:
         self.proven = fit.proven
         counts = fit.counts or (0,) * len(request.roles)
         method = SUBSETS if len(list(islice(ways_to_cut(request), 2))) > 1 else MOST
-        return counts if fit.members >= request.min_member and self._attempt(counts, method) else None
+        return counts if fit.members >= request.min_member and self._has_plan(counts, method) else None
 
     def _count_down(self) -> Counts | None:
-        """Return the most members that fit, by trying totals from the largest down, and for each total the
-        most members of the earlier roles first.
+        """Return by role the most members that fit, by trying totals from the largest down. Between equal
+        totals, the most members of the earlier roles are tried first.
 
         With a single role the greedy choice is optimal if each smaller number of members fits too.
         """
         request = self.instance.request
         if len(request.roles) == 1 and fewer_fit(request) and request.quorum is None:
-            return self._greedy(range(1))
+            return self._choose_greedily(range(1))
         with self.budget.share(CHOICE_SHARE):
             for tries, counts in enumerate(self._descending_counts()):
                 if tries == MAX_TRIES or self.budget.spent:
                     self.proven = False
                     break
-                if self._attempt(counts, SUBSETS):
+                if self._has_plan(counts, SUBSETS):
                     return counts
         return None
 
     def _descending_counts(self) -> Iterator[Counts]:
-        caps, request = self._caps(), self.instance.request
+        """Yield the numbers of members by role with which the gang starts, the largest totals first."""
+        caps, request = self._max_members_by_role(), self.instance.request
         totals = range(min(sum(caps), request.size - 1), request.min_member - 1, -1)
         all_counts = (counts for total in totals for counts in ways_to_divide(total, caps))
         for counts in islice(all_counts, MAX_WAYS):
             if self.budget.late:
                 break
-            if self._starts(counts):
+            if request.starts({role.name: n for role, n in zip(request.roles, counts, strict=True)}):
                 yield counts
         self.proven &= not self.budget.late and next(all_counts, None) is None
 
-    def _starts(self, counts: Counts) -> bool:
-        names = (role.name for role in self.instance.request.roles)
-        return self.instance.request.starts(dict(zip(names, counts, strict=True)))
-
-    def _greedy(self, order: Sequence[int]) -> Counts | None:
-        """Return the most members of each role that fit with those of the roles before it, in this order.
+    def _choose_greedily(self, order: Sequence[int]) -> Counts | None:
+        """Return the most members of each role that fit next to the members of the roles before it, in this
+        order of roles.
 
         The result is None if fewer than `min_member` members fit.
         """
         if (quorum := self.instance.request.quorum) is not None:
-            return self._greedy_by_subgroup(quorum, order)
-        counts, caps = [0] * len(order), self._caps()
+            return self._choose_subgroups_greedily(quorum, order)
+        counts, caps = [0] * len(order), self._max_members_by_role()
         for role in order:
             low, high = 0, caps[role]
             counts[role] = high
             while low < high and not self.budget.late:
                 with self.budget.share(TRY_SHARE):
-                    fits = self._attempt(tuple(counts), SUBSETS)
+                    fits = self._has_plan(tuple(counts), SUBSETS)
                 low, high = (counts[role], high) if fits else (low, counts[role] - 1)
                 counts[role] = (low + high + 1) // 2
             counts[role] = low
         return tuple(counts) if sum(counts) >= self.instance.request.min_member else None
 
-    def _greedy_by_subgroup(self, quorum: Quorum, order: Sequence[int]) -> Counts | None:
-        """Return the members of subgroups that are added one after another, first the fewest members with
-        which the gang starts.
+    def _choose_subgroups_greedily(self, quorum: Quorum, order: Sequence[int]) -> Counts | None:
+        """Return by role the members of subgroups that are added one after another: first the fewest members
+        with which the gang starts, then further members.
 
-        If a step does not fit, its last subgroup is left out. Roles of one subgroup follow the order.
+        If an addition does not fit, its last subgroup is left out. In a subgroup, members are taken role by
+        role, in this order of roles. The result is None if fewer than `min_member` members fit.
         """
-        names, caps = [role.name for role in self.instance.request.roles], self._caps()
+        names, caps = [role.name for role in self.instance.request.roles], self._max_members_by_role()
         unplaced = {names[role]: caps[role] for role in order}
         counts, has_begun = dict.fromkeys(names, 0), False
         for _ in range(MAX_TRIES):
-            step = quorum.without_members(counts).fewest_members(unplaced, some=True)
-            if step is None or self.budget.late:
+            addition = quorum.without_members(counts).fewest_members(unplaced, some=True)
+            if addition is None or self.budget.late:
                 break
-            of_step = of_roles(step, unplaced)
-            larger_counts = {name: count + of_step[name] for name, count in counts.items()}
+            added_counts = of_roles(addition, unplaced)
+            larger_counts = {name: count + added_counts[name] for name, count in counts.items()}
             with self.budget.share(TRY_SHARE):
-                fits = quorum.starts(larger_counts) and self._attempt(tuple(larger_counts.values()), SUBSETS)
+                fits = quorum.starts(larger_counts) and self._has_plan(tuple(larger_counts.values()), SUBSETS)
             if fits:
-                unplaced = {name: count - of_step[name] for name, count in unplaced.items()}
+                unplaced = {name: count - added_counts[name] for name, count in unplaced.items()}
                 counts, has_begun = larger_counts, True
             else:
-                last = [leaf for leaf, count in step if count][-1]
+                last = [leaf for leaf, count in addition if count][-1]
                 unplaced |= dict.fromkeys(last.roles & unplaced.keys(), 0)
         is_enough = has_begun and sum(counts.values()) >= self.instance.request.min_member
         return tuple(counts.values()) if is_enough else None
 
-    def _caps(self) -> Counts:
+    def _max_members_by_role(self) -> Counts:
         """Return for each role an upper bound of the number of members that fit."""
         instance = self.instance
         return tuple(
@@ -308,14 +305,14 @@ Without a plan and without a gap, it is proven that no plan exists.
 
 def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> SearchResult:
     """Return the best plan with all members in one part of every scope of `scopes`."""
-    plan, gap = decide_levels(presolved(instance, scopes, need, budget), None, budget)
+    plan, gap = decide_levels(presolve(instance, scopes, need, budget), None, budget)
     if plan is None:
         return SearchResult((), gap)
     return SearchResult(gather_roles_on_few_parts(plan.instance, plan.shares()), gap, plan.steps)
 
 
-def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> PartialPlan:
-    """Return the plan with nothing decided, without parts that no plan for all these members can use."""
+def presolve(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> PartialPlan:
+    """Return the plan with nothing decided yet. Parts that no plan for these members can use are left out."""
     with budget.phase("scan"):
         instance = instance.presolved_for_all_members(need)
     return PartialPlan(
@@ -339,7 +336,7 @@ def decide_levels(plan: PartialPlan, incumbent: Value | None, budget: Budget) ->
             plans = [_with_steps(plan, solved_plan, method, declined) for solved_plan in plans]
             declined = []
         if len(plans) > 1:
-            return _best_of(plans, gap, budget)
+            return _decide_best_of(plans, gap, budget)
         plan = plans[0]
         gap = gap or plan.gap
         if incumbent is not None and plan.value > incumbent[: len(plan.value)]:
@@ -348,9 +345,9 @@ def decide_levels(plan: PartialPlan, incumbent: Value | None, budget: Budget) ->
 
 
 class _FirstAnswer(NamedTuple):
-    """The answer of the first method that accepted the level."""
+    """The first method that accepted the level, and the method's answer."""
 
-    method: Exact
+    method: ExactMethod
     answer: Solved | Infeasible | Unknown
     declined: list[tuple[str, str]]
     """(method, reason) of each method that declined."""
@@ -380,9 +377,9 @@ def _first_answer(plan: PartialPlan, incumbent: Value | None, budget: Budget) ->
 
 
 def _with_steps(
-    before: PartialPlan, after: PartialPlan, method: Exact, declined: list[tuple[str, str]]
+    before: PartialPlan, after: PartialPlan, method: ExactMethod, declined: list[tuple[str, str]]
 ) -> PartialPlan:
-    """Add a `Step` for each level that was just decided. Methods that add their own steps keep them."""
+    """Add a `Step` for each level that was just decided. If the method has added steps itself, these stay."""
     done = before.levels[: len(before.levels) - len(after.levels)]
     first_step, *later_steps = after.steps[len(before.steps) :] or [
         Step(level.name, method.name) for level in done
@@ -391,10 +388,10 @@ def _with_steps(
     return replace(after, steps=(*before.steps, first_step, *later_steps))
 
 
-def _best_of(plans: list[PartialPlan], gap: Gap | None, budget: Budget) -> SearchOutcome:
-    """Decide each of these equally good plans to the end, and return the best.
+def _decide_best_of(plans: list[PartialPlan], gap: Gap | None, budget: Budget) -> SearchOutcome:
+    """Decide each of these equally good plans to the end, and return the best plan.
 
-    If one plan could not be decided with proof, the best one is not proven either.
+    If one of them could not be decided with proof, the best plan is not proven either.
     """
     best_plan: PartialPlan | None = None
     for i, plan in enumerate(plans):
@@ -409,7 +406,7 @@ def _best_of(plans: list[PartialPlan], gap: Gap | None, budget: Budget) -> Searc
     return best_plan, gap if best_plan is not None else gap or Gap(NODES.name)
 
 
-METHODS: tuple[Exact, ...] = (
+METHODS: tuple[ExactMethod, ...] = (
     MembersWithoutGpus(decide_levels),
     SingleNode(decide_levels),
     RoleAggregation(decide_levels),

@@ -1,5 +1,4 @@
-"""Place the whole gang on one node: no plan touches fewer parts. The best node is found by comparing node
-values.
+"""Place the whole gang on the best node: no plan touches fewer parts.
 
 Gangs with members without GPUs begin here too, because the GPUs that these members make unusable are decided
 early.
@@ -49,18 +48,20 @@ from muster.placement.search.plan import (
     Solved,
     Undecided,
     Value,
+    gpu_sets_on,
     members_by_domain,
-    sets_on,
 )
 
 BETTER_ELSEWHERE = "members without GPUs may be better off elsewhere"
+"""Why a method declines gangs with members without GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SingleNode:
-    """Decide the plan on the best node that takes all members. No plan touches fewer parts.
+    """Decide all levels on the best node that takes all members. No plan touches fewer parts.
 
-    Members without GPUs may be better off on other nodes, unless all members must lie inside one node.
+    If the gang may lie on several nodes, members without GPUs may be better off on other nodes. Then the
+    method declines, unless the gang must lie in one NVLink domain.
     """
 
     decide: Decide
@@ -81,26 +82,27 @@ class SingleNode:
         searched_instance = instance.restricted_to(~in_wide) if leaves_out_wide_domains else instance
         with budget.phase("scan"):
             inside_scopes = [scope for scope in plan.scopes if scope in INSIDE]
-            rows = _rows(searched_instance, plan.scopes, plan.need)
+            rows = _rows_that_may_hold(searched_instance, plan.scopes, plan.need)
             best_node, proven = find_best_node(searched_instance, rows, plan.need, inside_scopes, budget)
         gap = None if proven else Gap(NODES.name)
         if best_node is None:
             return Declined("no node takes all members", gap)
         shares: tuple[NodeShare, ...] = (best_node.share,)
-        if (
-            leaves_out_wide_domains and instance.room[:, in_wide].any()
-        ):  # an NVLink domain of several nodes may be better
+        if leaves_out_wide_domains and instance.room[:, in_wide].any():
+            # An NVLink domain of several nodes may be better.
             wide_plan, unproven = self.decide(
                 replace(plan, instance=instance.restricted_to(in_wide)), None, budget
             )
             gap = gap or unproven
             values = {shares: best_node.value} | ({wide_plan.shares(): wide_plan.value} if wide_plan else {})
-            shares = min(values, key=lambda shares: _value(instance, shares, values[shares]))
+            shares = min(values, key=lambda shares: _value_of_plan(instance, shares, values[shares]))
         return Solved((plan.complete(shares),), gap)
 
 
-def _value(instance: Instance, shares: Sequence[NodeShare], value: Value) -> tuple[int, ...]:
-    """Return the value of a plan in one NVLink domain. `value` is its value at the quality levels."""
+def _value_of_plan(instance: Instance, shares: Sequence[NodeShare], value: Value) -> tuple[int, ...]:
+    """Return the value of a plan in one NVLink domain, at all levels from the parts down. `value` is the
+    plan's value at the quality levels.
+    """
     rows, counts = np.array([s.row for s in shares]), np.array([s.counts for s in shares], np.int64)
     some_without_gpus = instance.without_gpus is WithoutGpus.SOME_MEMBERS
     touching = rows[[s.gpus.mask > 0 for s in shares]] if some_without_gpus else rows
@@ -112,7 +114,10 @@ def _value(instance: Instance, shares: Sequence[NodeShare], value: Value) -> tup
 
 
 class BestNode(NamedTuple):
-    """The best node, and the value of the plan on it. Between equal values the first row is the best."""
+    """The best node, and the value of the plan there. Between equal values the first row is the best.
+
+    `allowed` is the mask of the GPUs that the plan may use.
+    """
 
     value: Value
     row: int
@@ -123,8 +128,8 @@ class BestNode(NamedTuple):
 def find_best_node(
     instance: Instance, rows: Ints, need: Counts, inside_scopes: list[str], budget: Budget
 ) -> tuple[BestNode | None, bool]:
-    """Return the best of these nodes, and whether it is proven best. The node is None if no node takes all
-    members.
+    """Return the best of these nodes, and whether it is proven best. The first result is None if no node
+    takes all members.
 
     The members lie inside one part of each of the `inside_scopes`. If members share GPUs or have a policy,
     choosing the GPUs takes long. If time runs out, the result is the best node so far.
@@ -135,33 +140,29 @@ def find_best_node(
     exact = {BEST_FIT: best_fit(instance, rows, counts)[:, 0]}
     usable = np.full(len(rows), -1)
     if instance.prices is not None:
-        exact[DAMAGE], usable = _priced(instance, instance.prices, rows, need)
+        exact[DAMAGE], usable = _priced_damage(instance, instance.prices, rows, need)
     if instance.without_gpus is not WithoutGpus.NO_MEMBER:
         exact[UNUSABLE] = instance.unusable_gpus(rows, counts)[:, 0]
     first = _first_of_each_kind(instance, rows, [*exact.values()])
-    rows, usable, exact = (
-        rows[first],
-        usable[first],
-        {level: row_values[first] for level, row_values in exact.items()},
-    )
-    bounds_by_level = (
-        by_level(instance, lower_bounds(instance, rows, (need,))[:, :, 0], exact[BEST_FIT]) | exact
-    )
+    rows, usable = rows[first], usable[first]
+    exact = {level: row_values[first] for level, row_values in exact.items()}
+    bounds = lower_bounds(instance, rows, (need,))[:, :, 0]
+    bounds_by_level = split_by_level(instance, bounds, exact[BEST_FIT]) | exact
     levels = sorted(bounds_by_level, key=lambda level: level is not UNUSABLE)
     bounds_in_order, best_node = [bounds_by_level[level] for level in levels], None
     by_field = {level.field: row_values.tolist() for level, row_values in exact.items()}
     in_wide = instance.columns.topology.in_wide[rows].tolist()
-    bounds = [*zip(*(line.tolist() for line in bounds_in_order), strict=True)]
+    bounds_by_node = [*zip(*(line.tolist() for line in bounds_in_order), strict=True)]
     is_enumeration_slow, complete = bool(instance.costs), True
     for i in np.lexsort((rows, *bounds_in_order[::-1])).tolist():
         row = int(rows[i])
-        if best_node is not None and (bounds[i], row) > best_node[:2]:
-            break  # no other node can be better
+        if best_node is not None and (bounds_by_node[i], row) > best_node[:2]:
+            break  # no later node can be better
         if is_enumeration_slow and budget.spent and (best_node is not None or budget.truncated):
             complete = False
             break
-        for allowed in parts_inside(instance, row, inside_scopes):
-            share, values, proven = _on_best_gpus(instance, row, need, allowed & int(usable[i]), budget)
+        for allowed in masks_of_parts(instance, row, inside_scopes):
+            share, values, proven = _plan_on_best_gpus(instance, row, need, allowed & int(usable[i]), budget)
             complete &= proven
             if share is not None:
                 values |= {field: row_values[i] for field, row_values in by_field.items()}
@@ -173,8 +174,8 @@ def find_best_node(
     return best_node, complete
 
 
-def _rows(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
-    """Return the nodes that may take all members, in a part of each scope."""
+def _rows_that_may_hold(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
+    """Return the nodes that may take all members and lie in a part of each scope."""
     fits = fits_at_once(instance, need)
     if instance.existing:
         # With existing members elsewhere, the gang is on several nodes, and parts must be counted.
@@ -192,10 +193,10 @@ def _rows(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
     return rows
 
 
-def _priced(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tuple[Ints, Ints]:
+def _priced_damage(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tuple[Ints, Ints]:
     """Return by row the damage at the prices of typical requests, and the mask of the GPUs that may be taken.
 
-    For a single slice the mask is the best GPU. A slice sees two differences between GPUs: whether it opens
+    For a single slice the mask is the best GPU. Only two values depend on the GPU: whether the slice opens
     the GPU, and the damage.
     """
     view, counts = instance.columns, np.array([need], np.int64)
@@ -207,12 +208,12 @@ def _priced(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tup
     on_spreading_node = np.array([shape.spreads_slices for shape in view.shapes], bool)[view.shape[rows]]
     preferred_damage = np.where(is_free == on_spreading_node[:, None], damage, LARGEST)
     has_preferred = (preferred_damage != LARGEST).any(axis=1)
-    preferred_damage[~has_preferred] = 0  # so any GPU of the node will do
+    preferred_damage[~has_preferred] = 0  # then the damage alone decides
     gpu = np.lexsort((damage, preferred_damage), axis=1)[:, 0]
     return damage[np.arange(len(rows)), gpu], 1 << gpu
 
 
-def _on_best_gpus(
+def _plan_on_best_gpus(
     instance: Instance, row: int, need: Counts, allowed: int, budget: Budget
 ) -> tuple[NodeShare | None, dict[str, int], bool]:
     """Return the best plan of the node inside the mask, its values by field, and whether it is proven best.
@@ -232,7 +233,7 @@ def _on_best_gpus(
             values = zip(context.costs, sets.costs[:, 0].tolist(), strict=True)
             costs = {PREFERENCES[cost].field: value for cost, value in values}
     elif not instance.costs:
-        whole_sets, complete = sets_on(instance, row, need, allowed)
+        whole_sets, complete = gpu_sets_on(instance, row, need, allowed)
         shares = [NodeShare(row, need, *pair) for pair in whole_sets[:1]]
     if not shares:
         return None, {}, complete
@@ -240,24 +241,22 @@ def _on_best_gpus(
 
 
 def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> Ints:
-    """Return lower bounds of the cost of packings on these nodes [level, node, packing] int64.
+    """Return [level, node, packing] int64: lower bounds of the cost of packings on these nodes.
 
-    The levels are the costs of the gang and the values of GPU sets: see `by_level`.
+    The levels are the costs of the gang and the values of GPU sets: see `split_by_level`.
     """
     view, costs = instance.columns, instance.costs or (Cost.NVLINK_DOMAINS,)
     bounds = np.zeros((len(costs) + len(CHOICE_VALUES), len(rows), len(packings)), np.int64)
-    if instance.existing:  # their GPUs count too, so no bound is known; only few nodes are searched
+    if instance.existing:  # GPUs of existing members count too, so no bound is known; few nodes are searched
         bounds[:] = -LARGEST
         return bounds
     shape, is_wide = view.shape[rows], view.topology.in_wide[rows]
     for code, in_wide in sorted(set(zip(shape.tolist(), is_wide.tolist(), strict=True))):
         indices = np.flatnonzero((shape == code) & (is_wide == in_wide))
-        of_shape = view.shapes[code]
-        gpu_count = len(of_shape.memory)
-        shape_bounds = LowerBounds(
-            of_shape, view.gpu_memory[:gpu_count, rows[indices]], view.free_gpus[rows[indices]], instance.asks
-        )
-        for m in reversed(range(len(packings))):  # largest first, because its results serve the others
+        node_shape, rows_of_shape = view.shapes[code], rows[indices]
+        memory = view.gpu_memory[: len(node_shape.memory), rows_of_shape]
+        shape_bounds = LowerBounds(node_shape, memory, view.free_gpus[rows_of_shape], instance.asks)
+        for m in reversed(range(len(packings))):  # largest first, because smaller packings reuse its results
             bounds[:, indices, m] = shape_bounds.of(packings[m], costs, in_wide)
         if in_wide and Cost.NVLINK_DOMAINS in costs:
             gpus = np.array(packings, np.int64) @ np.array([ask.gpus for ask in instance.asks], np.int64)
@@ -265,23 +264,23 @@ def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -
     return bounds
 
 
-def by_level(instance: Instance, bounds: Ints, left_over: Ints) -> dict[Level, Ints]:
-    """Return the bounds of `lower_bounds` and the best fit by their levels, the most important first."""
+def split_by_level(instance: Instance, bounds: Ints, left_over: Ints) -> dict[Level, Ints]:
+    """Return level → the bounds of `lower_bounds` or the best fit, the most important level first."""
     return dict(zip(quality_levels(instance.costs), (*bounds, left_over), strict=True))
 
 
 def _first_of_each_kind(instance: Instance, rows: Ints, values: Sequence[Ints]) -> Ints:
     """Return the best node of each group of nodes with equal GPUs, as an index into `rows`.
 
-    The best node has the smallest `values`. The last value counts first.
+    The best node has the smallest `values`. The last of the values is the most important.
     """
     code = node_kinds(instance, rows)
     order = np.lexsort((rows, *values, *code))
     return order[np.diff(code[:, order], prepend=-2, axis=1).any(axis=0)]
 
 
-def parts_inside(instance: Instance, row: int, scopes: list[str]) -> list[int]:
-    """Return masks of the node's GPUs that lie in one part of each of these scopes."""
+def masks_of_parts(instance: Instance, row: int, scopes: list[str]) -> list[int]:
+    """Return the masks of the node's GPUs that lie in one part of each of these scopes."""
     view, everything = instance.columns, instance.columns.place(row).all_gpus
     masks = [everything]
     for scope in scopes:

@@ -1,8 +1,8 @@
 """Fill parts with members at the least cost: one table, whose only axis is the number of members.
 
 The cost of a plan is a sum over its nodes. So the best way to put m members into a part has one cost. A part
-needs one number for each m, however many levels the objective has. The same table fills domains from nodes,
-and the cluster from domains. `one_cost` makes one number of all levels: each level outweighs the lower
+needs one cost for each m, however many levels the objective has. The same table fills domains from nodes,
+and the cluster from domains. `combine_levels` makes one number of all levels: each level outweighs the lower
 levels. The numbers are integers, so this is exact.
 """
 
@@ -21,8 +21,8 @@ NEVER = np.int64(1) << 61
 ELEMENTS_PER_NUMPY_CALL = 2_000
 """How many elements take as long as one call of numpy."""
 
-MAX_TABLE_STEPS = 40_000_000
-"""The most elements that one table visits. A larger problem is left to the solver."""
+MAX_TABLE_WORK = 40_000_000
+"""The most elements that the computation of one table may visit. A larger problem is left to the solver."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,8 +32,8 @@ class Table:
     cost: Ints
     """[part, child, members] The child's cost with these members: 0 for no member, NEVER if impossible."""
     min_cost: Ints
-    """[child, part, members] The least cost of the members on the children before this one. The last line is
-    for all children.
+    """[child, part, members] The least cost of the members on the children before this child. The last line
+    is for all children.
     """
 
     @classmethod
@@ -67,7 +67,7 @@ class Table:
     def split(self, parts: Ints, members: Ints) -> Ints:
         """Return [part, child] the members of each child in the cheapest way to put `members` into `parts`.
 
-        Between equals, the first children are taken.
+        Between equally cheap ways, the first children get the members.
         """
         remaining, by_child = members.copy(), np.zeros((len(parts), self.cost.shape[1]), np.int64)
         part_index = parts[:, None]
@@ -82,14 +82,14 @@ class Table:
         return by_child
 
 
-def steps(children: int, offered: int, parts: int, max_members: int) -> int:
-    """Return the work of a table, in elements, if each child offers at most this many numbers of members."""
+def table_work(children: int, offered: int, parts: int, max_members: int) -> int:
+    """Return how many elements a table visits, if each child offers `offered` numbers of members."""
     return children * offered * max(ELEMENTS_PER_NUMPY_CALL, parts * (max_members + 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OneCost:
-    """Several levels as one number.
+class CombinedCost:
+    """Several levels combined into one cost.
 
     All nodes of a plan cost at most `max_total` together, and plans differ by less than `per_node_offset`.
     """
@@ -100,8 +100,8 @@ class OneCost:
     per_node_offset: int
 
 
-def one_cost(levels: Sequence[Ints], valid: Bools, nodes: int) -> OneCost | None:
-    """Return one cost for plans with this number of nodes; None if the numbers do not fit into 64 bits.
+def combine_levels(levels: Sequence[Ints], valid: Bools, nodes: int) -> CombinedCost | None:
+    """Return the combined cost for plans with this number of nodes; None if 64 bits are too few.
 
     `levels` are arrays [node, choice], the most important first, and `valid` says which entries count. One
     unit of a level weighs more than the largest difference of all lower levels together.
@@ -121,7 +121,7 @@ def one_cost(levels: Sequence[Ints], valid: Bools, nodes: int) -> OneCost | None
         weight *= largest - _smallest_sum(steps_up, valid, nodes) + 1
     max_total = _largest_sum(total, nodes)
     per_node_offset = max_total - _smallest_sum(total, valid, nodes) + 1
-    return OneCost(np.where(valid, total, NEVER), max_total, per_node_offset)
+    return CombinedCost(np.where(valid, total, NEVER), max_total, per_node_offset)
 
 
 def _largest_sum(cost: Ints, nodes: int) -> int:

@@ -14,16 +14,17 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.verify.parts import Groups, Spot, Spots
 
 
-def admission(snapshot: Snapshot, request: Request, plan: Placed) -> list[str]:
+def check_admission(snapshot: Snapshot, request: Request, plan: Placed) -> list[str]:
     """Return a sentence for each role and node of the plan where the node does not admit the role."""
     roles = {role.name: role for role in request.roles}
     pairs = {(m.role, m.node) for m in plan.members if m.role in roles}
-    whys = ((role, name, _refusal_of(snapshot.nodes[name].node, roles[role])) for role, name in pairs)
-    refused = sorted(refusal for refusal in whys if refusal[2])
-    return [f"node {name} does not admit role {role}: {why}" for role, name, why in refused]
+    reasons = ((role, name, _refusal_of(snapshot.nodes[name].node, roles[role])) for role, name in pairs)
+    refused = sorted(refusal for refusal in reasons if refusal[2])
+    return [f"node {name} does not admit role {role}: {reason}" for role, name, reason in refused]
 
 
 def _refusal_of(node: Node, role: Role) -> str:
+    """Return the reason for which the node does not admit the role, "" if it does."""
     shares = node.memory_resources if node.gpu_memory else frozenset()
     if role.gpus and role.gpu_resource not in node.gpu_resources:
         return f"it does not offer {role.gpu_resource}"
@@ -35,22 +36,22 @@ def _refusal_of(node: Node, role: Role) -> str:
     if (
         node.unschedulable
         and not taint
-        and not _covered(role, "node.kubernetes.io/unschedulable", "", "NoSchedule")
+        and not _is_tolerated(role, "node.kubernetes.io/unschedulable", "", "NoSchedule")
     ):
         taint = "taint node.kubernetes.io/unschedulable"
-    return taint or selected(node, role)
+    return taint or unmet_selector(node, role)
 
 
 def untolerated_taint(node: Node, role: Role) -> str:
-    """Return the first taint of the node that the role does not tolerate, "" if it tolerates all."""
+    """Return the first taint of the node that the role does not tolerate, "" if the role tolerates all."""
     for taint in node.taints:
-        kept_off = taint.effect != TaintEffect.PREFER_NO_SCHEDULE
-        if kept_off and not _covered(role, taint.key, taint.value, taint.effect):
+        is_hard = taint.effect != TaintEffect.PREFER_NO_SCHEDULE
+        if is_hard and not _is_tolerated(role, taint.key, taint.value, taint.effect):
             return f"taint {taint.key}"
     return ""
 
 
-def _covered(role: Role, key: str, value: str, effect: str) -> bool:
+def _is_tolerated(role: Role, key: str, value: str, effect: str) -> bool:
     for t in role.rules.tolerations:
         same_key = t.key == key or (t.key == "" and t.operator == "Exists")
         same_value = t.operator == "Exists" or (t.operator in ("", "Equal") and t.value == value)
@@ -59,21 +60,19 @@ def _covered(role: Role, key: str, value: str, effect: str) -> bool:
     return False
 
 
-def selected(node: Node, role: Role) -> str:
-    """Return the part of the role's node selector and affinity that the node does not meet, "" if it meets
-    all of it.
-    """
+def unmet_selector(node: Node, role: Role) -> str:
+    """Return which of the role's node selectors or affinity the node does not meet, "" if it meets all."""
     for term in role.rules.required:
-        if not _holds(term, node):
+        if not _meets(term, node):
             return f"selector on {term.key}"
     if role.rules.any_of and not any(
-        terms and all(_holds(term, node) for term in terms) for terms in role.rules.any_of
+        terms and all(_meets(term, node) for term in terms) for terms in role.rules.any_of
     ):
         return "affinity"
     return ""
 
 
-def _holds(term: SelectorTerm, node: Node) -> bool:
+def _meets(term: SelectorTerm, node: Node) -> bool:
     labels = {**node.labels, "metadata.name": node.name}
     has = term.key in labels
     if term.operator in ("Exists", "DoesNotExist"):
@@ -90,32 +89,32 @@ def _holds(term: SelectorTerm, node: Node) -> bool:
     return {"Gt": of_node > of_term, "Lt": of_node < of_term}.get(term.operator, False)
 
 
-def capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
-    """Return a sentence for each resource if the plan takes more than the free amount."""
+def check_capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
+    """Return the errors in what the plan takes of each node: its resources and its GPUs."""
     wrong = []
     asks = {role.name: role.resources for role in request.roles}
     totals: dict[tuple[str, ...], Resources] = {}
-    falling = _falling(chain.from_iterable(groups.values()))
+    unsorted = _unsorted_indices(chain.from_iterable(groups.values()))
     for name, members in groups.items():
         spot, roles = touched[name], tuple([member.role for member in members])
         if roles not in totals:
             totals[roles] = sum([asks[role] for role in roles if role in asks], Resources(pods=0))
-        wrong += _short(name, spot.state.free, totals[roles])
-        if falling:
-            wrong += [f"the GPUs of member {m.name} do not rise" for m in members if m.gpus in falling]
+        wrong += _check_resources(name, spot.state.free, totals[roles])
+        if unsorted:
+            wrong += [f"the GPUs of member {m.name} do not rise" for m in members if m.gpus in unsorted]
         if not _all_free(spot, members):
-            wrong += _gpus(spot.state, members)
+            wrong += _check_gpus(spot.state, members)
     return wrong
 
 
-def _falling(members: Iterable[MemberPlacement]) -> set[tuple[int, ...]]:
-    """Return the indices that members have and that do not rise."""
+def _unsorted_indices(members: Iterable[MemberPlacement]) -> set[tuple[int, ...]]:
+    """Return the GPU indices of members that are not in ascending order."""
     indices = {member.gpus for member in members}
     return {gpus for gpus in indices if any(gpu >= following for gpu, following in pairwise(gpus))}
 
 
-def _short(name: str, free: Resources, total: Resources) -> list[str]:
-    """Return a sentence for each resource that the plan takes more of than the node has free."""
+def _check_resources(name: str, free: Resources, total: Resources) -> list[str]:
+    """Return a sentence for each resource if the plan takes more than the node has free."""
     totals = total.cpu_milli, total.memory_bytes, total.pods
     free_amounts = free.cpu_milli, free.memory_bytes, free.pods
     if not total.others and all(map(le, totals, free_amounts)):
@@ -136,7 +135,7 @@ def _all_free(spot: Spot, members: Sequence[MemberPlacement]) -> bool:
     return fits and not any(member.units for member in members)
 
 
-def _gpus(state: NodeState, members: Sequence[MemberPlacement]) -> list[str]:
+def _check_gpus(state: NodeState, members: Sequence[MemberPlacement]) -> list[str]:
     """Return the errors in the GPUs of one node.
 
     Each GPU must go to one member whole, or to several members for which it has the memory.

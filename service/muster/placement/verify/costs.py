@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.placement.verify.links import homes
+from muster.placement.verify.links import homes_of_gpus
 from muster.placement.verify.parts import Fabric, Groups, Spot, Spots
 
 NVSWITCH = "nvidia.com/nvswitch.present"
 
 
-def costs(
+def check_costs(
     fabric: Fabric, request: Request, plan: Placed, groups: Groups, touched: Spots, old: Spots
 ) -> list[str]:
-    """Return the errors in the claimed costs. NVLink domains are among the touched parts."""
+    """Return the errors in the claimed costs. `check_crossings` counts NVLink domains, so they are no cost
+    here."""
     policies = [(term.topology, term.strategy == "spread") for term in request.terms]
     totals: dict[str, int] = {}
     for topology, is_spread_wanted in policies:
@@ -25,23 +26,25 @@ def costs(
             name = f"{topology}_spread"
         if name != "nvlink_domains":
             totals[name] = sum(
-                _of_term(fabric, topology, is_spread_wanted, spot, _running(old, spot))
+                _term_cost(fabric, topology, is_spread_wanted, spot, _old_on_node(old, spot))
                 for spot in touched.values()
             )
     if any(role.slice and role.members for role in request.roles):
-        shares = [_sharing(spot, groups[name], _running(old, spot)) for name, spot in touched.items()]
+        shares = [
+            _sharing_costs(spot, groups[name], _old_on_node(old, spot)) for name, spot in touched.items()
+        ]
         totals["sharing"] = sum(opened for opened, _ in shares)
         totals["shared_gpus"] = sum(shared for _, shared in shares)
     real_costs, claimed = tuple(totals.items()), plan.objective.costs
     return [] if real_costs == claimed else [f"the costs are {real_costs}, not {claimed}"]
 
 
-def _running(old: Spots, spot: Spot) -> list[Spot]:
+def _old_on_node(old: Spots, spot: Spot) -> list[Spot]:
     return [other_spot for other_spot in old.values() if other_spot.state.node.name == spot.state.node.name]
 
 
-def _of_term(fabric: Fabric, topology: str, is_spread_wanted: bool, spot: Spot, old: Sequence[Spot]) -> int:
-    """Count a policy's cost on one node. Parts that running members touch cost nothing."""
+def _term_cost(fabric: Fabric, topology: str, is_spread_wanted: bool, spot: Spot, old: Sequence[Spot]) -> int:
+    """Return a policy's cost on one node. Parts that running members touch cost nothing."""
     if topology == "nvswitch":
         has = spot.state.node.labels.get(NVSWITCH) == "true"
         return int(
@@ -50,14 +53,14 @@ def _of_term(fabric: Fabric, topology: str, is_spread_wanted: bool, spot: Spot, 
             and not any(stay.gpus or not stay.indices_known for stay in old)
         )
     if topology == "nvlink":
-        new = fabric.touched(spot, "nvlink-domain")
-        return -len(new.difference(*(fabric.touched(stay, "nvlink-domain") for stay in old)))
-    old_gpus = _mask(old)
+        new = fabric.touched_parts(spot, "nvlink-domain")
+        return -len(new.difference(*(fabric.touched_parts(stay, "nvlink-domain") for stay in old)))
+    old_gpus = _gpus_of(old)
     numa = [part for part in _numa_nodes(spot.state) if part & spot.gpus and not part & old_gpus]
     return -len(numa) if is_spread_wanted else len(numa)
 
 
-def _mask(spots: Iterable[Spot]) -> int:
+def _gpus_of(spots: Iterable[Spot]) -> int:
     mask = 0
     for spot in spots:
         mask |= spot.gpus
@@ -65,38 +68,35 @@ def _mask(spots: Iterable[Spot]) -> int:
 
 
 def _numa_nodes(state: NodeState) -> Iterable[int]:
-    """Return the NUMA nodes as masks of GPUs; if it is unknown which GPUs are taken, all are in one."""
+    """Return the NUMA nodes as masks of GPUs; a single mask if it is unknown which GPUs are taken."""
     topology = state.node.topology
     if state.unindexed_gpus:
         return [(1 << topology.gpu_count) - 1]
     masks: dict[int, int] = {}
-    for gpu, (numa_node, *_) in enumerate(homes(topology)):
+    for gpu, (numa_node, *_) in enumerate(homes_of_gpus(topology)):
         masks[numa_node] = masks.get(numa_node, 0) | 1 << gpu
     return masks.values()
 
 
-def _sharing(spot: Spot, members: Sequence[MemberPlacement], old: Sequence[Spot]) -> tuple[int, int]:
-    """Count the GPUs that slices open, and the GPUs that they touch. On a node that spreads slices, more is
-    better.
+def _sharing_costs(spot: Spot, members: Sequence[MemberPlacement], old: Sequence[Spot]) -> tuple[int, int]:
+    """Return how many GPUs the slices open, and how many they touch; negative on a node that spreads slices,
+    because there more is better.
     """
     shared = 0
     for gpu in {gpu for member in members if member.units for gpu in member.gpus}:
         shared |= 1 << gpu
     sign = -1 if spot.state.node.spreads_slices else 1
-    return (
-        sign * (shared & spot.state.free_gpus).bit_count(),
-        sign * (shared & ~_mask(old)).bit_count(),
-    )
+    return (sign * (shared & spot.state.free_gpus).bit_count(), sign * (shared & ~_gpus_of(old)).bit_count())
 
 
-def crossings(
+def check_crossings(
     fabric: Fabric, snapshot: Snapshot, request: Request, plan: Placed, everyone: Spots, *, few: bool
 ) -> list[str]:
     """Return a sentence if the claimed numbers of touched parts are wrong.
 
-    A level counts if any node of the cluster has its label. If no touched node has the label, each touched
-    node is a part, so the level ranks no plans. Then the claim is checked on clusters of `few` nodes alone.
-    Members without GPUs touch no part if other members have GPUs.
+    A level counts if any node of the cluster has its label. In clusters of `few` nodes all labels are read.
+    In larger ones, a level whose label no touched node has is taken as claimed: each touched node is a part,
+    so the level ranks no plans. Members without GPUs touch no part if other members have GPUs.
     """
     claimed = plan.objective.crossings
     node_states = snapshot.nodes.values() if few else [spot.state for spot in everyone.values()]

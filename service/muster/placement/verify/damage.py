@@ -15,10 +15,10 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.verify.parts import NVLINK, Groups, Labels, NodeKind, Spots
 
 _TYPICAL_GPUS = (1, 2, 4, 8)
-"""Whole GPUs of the typical requests. All have equal weight."""
+"""The numbers of whole GPUs that typical requests ask for. All have equal weight."""
 
 _TYPICAL_PARTS = (1, 2, 4)
-"""Typical slices, as the divisor of a GPU's memory. All have equal weight."""
+"""The typical slices, as divisors of a GPU's memory. All have equal weight."""
 
 
 def is_priced(request: Request) -> bool:
@@ -28,26 +28,28 @@ def is_priced(request: Request) -> bool:
     return not slices or (is_single_pod and slices[0].gpus == 1)
 
 
-def damage(plan: Placed, kinds: Mapping[NodeKind, int], groups: Groups, touched: Spots) -> list[str]:
+def check_damage(plan: Placed, kinds: Mapping[NodeKind, int], groups: Groups, touched: Spots) -> list[str]:
     """Return a sentence if the claimed damage is wrong: F after the plan minus F before, over its nodes."""
     total = 0
     for kind, nodes in kinds.items():
         before, after = kind.free_gpus, kind.free_gpus & ~kind.new
         for pool in _pools(kind):
-            total += nodes * _wasted((after & pool).bit_count() - kind.unindexed_gpus)
-            total -= nodes * _wasted((before & pool).bit_count() - kind.unindexed_gpus)
+            total += nodes * _fragmentation((after & pool).bit_count() - kind.unindexed_gpus)
+            total -= nodes * _fragmentation((before & pool).bit_count() - kind.unindexed_gpus)
     for name, (_, state, gpus, _) in touched.items():
         if state.node.gpu_memory:
             after = state.free_gpus & ~gpus
-            total += _spoilt(state, after, groups[name]) - _spoilt(state, state.free_gpus, [])
+            total += _fragmentation_of_shared(state, after, groups[name]) - _fragmentation_of_shared(
+                state, state.free_gpus, []
+            )
     claimed = plan.objective.damage
     return [f"the damage is {total}, not {claimed}"] if total != claimed else []
 
 
-def _spoilt(state: NodeState, free: int, members: Iterable[MemberPlacement]) -> int:
-    """Return F of the GPUs that are partly used once these members have their shares.
+def _fragmentation_of_shared(state: NodeState, free: int, members: Iterable[MemberPlacement]) -> int:
+    """Return F of the partly used GPUs of a node that also runs these members.
 
-    `free` masks the wholly free GPUs.
+    `free` masks the wholly free GPUs. F is the amount that typical requests cannot use, in GPU-thousandths.
     """
     node, total = state.node, 0
     for gpu, (gpu_units, units_left) in enumerate(zip(node.gpu_memory, state.free_memory, strict=True)):
@@ -76,10 +78,8 @@ def _pools(kind: NodeKind) -> tuple[int, ...]:
 
 
 @cache
-def _wasted(free: int) -> int:
-    """Return F of one pool with this many free GPUs: those that typical requests cannot use, in
-    GPU-thousandths.
-    """
+def _fragmentation(free: int) -> int:
+    """Return F of one pool with this many free GPUs."""
     return sum(max(0, free) * 1000 // len(_TYPICAL_GPUS) for gpus in _TYPICAL_GPUS if gpus > free)
 
 
@@ -94,7 +94,7 @@ class _FreeAmounts(NamedTuple):
     units: Sequence[int]
 
 
-def priced_damage(snapshot: Snapshot, request: Request, plan: Placed, groups: Groups) -> list[str]:
+def check_priced_damage(snapshot: Snapshot, request: Request, plan: Placed, groups: Groups) -> list[str]:
     """Return the errors in the claimed damage. A sum halfway between two steps may go to either."""
     prices = _prices(snapshot)
     cpu = {role.name: role.resources.cpu_milli for role in request.roles}
@@ -104,7 +104,7 @@ def priced_damage(snapshot: Snapshot, request: Request, plan: Placed, groups: Gr
         before = _free_before(state)
         after = _free_after(state, members, sum(cpu.get(m.role, 0) for m in members))
         loss = sum(
-            price * (_usable(kind, state, before) - _usable(kind, state, after))
+            price * (_usable_by(kind, state, before) - _usable_by(kind, state, after))
             for kind, price in zip(snapshot.typical, prices, strict=True)
         )
         steps, doubt = max(-_MAX_STEPS, min(_MAX_STEPS, loss / _STEP)), 1e-6 + 1e-12 * abs(loss)
@@ -121,18 +121,18 @@ def _prices(snapshot: Snapshot) -> list[float]:
     """
     states = snapshot.nodes.values()
     free_by_node = [(state, _free_before(state)) for state in states]
-    free = sum(sum(_thousandths(state, now)) for state, now in free_by_node)
+    free = sum(sum(_free_thousandths(state, now)) for state, now in free_by_node)
     sizes = [units for state in states for units in state.node.gpu_memory if units]
     shares = sum(kind.share for kind in snapshot.typical)
     prices = []
     for kind in snapshot.typical:
-        supply = max(_GPU, sum(_usable(kind, state, now) for state, now in free_by_node))
+        supply = max(_GPU, sum(_usable_by(kind, state, now) for state, now in free_by_node))
         part = min(1.0, kind.units * len(sizes) / sum(sizes)) if kind.units and sizes else 1.0
         prices.append(kind.share / shares / (kind.gpus * part) * (free / supply) ** 2)
     return prices
 
 
-def _usable(kind: TypicalRequest, state: NodeState, room: _FreeAmounts) -> float:
+def _usable_by(kind: TypicalRequest, state: NodeState, room: _FreeAmounts) -> float:
     """Return the GPU-thousandths that requests of the kind can use of the node."""
     node = state.node
     serves = node.gpu_memory if kind.units else node.gpu_resources
@@ -141,7 +141,7 @@ def _usable(kind: TypicalRequest, state: NodeState, room: _FreeAmounts) -> float
         return 0.0
     free = [
         thousandths
-        for gpu, thousandths in enumerate(_thousandths(state, room))
+        for gpu, thousandths in enumerate(_free_thousandths(state, room))
         if (gpu < len(room.units) and room.units[gpu] >= kind.units if kind.units else gpu in room.free_gpus)
     ]
     fitting, fed = len(free) // kind.gpus, room.cpu_milli / max(1, kind.cpu_milli)
@@ -159,7 +159,7 @@ def _free_before(state: NodeState) -> _FreeAmounts:
 
 def _free_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli: int) -> _FreeAmounts:
     """Return the free amounts once the node runs these members. Only the number of whole GPUs counts, so the
-    last ones are taken.
+    last free GPUs count as taken.
     """
     before = _free_before(state)
     units = [*before.units]
@@ -173,7 +173,7 @@ def _free_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli:
     return _FreeAmounts(before.cpu_milli - cpu_milli, whole_gpus, units)
 
 
-def _thousandths(state: NodeState, room: _FreeAmounts) -> list[int]:
+def _free_thousandths(state: NodeState, room: _FreeAmounts) -> list[int]:
     """Return the free thousandths of each GPU."""
     memory_by_gpu = state.node.gpu_memory or (0,) * state.node.topology.gpu_count
     return [
@@ -185,7 +185,7 @@ def _thousandths(state: NodeState, room: _FreeAmounts) -> list[int]:
 _SLACK, _MIB = 125, 2**20
 
 
-def unusable(request: Request, plan: Placed, groups: Groups, touched: Spots, old: Spots) -> list[str]:
+def check_unusable(request: Request, plan: Placed, groups: Groups, touched: Spots, old: Spots) -> list[str]:
     """Return the errors in the claimed number of GPUs that members without GPUs make unusable."""
     claimed, total = plan.objective.unusable_gpus, 0
     asks = {role.name: role for role in request.roles}
@@ -213,12 +213,15 @@ def _unusable_now(state: NodeState, roles: Sequence[Role], takers: Sequence[Role
             _GPU * free,
             *(
                 share
-                for share, _ in _shares(
-                    state, [a - b for a, b in zip(amounts, _requested(counted_roles), strict=True)]
+                for share, _ in _shares_covered(
+                    state, [a - b for a, b in zip(amounts, _total_cpu_and_memory(counted_roles), strict=True)]
                 )
             ),
         )
-        for amounts, counted_roles in ((_amounts(state.free), takers), (_amounts(state.free), roles))
+        for amounts, counted_roles in (
+            (_cpu_and_memory(state.free), takers),
+            (_cpu_and_memory(state.free), roles),
+        )
     )
     return -((after - before + _SLACK) // _GPU)
 
@@ -226,38 +229,39 @@ def _unusable_now(state: NodeState, roles: Sequence[Role], takers: Sequence[Role
 def _unusable_later(
     state: NodeState, roles: Sequence[Role], takers: Sequence[Role], *, has_gang_gpus: bool
 ) -> int:
-    """Return how many shares members without GPUs take beyond those of the gang's own GPUs."""
+    """Return how many GPUs' shares the members without GPUs take beyond the shares of the gang's own GPUs."""
     gpus = sum(role.gpus for role in takers)
     excess = max(
         max(0, share_all - _GPU * gpus) - max(0, share_takers - _GPU * gpus)
         for (_, share_all), (_, share_takers) in zip(
-            _shares(state, _requested(roles)), _shares(state, _requested(takers)), strict=True
+            _shares_covered(state, _total_cpu_and_memory(roles)),
+            _shares_covered(state, _total_cpu_and_memory(takers)),
+            strict=True,
         )
     )
     rounded = -((_SLACK - excess) // _GPU) if has_gang_gpus else max(1, -(-excess // _GPU))
     return min(rounded, state.node.topology.gpu_count - gpus)
 
 
-def _shares(state: NodeState, amounts: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield, for cpu and memory, the number of GPUs whose share the amount is: once as a free amount, once as
-    a taken amount. A resource that the node does not state is enough for all GPUs, and no member takes any of
-    it.
+def _shares_covered(state: NodeState, amounts: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield for cpu and memory how many GPUs' shares the amount is, in thousandths: as a free amount, and as
+    a taken amount.
+
+    If the node does not state the resource, a free amount is enough for all GPUs, and a taken amount is 0.
     """
     gpus = state.node.topology.gpu_count * _GPU
-    for amount, total, unit in zip(amounts, _amounts(state.node.allocatable), (1, _MIB), strict=True):
+    for amount, total, unit in zip(amounts, _cpu_and_memory(state.node.allocatable), (1, _MIB), strict=True):
         allocatable_units = total // unit
         share = max(0, amount // unit) * gpus // allocatable_units if allocatable_units else 0
         yield (share if allocatable_units else gpus), share
 
 
-def _requested(roles: Iterable[Role]) -> tuple[int, int]:
-    cpu, memory = 0, 0
-    for role in roles:
-        cpu, memory = cpu + role.resources.cpu_milli, memory + role.resources.memory_bytes
-    return cpu, memory
+def _total_cpu_and_memory(roles: Iterable[Role]) -> tuple[int, int]:
+    amounts = [_cpu_and_memory(role.resources) for role in roles]
+    return sum(cpu for cpu, _ in amounts), sum(memory for _, memory in amounts)
 
 
-def _amounts(resources: Resources) -> tuple[int, int]:
+def _cpu_and_memory(resources: Resources) -> tuple[int, int]:
     return resources.cpu_milli, resources.memory_bytes
 
 
@@ -266,7 +270,7 @@ _MIN_SCALE, _MAX_SCALE = 16, 64
 """The size of the largest domain of a scope, as it counts."""
 
 
-def best_fit(snapshot: Snapshot, request: Request, plan: Placed, groups: Groups) -> list[str]:
+def check_best_fit(snapshot: Snapshot, request: Request, plan: Placed, groups: Groups) -> list[str]:
     """Return the errors in the claimed best fit."""
     asks = {role.name: role for role in request.roles}
     in_memory = any(m.role in asks and asks[m.role].slice for members in groups.values() for m in members)
@@ -275,10 +279,11 @@ def best_fit(snapshot: Snapshot, request: Request, plan: Placed, groups: Groups)
         state, roles = snapshot.nodes[name], [asks[m.role] for m in members if m.role in asks]
         total += _gpus_left(state, roles, in_memory)
         cpu_left = state.free.cpu_milli - sum(role.resources.cpu_milli for role in roles)
-        total += _share(cpu_left, state.node.allocatable.cpu_milli)
-        if _wholly_free(state) and any(role.gpus or role.slice for role in roles):
+        total += _eighths(cpu_left, state.node.allocatable.cpu_milli)
+        if _is_wholly_free(state) and any(role.gpus or role.slice for role in roles):
             opened.append(state)
-    total += sum(_opening(snapshot, scope, opened) for scope in _scopes(snapshot) if opened)
+    scopes = [*(level.scope for level in snapshot.levels), NVLINK[0]]
+    total += sum(_cost_to_open(snapshot, scope, opened) for scope in scopes if opened)
     claimed = plan.objective.best_fit
     return [f"the best fit is {total}, not {claimed}"] if total != claimed else []
 
@@ -289,43 +294,40 @@ def _gpus_left(state: NodeState, roles: Sequence[Role], in_memory: bool) -> int:
     whole_gpus = sum(role.gpus for role in roles)
     memory, count = sum(state.node.gpu_memory), state.node.topology.gpu_count
     if not (in_memory and memory):
-        return _share(_free(state) - whole_gpus, count)
+        return _eighths(_count_free_gpus(state) - whole_gpus, count)
     units = sum(role.slice.gpus * role.slice.units for role in roles if role.slice)
-    return _share(sum(state.free_memory) - units - memory // count * whole_gpus, memory)
+    return _eighths(sum(state.free_memory) - units - memory // count * whole_gpus, memory)
 
 
-def _share(amount_left: int, full_amount: int) -> int:
+def _eighths(amount_left: int, full_amount: int) -> int:
+    """Return what is left in eighths of the full amount, rounded down."""
     return _EIGHTHS * amount_left // full_amount if amount_left > 0 and full_amount > 0 else 0
 
 
-def _scopes(snapshot: Snapshot) -> list[str]:
-    return [*(level.scope for level in snapshot.levels), NVLINK[0]]
-
-
-def _opening(snapshot: Snapshot, scope: str, opened: Sequence[NodeState]) -> int:
+def _cost_to_open(snapshot: Snapshot, scope: str, opened: Sequence[NodeState]) -> int:
     """Return the cost to open these nodes, by their domains of one scope."""
     with_gpus = [state for state in snapshot.nodes.values() if state.node.topology.gpu_count]
     part = Labels(snapshot).parts(scope, [state.node for state in with_gpus])
     nodes = Counter(part[state.node.name] for state in with_gpus)
-    free = Counter(part[state.node.name] for state in with_gpus if _wholly_free(state))
+    free = Counter(part[state.node.name] for state in with_gpus if _is_wholly_free(state))
     domains = filter(None, (part[state.node.name] for state in opened))
     largest = max((count for domain, count in nodes.items() if domain), default=1)
     scale_size = min(_MAX_SCALE, max(_MIN_SCALE, largest))
     return sum(-(-scale_size * free[domain] // largest) for domain in domains)
 
 
-def _wholly_free(state: NodeState) -> bool:
-    """Whether a gang of whole nodes could have the node."""
+def _is_wholly_free(state: NodeState) -> bool:
+    """Return whether a gang of whole nodes could have the node."""
     node = state.node
-    return node.ready and not node.unschedulable and 0 < node.topology.gpu_count == _free(state)
+    return node.ready and not node.unschedulable and 0 < node.topology.gpu_count == _count_free_gpus(state)
 
 
-def _free(state: NodeState) -> int:
+def _count_free_gpus(state: NodeState) -> int:
     """Return how many wholly free GPUs the plan may take."""
     return min(state.free_gpus.bit_count(), state.free_gpu_count)
 
 
-def preferences(request: Request, plan: Placed) -> list[str]:
+def check_preferences(request: Request, plan: Placed) -> list[str]:
     """Return the errors in the claimed value of the preferences."""
     scores = {role.name: role.scores for role in request.roles if role.members}
     real_penalty = None

@@ -12,7 +12,7 @@ from muster.domain.topology import GpuTopology
 from muster.placement.verify.parts import NodeKind, Spot, Spots
 
 MAX_RING_BY_FORCE = 8
-"""The most GPUs of a ring that is counted again by trying 7! orders; with equal links, any number is."""
+"""The most GPUs with unequal links whose best ring is counted again: 7! orders are tried."""
 
 MAX_PLANNED_GPUS = 16
 """On nodes with more GPUs than this, the planner claims no links."""
@@ -21,7 +21,7 @@ _MB_PER_GB = 1000
 """Links count in whole MB/s, as in the objective."""
 
 
-def links(plan: Placed, kinds: Mapping[NodeKind, int], everyone: Spots) -> list[str]:
+def check_links(plan: Placed, kinds: Mapping[NodeKind, int], everyone: Spots) -> list[str]:
     """Return the errors in the claimed links over the gang's GPUs on the nodes that the plan touches."""
     wrong = []
     unlinked = {kind.topology for kind in kinds if not any(map(any, kind.topology.links))}
@@ -34,7 +34,11 @@ def links(plan: Placed, kinds: Mapping[NodeKind, int], everyone: Spots) -> list[
     unsure = [name for name in new if everyone[name].state.unindexed_gpus]
     if unsure != list(plan.unknown_indices):
         wrong.append(f"taken GPUs are unknown on {unsure}, not on {list(plan.unknown_indices)}")
-    rings = [(_ring(kind), nodes) for kind, nodes in kinds.items() if kind.gpus.bit_count() > 1]
+    rings = [
+        (_best_ring(kind.topology, kind.gpus) if _is_planned(kind) else (0, 0), nodes)
+        for kind, nodes in kinds.items()
+        if kind.gpus.bit_count() > 1
+    ]
     if any(ring is None for ring, _ in rings):
         return wrong
     weakest = min((ring[0] for ring, _ in rings if ring), default=0) / _MB_PER_GB or None
@@ -48,16 +52,13 @@ def links(plan: Placed, kinds: Mapping[NodeKind, int], everyone: Spots) -> list[
 
 
 def _is_planned(kind: NodeKind) -> bool:
+    """Return whether the planner claims links on such nodes."""
     return not kind.unindexed_gpus and kind.topology.gpu_count <= MAX_PLANNED_GPUS
-
-
-def _ring(kind: NodeKind) -> tuple[int, int] | None:
-    return _best_ring(kind.topology, kind.gpus) if _is_planned(kind) else (0, 0)
 
 
 @lru_cache(maxsize=4096)
 def _best_ring(topology: GpuTopology, mask: int) -> tuple[int, int] | None:
-    """Return the weakest link and the sum of the best ring in MB/s; None if there are too many to try."""
+    """Return the weakest link and the sum of the best ring, in MB/s; None if rings are too many to try."""
     gpus = [gpu for gpu in range(topology.gpu_count) if mask >> gpu & 1]
     speed = {
         (i, j): round(link.gb_per_s * _MB_PER_GB) if (link := topology.links[i][j]) else 0
@@ -80,13 +81,13 @@ def _best_ring(topology: GpuTopology, mask: int) -> tuple[int, int] | None:
 
 
 _NEAR_TO_FAR = ("PXB", "PHB", "NODE", "SYS")
-"""The links between PCIe switches, between groups of them, between host bridges, between NUMA nodes."""
+"""Links between PCIe switches, between groups of switches, between host bridges, between NUMA nodes."""
 
 _NUMA_NODE = 64
 """The cost of a further NUMA node. Any other further part costs 1."""
 
 
-def sockets(plan: Placed, kinds: Mapping[NodeKind, int]) -> list[str]:
+def check_sockets(plan: Placed, kinds: Mapping[NodeKind, int]) -> list[str]:
     """Return a sentence if the claimed distance is wrong. Existing members on the plan's nodes count too."""
     planned = ((kind, nodes) for kind, nodes in kinds.items() if _is_planned(kind))
     total = sum(nodes * _cost_of_parts(kind.topology, kind.gpus) for kind, nodes in planned)
@@ -94,8 +95,8 @@ def sockets(plan: Placed, kinds: Mapping[NodeKind, int]) -> list[str]:
     return [f"the socket distance is {total}, not {claimed}"] if total != claimed else []
 
 
-def rails(request: Request, plan: Placed, spots: Iterable[Spot]) -> list[str]:
-    """Return a sentence if the claimed number of rails is wrong. `spots` has the whole gang's, by node."""
+def check_rails(request: Request, plan: Placed, spots: Iterable[Spot]) -> list[str]:
+    """Return a sentence if the claimed number of rails is wrong. `spots` are those of the gang by node."""
     gpus = [(spot.state.node.rail_by_gpu, spot.gpus) for spot in spots if spot.gpus]
     touched = {rail for rails, mask in set(gpus) for gpu, rail in enumerate(rails) if mask >> gpu & 1}
     shares_gpus = any(role.slice for role in request.roles if role.members)
@@ -106,15 +107,15 @@ def rails(request: Request, plan: Placed, spots: Iterable[Spot]) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _cost_of_parts(topology: GpuTopology, mask: int) -> int:
-    """Return the costs of all further parts that the GPUs of the mask touch."""
-    gpu_homes = [home for gpu, home in enumerate(homes(topology)) if mask >> gpu & 1]
+    """Return the cost of all further parts that the GPUs of the mask touch, at all borders."""
+    gpu_homes = [home for gpu, home in enumerate(homes_of_gpus(topology)) if mask >> gpu & 1]
     further_parts = [len({home[: depth + 1] for home in gpu_homes}) - 1 for depth in range(len(_NEAR_TO_FAR))]
     return _NUMA_NODE * further_parts[0] + sum(further_parts[1:]) if gpu_homes else 0
 
 
 @lru_cache(maxsize=256)
-def homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
-    """Return by GPU the numbers of its NUMA node, its host bridge there, and so on down to its switch."""
+def homes_of_gpus(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
+    """Return by GPU the numbers of its NUMA node, of its host bridge there, and so on down to its switch."""
     home_by_gpu: list[tuple[int, ...]] = []
     for gpu in range(topology.gpu_count):
         home: tuple[int, ...] = ()
@@ -122,7 +123,7 @@ def homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
             link_kinds = _NEAR_TO_FAR[nearest:]
             number = 0
             while any(
-                _kind(topology, gpu, earlier) in link_kinds
+                _link_kind(topology, gpu, earlier) in link_kinds
                 for earlier in range(gpu)
                 if home_by_gpu[earlier][: len(home) + 1] == (*home, number)
             ):
@@ -132,6 +133,6 @@ def homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
     return tuple(home_by_gpu)
 
 
-def _kind(topology: GpuTopology, a: int, b: int) -> str:
+def _link_kind(topology: GpuTopology, a: int, b: int) -> str:
     link = topology.links[a][b]
     return link.kind if link else ""

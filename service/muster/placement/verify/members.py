@@ -1,6 +1,6 @@
-"""Check which members are placed, and that each gets GPUs that match what it asks for.
+"""Check which members are placed, and that each member gets GPUs that match what it asks for.
 
-No member is placed twice. Enough members are placed: of each role, the first ones by rank.
+No member may be placed twice. Enough members must be placed: of each role, the first ones by rank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 
 
-def members(request: Request, plan: Placed) -> list[str]:
+def check_members(request: Request, plan: Placed) -> list[str]:
     """Return the errors in the set of placed members, and in what each member gets."""
     wrong = []
     asks = [(role, _gpu_counts(role), role.slice.units if role.slice else 0) for role in request.roles]
@@ -43,31 +43,31 @@ def members(request: Request, plan: Placed) -> list[str]:
     if not placed_uids:
         wrong.append("no member is placed")
     for role in request.roles if len(placed_uids) < request.size else ():
-        order = [member.uid in placed_uids for member in in_rank_order(role.members)]
+        order = [member.uid in placed_uids for member in sort_by_rank(role.members)]
         if order != sorted(order, reverse=True):
             wrong.append(f"role {role.name} leaves out others than its last ranks")
-    wrong += _subgroups(request, plan)
+    wrong += _check_subgroups(request, plan)
     if plan.gang != request.gang:
         wrong.append(f"the plan is of gang {plan.gang}, not of {request.gang}")
     return wrong
 
 
 def _gpu_counts(role: Role) -> set[int]:
-    """Return how many GPUs a member of the role may get: one number by subrequest."""
+    """Return how many GPUs a member of the role may get: a number for each subrequest."""
     gpus = role.slice.gpus if role.slice else role.gpus
     return {subrequest.gpus for subrequest in role.subrequests} or {gpus}
 
 
-def _subgroups(request: Request, plan: Placed) -> list[str]:
+def _check_subgroups(request: Request, plan: Placed) -> list[str]:
     """Return the errors in the choice of subgroups, if the gang starts with some of them."""
     if request.quorum is None:
         return []
-    started, wrong = _started(request.quorum, Counter(member.role for member in plan.members))
-    return wrong if started else ["fewer subgroups start than the gang needs", *wrong]
+    starts, wrong = _check_start(request.quorum, Counter(member.role for member in plan.members))
+    return wrong if starts else ["fewer subgroups start than the gang needs", *wrong]
 
 
-def _started(part: Quorum | Leaf, members_by_role: Mapping[str, int]) -> tuple[bool, list[str]]:
-    """Return whether a subgroup starts with these members by role, and the errors below it."""
+def _check_start(part: Quorum | Leaf, members_by_role: Mapping[str, int]) -> tuple[bool, list[str]]:
+    """Return whether a subgroup starts with these members by role, and the errors in it."""
     if isinstance(part, Leaf):
         members = sum(members_by_role.get(role, 0) for role in part.roles)
         in_part = (members + part.begun) % part.unit if members > part.back else 0
@@ -75,14 +75,14 @@ def _started(part: Quorum | Leaf, members_by_role: Mapping[str, int]) -> tuple[b
         if 0 <= part.max_members < members:
             torn.append(f"{members} members start, and only {part.max_members} have all of their replica")
         return members >= part.min_members and not torn, torn
-    below = [(inner, *_started(inner, members_by_role)) for inner in part.parts]
+    below = [(inner, *_check_start(inner, members_by_role)) for inner in part.parts]
     wrong = [sentence for *_, sentences in below for sentence in sentences]
-    starting = [(inner, started) for inner, started, _ in below if members_by_role.keys() & _roles_of(inner)]
-    if not all(started for _, started in starting):
+    with_members = [starts for inner, starts, _ in below if members_by_role.keys() & _roles_of(inner)]
+    if not all(with_members):
         wrong.append("a subgroup that does not start has members")
-    if part.only and len(starting) > part.min_parts:
-        wrong.append(f"{len(starting)} subgroups start, {part.min_parts} are asked for")
-    return sum(started for _, started, _ in below) >= part.min_parts, wrong
+    if part.only and len(with_members) > part.min_parts:
+        wrong.append(f"{len(with_members)} subgroups start, {part.min_parts} are asked for")
+    return sum(starts for _, starts, _ in below) >= part.min_parts, wrong
 
 
 def _roles_of(part: Quorum | Leaf) -> frozenset[str]:
@@ -91,11 +91,11 @@ def _roles_of(part: Quorum | Leaf) -> frozenset[str]:
     return frozenset[str]().union(*map(_roles_of, part.parts))
 
 
-def attributes(snapshot: Snapshot, request: Request, plan: Placed) -> list[str]:
+def check_attributes(snapshot: Snapshot, request: Request, plan: Placed) -> list[str]:
     """Return a sentence for each member whose GPUs do not agree on an attribute that its role names.
 
-    Also return a sentence for each member whose GPUs need not be one Fabric Manager partition: its node may
-    not start it.
+    Also return a sentence for each member that may get GPUs of several Fabric Manager partitions: the node
+    may not start such a member.
     """
     roles = {role.name: role for role in request.roles}
     wrong = []
@@ -119,7 +119,7 @@ def starts_with(node: Node, gpus: int, role: Role) -> bool:
     return gpus < 2 or not node.partitions or is_one
 
 
-def in_rank_order(members: Sequence[Member]) -> list[Member]:
+def sort_by_rank(members: Sequence[Member]) -> list[Member]:
     """Return members by rank. Members without a rank come last. Between equal ranks the natural order of
     names decides.
     """
@@ -133,15 +133,15 @@ def in_rank_order(members: Sequence[Member]) -> list[Member]:
     return sorted(members, key=key)
 
 
-def proof(plan: Placed) -> list[str]:
+def check_proof(plan: Placed) -> list[str]:
     """Return a sentence if the claims about the proof contradict each other."""
     if plan.optimal and (plan.gap is not None or plan.truncated):
         return ["the plan is called optimal, but has a gap or was cut short"]
     return []
 
 
-def matching(request: Request, plan: Placed) -> list[str]:
-    """Return a sentence for each member whose GPUs match none of its subrequests."""
+def check_matching(request: Request, plan: Placed) -> list[str]:
+    """Return a sentence for each member whose GPUs match none of the role's subrequests."""
     allowed = {
         role.name: [(sub.gpus, sub.matching) for sub in role.subrequests] or [(role.gpus, role.matching)]
         for role in request.roles
@@ -150,19 +150,19 @@ def matching(request: Request, plan: Placed) -> list[str]:
     wrong = []
     for member in plan.members if allowed else ():
         choices = allowed.get(member.role, [])
-        of_size = [matching for count, matching in choices if count == len(member.gpus)]
-        unlike = [
+        of_this_size = [matching for count, matching in choices if count == len(member.gpus)]
+        unmatched = [
             [gpu for gpu in member.gpus if not matching.get(member.node, -1) >> gpu & 1]
-            for matching in of_size or [{}]
+            for matching in of_this_size or [{}]
         ]
-        if all(unlike):
-            gpus = ", ".join(map(str, unlike[-1]))
+        if all(unmatched):
+            gpus = ", ".join(map(str, unmatched[-1]))
             wrong.append(f"GPUs {gpus} of node {member.node} do not match what member {member.name} asks for")
     return wrong
 
 
-def seen_by(request: Request, snapshot: Snapshot) -> Snapshot:
-    """Return the cluster as the gang's values are counted: GPUs that no member may have are unhealthy.
+def mark_unusable_gpus(request: Request, snapshot: Snapshot) -> Snapshot:
+    """Return the cluster in which the gang's values are counted: GPUs that no member may have are unhealthy.
 
     If a node can serve roles that match different GPUs, all its GPUs are unhealthy. While a role still has
     subrequests to choose from, the cluster stays as it is.
@@ -172,19 +172,20 @@ def seen_by(request: Request, snapshot: Snapshot) -> Snapshot:
         return snapshot
     nodes = {}
     for name, state in snapshot.nodes.items():
-        gpus = range(state.node.topology.gpu_count)
-        served = [role for role in roles if _has(state, role)]
+        all_gpus = (1 << state.node.topology.gpu_count) - 1
+        served = [role for role in roles if _offers_gpus(state, role)]
         if not served:
             nodes[name] = state
             continue
-        by_role = {tuple(_may_have(state, role, gpu) for gpu in gpus) for role in served}
-        allowed = next(iter(by_role)) if len(by_role) == 1 else (False,) * len(gpus)
-        changed = any(allowed[gpu] == bool(state.node.tainted >> gpu & 1) for gpu in gpus)
-        nodes[name] = _with(state, sum(1 << gpu for gpu in gpus if allowed[gpu])) if changed else state
+        # Members may have a tainted GPU only if their role names the GPU.
+        masks = {role.matching.get(name, ~state.node.tainted) & all_gpus for role in served}
+        allowed = masks.pop() if len(masks) == 1 else 0
+        is_changed = allowed != all_gpus & ~state.node.tainted
+        nodes[name] = _with_only_gpus(state, allowed) if is_changed else state
     return replace(snapshot, nodes=nodes)
 
 
-def _has(state: NodeState, role: Role) -> bool:
+def _offers_gpus(state: NodeState, role: Role) -> bool:
     """Return whether the node offers the GPUs or the shares that the role asks for, by their resource."""
     if role.gpus > 1 and state.node.partitions and not starts_with(state.node, role.gpus, role):
         return False
@@ -192,14 +193,8 @@ def _has(state: NodeState, role: Role) -> bool:
     return role.slice.resource in shares if role.slice else role.gpu_resource in state.node.gpu_resources
 
 
-def _may_have(state: NodeState, role: Role, gpu: int) -> bool:
-    """Return whether members of the role may have this GPU: one with a taint only if the role names it."""
-    mask = role.matching.get(state.node.name, ~state.node.tainted)
-    return bool(mask >> gpu & 1)
-
-
-def _with(state: NodeState, allowed: int) -> NodeState:
-    """Return the state with these GPUs alone, including GPUs with taints."""
+def _with_only_gpus(state: NodeState, allowed: int) -> NodeState:
+    """Return the state of the node as if it had only these GPUs. The GPUs' taints do not count."""
     sound = ~state.node.unhealthy | state.node.tainted
     bad = ((1 << state.node.topology.gpu_count) - 1) & ~(sound & allowed)
     free = (state.free_gpus | state.tainted) & allowed

@@ -1,6 +1,6 @@
 """Say where members lie: their spots, and the parts of the scopes that nodes and GPUs lie in.
 
-Labels name the parts. The wider parts around a part tell equal names apart.
+Labels name the parts. Parts with equal names differ by the names of the wider parts around them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
 
 Names = tuple[str, ...]
-"""The names that a node gives for a scope and for the wider ones around it, "" if it gives none."""
+"""What a node's labels say for a scope and for each wider scope around it: a part's name, or ""."""
 
 ScopeKeys = tuple[str, tuple[str, ...]]
 """A scope and its label keys: any of these labels names the part of a node."""
@@ -39,11 +39,11 @@ class Labels:
         self._order = [*((level.scope, level.labels) for level in snapshot.levels), NVLINK]
 
     def parts(self, scope: str, nodes: Iterable[Node], *, in_words: bool = False) -> Mapping[str, str]:
-        """Return node → its part, as a text with everything that its labels say about it; "" for none.
+        """Return node → its part, as a text with everything that labels say about the part; "" for none.
 
-        Equal texts are one part. A node that lacks labels belongs to the part that fits it in the whole
-        cluster. This is looked up where these nodes differ in their labels. With `in_words` it always is, so
-        that each text has the names of the wider parts.
+        Equal texts are one part. A node that lacks labels of wider scopes belongs to the only part of the
+        cluster that fits. This part is looked up if these nodes differ in their labels. With `in_words` it is
+        always looked up, so that each text has the names of the wider parts.
         """
         scopes = self._enclosing_scopes(scope)
         names_by_node = self._names_by_node(nodes, scopes)
@@ -55,16 +55,16 @@ class Labels:
             for name, several in by_first_name.items()
             if name and (in_words or len(several) > 1) and any("" in names for names in several)
         }
-        all_names_by_first = self._all_named(unclear, scopes)
-        homes = dict[Names, Names]()
+        all_names_by_first = self._all_names(unclear, scopes)
+        resolved_names = dict[Names, Names]()
         for name, several in unclear.items():
-            homes |= _homes(several, all_names_by_first[name])
+            resolved_names |= _resolve_names(several, all_names_by_first[name])
         words = [word for word, _ in scopes]
-        texts = {names: _text(words, homes.get(names, names)) for names in distinct}
+        texts = {names: _part_text(words, resolved_names.get(names, names)) for names in distinct}
         return {node: texts[names] for node, names in names_by_node.items()}
 
-    def _all_named(self, first_names: Iterable[str], scopes: list[ScopeKeys]) -> Mapping[str, set[Names]]:
-        """Return the labels of all nodes of the cluster, for each of these names."""
+    def _all_names(self, first_names: Iterable[str], scopes: list[ScopeKeys]) -> Mapping[str, set[Names]]:
+        """Return for each of these parts' names what the labels of all nodes with this name say."""
         names_by_first: dict[str, set[Names]] = {name: set() for name in first_names}
         if names_by_first:
             all_nodes = [state.node for state in self._snapshot.nodes.values()]
@@ -74,7 +74,7 @@ class Labels:
         return names_by_first
 
     def _names_by_node(self, nodes: Iterable[Node], scopes: list[ScopeKeys]) -> Mapping[str, Names]:
-        """Return the names that each node gives. Nodes with equal labels are read once."""
+        """Return node → the names that its labels give. Nodes with equal labels are read once."""
         keys = [key for _, labels in scopes for key in labels]
         names_by_values: dict[tuple[object, ...], Names] = {}
         names_by_node = {}
@@ -82,11 +82,11 @@ class Labels:
             values = (node.topology.gpu_count > 0, *map(node.labels.get, keys))
             names = names_by_values.get(values)
             if names is None:
-                names = names_by_values[values] = self._names(node, scopes)
+                names = names_by_values[values] = self._names_of_node(node, scopes)
             names_by_node[node.name] = names
         return names_by_node
 
-    def _names(self, node: Node, scopes: list[ScopeKeys]) -> Names:
+    def _names_of_node(self, node: Node, scopes: list[ScopeKeys]) -> Names:
         names, labels = [""] * len(scopes), node.labels
         for i, (word, keys) in enumerate(scopes):
             has_no_domain = keys == NVLINK[1] and not node.topology.gpu_count
@@ -101,7 +101,7 @@ class Labels:
         return tuple(names)
 
     def _enclosing_scopes(self, scope: str) -> list[ScopeKeys]:
-        """Return the scope, and each wider scope in the snapshot's levels and trees, outwards."""
+        """Return the scope, then each wider scope of the snapshot's levels and trees, from narrow to wide."""
         positions = [i for i, (name, keys) in enumerate(self._order) if scope in (name, *keys)]
         not_wider = self._order[positions[0] :] if positions else []
         scopes: list[ScopeKeys] = [(scope, (scope,))]
@@ -128,15 +128,16 @@ class Labels:
                     yield next(same_level, (outer, (outer,)))
 
 
-def _homes(touched: set[Names], all_names: set[Names]) -> Mapping[Names, Names]:
-    """Return for each of these names the part that it belongs to.
+def _resolve_names(touched: set[Names], all_names: set[Names]) -> Mapping[Names, Names]:
+    """Return names → the names of the part that nodes with these labels belong to.
 
-    All may be one part. Otherwise names that lack a label belong to the only part that fits and says more.
+    If the labels of all nodes fit together, they are one part. Otherwise names that lack a label belong to
+    the only part that fits and has more labels.
     """
     levels = list(zip(*all_names, strict=True))
     if all(len({*level} - {""}) < 2 for level in levels):
         return dict.fromkeys(touched, max(all_names, key=lambda names: (len(names) - names.count(""), names)))
-    homes = {}
+    resolved_names = {}
     for names in touched:
         fuller = [candidate for candidate in all_names if candidate != names and _fits(names, candidate)]
         fullest = [
@@ -146,21 +147,21 @@ def _homes(touched: set[Names], all_names: set[Names]) -> Mapping[Names, Names]:
                 candidate != fuller_names and _fits(candidate, fuller_names) for fuller_names in fuller
             )
         ]
-        homes[names] = fullest[0] if len(fullest) == 1 else names
-    return homes
+        resolved_names[names] = fullest[0] if len(fullest) == 1 else names
+    return resolved_names
 
 
 def _fits(names: Names, longer: Names) -> bool:
     return all(own_name in ("", theirs) for own_name, theirs in zip(names, longer, strict=True))
 
 
-def _text(words: list[str], names: Names) -> str:
+def _part_text(words: list[str], names: Names) -> str:
     wider_names = zip(words[1:], names[1:], strict=True)
     return names[0] and names[0] + "".join(f" of {word} {name}" for word, name in wider_names if name)
 
 
 def describes(description: str, part: str) -> bool:
-    """Return whether a description fits a part: it has the part's name, and some of its wider parts.
+    """Return whether a description fits a part: it has the part's name, and perhaps names of its wider parts.
 
     "of no zone" fits a part without a zone.
     """
@@ -171,7 +172,7 @@ def describes(description: str, part: str) -> bool:
 
 
 class Spot(NamedTuple):
-    """Where one member lies, placed or existing, or all members on one node.
+    """Where a placed or existing member lies, or all members on one node.
 
     `gpus` is a bit mask. `indices_known` is false if an existing member has GPUs whose indices are unknown.
     """
@@ -220,7 +221,7 @@ def spots_of_running(snapshot: Snapshot, request: Request) -> Spots:
 
 
 def spots_of_all(touched: Spots, old: Spots) -> Spots:
-    """Return one spot for each node, for the placed members there and the existing ones."""
+    """Return a spot for each node with members, placed or existing, for all of them."""
     united = {**touched}
     for spot in old.values():
         name = spot.state.node.name
@@ -243,8 +244,8 @@ def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Sp
 
 
 class NodeKind(NamedTuple):
-    """The properties of a node that decide the values of the gang's GPUs there. Nodes of one kind are counted
-    once.
+    """The properties of a node that decide the values of the gang's GPUs there. Values are computed once for
+    nodes of one kind.
 
     `in_wide_domain` is whether labels name the node's NVLink domain, and `slices_only` whether it serves no
     GPU whole. `new` masks the GPUs of placed members, and `gpus` those of all members.
@@ -266,7 +267,7 @@ Part = tuple[str, str]
 class Fabric:
     """The parts of the scopes in which the nodes of some spots lie. Results are kept for one verdict.
 
-    `in_words`: the names of parts have those of the wider parts too (`Labels.parts`).
+    With `in_words`, the names of parts have the names of the wider parts too (`Labels.parts`).
     """
 
     def __init__(self, snapshot: Snapshot, spots: Iterable[Spot], *, in_words: bool) -> None:
@@ -277,11 +278,11 @@ class Fabric:
         self._parts: dict[str, Mapping[str, str]] = {"node": {node.name: node.name for node in self._nodes}}
         self._nvlink_domains: dict[str, Mapping[str, int]] = {}
 
-    def common(self, spots: Iterable[Spot], scope: str) -> set[str]:
+    def common_parts(self, spots: Iterable[Spot], scope: str) -> set[str]:
         """Return the parts of the scope that hold all of these spots."""
         common: set[str] | None = None
         for spot in spots:
-            holding_parts = self._holding(spot, scope)
+            holding_parts = self._parts_holding(spot, scope)
             common = holding_parts if common is None else common & holding_parts
             if not common:
                 break
@@ -289,12 +290,13 @@ class Fabric:
 
     def count_touched(self, spots: Spots, scope: str) -> int:
         """Return how many parts of the scope these spots, one for each node, touch."""
-        names, parts, nodes_by_kind = self.names(scope), set[Part](), Counter[tuple[GpuTopology, int]]()
+        names, parts = self.part_by_node(scope), set[Part]()
+        nodes_by_kind = Counter[tuple[GpuTopology, int]]()
         if scope != NVLINK[0]:
             return len({names[name] or (name,) for name in spots})
         for name, spot in spots.items():
             if names[name] or spot.state.unindexed_gpus or not spot.indices_known:
-                parts |= self.touched(spot, scope)
+                parts |= self.touched_parts(spot, scope)
             else:
                 nodes_by_kind[spot.state.node.topology, spot.gpus] += 1
         return len(parts) + sum(
@@ -302,45 +304,47 @@ class Fabric:
             for (topology, gpus), nodes in nodes_by_kind.items()
         )
 
-    def count(self, spots: Iterable[Spot], scope: str) -> Counter[Part]:
+    def count_by_part(self, spots: Iterable[Spot], scope: str) -> Counter[Part]:
         """Return how many of these spots lie in each part of the scope, or touch it."""
-        return Counter(part for spot in spots for part in self.touched(spot, scope))
+        return Counter(part for spot in spots for part in self.touched_parts(spot, scope))
 
-    def touched(self, spot: Spot, scope: str) -> set[Part]:
-        """Return the parts of the scope that count as touched.
+    def touched_parts(self, spot: Spot, scope: str) -> set[Part]:
+        """Return the parts of the scope that the spot touches.
 
-        A node without the label is a part of its own. If no NVLink domain can be promised, each GPU is one.
+        A node without the label is a part of its own. If no NVLink domain can be promised on the node, each
+        GPU is a domain of its own.
         """
         node = spot.state.node
         if scope != "nvlink-domain":
-            part = self.names(scope)[node.name]
+            part = self.part_by_node(scope)[node.name]
             return {(part, "" if part else node.name)}
-        parts = self._domains(spot.state)
+        parts = self._promised_domains(spot.state)
         if not spot.indices_known and len(parts) == 1:
             return {(part, "") for part in parts}
         if parts:
             return {(part, "") for part, mask in parts.items() if spot.gpus & mask}
         return {("", f"{node.name}/gpu{i}") for i in range(spot.gpus.bit_length()) if spot.gpus >> i & 1}
 
-    def _holding(self, spot: Spot, scope: str) -> set[str]:
+    def _parts_holding(self, spot: Spot, scope: str) -> set[str]:
         """Return the parts of the scope that hold the spot.
 
         A spot without GPUs lies in each part of its node. A spot whose GPU indices are unknown does so only
         if the node is one NVLink domain.
         """
         state, node = spot.state, spot.state.node
-        if not spot.indices_known and scope in ("gpu", "nvlink-domain") and len(self._domains(state)) != 1:
+        is_inside = scope in ("gpu", "nvlink-domain")
+        if is_inside and not spot.indices_known and len(self._promised_domains(state)) != 1:
             return set()
         if scope == "nvlink-domain":
-            return {part for part, mask in self._domains(state).items() if not spot.gpus & ~mask}
+            return {part for part, mask in self._promised_domains(state).items() if not spot.gpus & ~mask}
         if scope == "gpu":  # if some GPUs that look free are taken, no GPU can be promised
             count = 0 if state.unindexed_gpus else node.topology.gpu_count
             return {f"{node.name}/{i}" for i in range(count) if not spot.gpus & ~(1 << i)}
-        return {part} if (part := self.names(scope)[node.name]) else set()
+        return {part} if (part := self.part_by_node(scope)[node.name]) else set()
 
     def kinds(self, touched: Spots, everyone: Spots) -> Counter[NodeKind]:
         """Return how many nodes of the plan are of each kind."""
-        names = self.names(NVLINK[0])
+        names = self.part_by_node(NVLINK[0])
         return Counter(
             NodeKind(
                 state.node.topology,
@@ -354,18 +358,18 @@ class Fabric:
             for name, (_, state, new, _) in touched.items()
         )
 
-    def names(self, scope: str) -> Mapping[str, str]:
+    def part_by_node(self, scope: str) -> Mapping[str, str]:
         """Return node → its part of the scope that is a node or wider, "" for none."""
         if scope not in self._parts:
             self._parts[scope] = self._labels.parts(scope, self._nodes, in_words=self._in_words)
         return self._parts[scope]
 
-    def _domains(self, state: NodeState) -> Mapping[str, int]:
+    def _promised_domains(self, state: NodeState) -> Mapping[str, int]:
         """Return the NVLink domains of the node that can be promised: name → mask of its GPUs there."""
         node = state.node
         if node.name not in self._nvlink_domains:
             islands = node.topology.islands
-            if name := self.names(NVLINK[0])[node.name]:
+            if name := self.part_by_node(NVLINK[0])[node.name]:
                 domains = {name: (1 << node.topology.gpu_count) - 1}
             elif state.unindexed_gpus and len(islands) > 1:
                 domains = {}
