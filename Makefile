@@ -238,7 +238,7 @@ brute-force: $(READY) ## Random tiny clusters: the planner is as good as trying 
 
 .PHONY: plain-model
 plain-model: $(READY) ## Random clusters of 8 to 40 nodes: the planner beside a plain CP-SAT model (SEED=1 CLUSTERS=1000)
-	@$(PY) -m tests.placement.plain $(if $(SEED),--seed $(SEED)) $(if $(CLUSTERS),--clusters $(CLUSTERS))
+	@$(PY) -m tests.placement.plain_model_check $(if $(SEED),--seed $(SEED)) $(if $(CLUSTERS),--clusters $(CLUSTERS))
 
 .PHONY: churn
 churn: $(READY) ## Pods that come and go in simulation: is memory what it was? JSON (PODS=1000000: about an hour)

@@ -23,7 +23,7 @@ from muster.gangs.messages.inputs import DeviceClaimSeen, Input, NodeSeen, PodSe
 from tests.adapters.changes import seen
 from tests.dialects.objects import node_object, pod_object
 from tests.dialects.test_dra import device_class, gpu, piece
-from tests.dialects.test_shares import shared
+from tests.dialects.test_shares import shared_gpu
 
 GANG = {"gpu-topology": "g", "gpu-topology-replica": "1"}
 
@@ -144,10 +144,10 @@ async def test_pods_are_read_again_when_devices_round_up_as_none_did_before(hear
     heard.claims.clear()
     policy = {"default": "80Gi", "validValues": ["5Gi", "80Gi"]}
     for slice_, claims in (
-        (piece([shared(0)]), [None]),
-        (piece([shared(0), shared(1)], "t"), [None]),
+        (piece([shared_gpu(0)]), [None]),
+        (piece([shared_gpu(0), shared_gpu(1)], "t"), [None]),
         (piece([gpu(2)], "u"), [None]),
-        (piece([shared(3, policy=policy)], "v"), [None, None]),
+        (piece([shared_gpu(3, policy=policy)], "v"), [None, None]),
     ):
         await intake.on_slice(*seen(slice_))
         assert heard.claims == claims
@@ -257,7 +257,7 @@ async def test_memory_of_other_drivers_has_no_pods_read_again(heard: Heard) -> N
     await intake.on_class(*seen(device_class()))
     for number in range(3):
         policy = {"default": "80Gi", "validValues": [f"{number}Gi"]}
-        memory = [shared(number, policy=policy)]
+        memory = [shared_gpu(number, policy=policy)]
         await intake.on_slice(*seen(piece(memory, f"s{number}", driver="cxl.example.com")))
     assert heard.claims == [None]
     await intake.on_class(*seen(device_class("device.driver == 'cxl.example.com'")))

@@ -16,7 +16,7 @@ ACCELERATORS = (
     "tenstorrent.com/wormhole", "xilinx.com/fpga-u280",
     "koordinator.sh/gpu-memory", "aliyun.com/gpu-mem", "example.com/brand-new",
 )  # fmt: skip
-OTHERS = (
+OTHER_RESOURCES = (
     "cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "pods", "kubernetes.io/batch-cpu",
     "rdma/hca", "rdma/hca_shared_devices_a", "nvidia.com/rdma_shared_device_a", "nvidia.com/mlnxnics",
     "nvidia.com/hostdev", "intel.com/intel_sriov_netdevice", "openshift.io/mlx5", "vpc.amazonaws.com/efa",
@@ -33,6 +33,6 @@ def test_an_accelerator(resource: str) -> None:
     assert is_accelerator(resource)
 
 
-@pytest.mark.parametrize("resource", OTHERS)
+@pytest.mark.parametrize("resource", OTHER_RESOURCES)
 def test_no_accelerator(resource: str) -> None:
     assert not is_accelerator(resource)

@@ -20,8 +20,8 @@ from tests.dialects.objects import as_json, config_map, custom_object, full_matr
 
 GPU = {"aliyun.com/gpu": 1}
 MEM = {"aliyun.com/gpu-mem": 8}
-OWN = "gpu.topology/"
-GROUP = {f"{OWN}group": "g", f"{OWN}min-member": "2"}
+PREFIX = "gpu.topology/"
+GROUP = {f"{PREFIX}group": "g", f"{PREFIX}min-member": "2"}
 
 
 def ack(name: str | None, count: str | None, **more: Any) -> dict[str, Any]:
@@ -29,14 +29,14 @@ def ack(name: str | None, count: str | None, **more: Any) -> dict[str, Any]:
     return {"labels": {key: text for key, text in labels.items() if text is not None}, "limits": GPU, **more}
 
 
-def own(**keys: str) -> dict[str, Any]:
+def own_keys(**keys: str) -> dict[str, Any]:
     return {
-        "annotations": {f"{OWN}{key.replace('_', '-')}": text for key, text in keys.items()},
+        "annotations": {f"{PREFIX}{key.replace('_', '-')}": text for key, text in keys.items()},
         "limits": GPU,
     }
 
 
-def forged(key: str, limits: dict[str, int]) -> dict[str, Any]:
+def forged_annotation(key: str, limits: dict[str, int]) -> dict[str, Any]:
     return {"annotations": {key: "0"}, "limits": limits}
 
 
@@ -58,11 +58,11 @@ PODS: dict[str, tuple[dict[str, Any], str]] = {
     "gputopology: a word": ({"limits": {"amd.com/gpu": "all"}}, "BadValue main: amd.com/gpu"),
     "gputopology: two kinds": ({"limits": {"nvidia.com/gpu": 1, **GPU}}, "BadValue resources"),
     "gputopology: a forged group": (
-        forged("ALIYUN_COM_GPU_GROUP", GPU),
+        forged_annotation("ALIYUN_COM_GPU_GROUP", GPU),
         "ForgedAllocation ALIYUN_COM_GPU_GROUP",
     ),
     "gputopology: forged as assigned": (
-        forged("ALIYUN_COM_GPU_ASSIGNED", GPU),
+        forged_annotation("ALIYUN_COM_GPU_ASSIGNED", GPU),
         "ForgedAllocation ALIYUN_COM_GPU_ASSIGNED",
     ),
     "another scheduler's group": (
@@ -94,11 +94,11 @@ PODS: dict[str, tuple[dict[str, Any], str]] = {
         "BadValue annotation aliyun.com/gpu-count",
     ),
     "cgpu: a forged index": (
-        forged("ALIYUN_COM_GPU_MEM_IDX", MEM),
+        forged_annotation("ALIYUN_COM_GPU_MEM_IDX", MEM),
         "ForgedAllocation ALIYUN_COM_GPU_MEM_IDX",
     ),
     "cgpu: forged shares": (
-        forged("scheduler.framework.gpushare.allocation", MEM),
+        forged_annotation("scheduler.framework.gpushare.allocation", MEM),
         "ForgedAllocation scheduler.framework.gpushare.allocation",
     ),
     # the recipe, KAI and coscheduling
@@ -128,23 +128,29 @@ PODS: dict[str, tuple[dict[str, Any], str]] = {
         "BadValue annotation scheduling.x-k8s.io/pod-group",
     ),
     # annotations of our own
-    "own: a group that is no name": (own(group="a b", min_member="2"), f"BadValue {OWN}group"),
-    "own: a count without a group": (own(min_member="2"), f"BadValue {OWN}min-member"),
-    "own: no member": (own(group="g", min_member="0"), f"BadValue {OWN}min-member"),
-    "own: a scope that is no label": (own(scope="my rack"), f"BadValue {OWN}scope"),
-    "own: a scope twice": (own(preferred_scopes="rack,rack"), f"BadValue {OWN}preferred-scopes"),
+    "own: a group that is no name": (own_keys(group="a b", min_member="2"), f"BadValue {PREFIX}group"),
+    "own: a count without a group": (own_keys(min_member="2"), f"BadValue {PREFIX}min-member"),
+    "own: no member": (own_keys(group="g", min_member="0"), f"BadValue {PREFIX}min-member"),
+    "own: a scope that is no label": (own_keys(scope="my rack"), f"BadValue {PREFIX}scope"),
+    "own: a scope twice": (own_keys(preferred_scopes="rack,rack"), f"BadValue {PREFIX}preferred-scopes"),
     "own: segments that do not nest": (
-        own(segment_size="6,4", segment_scope="rack,node"),
-        f"BadValue {OWN}segment-size",
+        own_keys(segment_size="6,4", segment_scope="rack,node"),
+        f"BadValue {PREFIX}segment-size",
     ),
-    "own: a size without a scope": (own(segment_size="4"), f"BadValue {OWN}segment-scope"),
-    "own: at most no member": (own(max_per="rack=0"), f"BadValue {OWN}max-per"),
-    "own: a rank in words": (own(rank="first"), f"BadValue {OWN}rank"),
-    "own: a slip of the pen": (own(scoop="rack"), f"BadValue {OWN}scoop"),
-    "own: a label": ({"labels": {f"{OWN}scope": "rack"}, "limits": GPU}, f"BadValue label {OWN}scope"),
-    "own: very long": (own(scope="r" * 2_000), f"BadValue {OWN}scope"),
-    "own: a forged allocation": (forged(f"{OWN}allocation", GPU), f"ForgedAllocation {OWN}allocation"),
-    "own: a forged decision": (forged(f"{OWN}decision", GPU), f"ForgedAllocation {OWN}decision"),
+    "own: a size without a scope": (own_keys(segment_size="4"), f"BadValue {PREFIX}segment-scope"),
+    "own: at most no member": (own_keys(max_per="rack=0"), f"BadValue {PREFIX}max-per"),
+    "own: a rank in words": (own_keys(rank="first"), f"BadValue {PREFIX}rank"),
+    "own: a slip of the pen": (own_keys(scoop="rack"), f"BadValue {PREFIX}scoop"),
+    "own: a label": ({"labels": {f"{PREFIX}scope": "rack"}, "limits": GPU}, f"BadValue label {PREFIX}scope"),
+    "own: very long": (own_keys(scope="r" * 2_000), f"BadValue {PREFIX}scope"),
+    "own: a forged allocation": (
+        forged_annotation(f"{PREFIX}allocation", GPU),
+        f"ForgedAllocation {PREFIX}allocation",
+    ),
+    "own: a forged decision": (
+        forged_annotation(f"{PREFIX}decision", GPU),
+        f"ForgedAllocation {PREFIX}decision",
+    ),
 }
 
 
@@ -245,7 +251,7 @@ NODES: dict[str, tuple[dict[str, Any], list[NodeFact], str]] = {
         "the link 'NV99', '?', of GPUs 0 and 1 is unknown",
     ),
     "labels: islands that do not divide": (
-        two(labels={f"{OWN}nvlink-domain-size": "3"}, allocatable={"nvidia.com/gpu": 4}),
+        two(labels={f"{PREFIX}nvlink-domain-size": "3"}, allocatable={"nvidia.com/gpu": 4}),
         [],
         "does not divide",
     ),
@@ -261,7 +267,7 @@ NODES: dict[str, tuple[dict[str, Any], list[NodeFact], str]] = {
         "nothing of it is served",
     ),
     "cgpu: memory by GPU, another sum": (
-        shares(annotations={f"{OWN}gpu-mem": "16,17"}),
+        shares(annotations={f"{PREFIX}gpu-mem": "16,17"}),
         [],
         "gpu.topology/gpu-mem is '16,17'",
     ),
@@ -418,7 +424,7 @@ SPEAKING: dict[str, dict[str, dict[str, str]]] = {
     "ack": {"labels": {"gpu-topology": "ack-gang", "gpu-topology-replica": "2"}},
     "kai": {"annotations": {"scheduling.run.ai/pod-group": "kai-gang"}},
     "coscheduling": {"labels": {"scheduling.x-k8s.io/pod-group": "coscheduling-gang"}},
-    "annotations": {"annotations": {f"{OWN}group": "annotations-gang", f"{OWN}min-member": "2"}},
+    "annotations": {"annotations": {f"{PREFIX}group": "annotations-gang", f"{PREFIX}min-member": "2"}},
 }
 
 
@@ -439,5 +445,5 @@ def test_two_dialects_that_disagree_are_both_named(first: str, second: str, limi
 
 def test_counts_that_disagree_are_both_named() -> None:
     labels = ack("g", "2")
-    pod = pods.read(pod_object(**labels, annotations={f"{OWN}group": "g", f"{OWN}min-member": "3"}))
+    pod = pods.read(pod_object(**labels, annotations={f"{PREFIX}group": "g", f"{PREFIX}min-member": "3"}))
     assert pod.causes == (DialectsDisagree("p", "ack: gang g of 2", "annotations: gang g of 3"),)

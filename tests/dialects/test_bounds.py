@@ -231,7 +231,7 @@ def test_sidecars_add_up_as_kube_scheduler_adds_them_up(
 
 
 RESOURCES = st.builds(
-    lambda cpu, others: Resources(cpu, cpu, 1, tuple(sorted(others.items()))), st.integers(0, 9), AMOUNTS
+    lambda cpu, amounts: Resources(cpu, cpu, 1, tuple(sorted(amounts.items()))), st.integers(0, 9), AMOUNTS
 )
 
 

@@ -28,17 +28,17 @@ def request(name: str = "r", device_class: str = "gpu", **exactly: Any) -> dict[
 
 def first_available(*classes: str, **fields: Any) -> dict[str, Any]:
     """A request with a subrequest for each class, by its name."""
-    some = [{"name": name, "deviceClassName": name, **fields} for name in classes]
-    return {"name": "r", "firstAvailable": some}
+    subrequests = [{"name": name, "deviceClassName": name, **fields} for name in classes]
+    return {"name": "r", "firstAvailable": subrequests}
 
 
 def counted_out(*counts: int) -> dict[str, Any]:
     """A request with a subrequest for each of these numbers of GPUs; 0 is for all of a node."""
-    some = [
+    subrequests = [
         {"name": f"s{at}", "deviceClassName": "gpu", **({"count": n} if n else {"allocationMode": "All"})}
         for at, n in enumerate(counts)
     ]
-    return {"name": "r", "firstAvailable": some}
+    return {"name": "r", "firstAvailable": subrequests}
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ CASES = {
 }
 
 
-def known(case: Case, roundings: Callable[[], Collection[tuple[str, Rounding]]] = tuple) -> Claims:
+def create_claims(case: Case, roundings: Callable[[], Collection[tuple[str, Rounding]]] = tuple) -> Claims:
     claims = Claims(lambda name: CLASSES.get(name, ""), roundings)
     for number, requests in enumerate(case.claims):
         spec = {"devices": {"requests": requests, "constraints": case.constraints}}
@@ -256,7 +256,7 @@ def read(case: Case, claims: Claims | None, are_made: bool = True, **more: Any) 
 @pytest.mark.parametrize("name", CASES)
 def test_what_claims_ask_for(name: str) -> None:
     case = CASES[name]
-    pod = read(case, known(case))
+    pod = read(case, create_claims(case))
     sentences = [str(cause) for cause in pod.causes]
     assert len(sentences) == len(case.causes), sentences
     assert [part in text for part, text in zip(case.causes, sentences, strict=True)] == [True] * len(
@@ -288,14 +288,14 @@ def test_a_bound_pod_has_the_gpus_that_its_binding_names(
     """As many as one of its subrequests asks for."""
     case = Case(([fields],))
     annotations = {ALLOCATION: json.dumps({"version": 1, "gpus": gpus})}
-    pod = read(case, known(case), node="n", annotations=annotations)
+    pod = read(case, create_claims(case), node="n", annotations=annotations)
     assert (pod.gpus, pod.allocation) == read_as
-    assert pod.fewest_gpus == read(case, known(case)).gpus
+    assert pod.fewest_gpus == read(case, create_claims(case)).gpus
 
 
 def test_a_pod_whose_claim_is_not_made_yet_is_no_member_yet() -> None:
     case = CASES["four GPUs"]
-    assert read(case, known(case), are_made=False).gated
+    assert read(case, create_claims(case), are_made=False).gated
     empty = Claims(lambda name: "")
     assert read(case, empty).gated
     assert not read(case, empty, node="n").gated
@@ -312,14 +312,14 @@ def test_a_claim_that_the_pod_does_not_need() -> None:
 
 def test_a_pod_with_thousands_of_claims_is_refused() -> None:
     case = Case(tuple([request()] for _ in range(MAX_CLAIMS + 1)))
-    (cause,) = read(case, known(case)).causes
+    (cause,) = read(case, create_claims(case)).causes
     assert "at most 32 claims" in str(cause)
 
 
 def test_of_a_thousand_causes_the_first_few_are_kept() -> None:
     unplanned = [request(f"r{number}", allocationMode="x") for number in range(32)]
     case = Case(tuple(unplanned for _ in range(MAX_CLAIMS)))
-    causes = read(case, known(case)).causes
+    causes = read(case, create_claims(case)).causes
     assert len(causes) == MAX_CAUSES
     assert "resourceClaims c0, request r0" in str(causes[0])
 
@@ -357,7 +357,7 @@ def test_a_channel_tells_its_compute_domain(opaque: Any, domain: str) -> None:
 
 
 def test_a_pod_without_a_gang_is_left_to_kube_scheduler() -> None:
-    claims = known(CASES["one GPU"])
+    claims = create_claims(CASES["one GPU"])
     obj = pod_object(spec={"resourceClaims": [{"name": "c", "resourceClaimName": "made-0"}]})
     pod = pods.read(obj, claims=claims)
     assert (pod.claim, pod.gpus, pod.causes) == (None, 0, ())
@@ -365,7 +365,7 @@ def test_a_pod_without_a_gang_is_left_to_kube_scheduler() -> None:
 
 def test_a_claim_of_several_pods_that_has_no_devices_yet() -> None:
     case = Case(([request(device_class="nic")], [request(device_class="nic")]), shared=True)
-    claims = known(case)
+    claims = create_claims(case)
     assert read(case, claims).unallocated_claims == ()
     spec = msgspec.convert({"devices": {"requests": case.claims[0]}}, ResourceClaimSpec)
     assert claims.see("ns/made-0", spec, unallocated=True)
@@ -377,7 +377,7 @@ def test_a_claim_of_several_pods_that_has_no_devices_yet() -> None:
 
 def test_a_claim_that_pods_share_and_that_has_its_devices_asks_for_no_more() -> None:
     case = Case(([request(count=2)], [request()]), constraints=[{"matchAttribute": "pcieRoot"}], shared=True)
-    claims = known(case)
+    claims = create_claims(case)
     assert len(read(case, claims).causes) == 3
     specs = [
         msgspec.convert({"devices": {"requests": requests}}, ResourceClaimSpec) for requests in case.claims
@@ -394,7 +394,7 @@ def test_a_claim_that_pods_share_and_that_has_its_devices_asks_for_no_more() -> 
 
 def test_a_claim_that_says_nothing_new() -> None:
     case = CASES["four GPUs"]
-    claims = known(case)
+    claims = create_claims(case)
     spec = msgspec.convert({"devices": {"requests": case.claims[0]}}, ResourceClaimSpec)
     assert not claims.see("ns/made-0", spec)
     assert claims.see("ns/made-0", None)

@@ -21,7 +21,7 @@ LABELS = {"ack.node.gpu.schedule": "topology", "nodename": "n"}
 PAIR = [["X", "NV2"], ["NV2", "X"]]
 
 
-def published(name: str = "n-topology", **data: object) -> NodeFact:
+def fact_of(name: str = "n-topology", **data: object) -> NodeFact:
     """What is read of a device plugin's ConfigMap; values that are no text become JSON."""
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in data.items()}
     fact = read(config_map(name, texts, LABELS))
@@ -69,7 +69,7 @@ def test_where_the_policies_are() -> None:
 
 
 def test_a_matrix_with_all_that_it_may_have() -> None:
-    fact = published(
+    fact = fact_of(
         devices={"0": "Healthy", "1": "Unhealthy"}, linkType=PAIR, bandwidth=[[0, 52.4], [47.6, 0]]
     )
     link = Link("NV2", 48.0)  # the slower way, in whole GB/s
@@ -79,17 +79,17 @@ def test_a_matrix_with_all_that_it_may_have() -> None:
 
 @pytest.mark.parametrize("itself", ["X", "", "Self", "N/A", None])
 def test_the_diagonal_may_say_anything(itself: str | None) -> None:
-    assert published(linkType=[[itself, "NV2"], ["NV2", itself]]) == published(linkType=PAIR)
+    assert fact_of(linkType=[[itself, "NV2"], ["NV2", itself]]) == fact_of(linkType=PAIR)
 
 
 def test_words_do_for_abbreviations() -> None:
     words = [["X", "Two NVLinks"], ["Two NVLinks", "X"]]
-    assert published(linkType=words) == published(linkType=PAIR)
+    assert fact_of(linkType=words) == fact_of(linkType=PAIR)
 
 
 def test_a_real_matrix_is_read_as_it_was_printed() -> None:
     printed = load_topology("v100-8x-hybrid-cube-mesh")
-    fact = published(linkType=[list(row) for row in printed.links])
+    fact = fact_of(linkType=[list(row) for row in printed.links])
     assert fact.problems == ()
     assert fact.matrix is not None
     topology, problems = fact.matrix.of_node(8)
@@ -100,8 +100,8 @@ def test_a_real_matrix_is_read_as_it_was_printed() -> None:
 
 @pytest.mark.parametrize("name", ["dgx2-16x-v100-nvswitch", "mi300-class-8x-xgmi"])
 def test_what_a_tool_printed_may_stand_there_as_it_is(name: str) -> None:
-    fact = published(linkType=(TOPOLOGIES / f"{name}.txt").read_text())
-    rows = published(linkType=[list(row) for row in load_topology(name).links])
+    fact = fact_of(linkType=(TOPOLOGIES / f"{name}.txt").read_text())
+    rows = fact_of(linkType=[list(row) for row in load_topology(name).links])
     assert fact == rows
     assert fact.problems == ()
 
@@ -117,7 +117,7 @@ BAD_LINKS: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize(("links", "says"), BAD_LINKS.values(), ids=BAD_LINKS.keys())
 def test_a_bad_matrix_is_not_used(links: object, says: str) -> None:
-    fact = published(linkType=links)
+    fact = fact_of(linkType=links)
     assert (fact.has_matrix, fact.matrix) == (True, None)
     (problem,) = fact.problems
     assert problem.startswith("ConfigMap kube-system/n-topology: linkType: ")
@@ -141,7 +141,7 @@ SLIPS: dict[str, tuple[object, str, str]] = {
 
 @pytest.mark.parametrize(("links", "kind", "says"), SLIPS.values(), ids=SLIPS.keys())
 def test_a_slip_leaves_the_other_links(links: object, kind: str, says: str) -> None:
-    fact = published(linkType=links)
+    fact = fact_of(linkType=links)
     assert fact.matrix is not None
     link = fact.matrix.links[0, 1]
     assert (link.kind if link else "") == kind
@@ -164,8 +164,8 @@ BAD_BANDWIDTH: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize(("bandwidth", "says"), BAD_BANDWIDTH.values(), ids=BAD_BANDWIDTH.keys())
 def test_bad_bandwidths_leave_the_modelled_ones(bandwidth: object, says: str) -> None:
-    fact = published(linkType=PAIR, bandwidth=bandwidth)
-    assert fact.matrix == published(linkType=PAIR).matrix
+    fact = fact_of(linkType=PAIR, bandwidth=bandwidth)
+    assert fact.matrix == fact_of(linkType=PAIR).matrix
     (problem,) = fact.problems
     assert says in problem
     assert "; modelled bandwidths are used" in problem
@@ -173,7 +173,7 @@ def test_bad_bandwidths_leave_the_modelled_ones(bandwidth: object, says: str) ->
 
 def test_a_bad_bandwidth_leaves_the_others() -> None:
     three = [["X", "NV2", "NV2"], ["NV2", "X", "NV2"], ["NV2", "NV2", "X"]]
-    fact = published(linkType=three, bandwidth=[[0, 40, 41], [None, 0, 42], ["x", 42]])
+    fact = fact_of(linkType=three, bandwidth=[[0, 40, 41], [None, 0, 42], ["x", 42]])
     assert fact.matrix is not None
     speeds = {pair: link.gb_per_s for pair, link in fact.matrix.links.items() if link}
     assert speeds == {(0, 1): 50.0, (0, 2): 50.0, (1, 2): 42.0}
@@ -191,7 +191,7 @@ BAD_DEVICES: dict[str, tuple[object, str]] = {
 
 @pytest.mark.parametrize(("devices", "says"), BAD_DEVICES.values(), ids=BAD_DEVICES.keys())
 def test_bad_devices_count_as_healthy_and_leave_the_matrix(devices: object, says: str) -> None:
-    fact = published(devices=devices, linkType=PAIR)
+    fact = fact_of(devices=devices, linkType=PAIR)
     assert fact.unhealthy == 0
     assert fact.matrix is not None
     assert says in fact.problems[0]
@@ -226,7 +226,7 @@ def test_a_config_map_of_unhealthy_gpus_without_their_key_is_a_problem() -> None
 
 
 def test_a_gpu_that_is_said_to_be_broken_is_believed_whatever_stands_beside() -> None:
-    fact = published(devices={"1": "Unhealthy", "GPU-2": "Healthy", "0": None})
+    fact = fact_of(devices={"1": "Unhealthy", "GPU-2": "Healthy", "0": None})
     assert fact.unhealthy == 0b10
     assert fact.problems == (
         "ConfigMap kube-system/n-topology: devices: 'GPU-2': 'Healthy' is no state of a GPU, expected as in "
@@ -240,17 +240,17 @@ SWITCHED = {"nvidia.com/nvswitch.present": "true"}
 JOINED: dict[str, tuple[list[NodeFact], str, str]] = {
     # what: facts, the link between GPUs 0 and 1 of the node (which has NV6 by its labels), a problem
     "nothing": ([], "NV6", ""),
-    "a matrix": ([published(linkType=PAIR)], "NV2", ""),
-    "no matrix": ([published(devices={"0": "Healthy"})], "NV6", ""),
+    "a matrix": ([fact_of(linkType=PAIR)], "NV2", ""),
+    "no matrix": ([fact_of(devices={"0": "Healthy"})], "NV6", ""),
     "one of another size": (
-        [published(linkType=[["X"]])], "", "1 pairs are missing, GPUs 0 and 1 the first of them",
+        [fact_of(linkType=[["X"]])], "", "1 pairs are missing, GPUs 0 and 1 the first of them",
     ),
     "two of them": (
-        [published("z", linkType=[["X", "SYS"], ["SYS", "X"]]), published("a", linkType=PAIR)],
+        [fact_of("z", linkType=[["X", "SYS"], ["SYS", "X"]]), fact_of("a", linkType=PAIR)],
         "NV2", "ConfigMap kube-system/z speaks of the node too: ConfigMap kube-system/a is used",
     ),
     "against the labels": (
-        [published(linkType=[["X", "SYS"], ["SYS", "X"]])], "SYS", "is true, but the matrix has",
+        [fact_of(linkType=[["X", "SYS"], ["SYS", "X"]])], "SYS", "is true, but the matrix has",
     ),
 }  # fmt: skip
 
@@ -265,9 +265,9 @@ def test_the_matrix_of_a_config_map_comes_before_labels(facts: list[NodeFact], k
 
 def test_the_annotation_comes_before_config_maps() -> None:
     obj = node_object({"nvidia.com/gpu": 2}, matrix=as_json(full_matrix(2)))
-    measured = published(linkType=PAIR, bandwidth=[[0, 30], [30, 0]])
+    measured = fact_of(linkType=PAIR, bandwidth=[[0, 30], [30, 0]])
     assert nodes.read(obj, facts=[measured]) == nodes.read(obj)
-    node = nodes.read(obj, facts=[published(linkType=[["X", "NV4"], ["NV4", "X"]])])
+    node = nodes.read(obj, facts=[fact_of(linkType=[["X", "NV4"], ["NV4", "X"]])])
     assert node.topology == nodes.read(obj).topology
     assert node.problems == (
         "ConfigMap kube-system/n-topology has another matrix than GPU_TOPOLOGY, which is used",
@@ -275,7 +275,7 @@ def test_the_annotation_comes_before_config_maps() -> None:
 
 
 def test_nothing_is_planned_on_unhealthy_gpus() -> None:
-    facts: list[NodeFact] = [unhealthy("0,9"), published(devices={"2": "Unhealthy", "3": "healthy"})]
+    facts: list[NodeFact] = [unhealthy("0,9"), fact_of(devices={"2": "Unhealthy", "3": "healthy"})]
     node = nodes.read(node_object({"aliyun.com/gpu-count": 4, "aliyun.com/gpu-mem": 64}), facts=facts)
     assert node.unhealthy == 0b101
     assert node.problems == ("ConfigMap kube-system/unhealthy-gpu-n names GPU 9, and the node has 4",)
@@ -293,9 +293,9 @@ def test_a_broken_gpu_leaves_the_others_their_size() -> None:
 
 
 def test_a_node_without_gpus_is_told_nothing_of_them() -> None:
-    node = nodes.read(node_object(), facts=[published(linkType=PAIR), unhealthy("0,x")])
+    node = nodes.read(node_object(), facts=[fact_of(linkType=PAIR), unhealthy("0,x")])
     assert (node.topology.gpu_count, node.unhealthy, node.problems) == (0, 0, ())
 
 
 def test_a_matrix_of_more_gpus_than_nodes_have_is_read() -> None:
-    assert published(linkType=[["PIX"] * 62] * 62).problems == ()
+    assert fact_of(linkType=[["PIX"] * 62] * 62).problems == ()

@@ -63,7 +63,7 @@ def device_class(
     return msgspec.convert({"metadata": meta, "spec": spec}, DeviceClassObject)
 
 
-def seen(
+def slices_of(
     *pieces: ResourceSlice, classes: tuple[DeviceClassObject, ...] = (device_class(),)
 ) -> ResourceSlices:
     slices = ResourceSlices(DEFAULTS)
@@ -85,7 +85,7 @@ def names(node: Node) -> list[str]:
 
 
 def test_gpus_of_slices_are_gpus_of_the_node_in_pci_order() -> None:
-    node = read(seen(piece([gpu(number) for number in range(3)])))
+    node = read(slices_of(piece([gpu(number) for number in range(3)])))
     assert names(node) == ["gpu-2", "gpu-1", "gpu-0"]
     assert node.topology.gpu_count == 3
     assert node.gpu_resources == {"nvidia.com/gpu"}
@@ -110,14 +110,14 @@ UUIDS = {
 @pytest.mark.parametrize("case", UUIDS)
 def test_uuids_outdo_the_pci_order(case: str) -> None:
     uuids, devices, unhealthy, problem = UUIDS[case]
-    node = read(seen(piece([gpu(0), gpu(1)])), uuids=uuids)
+    node = read(slices_of(piece([gpu(0), gpu(1)])), uuids=uuids)
     assert (names(node), node.unhealthy, node.tainted) == (devices, unhealthy, 0)
     assert [problem in line for line in node.problems] == [True] * bool(problem)
 
 
 def test_the_example_driver_says_the_number_itself() -> None:
     devices = [{"name": f"gpu-{n}", "attributes": {"index": {"int": i}}} for n, i in enumerate((2, 0, 1))]
-    slices = seen(
+    slices = slices_of(
         piece(devices, driver="gpu.example.com"),
         classes=(device_class("device.driver == 'gpu.example.com'"),),
     )
@@ -126,7 +126,7 @@ def test_the_example_driver_says_the_number_itself() -> None:
 
 def test_without_attributes_names_are_counted_and_not_spelt() -> None:
     devices = [{"name": f"d-{n}"} for n in (10, 9, 1)]
-    slices = seen(piece(devices, driver="x"), classes=(device_class("device.driver == 'x'"),))
+    slices = slices_of(piece(devices, driver="x"), classes=(device_class("device.driver == 'x'"),))
     assert names(read(slices)) == ["d-1", "d-9", "d-10"]
 
 
@@ -142,7 +142,7 @@ def test_gpus_that_agree_on_an_attribute() -> None:
     devices = [gpu(number) for number in range(4)]
     for device, more in zip(devices, attributes, strict=True):
         device["attributes"] |= more
-    groups = read(seen(piece(devices))).attribute_groups
+    groups = read(slices_of(piece(devices))).attribute_groups
     assert {name: sorted(masks) for name, masks in groups.items()} == {
         root: [0b0100, 0b1010],
         f"{NVIDIA}/numaNode": [0b0010, 0b1101],
@@ -155,11 +155,11 @@ def test_gpus_below_one_pcie_root_lie_on_one_rail() -> None:
     devices = [gpu(number) for number in range(4)]
     for number, device in enumerate(devices):
         device["attributes"] |= {"resource.kubernetes.io/pcieRoot": {"string": f"pci0000:{number // 2}"}}
-    rails = read(seen(piece(devices))).rails
+    rails = read(slices_of(piece(devices))).rails
     assert sorted(rails) == [0, 0, 1, 1]
     assert rails[0] == 0, "numbered by the lowest GPU"
     del devices[0]["attributes"]["resource.kubernetes.io/pcieRoot"]
-    assert read(seen(piece(devices))).rails == ()
+    assert read(slices_of(piece(devices))).rails == ()
 
 
 def test_partitions_of_nvidias_fabric_manager() -> None:
@@ -168,9 +168,9 @@ def test_partitions_of_nvidias_fabric_manager() -> None:
     for number, device in enumerate(devices):
         sizes = {f"partition{size}": {"int": 16 // size + number // size} for size in (1, 2, 4, 8)}
         device["attributes"] |= sizes | {"gpuModuleID": {"int": number + 1}}
-    node = read(seen(piece(devices)))
+    node = read(slices_of(piece(devices)))
     assert node.partitions == (*((size, f"{NVIDIA}/partition{size}") for size in (1, 2, 4)), (8, ""))
-    assert not read(seen(piece([gpu(0), gpu(1)]))).partitions
+    assert not read(slices_of(piece([gpu(0), gpu(1)]))).partitions
     assert {name: sorted(masks) for name, masks in node.attribute_groups.items() if "partition" in name} == {
         f"{NVIDIA}/partition1": [1 << number for number in range(8)],
         f"{NVIDIA}/partition2": [0b11, 0b1100, 0b110000, 0b11000000],
@@ -184,11 +184,14 @@ def test_partitions_of_nvidias_fabric_manager_of_which_no_two_gpus_are_left() ->
     devices = [gpu(0), gpu(4)]
     for number, device in enumerate(devices):
         device["attributes"] |= {f"partition{size}": {"int": 16 // size + number} for size in (1, 4)}
-    assert read(seen(piece(devices))).partitions == ((1, f"{NVIDIA}/partition1"), (4, f"{NVIDIA}/partition4"))
+    assert read(slices_of(piece(devices))).partitions == (
+        (1, f"{NVIDIA}/partition1"),
+        (4, f"{NVIDIA}/partition4"),
+    )
 
 
 def test_a_node_that_publishes_something_else_all_the_time_takes_little_memory() -> None:
-    slices = seen()
+    slices = slices_of()
     for number in range(2 * KINDS_OF_NODES):
         devices = [gpu(at) for at in range(10)]
         for at, device in enumerate(devices):
@@ -201,7 +204,7 @@ def test_a_node_that_publishes_something_else_all_the_time_takes_little_memory()
 def test_taints_make_gpus_unhealthy() -> None:
     taint = {"key": "broken", "effect": "NoSchedule"}
     mild = {"key": "hot", "effect": "None"}
-    node = read(seen(piece([gpu(0, taints=[taint]), gpu(1, taints=[mild])])))
+    node = read(slices_of(piece([gpu(0, taints=[taint]), gpu(1, taints=[mild])])))
     assert node.unhealthy == 0b10  # gpu-0 is the last by PCI address
 
 
@@ -226,7 +229,7 @@ RULES = {
 @pytest.mark.parametrize("case", RULES)
 def test_rules_make_gpus_unhealthy_while_they_exist(case: str) -> None:
     rules, unhealthy = RULES[case]
-    slices = seen(piece([gpu(0), gpu(1)]))
+    slices = slices_of(piece([gpu(0), gpu(1)]))
     assert read(slices).unhealthy == 0
     assert slices.see_rule("r", rules) == ({"n"} if unhealthy or case.startswith("a device") else set())
     assert read(slices).unhealthy == read(slices).tainted == unhealthy
@@ -237,7 +240,7 @@ def test_rules_make_gpus_unhealthy_while_they_exist(case: str) -> None:
 
 def test_a_rule_without_a_selector_taints_nothing() -> None:
     spec = {"taint": {"key": "k", "effect": "NoSchedule"}}
-    slices = seen(piece([gpu(0)]))
+    slices = slices_of(piece([gpu(0)]))
     assert slices.see_rule("r", msgspec.convert({"spec": spec}, DeviceTaintRule)) == set()
     assert read(slices).unhealthy == 0
 
@@ -298,7 +301,7 @@ POOLS = {
 @pytest.mark.parametrize("case", POOLS)
 def test_pools(case: str) -> None:
     pieces, devices, problem = POOLS[case]
-    node = read(seen(*pieces))
+    node = read(slices_of(*pieces))
     assert names(node) == devices
     assert [problem in line for line in node.problems] == [True] * bool(problem)
 
@@ -311,7 +314,7 @@ UNPLANNED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("words", UNPLANNED)
 def test_what_is_not_planned_yet_is_said(words: str) -> None:
-    node = read(seen(piece([gpu(0), gpu(1, **UNPLANNED[words])])))
+    node = read(slices_of(piece([gpu(0), gpu(1, **UNPLANNED[words])])))
     assert names(node) == ["gpu-0"]
     assert words in node.problems[0]
 
@@ -319,7 +322,7 @@ def test_what_is_not_planned_yet_is_said(words: str) -> None:
 def test_mig_devices_are_no_gpus() -> None:
     mig = gpu(1)
     mig["attributes"]["type"] = {"string": "mig"}
-    assert names(read(seen(piece([gpu(0), mig])))) == ["gpu-0"]
+    assert names(read(slices_of(piece([gpu(0), mig])))) == ["gpu-0"]
 
 
 def test_a_node_whose_gpus_are_published_as_parts_does_not_lack_gpus() -> None:
@@ -327,12 +330,12 @@ def test_a_node_whose_gpus_are_published_as_parts_does_not_lack_gpus() -> None:
     mig["attributes"]["type"] = {"string": "mig"}
     obj = node_object({"cpu": "8"}, {"nvidia.com/gpu.count": "8"})
     assert nodes.read(obj, DEFAULTS).missing_gpus == 8
-    node = nodes.read(obj, DEFAULTS, offer=seen(piece([mig])).offer("n"))
+    node = nodes.read(obj, DEFAULTS, offer=slices_of(piece([mig])).offer("n"))
     assert (node.missing_gpus, node.problems) == (0, ())
 
 
 def test_a_device_plugin_outdoes_the_slices() -> None:
-    slices = seen(piece([gpu(0)]))
+    slices = slices_of(piece([gpu(0)]))
     for offered in ({"nvidia.com/gpu": "4"}, {"aliyun.com/gpu": "4"}):
         node = read(slices, offered)
         assert node.devices == ()
@@ -343,20 +346,20 @@ def test_a_device_plugin_outdoes_the_slices() -> None:
 
 def test_the_newest_class_counts_as_for_kube_scheduler() -> None:
     none = device_class("device.driver == 'other'", "new", created="2026-02-01T00:00:00Z")
-    slices = seen(piece([gpu(0)]), classes=(device_class(), none))
+    slices = slices_of(piece([gpu(0)]), classes=(device_class(), none))
     assert read(slices).devices == ()
     slices.see_class("new", None)
     assert names(read(slices)) == ["gpu-0"]
 
 
 def test_a_class_that_cannot_be_read_gives_no_gpus_and_says_so() -> None:
-    node = read(seen(piece([gpu(0)]), classes=(device_class("device.driver.startsWith('gpu')"),)))
+    node = read(slices_of(piece([gpu(0)]), classes=(device_class("device.driver.startsWith('gpu')"),)))
     assert node.devices == ()
     assert "DeviceClass gpu.nvidia.com: selector" in node.problems[0]
 
 
 def test_a_class_of_another_resource_is_no_concern_of_ours() -> None:
-    assert read(seen(piece([gpu(0)]), classes=(device_class(resource="example.com/nic"),))).devices == ()
+    assert read(slices_of(piece([gpu(0)]), classes=(device_class(resource="example.com/nic"),))).devices == ()
 
 
 def test_changes_name_the_nodes_that_they_concern() -> None:
@@ -373,7 +376,7 @@ def test_changes_name_the_nodes_that_they_concern() -> None:
 
 
 def test_a_slice_of_another_node_concerns_only_nodes_whose_part_of_the_pool_is_not_enough() -> None:
-    slices = seen(piece([gpu(0)]), piece([gpu(1)], "o", count=3, node="o"))
+    slices = slices_of(piece([gpu(0)]), piece([gpu(1)], "o", count=3, node="o"))
     assert not read(slices).problems
     assert "2 of 3 slices" in slices.offer("o").problems[0]
     assert slices.see_slice("m", piece([gpu(2)], "m", node="m")) == {"m", "o"}
@@ -390,16 +393,16 @@ def test_of_a_node_that_publishes_too_much_the_first_pools_are_read() -> None:
         return msgspec.structs.replace(published, spec=spec)
 
     many = [pool(f"p{number:03}", number, 1) for number in range(MAX_POOLS + 1)]
-    node = read(seen(*many))
+    node = read(slices_of(*many))
     assert len(node.devices) == MAX_GPUS
     assert "slices of 65 pools: the first 64" in node.problems[0]
-    node = read(seen(pool("a", 0, 2), pool("b", 0, MAX_DEVICES - 1), pool("c", 0, 2)))
+    node = read(slices_of(pool("a", 0, 2), pool("b", 0, MAX_DEVICES - 1), pool("c", 0, 2)))
     assert len(node.devices) == 4
     assert "pool b of gpu.nvidia.com has 1023 devices beside 2 of other pools" in node.problems[0]
 
 
 def test_a_device_is_decoded_once_however_often_its_node_is_read() -> None:
-    slices = seen(piece([gpu(0)]))
+    slices = slices_of(piece([gpu(0)]))
     assert slices.on_node("n").to_decode
     assert read(slices).devices
     assert not slices.on_node("n").to_decode

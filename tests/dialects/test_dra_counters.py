@@ -16,7 +16,7 @@ from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node, PoolCounters
 from tests.dialects.drawn_counters import CASES, NUMBER
 from tests.dialects.objects import node_object
-from tests.dialects.test_dra import NVIDIA, device_class, gpu, seen
+from tests.dialects.test_dra import NVIDIA, device_class, gpu, slices_of
 
 POOL = (NVIDIA, "n")
 
@@ -26,7 +26,7 @@ def uses(number: int, memory: str = "80Gi", name: str = "memory") -> dict[str, A
     return {"consumesCounters": [{"counterSet": f"gpu-{number}", "counters": {name: {"value": memory}}}]}
 
 
-def whole(number: int) -> dict[str, Any]:
+def whole_gpu(number: int) -> dict[str, Any]:
     return gpu(number, **uses(number))
 
 
@@ -66,12 +66,12 @@ def without_room(node: Node, *allocated: str) -> set[str]:
     return node.counters[POOL].names_without_room(free, allocated)
 
 
-BOTH = [whole(0), part(0, 0), part(0, 1), whole(1), part(1, 0), part(1, 1)]
+BOTH_GPUS = [whole_gpu(0), part(0, 0), part(0, 1), whole_gpu(1), part(1, 0), part(1, 1)]
 TWO = [counter_set(0), counter_set(1)]
 
 
 def test_whole_gpus_are_planned_and_their_partitions_take_them() -> None:
-    node = read(seen(devices(*BOTH), sets(*TWO)))
+    node = read(slices_of(devices(*BOTH_GPUS), sets(*TWO)))
     assert (names(node), node.problems) == ({"gpu-0", "gpu-1"}, ())
     assert without_room(node) == set()
     assert without_room(node, "gpu-1-mig-0") == {"gpu-1"}
@@ -88,12 +88,12 @@ ELSEWHERE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", ELSEWHERE)
 def test_counters_count_wherever_their_slice_is(case: str) -> None:
-    node = read(seen(devices(*BOTH), sets(*TWO, **ELSEWHERE[case])))
+    node = read(slices_of(devices(*BOTH_GPUS), sets(*TWO, **ELSEWHERE[case])))
     assert (names(node), node.problems) == ({"gpu-0", "gpu-1"}, ())
 
 
 def test_a_slice_of_counters_completes_a_pool_and_is_seen_when_it_changes() -> None:
-    slices = seen(devices(*BOTH))
+    slices = slices_of(devices(*BOTH_GPUS))
     assert "1 of 2 slices" in read(slices).problems[0]
     assert slices.see_slice("c", sets(*TWO)) == {"n"}
     assert names(read(slices)) == {"gpu-0", "gpu-1"}
@@ -108,43 +108,43 @@ def test_a_slice_of_counters_completes_a_pool_and_is_seen_when_it_changes() -> N
 
 def test_counters_of_an_older_generation_do_not_count() -> None:
     old = sets(counter_set(0, "1Gi"), name="old")
-    new = (devices(*BOTH, generation=2), sets(*TWO, generation=2))
-    assert names(read(seen(old, *new))) == {"gpu-0", "gpu-1"}
+    new = (devices(*BOTH_GPUS, generation=2), sets(*TWO, generation=2))
+    assert names(read(slices_of(old, *new))) == {"gpu-0", "gpu-1"}
 
 
 OVERLAPS: dict[str, tuple[list[dict[str, Any]], set[str], str]] = {
     "a GPU and its partitions": (
-        [whole(0), part(0, 0, "gpu"), part(0, 1, "gpu"), whole(1)],
+        [whole_gpu(0), part(0, 0, "gpu"), part(0, 1, "gpu"), whole_gpu(1)],
         {"gpu-1"},
         "node n: of pool n of gpu.nvidia.com the devices gpu-0, gpu-0-mig-0, gpu-0-mig-1 overlap",
     ),
     "too few counters for one": (
-        [gpu(0, **uses(0, "81Gi")), whole(1)],
+        [gpu(0, **uses(0, "81Gi")), whole_gpu(1)],
         {"gpu-1"},
         "the devices gpu-0 overlap",
     ),
     "many": ([gpu(number, **uses(0)) for number in range(6)], set(), "gpu-0, gpu-1, gpu-2, gpu-3 and 2 more"),
     "partitions that fit": ([part(0, 0, "gpu"), part(0, 1, "gpu")], {"gpu-0-mig-0", "gpu-0-mig-1"}, ""),
-    "some without counters": ([gpu(0), whole(1)], {"gpu-0", "gpu-1"}, ""),
+    "some without counters": ([gpu(0), whole_gpu(1)], {"gpu-0", "gpu-1"}, ""),
 }
 
 
 @pytest.mark.parametrize("case", OVERLAPS)
 def test_devices_of_the_class_that_overlap_are_left_out_and_named(case: str) -> None:
     gpus, planned, sentence = OVERLAPS[case]
-    node = read(seen(devices(*gpus), sets(*TWO)))
+    node = read(slices_of(devices(*gpus), sets(*TWO)))
     assert names(node) == planned
     assert [sentence in line for line in node.problems] == [True] * bool(sentence)
 
 
 BROKEN = {
-    "a set that is not there": ([whole(0)], [counter_set(1)], "set gpu-0, which is not there"),
+    "a set that is not there": ([whole_gpu(0)], [counter_set(1)], "set gpu-0, which is not there"),
     "a counter that is not there": (
         [gpu(0, **uses(0, name="slices"))],
         [counter_set(0)],
         "counter slices of set gpu-0, which is not there",
     ),
-    "two sets of a name": ([whole(0)], [counter_set(0), counter_set(0)], "two counter sets of one name"),
+    "two sets of a name": ([whole_gpu(0)], [counter_set(0), counter_set(0)], "two counter sets of one name"),
     "a partition's set": ([gpu(1), part(0, 0)], [counter_set(1)], "set gpu-0, which is not there"),
 }
 
@@ -152,15 +152,15 @@ BROKEN = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_nothing_of_a_pool_is_used_whose_counters_are_broken(case: str) -> None:
     gpus, counters, sentence = BROKEN[case]
-    node = read(seen(devices(*gpus), sets(*counters)))
+    node = read(slices_of(devices(*gpus), sets(*counters)))
     assert names(node) == set()
     assert sentence in node.problems[0]
     assert "nothing of it is used" in node.problems[0]
 
 
 def test_equal_nodes_share_what_is_kept_of_counters() -> None:
-    slices = seen(devices(*BOTH), sets(*TWO))
-    second = devices(*BOTH, name="e", node="m", count=2)
+    slices = slices_of(devices(*BOTH_GPUS), sets(*TWO))
+    second = devices(*BOTH_GPUS, name="e", node="m", count=2)
     pool = msgspec.structs.replace(second.spec.pool, name="m")
     for obj in (second, sets(*TWO, name="f")):
         spec = msgspec.structs.replace(obj.spec, pool=pool)
@@ -169,9 +169,9 @@ def test_equal_nodes_share_what_is_kept_of_counters() -> None:
 
 
 def test_pools_without_counters_keep_none() -> None:
-    assert read(seen(devices(gpu(0), count=1))).counters == {}
+    assert read(slices_of(devices(gpu(0), count=1))).counters == {}
     nic = device_class("device.driver == 'other'")
-    assert read(seen(devices(*BOTH), sets(*TWO), classes=(nic,))).counters == {}
+    assert read(slices_of(devices(*BOTH_GPUS), sets(*TWO), classes=(nic,))).counters == {}
 
 
 ROOM: dict[str, tuple[tuple[int, ...], dict[str, int], list[str], list[str], set[str]]] = {
@@ -207,4 +207,4 @@ def test_counters_and_the_in_tree_allocator_agree() -> None:
 def test_amounts_are_compared_exactly() -> None:
     """As quantities of Kubernetes, not as floats: 100m + 200m are 300m."""
     gpus = [gpu(number, **uses(0, amount)) for number, amount in enumerate(("100m", "200m"))]
-    assert names(read(seen(devices(*gpus), sets(counter_set(0, "300m"))))) == {"gpu-0", "gpu-1"}
+    assert names(read(slices_of(devices(*gpus), sets(counter_set(0, "300m"))))) == {"gpu-0", "gpu-1"}

@@ -77,7 +77,7 @@ ANYTHING = st.recursive(
 JSON = ANYTHING.map(json.dumps)
 SCOPES = st.sampled_from([*Scope, "example.com/row", "-", "", " rack "])
 LISTED = st.lists(SCOPES | NUMBER | st.builds("{}={}".format, SCOPES, NUMBER), max_size=9).map(",".join)
-OWN = LISTED | VALUE | st.builds(operator.mul, TEXT, st.integers(0, 200))
+OWN_VALUES = LISTED | VALUE | st.builds(operator.mul, TEXT, st.integers(0, 200))
 ANNOTATIONS = st.builds(
     operator.or_,
     st.dictionaries(
@@ -105,7 +105,7 @@ ANNOTATIONS = st.builds(
         ),
         max_size=3,
     ),
-    st.dictionaries(st.sampled_from(KEYS) | TEXT.map("gpu.topology/{}".format), OWN, max_size=6),
+    st.dictionaries(st.sampled_from(KEYS) | TEXT.map("gpu.topology/{}".format), OWN_VALUES, max_size=6),
 )
 CONTAINER = st.fixed_dictionaries(
     {"name": TEXT, "resources": st.fixed_dictionaries({"limits": AMOUNTS, "requests": AMOUNTS})},

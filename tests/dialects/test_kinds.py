@@ -39,7 +39,7 @@ def job(parallelism: int = 4, completions: int | None = 4, **spec: object) -> Ob
     return {"template": T, **counts, **spec}
 
 
-def replicated(name: str, replicas: int, pods: int, **more: object) -> Object:
+def replicated_job(name: str, replicas: int, pods: int, **more: object) -> Object:
     return {"name": name, "replicas": replicas, "template": {"spec": job(pods, pods)}, **more}
 
 
@@ -102,21 +102,21 @@ CASES = {
     "no more pods than completions": Case("Job", job(9, 2, completionMode="Indexed"), 2, 2),
     "KAI's count of a Job": Case("Job", job(6, 6), 6, 2, annotations={"kai.scheduler/batch-min-member": "2"}),
     "a JobSet's replicated Jobs are roles":
-        Case("JobSet", {"replicatedJobs": [replicated("driver", 1, 1), replicated("workers", 2, 4)]},
+        Case("JobSet", {"replicatedJobs": [replicated_job("driver", 1, 1), replicated_job("workers", 2, 4)]},
              9, 9, {"driver": 1, "workers": 8}),
     "in order: the later ones come late":
-        Case("JobSet", {"replicatedJobs": [replicated("driver", 1, 1), replicated("workers", 2, 4)],
+        Case("JobSet", {"replicatedJobs": [replicated_job("driver", 1, 1), replicated_job("workers", 2, 4)],
                         "startupPolicy": {"startupPolicyOrder": "InOrder"}},
              1, 1, {"driver": 1, "workers": 0}, later={"workers": 8}),
     "so do those that depend on others":
-        Case("JobSet", {"replicatedJobs": [replicated("node", 1, 2),
-                                           replicated("launcher", 1, 1, dependsOn=[{"name": "node"}])]},
+        Case("JobSet", {"replicatedJobs": [replicated_job("node", 1, 2),
+                                           replicated_job("launcher", 1, 1, dependsOn=[{"name": "node"}])]},
              2, 2, {"node": 2, "launcher": 0}, later={"launcher": 1}),
     "each Job has a domain of its own, so its first pod comes alone":
-        Case("JobSet", {"replicatedJobs": [replicated("workers", 2, 4)]}, 2, 2,
+        Case("JobSet", {"replicatedJobs": [replicated_job("workers", 2, 4)]}, 2, 2,
              annotations={"alpha.jobset.sigs.k8s.io/exclusive-topology": RACK}),
     "it has one, and all pods come at once":
-        Case("JobSet", {"replicatedJobs": [replicated("workers", 2, 4)]}, 8, 8,
+        Case("JobSet", {"replicatedJobs": [replicated_job("workers", 2, 4)]}, 8, 8,
              annotations={"alpha.jobset.sigs.k8s.io/exclusive-topology": RACK,
                           "alpha.jobset.sigs.k8s.io/node-selector": "true"}),
     "each group of a LeaderWorkerSet": Case("LeaderWorkerSet", lws(), 4, 4, {"leader": 1, "worker": 3}),
@@ -173,7 +173,7 @@ LATER: dict[str, tuple[str, Object, Object, dict[str, int]]] = {
     "in order": (
         "JobSet",
         {
-            "replicatedJobs": [replicated("a", 1, 2), replicated("b", 2, 2)],
+            "replicatedJobs": [replicated_job("a", 1, 2), replicated_job("b", 2, 2)],
             "startupPolicy": {"startupPolicyOrder": "InOrder"},
         },
         {},
@@ -183,8 +183,8 @@ LATER: dict[str, tuple[str, Object, Object, dict[str, int]]] = {
         "JobSet",
         {
             "replicatedJobs": [
-                replicated("a", 1, 2),
-                {**replicated("b", 1, 2), "dependsOn": [{"name": "a", "status": "Complete"}]},
+                replicated_job("a", 1, 2),
+                {**replicated_job("b", 1, 2), "dependsOn": [{"name": "a", "status": "Complete"}]},
             ]
         },
         {},
@@ -194,9 +194,9 @@ LATER: dict[str, tuple[str, Object, Object, dict[str, int]]] = {
         "JobSet",
         {
             "replicatedJobs": [
-                replicated("a", 1, 2),
-                {**replicated("b", 1, 2), "dependsOn": [{"name": "a", "status": "Complete"}]},
-                {**replicated("c", 1, 2), "dependsOn": [{"name": "b", "status": "Ready"}]},
+                replicated_job("a", 1, 2),
+                {**replicated_job("b", 1, 2), "dependsOn": [{"name": "a", "status": "Complete"}]},
+                {**replicated_job("c", 1, 2), "dependsOn": [{"name": "b", "status": "Ready"}]},
             ]
         },
         {},
@@ -205,7 +205,7 @@ LATER: dict[str, tuple[str, Object, Object, dict[str, int]]] = {
     "too many": ("LeaderWorkerSet", {**lws(300), "startupPolicy": "LeaderReady"}, {}, {}),
     "each Job in a rack of its own": (
         "JobSet",
-        {"replicatedJobs": [replicated("a", 2, 3)]},
+        {"replicatedJobs": [replicated_job("a", 2, 3)]},
         ONE_EACH,
         {"a": 6},
     ),
@@ -226,7 +226,7 @@ def test_members_that_come_later(name: str) -> None:
 
 def test_units_with_a_domain_of_their_own_have_a_leader_each() -> None:
     (jobs,) = read(
-        "JobSet", {"replicatedJobs": [replicated("a", 2, 3)]}, annotations=ONE_EACH
+        "JobSet", {"replicatedJobs": [replicated_job("a", 2, 3)]}, annotations=ONE_EACH
     ).group.follower_templates
     assert (jobs.exclusive, jobs.unit, jobs.unit_label) == (True, 3, "jobset.sigs.k8s.io/job-index")
     assert "jobset.sigs.k8s.io/job-index" in jobs.shared_labels
@@ -244,10 +244,10 @@ def template_of(role: Object) -> Object:
 
 @pytest.mark.parametrize("change", [{"resourceClaims": [{"name": "gpu"}]}, {"schedulerName": "other"}])
 def test_members_that_come_later_and_can_not_be_read_are_left_out(change: Object) -> None:
-    second = replicated("b", 1, 2)
+    second = replicated_job("b", 1, 2)
     template_of(second).update(change)
     spec = {
-        "replicatedJobs": [replicated("a", 1, 2), second],
+        "replicatedJobs": [replicated_job("a", 1, 2), second],
         "startupPolicy": {"startupPolicyOrder": "InOrder"},
     }
     assert read("JobSet", spec).group.follower_templates == ()
@@ -262,9 +262,9 @@ def test_kai_asks_for_placement_on_the_object_and_on_its_parts() -> None:
     )
     assert (job.group.queue, job.by_key) == ("team", True)
 
-    part = replicated("workers", 2, 4)
+    part = replicated_job("workers", 2, 4)
     part["template"]["metadata"] = {"annotations": REQUIRED}
-    parts = read("JobSet", {"replicatedJobs": [part, replicated("driver", 1, 1)]}).group
+    parts = read("JobSet", {"replicatedJobs": [part, replicated_job("driver", 1, 1)]}).group
     assert parts.role_topology_requests["workers"].segments == (Segment(4, "rack"),)  # each Job in one rack
     assert parts.role_topology_requests["driver"].role_scope is None
 
@@ -324,12 +324,12 @@ BAD_KEYS = {
     "more than there are": ("Job", job(), {"kai.scheduler/batch-min-member": "5"}),
     "more replicated Jobs than there are": (
         "JobSet",
-        {"replicatedJobs": [replicated("a", 1, 1), replicated("b", 1, 1)]},
+        {"replicatedJobs": [replicated_job("a", 1, 1), replicated_job("b", 1, 1)]},
         {"kai.scheduler/batch-min-member": "3"},
     ),
     "fewer replicated Jobs": (
         "JobSet",
-        {"replicatedJobs": [replicated("a", 1, 1), replicated("b", 1, 1)]},
+        {"replicatedJobs": [replicated_job("a", 1, 1), replicated_job("b", 1, 1)]},
         {"kai.scheduler/batch-min-member": "1"},
     ),
 }
@@ -359,7 +359,7 @@ def test_keys_without_effect_are_said() -> None:
     part = template(1, annotations={"gpu-fraction": "0.5"})
     assert "gpu-fraction is not read" in read("Job", job(template=part)).group.problems[0]
 
-    workers = replicated("workers", 2, 4)
+    workers = replicated_job("workers", 2, 4)
     workers["template"]["metadata"] = {"annotations": {"kai.scheduler/topology-preferred-placement": RACK}}
     (problem,) = read("JobSet", {"replicatedJobs": [workers]}).group.problems
     assert (
@@ -395,14 +395,14 @@ SLIPS = {
 
 @pytest.mark.parametrize("name", SLIPS)
 def test_a_misspelt_key_of_kai_on_a_job_is_a_cause_and_the_job_a_gang(name: str) -> None:
-    meta, where, expected = SLIPS[name]
+    meta, cause_field, expected = SLIPS[name]
     result = read("Job", job(), **meta)  # type: ignore[arg-type]
     (cause,) = result.group.causes
-    assert (result.by_key, cause.field, cause.expected) == (True, where, expected)  # type: ignore[attr-defined]
+    assert (result.by_key, cause.field, cause.expected) == (True, cause_field, expected)  # type: ignore[attr-defined]
 
 
 def test_a_misspelt_key_of_kai_on_a_replicated_job_is_a_cause() -> None:
-    workers = replicated("workers", 2, 4)
+    workers = replicated_job("workers", 2, 4)
     workers["template"]["metadata"] = {"annotations": {"kai.scheduler/topology-required-placment": RACK}}
     (cause,) = read("JobSet", {"replicatedJobs": [workers]}).group.causes
     assert "did you mean kai.scheduler/topology-required-placement" in str(cause)

@@ -19,7 +19,7 @@ from muster.dialects.nodes.matrices import Matrix, Unreadable, is_table, read, t
 from muster.domain.topology import LINK_GB_PER_S, LINK_WORDS, GpuTopology, Link
 from tests.dialects.objects import as_json, full_matrix, node_object
 
-HERE = Path(__file__).parent / "matrices"
+MATRICES = Path(__file__).parent / "matrices"
 TOPOLOGIES = Path(__file__).parents[2] / "local_cluster" / "topologies"
 KINDS = (*LINK_GB_PER_S, *(f"NV{count}" for count in range(1, 19)))
 
@@ -84,7 +84,7 @@ PRINTED = {
 def test_what_tools_print_with_all_that_stands_around_it(
     name: str, gpus: int, kinds: dict[tuple[int, int], str]
 ) -> None:
-    links, _, problems = topology((HERE / f"{name}.txt").read_text(), gpus, "k")
+    links, _, problems = topology((MATRICES / f"{name}.txt").read_text(), gpus, "k")
     assert (kinds_of(links), problems) == (kinds, ())
     assert len(kinds) == gpus * (gpus - 1) // 2
 
@@ -126,7 +126,7 @@ def test_gpus_below_one_switch_share_its_cards_evenly(gpus: int, cards: int, rai
     assert topology("\n".join(map("\t".join, [header, *rows])), 8, "k")[1] == rails
 
 
-EVERY = sorted([*HERE.glob("*.txt"), *TOPOLOGIES.glob("*.txt")])
+EVERY = sorted([*MATRICES.glob("*.txt"), *TOPOLOGIES.glob("*.txt")])
 
 
 @pytest.mark.parametrize("path", EVERY, ids=[path.stem for path in EVERY])
@@ -143,7 +143,7 @@ def test_lines_that_a_terminal_has_wrapped_give_no_wrong_link(path: Path, tabs: 
 
 
 def test_a_wrapped_table_is_refused_with_what_to_do() -> None:
-    lines = (HERE / "nvidia-8x-b200-one-pair-off.txt").read_text().expandtabs().splitlines()
+    lines = (MATRICES / "nvidia-8x-b200-one-pair-off.txt").read_text().expandtabs().splitlines()
     text = "\n".join(line[at : at + 60] for line in lines for at in range(0, max(1, len(line)), 60))
     links, _, problems = topology(text, 8, "k")
     assert not links.is_known
@@ -154,7 +154,7 @@ def test_a_wrapped_table_is_refused_with_what_to_do() -> None:
 
 
 def test_the_first_rows_of_a_matrix_say_what_they_say() -> None:
-    links, _, problems = topology((HERE / "nvidia-8x-nv18-in-a-comment.txt").read_text(), 8, "k")
+    links, _, problems = topology((MATRICES / "nvidia-8x-nv18-in-a-comment.txt").read_text(), 8, "k")
     assert set(kinds_of(links).values()) == {"NV18"}
     assert len(kinds_of(links)) == 13
     assert problems == ("k: 15 pairs are missing, GPUs 2 and 3 the first of them: they count as unknown",)
@@ -170,7 +170,7 @@ def test_pcie_is_a_kind_of_its_own() -> None:
 
 
 def test_a_table_in_the_annotation() -> None:
-    text = (HERE / "nvidia-2x-underlined.txt").read_text()
+    text = (MATRICES / "nvidia-2x-underlined.txt").read_text()
     node = nodes.read(node_object({"nvidia.com/gpu": 2}, matrix=text))
     assert (kinds_of(node.topology), node.problems) == ({(0, 1): "NV12"}, ())
 
@@ -352,16 +352,16 @@ def test_damage_stays_in_its_own_pairs(seed: int, junk: str) -> None:
         cells[i][j] = rng.choice((junk, "N/A", "NV99", "X", f"GPU{rng.randrange(gpus)}"))
         hurt.add((min(i, j), max(i, j)))
     torn = rng.randrange(gpus + 1)
-    gone = {pair for pair in links if pair[0] >= torn}  # neither of its rows is there any more
+    torn_pairs = {pair for pair in links if pair[0] >= torn}  # neither of its rows is there any more
     if rng.random() < 0.5:
         text = "\n".join(nvidia(gpus, cells, rng).splitlines()[: torn + 1])
     else:
         text = json.dumps([row if i < torn else [] for i, row in enumerate(cells)])
-    whole_pairs = {pair: kind for pair, kind in links.items() if pair not in hurt | gone}
+    whole_pairs = {pair: kind for pair, kind in links.items() if pair not in hurt | torn_pairs}
     read_back, _, problems = topology(text, gpus, "k")
     assert whole_pairs.items() <= kinds_of(read_back).items()
     assert all(kinds_of(read_back).get(pair) in (None, links[pair]) for pair in hurt)
-    assert problems or not gone
+    assert problems or not torn_pairs
 
 
 @given(st.integers(0, 2**32))

@@ -40,7 +40,7 @@ def test_the_key_that_was_meant(key: str) -> None:
 
 
 THEIRS = other_systems.places()
-OTHERS = (
+OTHER_KEYS = (
     "app", "gpu-type", "gpu-topology-policy", "gpu.topology/zone", "run.ai/top-owner-metadata",
     "kai.scheduler/shard",
     "scheduling.k8s.io/pod-group", "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name",
@@ -49,7 +49,7 @@ OTHERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("key", [*OTHERS, *sorted(misspelt.known_keys())])
+@pytest.mark.parametrize("key", [*OTHER_KEYS, *sorted(misspelt.known_keys())])
 def test_a_key_of_others_and_a_known_one_are_no_mistake(key: str) -> None:
     assert meant_key(key) == ""
 
@@ -66,8 +66,8 @@ def test_one_letter_too_many_is_said_of_each_annotation(key: str) -> None:
     if key in ("gpu.topology/allocation", "gpu.topology/decision") or "/" not in key:
         return  # only the scheduler writes these, and device plugins
     causes = read(pod_object(annotations={f"{key}x": "x"}, limits=GPU)).causes
-    what = ", which names a PodGroup" if key in kai.GANG_KEYS else ""
-    assert f"did you mean {key}{what}?" in sentence(causes)
+    use_of_key = ", which names a PodGroup" if key in kai.GANG_KEYS else ""
+    assert f"did you mean {key}{use_of_key}?" in sentence(causes)
 
 
 def test_a_misspelt_label_says_that_an_annotation_is_meant() -> None:

@@ -27,7 +27,7 @@ MANY = 5000
 GPU = {"nvidia.com/gpu": "8", "cpu": "64", "memory": "512Gi", "pods": "110"}
 
 
-def tainted() -> NodeObject:
+def node_with_taints() -> NodeObject:
     taints = [{"key": f"k{number}", "value": "v", "effect": "PreferNoSchedule"} for number in range(MANY)]
     return node_object(GPU, spec={"taints": taints})
 
@@ -37,7 +37,7 @@ HOSTILE: dict[str, tuple[Callable[[], NodeObject], str]] = {
         lambda: node_object(GPU, labels={f"l{number:04}": "v" for number in range(MANY)}),
         "it has 5000 labels: the first 1024 by name are read",
     ),
-    "taints": (tainted, "it has 5000 taints; at most 64 are read: only who tolerates all fits"),
+    "taints": (node_with_taints, "it has 5000 taints; at most 64 are read: only who tolerates all fits"),
     "resources": (
         lambda: node_object(GPU | {f"a.example.com/r{number:04}": "1" for number in range(MANY)}),
         "allocatable has 5004 resources: the first 256 by name are read",
@@ -88,7 +88,7 @@ def within_bounds(node: Node) -> bool:
 
 
 def test_only_who_tolerates_all_taints_fits_a_node_with_too_many() -> None:
-    assert nodes.read(tainted()).taints[-1].key == TOO_MANY_TAINTS
+    assert nodes.read(node_with_taints()).taints[-1].key == TOO_MANY_TAINTS
 
 
 def test_the_resources_that_are_planned_are_read_first() -> None:

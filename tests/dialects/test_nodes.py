@@ -13,7 +13,7 @@ from muster.domain.node import Resources
 from muster.domain.topology import GpuTopology, mask_of
 from tests.dialects.objects import as_json, full_matrix, node_object
 
-BOTH = {"nvidia.com/gpu": "8", "aliyun.com/gpu": "8"}
+BOTH_RESOURCES = {"nvidia.com/gpu": "8", "aliyun.com/gpu": "8"}
 ANNOTATED = [
     path.stem
     for path in sorted((Path(__file__).parents[2] / "local_cluster" / "topologies").glob("*.txt"))
@@ -33,20 +33,20 @@ MODES: dict[str, tuple[dict[str, str], set[str], int]] = {
 
 @pytest.mark.parametrize(("labels", "resources", "problems"), MODES.values(), ids=MODES.keys())
 def test_what_a_mode_serves(labels: dict[str, str], resources: set[str], problems: int) -> None:
-    node = read(node_object(BOTH, labels))
+    node = read(node_object(BOTH_RESOURCES, labels))
     assert node.gpu_resources == resources
     assert node.topology.gpu_count == 8  # what runs there keeps its GPUs
     assert len(node.problems) == problems
 
 
 def test_an_unknown_word_for_the_node_agent_is_a_problem() -> None:
-    node = read(node_object(BOTH, {"gpu.topology/node-agent": "second"}), agent=True)
+    node = read(node_object(BOTH_RESOURCES, {"gpu.topology/node-agent": "second"}), agent=True)
     assert node.hands_out == "reads-annotations"
     assert node.problems == ("the label gpu.topology/node-agent is 'second', expected second-endpoint",)
 
 
 SECOND = {"gpu.topology/node-agent": "second-endpoint"}
-OWN = {"ack.node.gpu.schedule": "topology"}
+TOPOLOGY_MODE = {"ack.node.gpu.schedule": "topology"}
 NVIDIA, AMD, ALIYUN = ({f"{vendor}/gpu": "8"} for vendor in ("nvidia.com", "amd.com", "aliyun.com"))
 MEMORY = {"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-count": "2"}
 LISTED = {"gpu.topology/gpu-uuids": "GPU-a,GPU-b,GPU-c,GPU-d,GPU-e,GPU-f,GPU-g,GPU-h"}
@@ -57,13 +57,25 @@ HANDED_OUT: dict[str, Case] = {
     "a second endpoint": (NVIDIA, SECOND, {}, True, "second-endpoint"),
     "a second endpoint that is away": (NVIDIA, SECOND, {}, False, "agent-away"),
     "an agent does not know AMD's device plugin": (AMD, SECOND, {}, True, "own-choice"),
-    "ACK's device plugin": (ALIYUN, OWN, {}, False, "reads-annotations"),
+    "ACK's device plugin": (ALIYUN, TOPOLOGY_MODE, {}, False, "reads-annotations"),
     "ACK's device plugin for shared GPUs": (MEMORY, {}, {}, False, "reads-annotations"),
-    "an agent that offers GPUs": (ALIYUN, OWN, LISTED, True, "agent"),
+    "an agent that offers GPUs": (ALIYUN, TOPOLOGY_MODE, LISTED, True, "agent"),
     "an agent that offers memory": (MEMORY, {"ack.node.gpu.schedule": "share"}, LISTED, True, "agent"),
-    "the same, away": (ALIYUN, OWN, LISTED, False, "agent-away"),
-    "ACK's device plugin, and an agent that lists no GPUs": (ALIYUN, OWN, {}, True, "reads-annotations"),
-    "a second endpoint offers none of its own": (ALIYUN, OWN | SECOND, LISTED, True, "reads-annotations"),
+    "the same, away": (ALIYUN, TOPOLOGY_MODE, LISTED, False, "agent-away"),
+    "ACK's device plugin, and an agent that lists no GPUs": (
+        ALIYUN,
+        TOPOLOGY_MODE,
+        {},
+        True,
+        "reads-annotations",
+    ),
+    "a second endpoint offers none of its own": (
+        ALIYUN,
+        TOPOLOGY_MODE | SECOND,
+        LISTED,
+        True,
+        "reads-annotations",
+    ),
 }
 
 
@@ -106,9 +118,9 @@ def test_a_node_whose_agent_is_away_offers_nothing_and_says_so() -> None:
     listed = {"gpu.topology/gpu-uuids": "GPU-a,GPU-b"}
     for mode, problems in (("topology", 1), ("cgpu", 1), ("default", 0)):
         labels = {"ack.node.gpu.schedule": mode}
-        gone = read(node_object({"aliyun.com/gpu": "0"}, labels, annotations=listed))
-        assert (gone.topology.gpu_count, gone.gpu_resources) == (0, frozenset())
-        assert len(gone.problems) == problems
+        node = read(node_object({"aliyun.com/gpu": "0"}, labels, annotations=listed))
+        assert (node.topology.gpu_count, node.gpu_resources) == (0, frozenset())
+        assert len(node.problems) == problems
 
 
 def test_further_resources_are_counted_by_name() -> None:

@@ -12,13 +12,13 @@ from muster.domain.node import HandsOut
 from tests.dialects.objects import node_object, pod_object
 
 ON = Settings(nri_nodes="example.com/nri=on")
-NAMED = {"example.com/nri": "on"}
+NRI_LABELS = {"example.com/nri": "on"}
 UUIDS = {"gpu.topology/gpu-uuids": "GPU-1, GPU-0"}
 GPUS = {"aliyun.com/gpu": "2"}
 
 
 def test_a_named_node_has_cdi_devices_by_uuid_in_the_order_of_its_gpus() -> None:
-    node = nodes.read(node_object(allocatable=GPUS, labels=NAMED, annotations=UUIDS), ON)
+    node = nodes.read(node_object(allocatable=GPUS, labels=NRI_LABELS, annotations=UUIDS), ON)
     assert node.cdi_devices == ("nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-0")
     assert (node.hands_out, node.problems) == (HandsOut.NRI, ())
 
@@ -26,7 +26,7 @@ def test_a_named_node_has_cdi_devices_by_uuid_in_the_order_of_its_gpus() -> None
 @pytest.mark.parametrize(
     ("settings", "labels"),
     [
-        (Settings(), NAMED),
+        (Settings(), NRI_LABELS),
         (ON, {}),
         (ON, {"example.com/nri": "off"}),
     ],
@@ -50,7 +50,7 @@ def test_other_nodes_have_none(settings: Settings, labels: dict[str, str]) -> No
 )
 def test_a_named_node_that_can_have_none_says_why(allocatable: dict[str, str], uuids: str, says: str) -> None:
     annotations = {"gpu.topology/gpu-uuids": uuids} if uuids else {}
-    node = nodes.read(node_object(allocatable=allocatable, labels=NAMED, annotations=annotations), ON)
+    node = nodes.read(node_object(allocatable=allocatable, labels=NRI_LABELS, annotations=annotations), ON)
     assert node.cdi_devices == ()
     assert any(says in problem for problem in node.problems)
 

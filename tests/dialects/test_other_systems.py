@@ -365,7 +365,7 @@ UNKNOWN = (
     "batch.example.com/min-member",
     "gang-id",
 )
-OTHERS = (
+OTHER_KEYS = (
     "app",
     "gangway",
     "example.com/group",
@@ -379,7 +379,7 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("key", [*UNKNOWN, *OTHERS])
+@pytest.mark.parametrize("key", [*UNKNOWN, *OTHER_KEYS])
 def test_a_key_that_looks_like_that_of_an_unknown_system_is_told(key: str) -> None:
     notes = list(other_systems.unknown_gang_keys(Metadata(annotations={key: "x"}), misspelt.known_keys()))
     note = f"annotation {key} is not read: if it is about a gang, use {other_systems.WAY_OUT}"

@@ -23,47 +23,47 @@ OF_ACK = GangClaim("ack", "train", min_member=2, replicas=2)
 LONE = GangClaim("gputopology", "p", min_member=1, replicas=1, lone=True)
 
 
-def said(**annotations: str) -> dict[str, str]:
+def own_keys(**annotations: str) -> dict[str, str]:
     """`min_member="4"` → gpu.topology/min-member: "4"."""
     return {PREFIX + key.replace("_", "-"): text for key, text in annotations.items()}
 
 
 TOPOLOGY_REQUESTS: dict[str, tuple[dict[str, str], TopologyRequest]] = {
-    "a scope": (said(scope="rack"), TopologyRequest(required_scope="rack")),
+    "a scope": (own_keys(scope="rack"), TopologyRequest(required_scope="rack")),
     "a label key is a scope": (
-        said(scope="example.com/row"),
+        own_keys(scope="example.com/row"),
         TopologyRequest(required_scope="example.com/row"),
     ),
-    "spaces around it": (said(scope=" rack\n"), TopologyRequest(required_scope="rack")),
+    "spaces around it": (own_keys(scope=" rack\n"), TopologyRequest(required_scope="rack")),
     "a role and its scope": (
-        said(role="prefill", role_scope="nvlink-domain"),
+        own_keys(role="prefill", role_scope="nvlink-domain"),
         TopologyRequest(role="prefill", role_scope="nvlink-domain"),
     ),
     "preferred scopes of a role": (
-        said(role="prefill", role_preferred_scopes="nvlink-domain,rack"),
+        own_keys(role="prefill", role_preferred_scopes="nvlink-domain,rack"),
         TopologyRequest(role="prefill", role_preferred=("nvlink-domain", "rack")),
     ),
     "preferred scopes keep their order": (
-        said(preferred_scopes="nvlink-domain, node,rack"),
+        own_keys(preferred_scopes="nvlink-domain, node,rack"),
         TopologyRequest(preferred_scopes=("nvlink-domain", "node", "rack")),
     ),
     "segments": (
-        said(segment_size="4", segment_scope="nvlink-domain"),
+        own_keys(segment_size="4", segment_scope="nvlink-domain"),
         TopologyRequest(segments=(Segment(4, "nvlink-domain"),)),
     ),
     "segments in segments": (
-        said(segment_size="16, 4", segment_scope="rack,nvlink-domain"),
+        own_keys(segment_size="16, 4", segment_scope="rack,nvlink-domain"),
         TopologyRequest(segments=(Segment(16, "rack"), Segment(4, "nvlink-domain"))),
     ),
     "the same size twice": (
-        said(segment_size="4,4", segment_scope="rack,node"),
+        own_keys(segment_size="4,4", segment_scope="rack,node"),
         TopologyRequest(segments=(Segment(4, "rack"), Segment(4, "node"))),
     ),
 }
 """Annotations → request."""
 TOPOLOGY_REQUESTS |= {
     f"{constraint.kind.annotation}: {name}": (
-        said(**{constraint.kind.annotation: text}),
+        own_keys(**{constraint.kind.annotation: text}),
         TopologyRequest(per_scope=numbers),
     )
     for constraint in TESTED
@@ -75,7 +75,7 @@ TOPOLOGY_REQUESTS |= {
     ("annotations", "topology_request"), TOPOLOGY_REQUESTS.values(), ids=TOPOLOGY_REQUESTS.keys()
 )
 def test_what_a_pod_wishes(annotations: dict[str, str], topology_request: TopologyRequest) -> None:
-    grouped = read(pod_object(annotations={**annotations, **said(group="g", min_member="4")}))
+    grouped = read(pod_object(annotations={**annotations, **own_keys(group="g", min_member="4")}))
     assert (grouped.claim, grouped.causes) == (
         GangClaim("annotations", "g", 4, topology_request=topology_request),
         (),
@@ -88,44 +88,44 @@ def test_what_a_pod_wishes(annotations: dict[str, str], topology_request: Topolo
 
 
 BAD: dict[str, tuple[dict[str, str], str]] = {
-    "no name": (said(group=""), "group"),
-    "a name that no label could have": (said(group="a/b"), "group"),
-    "a name of 64 letters": (said(group="a" * 64), "group"),
-    "no number of members": (said(group="g", min_member="four"), "min-member"),
-    "no member": (said(group="g", min_member="0"), "min-member"),
-    "a count without a gang": (said(min_member="1"), "min-member"),
-    "a size without a gang": (said(size="1"), "size"),
-    "a size that is no number": (said(group="g", min_member="2", size="all"), "size"),
-    "a size below what must fit": (said(group="g", min_member="4", size="3"), "size"),
-    "a role of two words": (said(role="a, b"), "role"),
-    "a scope that is no label key": (said(scope="/rack"), "scope"),
-    "two required scopes": (said(scope="rack,node"), "scope"),
-    "no role scope": (said(role_scope=" "), "role-scope"),
-    "an empty list": (said(preferred_scopes=""), "preferred-scopes"),
-    "a comma too many": (said(preferred_scopes="rack,"), "preferred-scopes"),
-    "a scope twice": (said(preferred_scopes="rack,node,rack"), "preferred-scopes"),
-    "nine scopes": (said(preferred_scopes=",".join("abcdefghi")), "preferred-scopes"),
-    "sizes without scopes": (said(segment_size="4"), "segment-scope"),
-    "scopes without sizes": (said(segment_scope="rack"), "segment-size"),
-    "no size": (said(segment_size="0", segment_scope="rack"), "segment-size"),
-    "half a size": (said(segment_size="4,x", segment_scope="rack,node"), "segment-size"),
-    "sizes that do not nest": (said(segment_size="6,4", segment_scope="rack,node"), "segment-size"),
-    "the narrow one first": (said(segment_size="4,16", segment_scope="node,rack"), "segment-size"),
-    "four levels": (said(segment_size="8,4,2,1", segment_scope="zone,rack,node,x"), "segment-size"),
-    "fewer scopes than sizes": (said(segment_size="8,4", segment_scope="rack"), "segment-scope"),
-    "more scopes than sizes": (said(segment_size="8", segment_scope="rack,node"), "segment-scope"),
-    "one scope for two sizes": (said(segment_size="4,2", segment_scope="node,node"), "segment-scope"),
-    "several members on one GPU": (said(segment_size="4", segment_scope="gpu"), "segment-scope"),
-    "a rank below zero": (said(rank="-1"), "rank"),
-    "a rank of another alphabet": (said(rank="٢"), "rank"),
-    "a slip in the key": (said(prefered_scopes="rack"), "prefered-scopes"),
-    "longer than any value": (said(preferred_scopes="a," * 600), "preferred-scopes"),
-    "a long list of sizes": (said(segment_size="1," * 600, segment_scope="rack"), "segment-size"),
+    "no name": (own_keys(group=""), "group"),
+    "a name that no label could have": (own_keys(group="a/b"), "group"),
+    "a name of 64 letters": (own_keys(group="a" * 64), "group"),
+    "no number of members": (own_keys(group="g", min_member="four"), "min-member"),
+    "no member": (own_keys(group="g", min_member="0"), "min-member"),
+    "a count without a gang": (own_keys(min_member="1"), "min-member"),
+    "a size without a gang": (own_keys(size="1"), "size"),
+    "a size that is no number": (own_keys(group="g", min_member="2", size="all"), "size"),
+    "a size below what must fit": (own_keys(group="g", min_member="4", size="3"), "size"),
+    "a role of two words": (own_keys(role="a, b"), "role"),
+    "a scope that is no label key": (own_keys(scope="/rack"), "scope"),
+    "two required scopes": (own_keys(scope="rack,node"), "scope"),
+    "no role scope": (own_keys(role_scope=" "), "role-scope"),
+    "an empty list": (own_keys(preferred_scopes=""), "preferred-scopes"),
+    "a comma too many": (own_keys(preferred_scopes="rack,"), "preferred-scopes"),
+    "a scope twice": (own_keys(preferred_scopes="rack,node,rack"), "preferred-scopes"),
+    "nine scopes": (own_keys(preferred_scopes=",".join("abcdefghi")), "preferred-scopes"),
+    "sizes without scopes": (own_keys(segment_size="4"), "segment-scope"),
+    "scopes without sizes": (own_keys(segment_scope="rack"), "segment-size"),
+    "no size": (own_keys(segment_size="0", segment_scope="rack"), "segment-size"),
+    "half a size": (own_keys(segment_size="4,x", segment_scope="rack,node"), "segment-size"),
+    "sizes that do not nest": (own_keys(segment_size="6,4", segment_scope="rack,node"), "segment-size"),
+    "the narrow one first": (own_keys(segment_size="4,16", segment_scope="node,rack"), "segment-size"),
+    "four levels": (own_keys(segment_size="8,4,2,1", segment_scope="zone,rack,node,x"), "segment-size"),
+    "fewer scopes than sizes": (own_keys(segment_size="8,4", segment_scope="rack"), "segment-scope"),
+    "more scopes than sizes": (own_keys(segment_size="8", segment_scope="rack,node"), "segment-scope"),
+    "one scope for two sizes": (own_keys(segment_size="4,2", segment_scope="node,node"), "segment-scope"),
+    "several members on one GPU": (own_keys(segment_size="4", segment_scope="gpu"), "segment-scope"),
+    "a rank below zero": (own_keys(rank="-1"), "rank"),
+    "a rank of another alphabet": (own_keys(rank="٢"), "rank"),
+    "a slip in the key": (own_keys(prefered_scopes="rack"), "prefered-scopes"),
+    "longer than any value": (own_keys(preferred_scopes="a," * 600), "preferred-scopes"),
+    "a long list of sizes": (own_keys(segment_size="1," * 600, segment_scope="rack"), "segment-size"),
 }
 """Annotations → the one that is refused."""
 BAD |= {
     f"{constraint.kind.annotation}: {name}": (
-        said(**{constraint.kind.annotation: text}),
+        own_keys(**{constraint.kind.annotation: text}),
         constraint.kind.annotation,
     )
     for constraint in TESTED
@@ -147,7 +147,7 @@ def test_what_can_not_be_read_says_so(annotations: dict[str, str], key: str) -> 
 
 
 def test_a_key_among_the_labels_says_where_it_belongs() -> None:
-    (cause,) = read(pod_object(labels=said(group="g"), limits=GPU)).causes
+    (cause,) = read(pod_object(labels=own_keys(group="g"), limits=GPU)).causes
     assert sentence([cause]) == (
         'pod/ns/p: label gpu.topology/group is "g", expected none: it is an annotation'
     )
@@ -162,27 +162,27 @@ def test_labels_of_ack_among_the_annotations_say_where_they_belong() -> None:
     assert read(pod_object(annotations=ACK, limits=GPU, node="n")).causes == ()
 
 
-KNOWN = (
+EXPECTED_KEYS = (
     "none: the annotations gpu.topology/… are group, min-member, size, role, scope, role-scope, "
     "role-preferred-scopes, preferred-scopes, segment-size, segment-scope, "
     f"{', '.join(kind.annotation for kind in PER_SCOPE)}, rank"
 )
 UNKNOWN: dict[str, tuple[dict[str, dict[str, str]], tuple[str, ...]]] = {
-    "one label": ({"labels": said(rack="r1")}, ("label gpu.topology/rack", "r1", KNOWN)),
+    "one label": ({"labels": own_keys(rack="r1")}, ("label gpu.topology/rack", "r1", EXPECTED_KEYS)),
     "one of each kind": (
-        {"labels": said(rack="r1"), "annotations": said(zone="z")},
-        ("gpu.topology/zone", "z", f"{KNOWN}; nor is there label gpu.topology/rack"),
+        {"labels": own_keys(rack="r1"), "annotations": own_keys(zone="z")},
+        ("gpu.topology/zone", "z", f"{EXPECTED_KEYS}; nor is there label gpu.topology/rack"),
     ),
     "eight": (
-        {"annotations": said(**dict.fromkeys("hgfedcba", "x"))},
+        {"annotations": own_keys(**dict.fromkeys("hgfedcba", "x"))},
         (
             "gpu.topology/a",
             "x",
-            f"{KNOWN}; nor is there gpu.topology/b, gpu.topology/c, gpu.topology/d and 4 more",
+            f"{EXPECTED_KEYS}; nor is there gpu.topology/b, gpu.topology/c, gpu.topology/d and 4 more",
         ),
     ),
     "labels of nodes": (
-        {"labels": said(nvlink_domain="d", nvlink_domain_size="8", interconnect="ib")},
+        {"labels": own_keys(nvlink_domain="d", nvlink_domain_size="8", interconnect="ib")},
         (),
     ),
 }
@@ -204,44 +204,44 @@ class Case:
     causes: tuple[object, ...] = field(default=())
 
 
-OTHERS = {
-    "ACK and the same": Case({"labels": ACK, "annotations": said(group="train", min_member="2")}, OF_ACK),
-    "ACK and the same name": Case({"labels": ACK, "annotations": said(group="train")}, OF_ACK),
-    "ACK and the same count": Case({"labels": ACK, "annotations": said(min_member="2")}, OF_ACK),
+TWO_DIALECTS = {
+    "ACK and the same": Case({"labels": ACK, "annotations": own_keys(group="train", min_member="2")}, OF_ACK),
+    "ACK and the same name": Case({"labels": ACK, "annotations": own_keys(group="train")}, OF_ACK),
+    "ACK and the same count": Case({"labels": ACK, "annotations": own_keys(min_member="2")}, OF_ACK),
     "ACK and another name": Case(
-        {"labels": ACK, "annotations": said(group="other")},
+        {"labels": ACK, "annotations": own_keys(group="other")},
         OF_ACK,
         (DialectsDisagree("p", "ack: gang train of 2", "annotations: gang other"),),
     ),
     "ACK and another count": Case(
-        {"labels": ACK, "annotations": said(min_member="1")},
+        {"labels": ACK, "annotations": own_keys(min_member="1")},
         OF_ACK,
         (DialectsDisagree("p", "ack: gang train of 2", "annotations: gang train of 1"),),
     ),
     "ACK and both": Case(
-        {"labels": ACK, "annotations": said(group="other", min_member="3")},
+        {"labels": ACK, "annotations": own_keys(group="other", min_member="3")},
         OF_ACK,
         (DialectsDisagree("p", "ack: gang train of 2", "annotations: gang other of 3"),),
     ),
-    "a gang without a count": Case({"annotations": said(group="g")}, GangClaim("annotations", "g")),
+    "a gang without a count": Case({"annotations": own_keys(group="g")}, GangClaim("annotations", "g")),
     "a lone pod with GPUs": Case({"limits": GPU}, LONE),
     "a lone pod without GPUs": Case({}, None),
-    "a wish without GPUs": Case({"annotations": said(rank="3")}, LONE),
+    "a wish without GPUs": Case({"annotations": own_keys(rank="3")}, LONE),
     "another scheduler's pod": Case(
-        {"annotations": said(group="", scope="!"), "scheduler": "other", "limits": GPU}, None
+        {"annotations": own_keys(group="", scope="!"), "scheduler": "other", "limits": GPU}, None
     ),
 }
 
 
-@pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS.keys())
+@pytest.mark.parametrize("case", TWO_DIALECTS.values(), ids=TWO_DIALECTS.keys())
 def test_beside_other_dialects(case: Case) -> None:
     pod = read(pod_object(**case.pod))
     assert (pod.claim, pod.causes) == (case.claim, case.causes)
 
 
 def test_a_member_without_gpus_is_held_for_its_gang_and_refused_without_one() -> None:
-    assert read(pod_object(annotations=said(group="g", min_member="2"))).causes == ()
-    without_gang = read(pod_object(annotations=said(min_member="2")))
+    assert read(pod_object(annotations=own_keys(group="g", min_member="2"))).causes == ()
+    without_gang = read(pod_object(annotations=own_keys(min_member="2")))
     assert without_gang.claim == LONE
     assert sentence(without_gang.causes) == (
         'pod/ns/p: gpu.topology/min-member is "2", expected a gang beside it: '
@@ -250,11 +250,11 @@ def test_a_member_without_gpus_is_held_for_its_gang_and_refused_without_one() ->
 
 
 SLIPS: dict[str, tuple[dict[str, Any], str]] = {
-    "a misspelt group": ({"annotations": said(gruop="g", role="master")}, "gpu.topology/gruop"),
-    "a wish that can't be read": ({"annotations": said(scope="!")}, "gpu.topology/scope"),
-    "a count alone": ({"annotations": said(min_member="2")}, "gpu.topology/min-member"),
-    "the group as a label": ({"labels": said(group="g")}, "label gpu.topology/group"),
-    "a misspelt label": ({"labels": said(gruop="g")}, "label gpu.topology/gruop"),
+    "a misspelt group": ({"annotations": own_keys(gruop="g", role="master")}, "gpu.topology/gruop"),
+    "a wish that can't be read": ({"annotations": own_keys(scope="!")}, "gpu.topology/scope"),
+    "a count alone": ({"annotations": own_keys(min_member="2")}, "gpu.topology/min-member"),
+    "the group as a label": ({"labels": own_keys(group="g")}, "label gpu.topology/group"),
+    "a misspelt label": ({"labels": own_keys(gruop="g")}, "label gpu.topology/gruop"),
     "ACK's labels as annotations": ({"annotations": ACK}, "annotation gpu-topology"),
     "ACK's count alone": ({"labels": {"gpu-topology-replica": "2"}}, "gpu-topology"),
     "the recipe's as a label": (
@@ -278,7 +278,7 @@ def test_a_slip_is_said_of_a_pod_without_gpus_too(pod: dict[str, Any], field: st
 
 
 def test_all_of_them_on_one_pod() -> None:
-    annotations = said(
+    annotations = own_keys(
         group="g", min_member="8", size="16", role="w", scope="zone", role_scope="rack",
         preferred_scopes="rack", role_preferred_scopes="node", segment_size="4", segment_scope="node",
         rank="0", **{kind.annotation: "node=4" for kind in PER_SCOPE},

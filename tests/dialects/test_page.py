@@ -51,7 +51,7 @@ def test_the_modules_that_it_names_are_there() -> None:
     assert "gangs/own.py" in paths
 
 
-ASKED = (REPOSITORY / "docs" / "what-a-pod-may-ask.md").read_text()
+WHAT_A_POD_MAY_ASK = (REPOSITORY / "docs" / "what-a-pod-may-ask.md").read_text()
 ANSWERS = ("modelled", "asked", "tried", "ignored", "refused")
 FILTERS = [
     "DeferredPodScheduling",
@@ -122,7 +122,7 @@ POD_SPEC = [
 
 def rows(heading: str) -> dict[str, list[str]]:
     """The rows of the table under a heading, by each name in their first cell."""
-    table = ASKED.partition(f"## {heading}")[2].partition("\n## ")[0]
+    table = WHAT_A_POD_MAY_ASK.partition(f"## {heading}")[2].partition("\n## ")[0]
     cells = [
         [cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines() if row[:1] == "|"
     ]

@@ -53,13 +53,13 @@ def container(*ports: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"name": "main", "ports": list(ports), **more}
 
 
-OWN = ("ns",)
+OWN_NAMESPACE = ("ns",)
 CASES: dict[str, tuple[dict[str, Any], PeerRules]] = {
     "nothing": ({}, NO_PEER_RULES),
-    "anti-affinity": (affinity(term()), PeerRules(anti_affinity=(PeerTerm(HOST, IS_WEB, OWN),))),
+    "anti-affinity": (affinity(term()), PeerRules(anti_affinity=(PeerTerm(HOST, IS_WEB, OWN_NAMESPACE),))),
     "affinity of two terms": (
         affinity(term(), term(key=ZONE), kind="podAffinity"),
-        PeerRules(affinity=(PeerTerm(HOST, IS_WEB, OWN), PeerTerm(ZONE, IS_WEB, OWN))),
+        PeerRules(affinity=(PeerTerm(HOST, IS_WEB, OWN_NAMESPACE), PeerTerm(ZONE, IS_WEB, OWN_NAMESPACE))),
     ),
     "other namespaces": (
         affinity(term(namespaces=["b", "a"])),
@@ -75,11 +75,11 @@ CASES: dict[str, tuple[dict[str, Any], PeerRules]] = {
     ),
     "no selector matches no pod": (
         affinity(term(None)),
-        PeerRules(anti_affinity=(PeerTerm(HOST, None, OWN),)),
+        PeerRules(anti_affinity=(PeerTerm(HOST, None, OWN_NAMESPACE),)),
     ),
     "an empty selector matches all": (
         affinity(term({})),
-        PeerRules(anti_affinity=(PeerTerm(HOST, (), OWN),)),
+        PeerRules(anti_affinity=(PeerTerm(HOST, (), OWN_NAMESPACE),)),
     ),
     "expressions": (
         affinity(
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[dict[str, Any], PeerRules]] = {
                         SelectorTerm("old", "DoesNotExist"),
                         SelectorTerm("new", "Exists"),
                     ),
-                    OWN,
+                    OWN_NAMESPACE,
                 ),
             )
         ),
@@ -172,7 +172,7 @@ CASES: dict[str, tuple[dict[str, Any], PeerRules]] = {
             term({"matchExpressions": [{"key": "a", "operator": "In", "values": [*map(str, range(1000))]}]}),
             term(),
         ),
-        PeerRules(anti_affinity=(PeerTerm(HOST, IS_WEB, OWN),)),
+        PeerRules(anti_affinity=(PeerTerm(HOST, IS_WEB, OWN_NAMESPACE),)),
     ),
     "more requirements than are planned": (
         spread({"matchLabels": {f"k{i}": "v" for i in range(100)}}),

@@ -202,7 +202,7 @@ def of(name: str, least: int = 1) -> Leaf:
     return Leaf(frozenset({name}), least)
 
 
-SOME: dict[str, tuple[dict[str, Any], int, Quorum]] = {
+PARTIAL_STARTS: dict[str, tuple[dict[str, Any], int, Quorum]] = {
     # name: the spec, the fewest members that start it, the tree
     "replicas": (
         {"subGroups": [subgroup("a", 8), subgroup("b", 8), subgroup("c", 8)], "minSubGroup": 2},
@@ -232,7 +232,7 @@ SOME: dict[str, tuple[dict[str, Any], int, Quorum]] = {
 }
 
 
-@pytest.mark.parametrize(("spec", "least", "quorum"), SOME.values(), ids=SOME)
+@pytest.mark.parametrize(("spec", "least", "quorum"), PARTIAL_STARTS.values(), ids=PARTIAL_STARTS)
 def test_fewer_subgroups_than_all_may_start(spec: dict[str, Any], least: int, quorum: Quorum) -> None:
     group = read(spec, podgroups.KAI_API)
     assert (group.causes, group.min_member, group.role_min) == ((), least, {})
@@ -380,13 +380,13 @@ REFUSED: dict[str, tuple[dict[str, Any], Topologies | None, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("spec", "topologies", "where", "expected"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("spec", "topologies", "cause_field", "expected"), REFUSED.values(), ids=REFUSED)
 def test_what_the_planner_can_not_be_asked_for_is_refused_and_named(
-    spec: dict[str, Any], topologies: Topologies | None, where: str, expected: str
+    spec: dict[str, Any], topologies: Topologies | None, cause_field: str, expected: str
 ) -> None:
     (cause,) = read(spec, podgroups.KAI_API, topologies=topologies).causes
     assert isinstance(cause, BadValue)
-    assert (cause.field, cause.expected) == (where, expected)
+    assert (cause.field, cause.expected) == (cause_field, expected)
 
 
 def test_a_topology_says_which_level_lies_in_which() -> None:
@@ -487,7 +487,7 @@ GPU = {"nvidia.com/gpu": 1}
 RECIPE = "scheduling.run.ai/"
 
 
-def claimed(**fields: Any) -> tuple[GangClaim | None, Pod]:
+def claim_and_pod(**fields: Any) -> tuple[GangClaim | None, Pod]:
     pod = pods.read(pod_object(**fields))
     return pod.claim, pod
 
@@ -498,20 +498,20 @@ def test_the_recipes_annotations() -> None:
         f"{RECIPE}topology-role": "prefill",
         f"{RECIPE}topology-policy": "nvswitch-preference, nvlink-locality",
     }
-    claim, pod = claimed(limits=GPU, annotations=annotations)
+    claim, pod = claim_and_pod(limits=GPU, annotations=annotations)
     topology_request = TopologyRequest(role="prefill", policies=("nvlink-locality", "nvswitch-preference"))
     assert claim == GangClaim("kai", "llm", topology_request=topology_request, by_object=True)
     assert pod.causes == ()
 
 
 def test_a_policy_counts_without_a_group() -> None:
-    claim, pod = claimed(limits=GPU, annotations={f"{RECIPE}topology-policy": "nvlink-locality"})
+    claim, pod = claim_and_pod(limits=GPU, annotations={f"{RECIPE}topology-policy": "nvlink-locality"})
     assert claim is not None
     assert (claim.lone, claim.topology_request.policies, pod.causes) == (True, ("nvlink-locality",), ())
 
 
 def test_kais_own_keys() -> None:
-    claim, pod = claimed(
+    claim, pod = claim_and_pod(
         annotations={"pod-group-name": "pg-train"}, labels={"kai.scheduler/subgroup-name": "leaf"}
     )
     assert claim == GangClaim(
@@ -521,15 +521,15 @@ def test_kais_own_keys() -> None:
 
 
 def test_the_old_label_of_coscheduling() -> None:
-    claim, _ = claimed(labels={"pod-group.scheduling.sigs.k8s.io": "train"})
+    claim, _ = claim_and_pod(labels={"pod-group.scheduling.sigs.k8s.io": "train"})
     assert claim == GangClaim("coscheduling", "train", by_object=True)
 
 
 def test_a_count_that_another_dialect_adds_is_kept() -> None:
     annotations = {f"{RECIPE}pod-group": "train", "gpu.topology/min-member": "4"}
-    claim, pod = claimed(annotations=annotations)
+    claim, pod = claim_and_pod(annotations=annotations)
     assert claim == GangClaim("kai", "train", min_member=4, by_object=True)
-    claim, pod = claimed(
+    claim, pod = claim_and_pod(
         annotations={f"{RECIPE}pod-group": "train"},
         labels={"gpu-topology": "train", "gpu-topology-replica": "3"},
     )
@@ -538,7 +538,7 @@ def test_a_count_that_another_dialect_adds_is_kept() -> None:
 
 
 def test_a_gang_has_one_pod_group() -> None:
-    _, pod = claimed(
+    _, pod = claim_and_pod(
         annotations={f"{RECIPE}pod-group": "train"}, labels={"scheduling.x-k8s.io/pod-group": "train"}
     )
     assert pod.causes == (DialectsDisagree("p", "kai: gang train", "coscheduling: gang train"),)
@@ -566,7 +566,7 @@ DISAGREEING = {
 
 @pytest.mark.parametrize(("fields", "names"), DISAGREEING.values(), ids=DISAGREEING)
 def test_what_a_pod_says_twice_must_be_the_same(fields: dict[str, Any], names: tuple[str, str]) -> None:
-    _, pod = claimed(**fields)
+    _, pod = claim_and_pod(**fields)
     assert pod.causes == (DialectsDisagree("p", *names),)
 
 
@@ -679,11 +679,11 @@ KEYS = st.sampled_from(
         "gpu.topology/role",
     ]
 )
-SAID = st.dictionaries(KEYS, NAMES | st.text(max_size=8), max_size=4)
+KEY_MAPS = st.dictionaries(KEYS, NAMES | st.text(max_size=8), max_size=4)
 
 
 @settings(max_examples=300, deadline=None)
-@given(SAID, SAID, st.sampled_from([{}, GPU]))
+@given(KEY_MAPS, KEY_MAPS, st.sampled_from([{}, GPU]))
 def test_any_pod_that_names_one_is_read(labels: Any, annotations: Any, limits: Any) -> None:
     pod = pods.read(pod_object(labels=labels, annotations=annotations, limits=limits))
     assert pod.claim is not None or (pod.causes == () and not limits)

@@ -35,37 +35,37 @@ def state(name: str, allocated: str | None = None, running: str | None = None) -
     return fields
 
 
-ONE = [container("main", "2")]
+MAIN = [container("main", "2")]
 TWO = [container("main", "2"), container("side", "1")]
 SIDECAR = [container("proxy", "1", restartPolicy="Always")]
 WHOLE = {"requests": {"cpu": "8"}}
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
-    "nothing is allocated yet": ({"containers": ONE}, {}, 2000),
-    "as asked for": ({"containers": ONE}, {"containerStatuses": [state("main", "2", "2")]}, 2000),
-    "grows: the spec counts": ({"containers": ONE}, {"containerStatuses": [state("main", "1", "1")]}, 2000),
+    "nothing is allocated yet": ({"containers": MAIN}, {}, 2000),
+    "as asked for": ({"containers": MAIN}, {"containerStatuses": [state("main", "2", "2")]}, 2000),
+    "grows: the spec counts": ({"containers": MAIN}, {"containerStatuses": [state("main", "1", "1")]}, 2000),
     "shrinks: what is allocated counts": (
-        {"containers": ONE},
+        {"containers": MAIN},
         {"containerStatuses": [state("main", "4", "2")]},
         4000,
     ),
     "shrinks: what runs counts": (
-        {"containers": ONE},
+        {"containers": MAIN},
         {"containerStatuses": [state("main", "2", "5")]},
         5000,
     ),
     "what runs is not known: what is allocated": (
-        {"containers": ONE},
+        {"containers": MAIN},
         {"containerStatuses": [state("main", "3")]},
         3000,
     ),
     "infeasible: the spec does not count": (
-        {"containers": ONE},
+        {"containers": MAIN},
         {"conditions": INFEASIBLE, "containerStatuses": [state("main", "1", "1")]},
         1000,
     ),
     "infeasible: the larger of allocated and running": (
-        {"containers": ONE},
+        {"containers": MAIN},
         {"conditions": INFEASIBLE, "containerStatuses": [state("main", "500m", "1")]},
         1000,
     ),
@@ -75,12 +75,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
         500,
     ),
     "deferred: the spec counts": (
-        {"containers": ONE},
+        {"containers": MAIN},
         {"conditions": DEFERRED, "containerStatuses": [state("main", "1", "1")]},
         2000,
     ),
     "the first condition of the type counts": (
-        {"containers": ONE},
+        {"containers": MAIN},
         {"conditions": DEFERRED + INFEASIBLE, "containerStatuses": [state("main", "1", "1")]},
         2000,
     ),
@@ -90,17 +90,17 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
         4000,
     ),
     "a status of another container is none": (
-        {"containers": ONE},
+        {"containers": MAIN},
         {"containerStatuses": [state("other", "9", "9")]},
         2000,
     ),
     "a sidecar": (
-        {"containers": ONE, "initContainers": SIDECAR},
+        {"containers": MAIN, "initContainers": SIDECAR},
         {"initContainerStatuses": [state("proxy", "3", "1")]},
         5000,
     ),
     "sums of the pod take the place of its containers'": (
-        {"containers": ONE},
+        {"containers": MAIN},
         {
             "containerStatuses": [state("main", "9", "9")],
             "allocatedResources": {"cpu": "3"},
@@ -109,12 +109,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
         3000,
     ),
     "the pod as a whole grows": (
-        {"containers": ONE, "resources": WHOLE},
+        {"containers": MAIN, "resources": WHOLE},
         {"allocatedResources": {"cpu": "6"}, "resources": {"requests": {"cpu": "6"}}},
         8000,
     ),
     "the pod as a whole can't grow": (
-        {"containers": ONE, "resources": WHOLE},
+        {"containers": MAIN, "resources": WHOLE},
         {
             "conditions": INFEASIBLE,
             "allocatedResources": {"cpu": "6"},
@@ -123,7 +123,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
         6000,
     ),
     "the pod as a whole, and the kubelet says nothing of it": (
-        {"containers": ONE, "resources": WHOLE},
+        {"containers": MAIN, "resources": WHOLE},
         {"conditions": INFEASIBLE, "containerStatuses": [state("main", "1", "1")]},
         8000,
     ),
@@ -146,7 +146,7 @@ def test_gpus_are_never_resized() -> None:
 def test_a_pod_that_waits_counts_by_its_spec() -> None:
     """As in kube-scheduler, where the status of a pod that is to be placed says nothing."""
     status = {"phase": "Pending", "containerStatuses": [state("main", "9", "9")]}
-    assert read(pod_object(spec={"containers": ONE}, status=status)).resources.cpu_milli == 2000
+    assert read(pod_object(spec={"containers": MAIN}, status=status)).resources.cpu_milli == 2000
 
 
 def test_an_infeasible_resize_shuts_no_node_to_gangs() -> None:

@@ -51,16 +51,20 @@ def requires(label: str | None) -> dict[str, Any]:
     return {} if label is None else {"topologyConstraint": {"requiredTopologyLevel": label}}
 
 
-def allowed(group: PodGroup, first: tuple[str, int], second: tuple[str, int]) -> bool:
+def is_allowed(group: PodGroup, first: tuple[str, int], second: tuple[str, int]) -> bool:
     """Whether two pods, each of a leaf and on a node, may lie so: all that is required is of pairs."""
     scopes = [group.topology_request.required_scope]
     scopes += [shared.scope for shared in group.subgroups if {first[0], second[0]} <= shared.roles]
     if first[0] == second[0]:
         scopes.append(group.role_topology_requests[first[0]].role_scope)
-    return all(same(LABEL_OF.get(scope, scope), first[1], second[1]) for scope in scopes if scope is not None)
+    return all(
+        is_same_domain(LABEL_OF.get(scope, scope), first[1], second[1])
+        for scope in scopes
+        if scope is not None
+    )
 
 
-def same(label: str, first: int, second: int) -> bool:
+def is_same_domain(label: str, first: int, second: int) -> bool:
     return NODES[first][label] == NODES[second][label]
 
 
@@ -92,9 +96,9 @@ def test_what_is_planned_keeps_what_each_subgroup_requires(
         below[None].add(f"s{i}")
     assert group.role_topology_requests.keys() == below[None]
     for owner, level in ((None, root), *enumerate(level for _, level in tree)):
-        apart = [] if level is None else [on for on in PAIRS if not same(level, *on)]
+        apart = [] if level is None else [on for on in PAIRS if not is_same_domain(level, *on)]
         for (first, second), on in product(product(sorted(below[owner]), repeat=2), apart):
-            assert not allowed(group, (first, on[0]), (second, on[1])), (first, second, on)
+            assert not is_allowed(group, (first, on[0]), (second, on[1])), (first, second, on)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -32,8 +32,8 @@ from muster.gangs.messages.calls import (
 )
 from muster.gangs.messages.instructions import AskInTree, Outcome, PushVerdict
 from muster.gangs.record.phases import Phase
-from tests.gangs.awake import CATCHES_UP_S, asleep, fits_now
 from tests.gangs.stage import GANGS, NODES, POD_GROUP, Broken, Chooser, First, Flying
+from tests.gangs.stuck_gangs import CATCHES_UP_S, fits_now, stuck_gangs
 from tests.gangs.users import Users
 from tests.gangs.world import bound
 
@@ -331,8 +331,8 @@ class Cluster(Users):
 
     def _what_fits_is_asked(self) -> None:
         """The service can't know what it has not received yet."""
-        if self.world.missed is None and (sleeping := list(asleep(self.world, self.nodes.values()))):
-            raise Broken("; ".join(sleeping))
+        if self.world.missed is None and (stuck := list(stuck_gangs(self.world, self.nodes.values()))):
+            raise Broken("; ".join(stuck))
 
     def _needed(self, name: str, members: list[Pod]) -> int:
         """Return how many must be bound: for a PodGroup's gang, as it states, or stated at Permit."""

@@ -472,3 +472,44 @@ def test_a_member_that_was_never_bound_counts_as_missed_after_each_change_of_own
     world.see(landed["w1"])
     world.wait(100)
     assert world.evictions
+
+
+def bind_two_of_four(world: World) -> list[str]:
+    """Bind two members of four. Others have taken the fourth's node; the third's place is still held."""
+    world.start(*(node(name, 8) for name in "abcd"))
+    world.see(*(pod(f"p{number}", of=4, gpus=8) for number in range(4)))
+    assert world.reserve().claimed
+    answer = world.permit()
+    homes = [world.home(member) for member in range(4)]
+    world.unreserve(2, BindingFate.REFUSED)
+    world.unreserve(3, BindingFate.REFUSED)
+    world.see(foreign("f", homes[3], gpus=8))
+    world.bind(answer, [0, 1])
+    return homes
+
+
+def test_a_partially_bound_gang_wakes_up_when_something_frees_beside_the_places_that_it_holds() -> None:
+    world = World()
+    homes = bind_two_of_four(world)
+    world.wait(2)
+    assert world.phase() == "unplaceable"
+    assert {usage.node for usage in world.coordinator.state.ledger.reservations.values()} == {homes[2]}
+    world.gone("f")
+    assert world.planned()
+    world.run()
+    world.wait(35)
+    assert (world.phase(), world.evictions) == ("running", [])
+
+
+def test_what_frees_while_the_planner_is_asked_about_a_partially_bound_gang_is_not_lost() -> None:
+    world = World()
+    bind_two_of_four(world)
+    world.auto = False
+    world.wait(2)
+    (solve,) = world.solves
+    assert solve.request.gang.name == "g"
+    world.gone("f")
+    world.solve()
+    assert len(world.solves) == 1
+    world.solve()
+    assert world.planned()

@@ -28,11 +28,11 @@ from muster.placement.place import Limits, place
 from muster.placement.verify import verify
 from tests.placement import naive
 from tests.placement.constraints import TESTED
-from tests.placement.naive_parts import matched
+from tests.placement.naive_parts import without_unmatched_gpus
 from tests.placement.naive_rails import assert_fewest
 from tests.placement.worlds import World, worlds
 
-ASKED = {
+FAMILIES = {
     "slices": ("slices",),
     "slices beside members that run": ("slices", "running"),
     "policies": ("terms",),
@@ -165,15 +165,15 @@ ASKED = {
     "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
 }
 """Families: the features that their worlds have, by name."""
-for each in TESTED:
-    ASKED |= each.families
+for kind_tested in TESTED:
+    FAMILIES |= kind_tested.families
 
 
 def assert_as_good_as_trying_everything(snapshot: Snapshot, request: Request) -> None:
     decision = place(snapshot, request, Limits(deterministic_time=60))
-    for each in in_turn(request):
-        request, seen = each, matched(snapshot, each)
-        expected = naive.best(seen, request)
+    for candidate in in_turn(request):
+        request, matched_snapshot = candidate, without_unmatched_gpus(snapshot, candidate)
+        expected = naive.best_value_and_plan(matched_snapshot, request)
         if expected is not None:
             break
     if expected is None:
@@ -182,58 +182,63 @@ def assert_as_good_as_trying_everything(snapshot: Snapshot, request: Request) ->
         assert not any(isinstance(cause, NotDecided) for cause in decision.causes)
         assert not any(map(says_that_all_fit, decision.causes)), sentence(decision)
         return
-    value, best = expected
-    assert isinstance(decision, Placed), f"{sentence(decision)} — but {best.members}"
+    value, best_plan = expected
+    assert isinstance(decision, Placed), f"{sentence(decision)} — but {best_plan.members}"
     assert verify(snapshot, request, decision) == ()
-    assert naive.valid(seen, request, decision.members)
-    assert by_role(request, decision) == by_role(request, best)
+    assert naive.valid(matched_snapshot, request, decision.members)
+    assert by_role(request, decision) == by_role(request, best_plan)
     if passes_over_a_preference(request) and decision.unproven == "role_preferences":
         return
     assert decision.optimal, (decision.gap, decision.truncated)
-    assert naive.worth(seen, request, decision.members) == value, (decision.members, best.members)
-    assert_fewest(seen, request, decision)
-    best = replace(best, objective=replace(best.objective, rails=decision.objective.rails))
+    assert naive.worth(matched_snapshot, request, decision.members) == value, (
+        decision.members,
+        best_plan.members,
+    )
+    assert_fewest(matched_snapshot, request, decision)
+    best_plan = replace(best_plan, objective=replace(best_plan.objective, rails=decision.objective.rails))
     if not request.terms:  # between equals by a policy that spreads, NVLink domains may differ
-        assert decision.objective == best.objective, (decision.members, best.members)
-    assert decision.objective.costs == best.objective.costs, (decision.members, best.members)
+        assert decision.objective == best_plan.objective, (decision.members, best_plan.members)
+    assert decision.objective.costs == best_plan.objective.costs, (decision.members, best_plan.members)
 
 
 def says_that_all_fit(cause: Cause) -> bool:
     """Whether the cause of a refusal says that as many members fit as must. The scope of a role may hold all
     of its members, while others need the same part."""
-    fit, needed = getattr(cause, "members_fit", None), getattr(cause, "members_needed", 0)
-    return fit is not None and fit >= needed and not isinstance(cause, RoleScope)
+    fit, needed_members = getattr(cause, "members_fit", None), getattr(cause, "members_needed", 0)
+    return fit is not None and fit >= needed_members and not isinstance(cause, RoleScope)
 
 
 def passes_over_a_preference(request: Request) -> bool:
     """Whether some members alone, of a gang that shares GPUs, prefer a scope inside a node. The planner does
     not decide that, and says so."""
-    members = {role.name for role in request.roles if role.members} | {one.role for one in request.running}
+    members = {role.name for role in request.roles if role.members} | {
+        running.role for running in request.running
+    }
     return any(role.slice and role.members for role in request.roles) and any(
-        not members <= each.roles and not {"gpu", "nvlink-domain"}.isdisjoint(each.scopes)
-        for each in request.role_preferences
+        not members <= preference.roles and not {"gpu", "nvlink-domain"}.isdisjoint(preference.scopes)
+        for preference in request.role_preferences
     )
 
 
 def in_turn(request: Request) -> list[Request]:
     """The request with each of its subrequests. Those of a role are for different numbers of GPUs here."""
     ranks = max(1, *(len(role.subrequests) for role in request.roles))
-    found = []
+    requests = []
     for rank in range(ranks):
         roles = list(request.roles)
         for at, role in enumerate(roles):
             if role.subrequests:
-                taken = role.subrequests[min(rank, len(role.subrequests) - 1)]
-                roles[at] = replace(role, gpus=taken.gpus, matching=taken.matching, subrequests=())
-        found.append(replace(request, roles=tuple(roles)))
-    return found
+                subrequest = role.subrequests[min(rank, len(role.subrequests) - 1)]
+                roles[at] = replace(role, gpus=subrequest.gpus, matching=subrequest.matching, subrequests=())
+        requests.append(replace(request, roles=tuple(roles)))
+    return requests
 
 
-def by_role(request: Request, placed: Placed) -> list[int]:
-    return [sum(member.role == role.name for member in placed.members) for role in request.roles]
+def by_role(request: Request, decision: Placed) -> list[int]:
+    return [sum(member.role == role.name for member in decision.members) for role in request.roles]
 
 
-def run(name: str, number: int, count: int, seen: Counter[str]) -> str:
+def run(name: str, number: int, count: int, instances: Counter[str]) -> str:
     """Draw `count` worlds of a family; return what is wrong with the simplest wrong one, or ""."""
 
     @seed(number)
@@ -245,9 +250,9 @@ def run(name: str, number: int, count: int, seen: Counter[str]) -> str:
         suppress_health_check=list(HealthCheck),
         phases=(Phase.generate, Phase.shrink),
     )
-    @given(worlds(*ASKED[name]))
+    @given(worlds(*FAMILIES[name]))
     def all_of_them(world: World) -> None:
-        seen[name] += 1
+        instances[name] += 1
         assert_as_good_as_trying_everything(*world)
 
     try:
@@ -262,19 +267,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--instances", type=int, default=50_000)
-    parser.add_argument("families", nargs="*", default=[*ASKED])
-    asked = parser.parse_args()
+    parser.add_argument("families", nargs="*", default=[*FAMILIES])
+    arguments = parser.parse_args()
     warnings.simplefilter("error", RuntimeWarning)
-    began, seen, wrong = time.monotonic(), Counter[str](), list[str]()
-    for name in asked.families:
-        found = run(name, asked.seed, -(-asked.instances // len(asked.families)), seen)
-        if found:
+    began, instances, wrong = time.monotonic(), Counter[str](), list[str]()
+    for name in arguments.families:
+        failure = run(name, arguments.seed, -(-arguments.instances // len(arguments.families)), instances)
+        if failure:
             wrong.append(name)
         print(
-            f"{name}: {seen[name]} instances{', wrong' if found else ''}", found, file=sys.stderr, flush=True
+            f"{name}: {instances[name]} instances{', wrong' if failure else ''}",
+            failure,
+            file=sys.stderr,
+            flush=True,
         )
     seconds = round(time.monotonic() - began)
-    print(json.dumps({"seed": asked.seed, "instances": seen.total(), "seconds": seconds, "wrong": wrong}))
+    print(
+        json.dumps(
+            {"seed": arguments.seed, "instances": instances.total(), "seconds": seconds, "wrong": wrong}
+        )
+    )
     return 1 if wrong else 0
 
 

@@ -183,7 +183,7 @@ def gang(drawing: str) -> Request:
             for tested_kind in TESTED
             for scope, members in (rule.split("=") for rule in arguments.get(tested_kind.word, ()))
         ),
-        tuple(_running(text) for text in arguments.get("running", ())),
+        tuple(_running_member(text) for text in arguments.get("running", ())),
         tuple(PolicyTerm(*text.split(":")) for text in arguments.get("terms", ())),
         tuple(_subgroup(*text.split("=")) for text in arguments.get("share", ())),
     )
@@ -194,7 +194,7 @@ def _subgroup(scope: str, names: str) -> Subgroup:
     return Subgroup(f"the level of {names}", scope, frozenset(names.split("+")))
 
 
-def _running(text: str) -> RunningMember:
+def _running_member(text: str) -> RunningMember:
     """ "w-8@a/01": member w-8 of role w on node a, with GPUs 0 and 1."""
     name, _, place = text.partition("@")
     node, _, gpus = place.partition("/")
@@ -205,7 +205,7 @@ def _running(text: str) -> RunningMember:
 
 def plan(snapshot: Snapshot, request: Request, places: str) -> Placed:
     """The plan that puts members so ("w-0@a/01 w-1@b"), allowed or not; all that it claims is true."""
-    spots = [_running(text) for text in places.split()]
+    spots = [_running_member(text) for text in places.split()]
     units = {role.name: role.slice.units if role.slice else 0 for role in request.roles}
     return naive.plan(
         snapshot,

@@ -29,10 +29,10 @@ from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, bits
-from tests.placement import fits, idle, prices
+from tests.placement import naive_damage, naive_fit, naive_unusable
 from tests.placement.constraints import OF_KIND
 from tests.placement.naive_parts import label
-from tests.placement.parted import PARTED
+from tests.placement.policy_parts import POLICY_PARTS
 
 INF = float("inf")
 Fill = tuple[tuple[int, ...], ...]
@@ -50,8 +50,8 @@ class Option(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Where a member lies, or several on one node. `known`: false if the indices of its GPUs are unknown.
-    `units`: by GPU, what slices take; `cpu` is what all take, in thousandths of a core."""
+    """Where a member lies, or several on one node. `known`: false if the indices of its GPUs are
+    unknown. `units`: by GPU, what slices take; `cpu` is what all take, in thousandths of a core."""
 
     state: NodeState
     mask: int
@@ -88,13 +88,13 @@ def ring(topology: GpuTopology, mask: int) -> tuple[float, float]:
     gpus = [i for i in range(topology.gpu_count) if mask >> i & 1]
     if len(gpus) < 2:
         return INF, 0.0
-    best = (-1.0, -1.0)
+    best_speeds = (-1.0, -1.0)
     for order in permutations(gpus[1:]):
         circle = [gpus[0], *order]
         links = [topology.links[a][b] for a, b in zip(circle, circle[1:] + circle[:1], strict=True)]
         speeds = [link.gb_per_s if link else 0.0 for link in links]
-        best = max(best, (min(speeds), sum(speeds)))
-    return best
+        best_speeds = max(best_speeds, (min(speeds), sum(speeds)))
+    return best_speeds
 
 
 def links(state: NodeState, mask: int) -> tuple[float, float]:
@@ -110,7 +110,7 @@ def hangs(topology: GpuTopology, gpus: tuple[int, ...], kinds: tuple[str, ...]) 
     parts: list[list[int]] = []
     for gpu in gpus:
         for part in parts:
-            between = [topology.links[gpu][other] for other in part]
+            between = [topology.links[gpu][peer] for peer in part]
             if not any(link and link.kind in kinds for link in between):
                 part.append(gpu)
                 break
@@ -130,7 +130,7 @@ def socket_distance(topology: GpuTopology, mask: int) -> int:
     return total
 
 
-def hanging(state: NodeState, mask: int) -> int:
+def distance_of_known_gpus(state: NodeState, mask: int) -> int:
     """The distance as far as the free GPUs are known."""
     return 0 if state.unindexed_gpus else socket_distance(state.node.topology, mask)
 
@@ -141,7 +141,7 @@ def clique(state: NodeState) -> str | None:
     return labels.get("gpu.topology/nvlink-domain") or labels.get("nvidia.com/gpu.clique")
 
 
-def everything(state: NodeState) -> int:
+def all_gpus(state: NodeState) -> int:
     return (1 << state.node.topology.gpu_count) - 1
 
 
@@ -150,11 +150,11 @@ def domains(state: NodeState, snapshot: Snapshot | None = None) -> dict[str, int
     one over several nodes has no name."""
     if clique(state):
         name = label(snapshot, state, "nvlink-domain") if snapshot else "wide"
-        return {name: everything(state)} if everything(state) else {}
+        return {name: all_gpus(state)} if all_gpus(state) else {}
     return {f"{state.node.name}/{i}": mask for i, mask in enumerate(state.node.topology.islands)}
 
 
-def holding(snapshot: Snapshot, spot: Spot, scope: str) -> frozenset[str]:
+def parts_around(snapshot: Snapshot, spot: Spot, scope: str) -> frozenset[str]:
     """The parts of the scope that all of the spot lies in."""
     state, name = spot.state, spot.state.node.name
     if scope == "node":
@@ -171,7 +171,7 @@ def holding(snapshot: Snapshot, spot: Spot, scope: str) -> frozenset[str]:
     return frozenset(part for part, mask in parts.items() if mask & spot.mask == spot.mask)
 
 
-def touching(snapshot: Snapshot, spot: Spot, scope: str) -> frozenset[str]:
+def parts_touched_by(snapshot: Snapshot, spot: Spot, scope: str) -> frozenset[str]:
     """The parts of the scope in which the spot counts: where there is none, the node or GPU is one."""
     state, name = spot.state, spot.state.node.name
     if scope == "node":
@@ -190,21 +190,21 @@ Look = Callable[[Snapshot, Spot, str], frozenset[str]]
 
 def together(snapshot: Snapshot, spots: Iterable[Spot], scope: str) -> bool:
     """Whether one part of the scope holds all of these."""
-    inside = [holding(snapshot, spot, scope) for spot in spots]
+    inside = [parts_around(snapshot, spot, scope) for spot in spots]
     return bool(frozenset.intersection(*inside))
 
 
 def unusable(state: NodeState, free: int, memory: tuple[int, ...]) -> int:
     """F of the node in GPU-thousandths. `free` masks the wholly free GPUs, `memory` is left of the others."""
     node, total = state.node, 0
-    for gpu, (every, left) in enumerate(zip(node.gpu_memory, memory, strict=True)):
+    for gpu, (every, free_units) in enumerate(zip(node.gpu_memory, memory, strict=True)):
         if every and not free >> gpu & 1 and not node.spreads_slices:
-            total += 1000 * left * sum(left < every / part for part in (1, 2, 4)) // (3 * every)
-            total += 1000 * left // every if node.gpu_resources else 0
+            total += 1000 * free_units * sum(free_units < every / part for part in (1, 2, 4)) // (3 * every)
+            total += 1000 * free_units // every if node.gpu_resources else 0
     if node.gpu_memory and not node.gpu_resources:
         return total
     linked = any(m.bit_count() > 1 for m in state.node.topology.islands) or clique(state)
-    pools = list(domains(state).values()) if linked and not state.unindexed_gpus else [everything(state)]
+    pools = list(domains(state).values()) if linked and not state.unindexed_gpus else [all_gpus(state)]
     for pool in pools:
         k = max(0, (free & pool).bit_count() - state.unindexed_gpus)
         total += sum(250 * k for p in (1, 2, 4, 8) if k < p)
@@ -260,27 +260,31 @@ class Rules:
     def stay(self) -> bool:
         """Whether the running members keep the rules among themselves."""
         alone, self.running = self.running, {}
-        held = self.hold(alone)
+        rules_hold = self.hold(alone)
         self.running = alone
-        return held
+        return rules_hold
 
-    def hold(self, placed: Mapping[str, Spot], last: str | None = None) -> bool:
+    def hold(self, new_spots: Mapping[str, Spot], last: str | None = None) -> bool:
         """Whether these members may lie here, next to existing members.
 
         More members never make it better. So a search may ask before all are placed, each time for the
         `last` one. The plan is not blamed for a part where it puts no member."""
-        both = {**self.running, **placed}
+        all_spots = {**self.running, **new_spots}
         for scope, uids in self.groups:
-            if last in uids or (last is None and any(uid in placed for uid in uids)):
-                inside = [self.look(holding, both[uid], scope) for uid in uids if uid in both]
+            if last in uids or (last is None and any(uid in new_spots for uid in uids)):
+                inside = [self.look(parts_around, all_spots[uid], scope) for uid in uids if uid in all_spots]
                 if not frozenset.intersection(*inside):
                     return False
         return all(
             in_number(
                 rule,
                 *(
-                    [part for spot in spots.values() for part in self.look(touching, spot, rule.scope)]
-                    for spots in (self.running, placed)
+                    [
+                        part
+                        for spot in spots.values()
+                        for part in self.look(parts_touched_by, spot, rule.scope)
+                    ]
+                    for spots in (self.running, new_spots)
                 ),
             )
             for rule in self.request.per_scope
@@ -294,11 +298,15 @@ class Rules:
         for rule in self.request.per_scope:
             if rule.scope in ("gpu", "nvlink-domain"):
                 continue
-            old = [part for spot in self.running.values() for part in self.look(touching, spot, rule.scope)]
+            old = [
+                part
+                for spot in self.running.values()
+                for part in self.look(parts_touched_by, spot, rule.scope)
+            ]
             new = [
                 part
                 for node, by_role in counts.items()
-                for part in self.look(touching, Spot(self.snapshot.nodes[node], 0), rule.scope)
+                for part in self.look(parts_touched_by, Spot(self.snapshot.nodes[node], 0), rule.scope)
                 for _ in range(sum(by_role))
             ]
             if not in_number(rule, old, new):
@@ -306,7 +314,7 @@ class Rules:
         return True
 
     def look(self, how: Look, spot: Spot, scope: str) -> frozenset[str]:
-        """`holding` or `touching`, remembered: the search asks again and again."""
+        """`parts_around` or `parts_touched_by`, remembered: the search asks again and again."""
         key = how, scope, spot.state.node.name, spot.mask, spot.known
         if key not in self.memo:
             self.memo[key] = how(self.snapshot, spot, scope)
@@ -315,18 +323,23 @@ class Rules:
 
 def in_number(rule: PerScope, old: list[str], new: list[str]) -> bool:
     """Whether the number holds in each part that gets a member: a part for each member, old and new."""
-    kept = OF_KIND[type(rule)].kept
-    return all(kept(rule.members, old.count(part) + new.count(part)) for part in set(new))
+    keeps_number = OF_KIND[type(rule)].kept
+    return all(keeps_number(rule.members, old.count(part) + new.count(part)) for part in set(new))
 
 
 def admits(state: NodeState, role: Role) -> bool:
     """As far as the drawn clusters go: resources, selectors by value, readiness, cordons and taints. A
     toleration without a key covers all taints, another one the taint that it repeats."""
-    said = {(each.key, each.value, each.effect) for each in role.rules.tolerations}
-    taints = {(each.key, each.value, each.effect) for each in state.node.taints}
+    tolerations = {
+        (toleration.key, toleration.value, toleration.effect) for toleration in role.rules.tolerations
+    }
+    taints = {(taint.key, taint.value, taint.effect) for taint in state.node.taints}
     return (
         state.node.ready
-        and (any(not key for key, _, _ in said) or (not state.node.unschedulable and taints <= said))
+        and (
+            any(not key for key, _, _ in tolerations)
+            or (not state.node.unschedulable and taints <= tolerations)
+        )
         and (not role.gpus or role.gpu_resource in state.node.gpu_resources)
         and (
             not role.slice
@@ -339,7 +352,7 @@ def admits(state: NodeState, role: Role) -> bool:
 def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
     """All ways to use the node, one for each distinct outcome. `running`: GPUs of the gang there already."""
     request = rules.request
-    found: list[Option] = []
+    distinct_options: list[Option] = []
     by_gpu = "gpu" in {request.required_scope, *request.preferred_scopes}
     limited = {rule.scope for rule in request.per_scope}
     by_gpu |= any(role.slice for role in request.roles) and "gpu" in limited
@@ -351,7 +364,7 @@ def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
             continue
         if any(n and not admits(state, role) for n, role in pairs):
             continue
-        seen = set()
+        outcomes = set()
         for fill, mask in product(fills(state, pairs), range(1 << state.node.topology.gpu_count)):
             sliced = sum(1 << gpu for gpu, slices in enumerate(fill) if any(slices))
             if mask & ~state.free_gpus or mask.bit_count() != gpus or mask & sliced:
@@ -363,42 +376,42 @@ def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
                 tuple((sliced & part).bit_count() for part in domains(state).values()),
                 tuple(preferences(rules, {state.node.name: spot}, 0).values()) if request.terms else 0,
                 links(state, mask | sliced | running),
-                hanging(state, mask | sliced | running),
-                after(spot),
+                distance_of_known_gpus(state, mask | sliced | running),
+                unusable_after(spot),
                 (sliced & state.free_gpus).bit_count(),
                 (sliced & ~running).bit_count(),
                 mask | sliced if by_gpu or (mask | sliced).bit_count() == 1 else 0,
                 sorted(fill) if by_gpu else 0,
                 left_of(spot) if rules.snapshot.typical else 0,
             )
-            if repr(outcome) not in seen:
-                seen.add(repr(outcome))
-                found.append(Option(counts, mask | sliced, fill, units))
-    return found
+            if repr(outcome) not in outcomes:
+                outcomes.add(repr(outcome))
+                distinct_options.append(Option(counts, mask | sliced, fill, units))
+    return distinct_options
 
 
 def fills(state: NodeState, pairs: list[tuple[int, Role]]) -> list[Fill]:
     """All ways to put these numbers of members of each role on GPUs as slices."""
-    found: set[Fill] = {((0,) * len(pairs),) * state.node.topology.gpu_count}
+    all_fills: set[Fill] = {((0,) * len(pairs),) * state.node.topology.gpu_count}
     for r, (count, role) in enumerate(pairs):
         for _ in range(count if role.slice else 0):
             more = set()
-            for fill in found:
+            for fill in all_fills:
                 for gpus in combinations(range(len(fill)), role.slice.gpus if role.slice else 0):
                     ways = [
                         [n + (g in gpus and i == r) for i, n in enumerate(fill[g])] for g in range(len(fill))
                     ]
                     more.add(tuple(map(tuple, ways)))
-            found = {fill for fill in more if not overfull(state, fill, [role for _, role in pairs])}
-    return sorted(found)
+            all_fills = {fill for fill in more if not overfull(state, fill, [role for _, role in pairs])}
+    return sorted(all_fills)
 
 
 def overfull(state: NodeState, fill: Fill, roles: list[Role]) -> bool:
     """Whether the slices take more than is left of some GPU."""
     units = [role.slice.units if role.slice else 0 for role in roles]
-    taken = [sum(n * each for n, each in zip(slices, units, strict=True)) for slices in fill]
-    left = [*state.free_memory, *[0] * len(taken)]
-    return any(have > room for have, room in zip(taken, left, strict=False))
+    taken_units = [sum(n * size for n, size in zip(slices, units, strict=True)) for slices in fill]
+    free_units = [*state.free_memory, *[0] * len(taken_units)]
+    return any(have > room for have, room in zip(taken_units, free_units, strict=False))
 
 
 def cpu_of(request: Request, counts: Iterable[int]) -> int:
@@ -409,10 +422,10 @@ def cpu_of(request: Request, counts: Iterable[int]) -> int:
 def units_of(fill: Fill, request: Request) -> tuple[int, ...]:
     """What these slices take of each GPU."""
     units = [role.slice.units if role.slice else 0 for role in request.roles]
-    return tuple(sum(n * each for n, each in zip(slices, units, strict=True)) for slices in fill)
+    return tuple(sum(n * size for n, size in zip(slices, units, strict=True)) for slices in fill)
 
 
-def after(spot: Spot) -> int:
+def unusable_after(spot: Spot) -> int:
     """F of the node once the plan has what it takes of it."""
     return unusable(spot.state, spot.state.free_gpus & ~spot.mask, left_of(spot))
 
@@ -420,50 +433,52 @@ def after(spot: Spot) -> int:
 def left_of(spot: Spot) -> tuple[int, ...]:
     """By GPU, the units left once the plan has what it takes."""
     return tuple(
-        left - taken if taken else left * (1 - (spot.mask >> gpu & 1))
-        for gpu, (left, taken) in enumerate(
+        free_units - taken_units if taken_units else free_units * (1 - (spot.mask >> gpu & 1))
+        for gpu, (free_units, taken_units) in enumerate(
             zip(spot.state.free_memory, spot.units or (0,) * 99, strict=False)
         )
     )
 
 
-Used = list[tuple[NodeState, Option]]
+NodeOptions = list[tuple[NodeState, Option]]
 
 
-def shared_out(rules: Rules, used: Used) -> dict[str, Spot] | None:
+def shared_out(rules: Rules, node_options: NodeOptions) -> dict[str, Spot] | None:
     """Who goes where and on which GPUs, every rule kept; None if that can't be. The last ranks stay out."""
     roles = rules.request.roles
     queue = [
         (r, member.uid)
         for r, role in enumerate(roles)
-        for member in rules.ranks[role.name][: sum(option.counts[r] for _, option in used)]
+        for member in rules.ranks[role.name][: sum(option.counts[r] for _, option in node_options)]
     ]
     queue.sort(key=lambda item: -sum(item[1] in uids for _, uids in rules.groups))  # the hardest first
-    left = [(list(option.counts), whole_of(option), [list(n) for n in option.fill]) for _, option in used]
-    placed: dict[str, Spot] = {}
+    open_shares = [
+        (list(option.counts), whole_of(option), [list(n) for n in option.fill]) for _, option in node_options
+    ]
+    spot_by_uid: dict[str, Spot] = {}
 
     def fill(at: int) -> bool:
         if at == len(queue):
             return True
         r, uid = queue[at]
-        for n, (state, _) in enumerate(used):
-            counts, mask, slices = left[n]
+        for n, (state, _) in enumerate(node_options):
+            counts, mask, slices = open_shares[n]
             if not counts[r]:
                 continue
             for gpus in shares(state, mask, slices, roles[r], r):
-                placed[uid] = Spot(state, gpus)
+                spot_by_uid[uid] = Spot(state, gpus)
                 counts[r] -= 1
                 give(slices, gpus, r, roles[r], -1)
-                left[n] = (counts, mask if roles[r].slice else mask & ~gpus, slices)
-                if rules.hold(placed, uid) and fill(at + 1):
+                open_shares[n] = (counts, mask if roles[r].slice else mask & ~gpus, slices)
+                if rules.hold(spot_by_uid, uid) and fill(at + 1):
                     return True
                 counts[r] += 1
                 give(slices, gpus, r, roles[r], 1)
-                left[n] = (counts, mask, slices)
-                del placed[uid]
+                open_shares[n] = (counts, mask, slices)
+                del spot_by_uid[uid]
         return False
 
-    return placed if fill(0) else None
+    return spot_by_uid if fill(0) else None
 
 
 def whole_of(option: Option) -> int:
@@ -485,54 +500,57 @@ def shares(state: NodeState, mask: int, slices: list[list[int]], role: Role, r: 
     those with most memory left first, so that the members use different ones."""
     if role.slice:
         gpus = sorted((g for g in range(len(slices)) if slices[g][r]), key=lambda g: -slices[g][r])
-        yield from (sum(1 << gpu for gpu in chosen) for chosen in combinations(gpus, role.slice.gpus))
+        yield from (sum(1 << gpu for gpu in gpu_set) for gpu_set in combinations(gpus, role.slice.gpus))
         return
     size = role.gpus
-    seen = set()
-    for chosen in combinations([i for i in range(state.node.topology.gpu_count) if mask >> i & 1], size):
-        share = sum(1 << gpu for gpu in chosen)
+    kinds = set()
+    for gpu_set in combinations([i for i in range(state.node.topology.gpu_count) if mask >> i & 1], size):
+        share = sum(1 << gpu for gpu in gpu_set)
         kind = tuple((share & part).bit_count() for part in domains(state).values())
-        if kind not in seen:
-            seen.add(kind)
+        if kind not in kinds:
+            kinds.add(kind)
             yield share
 
 
 def value(
-    rules: Rules, counts: Iterable[int], placed: Mapping[str, Spot], by_node: Mapping[str, tuple[int, ...]]
+    rules: Rules, counts: Iterable[int], unions: Mapping[str, Spot], by_node: Mapping[str, tuple[int, ...]]
 ) -> Value:
     """What a plan is worth: members by role, where they lie, and members by node and role."""
-    taken = unusable_by(rules, by_node) or 0
+    unusable_gpus = unusable_by(rules, by_node) or 0
     snapshot, request = rules.snapshot, rules.request
-    spots = [*placed.values(), *rules.running.values()]
+    spots = [*unions.values(), *rules.running.values()]
     reached = [i for i, scope in enumerate(request.preferred_scopes) if together(snapshot, spots, scope)]
     has_gpus = any(spot.mask or not spot.known for spot in spots)
-    gang = {name: spot.mask for name, spot in placed.items()}
-    alone = dict.fromkeys(placed, 0)
+    gang = {name: spot.mask for name, spot in unions.items()}
+    alone = dict.fromkeys(unions, 0)
     for spot in rules.running.values():
         if spot.state.node.name in gang:
             gang[spot.state.node.name] |= spot.mask
             alone[spot.state.node.name] |= spot.mask
-    rings = [links(spot.state, gang[name]) for name, spot in placed.items()]
+    rings = [links(spot.state, gang[name]) for name, spot in unions.items()]
     by_role = tuple(-n for n in counts)
-    crossed = crossings(rules, placed)
+    crossed = crossings(rules, unions)
     return Value(
         sum(by_role),
         by_role,
         min(reached, default=99),
-        0 if has_gpus else taken,
+        0 if has_gpus else unusable_gpus,
         tuple(count for scope, count in crossed if scope != "nvlink-domain"),
-        taken if has_gpus else 0,
-        tuple(preferences(rules, placed, dict(crossed).get("nvlink-domain", 0)).values()),
-        sum(opened(spot)[0] for spot in placed.values()),
-        sum(opened(spot, alone[name])[1] for name, spot in placed.items()),
+        unusable_gpus if has_gpus else 0,
+        tuple(preferences(rules, unions, dict(crossed).get("nvlink-domain", 0)).values()),
+        sum(count_opened(spot)[0] for spot in unions.values()),
+        sum(count_opened(spot, alone[name])[1] for name, spot in unions.items()),
         -min((weakest for weakest, _ in rings), default=INF),
         -sum(total for _, total in rings),
-        sum(hanging(spot.state, gang[name]) for name, spot in placed.items()),
-        sum(prices.damage(snapshot, spot.state, spot.mask, spot.units, spot.cpu) for spot in placed.values())
-        if prices.is_priced(snapshot, request)
+        sum(distance_of_known_gpus(spot.state, gang[name]) for name, spot in unions.items()),
+        sum(
+            naive_damage.damage(snapshot, spot.state, spot.mask, spot.units, spot.cpu)
+            for spot in unions.values()
+        )
+        if naive_damage.is_priced(snapshot, request)
         else sum(
-            after(spot) - unusable(spot.state, spot.state.free_gpus, spot.state.free_memory)
-            for spot in placed.values()
+            unusable_after(spot) - unusable(spot.state, spot.state.free_gpus, spot.state.free_memory)
+            for spot in unions.values()
         ),
     )
 
@@ -553,38 +571,40 @@ def rails_on(state: NodeState, mask: int) -> frozenset[int]:
     return frozenset(rail for gpu, rail in enumerate(of_node) if mask >> gpu & 1)
 
 
-def crossings(rules: Rules, placed: Mapping[str, Spot]) -> tuple[tuple[str, int], ...]:
+def crossings(rules: Rules, unions: Mapping[str, Spot]) -> tuple[tuple[str, int], ...]:
     """The parts touched, scope by scope."""
-    every = [*placed.values(), *rules.running.values()]
+    every = [*unions.values(), *rules.running.values()]
     spots = [spot for spot in every if spot.mask or not spot.known] or every
     return tuple(
-        (scope, len(frozenset[str]().union(*(rules.look(touching, spot, scope) for spot in spots))))
+        (scope, len(frozenset[str]().union(*(rules.look(parts_touched_by, spot, scope) for spot in spots))))
         for scope in rules.scopes
     )
 
 
-def preferences(rules: Rules, placed: Mapping[str, Spot], nvlink: int) -> dict[str, int]:
+def preferences(rules: Rules, unions: Mapping[str, Spot], nvlink: int) -> dict[str, int]:
     """What policies ask for, in order, and the NVLink domains touched where none is about them, by level."""
-    found: dict[str, int] = {}
+    cost_by_level: dict[str, int] = {}
     terms = [(term.topology, term.strategy == "spread") for term in rules.request.terms]
     for topology, spread in (*terms, *([] if "nvlink" in dict(terms) else [("nvlink", False)])):
         if (topology, spread) == ("nvlink", False):
-            found["nvlink_domains"] = nvlink
+            cost_by_level["nvlink_domains"] = nvlink
             continue
-        old = {name: [s for s in rules.running.values() if s.state.node.name == name] for name in placed}
-        packed = {"nvswitch": "nvswitch"} | {word: each.packed for word, each in PARTED.items()}
-        found[f"{topology}_spread" if spread else packed[topology]] = sum(
-            cost(rules.snapshot, topology, spread, spot, old[name]) for name, spot in placed.items()
+        old = {name: [s for s in rules.running.values() if s.state.node.name == name] for name in unions}
+        packed = {"nvswitch": "nvswitch"} | {
+            word: node_parts.packed for word, node_parts in POLICY_PARTS.items()
+        }
+        cost_by_level[f"{topology}_spread" if spread else packed[topology]] = sum(
+            cost(rules.snapshot, topology, spread, spot, old[name]) for name, spot in unions.items()
         )
-    return found
+    return cost_by_level
 
 
 def costs(rules: Rules, unions: Mapping[str, Spot], got: Value) -> tuple[tuple[str, int], ...]:
     """What policies and slices count, but for NVLink domains."""
-    found = preferences(rules, unions, 0)
+    cost_by_level = preferences(rules, unions, 0)
     if any(role.slice and role.members for role in rules.request.roles):
-        found |= {"sharing": got.opened, "shared_gpus": got.shared}
-    return tuple((level, count) for level, count in found.items() if level != "nvlink_domains")
+        cost_by_level |= {"sharing": got.opened, "shared_gpus": got.shared}
+    return tuple((level, count) for level, count in cost_by_level.items() if level != "nvlink_domains")
 
 
 def cost(snapshot: Snapshot, topology: str, spread: bool, spot: Spot, old: list[Spot]) -> int:
@@ -592,19 +612,20 @@ def cost(snapshot: Snapshot, topology: str, spread: bool, spot: Spot, old: list[
     node = spot.state.node
     if topology == "nvswitch":
         has = node.labels.get("nvidia.com/nvswitch.present") == "true"
-        return bool(spot.mask) * (has == spread) * (not any(one.mask or not one.known for one in old))
+        has_old_gpus = any(old_spot.mask or not old_spot.known for old_spot in old)
+        return bool(spot.mask) * (has == spread) * (not has_old_gpus)
     if topology == "nvlink":
-        touched = [touching(snapshot, one, "nvlink-domain") for one in (spot, *old)]
+        touched = [parts_touched_by(snapshot, gang_spot, "nvlink-domain") for gang_spot in (spot, *old)]
         return -len(touched[0].difference(*touched[1:]))
     gpus = range(node.topology.gpu_count)
-    parts = [set(gpus)] if spot.state.unindexed_gpus else PARTED[topology].parts(spot.state)
-    there = [gpu for one in old for gpu in gpus if one.mask >> gpu & 1]
-    mine = [gpu for gpu in gpus if spot.mask >> gpu & 1]
-    count = sum(bool(part & set(mine)) and not part & set(there) for part in parts)
+    parts = [set(gpus)] if spot.state.unindexed_gpus else POLICY_PARTS[topology].parts(spot.state)
+    old_gpus = [gpu for old_spot in old for gpu in gpus if old_spot.mask >> gpu & 1]
+    new_gpus = [gpu for gpu in gpus if spot.mask >> gpu & 1]
+    count = sum(bool(part & set(new_gpus)) and not part & set(old_gpus) for part in parts)
     return -count if spread else count
 
 
-def opened(spot: Spot, running: int = 0) -> tuple[int, int]:
+def count_opened(spot: Spot, running: int = 0) -> tuple[int, int]:
     """GPUs that slices open, and GPUs that they touch where none of the gang ran; less where nodes spread."""
     shared = [gpu for gpu, units in enumerate(spot.units) if units]
     sign = -1 if spot.state.node.spreads_slices else 1
@@ -615,54 +636,58 @@ def opened(spot: Spot, running: int = 0) -> tuple[int, int]:
 def crossing_scopes(snapshot: Snapshot, request: Request) -> list[str]:
     levels = [level.scope for level in snapshot.levels]
     scopes = [s for s in levels if any(label(snapshot, state, s) for state in snapshot.nodes.values())]
-    asked = sum((role.gpus + bool(role.slice)) * len(role.members) for role in request.roles)
-    return [*scopes, "node", "nvlink-domain"] if asked else [*scopes, "node"]
+    asked_gpus = sum((role.gpus + bool(role.slice)) * len(role.members) for role in request.roles)
+    return [*scopes, "node", "nvlink-domain"] if asked_gpus else [*scopes, "node"]
 
 
-def best(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
+def best_value_and_plan(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
     """The best value there is, and a plan that has it; None when there is none."""
     plain = replace(request, role_preferences=())
-    found = best_plain(snapshot, plain)
-    if found is None or not request.role_preferences:
-        return found
-    kept = found[0].by_role, found[0].preferred
-    for scopes in product(*((*each.scopes, None) for each in request.role_preferences)):
+    plain_best = best_without_preferences(snapshot, plain)
+    if plain_best is None or not request.role_preferences:
+        return plain_best
+    first_levels = plain_best[0].by_role, plain_best[0].preferred
+    for scopes in product(*((*preference.scopes, None) for preference in request.role_preferences)):
         pairs = zip(request.role_preferences, scopes, strict=True)
-        shared = tuple(Subgroup(each.name, scope, each.roles) for each, scope in pairs if scope)
-        other = best_plain(snapshot, replace(plain, subgroups=(*plain.subgroups, *shared)))
-        if other is not None and (other[0].by_role, other[0].preferred) == kept:
-            return other[0], plan(snapshot, request, other[1].members)
+        shared = tuple(
+            Subgroup(preference.name, scope, preference.roles) for preference, scope in pairs if scope
+        )
+        candidate = best_without_preferences(snapshot, replace(plain, subgroups=(*plain.subgroups, *shared)))
+        if candidate is not None and (candidate[0].by_role, candidate[0].preferred) == first_levels:
+            return candidate[0], plan(snapshot, request, candidate[1].members)
     raise AssertionError("without any preference there was a plan")
 
 
-def best_plain(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
+def best_without_preferences(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | None:
     """The same where no role has preferences."""
     rules = Rules(snapshot, request)
     states = list(snapshot.nodes.values())
     sizes = [len(role.members) for role in request.roles]
-    found: tuple[Value, dict[str, Spot]] | None = None
+    best_so_far: tuple[Value, dict[str, Spot]] | None = None
     tried: dict[object, dict[str, Spot] | None] = {}
 
-    def judge(left: list[int], used: Used) -> None:
-        nonlocal found
-        if found is not None and sum(left) - sum(sizes) > found[0].members:
+    def judge(unplaced_members: list[int], node_options: NodeOptions) -> None:
+        nonlocal best_so_far
+        if best_so_far is not None and sum(unplaced_members) - sum(sizes) > best_so_far[0].members:
             return
         unions = {
             state.node.name: Spot(state, option.mask, units=option.units, cpu=cpu_of(request, option.counts))
-            for state, option in used
+            for state, option in node_options
         }
-        counts = {state.node.name: option.counts for state, option in used}
-        if not started(request, [size - n for size, n in zip(sizes, left, strict=True)]):
+        counts = {state.node.name: option.counts for state, option in node_options}
+        if not can_start(request, [size - n for size, n in zip(sizes, unplaced_members, strict=True)]):
             return
-        if not constrained(snapshot, request, counts) or not rules.in_number(counts):
+        if not keeps_constraints(snapshot, request, counts) or not rules.in_number(counts):
             return
         if request.required_scope and not together(
             snapshot, [*unions.values(), *rules.running.values()], request.required_scope
         ):
             return
-        got = value(rules, (size - n for size, n in zip(sizes, left, strict=True)), unions, counts)
-        got = preferred(snapshot, request, got, counts)
-        if found is not None and got >= found[0]:
+        got = value(
+            rules, (size - n for size, n in zip(sizes, unplaced_members, strict=True)), unions, counts
+        )
+        got = with_fit_and_penalty(snapshot, request, got, counts)
+        if best_so_far is not None and got >= best_so_far[0]:
             return
         kind = tuple(
             (
@@ -671,25 +696,26 @@ def best_plain(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | N
                 *((mask & part).bit_count() for part in domains(state).values()),
                 fill * any(units),
             )
-            for state, (counts, mask, fill, units) in used
+            for state, (counts, mask, fill, units) in node_options
         )
         if tried.get(kind, True) is None:
             return
-        tried[kind] = placed = shared_out(rules, used)
-        if placed is not None:
-            found = got, placed
+        tried[kind] = spot_by_uid = shared_out(rules, node_options)
+        if spot_by_uid is not None:
+            best_so_far = got, spot_by_uid
 
-    def walk(at: int, left: list[int], used: Used) -> None:
-        if sum(sizes) - sum(left) + sum(most[at:]) < least:
+    def walk(at: int, unplaced_members: list[int], node_options: NodeOptions) -> None:
+        if sum(sizes) - sum(unplaced_members) + sum(most[at:]) < least:
             return
         if at == len(states):
-            if used:
-                judge(left, used)
+            if node_options:
+                judge(unplaced_members, node_options)
             return
         for option in all_options[at]:
-            if all(n <= have for n, have in zip(option.counts, left, strict=True)):
-                rest = [have - n for n, have in zip(option.counts, left, strict=True)]
-                walk(at + 1, rest, [*used, (states[at], option)] if any(option.counts) else used)
+            if all(n <= have for n, have in zip(option.counts, unplaced_members, strict=True)):
+                still_unplaced = [have - n for n, have in zip(option.counts, unplaced_members, strict=True)]
+                more_options = [*node_options, (states[at], option)] if any(option.counts) else node_options
+                walk(at + 1, still_unplaced, more_options)
 
     def gang_on(state: NodeState) -> int:
         masks = [spot.mask for spot in rules.running.values() if spot.state.node.name == state.node.name]
@@ -699,10 +725,10 @@ def best_plain(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | N
     most = [max((sum(option.counts) for option in of_node), default=0) for of_node in all_options]
     least = min(request.min_member, sum(sizes))
     walk(0, sizes, [])
-    return found and (found[0], plan(snapshot, request, members(request, found[1])))
+    return best_so_far and (best_so_far[0], plan(snapshot, request, members(request, best_so_far[1])))
 
 
-def started(request: Request, counts: list[int]) -> bool:
+def can_start(request: Request, counts: list[int]) -> bool:
     """Whether some choice of subgroups says these numbers: each that is chosen has as many chosen ones below
     it as it needs, and members are in chosen leaves alone, as many as the leaf needs."""
     if request.quorum is None:
@@ -728,18 +754,18 @@ def choices(part: Quorum | Leaf) -> Iterator[tuple[Leaf, ...]]:
         yield (part,)
         return
     for size in range(part.min_parts, (part.min_parts if part.only else len(part.parts)) + 1):
-        for chosen in combinations(part.parts, size):
-            for below in product(*map(choices, chosen)):
+        for subset in combinations(part.parts, size):
+            for below in product(*map(choices, subset)):
                 yield tuple(leaf for leaves in below for leaf in leaves)
 
 
-def members(request: Request, placed: Mapping[str, Spot]) -> tuple[MemberPlacement, ...]:
+def members(request: Request, spot_by_uid: Mapping[str, Spot]) -> tuple[MemberPlacement, ...]:
     """The members' places as a decision lists them."""
     return tuple(
         MemberPlacement(member.uid, member.name, role.name, spot.state.node.name, gpus, units)
         for role in request.roles
         for member in by_rank(role.members)
-        if (spot := placed.get(member.uid))
+        if (spot := spot_by_uid.get(member.uid))
         for gpus in [tuple(i for i in range(16) if spot.mask >> i & 1)]
         for units in [role.slice.units if role.slice else 0]
     )
@@ -748,13 +774,13 @@ def members(request: Request, placed: Mapping[str, Spot]) -> tuple[MemberPlaceme
 def unions_of(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> dict[str, Spot]:
     """All members on one node as one."""
     unions: dict[str, Spot] = {}
-    asked = {role.name: role.resources.cpu_milli for role in request.roles}
+    cpu_by_role = {role.name: role.resources.cpu_milli for role in request.roles}
     for m in members:
         state = snapshot.nodes[m.node]
         _, old, _, units, cpu = unions.get(m.node, Spot(state, 0, units=(0,) * 16))
         units = tuple(have + m.units * (gpu in m.gpus) for gpu, have in enumerate(units))
         unions[m.node] = Spot(
-            state, old | sum(1 << gpu for gpu in m.gpus), units=units, cpu=cpu + asked[m.role]
+            state, old | sum(1 << gpu for gpu in m.gpus), units=units, cpu=cpu + cpu_by_role[m.role]
         )
     return unions
 
@@ -764,7 +790,7 @@ def worth(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, 
     counts = [sum(m.role == role.name for m in members) for role in request.roles]
     by_node = on_nodes(request, members)
     got = value(Rules(snapshot, request), counts, unions_of(snapshot, request, members), by_node)
-    return preferred(snapshot, request, got, by_node)
+    return with_fit_and_penalty(snapshot, request, got, by_node)
 
 
 def on_nodes(request: Request, members: tuple[MemberPlacement, ...]) -> dict[str, tuple[int, ...]]:
@@ -780,14 +806,14 @@ def on_nodes(request: Request, members: tuple[MemberPlacement, ...]) -> dict[str
 def unusable_by(rules: Rules, by_node: Mapping[str, tuple[int, ...]]) -> int | None:
     """GPUs that members without GPUs make unusable; None if every member has GPUs."""
     running = {spot.state.node.name for spot in rules.running.values() if spot.mask or not spot.known}
-    return idle.unusable(rules.snapshot, rules.request, by_node, running)
+    return naive_unusable.unusable(rules.snapshot, rules.request, by_node, running)
 
 
-def preferred(
+def with_fit_and_penalty(
     snapshot: Snapshot, request: Request, value: Value, counts: Mapping[str, tuple[int, ...]]
 ) -> Value:
     """The value with the best fit and, below it, the scores of the nodes, where a role has any."""
-    value = value._replace(fit=fits.best_fit(snapshot, request, counts))
+    value = value._replace(fit=naive_fit.best_fit(snapshot, request, counts))
     if not any(role.scores and role.members for role in request.roles):
         return value
     penalty = sum(
@@ -807,7 +833,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
     narrow = ["gpu"] if any(spot.mask for spot in spots) else []
     narrow += ["nvlink-domain", "node", *(level.scope for level in reversed(snapshot.levels))]
     scope = next((scope for scope in narrow if spots and together(snapshot, spots, scope)), None)
-    part = min(frozenset.intersection(*(holding(snapshot, s, scope) for s in spots))) if scope else ""
+    part = min(frozenset.intersection(*(parts_around(snapshot, s, scope) for s in spots))) if scope else ""
     objective = Objective(
         preferred_reached=None if got.preferred == 99 else request.preferred_scopes[got.preferred],
         crossings=crossed,
@@ -843,47 +869,50 @@ def unknown_links(
     gpus: dict[str, set[int]] = {}
     for member in members:
         gpus.setdefault(member.node, set()).update(member.gpus)
-    new = {name for name, mine in gpus.items() if mine}
-    for one in request.running:
-        gpus.setdefault(one.node, set()).update(bits(one.gpus))
+    new = {name for name, gpu_set in gpus.items() if gpu_set}
+    for running_member in request.running:
+        gpus.setdefault(running_member.node, set()).update(bits(running_member.gpus))
     blind = (name for name in new if not snapshot.nodes[name].node.topology.is_known)
     return tuple(sorted(name for name in blind if len(gpus[name]) > 1))
 
 
 def reached_by(rules: Rules, members: tuple[MemberPlacement, ...]) -> Iterator[tuple[str, str | None]]:
     """By preference of roles, the first scope that holds them in one part."""
-    for each in rules.request.role_preferences:
+    for preference in rules.request.role_preferences:
         spots = [
             Spot(rules.snapshot.nodes[m.node], sum(1 << gpu for gpu in m.gpus))
             for m in members
-            if m.role in each.roles
+            if m.role in preference.roles
         ]
-        old = [r.member.uid for r in rules.request.running if r.role in each.roles]
+        old = [r.member.uid for r in rules.request.running if r.role in preference.roles]
         spots += [rules.running[uid] for uid in old if uid in rules.running]
-        scopes = (scope for scope in each.scopes if spots and together(rules.snapshot, spots, scope))
-        yield each.name, next(scopes, None)
+        scopes = (scope for scope in preference.scopes if spots and together(rules.snapshot, spots, scope))
+        yield preference.name, next(scopes, None)
 
 
-def honest(snapshot: Snapshot, request: Request, placed: Placed) -> bool:
+def honest(snapshot: Snapshot, request: Request, decision: Placed) -> bool:
     """Whether every claim of a valid plan is true."""
-    truth = plan(snapshot, request, placed.members)
+    truth = plan(snapshot, request, decision.members)
     domain = truth.domain
     if truth.scope_reached:  # several domains may hold members without GPUs
         rules = Rules(snapshot, request)
-        spots = [Spot(snapshot.nodes[m.node], sum(1 << i for i in m.gpus)) for m in placed.members]
+        spots = [Spot(snapshot.nodes[m.node], sum(1 << i for i in m.gpus)) for m in decision.members]
         spots += rules.running.values()
-        parts = frozenset.intersection(*(holding(snapshot, s, truth.scope_reached) for s in spots))
-        domain = next((d for p in parts if (d := f"{truth.scope_reached} {p}") == placed.domain), "")
-    proof = not placed.optimal or (placed.gap is None and not placed.truncated)
-    claimed = (placed.gang, placed.objective, placed.scope_reached, placed.domain)
+        parts = frozenset.intersection(*(parts_around(snapshot, s, truth.scope_reached) for s in spots))
+        domain = next((d for p in parts if (d := f"{truth.scope_reached} {p}") == decision.domain), "")
+    proof = not decision.optimal or (decision.gap is None and not decision.truncated)
+    claimed = (decision.gang, decision.objective, decision.scope_reached, decision.domain)
     true = (request.gang, truth.objective, truth.scope_reached, domain)
-    doubts = (placed.unknown_links, placed.unknown_indices) == (truth.unknown_links, truth.unknown_indices)
+    doubts = (decision.unknown_links, decision.unknown_indices) == (
+        truth.unknown_links,
+        truth.unknown_indices,
+    )
     return proof and claimed == true and doubts
 
 
 def valid(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> bool:
     """Whether these are places that the gang may have: every rule, member by member, by definition."""
-    if not known(snapshot, request, members) or not room(snapshot, request, members):
+    if not are_members(snapshot, request, members) or not room(snapshot, request, members):
         return False
     counts = {
         m.node: tuple(
@@ -892,13 +921,13 @@ def valid(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, 
         for m in members
     }
     rules = Rules(snapshot, request)
-    if not constrained(snapshot, request, counts) or not rules.in_number(counts):
+    if not keeps_constraints(snapshot, request, counts) or not rules.in_number(counts):
         return False
     spots = {m.uid: Spot(snapshot.nodes[m.node], sum(1 << gpu for gpu in m.gpus)) for m in members}
     return rules.hold(spots)
 
 
-def constrained(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[int, ...]]) -> bool:
+def keeps_constraints(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether these members by node and role keep every constraint, and the room of each role."""
     names = [role.name for role in request.roles]
     pods = [
@@ -910,10 +939,10 @@ def constrained(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple
     room = all(
         pods.count((role.name, node)) <= most for role in request.roles for node, most in role.room.items()
     )
-    return room and all(kept(snapshot, request, rule, pods) for rule in request.constraints)
+    return room and all(is_kept(snapshot, request, rule, pods) for rule in request.constraints)
 
 
-def kept(snapshot: Snapshot, request: Request, rule: PeerConstraint, pods: list[tuple[str, str]]) -> bool:
+def is_kept(snapshot: Snapshot, request: Request, rule: PeerConstraint, pods: list[tuple[str, str]]) -> bool:
     """Whether these pods, as (role, node), keep one constraint: pod by pod, by definition."""
 
     def at(node: str) -> str | None:
@@ -922,17 +951,17 @@ def kept(snapshot: Snapshot, request: Request, rule: PeerConstraint, pods: list[
             return None
         return node if rule.topology_key == NODE else snapshot.nodes[node].node.labels.get(rule.topology_key)
 
-    mine = [(i, at(node)) for i, (role, node) in enumerate(pods) if role in rule.roles]
+    own_domains = [(i, at(node)) for i, (role, node) in enumerate(pods) if role in rule.roles]
     if isinstance(rule, AntiAffinity):
-        others = [(i, at(node)) for i, (role, node) in enumerate(pods) if role in rule.other_roles]
-        apart = all(a is None or i == j or a != b for i, a in mine for j, b in others)
-        return apart and all(a is None or a != at(node) for _, a in mine for node in rule.existing)
-    if any(domain is None for _, domain in mine):
+        other_domains = [(i, at(node)) for i, (role, node) in enumerate(pods) if role in rule.other_roles]
+        apart = all(a is None or i == j or a != b for i, a in own_domains for j, b in other_domains)
+        return apart and all(a is None or a != at(node) for _, a in own_domains for node in rule.existing)
+    if any(domain is None for _, domain in own_domains):
         return False
     if isinstance(rule, Affinity):
-        there = {at(node) for node in rule.existing}
-        there |= {at(node) for role, node in pods if role in rule.other_roles - rule.roles}
-        closed = {domain for _, domain in mine if domain not in there}
+        pod_domains = {at(node) for node in rule.existing}
+        pod_domains |= {at(node) for role, node in pods if role in rule.other_roles - rule.roles}
+        closed = {domain for _, domain in own_domains if domain not in pod_domains}
         if not closed:
             return True
         themselves = {at(node) for role, node in pods if role in rule.roles & rule.other_roles}
@@ -951,12 +980,12 @@ def even(
     eligible = []
     for name, state in snapshot.nodes.items():
         labels = state.node.labels
-        chosen = all(labels.get(term.key) in term.values for term in role.rules.required)
+        matches_selector = all(labels.get(term.key) in term.values for term in role.rules.required)
         clean = not state.node.taints or bool(role.rules.tolerations)
         if (
             at(name) is not None
             and all(key in labels for key in rule.required_keys)
-            and (chosen or not rule.honor_affinity)
+            and (matches_selector or not rule.honor_affinity)
             and (clean or not rule.honor_taints)
         ):
             eligible.append(name)
@@ -967,7 +996,7 @@ def even(
     return all(matching.count(at(node)) - least <= rule.max_skew for name, node in pods if name == role.name)
 
 
-def known(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> bool:
+def are_members(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> bool:
     """Whether these are members of the gang, enough of them, none twice, the first ranks of each role."""
     ranks = Rules(snapshot, request).ranks
     expected = [
@@ -975,14 +1004,14 @@ def known(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, 
         for role in request.roles
         for member in ranks[role.name][: sum(m.role == role.name for m in members)]
     ]
-    asked = {
+    ask_by_role = {
         role.name: (role.slice.gpus, role.slice.units) if role.slice else (role.gpus, 0)
         for role in request.roles
     }
     return (
         len(members) >= max(1, min(request.min_member, request.size))
         and sorted((m.uid, m.name, m.role) for m in members) == sorted(expected)
-        and all(m.node in snapshot.nodes and (len(m.gpus), m.units) == asked[m.role] for m in members)
+        and all(m.node in snapshot.nodes and (len(m.gpus), m.units) == ask_by_role[m.role] for m in members)
         and all(list(m.gpus) == sorted(m.gpus) for m in members)
     )
 
@@ -991,22 +1020,28 @@ def room(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
     """Whether every node admits who lies there and has what they take."""
     roles = {role.name: role for role in request.roles}
     for name, state in snapshot.nodes.items():
-        here = [m for m in members if m.node == name]
-        taken = [gpu for m in here for gpu in m.gpus if not m.units]
-        units = Counter({gpu: 0 for m in here for gpu in m.gpus if m.units})
-        for m in here:
+        node_members = [m for m in members if m.node == name]
+        whole_gpus = [gpu for m in node_members for gpu in m.gpus if not m.units]
+        units = Counter({gpu: 0 for m in node_members for gpu in m.gpus if m.units})
+        for m in node_members:
             units.update(dict.fromkeys(m.gpus, m.units) if m.units else {})
             if len(set(m.gpus)) < len(m.gpus):
                 return False
         memory = state.free_memory
-        if set(units) & set(taken) or any(
+        if set(units) & set(whole_gpus) or any(
             not 0 <= g < len(memory) or n > memory[g] for g, n in units.items()
         ):
             return False
-        cpu = sum(roles[m.role].resources.cpu_milli for m in here)
+        cpu = sum(roles[m.role].resources.cpu_milli for m in node_members)
         free = {gpu for gpu in range(state.node.topology.gpu_count) if state.free_gpus >> gpu & 1}
-        if len(set(taken)) != len(taken) or not set(taken) <= free or len(taken) > state.free_gpu_count:
+        if (
+            len(set(whole_gpus)) != len(whole_gpus)
+            or not set(whole_gpus) <= free
+            or len(whole_gpus) > state.free_gpu_count
+        ):
             return False
-        if (cpu and cpu > state.free.cpu_milli) or not all(admits(state, roles[m.role]) for m in here):
+        if (cpu and cpu > state.free.cpu_milli) or not all(
+            admits(state, roles[m.role]) for m in node_members
+        ):
             return False
     return True

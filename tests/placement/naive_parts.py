@@ -41,7 +41,7 @@ def _parts(snapshot: Snapshot, scope: str) -> dict[str, str]:
     )
     outward = [own_level, *wider]
     paths = {name: _path(snapshot, state.node, outward) for name, state in snapshot.nodes.items()}
-    return {name: _named(path, [*paths.values()], outward) for name, path in paths.items()}
+    return {name: _name_of(path, [*paths.values()], outward) for name, path in paths.items()}
 
 
 def _path(snapshot: Snapshot, node: Node, outward: list[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def _path(snapshot: Snapshot, node: Node, outward: list[tuple[str, tuple[str, ..
     return tuple(path)
 
 
-def _named(
+def _name_of(
     path: tuple[str, ...], every: list[tuple[str, ...]], outward: list[tuple[str, tuple[str, ...]]]
 ) -> str:
     same_name = {path_of_name for path_of_name in every if path_of_name[0] == path[0]}
@@ -87,7 +87,7 @@ def _less(path: tuple[str, ...], longer: tuple[str, ...]) -> bool:
     return path != longer and all(a in ("", b) for a, b in zip(path, longer, strict=True))
 
 
-def matched(snapshot: Snapshot, request: Request) -> Snapshot:
+def without_unmatched_gpus(snapshot: Snapshot, request: Request) -> Snapshot:
     """The cluster without the GPUs that the gang may not have, and without those of nodes where its roles may
     have different ones, of the roles that the node can serve. Tainted GPUs are there if all roles name them,
     but nothing of their memory."""

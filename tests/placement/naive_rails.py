@@ -7,7 +7,7 @@ from itertools import product
 from muster.domain.decision import Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from tests.placement import naive, prices
+from tests.placement import naive, naive_damage
 from tests.placement.naive import Rules, Spot
 
 INSIDE = {"gpu", "nvlink-domain"}
@@ -38,21 +38,21 @@ def _fewest(rules: Rules, unions: dict[str, Spot], as_many: bool) -> int:
 def _ways(rules: Rules, spot: Spot, as_many: bool) -> set[frozenset[int]]:
     """The rails of all sets of free GPUs of the node that have the value of the plan's."""
     state, name = spot.state, spot.state.node.name
-    here = [stay.mask for stay in rules.running.values() if stay.state.node.name == name]
-    running = sum({1 << gpu for mask in here for gpu in range(16) if mask >> gpu & 1})
+    running_masks = [stay.mask for stay in rules.running.values() if stay.state.node.name == name]
+    running = sum({1 << gpu for mask in running_masks for gpu in range(16) if mask >> gpu & 1})
 
     def value(mask: int) -> tuple[object, ...]:
         new = spot._replace(mask=mask)
-        priced = prices.is_priced(rules.snapshot, rules.request)
-        touched = naive.touching(rules.snapshot, spot._replace(mask=mask | running), "nvlink-domain")
+        priced = naive_damage.is_priced(rules.snapshot, rules.request)
+        touched = naive.parts_touched_by(rules.snapshot, spot._replace(mask=mask | running), "nvlink-domain")
         domains = naive.domains(state).values()
         return (
             len(touched),
             [(mask & part).bit_count() for part in domains] if as_many else 0,
             naive.preferences(rules, {name: new}, 0),
             naive.links(state, mask | running),
-            naive.hanging(state, mask | running),
-            0 if priced else naive.after(new),
+            naive.distance_of_known_gpus(state, mask | running),
+            0 if priced else naive.unusable_after(new),
         )
 
     masks = [mask for mask in range(state.free_gpus + 1) if not mask & ~state.free_gpus]

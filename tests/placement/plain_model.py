@@ -69,7 +69,7 @@ class PlainModel:
             for nodes in self._parts(rule.scope).values():
                 self.model.add(self._members_on(self.units, nodes) <= rule.members)
 
-    def best(self) -> tuple[Worth | None, bool]:
+    def best_worth(self) -> tuple[Worth | None, bool]:
         """Return what the best plan is worth, None if there is none, and whether that is proven."""
         request = self.request
         every = sum(unit.members for unit in self.units)
@@ -83,17 +83,21 @@ class PlainModel:
             if i <= roles:
                 level = [-every, *(-count for count in by_role)][i]
             elif i == roles + 1:
-                level = self._preferred()
+                level = self._preferred_scope_index()
             else:
                 units = [
                     unit
                     for unit in self.units
                     if unit.role.gpus and values[1 + request.roles.index(unit.role)]
                 ]
-                level = self._touched(scopes[i - roles - 3], units or self.units) if i > roles + 2 else 0
+                level = (
+                    self._count_touched_parts(scopes[i - roles - 3], units or self.units)
+                    if i > roles + 2
+                    else 0
+                )
                 if i == roles + 2 and not units:
                     level = self._unusable()
-            value, certain = self._least(level)
+            value, certain = self._minimize(level)
             proven &= certain
             if value is None:
                 return None, proven
@@ -101,7 +105,7 @@ class PlainModel:
         preferred, unusable, *parts = values[roles + 1 :]
         return Worth(values[0], tuple(values[1 : roles + 1]), preferred, unusable, tuple(parts)), proven
 
-    def _least(self, level: cp_model.LinearExpr | int) -> tuple[int | None, bool]:
+    def _minimize(self, level: cp_model.LinearExpr | int) -> tuple[int | None, bool]:
         """Minimize a level, and keep it at what was found."""
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
@@ -210,7 +214,7 @@ class PlainModel:
     def _members_on(self, units: Iterable[Unit], nodes: Sequence[str]) -> cp_model.LinearExpr | int:
         return sum(unit.on[name] for unit in units for name in nodes)
 
-    def _preferred(self) -> cp_model.LinearExpr | int:
+    def _preferred_scope_index(self) -> cp_model.LinearExpr | int:
         """Which preferred scope holds all, by its place in the list; the last number: none does."""
         scopes = self.request.preferred_scopes
         is_chosen = [self.model.new_bool_var("") for _ in range(len(scopes) + 1)]
@@ -251,7 +255,7 @@ class PlainModel:
             terms += [gpus_held, gpus_lost]
         return sum(terms)
 
-    def _touched(self, scope: str, units: Iterable[Unit]) -> cp_model.LinearExpr | int:
+    def _count_touched_parts(self, scope: str, units: Iterable[Unit]) -> cp_model.LinearExpr | int:
         """How many parts of the scope these units touch."""
         indicators = []
         for nodes in self._parts(scope).values():

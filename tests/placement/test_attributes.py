@@ -26,7 +26,7 @@ Groups = dict[str, tuple[int, ...]]
 PAIRS = {ROOT: (0b11, 0b1100, 0b110000, 0b11000000), NUMA: (0b1111, 0b11110000)}
 
 
-def grouped(text: str, **groups: Groups) -> Snapshot:
+def cluster_with_groups(text: str, **groups: Groups) -> Snapshot:
     snapshot = cluster(text)
     for name, attribute_groups in groups.items():
         state = snapshot.nodes[name]
@@ -35,7 +35,7 @@ def grouped(text: str, **groups: Groups) -> Snapshot:
     return snapshot
 
 
-def asked(text: str, *attributes: str, roles: str = "wxyz") -> Request:
+def gang_with_attributes(text: str, *attributes: str, roles: str = "wxyz") -> Request:
     """The gang of the drawing. Members of these roles name the attributes."""
     request = gang(text)
     changed = [
@@ -45,7 +45,7 @@ def asked(text: str, *attributes: str, roles: str = "wxyz") -> Request:
 
 
 def test_members_do_not_span_groups() -> None:
-    decision = place(grouped(": a[8]", a=PAIRS), asked("4 x 2 GPU", ROOT))
+    decision = place(cluster_with_groups(": a[8]", a=PAIRS), gang_with_attributes("4 x 2 GPU", ROOT))
     assert isinstance(decision, Placed)
     assert sorted(mask_of(member.gpus) for member in decision.members) == sorted(PAIRS[ROOT])
 
@@ -53,11 +53,11 @@ def test_members_do_not_span_groups() -> None:
 def test_a_member_moves_to_gpus_that_agree() -> None:
     """The lowest free GPUs of both nodes are 1 and 2, which do not agree."""
     nodes = ": a[8, free 0111 1111] b[8, free 0111 1111]"
-    snapshot, request = grouped(nodes, a=PAIRS, b=PAIRS), asked("1 x 2 GPU", ROOT)
+    snapshot, request = cluster_with_groups(nodes, a=PAIRS, b=PAIRS), gang_with_attributes("1 x 2 GPU", ROOT)
     plan = place(snapshot, request)
     assert isinstance(plan, Placed)
-    (other,) = {"a", "b"} - {plan.members[0].node}
-    moved = move(snapshot, request, plan, plan.members[0].uid, other)
+    (other_node,) = {"a", "b"} - {plan.members[0].node}
+    moved = move(snapshot, request, plan, plan.members[0].uid, other_node)
     assert moved is not None
     assert mask_of(moved.members[0].gpus) in PAIRS[ROOT]
 
@@ -69,9 +69,9 @@ def test_a_member_moves_to_gpus_that_agree() -> None:
 def test_members_get_whole_partitions_of_nvidias_fabric_manager(free: str, partitions: list[int]) -> None:
     """A member with as many GPUs as a partition has gets one, and none with GPUs of two."""
     name = "gpu.nvidia.com/partition4"
-    snapshot = grouped(f": a[8, free {free}]", a={name: (0b1111, 0b11110000)})
+    snapshot = cluster_with_groups(f": a[8, free {free}]", a={name: (0b1111, 0b11110000)})
     for members in range(1, 3):
-        decision = place(snapshot, asked(f"{members} x 4 GPU", name))
+        decision = place(snapshot, gang_with_attributes(f"{members} x 4 GPU", name))
         assert isinstance(decision, Placed) == (members <= len(partitions))
         if isinstance(decision, Placed):
             assert {mask_of(member.gpus) for member in decision.members} <= set(partitions)
@@ -105,7 +105,7 @@ STARTS = {
 )
 def test_gpus_of_several_claims_are_no_partition_each(text: str, advice: str) -> None:
     """All GPUs of the node are a partition, and those of one of two claims are any of them."""
-    snapshot, request = grouped(": a[8]", a=GROUPS), asked(text)
+    snapshot, request = cluster_with_groups(": a[8]", a=GROUPS), gang_with_attributes(text)
     request = replace(request, roles=tuple(replace(role, several_claims=True) for role in request.roles))
     plan = place(snapshot, request)
     assert isinstance(plan, Placed)
@@ -121,7 +121,7 @@ def test_gpus_of_several_claims_are_no_partition_each(text: str, advice: str) ->
 @pytest.mark.parametrize("case", STARTS)
 def test_a_node_in_partitions_gets_no_member_that_would_hang_there(case: str) -> None:
     text, attributes, starts, advice = STARTS[case]
-    snapshot, request = grouped(": a[8]", a=GROUPS), asked(text, *attributes)
+    snapshot, request = cluster_with_groups(": a[8]", a=GROUPS), gang_with_attributes(text, *attributes)
     state = snapshot.nodes["a"]
     state = replace(state, node=replace(state.node, partitions=PARTITIONS))
     among = replace(snapshot, nodes={"a": state})
@@ -143,8 +143,8 @@ def test_a_node_in_partitions_gets_no_member_that_would_hang_there(case: str) ->
 def test_a_node_with_too_many_sets_of_gpus_to_try_gets_an_answer(members: int, terms: str) -> None:
     groups = {ROOT: tuple(0xFF << first for first in range(0, 32, 8))}
     decision = place(
-        grouped(": a[32 pcie, free 01111111 01111111 01111111 01111111]", a=groups),
-        asked(f"{members} x 2 GPU, terms {terms}", ROOT),
+        cluster_with_groups(": a[32 pcie, free 01111111 01111111 01111111 01111111]", a=groups),
+        gang_with_attributes(f"{members} x 2 GPU, terms {terms}", ROOT),
     )
     if isinstance(decision, Unplaceable):
         assert [type(cause) for cause in decision.causes] == [NotDecided]
@@ -154,13 +154,15 @@ def test_a_node_with_too_many_sets_of_gpus_to_try_gets_an_answer(members: int, t
 
 def test_many_attributes_make_no_more_groups_than_there_are_gpus() -> None:
     """A driver may publish 32 attributes of a device, and a claim may name all of them."""
-    snapshot = grouped(": a[8]", a={f"gpu.example.com/a{i}": PAIRS[ROOT] for i in range(32)})
+    snapshot = cluster_with_groups(": a[8]", a={f"gpu.example.com/a{i}": PAIRS[ROOT] for i in range(32)})
     node = snapshot.nodes["a"].node
     assert groups_of(node, tuple(node.attribute_groups)) == PAIRS[ROOT]
 
 
 def test_a_wide_nvlink_domain_is_no_group() -> None:
-    decision = place(grouped(": a[8, clique k]", a=PAIRS), asked("2 x 4 GPU", NUMA))
+    decision = place(
+        cluster_with_groups(": a[8, clique k]", a=PAIRS), gang_with_attributes("2 x 4 GPU", NUMA)
+    )
     assert isinstance(decision, Placed)
     assert {mask_of(member.gpus) for member in decision.members} == {*PAIRS[NUMA]}
     assert dict(decision.objective.crossings)["nvlink-domain"] == 1
@@ -169,8 +171,8 @@ def test_a_wide_nvlink_domain_is_no_group() -> None:
 def test_the_links_decide_between_groups() -> None:
     """Of two groups the one that NVLink joins is taken; the values are those of the node as it is."""
     node_groups: Groups = {ROOT: (0b0011, 0b1100)}
-    snapshot = grouped(": a[4 = 1+1+2]", a=node_groups)
-    decision = place(snapshot, asked("1 x 2 GPU", ROOT))
+    snapshot = cluster_with_groups(": a[4 = 1+1+2]", a=node_groups)
+    decision = place(snapshot, gang_with_attributes("1 x 2 GPU", ROOT))
     assert isinstance(decision, Placed)
     assert decision.members[0].gpus == (2, 3)
     assert not decision.optimal
@@ -179,16 +181,16 @@ def test_the_links_decide_between_groups() -> None:
 
 def test_other_roles_span_groups() -> None:
     """GPUs 2 and 5 have no other one of their group next to them: only x can have them together."""
-    snapshot = grouped(": a[8, free 1110 0111]", a=PAIRS)
-    decision = place(snapshot, asked("2 x 2 GPU + 1 x 2 GPU", ROOT, roles="w"))
+    snapshot = cluster_with_groups(": a[8, free 1110 0111]", a=PAIRS)
+    decision = place(snapshot, gang_with_attributes("2 x 2 GPU + 1 x 2 GPU", ROOT, roles="w"))
     assert isinstance(decision, Placed)
     assert {m.role: m.gpus for m in decision.members} == {"w": (6, 7), "x": (2, 5)}
 
 
 def test_changes_between_gangs_are_seen() -> None:
     """The groups of nodes that did not change are not made again."""
-    before = grouped(": a[4] b[4]", a=PAIRS, b={})
-    after = grouped(": a[4, free 0101] b[4]", a=PAIRS, b={ROOT: (0b1001,)})
+    before = cluster_with_groups(": a[4] b[4]", a=PAIRS, b={})
+    after = cluster_with_groups(": a[4, free 0101] b[4]", a=PAIRS, b={ROOT: (0b1001,)})
     after = replace(before, nodes={**before.nodes, **after.nodes})
     for snapshot, attribute, home in (
         (before, ROOT, ("a", (0, 1))),
@@ -197,14 +199,14 @@ def test_changes_between_gangs_are_seen() -> None:
         (replace(before, nodes={"b": after.nodes["b"]}), ROOT, ("b", (0, 3))),
         (before, ROOT, ("a", (0, 1))),
     ):
-        decision = place(snapshot, asked("1 x 2 GPU", attribute))
+        decision = place(snapshot, gang_with_attributes("1 x 2 GPU", attribute))
         assert isinstance(decision, Placed)
         assert [(member.node, member.gpus) for member in decision.members] == [home]
 
 
 def test_several_attributes() -> None:
     node_groups = {ROOT: (0b0011, 0b1100), NUMA: (0b0111,)}
-    node = grouped(": a[4]", a=node_groups).nodes["a"].node
+    node = cluster_with_groups(": a[4]", a=node_groups).nodes["a"].node
     assert groups_of(node, (ROOT, NUMA)) == (0b0011, 0b0100, 0b1000)
     assert groups_of(node, (ROOT, "other")) == ()
 
@@ -230,7 +232,7 @@ REFUSED: dict[str, tuple[str, Groups, str, AttributesDiffer, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals_name_the_attribute(name: str) -> None:
     drawn, node_groups, text, cause, sentence = REFUSED[name]
-    decision = place(grouped(drawn, a=node_groups), asked(text, ROOT))
+    decision = place(cluster_with_groups(drawn, a=node_groups), gang_with_attributes(text, ROOT))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (cause,)
     assert sentence in str(cause)
@@ -238,9 +240,9 @@ def test_refusals_name_the_attribute(name: str) -> None:
 
 
 def test_rules_by_nvlink_domain_are_not_supported_beside_it() -> None:
-    snapshot = grouped(": a[8 = 4+4]", a=PAIRS)
+    snapshot = cluster_with_groups(": a[8 = 4+4]", a=PAIRS)
     for rule in (", scope nvlink-domain", " within nvlink-domain", ", max nvlink-domain=1"):
-        decision = place(snapshot, asked(f"2 x 2 GPU{rule}", ROOT))
+        decision = place(snapshot, gang_with_attributes(f"2 x 2 GPU{rule}", ROOT))
         assert isinstance(decision, Unplaceable)
         (cause,) = decision.causes
         assert isinstance(cause, NotSupported)
@@ -249,8 +251,8 @@ def test_rules_by_nvlink_domain_are_not_supported_beside_it() -> None:
 
 def test_a_preference_by_nvlink_domain_beside_it_is_not_proven() -> None:
     """Groups stand in the place of the domains, so nothing decides the preference."""
-    snapshot, roles = grouped(": a[8 = 4+4] b[8 = 4+4]", a=PAIRS, b=PAIRS), frozenset("w")
-    request = asked("6 x 2 GPU, prefer nvlink-domain", ROOT)
+    snapshot, roles = cluster_with_groups(": a[8 = 4+4] b[8 = 4+4]", a=PAIRS, b=PAIRS), frozenset("w")
+    request = gang_with_attributes("6 x 2 GPU, prefer nvlink-domain", ROOT)
     of_role = RolePreference("theirs", ("nvlink-domain",), roles)
     for variant, level in (
         (request, "preferred_scope"),
@@ -262,23 +264,23 @@ def test_a_preference_by_nvlink_domain_beside_it_is_not_proven() -> None:
 
 
 def test_roles_with_different_attributes_are_not_supported() -> None:
-    request = asked("1 x 2 GPU + 1 x 3 GPU", ROOT, roles="w")
+    request = gang_with_attributes("1 x 2 GPU + 1 x 3 GPU", ROOT, roles="w")
     first, second = request.roles
     request = replace(request, roles=(first, replace(second, match_attributes=(NUMA,))))
-    decision = place(grouped(": a[8]", a=PAIRS), request)
+    decision = place(cluster_with_groups(": a[8]", a=PAIRS), request)
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NotSupported("matchAttribute", NUMA, ROOT),)
 
 
 def test_members_that_share_gpus_are_not_supported() -> None:
-    snapshot = grouped(": a[2, mem 8] b[4]", b={ROOT: (0b0011,)})
-    decision = place(snapshot, asked("1 x 4 GiB + 1 x 2 GPU", ROOT, roles="x"))
+    snapshot = cluster_with_groups(": a[2, mem 8] b[4]", b={ROOT: (0b0011,)})
+    decision = place(snapshot, gang_with_attributes("1 x 4 GiB + 1 x 2 GPU", ROOT, roles="x"))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NotSupported("matchAttribute", ROOT),)
 
 
 def test_the_judge_sees_gpus_that_differ() -> None:
-    snapshot, plain = grouped(": a[8]", a=PAIRS), asked("4 x 2 GPU")
+    snapshot, plain = cluster_with_groups(": a[8]", a=PAIRS), gang_with_attributes("4 x 2 GPU")
     plan = place(snapshot, plain)
     assert isinstance(plan, Placed)
     for attribute, wrong in ((ROOT, False), (NUMA, False), ("other", True)):
@@ -303,7 +305,7 @@ def nodes(draw: st.DrawFn) -> tuple[str, int, tuple[int, ...]]:
     return f"[{kind}, free {shown}]", free, tuple(group for group in groups if group)
 
 
-def most(free: int, groups: tuple[int, ...], gpus: int, single_gpus: int) -> int:
+def most_by_trying_all(free: int, groups: tuple[int, ...], gpus: int, single_gpus: int) -> int:
     """The most members of `gpus` GPUs that agree, next to `single_gpus` single GPUs, by trying everything."""
 
     def fit(free_left: int) -> int:
@@ -322,7 +324,10 @@ def test_as_many_fit_as_by_trying_everything(
     text = " ".join(f"{name}{node}" for name, (node, _, _) in zip("abc", drawn, strict=False))
     node_groups = {name: {ROOT: groups} for name, (_, _, groups) in zip("abc", drawn, strict=False)}
     least = 1 if min_one else members
-    decision = place(grouped(f": {text}", **node_groups), asked(f"{members} x {gpus} GPU, min {least}", ROOT))
-    fit = sum(most(free, groups, gpus, 0) for _, free, groups in drawn)
+    decision = place(
+        cluster_with_groups(f": {text}", **node_groups),
+        gang_with_attributes(f"{members} x {gpus} GPU, min {least}", ROOT),
+    )
+    fit = sum(most_by_trying_all(free, groups, gpus, 0) for _, free, groups in drawn)
     placed_count = len(decision.members) if isinstance(decision, Placed) else 0
     assert placed_count == (min(members, fit) if fit >= least else 0)

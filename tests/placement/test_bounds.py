@@ -44,12 +44,12 @@ FEATURES = {
     "members that run": ("running", "max per", "role scope"),
     "slices": ("slices",),
 }
-for each in TESTED:
-    FEATURES |= each.families
+for kind_tested in TESTED:
+    FEATURES |= kind_tested.families
 NARROW = (Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE)
 
 
-def drawn(data: st.DataObject, name: str) -> tuple[Instance, tuple[str, ...]]:
+def draw_instance(data: st.DataObject, name: str) -> tuple[Instance, tuple[str, ...]]:
     """A instance, and its scope if that is wider than a node."""
     world: World = data.draw(worlds(*FEATURES[name]))
     scope = world.request.required_scope
@@ -63,7 +63,7 @@ def drawn(data: st.DataObject, name: str) -> tuple[Instance, tuple[str, ...]]:
 @given(data=st.data())
 def test_bounds_hold(name: str, data: st.DataObject) -> None:
     """Of each part alone: no bound is below what it holds, or above; what is called exact is just that."""
-    instance, scopes = drawn(data, name)
+    instance, scopes = draw_instance(data, name)
     need = instance.need
     part = regions(instance, scopes, need)
     rows = np.flatnonzero(part >= 0)
@@ -75,22 +75,22 @@ def test_bounds_hold(name: str, data: st.DataObject) -> None:
         if instance.binds_only_by_scopes and not instance.sliced
         else np.zeros_like(upper)
     )
-    for one in range(int(part.max()) + 1):
-        alone = sum(by_solver(instance, rows[part == one]))
-        assert lower[one] <= alone <= upper[one]
+    for code in range(int(part.max()) + 1):
+        alone = sum(by_solver(instance, rows[part == code]))
+        assert lower[code] <= alone <= upper[code]
         problem, _ = coarse_problem(
-            instance, rows[part == one], need, (), np.zeros(int((part == one).sum()), np.int64)
+            instance, rows[part == code], need, (), np.zeros(int((part == code).sum()), np.int64)
         )
         if not problem.classes:
             assert alone == 0
             continue
         active = next(r for r, count in enumerate(need) if count)
-        held, exact = upper_bounds_by_packings(problem, instance.common_unit(active))
-        assert alone == held[0] if exact else alone <= held[0]
+        packed_counts, exact = upper_bounds_by_packings(problem, instance.common_unit(active))
+        assert alone == packed_counts[0] if exact else alone <= packed_counts[0]
 
 
 @pytest.mark.parametrize(
-    ("drawn", "asked", "expected"),
+    ("drawn", "gang_text", "expected"),
     [
         (": a[8 = 4+4, cpu 6]", "8 x 1 GPU 1 cpu by 4 nvlink-domain", 6),
         (": a[8 = 4+4, free 1110 1110]", "8 x 1 GPU by 2 nvlink-domain", 5),
@@ -100,14 +100,14 @@ def test_bounds_hold(name: str, data: st.DataObject) -> None:
     ],
     ids=["cpu is short", "one short segment", "nested", "no whole segment", "a member in one domain"],
 )
-def test_the_most_of_one_role_in_segments(drawn: str, asked: str, expected: int) -> None:
-    request = replace(gang(asked), min_member=1)
+def test_the_most_of_one_role_in_segments(drawn: str, gang_text: str, expected: int) -> None:
+    request = replace(gang(gang_text), min_member=1)
     instance = instance_of(ClusterView(cluster(drawn), request), {})
     counted = count_in_segments(instance, ())
-    placed = place(cluster(drawn), request)
-    assert isinstance(placed, Placed)
+    decision = place(cluster(drawn), request)
+    assert isinstance(decision, Placed)
     assert counted is not None
-    assert counted.members == len(placed.members) == expected
+    assert counted.members == len(decision.members) == expected
 
 
 @pytest.mark.parametrize("examples", [30, pytest.param(150, marks=pytest.mark.slow)])
@@ -119,13 +119,13 @@ def as_by_trying_everything(data: st.DataObject) -> None:
     snapshot, request = data.draw(worlds("segments", "levels"))
     role = max(request.roles, key=lambda role: len(role.segments))
     role = replace(role, members=(*role.members, *(Member(f"more{i}", f"more-{i}") for i in range(3))))
-    asked = Request(request.gang, (role,), 1)
-    instance = instance_of(ClusterView(snapshot, asked), {})
+    one_role_request = Request(request.gang, (role,), 1)
+    instance = instance_of(ClusterView(snapshot, one_role_request), {})
     counted = count_in_segments(instance, ())
     assume(counted is not None and role.segments)
-    found = naive.best(snapshot, asked)
+    best_plan = naive.best_value_and_plan(snapshot, one_role_request)
     assert counted is not None
-    assert counted.members == (len(found[1].members) if found else 0)
+    assert counted.members == (len(best_plan[1].members) if best_plan else 0)
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -134,7 +134,7 @@ def as_by_trying_everything(data: st.DataObject) -> None:
 def test_the_most_is_that_of_a_solver_for_each_part(
     name: str, data: st.DataObject, share: float | None
 ) -> None:
-    instance, scopes = drawn(data, name)
+    instance, scopes = draw_instance(data, name)
     assume(not has_begun_segment(instance.request))
     most = max(over_all_parts(instance, scopes), key=lambda counts: (sum(counts), counts))
     target = None if share is None else max(1, round(share * sum(instance.need)))
@@ -156,8 +156,8 @@ def over_all_parts(instance: Instance, scopes: tuple[str, ...]) -> Iterator[Coun
     for members in ways_to_cut(request):
         fewer = instance.with_first_members(members)
         part = regions(fewer, scopes, fewer.need)
-        for one in range(int(part.max(initial=-1)) + 1):
-            yield tuple(fewer.by_role(by_solver(fewer, np.flatnonzero(part == one))).values())
+        for code in range(int(part.max(initial=-1)) + 1):
+            yield tuple(fewer.by_role(by_solver(fewer, np.flatnonzero(part == code))).values())
 
 
 def by_solver(instance: Instance, rows: Ints) -> Counts:

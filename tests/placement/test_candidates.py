@@ -66,7 +66,7 @@ def role(gpus: int = 1, **rules: object) -> Role:
     return Role("w", (), Resources(), gpus, "g" if gpus else "", NodeRules(**rules))  # type: ignore[arg-type]
 
 
-def changed(**changes: object) -> Node:
+def node_with(**changes: object) -> Node:
     facts = {field: getattr(NODE, field) for field in Node.__dataclass_fields__} | changes
     return Node(**facts)
 
@@ -75,13 +75,13 @@ def changed(**changes: object) -> Node:
     ("node", "role_asked", "by"),
     [
         (NODE, role(), None),
-        (changed(gpu_resources=frozenset()), role(), "no g"),
-        (changed(gpu_resources=frozenset()), role(0), None),
-        (changed(ready=False), role(), "not ready"),
-        (changed(unschedulable=True), role(), "cordoned"),
-        (changed(unschedulable=True), role(tolerations=(Toleration("", "Exists"),)), None),
-        (changed(taints=(Taint("k", "v", "NoSchedule"),)), role(), "taint k=v:NoSchedule"),
-        (changed(taints=(Taint("k", "", "PreferNoSchedule"),)), role(), None),
+        (node_with(gpu_resources=frozenset()), role(), "no g"),
+        (node_with(gpu_resources=frozenset()), role(0), None),
+        (node_with(ready=False), role(), "not ready"),
+        (node_with(unschedulable=True), role(), "cordoned"),
+        (node_with(unschedulable=True), role(tolerations=(Toleration("", "Exists"),)), None),
+        (node_with(taints=(Taint("k", "v", "NoSchedule"),)), role(), "taint k=v:NoSchedule"),
+        (node_with(taints=(Taint("k", "", "PreferNoSchedule"),)), role(), None),
         (NODE, role(required=(SelectorTerm("pool", "In", ("q",)),)), "selector pool=q"),
         (
             NODE,
@@ -97,6 +97,6 @@ def test_refusals(node: Node, role_asked: Role, by: str | None) -> None:
 
 
 def test_a_role_is_kept_off_nodes_that_plugins_refuse() -> None:
-    nodes = [changed(name="a"), changed(name="b", ready=False), changed(name="c")]
+    nodes = [node_with(name="a"), node_with(name="b", ready=False), node_with(name="c")]
     excluded = {"w": {"c": "VolumeBinding"}, "x": {"a": "other"}}
     assert admits(columns(Snapshot.of(nodes, ())), role(), excluded).tolist() == [True, False, False]

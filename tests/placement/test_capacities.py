@@ -19,10 +19,10 @@ def test_racks_and_nodes_are_counted_as_by_trying_everything(seed: int, step: in
     cap = step * rng.integers(1, int(rng.integers(2, 9)), int(rng.integers(2, 13)))
     rack = rng.integers(0, 4, len(cap))
     most = np.where(rng.random(4) < 0.3, rng.integers(1, 9, 4), 99)
-    held = [np.cumsum(np.sort(cap[rack == code])[::-1]) for code in range(4)]
+    capacity_sums = [np.cumsum(np.sort(cap[rack == code])[::-1]) for code in range(4)]
     room = [
         min(int(line[-1]), int(limit)) // step * step if len(line) else 0
-        for line, limit in zip(held, most, strict=True)
+        for line, limit in zip(capacity_sums, most, strict=True)
     ]
     if not sum(room):
         return
@@ -36,7 +36,9 @@ def test_racks_and_nodes_are_counted_as_by_trying_everything(seed: int, step: in
     plans = [plan for plan in plans if sum(members > 0 for members in plan) == limit]
 
     def nodes(plan: tuple[int, ...]) -> int:
-        return sum(int(np.searchsorted(line, m)) + 1 for line, m in zip(held, plan, strict=True) if m)
+        return sum(
+            int(np.searchsorted(line, m)) + 1 for line, m in zip(capacity_sums, plan, strict=True) if m
+        )
 
     fewest = min(map(nodes, plans))
     choices = domains.options_at_fewest_nodes()
@@ -58,8 +60,8 @@ def _assert_kept(choices: capacities.DomainOptions, domain: int, caps: np.ndarra
     for cap in set(caps.tolist()):
         fullest = caps[: fewest - 1].sum() if cap <= caps[fewest - 1] else caps[:fewest].sum() - cap
         least = max(1, int(members - fullest))
-        here = choices.min_members[(choices.domain == domain) & (choices.cap == cap)]
-        assert least > cap or (len(here) == (caps == cap).sum() and (here <= least).all())
+        min_members = choices.min_members[(choices.domain == domain) & (choices.cap == cap)]
+        assert least > cap or (len(min_members) == (caps == cap).sum() and (min_members <= least).all())
 
 
 def test_what_prices_do_not_tell_takes_a_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -381,7 +381,7 @@ CASES = {
 CASES |= {name: Case(*row) for kind_tested in TESTED for name, row in kind_tested.refused.items()}
 
 
-def annotated(drawing: str) -> Request:
+def gang_with_count(drawing: str) -> Request:
     """The gang, with a count that the user sets."""
     return replace(gang(drawing), gang=GangId("default", "annotations", "gang"))
 
@@ -389,7 +389,7 @@ def annotated(drawing: str) -> Request:
 @pytest.mark.parametrize("name", CASES)
 def test_drawn(name: str) -> None:
     case = CASES[name]
-    decision = place(cluster(case.cluster), annotated(case.gang))
+    decision = place(cluster(case.cluster), gang_with_count(case.gang))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == case.causes, sentence(decision)
     assert decision.relaxations == case.helps, sentence(decision)

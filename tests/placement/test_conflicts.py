@@ -100,9 +100,9 @@ FEATURES = {
     "constraints beside members that run": ("affinity", "skew", "max per", "running"),
     "members spread, in segments of which members run": ("segments", "ranks", "running", "skew"),
 }
-BY_SCOPE = {each.kind: each for each in CONSTRAINTS if isinstance(each, ByScope)}
+BY_SCOPE = {constraint.kind: constraint for constraint in CONSTRAINTS if isinstance(constraint, ByScope)}
 """The planner's constraints that give numbers by scope."""
-KIND_OF = {name: each.kind for each in TESTED for name in (each.cause, each.relaxation)}
+KIND_OF = {name: tested.kind for tested in TESTED for name in (tested.cause, tested.relaxation)}
 """What a cause or a relaxation is about."""
 
 
@@ -111,8 +111,8 @@ SLICES = {
     "slices of GPUs, and what binds their members": ("slices", "max per", "segments"),
 }
 """Where nothing is taken, there are too many ways to place these for trying everything."""
-for each in TESTED:
-    for name, features in each.families.items():
+for kind_tested in TESTED:
+    for name, features in kind_tested.families.items():
         (SLICES if "slices" in features else FEATURES)[name] = features
 
 
@@ -139,12 +139,12 @@ def examples(count: int) -> settings:
 def test_the_deletion_filter(cores: set[frozenset[int]], order: list[int]) -> None:
     """What is left forbids, and no longer does when any of it goes."""
 
-    def forbids(kept: frozenset[int]) -> bool:
-        return any(core <= kept for core in cores)
+    def forbids(elements: frozenset[int]) -> bool:
+        return any(core <= elements for core in cores)
 
-    left = irreducible_subset([order[:1], order[1:6], order[6:]], forbids)
-    assert forbids(left)
-    assert not any(forbids(left - {each}) for each in left)
+    irreducible_set = irreducible_subset([order[:1], order[1:6], order[6:]], forbids)
+    assert forbids(irreducible_set)
+    assert not any(forbids(irreducible_set - {element}) for element in irreducible_set)
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -159,17 +159,20 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
     conflict = conflict_of(assumptions, Oracle(Budget(limits)), proven=False)
     assert conflict is not None
     causes = explain(instance, limits, Budget(limits), proven=True).causes
-    asked = replace(  # a cause that names a scope alone is about a number that is kept
+    conflict_request = replace(  # a cause that names a scope alone is about a number that is kept
         request,
-        per_scope=tuple(rule for rule in request.per_scope if assumed(rule) in conflict.obstacles),
+        per_scope=tuple(rule for rule in request.per_scope if assumption_of(rule) in conflict.obstacles),
     )
     unsaid = {AssumptionKind.IN_USE} if any(counts_pods(cause, request) for cause in causes) else set()
-    kinds = {kind for cause in causes for kind in told_by(cause, asked)}
+    kinds = {kind for cause in causes for kind in told_by(cause, conflict_request)}
     assert {assumption.kind for assumption in conflict.obstacles} - unsaid == kinds - unsaid
-    told = conflict.obstacles | conflict.roles
-    assert not fits(*relaxed(snapshot, request, assumptions.all - told)), told
-    for each in told:
-        assert fits(*relaxed(snapshot, request, (assumptions.all - told) | {each})), (told, each)
+    core = conflict.obstacles | conflict.roles
+    assert not fits(*without_assumptions(snapshot, request, assumptions.all - core)), core
+    for assumption in core:
+        assert fits(*without_assumptions(snapshot, request, (assumptions.all - core) | {assumption})), (
+            core,
+            assumption,
+        )
 
 
 @pytest.mark.parametrize("name", FEATURES | SLICES)
@@ -201,14 +204,17 @@ def assert_advice_helps(snapshot: Snapshot, request: Request) -> None:
     assert not any(isinstance(cause, NotDecided) for cause in decision.causes)
     assert len(sentence(decision)) > 20
     for cause in decision.causes:
-        told = {field.name: getattr(cause, field.name) for field in fields(cause)}
-        if told.get("members_fit") is not None and not isinstance(cause, RoleScope):
-            assert told["members_fit"] < told["members_needed"], cause
+        cause_fields = {field.name: getattr(cause, field.name) for field in fields(cause)}
+        if cause_fields.get("members_fit") is not None and not isinstance(cause, RoleScope):
+            assert cause_fields["members_fit"] < cause_fields["members_needed"], cause
     for relaxation in decision.relaxations:
         assert not (isinstance(relaxation, Tolerate) and is_state_taint(relaxation.taint)), relaxation
-        assert any(fits(*world) for world in applied(snapshot, request, relaxation)), relaxation
+        assert any(fits(*world) for world in worlds_after(snapshot, request, relaxation)), relaxation
         for less in smaller(relaxation, snapshot, request):
-            assert not any(fits(*world) for world in applied(snapshot, request, less)), (relaxation, less)
+            assert not any(fits(*world) for world in worlds_after(snapshot, request, less)), (
+                relaxation,
+                less,
+            )
 
 
 def without_taints(world: World) -> World:
@@ -281,32 +287,32 @@ def asking_for(request: Request, scope: str, name: str) -> AssumptionKind | Cons
     return next(limits, SUBGROUP)
 
 
-def assumed(rule: PerScope) -> Assumption:
+def assumption_of(rule: PerScope) -> Assumption:
     """The assumption that this number by scope is kept."""
     return Assumption(BY_SCOPE[type(rule)], subject=rule.scope)
 
 
 def fits(snapshot: Snapshot, request: Request) -> bool:
     """Whether the gang can be placed, by trying everything; a gang that needs no member can."""
-    return request.min_member == 0 or naive.best(snapshot, request) is not None
+    return request.min_member == 0 or naive.best_value_and_plan(snapshot, request) is not None
 
 
-def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]) -> World:
+def without_assumptions(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]) -> World:
     """The cluster and the gang without these assumptions, made by hand."""
-    kinds = {each.kind for each in dropped}
+    kinds = {assumption.kind for assumption in dropped}
     request = replace(request, min_member=min(request.min_member, request.size))
     running = request.running
     roles = tuple(_relaxed_role(role, dropped) for role in request.roles)
-    gone = sum(
+    dropped_members = sum(
         len(role.members) for role in request.roles if Assumption(AssumptionKind.ROLE, role.name) in dropped
     )
-    request = replace(request, roles=roles, min_member=max(0, request.min_member - gone))
-    gone_roles = {each.role for each in dropped if each.kind is AssumptionKind.ROLE}
-    without = gone_roles | {each.role for each in running if AssumptionKind.RUNNING in kinds}
+    request = replace(request, roles=roles, min_member=max(0, request.min_member - dropped_members))
+    gone_roles = {assumption.role for assumption in dropped if assumption.kind is AssumptionKind.ROLE}
+    without = gone_roles | {member.role for member in running if AssumptionKind.RUNNING in kinds}
     limits = tuple(
         rule
         for rule in request.per_scope
-        if assumed(rule) not in dropped and not any(map(rule.depends_on, without))
+        if assumption_of(rule) not in dropped and not any(map(rule.depends_on, without))
     )
     rules = tuple(
         rule
@@ -323,7 +329,9 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
         request = replace(request, required_scope=None)
     if AssumptionKind.RUNNING in kinds:
         request = replace(request, running=())
-    taken = {each.subject for each in dropped if each.kind is AssumptionKind.IN_USE}
+    freed_resources = {
+        assumption.subject for assumption in dropped if assumption.kind is AssumptionKind.IN_USE
+    }
     states = {}
     for name, state in snapshot.nodes.items():
         node = replace(
@@ -331,14 +339,14 @@ def relaxed(snapshot: Snapshot, request: Request, dropped: frozenset[Assumption]
             unschedulable=False,
             labels={**state.node.labels, "up": "no" if state.node.unschedulable else "yes"},
         )
-        own = NodeState.of(node, [_usage(request, r.role, r) for r in running if r.node == name])
+        own_state = NodeState.of(node, [_usage(request, r.role, r) for r in running if r.node == name])
         states[name] = replace(
             state,
             node=node,
-            free=own.free if "cpu" in taken else state.free,
-            free_gpus=own.free_gpus if "gpu" in taken else state.free_gpus,
-            unindexed_gpus=own.unindexed_gpus if "gpu" in taken else state.unindexed_gpus,
-            memory=own.memory if GPU_MEMORY in taken else state.memory,
+            free=own_state.free if "cpu" in freed_resources else state.free,
+            free_gpus=own_state.free_gpus if "gpu" in freed_resources else state.free_gpus,
+            unindexed_gpus=own_state.unindexed_gpus if "gpu" in freed_resources else state.unindexed_gpus,
+            memory=own_state.memory if GPU_MEMORY in freed_resources else state.memory,
         )
     return World(replace(snapshot, nodes=states), request)
 
@@ -367,30 +375,30 @@ def _relaxed_role(role: Role, dropped: frozenset[Assumption]) -> Role:
 
 def _usage(request: Request, role: str, running: RunningMember) -> Usage:
     gpus, node = running.gpus, running.node
-    for asked in request.roles:
-        if asked.name == role:
-            return Usage("running", node, asked.resources, gpus, 0 if gpus else asked.gpus)
+    for request_role in request.roles:
+        if request_role.name == role:
+            return Usage("running", node, request_role.resources, gpus, 0 if gpus else request_role.gpus)
     assert running.usage is not None
     return running.usage
 
 
-def applied(  # noqa: PLR0911 — one relaxation, one return
+def worlds_after(  # noqa: PLR0911 — one relaxation, one return
     snapshot: Snapshot, request: Request, relaxation: Relaxation
 ) -> list[World]:
     """The cluster or the gang changed as it is told; several worlds where it is left open which GPUs."""
 
     def role(name: str, **changed: object) -> World:
         roles = tuple(
-            replace(each, **changed) if each.name == name else each  # type: ignore[arg-type]
-            for each in request.roles
+            replace(request_role, **changed) if request_role.name == name else request_role  # type: ignore[arg-type]
+            for request_role in request.roles
         )
         return World(snapshot, replace(request, roles=roles))
 
     match relaxation:
         case MoreFree("GPU memory", _, nodes):
-            return [World(world, request) for world in _freed_memory(snapshot, nodes)]
+            return [World(world, request) for world in _with_free_memory(snapshot, nodes)]
         case MoreFree(_, _, nodes):
-            return [World(world, request) for world in _freed(snapshot, nodes)]
+            return [World(world, request) for world in _with_free_gpus(snapshot, nodes)]
         case Uncordon(nodes):
             states = {
                 name: replace(state, node=replace(state.node, unschedulable=False))
@@ -400,23 +408,23 @@ def applied(  # noqa: PLR0911 — one relaxation, one return
             }
             return [World(replace(snapshot, nodes=states), request)]
         case Tolerate(name, taint):
-            old = next(each for each in request.roles if each.name == name)
+            old = next(request_role for request_role in request.roles if request_role.name == name)
             key, _, effect = taint.partition(":")
             key, _, value = key.partition("=")
             tolerations = (*old.rules.tolerations, Toleration(key, "Equal", value, effect))
             return [role(name, rules=replace(old.rules, tolerations=tolerations))]
         case DropSelector(name, selector):
-            old = next(each for each in request.roles if each.name == name)
-            kept = tuple(
+            old = next(request_role for request_role in request.roles if request_role.name == name)
+            required_terms = tuple(
                 term for term in old.rules.required if f"selector {term.key}={term.values[0]}" != selector
             )
-            return [role(name, rules=replace(old.rules, required=kept))]
+            return [role(name, rules=replace(old.rules, required=required_terms))]
         case WiderScope(_, wider, role=name):
             if name:
                 return [role(name, required_scope=wider or None)]
             return [World(snapshot, replace(request, required_scope=wider or None))]
         case SmallerSegments(name, sizes):
-            return [role(name, segments=tuple(Segment(*each) for each in sizes))]
+            return [role(name, segments=tuple(Segment(*size_and_scope) for size_and_scope in sizes))]
         case MorePerPart(scope, members):
             kind = KIND_OF[type(relaxation)]
             rules = tuple(
@@ -442,11 +450,11 @@ def smaller(relaxation: Relaxation, snapshot: Snapshot, request: Request) -> Ite
                 yield MoreFree(resource, amount - 1, fewer)
         case Uncordon(nodes):
             cordoned = [name for name, state in snapshot.nodes.items() if state.node.unschedulable]
-            yield from (Uncordon(some) for some in combinations(cordoned, len(nodes) - 1))
+            yield from (Uncordon(fewer_nodes) for fewer_nodes in combinations(cordoned, len(nodes) - 1))
         case WiderScope(scope, wider, role=name):
             view = instance_of(ClusterView(snapshot, request), {}).columns
-            between = takewhile(lambda other: other != (wider or None), wider_scopes(view, scope))
-            yield from (WiderScope(scope, other or "", "", 0, name) for other in between)
+            between = takewhile(lambda candidate: candidate != (wider or None), wider_scopes(view, scope))
+            yield from (WiderScope(scope, candidate or "", "", 0, name) for candidate in between)
         case FewerMembers(least, before):
             if least + 1 < before:
                 yield FewerMembers(least + 1, before)
@@ -454,14 +462,14 @@ def smaller(relaxation: Relaxation, snapshot: Snapshot, request: Request) -> Ite
             yield replace(relaxation, members_per_part=members + (1 if before > members else -1))
 
 
-def _freed(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:
+def _with_free_gpus(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:
     """All ways to free these numbers of GPUs on nodes; GPUs with unknown indices come first."""
     choices = []
     for name, taken_gpus in nodes:
         state = snapshot.nodes[name]
         count = taken_gpus + max(0, state.unindexed_gpus - state.free_gpus.bit_count())
         unknown = min(count, state.unindexed_gpus)
-        taken = list(bits((1 << state.node.topology.gpu_count) - 1 & ~state.free_gpus))
+        used_gpus = list(bits((1 << state.node.topology.gpu_count) - 1 & ~state.free_gpus))
         choices.append(
             [
                 replace(
@@ -469,22 +477,24 @@ def _freed(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snaps
                     free_gpus=state.free_gpus | mask_of(freed),
                     unindexed_gpus=state.unindexed_gpus - unknown,
                 )
-                for freed in combinations(taken, count - unknown)
+                for freed in combinations(used_gpus, count - unknown)
             ]
         )
     return [
-        replace(snapshot, nodes={**snapshot.nodes, **{state.node.name: state for state in chosen}})
-        for chosen in product(*choices)
+        replace(snapshot, nodes={**snapshot.nodes, **{state.node.name: state for state in states}})
+        for states in product(*choices)
     ]
 
 
-def _freed_memory(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:
+def _with_free_memory(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:
     """All ways to free these amounts of GPU memory on nodes."""
     choices = []
     for name, units in nodes:
         state = snapshot.nodes[name]
         whole = NodeState.of(state.node, ()).memory
-        ways = product(*(range(of - left + 1) for of, left in zip(whole, state.memory, strict=True)))
+        ways = product(
+            *(range(of - free_units + 1) for of, free_units in zip(whole, state.memory, strict=True))
+        )
         choices.append(
             [
                 replace(state, memory=tuple(map(sum, zip(state.memory, way, strict=True))))
@@ -493,8 +503,8 @@ def _freed_memory(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> lis
             ]
         )
     return [
-        replace(snapshot, nodes={**snapshot.nodes, **{state.node.name: state for state in chosen}})
-        for chosen in product(*choices)
+        replace(snapshot, nodes={**snapshot.nodes, **{state.node.name: state for state in states}})
+        for states in product(*choices)
     ]
 
 
@@ -510,7 +520,7 @@ def test_members_inside_a_node_keep_the_rules_over_nodes() -> None:
     instance, limits = instance_of(ClusterView(snapshot, request), {}), Limits(deterministic_time=60)
     conflict = conflict_of(Assumptions(instance, {}), Oracle(Budget(limits)), proven=False)
     assert conflict is not None
-    assert {each.kind for each in conflict.obstacles} == {
+    assert {assumption.kind for assumption in conflict.obstacles} == {
         AssumptionKind.RUNNING,
         AssumptionKind.SCOPE,
         BETWEEN_PODS,

@@ -27,23 +27,24 @@ EVERYTHING = replace(EVERYTHING, roles=tuple(ROLES))
 
 
 def test_each_has_a_place_of_its_own() -> None:
-    assert len({each.order for each in CONSTRAINTS}) == len(CONSTRAINTS)
+    assert len({constraint.order for constraint in CONSTRAINTS}) == len(CONSTRAINTS)
 
 
 def test_planner_and_tests_know_each_number_by_scope() -> None:
-    planned = [each.kind for each in CONSTRAINTS if isinstance(each, ByScope)]
-    assert sorted(planned, key=PER_SCOPE.index) == [each.kind for each in TESTED] == [*PER_SCOPE]
+    planned = [constraint.kind for constraint in CONSTRAINTS if isinstance(constraint, ByScope)]
+    assert sorted(planned, key=PER_SCOPE.index) == [tested.kind for tested in TESTED] == [*PER_SCOPE]
 
 
 def test_each_is_dropped_by_itself() -> None:
-    asked = list(constraints_of(EVERYTHING))
-    assert [each for each, *_ in asked] == sorted((each for each, *_ in asked), key=CONSTRAINTS.index)
-    assert {each for each, *_ in asked} == set(CONSTRAINTS)
+    entries = list(constraints_of(EVERYTHING))
+    listed = [constraint for constraint, *_ in entries]
+    assert listed == sorted(listed, key=CONSTRAINTS.index)
+    assert set(listed) == set(CONSTRAINTS)
     request = EVERYTHING
-    for left in range(len(asked), 0, -1):
-        constraint, role, what = asked[left - 1]
-        request = constraint.request_without(request, role, what)
-        assert list(constraints_of(request)) == asked[: left - 1]
+    for count in range(len(entries), 0, -1):
+        constraint, role, subject = entries[count - 1]
+        request = constraint.request_without(request, role, subject)
+        assert list(constraints_of(request)) == entries[: count - 1]
     assert not binds_members(request)
 
 

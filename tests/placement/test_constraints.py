@@ -40,7 +40,7 @@ Fabric = list[list[int]]
 FABRICS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=2, max_size=4)
 
 
-def drawn(fabric: Fabric, gpus: int = 8) -> Snapshot:
+def cluster_of(fabric: Fabric, gpus: int = 8) -> Snapshot:
     lines = []
     for z, racks in enumerate(fabric):
         for r, nodes in enumerate(racks):
@@ -50,7 +50,7 @@ def drawn(fabric: Fabric, gpus: int = 8) -> Snapshot:
     return cluster("\n".join(lines))
 
 
-def asked(text: str, *rules: PeerConstraint) -> Request:
+def gang_with(text: str, *rules: PeerConstraint) -> Request:
     return replace(gang(text), constraints=rules)
 
 
@@ -89,10 +89,10 @@ def test_one_a_host_and_even_over_zones(fabric: Fabric, members: int, skew: int,
     roles, text = (
         (WX, f"{(members + 1) // 2} x 1 GPU + {members // 2} x 1 GPU") if two else (W, f"{members} x 1 GPU")
     )
-    request = asked(
+    request = gang_with(
         text, AntiAffinity("apart", HOSTNAME, roles, roles), TopologySpread("even", ZONE, skew, roles, roles)
     )
-    decision = place(drawn(fabric), request)
+    decision = place(cluster_of(fabric), request)
     fewest_parts = min(
         (
             (sum(map(bool, counts)), sum(map(fewest, fabric, counts)))
@@ -120,7 +120,7 @@ def test_one_a_rack(fabric: Fabric, members: int, two: bool) -> None:
     roles, text = (
         (WX, f"{(members + 1) // 2} x 1 GPU + {members // 2} x 2 GPU") if two else (W, f"{members} x 1 GPU")
     )
-    decision = place(drawn(fabric), asked(text, AntiAffinity("apart", RACK, roles, roles)))
+    decision = place(cluster_of(fabric), gang_with(text, AntiAffinity("apart", RACK, roles, roles)))
     racks = [len(racks) for racks in fabric]
     assert isinstance(decision, Placed) is (sum(racks) >= members)
     if isinstance(decision, Placed):
@@ -132,12 +132,12 @@ def test_one_a_rack(fabric: Fabric, members: int, two: bool) -> None:
 @pytest.mark.parametrize("members", [16, 64])
 def test_easy_cases_of_many_nodes_are_decided(members: int) -> None:
     """On 600 nodes, with the default limits."""
-    snapshot = drawn([[20] * 10] * 3)
+    snapshot = cluster_of([[20] * 10] * 3)
     half = f"{members // 2} x 1 GPU + {members // 2} x 4 GPU"
     for text, roles in ((f"{members} x 1 GPU", W), (half, WX)):
         apart, even = AntiAffinity("apart", NODE, roles, roles), TopologySpread("even", ZONE, 1, roles, roles)
         for rules, zones in (((apart,), 1), ((even,), 3), ((apart, even), 3)):
-            decision = place(snapshot, asked(text, *rules))
+            decision = place(snapshot, gang_with(text, *rules))
             assert isinstance(decision, Placed)
             assert decision.optimal, (text, rules, decision.unproven)
             assert dict(decision.objective.crossings)["zone"] == zones
@@ -146,9 +146,9 @@ def test_easy_cases_of_many_nodes_are_decided(members: int) -> None:
 def test_what_is_hard_to_prove_is_placed() -> None:
     """One rack less does not do, by one member: the solver finds no proof of it in time."""
     rng = random.Random(1)
-    snapshot = drawn([[rng.randint(8, 16) for _ in range(40)] for _ in range(3)], gpus=1)
+    snapshot = cluster_of([[rng.randint(8, 16) for _ in range(40)] for _ in range(3)], gpus=1)
     apart, even = AntiAffinity("apart", HOSTNAME, W, W), TopologySpread("even", ZONE, 1, W, W)
-    decision = place(snapshot, asked("384 x 1 GPU", apart, even))
+    decision = place(snapshot, gang_with("384 x 1 GPU", apart, even))
     assert isinstance(decision, Placed)
     assert dict(decision.objective.crossings)["rack"] == 26
 
@@ -162,7 +162,7 @@ def test_many_roles_one_a_host() -> None:
     names = frozenset(role.name for role in roles)
     apart = AntiAffinity("apart", HOSTNAME, names, names)
     request = replace(request, roles=roles, min_member=14, constraints=(apart,))
-    decision = place(drawn([[8, 8, 3]]), request)
+    decision = place(cluster_of([[8, 8, 3]]), request)
     assert isinstance(decision, Placed)
     assert decision.optimal, decision.unproven
     assert dict(decision.objective.crossings)["rack"] == 2
@@ -215,7 +215,7 @@ REFUSED: dict[str, tuple[str, tuple[PeerConstraint, ...], tuple[Cause, ...], tup
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals_name_the_constraint(name: str) -> None:
     text, rules, causes, relaxations = REFUSED[name]
-    decision = place(cluster(TWO_ZONES), asked(text, *rules))
+    decision = place(cluster(TWO_ZONES), gang_with(text, *rules))
     assert isinstance(decision, Unplaceable)
     assert (decision.causes, decision.relaxations) == (causes, relaxations)
 
@@ -246,7 +246,7 @@ def test_preferences_decide_between_equals_alone() -> None:
 def test_of_segments_that_a_spread_forbids_the_shorter_one_is_proven_the_most(scope: str) -> None:
     """Two members on one node are one too many, so only the last of three is placed: as a segment of one."""
     rule = TopologySpread("even", HOSTNAME, 1, W, W)
-    decision = place(cluster(TWO_ZONES), asked(f"3 x 1 GPU by 2 {scope}, min 1", rule))
+    decision = place(cluster(TWO_ZONES), gang_with(f"3 x 1 GPU by 2 {scope}, min 1", rule))
     assert isinstance(decision, Placed)
     assert (len(decision.members), decision.optimal) == (1, True)
 

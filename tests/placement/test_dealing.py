@@ -80,10 +80,10 @@ def test_it_changes_no_level(world: tuple[Snapshot, Request]) -> None:
     assert isinstance(dealt, Placed) == isinstance(plain, Placed)
     if isinstance(dealt, Placed) and isinstance(plain, Placed):
         assert dealt.objective == plain.objective
-        assert touched(world[0], dealt) <= touched(world[0], plain)
+        assert count_touched_parts(world[0], dealt) <= count_touched_parts(world[0], plain)
 
 
-def touched(snapshot: Snapshot, plan: Placed) -> tuple[int, ...]:
+def count_touched_parts(snapshot: Snapshot, plan: Placed) -> tuple[int, ...]:
     """The zones of each role, summed, then the racks, then the nodes."""
     places = {(m.role, *snapshot.nodes[m.node].node.labels.values(), m.node) for m in plan.members}
     return tuple(len({place[:depth] for place in places}) for depth in (2, 3, 4))

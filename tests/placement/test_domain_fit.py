@@ -18,7 +18,7 @@ rack r1: e[8] f[8, free 0000 0000] g[8, free 0000 0000] h[8, free 0000 0000]
 """
 
 
-def placed(snapshot: Snapshot, request: Request) -> Placed:
+def place_whole(snapshot: Snapshot, request: Request) -> Placed:
     decision = place(snapshot, request)
     assert isinstance(decision, Placed)
     assert decision.optimal
@@ -27,10 +27,10 @@ def placed(snapshot: Snapshot, request: Request) -> Placed:
 
 def test_a_node_is_opened_in_the_tightest_rack_and_the_next_gang_fits() -> None:
     snapshot = cluster(FOUR_AND_ONE)
-    first = placed(snapshot, gang("1 x 8 GPU"))
+    first = place_whole(snapshot, gang("1 x 8 GPU"))
     assert [member.node for member in first.members] == ["e"]
     usages = [Usage(m.uid, m.node, Resources(), mask_of(m.gpus)) for m in first.members]
-    assert len(placed(snapshot.with_usages(usages), gang("4 x 8 GPU, scope rack")).members) == 4
+    assert len(place_whole(snapshot.with_usages(usages), gang("4 x 8 GPU, scope rack")).members) == 4
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_a_node_is_opened_in_the_tightest_rack_and_the_next_gang_fits() -> None:
 def test_the_domain_with_the_fewest_free_nodes_is_opened(
     drawn: str, gang_text: str, nodes: list[str]
 ) -> None:
-    assert sorted({member.node for member in placed(cluster(drawn), gang(gang_text)).members}) == nodes
+    assert sorted({member.node for member in place_whole(cluster(drawn), gang(gang_text)).members}) == nodes
 
 
 def test_the_value_counts_what_is_left_and_what_is_opened() -> None:
-    objective = placed(cluster(FOUR_AND_ONE), gang("1 x 6 GPU")).objective
+    objective = place_whole(cluster(FOUR_AND_ONE), gang("1 x 6 GPU")).objective
     assert objective.best_fit == 2 + 8 + 4  # two of eight GPUs, all cpu, one of four nodes

@@ -46,7 +46,7 @@ def drawn_links(count: int, kinds: list[str]) -> GpuTopology:
     return GpuTopology(tuple(map(tuple, links)))
 
 
-def measured(topology: GpuTopology) -> GpuTopology:
+def with_equal_bandwidth(topology: GpuTopology) -> GpuTopology:
     """The same node where every link was measured to be equally fast."""
     return GpuTopology(tuple(tuple(link and Link(link.kind, 12.0) for link in row) for row in topology.links))
 
@@ -89,7 +89,7 @@ SHAPES = {
     **{name: shape_of(matrix(name)) for name in ALL if matrix(name).gpu_count <= 8},
     "islands of 3, 3, 2": shape_of(islands([3, 3, 2])),
     "pcie": shape_of(islands([1] * 8)),
-    "measured": shape_of(measured(matrix("pcie-8x-pix-node-sys"))),
+    "measured": shape_of(with_equal_bandwidth(matrix("pcie-8x-pix-node-sys"))),
     "unknown": shape_of(GpuTopology.unknown(8)),
     "three taken, unknown which": Shape(GpuTopology.unknown(8), tuple(1 << i for i in range(8)), (0xFF,), 3),
     "no GPU": shape_of(GpuTopology.unknown(0)),
@@ -99,8 +99,8 @@ LARGE = {
     "ten without symmetry": shape_of(drawn_links(10, ["NV1", "NV2", "SYS", "PIX"])),
     "bridged pairs": shape_of(islands([2] * 5)),
     "pcie": shape_of(islands([1] * 10)),
-    "measured": shape_of(measured(drawn_links(10, ["PIX", "PXB", "PHB", "NODE", "SYS"]))),
-    "measured alike": shape_of(measured(islands([3, 4, 1, 1, 1], inside="PIX"))),
+    "measured": shape_of(with_equal_bandwidth(drawn_links(10, ["PIX", "PXB", "PHB", "NODE", "SYS"]))),
+    "measured alike": shape_of(with_equal_bandwidth(islands([3, 4, 1, 1, 1], inside="PIX"))),
     "two islands": shape_of(islands([6, 4])),
     "islands beyond the tables": shape_of(islands([8, 12])),
 }

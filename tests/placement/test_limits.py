@@ -64,11 +64,11 @@ def test_once_the_wall_clock_is_spent_no_more_choices_of_parts_are_tried(
     clock = chain(repeat(1.0, 8), repeat(0.0))
     levels_counted, original = list[int](), RegionCounter._count_parts
 
-    def counted(counting: RegionCounter, *rest: Any) -> Any:
+    def count_call(counting: RegionCounter, *arguments: Any) -> Any:
         levels_counted.append(1)
-        return original(counting, *rest)
+        return original(counting, *arguments)
 
-    monkeypatch.setattr(RegionCounter, "_count_parts", counted)
+    monkeypatch.setattr(RegionCounter, "_count_parts", count_call)
     decision = place(snapshot, request, Limits(seconds_left=lambda: next(clock)))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NotDecided(truncated=True),)
@@ -81,11 +81,11 @@ def test_once_the_wall_clock_is_spent_no_fewer_members_are_tried(monkeypatch: py
     request = gang("8 x 1 GPU by 4 rack + 4 x 1 GPU, min 4, running w-8@a/0")
     searched, original = list[int](), search.search
 
-    def counted(*args: object) -> SearchResult:
+    def count_call(*args: object) -> SearchResult:
         searched.append(1)
         return original(*args)  # type: ignore[arg-type]  # passed on as it comes
 
-    monkeypatch.setattr(search, "search", counted)
+    monkeypatch.setattr(search, "search", count_call)
     assert isinstance(place(snapshot, request), Unplaceable)
     in_time = len(searched)
     assert isinstance(place(snapshot, request, Limits(seconds_left=lambda: 0.0)), Unplaceable)
@@ -96,7 +96,7 @@ CROWDED = "rack r1: a[4] b[4]\n rack r2: c[4] d[4]"
 
 
 @pytest.mark.parametrize(
-    ("asked", "most"),
+    ("gang_text", "most"),
     [
         ("100 x 8 GPU + 8 x 1 GPU by 2 rack, min 4", 8),
         ("8 x 1 GPU by 4 rack + 100 x 8 GPU, min 4", 8),
@@ -105,8 +105,8 @@ CROWDED = "rack r1: a[4] b[4]\n rack r2: c[4] d[4]"
         ("60 x 1 GPU by 8 rack by 2 node + 60 x 1 GPU, min 3", 16),
     ],
 )
-def test_many_members_that_do_not_fit_are_no_reason_not_to_decide(asked: str, most: int) -> None:
-    snapshot, request = cluster(CROWDED), gang(asked)
+def test_many_members_that_do_not_fit_are_no_reason_not_to_decide(gang_text: str, most: int) -> None:
+    snapshot, request = cluster(CROWDED), gang(gang_text)
     decision = place(snapshot, request)
     assert isinstance(decision, Placed)
     assert decision.optimal
@@ -169,19 +169,19 @@ def test_once_the_wall_clock_is_spent_no_more_is_counted_to_explain_a_refusal(
     """Of many roles each count takes a while, and there are many to be left out."""
     snapshot = cluster("rack r1: a[2]\n rack r2: b[2]")
     request = gang(" + ".join(f"3 x 1 GPU {cpu} cpu" for cpu in range(1, 9)) + ", min 20")
-    counted: list[int] = []
+    calls: list[int] = []
 
     def count_once(*args: object) -> object:
-        counted.append(1)
+        calls.append(1)
         return count(*args)  # type: ignore[arg-type]  # passed on as it comes
 
     monkeypatch.setattr(conflict, "count", count_once)
     assert isinstance(place(snapshot, request), Unplaceable)
-    in_time = len(counted)
+    in_time = len(calls)
     decision = place(snapshot, request, Limits(seconds_left=lambda: 0.0))
     assert isinstance(decision, Unplaceable)
     assert decision.causes
-    assert len(counted) - in_time == 0 < in_time
+    assert len(calls) - in_time == 0 < in_time
 
 
 def test_more_roles_than_are_planned_together_are_refused_before_any_search(
@@ -206,9 +206,9 @@ def test_prices_are_few_for_any_number_of_roles(roles: int) -> None:
     instance = SimpleNamespace(
         roles=[SimpleNamespace(gpus=1)] * roles, asks=[SimpleNamespace(units=0, gpus=1)] * roles
     )
-    found = prices_to_try(cast(Instance, instance), (2,) * roles)
-    assert len(found) <= roles + 3 + MAX_OF_PAIRS
-    assert all(len(price) == roles and any(price) for price in found)
+    role_prices = prices_to_try(cast(Instance, instance), (2,) * roles)
+    assert len(role_prices) <= roles + 3 + MAX_OF_PAIRS
+    assert all(len(price) == roles and any(price) for price in role_prices)
 
 
 def test_a_pair_that_a_plugin_refused_is_left_out_and_named() -> None:

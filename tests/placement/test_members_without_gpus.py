@@ -6,7 +6,7 @@ import pytest
 
 from muster.domain.decision import Placed
 from muster.placement.place import place
-from tests.placement import idle
+from tests.placement import naive_unusable
 from tests.placement.cases import Fits
 from tests.placement.drawings import cluster, gang
 
@@ -101,4 +101,4 @@ def test_gpus_made_unusable_are_now_and_later_ones(nodes: str, gang_text: str, n
     assert isinstance(decision, Placed)
     assert decision.objective.unusable_gpus == number
     everyone = {"g": tuple(len(role.members) for role in request.roles)}
-    assert idle.unusable(snapshot, request, everyone, ()) == number
+    assert naive_unusable.unusable(snapshot, request, everyone, ()) == number

@@ -22,13 +22,13 @@ RACKS = "rack r1: a[4] b[2]\n rack r2: c[4] d[2]\n rack r3: e[4] f[2]"
 BELOW = [level.name for level in quality_levels(())]
 
 
-def decided(text: str, asked: str) -> dict[str, str]:
+def methods_of(text: str, gang_text: str) -> dict[str, str]:
     """Return the method of each level."""
-    return {step.level: step.method for step in steps(text, asked)}
+    return {step.level: step.method for step in steps(text, gang_text)}
 
 
-def steps(text: str, asked: str) -> tuple[Step, ...]:
-    decision = place(cluster(text), gang(asked), Limits(deterministic_time=60))
+def steps(text: str, gang_text: str) -> tuple[Step, ...]:
+    decision = place(cluster(text), gang(gang_text), Limits(deterministic_time=60))
     assert isinstance(decision, Placed)
     return decision.steps
 
@@ -42,38 +42,39 @@ ONE_METHOD = {
 }
 
 
-@pytest.mark.parametrize(("asked", "method"), ONE_METHOD.items())
-def test_a_method_decides_all_levels_from_the_nodes_down(asked: str, method: str) -> None:
-    found = decided(RACKS, asked)
-    assert found["members"] == "all-members"
-    assert {found[level] for level in ("nodes", *BELOW)} == {method}
+@pytest.mark.parametrize(("gang_text", "method"), ONE_METHOD.items())
+def test_a_method_decides_all_levels_from_the_nodes_down(gang_text: str, method: str) -> None:
+    method_by_level = methods_of(RACKS, gang_text)
+    assert method_by_level["members"] == "all-members"
+    assert {method_by_level[level] for level in ("nodes", *BELOW)} == {method}
 
 
 def test_parts_are_decided_by_sorted_capacities_before() -> None:
-    assert decided(RACKS, "5 x 1 GPU")["rack"] == "sorted-capacities"
+    assert methods_of(RACKS, "5 x 1 GPU")["rack"] == "sorted-capacities"
 
 
 def test_roles_of_multiples_are_decided_as_one_role() -> None:
-    found = decided(RACKS, "4 x 1 GPU + 2 x 2 GPU")
-    assert found["rack"] == "role-aggregation, domain-tables"
+    method_by_level = methods_of(RACKS, "4 x 1 GPU + 2 x 2 GPU")
+    assert method_by_level["rack"] == "role-aggregation, domain-tables"
 
 
 @pytest.mark.parametrize(
-    ("asked", "parts", "links"),
+    ("gang_text", "parts", "links"),
     [
         ("4 x 1 GPU 1 cpu + 2 x 2 GPU 3 cpu", "region-count", "link-thresholds"),
         ("7 x 1 GPU by 2 rack", "region-count", "link-thresholds"),
     ],
 )
-def test_what_members_are_bound_by_is_left_to_the_core(asked: str, parts: str, links: str) -> None:
-    found = decided(RACKS, asked)
-    assert found["rack"] == found["nodes"] == parts
-    assert found["weakest_link"] == links
+def test_what_members_are_bound_by_is_left_to_the_core(gang_text: str, parts: str, links: str) -> None:
+    method_by_level = methods_of(RACKS, gang_text)
+    assert method_by_level["rack"] == method_by_level["nodes"] == parts
+    assert method_by_level["weakest_link"] == links
 
 
 def test_fewer_members_are_a_level_too() -> None:
     assert (
-        decided("rack r1: a[4]\n rack r2: b[2]", "5 x 1 GPU within rack, min 2")["members"] == "most-members"
+        methods_of("rack r1: a[4]\n rack r2: b[2]", "5 x 1 GPU within rack, min 2")["members"]
+        == "most-members"
     )
 
 
@@ -85,8 +86,8 @@ def test_what_declines_says_why() -> None:
 
 
 def test_every_level_is_decided_once_in_the_order_of_the_objective() -> None:
-    found = [step.level for step in steps(f"zone z1 {RACKS}", "8 x 1 GPU, prefer zone")]
-    assert found == ["members", "preferred_scope", "zone", "rack", "nodes", *BELOW]
+    levels = [step.level for step in steps(f"zone z1 {RACKS}", "8 x 1 GPU, prefer zone")]
+    assert levels == ["members", "preferred_scope", "zone", "rack", "nodes", *BELOW]
 
 
 def test_methods_have_names_of_their_own() -> None:

@@ -18,7 +18,7 @@ rack r2: d[8, free 1111 0000]
 """
 
 
-def planned(drawing: str, request: str):  # type: ignore[no-untyped-def]
+def plan_of(drawing: str, request: str):  # type: ignore[no-untyped-def]
     snapshot, gang_request = cluster(drawing), gang(request)
     plan = place(snapshot, gang_request)
     assert isinstance(plan, Placed)
@@ -26,22 +26,22 @@ def planned(drawing: str, request: str):  # type: ignore[no-untyped-def]
 
 
 def test_alternates_planned_node_first_then_the_nearest() -> None:
-    snapshot, request, plan = planned(RACKS, "2 x 2 GPU")
+    snapshot, request, plan = plan_of(RACKS, "2 x 2 GPU")
     assert {member.node for member in plan.members} == {"a"}
     assert alternates(snapshot, request, plan) == (("a", "b", "c", "d"),) * 2
     assert alternates(snapshot, request, plan, limit=2) == (("a", "b"),) * 2
 
 
 def test_alternates_stay_in_the_required_part() -> None:
-    snapshot, request, plan = planned(RACKS, "2 x 2 GPU, scope rack")
+    snapshot, request, plan = plan_of(RACKS, "2 x 2 GPU, scope rack")
     assert alternates(snapshot, request, plan) == (("a", "b", "c"),) * 2
-    snapshot, request, plan = planned(RACKS, "2 x 2 GPU, scope node")
+    snapshot, request, plan = plan_of(RACKS, "2 x 2 GPU, scope node")
     assert alternates(snapshot, request, plan) == (("a",),) * 2
 
 
 def test_move_takes_the_best_gpus_beside_the_others() -> None:
     cube = ": a[v100-8x-gputopology-document, free 1001 0000] b[v100-8x-gputopology-document, free 0111 1111]"
-    snapshot, request, plan = planned(cube, "3 x 1 GPU")
+    snapshot, request, plan = plan_of(cube, "3 x 1 GPU")
     assert {member.node for member in plan.members} == {"b"}
     once = move(snapshot, request, plan, "w0", "a")
     assert once is not None
@@ -56,7 +56,7 @@ def test_move_takes_the_best_gpus_beside_the_others() -> None:
 
 def test_move_beside_the_others_on_a_node_of_many_gpus() -> None:
     """There are 10⁹ sets of eight. The event loop moves members, so they are not compared one by one."""
-    snapshot, request, plan = planned(": a[16] z[62]", "3 x 8 GPU")
+    snapshot, request, plan = plan_of(": a[16] z[62]", "3 x 8 GPU")
     for member in plan.members:
         moved = move(snapshot, request, plan, member.uid, "z")
         assert moved is not None
@@ -66,7 +66,7 @@ def test_move_beside_the_others_on_a_node_of_many_gpus() -> None:
 
 
 def test_move_refuses_what_breaks_the_scope_or_is_unknown() -> None:
-    snapshot, request, plan = planned(RACKS, "2 x 2 GPU, scope rack")
+    snapshot, request, plan = plan_of(RACKS, "2 x 2 GPU, scope rack")
     assert move(snapshot, request, plan, "w0", "d") is None
     assert move(snapshot, request, plan, "w0", "nowhere") is None
     assert move(snapshot, request, plan, "nobody", "b") is None
@@ -91,7 +91,7 @@ def test_first_fit_takes_the_first_node_and_the_lowest_gpus() -> None:
 
 
 def test_a_member_moves_only_where_nodes_hold_one_more() -> None:
-    snapshot, request, plan = planned(RACKS, "2 x 2 GPU")
+    snapshot, request, plan = plan_of(RACKS, "2 x 2 GPU")
     role = replace(request.roles[0], room={"b": 0, "c": 1})
     request = replace(request, roles=(role,))
     assert alternates(snapshot, request, plan) == (("a", "c", "d"),) * 2
@@ -102,7 +102,7 @@ def test_a_member_moves_only_where_nodes_hold_one_more() -> None:
 
 
 def test_a_member_moves_only_where_it_keeps_the_constraints() -> None:
-    snapshot, request, plan = planned(RACKS, "2 x 2 GPU")
+    snapshot, request, plan = plan_of(RACKS, "2 x 2 GPU")
     apart = AntiAffinity("apart", "node", frozenset("w"), frozenset("w"), frozenset({"d"}))
     request = replace(request, constraints=(apart,))
     plan = place(snapshot, request)

@@ -34,7 +34,7 @@ def nothing_known() -> None:
         cached.cache_clear()
 
 
-def drawn(rng: random.Random) -> tuple[NodeRule, tuple[int, ...], list[int]]:
+def draw_rule(rng: random.Random) -> tuple[NodeRule, tuple[int, ...], list[int]]:
     """A rule, a packing, and the sizes of the domains."""
     sizes = [rng.choice([1, 1, 2, 3]) for _ in range(rng.choice([1, 2, 3]))]
     blocks = rng.choice([1, 2, 2, 3])
@@ -93,11 +93,11 @@ def keeps(rule: NodeRule, members: list[Member], sizes: list[int]) -> bool:
             return False
         if rule.pinned[block] >= 0 and any(not share[rule.pinned[block]] for share in shares):
             return False
-    used = (
+    group_domains = (
         {d for of, share in members if of in group for d in domains if share[d]}
         for group in rule.one_domain_blocks
     )
-    return all(len(of_group) <= 1 for of_group in used)
+    return all(len(of_group) <= 1 for of_group in group_domains)
 
 
 def shape_of(sizes: list[int]) -> Shape:
@@ -111,7 +111,7 @@ def shape_of(sizes: list[int]) -> Shape:
 def test_members_lie_in_domains_as_the_rule_says(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(30):
-        rule, packing, sizes = drawn(rng)
+        rule, packing, sizes = draw_rule(rng)
         shape, gpus = shape_of(sizes), (1 << sum(sizes)) - 1
         if not rule.binds_domains:
             continue
@@ -131,11 +131,11 @@ def holds_in(rule: NodeRule, packing: tuple[int, ...], shape: Shape, gpus: int) 
     sizes = [(gpus & domain).bit_count() for domain in shape.domains]
     members: list[Member] = []
     for block, lying in enumerate(domains_of_members(rule, packing, shape, gpus)):
-        each = rule.gpus[block]
+        member_gpus = rule.gpus[block]
         entries: list[int | tuple[int, ...]] = [*(lying or ())]
         for at, entry in enumerate(entries):
             if isinstance(entry, int):
-                share = tuple(max(1, each) * (domain == at) for domain in range(len(sizes)))
+                share = tuple(max(1, member_gpus) * (domain == at) for domain in range(len(sizes)))
                 members += [(block, share)] * entry
             else:
                 members.append((block, entry))
@@ -143,23 +143,23 @@ def holds_in(rule: NodeRule, packing: tuple[int, ...], shape: Shape, gpus: int) 
     return keeps(rule, members, sizes)
 
 
-def steps_of(monkeypatch: pytest.MonkeyPatch, drawing: str, asked: str) -> tuple[Any, int]:
+def steps_of(monkeypatch: pytest.MonkeyPatch, drawing: str, gang_text: str) -> tuple[Any, int]:
     """The decision, and how many steps the searches inside nodes took."""
     steps, original = list[int](), node_rules._state_after
 
-    def counted(*args: Any) -> Any:
+    def count_call(*args: Any) -> Any:
         steps.append(1)
         return original(*args)
 
-    monkeypatch.setattr(node_rules, "_state_after", counted)
-    return place(cluster(drawing), gang(asked)), len(steps)
+    monkeypatch.setattr(node_rules, "_state_after", count_call)
+    return place(cluster(drawing), gang(gang_text)), len(steps)
 
 
 PCIE = ": a[16 pcie]"
 
 
 @pytest.mark.parametrize(
-    ("drawing", "asked"),
+    ("drawing", "gang_text"),
     [
         (PCIE, "39 x 0 GPU by 3 nvlink-domain"),
         (PCIE, "40 x 0 GPU by 3 nvlink-domain"),
@@ -172,15 +172,15 @@ PCIE = ": a[16 pcie]"
     ],
 )
 def test_members_in_many_domains_are_placed_in_few_steps(
-    drawing: str, asked: str, monkeypatch: pytest.MonkeyPatch
+    drawing: str, gang_text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decision, steps = steps_of(monkeypatch, drawing, asked)
+    decision, steps = steps_of(monkeypatch, drawing, gang_text)
     assert isinstance(decision, Placed)
     assert steps < 20_000
 
 
 @pytest.mark.parametrize(
-    ("drawing", "asked"),
+    ("drawing", "gang_text"),
     [
         (PCIE, "8 x 1 GPU by 2 nvlink-domain"),
         (PCIE, "4 x 2 GPU by 1 nvlink-domain + 4 x 1 GPU by 1 nvlink-domain"),
@@ -188,9 +188,9 @@ def test_members_in_many_domains_are_placed_in_few_steps(
     ],
 )
 def test_that_members_do_not_fit_in_many_domains_is_proven_in_few_steps(
-    drawing: str, asked: str, monkeypatch: pytest.MonkeyPatch
+    drawing: str, gang_text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decision, steps = steps_of(monkeypatch, drawing, asked)
+    decision, steps = steps_of(monkeypatch, drawing, gang_text)
     assert isinstance(decision, Unplaceable)
     assert not any(isinstance(cause, NotDecided) for cause in decision.causes)
     assert steps < 20_000
@@ -203,11 +203,11 @@ def test_domains_that_are_alike_are_no_reason_not_to_prove_a_plan() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", ["3 x 2 GPU by 1 nvlink-domain + 4 x 1 GPU", "2 x 3 GPU, max nvlink-domain=1"]
+    "gang_text", ["3 x 2 GPU by 1 nvlink-domain + 4 x 1 GPU", "2 x 3 GPU, max nvlink-domain=1"]
 )
-def test_without_steps_nothing_is_claimed(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_steps_nothing_is_claimed(gang_text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_rules, "MAX_STEPS", 0)
-    decision = place(cluster(": a[10 = 4+4+2]"), gang(asked))
+    decision = place(cluster(": a[10 = 4+4+2]"), gang(gang_text))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NotDecided(truncated=False),)
 
@@ -223,11 +223,11 @@ def test_once_the_wall_clock_is_spent_no_more_nodes_under_rules_are_looked_at(
 ) -> None:
     looked_at, original = list[int](), classes.patterns_under_rule
 
-    def counted(*args: Any) -> Any:
+    def count_call(*args: Any) -> Any:
         looked_at.append(1)
         return original(*args)
 
-    monkeypatch.setattr(classes, "patterns_under_rule", counted)
+    monkeypatch.setattr(classes, "patterns_under_rule", count_call)
     snapshot = cluster("\n".join(f"rack r{i}: a{i}[8 = 4+4] b{i}[8 = 2+2+4]" for i in range(4)))
     request = gang("6 x 1 GPU by 2 nvlink-domain + 9 x 1 GPU 1 cpu by 3 nvlink-domain")
     assert isinstance(place(snapshot, request), Placed)

@@ -36,7 +36,7 @@ def racks_drawn(rng: random.Random, fewest: int, cpu: int) -> tuple[str, int]:
     return "\n".join(lines), free
 
 
-def drawn(rng: random.Random, rule: str = "") -> tuple[Snapshot, Request]:
+def draw_gang(rng: random.Random, rule: str = "") -> tuple[Snapshot, Request]:
     """Such a cluster, and a gang that no rack holds; under a rule, members in fours."""
     text, free = racks_drawn(rng, fewest=3, cpu=8)
     gpus = rng.choice((1, 1, 2))
@@ -45,7 +45,7 @@ def drawn(rng: random.Random, rule: str = "") -> tuple[Snapshot, Request]:
     return cluster(text), gang(f"{members} x {gpus} GPU 1 cpu {rule}")
 
 
-def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+def leave_out_methods(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Leave these exact methods out."""
     methods_left = tuple(method for method in search.METHODS if method.name not in names)
     monkeypatch.setattr(search, "METHODS", methods_left)
@@ -86,7 +86,7 @@ GANGS = {
 def test_the_tables_are_as_good_as_the_solver(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, worlds = random.Random(4), []
     for _ in range(RUNS):
-        snapshot, request = drawn(rng, rule)
+        snapshot, request = draw_gang(rng, rule)
         decision = place(snapshot, request, Limits(deterministic_time=60))
         worlds.append((snapshot, request, decision))
     several_nodes = [
@@ -94,7 +94,7 @@ def test_the_tables_are_as_good_as_the_solver(rule: str, monkeypatch: pytest.Mon
     ]
     assert len(several_nodes) > RUNS // 3
     assert all("domain-tables" in names for names in several_nodes)
-    without(monkeypatch, "domain-tables")
+    leave_out_methods(monkeypatch, "domain-tables")
     for snapshot, request, decision in worlds:
         assert_as_good_as_solved(snapshot, request, decision)
 
@@ -111,7 +111,7 @@ def test_choices_of_zones_are_as_good_as_the_solver(monkeypatch: pytest.MonkeyPa
         snapshot, request = cluster(text), gang(f"{max(free) + 2} x 1 GPU 1 cpu")
         worlds.append((snapshot, request, place(snapshot, request, Limits(deterministic_time=60))))
     assert sum("domain-tables" in methods(decision) for *_, decision in worlds) > RUNS // 2
-    without(monkeypatch, "domain-tables")
+    leave_out_methods(monkeypatch, "domain-tables")
     for snapshot, request, decision in worlds:
         assert_as_good_as_solved(snapshot, request, decision)
 
@@ -132,7 +132,7 @@ def test_racks_in_several_zones_and_nodes_without_labels(rule: str, monkeypatch:
         request = gang(f"{max(step, rng.randint(free // 4, free) // step * step)} x 1 GPU {rule}")
         worlds.append((snapshot, request, place(snapshot, request, Limits(deterministic_time=60))))
     assert sum("domain-tables" in methods(decision) for *_, decision in worlds) > RUNS // 20
-    without(monkeypatch, "domain-tables", "sorted-capacities")
+    leave_out_methods(monkeypatch, "domain-tables", "sorted-capacities")
     for snapshot, request, decision in worlds:
         assert_as_good_as_solved(snapshot, request, decision)
 
@@ -149,8 +149,8 @@ def test_racks_of_one_node_beside_a_rack_of_several_with_segments() -> None:
 def test_late_in_many_regions_the_plan_is_the_best_of_those_decided() -> None:
     """Each choice of two of five zones is a region, and the clock ends after the first."""
     text = "\n".join(f"zone z{z} rack r{z}{r}: n{z}{r}[8] m{z}{r}[8]" for z in range(5) for r in range(2))
-    asked = itertools.count()
-    limits = Limits(seconds_left=lambda: 1.0 if next(asked) < 14 else 0.0)
+    clock_reads = itertools.count()
+    limits = Limits(seconds_left=lambda: 1.0 if next(clock_reads) < 14 else 0.0)
     decision = place(cluster(text), gang("60 x 1 GPU"), limits)
     assert isinstance(decision, Placed)
     assert "domain-tables" in methods(decision)
@@ -160,7 +160,7 @@ def test_late_in_many_regions_the_plan_is_the_best_of_those_decided() -> None:
 
 @pytest.mark.parametrize("limit", ["MAX_TABLE_WORK", "MAX_PART_CHOICES", "MAX_OPTION_CELLS"])
 def test_what_is_too_large_is_left_to_the_solver(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    snapshot, request = drawn(random.Random(1))
+    snapshot, request = draw_gang(random.Random(1))
     if limit == "MAX_PART_CHOICES":
         snapshot = cluster("\n".join(f"zone z{n} rack r{n}: n{n}[4]" for n in range(3)))
         request = gang("7 x 1 GPU")

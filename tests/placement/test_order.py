@@ -26,7 +26,7 @@ FEW = 6
 """The most members for which all orders are tried."""
 
 
-def accepted(snapshot: Snapshot, request: Request, members: list[MemberPlacement]) -> bool:
+def all_pass(snapshot: Snapshot, request: Request, members: list[MemberPlacement]) -> bool:
     """Whether each member passes the filters, in this order, with those before it in place."""
     return all(
         passes(snapshot, request, rule, member, members[:i])
@@ -100,12 +100,14 @@ def in_order(request: Request, plan: Placed, snapshot: Snapshot) -> list[MemberP
     return [by_uid[uid] for uid in order]
 
 
-ONE = st.one_of(worlds("anti-affinity"), worlds("affinity"), worlds("skew"), worlds("skew", "ranks"))
+ONE_CONSTRAINT = st.one_of(
+    worlds("anti-affinity"), worlds("affinity"), worlds("skew"), worlds("skew", "ranks")
+)
 
 
 @pytest.mark.brute_force
 @SETTINGS
-@given(ONE)
+@given(ONE_CONSTRAINT)
 def test_each_member_is_accepted_in_its_turn(world: World) -> None:
     """One constraint is always kept in some order, whatever plan keeps it at the end."""
     snapshot, request = world
@@ -114,7 +116,7 @@ def test_each_member_is_accepted_in_its_turn(world: World) -> None:
     assume(isinstance(decision, Placed))
     assert isinstance(decision, Placed)
     members = in_order(request, decision, snapshot)
-    assert accepted(snapshot, request, members), [m.name for m in members]
+    assert all_pass(snapshot, request, members), [m.name for m in members]
 
 
 @pytest.mark.brute_force
@@ -126,9 +128,9 @@ def test_of_several_constraints_an_order_is_found_where_there_is_one(world: Worl
     decision = place(snapshot, request, Limits(deterministic_time=60))
     assume(isinstance(decision, Placed) and 1 < len(decision.members) <= FEW)
     assert isinstance(decision, Placed)
-    if not accepted(snapshot, request, in_order(request, decision, snapshot)):
+    if not all_pass(snapshot, request, in_order(request, decision, snapshot)):
         assert not any(
-            accepted(snapshot, request, list(order)) for order in permutations(decision.members)
+            all_pass(snapshot, request, list(order)) for order in permutations(decision.members)
         ), [m.name for m in decision.members]
 
 
@@ -139,8 +141,8 @@ def test_round_by_round_over_the_domains() -> None:
     spread = TopologySpread("even", LABELS["zone"], 1, frozenset("w"), frozenset("w"))
     request = replace(request, constraints=(spread,))
     plan = planned(snapshot, request, "w-0@a/0 w-1@a/1 w-2@b/0 w-3@b/1 w-4@c/0 w-5@c/1")
-    assert not accepted(snapshot, request, list(plan.members))
-    assert accepted(snapshot, request, in_order(request, plan, snapshot))
+    assert not all_pass(snapshot, request, list(plan.members))
+    assert all_pass(snapshot, request, in_order(request, plan, snapshot))
 
 
 def test_the_one_that_opens_a_domain_comes_before_pods_that_others_need() -> None:

@@ -104,7 +104,7 @@ def cards(snapshot: Snapshot, offered: dict[str, int], taken_cards: dict[str, in
     return Snapshot.of(nodes, usages)
 
 
-def asking(request: Request, count: int) -> Request:
+def gang_with_cards(request: Request, count: int) -> Request:
     roles = tuple(
         replace(role, resources=replace(role.resources, others=((CARD, count),))) for role in request.roles
     )
@@ -124,7 +124,7 @@ REFUSALS = {
 def test_a_refusal_names_the_resource(case: tuple[int, dict[str, int], dict[str, int], type]) -> None:
     count, offered, taken_cards, kind = case
     snapshot = cards(cluster(": a[4] b[4]"), offered, taken_cards)
-    decision = place(snapshot, asking(gang("2 x 1 GPU"), count))
+    decision = place(snapshot, gang_with_cards(gang("2 x 1 GPU"), count))
     assert isinstance(decision, Unplaceable)
     assert isinstance(decision.causes[0], kind), decision.causes
     assert CARD in sentence(decision)
@@ -134,6 +134,6 @@ def test_a_refusal_names_the_resource(case: tuple[int, dict[str, int], dict[str,
 @examples(16)
 def test_members_go_where_there_are_enough(on_a: int, on_b: int) -> None:
     snapshot = cards(cluster(": a[4] b[4]"), {"a": on_a, "b": on_b}, {})
-    decision = place(snapshot, asking(gang("2 x 1 GPU"), 2))
+    decision = place(snapshot, gang_with_cards(gang("2 x 1 GPU"), 2))
     fits = on_a // 2 + on_b // 2 >= 2
     assert isinstance(decision, Placed) == fits

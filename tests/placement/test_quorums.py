@@ -43,7 +43,7 @@ def replicas(least: int, *sizes: int, gpus: int = 2, only: bool = False) -> Requ
     return gang(quorum, *(role(name, size, gpus) for name, size in sizes_by_name))
 
 
-def started(request: Request) -> dict[str, int]:
+def members_by_role(request: Request) -> dict[str, int]:
     plan = place(FOUR, request)
     assert isinstance(plan, Placed)
     assert plan.optimal
@@ -77,7 +77,7 @@ PLANS: dict[str, tuple[Request, dict[str, int]]] = {
 
 @pytest.mark.parametrize(("request_", "expected"), PLANS.values(), ids=PLANS)
 def test_the_most_members_of_enough_subgroups_start(request_: Request, expected: dict[str, int]) -> None:
-    assert started(request_) == expected
+    assert members_by_role(request_) == expected
 
 
 @pytest.mark.parametrize("request_", [request_of_plan for request_of_plan, _ in PLANS.values()], ids=PLANS)
@@ -101,7 +101,7 @@ def test_the_best_fit_goes_by_the_roles_that_start() -> None:
 def test_a_level_of_one_subgroup_leaves_it_out_where_it_does_not_hold() -> None:
     two_replicas = replicas(1, 5, 5)
     subgroup = Subgroup("the level of subgroup a", "rack", frozenset("a"))
-    assert started(replace(two_replicas, subgroups=(subgroup,))) == {"b": 5}
+    assert members_by_role(replace(two_replicas, subgroups=(subgroup,))) == {"b": 5}
 
 
 def test_many_replicas_of_which_few_fit() -> None:
@@ -172,12 +172,12 @@ def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than
     looked_at = list[dict[str, int]]()
     starts = Request.starts
 
-    def counted(self: Request, counts: dict[str, int]) -> bool:
+    def count_call(self: Request, counts: dict[str, int]) -> bool:
         looked_at.append(counts)
         return starts(self, counts)
 
     monkeypatch.setattr(search._FewerMembersSearch, "_has_plan", fits_never)
-    monkeypatch.setattr(Request, "starts", counted)
+    monkeypatch.setattr(Request, "starts", count_call)
     limits = Limits(seconds_left=lambda: float(len(looked_at) < 100))
     decision = place(FOUR, replicas(4, 4, 4, 4, 4, 4, 4, 4, 4, gpus=1), limits)
     assert isinstance(decision, Unplaceable)

@@ -437,7 +437,7 @@ def test_long_ones_are_cut() -> None:
     assert len(sentence(causes)) <= MAX_CHARACTERS
 
 
-PLACED = {
+PLACED_SENTENCES = {
     (": a[v100-8x-gputopology-document, free 1001 0000]", "2 x 1 GPU"): (
         "2 of 2 members on node a: GPUs 0,3 (NV2, 50 GB/s modelled), proven optimal"
     ),
@@ -467,12 +467,12 @@ PLACED = {
 }
 
 
-@pytest.mark.parametrize("drawing", PLACED)
+@pytest.mark.parametrize("drawing", PLACED_SENTENCES)
 def test_placed(drawing: tuple[str, str]) -> None:
     request = gang(drawing[1])
     plan = place(cluster(drawing[0]), request)
     assert isinstance(plan, Placed)
-    assert placed_sentence(plan, request) == PLACED[drawing]
+    assert placed_sentence(plan, request) == PLACED_SENTENCES[drawing]
 
 
 PREFERRED: dict[tuple[str, ...], str] = {

@@ -36,7 +36,7 @@ from tests.placement import naive
 from tests.placement.cases import Fits
 from tests.placement.drawings import RESOURCE, cluster, gang, plan
 
-ONE = ": a[4, mem 16 16 16 16, left 16 3 0 16]"
+ONE_NODE = ": a[4, mem 16 16 16 16, left 16 3 0 16]"
 
 FITS = {
     "binpack: least left that is enough": Fits(
@@ -76,7 +76,7 @@ FITS = {
     "whole GPUs beside slices that others run on": Fits(
         ": a[4, mem 16 16 16 16, left 15 16 15 16]", "2 x 1 GPU", "w-0@a/1 w-1@a/3"
     ),
-    "members on one GPU": Fits(ONE, "3 x 5 GiB, scope gpu", "w-0@a/0 w-1@a/0 w-2@a/0"),
+    "members on one GPU": Fits(ONE_NODE, "3 x 5 GiB, scope gpu", "w-0@a/0 w-1@a/0 w-2@a/0"),
     "unhealthy GPUs are left alone": Fits(
         ": a[4, mem 8 8 8 8, share, unhealthy 0 2]", "2 x 8 GiB", "w-0@a/1 w-1@a/3"
     ),
@@ -114,12 +114,14 @@ class Refused:
 
 
 REFUSED = {
-    "no GPU is so large": Refused(ONE, "1 x 40 GiB", MemberTooLarge, {"resource": GPU_MEMORY, "largest": 16}),
+    "no GPU is so large": Refused(
+        ONE_NODE, "1 x 40 GiB", MemberTooLarge, {"resource": GPU_MEMORY, "largest": 16}
+    ),
     "too few GPUs of that size": Refused(
         ": a[2, mem 24 8]", "1 x 9 GiB on 2 GPUs", MemberTooLarge, {"resource": "GPUs of 9 GiB", "largest": 1}
     ),
     "too little is free": Refused(
-        ONE, "9 x 4 GiB", NotEnoughFree, {"free": 35, "needed": 36, "members_fit": 8}
+        ONE_NODE, "9 x 4 GiB", NotEnoughFree, {"free": 35, "needed": 36, "members_fit": 8}
     ),
     "free in pieces": Refused(
         ": a[4, mem 16 16 16 16, left 3 3 3 3]", "3 x 4 GiB", FreeInPieces, {"free": 12, "largest": 3}
@@ -127,7 +129,9 @@ REFUSED = {
     "no node serves slices": Refused(
         ": a[4]", "1 x 1 GiB", ResourceNotOffered, {"resource": "aliyun.com/gpu-mem"}
     ),
-    "not on one GPU": Refused(ONE, "5 x 4 GiB, scope gpu", DomainTooSmall, {"members_fit": 4, "best": "a/0"}),
+    "not on one GPU": Refused(
+        ONE_NODE, "5 x 4 GiB, scope gpu", DomainTooSmall, {"members_fit": 4, "best": "a/0"}
+    ),
     "a whole GPU of a node that shares all": Refused(
         ": a[2, share, mem 8 8]", "1 x 1 GPU", ResourceNotOffered, {"resource": RESOURCE}
     ),
@@ -135,7 +139,7 @@ REFUSED = {
         ": a[1, mem 8]", "1 x 1 GPU + 1 x 1 GiB", FreeApart, {"members_fit": 1}
     ),
     "a rule inside the node": Refused(
-        ONE, "2 x 4 GiB, max gpu=1", NotSupported, {"rule": "max-per", "scope": "gpu"}
+        ONE_NODE, "2 x 4 GiB, max gpu=1", NotSupported, {"rule": "max-per", "scope": "gpu"}
     ),
 }
 
@@ -326,7 +330,7 @@ def test_no_choice_is_better_than_its_bound(drawn: str, ask: MemberAsk) -> None:
 def test_the_oracle_knows_slices() -> None:
     """A case counted by hand: two slices of 4 on one used GPU open nothing and lie on one GPU."""
     snapshot, request = cluster(": a[2, share, mem 16 16, left 8 16]"), gang("2 x 4 GiB")
-    value_and_plan = naive.best(snapshot, request)
+    value_and_plan = naive.best_value_and_plan(snapshot, request)
     assert value_and_plan is not None
     value, best_plan = value_and_plan
     assert [member.gpus for member in best_plan.members] == [(0,), (0,)]

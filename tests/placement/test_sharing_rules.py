@@ -20,7 +20,7 @@ from tests.placement.drawings import cluster, gang
 from tests.placement.test_properties import examples
 from tests.placement.worlds import worlds
 
-ONE = "rack r1: a[2, share, mem 8 8] b[2, share, mem 8 8] c[2, share, mem 8 8]"
+ONE_DOMAIN = "rack r1: a[2, share, mem 8 8] b[2, share, mem 8 8] c[2, share, mem 8 8]"
 SEVERAL = "rack r1: a[4 = 2+2, share, mem 8 8 8 8] b[2, share, mem 8 8]"
 WIDE = "rack r1: a[2 = 1+1, share, mem 8 8, clique k] b[2, share, mem 8 8, clique k] c[2, share, mem 8 8]"
 
@@ -32,7 +32,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("drawn", "holds"), [(ONE, True), (WIDE, True), (SEVERAL, False)])
+@pytest.mark.parametrize(("drawn", "holds"), [(ONE_DOMAIN, True), (WIDE, True), (SEVERAL, False)])
 def test_a_rule_by_domain(rule: str, drawn: str, holds: bool) -> None:
     decision = place(cluster(drawn), gang(RULES[rule]))
     assert isinstance(decision, Placed if holds else Unplaceable)
@@ -42,7 +42,7 @@ def test_a_rule_by_domain(rule: str, drawn: str, holds: bool) -> None:
 
 def test_a_node_that_is_not_for_them_refuses_no_rule() -> None:
     """The node of several domains serves no slices."""
-    decision = place(cluster(f"{ONE}\n : d[4 = 2+2]"), gang("4 x 4 GiB, max nvlink-domain=2"))
+    decision = place(cluster(f"{ONE_DOMAIN}\n : d[4 = 2+2]"), gang("4 x 4 GiB, max nvlink-domain=2"))
     assert isinstance(decision, Placed)
     assert len({member.node for member in decision.members}) == 2
 

@@ -71,6 +71,6 @@ def test_parts_are_filled_as_by_trying_everything(seed: int) -> None:
             )
             assert min(least, NEVER) == table.total[part, members]
             if least < NEVER:
-                (taken,) = table.split(np.array([part]), np.array([members]))
-                assert taken.sum() == members
-                assert sum(int(cost[part, i, n]) for i, n in enumerate(taken)) == least
+                (split,) = table.split(np.array([part]), np.array([members]))
+                assert split.sum() == members
+                assert sum(int(cost[part, i, n]) for i, n in enumerate(split)) == least

@@ -10,7 +10,7 @@ from muster.placement.gpus.costs import SHARING_COSTS, Cost, costs_of
 from muster.placement.gpus.links import numa_nodes
 from tests.placement.cases import Fits
 from tests.placement.drawings import islands, matrix
-from tests.placement.parted import PARTED
+from tests.placement.policy_parts import POLICY_PARTS
 
 SWITCHED = "nvidia.com/nvswitch.present=true"
 
@@ -50,7 +50,7 @@ FITS = {
         ": a[0, cpu 2]", "1 x 0 GPU 1 cpu, terms numa:pack nvswitch:prefer", "w-0@a"
     ),
 }
-FITS |= {name: Fits(*row) for parted_kind in PARTED.values() for name, row in parted_kind.fits.items()}
+FITS |= {name: Fits(*row) for parts in POLICY_PARTS.values() for name, row in parts.fits.items()}
 
 
 @pytest.mark.parametrize("name", FITS)

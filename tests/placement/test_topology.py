@@ -40,7 +40,7 @@ def test_which_domain_each_node_lies_in(scope: str, expected: list[int]) -> None
     assert topology().index(scope).tolist() == expected
 
 
-ROW, OWN = "example.com/row", "gpu.topology/nvlink-domain"
+ROW, NVLINK = "example.com/row", "gpu.topology/nvlink-domain"
 
 
 class Paths(NamedTuple):
@@ -68,25 +68,25 @@ PATHS = {
         ["r1 of zone a", "r1 of zone b", "r1 of no zone", "r1 of no zone"],
     ),
     "an NVLink domain of two racks": Paths(
-        f"{OWN} d1 rack r1: m[8]\n {OWN} d1 rack r2: n[8]",
+        f"{NVLINK} d1 rack r1: m[8]\n {NVLINK} d1 rack r2: n[8]",
         ["d1 of rack r1", "d1 of rack r2"],
         "nvlink-domain",
     ),
     "an NVLink domain in racks of one name": Paths(
-        f"{OWN} d1 zone a rack r1: m[8]\n {OWN} d1 zone b rack r1: n[8]",
+        f"{NVLINK} d1 zone a rack r1: m[8]\n {NVLINK} d1 zone b rack r1: n[8]",
         ["d1 of zone a", "d1 of zone b"],
         "nvlink-domain",
     ),
     "an NVLink domain of which one rack says the zone": Paths(
-        f"{OWN} d1 zone a rack r1: m[8]\n {OWN} d1 rack r1: n[8]\n {OWN} d1 zone b rack r2: o[8]",
+        f"{NVLINK} d1 zone a rack r1: m[8]\n {NVLINK} d1 rack r1: n[8]\n {NVLINK} d1 zone b rack r2: o[8]",
         ["d1 of rack r1", "d1 of rack r1", "d1 of rack r2"],
         "nvlink-domain",
     ),
     "labels that nowhere contradict each other": Paths(
-        f"{OWN} d1 rack r1: m[8]\n {OWN} d1 zone a: n[8]", ["d1", "d1"], "nvlink-domain"
+        f"{NVLINK} d1 rack r1: m[8]\n {NVLINK} d1 zone a: n[8]", ["d1", "d1"], "nvlink-domain"
     ),
     "three of one name take two words": Paths(
-        f"{OWN} d zone a rack r: m[8]\n {OWN} d zone b rack r: n[8]\n {OWN} d zone a rack s: o[8]",
+        f"{NVLINK} d zone a rack r: m[8]\n {NVLINK} d zone b rack r: n[8]\n {NVLINK} d zone a rack s: o[8]",
         ["d of rack r of zone a", "d of rack r of zone b", "d of rack s of zone a"],
         "nvlink-domain",
     ),
@@ -97,7 +97,8 @@ PATHS = {
         "zone a rack r1: m[8]\n zone b rack r1: n[8]", ["r1", "r1"], naming=Naming(("rack",))
     ),
     "a unique name ends the path of those inside it": Paths(
-        f"{OWN} d zone a rack r1: m[8]\n {OWN} d zone b rack r1: n[8]\n {OWN} d zone b rack r2: o[8]",
+        f"{NVLINK} d zone a rack r1: m[8]\n {NVLINK} d zone b rack r1: n[8]\n"
+        f" {NVLINK} d zone b rack r2: o[8]",
         ["d of rack r1", "d of rack r1", "d of rack r2"],
         "nvlink-domain",
         Naming(("rack",)),

@@ -223,7 +223,7 @@ def claim(**changes: Any) -> Change:
     return lambda before: replace(before, objective=replace(before.objective, **changes))
 
 
-def said(**changes: Any) -> Change:
+def with_changes(**changes: Any) -> Change:
     return lambda before: replace(before, **changes)
 
 
@@ -238,8 +238,8 @@ LIES: dict[str, tuple[Change, str]] = {
     "a GPU that is not there": (member(gpus=(7, 8)), "GPU 8 of node a is not free"),
     "a node without the resource": (member(node="c"), "it does not offer nvidia.com/gpu"),
     "a negative GPU": (member(gpus=(-1, 1)), "GPU -1 of node a is not free"),
-    "nobody": (said(members=()), "no member is placed"),
-    "another gang": (said(gang=GangId("default", "test", "gang", ("new",))), "not of default/gang"),
+    "nobody": (with_changes(members=()), "no member is placed"),
+    "another gang": (with_changes(gang=GangId("default", "test", "gang", ("new",))), "not of default/gang"),
     "the weakest link": (claim(weakest_link_gb_per_s=300.0), "the weakest link is 50.0, not 300.0"),
     "no link": (claim(weakest_link_gb_per_s=None), "the weakest link is 50.0, not None"),
     "the rings": (claim(ring_gb_per_s=1.0), "not 1.0 GB/s"),
@@ -258,14 +258,14 @@ LIES: dict[str, tuple[Change, str]] = {
     "a preferred scope that holds not all": (claim(preferred_reached="node"), "is rack, not node"),
     "a preferred scope that was better": (claim(preferred_reached="pool"), "is rack, not pool"),
     "no preferred scope": (claim(preferred_reached=None), "is rack, not None"),
-    "another part": (said(domain="rack r2"), "do not lie in rack, rack r2"),
-    "a part of another scope": (said(domain="r1"), "do not lie in rack, r1"),
-    "a scope too narrow": (said(scope_reached="node", domain="node a"), "do not lie in node, node a"),
-    "a scope too wide": (said(scope_reached="pool", domain="pool p"), "do not lie in pool"),
-    "a part of no scope": (said(scope_reached=None), "no scope is reached"),
-    "no scope": (said(scope_reached=None, domain=""), "one rack holds all members, not only None"),
-    "optimal with a gap": (said(gap=0.5), "called optimal"),
-    "optimal and cut short": (said(truncated=True), "called optimal"),
+    "another part": (with_changes(domain="rack r2"), "do not lie in rack, rack r2"),
+    "a part of another scope": (with_changes(domain="r1"), "do not lie in rack, r1"),
+    "a scope too narrow": (with_changes(scope_reached="node", domain="node a"), "do not lie in node, node a"),
+    "a scope too wide": (with_changes(scope_reached="pool", domain="pool p"), "do not lie in pool"),
+    "a part of no scope": (with_changes(scope_reached=None), "no scope is reached"),
+    "no scope": (with_changes(scope_reached=None, domain=""), "one rack holds all members, not only None"),
+    "optimal with a gap": (with_changes(gap=0.5), "called optimal"),
+    "optimal and cut short": (with_changes(truncated=True), "called optimal"),
 }
 
 
@@ -343,7 +343,7 @@ WORLDS = st.one_of(
 @given(WORLDS, st.data())
 def test_the_best_plan_passes_and_a_change_only_if_it_is_as_true(world: World, data: st.DataObject) -> None:
     """Both ways: what the oracle finds valid and true must pass, and everything else must not."""
-    value_and_plan = naive.best(*world)
+    value_and_plan = naive.best_value_and_plan(*world)
     assume(value_and_plan is not None)
     assert value_and_plan is not None
     assert verify(*world, value_and_plan[1]) == ()

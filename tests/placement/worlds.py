@@ -40,7 +40,7 @@ from muster.domain.topology import GpuTopology, Link, bits, mask_of
 from tests.placement import naive
 from tests.placement.constraints import TESTED
 from tests.placement.drawings import LABELS, RACK, RESOURCE, ZONE, islands
-from tests.placement.parted import PARTED
+from tests.placement.policy_parts import POLICY_PARTS
 
 KINDS = ["NV1", "NV2", "PIX", "SYS", ""]
 """Of links; "" for one that is not known."""
@@ -115,8 +115,8 @@ def clusters(
         resources = Resources(draw(st.integers(1 + 2 * roomy, 5)) * 1000, 2**40, 110)
         nodes.append(Node(name, resources, topology, frozenset({RESOURCE}), labels, unschedulable=cordoned))
         everything = (1 << topology.gpu_count) - 1
-        taken = draw(st.integers(0, everything)) & draw(st.integers(0, 15)) & crowd
-        usages.append(Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken))
+        taken_gpus = draw(st.integers(0, everything)) & draw(st.integers(0, 15)) & crowd
+        usages.append(Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken_gpus))
     unique = draw(st.sampled_from([(), (), (), ("rack",), ("nvlink-domain", "block")]))
     return Snapshot.of(
         nodes, usages, levels, naming=Naming(() if paths else unique, (TREE,) if paths else ())
@@ -208,24 +208,24 @@ class World(NamedTuple):
                 for i in range(j)
                 if (link := topology.links[i][j]) and link.kind != "SYS"
             )
-            said = [
+            details = [
                 f"free {free}",
                 f"cpu {state.free.cpu_milli / 1000:g}",
                 kinds,
                 *map("=".join, node.labels.items()),
             ]
-            said += [f"tainted {node.tainted:b}"] * bool(node.tainted)
-            said += [f"taint {taint.key}" for taint in node.taints]
-            said += ["cordoned"] * node.unschedulable + [f"unindexed {state.unindexed_gpus}"]
+            details += [f"tainted {node.tainted:b}"] * bool(node.tainted)
+            details += [f"taint {taint.key}" for taint in node.taints]
+            details += ["cordoned"] * node.unschedulable + [f"unindexed {state.unindexed_gpus}"]
             if node.gpu_memory:
-                of, left = (" ".join(map(str, units)) for units in (node.gpu_memory, state.free_memory))
-                said += [
+                of, free_units = (" ".join(map(str, units)) for units in (node.gpu_memory, state.free_memory))
+                details += [
                     f"mem {of}",
-                    f"left {left}",
+                    f"left {free_units}",
                     "spread" * node.spreads_slices,
                     "share" * (not node.gpu_resources),
                 ]
-            lines.append(f"{name}[{topology.gpu_count}, {', '.join(filter(None, said))}]")
+            lines.append(f"{name}[{topology.gpu_count}, {', '.join(filter(None, details))}]")
         for role in request.roles:
             names = ", ".join(m.name if m.rank is None else f"{m.name} (rank {m.rank})" for m in role.members)
             cpu, by = role.resources.cpu_milli / 1000, [(s.size, s.scope) for s in role.segments]
@@ -255,20 +255,22 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     """A cluster and a gang with all of these features in them."""
     levels = BLOCKS if "levels" in features else DEFAULT_LEVELS
     light = draw(st.integers(0, 3)) > 0 and features != ()  # else little would fit with many rules at once
-    snapshot, request = draw(_plain(levels, features, light))
+    snapshot, request = draw(_without_rules(levels, features, light))
     scopes = [*(level.scope for level in snapshot.levels), "node", "nvlink-domain"]
     scopes = ["zone", *TREE[1:], "rack", "node"] if "paths" in features else scopes
     if {"segments", "pairs"}.intersection(features):
-        first, *others = request.roles
-        longer = draw(_longer(first, 6 - sum(len(role.members) for role in others)))
-        request = replace(request, roles=(longer, *others))
+        first, *other_roles = request.roles
+        longer = draw(_longer(first, 6 - sum(len(role.members) for role in other_roles)))
+        request = replace(request, roles=(longer, *other_roles))
     roles = request.roles
     if "ranks" in features:
-        roles = tuple(replace(role, members=draw(_ranked(role.members))) for role in roles)
+        roles = tuple(replace(role, members=draw(_with_ranks(role.members))) for role in roles)
     if {"role scope", "inside"}.intersection(features):
         inside = ["gpu", "gpu", "nvlink-domain", "node"]
-        some = st.sampled_from([None, *(inside if "inside" in features else [*scopes, *scopes, "gpu"])])
-        roles = tuple(replace(role, required_scope=draw(some)) for role in roles)
+        role_scopes = st.sampled_from(
+            [None, *(inside if "inside" in features else [*scopes, *scopes, "gpu"])]
+        )
+        roles = tuple(replace(role, required_scope=draw(role_scopes)) for role in roles)
     if {"segments", "pairs"}.intersection(features):
         segments = PAIRS if "pairs" in features else _segments([*scopes, "gpu"])
         roles = tuple(replace(role, segments=draw(segments)) for role in roles)
@@ -285,7 +287,7 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     if "terms" in features:
         world = draw(_with_terms(world))
     if "slices" in features:
-        world = draw(_sharing(world))
+        world = draw(_with_slices(world))
     if "typical" in features:
         packing = (TypicalRequest(2, 1, 500), *draw(st.lists(_typical_requests(), max_size=4)))
         world = World(replace(world.snapshot, typical=packing), world.request)
@@ -297,7 +299,7 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
         world = World(draw(_on_rails(world.snapshot)), world.request)
     for feature in ("running", "unknown running"):
         if feature in features:
-            world = draw(_with_running(world, known=feature == "running"))
+            world = draw(_with_running(world, indices_known=feature == "running"))
     return world
 
 
@@ -316,7 +318,9 @@ def _on_rails(draw: st.DrawFn, snapshot: Snapshot) -> Snapshot:
 
 
 @st.composite
-def _plain(draw: st.DrawFn, levels: tuple[FabricLevel, ...], features: tuple[str, ...], light: bool) -> World:
+def _without_rules(
+    draw: st.DrawFn, levels: tuple[FabricLevel, ...], features: tuple[str, ...], light: bool
+) -> World:
     """A cluster and a gang without any rules yet."""
     snapshot, request = draw(clusters(levels, light, "paths" in features)), draw(gangs())
     if light:
@@ -331,8 +335,8 @@ def _idle(draw: st.DrawFn, snapshot: Snapshot, request: Request) -> World:
     states = {}
     for name, state in snapshot.nodes.items():
         allocatable = replace(state.node.allocatable, memory_bytes=8 * GIB)
-        node, left = replace(state.node, allocatable=allocatable), draw(st.sampled_from([0, 0, 1, 2]))
-        free = replace(allocatable, cpu_milli=max(0, allocatable.cpu_milli - 500 * left))
+        node, half_cores = replace(state.node, allocatable=allocatable), draw(st.sampled_from([0, 0, 1, 2]))
+        free = replace(allocatable, cpu_milli=max(0, allocatable.cpu_milli - 500 * half_cores))
         if draw(st.integers(0, 2)) == 0:
             without = replace(node, topology=GpuTopology.unknown(0))
             states[name] = replace(state, node=without, free=free, free_gpus=0)
@@ -341,15 +345,15 @@ def _idle(draw: st.DrawFn, snapshot: Snapshot, request: Request) -> World:
     roles = list(request.roles)
     if len(roles) == 1 and draw(st.integers(0, 3)):
         roles.append(replace(roles[0], name="x", members=(Member("x0", "x-0"), Member("x1", "x-1"))))
-    asked = Resources(draw(st.integers(0, 3)) * 500, draw(st.sampled_from([0, 0, GIB, GIB // 2])))
-    roles[-1] = replace(roles[-1], gpus=0, gpu_resource="", resources=asked)
+    resources = Resources(draw(st.integers(0, 3)) * 500, draw(st.sampled_from([0, 0, GIB, GIB // 2])))
+    roles[-1] = replace(roles[-1], gpus=0, gpu_resource="", resources=resources)
     size = sum(len(role.members) for role in roles)
     least = draw(st.sampled_from([size, size, 1]))
     return World(replace(snapshot, nodes=states), replace(request, roles=tuple(roles), min_member=least))
 
 
 @st.composite
-def _matching(draw: st.DrawFn, world: World) -> World:
+def _with_matching(draw: st.DrawFn, world: World) -> World:
     """Roles match the same GPUs of most nodes, some of them, and now and then others on one node. Some GPUs
     have taints."""
     states = {}
@@ -359,8 +363,8 @@ def _matching(draw: st.DrawFn, world: World) -> World:
         node = replace(state.node, unhealthy=tainted, tainted=tainted)
         free = state.free_gpus & ~tainted
         memory = tuple(0 if tainted >> gpu & 1 else units for gpu, units in enumerate(state.memory))
-        taken = replace(state, node=node, free_gpus=free, memory=memory)
-        states[name] = replace(taken, tainted=state.free_gpus & tainted)
+        tainted_state = replace(state, node=node, free_gpus=free, memory=memory)
+        states[name] = replace(tainted_state, tainted=state.free_gpus & tainted)
     world = World(replace(world.snapshot, nodes=states), world.request)
     shared = {
         name: draw(st.integers(0, (1 << state.node.topology.gpu_count) - 1))
@@ -369,10 +373,10 @@ def _matching(draw: st.DrawFn, world: World) -> World:
     }
     roles = []
     for role in world.request.roles:
-        own = dict(shared)
+        matching = dict(shared)
         if draw(st.integers(0, 5)) == 0:
-            own[draw(st.sampled_from(sorted(world.snapshot.nodes)))] = draw(st.integers(0, 15))
-        roles.append(replace(role, matching=own))
+            matching[draw(st.sampled_from(sorted(world.snapshot.nodes)))] = draw(st.integers(0, 15))
+        roles.append(replace(role, matching=matching))
     return World(world.snapshot, replace(world.request, roles=tuple(roles)))
 
 
@@ -426,13 +430,13 @@ def _with_quorum(draw: st.DrawFn, request: Request) -> Request:
 @st.composite
 def _per_scope(draw: st.DrawFn, features: tuple[str, ...], scopes: list[str]) -> tuple[PerScope, ...]:
     """One or two numbers by scope for each such constraint that is among the features."""
-    found: list[PerScope] = []
-    for each in TESTED:
-        if each.feature in features:
-            allowed = [scope for scope in scopes if scope not in each.kind.not_by]
-            rules = st.builds(each.kind, st.sampled_from(allowed), each.numbers)
-            found += draw(st.lists(rules, min_size=1, max_size=2, unique_by=lambda rule: rule.scope))
-    return tuple(found)
+    per_scope: list[PerScope] = []
+    for kind_tested in TESTED:
+        if kind_tested.feature in features:
+            allowed = [scope for scope in scopes if scope not in kind_tested.kind.not_by]
+            rules = st.builds(kind_tested.kind, st.sampled_from(allowed), kind_tested.numbers)
+            per_scope += draw(st.lists(rules, min_size=1, max_size=2, unique_by=lambda rule: rule.scope))
+    return tuple(per_scope)
 
 
 @st.composite
@@ -443,28 +447,28 @@ def _between_pods(draw: st.DrawFn, world: World, features: list[str], scopes: li
     if "role preferences" in features:
         names = st.frozensets(st.sampled_from([role.name for role in world.request.roles]), min_size=1)
         listed = st.lists(st.sampled_from([*scopes, "gpu"]), min_size=1, max_size=2, unique=True).map(tuple)
-        wanted = draw(st.lists(st.tuples(listed, names), min_size=1, max_size=2))
-        preferences = tuple(RolePreference(f"p{i}", *each) for i, each in enumerate(wanted))
+        scopes_and_roles = draw(st.lists(st.tuples(listed, names), min_size=1, max_size=2))
+        preferences = tuple(RolePreference(f"p{i}", *pair) for i, pair in enumerate(scopes_and_roles))
         world = World(world.snapshot, replace(world.request, role_preferences=preferences))
     if {"anti-affinity", "affinity", "skew"}.intersection(features):
         world = draw(_with_constraints(world, features))
     if "room" in features:
         nodes = sorted(world.snapshot.nodes)
-        some = st.dictionaries(st.sampled_from([*nodes, "gone"]), st.integers(0, 2), min_size=1)
-        roles = tuple(replace(role, room=draw(some)) for role in world.request.roles)
+        rooms = st.dictionaries(st.sampled_from([*nodes, "gone"]), st.integers(0, 2), min_size=1)
+        roles = tuple(replace(role, room=draw(rooms)) for role in world.request.roles)
         world = World(world.snapshot, replace(world.request, roles=roles))
     if "scores" in features:
         points = st.dictionaries(
             st.sampled_from(sorted(world.snapshot.nodes)), st.integers(0, 100), min_size=1
         )
-        first, *others = world.request.roles
-        roles = (replace(first, scores=draw(points)), *others)
+        first, *other_roles = world.request.roles
+        roles = (replace(first, scores=draw(points)), *other_roles)
         if draw(st.booleans()):
             roles = tuple(replace(role, scores=draw(points)) for role in roles)
         world = World(world.snapshot, replace(world.request, roles=roles))
     if "subrequests" in features:
         world = World(world.snapshot, draw(_with_subrequests(world)))
-    return draw(_matching(world)) if "matching" in features else world
+    return draw(_with_matching(world)) if "matching" in features else world
 
 
 @st.composite
@@ -482,8 +486,8 @@ def _with_subrequests(draw: st.DrawFn, world: World) -> Request:
     roles = []
     for role in world.request.roles:
         counts = draw(st.lists(st.integers(1, 4), max_size=3, unique=True)) if role.gpus else []
-        found = tuple(Subrequest(shared[rank], count, rank + 1) for rank, count in enumerate(counts))
-        roles.append(replace(role, gpus=min(counts, default=role.gpus), subrequests=found))
+        subrequests = tuple(Subrequest(shared[rank], count, rank + 1) for rank, count in enumerate(counts))
+        roles.append(replace(role, gpus=min(counts, default=role.gpus), subrequests=subrequests))
     return replace(world.request, roles=tuple(roles))
 
 
@@ -497,8 +501,10 @@ def _with_subgroups(draw: st.DrawFn, request: Request, scopes: list[str], few: b
     roles = roles[:3]
     names = [role.name for role in roles]
     groups = st.frozensets(st.sampled_from(names), min_size=2)
-    chosen = draw(st.lists(st.tuples(st.sampled_from([*scopes, "gpu"]), groups), min_size=1, max_size=2))
-    rules = tuple(Subgroup(f"s{i}", scope, some) for i, (scope, some) in enumerate(chosen))
+    drawn_groups = draw(
+        st.lists(st.tuples(st.sampled_from([*scopes, "gpu"]), groups), min_size=1, max_size=2)
+    )
+    rules = tuple(Subgroup(f"s{i}", scope, group) for i, (scope, group) in enumerate(drawn_groups))
     size = sum(len(role.members) for role in roles)
     least = draw(st.integers(1, 2) if few else st.sampled_from([size, size, max(1, size - 1), 1]))
     return replace(request, roles=tuple(roles), min_member=least, subgroups=rules)
@@ -530,17 +536,17 @@ def _with_constraints(draw: st.DrawFn, world: World, kinds: list[str]) -> World:
     keys = st.sampled_from([NODE, HOSTNAME, LABELS["rack"], LABELS["zone"], DISK, DISK])
     nodes = st.sampled_from(sorted(states))
     few_nodes = st.one_of(st.just(frozenset[str]()), st.frozensets(nodes, max_size=2))
-    others = st.one_of(some_roles, some_roles, st.just(frozenset[str]()))
+    other_roles = st.one_of(some_roles, some_roles, st.just(frozenset[str]()))
     strategies: dict[str, st.SearchStrategy[PeerConstraint]] = {
-        "anti-affinity": st.builds(AntiAffinity, st.just("apart"), keys, some_roles, others, few_nodes),
-        "affinity": st.builds(Affinity, st.just("near"), keys, some_roles, others, few_nodes),
+        "anti-affinity": st.builds(AntiAffinity, st.just("apart"), keys, some_roles, other_roles, few_nodes),
+        "affinity": st.builds(Affinity, st.just("near"), keys, some_roles, other_roles, few_nodes),
         "skew": st.builds(
             TopologySpread,
             st.just("even"),
             keys,
             st.integers(1, 2),
             some_roles,
-            others,
+            other_roles,
             st.one_of(st.just({}), st.dictionaries(nodes, st.integers(0, 3), max_size=2)),
             st.sampled_from([1, 1, 2, 3]),
             st.sampled_from([frozenset[str](), frozenset({DISK})]),
@@ -557,7 +563,7 @@ def _with_constraints(draw: st.DrawFn, world: World, kinds: list[str]) -> World:
 
 
 @st.composite
-def _sharing(draw: st.DrawFn, world: World) -> World:
+def _with_slices(draw: st.DrawFn, world: World) -> World:
     """Nodes that serve slices, whole GPUs or both, GPUs of several sizes, some used in part, some unhealthy;
     and at least one role that asks for slices."""
     snapshot, request = world
@@ -579,11 +585,11 @@ def _sharing(draw: st.DrawFn, world: World) -> World:
             unhealthy=draw(st.sampled_from([0, 0, 0, 1, 2])) & ((1 << count) - 1),
             gpu_resources=draw(st.sampled_from([state.node.gpu_resources, frozenset()])),
         )
-        taken = ((1 << count) - 1) & ~state.free_gpus
-        usages = [Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken)]
+        taken_gpus = ((1 << count) - 1) & ~state.free_gpus
+        usages = [Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken_gpus)]
         for gpu in range(count):
             units = draw(st.sampled_from([0, 0, 1, 2, 3, 5]))
-            if units and not taken >> gpu & 1 and units <= node.gpu_memory[gpu]:
+            if units and not taken_gpus >> gpu & 1 and units <= node.gpu_memory[gpu]:
                 usages.append(Usage(f"{name}-{gpu}", name, Resources(pods=0), gpus=1 << gpu, units=units))
         if draw(st.integers(0, 5)) == 0:
             usages.append(
@@ -611,14 +617,17 @@ def _sharing(draw: st.DrawFn, world: World) -> World:
 @st.composite
 def _with_terms(draw: st.DrawFn, world: World) -> World:
     """Policies, and nodes with and without an NVSwitch."""
-    topologies, strategies = st.sampled_from(["nvlink", *PARTED, "nvswitch"]), ["pack", "prefer", "spread"]
+    topologies, strategies = (
+        st.sampled_from(["nvlink", *POLICY_PARTS, "nvswitch"]),
+        ["pack", "prefer", "spread"],
+    )
     terms = st.builds(PolicyTerm, topologies, st.sampled_from(strategies))
-    chosen = draw(st.lists(terms, min_size=1, max_size=2, unique_by=lambda term: term.topology))
+    drawn_terms = draw(st.lists(terms, min_size=1, max_size=2, unique_by=lambda term: term.topology))
     states = {}
     for name, state in world.snapshot.nodes.items():
         label = {"nvidia.com/nvswitch.present": draw(st.sampled_from(["true", "false"]))}
         states[name] = replace(state, node=replace(state.node, labels={**state.node.labels, **label}))
-    return World(replace(world.snapshot, nodes=states), replace(world.request, terms=tuple(chosen)))
+    return World(replace(world.snapshot, nodes=states), replace(world.request, terms=tuple(drawn_terms)))
 
 
 @st.composite
@@ -643,7 +652,7 @@ def _longer(draw: st.DrawFn, role: Role, most: int) -> Role:
 
 
 @st.composite
-def _ranked(draw: st.DrawFn, members: tuple[Member, ...]) -> tuple[Member, ...]:
+def _with_ranks(draw: st.DrawFn, members: tuple[Member, ...]) -> tuple[Member, ...]:
     """Ranks that say otherwise than the names; now and then one has none."""
     ranks = draw(st.permutations(range(len(members))))
     bare = draw(st.sampled_from([None, None, *range(len(members))]))
@@ -657,12 +666,12 @@ def _ranked(draw: st.DrawFn, members: tuple[Member, ...]) -> tuple[Member, ...]:
 def _segments(draw: st.DrawFn, scopes: list[str]) -> tuple[Segment, ...]:
     """One level or two, nested, the wider scope first."""
     sizes = draw(st.sampled_from([(2,), (3,), (1,), (2, 1), (4, 2), (2, 2), (6, 3)]))
-    chosen = draw(st.permutations(range(len(scopes))))[: len(sizes)]
-    return tuple(Segment(size, scopes[i]) for size, i in zip(sizes, sorted(chosen), strict=True))
+    scope_indices = draw(st.permutations(range(len(scopes))))[: len(sizes)]
+    return tuple(Segment(size, scopes[i]) for size, i in zip(sizes, sorted(scope_indices), strict=True))
 
 
 @st.composite
-def _with_running(draw: st.DrawFn, world: World, known: bool) -> World:
+def _with_running(draw: st.DrawFn, world: World, indices_known: bool) -> World:
     """Some members more that run already, on GPUs that were free, and break no rule among themselves.
 
     Now and then no member waits of the role that one has.
@@ -674,15 +683,20 @@ def _with_running(draw: st.DrawFn, world: World, known: bool) -> World:
         state = snapshot.nodes[draw(st.sampled_from(sorted(snapshot.nodes)))]
         units, count = (role.slice.units, role.slice.gpus) if role.slice else (0, role.gpus)
         open_gpus = (
-            [gpu for gpu, left in enumerate(state.free_memory) if left >= units]
+            [gpu for gpu, free_units in enumerate(state.free_memory) if free_units >= units]
             if units
             else list(bits(state.free_gpus))
         )
         if min(len(open_gpus), 9 if units else state.free_gpu_count) < count:
             continue
-        gpus = mask_of(draw(st.permutations(open_gpus))[:count]) if known else 0
+        gpus = mask_of(draw(st.permutations(open_gpus))[:count]) if indices_known else 0
         usage = Usage(
-            member.uid, state.node.name, role.resources, gpus, 0 if known else count, units if count else 0
+            member.uid,
+            state.node.name,
+            role.resources,
+            gpus,
+            0 if indices_known else count,
+            units if count else 0,
         )
         name = role.name if draw(st.integers(0, 3)) else "started"
         stay = (*request.running, RunningMember(member, name, state.node.name, gpus, usage))

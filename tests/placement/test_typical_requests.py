@@ -19,28 +19,28 @@ from muster.placement.place import place
 from tests.placement.drawings import cluster, gang, plan
 from tests.placement.worlds import clusters
 
-ONE, PAIR, FOUR = (TypicalRequest(1, gpus, 2000 * gpus) for gpus in (1, 2, 4))
+SINGLE, PAIR, FOUR = (TypicalRequest(1, gpus, 2000 * gpus) for gpus in (1, 2, 4))
 HALF = TypicalRequest(1, 1, 1000, units=4)
 ON_T4 = TypicalRequest(1, 1, labels=(("model", ("T4",)),))
 
 USABLE = {
     # a node, one kind: GPU-thousandths that it can use
-    "all of them": ("a[4, cpu 8]", ONE, 4000),
-    "cpu for three of four": ("a[4, cpu 6]", ONE, 3000),
-    "cpu for none": ("a[4, cpu 1]", ONE, 0),
-    "taken ones do not count": ("a[4, cpu 8, free 0110]", ONE, 2000),
-    "nor does one of those that another scheduler took": ("a[4, cpu 8, unindexed 1]", ONE, 3000),
+    "all of them": ("a[4, cpu 8]", SINGLE, 4000),
+    "cpu for three of four": ("a[4, cpu 6]", SINGLE, 3000),
+    "cpu for none": ("a[4, cpu 1]", SINGLE, 0),
+    "taken ones do not count": ("a[4, cpu 8, free 0110]", SINGLE, 2000),
+    "nor does one of those that another scheduler took": ("a[4, cpu 8, unindexed 1]", SINGLE, 3000),
     "a pair finds three GPUs": ("a[4, cpu 8, free 0111]", PAIR, 3000),
     "a pair finds one": ("a[4, cpu 8, free 0001]", PAIR, 0),
     "cpu for one pair of two": ("a[4, cpu 4]", PAIR, 2000),
     "a half finds open GPUs and whole ones": ("a[3, cpu 8, mem 8 8 8, left 8 4 2]", HALF, 1500),
     "a half, cpu for one of two": ("a[3, cpu 1, mem 8 8 8, left 8 4 2]", HALF, 750),
-    "a whole request leaves open GPUs": ("a[3, cpu 8, mem 8 8 8, left 8 4 2]", ONE, 1000),
+    "a whole request leaves open GPUs": ("a[3, cpu 8, mem 8 8 8, left 8 4 2]", SINGLE, 1000),
     "no slices are served": ("a[4, cpu 8]", HALF, 0),
-    "slices alone are served": ("a[2, cpu 8, share, mem 8 8]", ONE, 0),
+    "slices alone are served": ("a[2, cpu 8, share, mem 8 8]", SINGLE, 0),
     "its label": ("a[4, cpu 8, model=T4]", ON_T4, 4000),
     "another label": ("a[4, cpu 8, model=A100]", ON_T4, 0),
-    "cordoned": ("a[4, cpu 8, cordoned]", ONE, 0),
+    "cordoned": ("a[4, cpu 8, cordoned]", SINGLE, 0),
 }
 
 
@@ -52,19 +52,19 @@ def test_what_a_kind_can_use(drawn: str, kind: TypicalRequest, usable: int) -> N
 
 WHOLE = {
     # the cluster, its kinds, GPUs and cores taken of a: the damage
-    "one GPU less, price 1": (": a[4, cpu 8]", (ONE,), 1, 2, 1000),
-    "its cpu too: one of three is fed": (": a[4, cpu 8]", (ONE,), 1, 6, 3000),
-    "cpu alone: two of four are fed": (": a[4, cpu 8]", (ONE,), 0, 4, 2000),
-    "half of what comes": (": a[4, cpu 8]", (ONE, TypicalRequest(1, 1, 64_000)), 1, 2, 500),
+    "one GPU less, price 1": (": a[4, cpu 8]", (SINGLE,), 1, 2, 1000),
+    "its cpu too: one of three is fed": (": a[4, cpu 8]", (SINGLE,), 1, 6, 3000),
+    "cpu alone: two of four are fed": (": a[4, cpu 8]", (SINGLE,), 0, 4, 2000),
+    "half of what comes": (": a[4, cpu 8]", (SINGLE, TypicalRequest(1, 1, 64_000)), 1, 2, 500),
     "by shares, not by numbers": (
-        ": a[4, cpu 8]", (replace(ONE, share=30), TypicalRequest(10, 1, 64_000)), 1, 2, 750,
+        ": a[4, cpu 8]", (replace(SINGLE, share=30), TypicalRequest(10, 1, 64_000)), 1, 2, 750,
     ),
     "a request for four is spoilt, not four": (": a[4, cpu 8]", (FOUR,), 1, 2, 1000),
     "what it can use nowhere is not dearer for that": (": a[4, cpu 8, free 0111]", (FOUR,), 1, 2, 0),
     "twice as scarce, four times the price": (
         ": a[4, cpu 8, model=T4] b[4, cpu 8]", (ON_T4,), 1, 2, 4000,
     ),
-    "less than half a step": (": a[4, cpu 8]", (ONE, TypicalRequest(249, 1, 64_000)), 1, 2, 0),
+    "less than half a step": (": a[4, cpu 8]", (SINGLE, TypicalRequest(249, 1, 64_000)), 1, 2, 0),
 }  # fmt: skip
 
 
@@ -80,8 +80,8 @@ def test_the_damage_of_whole_gpus(
 NONE = int(LARGEST)
 SLICES = {
     # kinds, units taken: the damage by GPU of a[3, mem 8 8 8, left 8 4 2]; 1,750 thousandths are free
-    "a GPU is opened: none is left for a whole request": ((ONE,), 2, [3060, 0, 0]),
-    "it fits on two": ((ONE,), 4, [3060, 0, NONE]),
+    "a GPU is opened: none is left for a whole request": ((SINGLE,), 2, [3060, 0, 0]),
+    "it fits on two": ((SINGLE,), 4, [3060, 0, NONE]),
     "of one that has 4 left 2 are of no use to halves": ((HALF,), 2, [340 * 2, 1360, 0]),
 }
 
@@ -99,10 +99,10 @@ BETTER = {
         ": a[1, cpu 32] b[2, cpu 3]", (TypicalRequest(1, 1, 8000),), "1 x 1 GPU 1 cpu", "w-0@b/0", "w-0@a/0",
     ),
     "T4 stay for those who name them": (
-        ": a[2, cpu 8, model=T4] b[2, cpu 8]", (ON_T4, ONE), "1 x 1 GPU 1 cpu", "w-0@b/0", "w-0@a/0",
+        ": a[2, cpu 8, model=T4] b[2, cpu 8]", (ON_T4, SINGLE), "1 x 1 GPU 1 cpu", "w-0@b/0", "w-0@a/0",
     ),
     "a pod without GPUs leaves the cpu that free GPUs want": (
-        ": a[2, cpu 4] b[2, cpu 16]", (ONE,), "1 x 0 GPU 2 cpu", "w-0@b", "w-0@a",
+        ": a[2, cpu 4] b[2, cpu 16]", (SINGLE,), "1 x 0 GPU 2 cpu", "w-0@b", "w-0@a",
     ),
     "… also where a wide domain and a policy are about GPUs": (
         ": a[4, cpu 3] b[4, cpu 4, clique k]", (TypicalRequest(1, 1, 500),),
@@ -144,14 +144,14 @@ def test_plans_that_are_better_for_it(
 )
 def test_whose_damage_is_priced(gang_text: str, priced: bool) -> None:
     snapshot = cluster(": a[2]")
-    assert is_priced(gang(gang_text), columns(replace(snapshot, typical=(ONE,)))) is priced
+    assert is_priced(gang(gang_text), columns(replace(snapshot, typical=(SINGLE,)))) is priced
     assert not is_priced(gang(gang_text), columns(snapshot))
 
 
 @settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(clusters(roomy=True), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6))
 def test_prices_do_not_tell_how_they_were_come_by(snapshot: Snapshot, usages: list[tuple[int, int]]) -> None:
-    snapshot = replace(snapshot, typical=(ONE, PAIR, HALF))
+    snapshot = replace(snapshot, typical=(SINGLE, PAIR, HALF))
     names = list(snapshot.nodes)
     for i, (node, gpu) in enumerate(usages):
         name = names[node % len(names)]

@@ -1,4 +1,4 @@
-"""Many refused gangs that something may help: queued again in small parts, and none of them forgotten."""
+"""Many refused gangs that a change may help: they are queued again in small parts, and none is forgotten."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_same_gangs_get_the_room_as_where_all_are_queued_at_once(
     assert planned(crowd) == planned(at_once)
 
 
-def test_one_that_goes_before_its_turn_is_no_trouble(crowd: World) -> None:
+def test_a_gang_may_go_before_its_turn(crowd: World) -> None:
     crowd.auto = False
     crowd.pods.pop("f")
     crowd.send(inputs.PodGone(crowd.now, "f"))
@@ -80,7 +80,7 @@ def test_one_that_goes_before_its_turn_is_no_trouble(crowd: World) -> None:
     assert not crowd.coordinator.state.to_wake
 
 
-def test_what_comes_free_again_and_again_wakes_each_once(crowd: World) -> None:
+def test_each_gang_is_queued_once_however_often_gpus_become_free(crowd: World) -> None:
     crowd.auto = False
     for uid in "fg":
         crowd.pods.pop(uid)

@@ -11,8 +11,8 @@ SOCKETS = ": a[4 = 2+2, free 1111]"
 
 
 @dataclass(frozen=True)
-class Parted:
-    """`packed` is the level's name where the strategy is to pack; `parts` are the GPUs of each part."""
+class PolicyParts:
+    """`packed` is the level's name if the policy packs; `parts` returns the GPUs of each part of a node."""
 
     packed: str
     parts: Callable[[NodeState], list[set[int]]]
@@ -35,8 +35,8 @@ def numa(state: NodeState) -> list[set[int]]:
     return sockets
 
 
-PARTED = {
-    "numa": Parted(
+POLICY_PARTS = {
+    "numa": PolicyParts(
         "numa_nodes",
         numa,
         {

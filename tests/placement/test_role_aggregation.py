@@ -23,7 +23,7 @@ from muster.placement.search.plan import NodeShare
 from muster.placement.search.roles import Aggregation, aggregate_roles
 from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import RESOURCE, cluster, gang
-from tests.placement.test_one_role import assert_as_good_as_solved, racks_drawn, without
+from tests.placement.test_one_role import assert_as_good_as_solved, leave_out_methods, racks_drawn
 from tests.placement.test_properties import examples
 from tests.placement.worlds import World, worlds
 
@@ -51,7 +51,7 @@ SIZES = {
 }
 
 
-def seen(snapshot: Snapshot, request: Request) -> tuple[Instance, Aggregation | None]:
+def aggregation_of(snapshot: Snapshot, request: Request) -> tuple[Instance, Aggregation | None]:
     instance = instance_of(ClusterView(snapshot, request), {})
     alike = aggregate_roles(instance, instance.need)
     return instance, alike if isinstance(alike, Aggregation) else None
@@ -59,7 +59,7 @@ def seen(snapshot: Snapshot, request: Request) -> tuple[Instance, Aggregation | 
 
 @pytest.mark.parametrize(("text", "sizes"), SIZES.values(), ids=SIZES.keys())
 def test_sizes(text: str, sizes: tuple[int, ...] | None) -> None:
-    _, alike = seen(cluster(NODES), gang(text))
+    _, alike = aggregation_of(cluster(NODES), gang(text))
     assert (alike and alike.sizes) == sizes
 
 
@@ -68,9 +68,9 @@ def test_nodes_that_run_out_of_pods_are_not_of_one_size() -> None:
     snapshot = cluster(": a[4]")
     state = snapshot.nodes["a"]
     few = replace(state.node, allocatable=replace(state.node.allocatable, pods=3))
-    asked = gang("2 x 1 GPU + 1 x 2 GPU")
-    assert seen(snapshot, asked)[1] is not None
-    assert seen(Snapshot.of([few], []), asked)[1] is None
+    request = gang("2 x 1 GPU + 1 x 2 GPU")
+    assert aggregation_of(snapshot, request)[1] is not None
+    assert aggregation_of(Snapshot.of([few], []), request)[1] is None
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -84,7 +84,7 @@ def test_members_are_dealt_out_wherever_they_fit(seed: int) -> None:
     ]
     fitting = {tuple(map(sum, zip(*plan, strict=True))) for plan in product(*packings)}
     every = product(range(sum(room) + 1), repeat=len(sizes))
-    instance, _ = seen(cluster(NODES), gang(" + ".join(f"1 x {size} GPU" for size in sizes)))
+    instance, _ = aggregation_of(cluster(NODES), gang(" + ".join(f"1 x {size} GPU" for size in sizes)))
     unit = sizes.index(1)
     shares = [
         NodeShare(
@@ -108,21 +108,21 @@ def test_each_role_lies_together() -> None:
     racks = "\n".join(f"rack r{i}: a{i}[8] b{i}[8]" for i in range(4))
     decision = place(cluster(racks), gang("32 x 1 GPU + 16 x 2 GPU"))
     assert isinstance(decision, Placed)
-    where = {role: {m.node[1:] for m in decision.members if m.role == role} for role in "wx"}
-    assert not where["w"] & where["x"]
+    racks_by_role = {role: {m.node[1:] for m in decision.members if m.role == role} for role in "wx"}
+    assert not racks_by_role["w"] & racks_by_role["x"]
 
 
 @st.composite
-def sized(draw: st.DrawFn) -> World:
+def gangs_of_several_sizes(draw: st.DrawFn) -> World:
     """Gangs whose members ask for multiples of each other, some with a loader as well."""
     snapshot, request = draw(st.one_of(worlds(), worlds("levels", "ranks"), worlds("typical")))
     cpu = draw(st.sampled_from([0, 500, 1000]))
-    first, *others = request.roles
+    first, *other_roles = request.roles
     more = replace(first, name="y", members=tuple(replace(m, uid=f"y{m.uid}") for m in first.members))
     gpus = draw(st.sampled_from([(1, 2), (2, 1), (1, 1), (2, 2), (1, 3), (1, 4)]))
     roles = tuple(
         replace(role, gpus=size, gpu_resource=RESOURCE, resources=Resources(cpu * size))
-        for role, size in zip((first, *(others or [more])), gpus, strict=True)
+        for role, size in zip((first, *(other_roles or [more])), gpus, strict=True)
     )
     if draw(st.booleans()):
         roles = (*roles, Role("z", (Member("z0", "z-0"),), Resources(1000)))
@@ -132,12 +132,12 @@ def sized(draw: st.DrawFn) -> World:
 
 @pytest.mark.brute_force
 @examples(300)
-@given(sized())
+@given(gangs_of_several_sizes())
 def test_as_good_as_trying_everything(world: World) -> None:
     assert_as_good_as_trying_everything(*world)
 
 
-def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
+def draw_gang(rng: random.Random) -> tuple[Snapshot, Request]:
     """Racks of a few nodes, and a gang of several sizes that fills a good part of them."""
     text, free = racks_drawn(rng, fewest=2, cpu=6)
     sizes = rng.choice([(1, 2), (2, 4), (1, 1), (4, 1), (1, 2, 4)])
@@ -153,20 +153,20 @@ def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
 
 @pytest.mark.slow
 def test_as_one_role_they_are_placed_as_well_as_by_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng, dealt, found = random.Random(7), list[bool](), []
+    rng, dealt, decisions = random.Random(7), list[bool](), []
     whole = Aggregation.assign
 
-    def noted(*args: object) -> object:
+    def note_result(*args: object) -> object:
         shares = whole(*args)  # type: ignore[arg-type]  # passed on as it comes
         dealt.append(bool(shares))
         return shares
 
-    monkeypatch.setattr(Aggregation, "assign", noted)
+    monkeypatch.setattr(Aggregation, "assign", note_result)
     for _ in range(60):
-        snapshot, request = drawn(rng)
-        found.append((snapshot, request, place(snapshot, request, Limits(deterministic_time=60))))
+        snapshot, request = draw_gang(rng)
+        decisions.append((snapshot, request, place(snapshot, request, Limits(deterministic_time=60))))
     assert sum(dealt) > len(dealt) // 2
     assert not all(dealt)
-    without(monkeypatch, "role-aggregation")
-    for snapshot, request, decision in found:
+    leave_out_methods(monkeypatch, "role-aggregation")
+    for snapshot, request, decision in decisions:
         assert_as_good_as_solved(snapshot, request, decision)

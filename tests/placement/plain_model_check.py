@@ -1,7 +1,7 @@
 """Compare the planner with one plain CP-SAT model of the whole problem, on random clusters of 8 to 40 nodes.
 
-`python -m tests.placement.plain --seed S --clusters N` prints where the planner is worse, refuses wrongly or
-does not decide, and a line of JSON; it exits with 1 if there is any such cluster.
+`python -m tests.placement.plain_model_check --seed S --clusters N` prints where the planner is worse, refuses
+wrongly or does not decide, and a line of JSON; it exits with 1 if there is any such cluster.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
 from muster.placement.place import Limits, place
 from tests.placement.drawings import LABELS, RESOURCE, islands
-from tests.placement.idle import unusable
 from tests.placement.naive import crossing_scopes, on_nodes, together, unions_of
 from tests.placement.naive_parts import label
+from tests.placement.naive_unusable import unusable
 from tests.placement.plain_model import NVLINK, PlainModel, Worth
 from tests.placement.worlds import World
 
@@ -64,8 +64,8 @@ def _cluster(rng: Random) -> Snapshot:
         resources = Resources(rng.choice([8, 16, 64]) * 1000, 2**40, 110)
         cordoned = rng.random() < 0.05
         nodes.append(Node(name, resources, shape, frozenset({RESOURCE}), labels, unschedulable=cordoned))
-        taken = sum(1 << gpu for gpu in range(shape.gpu_count) if rng.random() < load)
-        usages.append(Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken))
+        taken_gpus = sum(1 << gpu for gpu in range(shape.gpu_count) if rng.random() < load)
+        usages.append(Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken_gpus))
     return Snapshot.of(nodes, usages)
 
 
@@ -87,8 +87,8 @@ def _gang(rng: Random, free: list[int]) -> Request:
 
 
 def _role(rng: Random, name: str, gpus: float, most: int) -> Role:
-    each = min(most, rng.choice([0, 1, 1, 2, 2, 3, 4, 8]))
-    count = min(rng.choice([4, 12, 40]), max(1, round(gpus / max(1, each))))
+    member_gpus = min(most, rng.choice([0, 1, 1, 2, 2, 3, 4, 8]))
+    count = min(rng.choice([4, 12, 40]), max(1, round(gpus / max(1, member_gpus))))
     segments: tuple[Segment, ...] = ()
     if count > 2 and rng.random() < 0.3:
         size = rng.choice([2, 3, 4])
@@ -100,8 +100,8 @@ def _role(rng: Random, name: str, gpus: float, most: int) -> Role:
         name,
         tuple(Member(f"{name}{i}", f"{name}-{i}") for i in range(count)),
         Resources(rng.choice([0, 1, 2, 6]) * 1000),
-        each,
-        RESOURCE if each else "",
+        member_gpus,
+        RESOURCE if member_gpus else "",
         selector,
         rng.choice(SCOPES) if rng.random() < 0.2 else None,
         segments,
@@ -110,36 +110,40 @@ def _role(rng: Random, name: str, gpus: float, most: int) -> Role:
 
 def difference(snapshot: Snapshot, request: Request, decision: Decision) -> str:
     """Say how the decision is worse than the plain model's, or contradicts it; "" where it is as good."""
-    best, proven = PlainModel(snapshot, request, TIME).best()
+    best_worth, proven = PlainModel(snapshot, request, TIME).best_worth()
     if not isinstance(decision, Placed):
-        return f"refused, but {best} is possible: {sentence(decision)}" if best else ""
+        return f"refused, but {best_worth} is possible: {sentence(decision)}" if best_worth else ""
     worth = worth_of(snapshot, request, decision)
-    if best is None:
+    if best_worth is None:
         return f"impossible, but placed as {worth}" if proven else ""
-    if worth > best:
-        return f"{worth} is worse than {best}"
-    if proven and worth < best:
-        return f"{worth} is better than the best, {best}"
+    if worth > best_worth:
+        return f"{worth} is worse than {best_worth}"
+    if proven and worth < best_worth:
+        return f"{worth} is better than the best, {best_worth}"
     if proven and not proven_compact(decision):
         return f"not proven in {decision.unproven}: {worth}"
     return ""
 
 
-def worth_of(snapshot: Snapshot, request: Request, placed: Placed) -> Worth:
+def worth_of(snapshot: Snapshot, request: Request, decision: Placed) -> Worth:
     """What a plan is worth, counted from its members."""
-    by_role = tuple(-sum(m.role == role.name for m in placed.members) for role in request.roles)
-    spots = list(unions_of(snapshot, request, placed.members).values())
+    by_role = tuple(-sum(m.role == role.name for m in decision.members) for role in request.roles)
+    spots = list(unions_of(snapshot, request, decision.members).values())
     reached = [i for i, scope in enumerate(request.preferred_scopes) if together(snapshot, spots, scope)]
     parts = []
     touching = [spot for spot in spots if spot.mask] or spots
-    by_node = on_nodes(request, placed.members)
-    taken = 0 if any(spot.mask for spot in spots) else unusable(snapshot, request, by_node, ()) or 0
+    by_node = on_nodes(request, decision.members)
+    unusable_gpus = 0 if any(spot.mask for spot in spots) else unusable(snapshot, request, by_node, ()) or 0
     for scope in crossing_scopes(snapshot, request):
         if scope != NVLINK:
             names = [(label(snapshot, s.state, scope), s.state.node.name) for s in touching]
             parts.append(len({name if scope == "node" else part or (name,) for part, name in names}))
     return Worth(
-        sum(by_role), by_role, min(reached, default=len(request.preferred_scopes)), taken, tuple(parts)
+        sum(by_role),
+        by_role,
+        min(reached, default=len(request.preferred_scopes)),
+        unusable_gpus,
+        tuple(parts),
     )
 
 
@@ -148,19 +152,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clusters", type=int, default=1000)
-    asked = parser.parse_args()
-    began, said = time.monotonic(), Counter[str]()
-    for number in range(asked.clusters):
-        world = draw(Random(f"{asked.seed} {number}"))
+    arguments = parser.parse_args()
+    began, outcomes = time.monotonic(), Counter[str]()
+    for number in range(arguments.clusters):
+        world = draw(Random(f"{arguments.seed} {number}"))
         decision = place(*world, Limits())
-        found = difference(*world, decision)
-        said[type(decision).__name__] += 1
-        if found:
-            said["different"] += 1
-            print(f"{asked.seed} {number}: {found}", world, file=sys.stderr, flush=True)
+        problem = difference(*world, decision)
+        outcomes[type(decision).__name__] += 1
+        if problem:
+            outcomes["different"] += 1
+            print(f"{arguments.seed} {number}: {problem}", world, file=sys.stderr, flush=True)
     seconds = round(time.monotonic() - began)
-    print(json.dumps({"seed": asked.seed, "clusters": asked.clusters, "seconds": seconds, **said}))
-    return 1 if said["different"] else 0
+    print(
+        json.dumps({"seed": arguments.seed, "clusters": arguments.clusters, "seconds": seconds, **outcomes})
+    )
+    return 1 if outcomes["different"] else 0
 
 
 if __name__ == "__main__":

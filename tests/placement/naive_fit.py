@@ -1,4 +1,4 @@
-"""The best fit, counted by definition: what the oracle of the properties takes for it."""
+"""The best fit by its definition, as brute force (`naive.py`) counts it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ def best_fit(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[in
     members_placed = map(sum, zip(*counts.values(), strict=True))
     shares = any(n and role.slice for n, role in zip(members_placed, request.roles, strict=True))
     nodes = snapshot.nodes
-    return sum(_on(snapshot, request, nodes[name], by_role, shares) for name, by_role in counts.items())
+    return sum(
+        _fit_on_node(snapshot, request, nodes[name], by_role, shares) for name, by_role in counts.items()
+    )
 
 
-def _on(
+def _fit_on_node(
     snapshot: Snapshot, request: Request, state: NodeState, by_role: tuple[int, ...], shares: bool
 ) -> int:
     pairs = list(zip(by_role, request.roles, strict=True))
@@ -32,7 +34,7 @@ def _on(
         every = memory
     fit = 8 * max(0, free) // every if every else 0
     fit += 8 * max(0, cpu) // cores if cores else 0
-    if _whole(state) and any(n and (role.gpus or role.slice) for n, role in pairs):
+    if _is_empty(state) and any(n and (role.gpus or role.slice) for n, role in pairs):
         fit += sum(_free_in_domain(snapshot, state, scope) for scope in (*_levels(snapshot), "nvlink-domain"))
     return fit
 
@@ -44,7 +46,7 @@ def _free_in_domain(snapshot: Snapshot, state: NodeState, scope: str) -> int:
     with_gpus = [node_state for node_state in snapshot.nodes.values() if node_state.node.topology.gpu_count]
     domains = [label(snapshot, gpu_state, scope) for gpu_state in with_gpus]
     free = [
-        _whole(gpu_state)
+        _is_empty(gpu_state)
         for gpu_state, domain in zip(with_gpus, domains, strict=True)
         if domain == domain_here
     ]
@@ -56,7 +58,7 @@ def _levels(snapshot: Snapshot) -> list[str]:
     return [level.scope for level in snapshot.levels]
 
 
-def _whole(state: NodeState) -> bool:
+def _is_empty(state: NodeState) -> bool:
     """Whether pods may come to the node and none of its GPUs is taken."""
     node = state.node
     return node.ready and not node.unschedulable and 0 < node.topology.gpu_count == state.free_gpu_count

@@ -1,4 +1,4 @@
-"""Damage by typical requests, counted by definition: what the oracle of the properties takes for it."""
+"""Damage to typical requests by its definition, as brute force (`naive.py`) counts it."""
 
 from __future__ import annotations
 

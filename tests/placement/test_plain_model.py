@@ -8,8 +8,8 @@ import pytest
 
 from muster.placement.place import place
 from tests.placement.drawings import cluster, gang
-from tests.placement.plain import difference, draw
 from tests.placement.plain_model import PlainModel
+from tests.placement.plain_model_check import difference, draw
 
 
 @pytest.mark.brute_force
@@ -35,4 +35,4 @@ def test_as_good_as_the_plain_model(number: int) -> None:
     ],
 )  # fmt: skip
 def test_the_plain_model(drawn: str, gang_text: str, worth: object) -> None:
-    assert PlainModel(cluster(drawn), gang(gang_text), 1).best() == (worth, True)
+    assert PlainModel(cluster(drawn), gang(gang_text), 1).best_worth() == (worth, True)

@@ -28,11 +28,11 @@ def unusable(
             theirs = (cpu[True], memory[True] / 2**20)
             everyone = (sum(cpu), sum(memory) / 2**20)
             beside = members[True] > 0 or name in running
-            amounts.append(on(snapshot.nodes[name], gpus, theirs, everyone, beside=beside))
+            amounts.append(unusable_on_node(snapshot.nodes[name], gpus, theirs, everyone, beside=beside))
     return sum(amounts) if amounts else None
 
 
-def on(
+def unusable_on_node(
     state: NodeState,
     gang_gpus: int,
     theirs: tuple[float, float],

@@ -1,8 +1,8 @@
-"""Whether what fits now is asked about now: at every step of the model, not only at its end.
+"""Find gangs that fit now and that no planner is asked about. The model looks after every step.
 
-The planner that is asked here knows the cluster's own truth: its nodes, its bound pods, and what is reserved
-for other gangs. A gang that fits by that must be queued for the planner or be asked about just now, or wait
-for a bounded time that docs/gang-life.md states.
+The planner of this module knows the true state of the cluster: its nodes, its bound pods, and what is
+reserved for other gangs. If a gang fits, it must be in the queue, be planned just now, or wait for a bounded
+time that docs/gang-life.md states.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     return bool(plan.shares)
 
 
-def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
-    """Say which gangs could go on now, and wait for nothing that comes within a stated time."""
+def stuck_gangs(world: World, nodes: Iterable[Node]) -> Iterator[str]:
+    """Yield a sentence for each gang that could go on now, and that nothing plans within a bounded time."""
     state = world.coordinator.state
     if not state.active or state.interrupted or state.catches_up:
         return
@@ -106,7 +106,7 @@ def _idle(state: State, throttled_namespaces: Collection[str]) -> Iterator[str]:
 
 
 def _pauses(world: World, gang: Gang) -> bool:
-    """Whether it is asked about within the pause after a failed answer, or one that the cluster overtook."""
+    """Whether the gang is planned again within the pause after a failed or an outdated answer."""
     settings = world.settings
     most = settings.backoff_max_s if "not decided" in gang.refusal_kinds else settings.recheck_s
     most = settings.pause_max_s if gang.ended_decisions else most
