@@ -5,7 +5,8 @@
     python -m checks.names service     where these folders have such names
 
 A folder is listed once it is clean: no local name and no parameter is in `BANNED`, and few are in `VAGUE`. No
-field, function or class is in `BARE`, except in the folders of `NOT_YET`. Generated code does not count.
+field, function or class is in `BARE`, except in folders of `NOT_YET`. A function of the service has a verb
+or a noun in its name (`lone_words`). Generated code does not count.
 """
 
 from __future__ import annotations
@@ -35,6 +36,70 @@ BARE = BANNED | {
     *("first", "most", "least", "whole", "more", "every", "alone"),
 }
 """No field, function or class is called by one of these words alone: `first_node` is fine, `first` is not."""
+LONE = {
+    *(
+        "above",
+        "across",
+        "after",
+        "again",
+        "against",
+        "among",
+        "back",
+        "before",
+        "below",
+        "beside",
+        "between",
+    ),
+    *("beyond", "else", "here", "near", "there", "with", "within", "without"),
+    *(
+        "alike",
+        "alone",
+        "both",
+        "custom",
+        "due",
+        "exact",
+        "fast",
+        "few",
+        "fewer",
+        "free",
+        "fresh",
+        "full",
+        "last",
+    ),
+    *(
+        "least",
+        "lower",
+        "met",
+        "more",
+        "most",
+        "narrow",
+        "narrowest",
+        "new",
+        "next",
+        "old",
+        "only",
+        "other",
+        "own",
+    ),
+    *("plain", "ready", "rough", "same", "unseen", "upper", "whole", "wide", "wider", "young"),
+}
+"""Prepositions, adverbs and adjectives. The name of a function has another word, as `free_gpus`."""
+NOUNS = {
+    *(
+        "binding",
+        "encoding",
+        "heading",
+        "mapping",
+        "need",
+        "offering",
+        "packing",
+        "reading",
+        "ring",
+        "rounding",
+    ),
+    *("setting", "speed", "string", "warning"),
+}
+"""Nouns that end as participles do."""
 NOT_YET = (
     "benchmarks",
     "e2e",
@@ -66,7 +131,7 @@ class Count:
     names: int = 0
     vague: collections.Counter[str] = field(default_factory=collections.Counter)
     banned: list[str] = field(default_factory=list)
-    """Where a name of `BANNED` or `BARE` is, and the name."""
+    """Where a name of `BANNED` or `BARE` is, or a function with a lone word, and the name."""
 
     @property
     def share(self) -> float:
@@ -91,6 +156,8 @@ class Count:
                 for line, name in members(text)
                 if name.lower() in BARE and (place, name) not in KEYS_OF_JSON
             ]
+        if place.startswith("service/muster/"):
+            self.banned += [f"{place}:{line}: {name}" for line, name in lone_words(text)]
 
 
 def main(arguments: list[str]) -> int:
@@ -103,6 +170,7 @@ def main(arguments: list[str]) -> int:
             text = (ROOT / file).read_text()
             vague = [(line, name) for line, name in assigned(text) if name.lower() in VAGUE]
             vague += [(line, name) for line, name in members(text) if name.lower() in BARE]
+            vague += lone_words(text) if file.is_relative_to("service/muster") else ()
             print(*(f"{file}:{line}: {name}\n" for line, name in sorted(vague)), sep="", end="")
         return 0
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["names"]
@@ -148,6 +216,24 @@ def members(text: str) -> Iterator[Name]:
                 yield node.lineno, node.name.strip("_")
             case ast.Attribute(attr=name, value=ast.Name(id="self"), ctx=ast.Store(), lineno=line):
                 yield line, name.strip("_")
+            case _:
+                pass
+
+
+def lone_words(text: str) -> Iterator[Name]:
+    """Yield each function whose name is one participle, preposition or adjective.
+
+    A function that returns bool may have such a name: a call of it reads as a question.
+    """
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.FunctionDef(returns=ast.Name("bool")) | ast.AsyncFunctionDef(returns=ast.Name("bool")):
+                pass
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                word = name.strip("_")
+                is_participle = word.endswith(("ed", "ing")) and word not in NOUNS and "_" not in word
+                if (word in LONE or is_participle) and not name.startswith("__"):
+                    yield node.lineno, word
             case _:
                 pass
 

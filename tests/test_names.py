@@ -52,9 +52,34 @@ def test_fields_functions_and_classes(code: str, bound: list[str]) -> None:
     assert sorted(name for _, name in names.members(code)) == sorted(bound)
 
 
-def _count(text: str) -> names.Count:
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def limited(): pass", ["limited"]),
+        ("async def _waiting() -> None: pass", ["waiting"]),
+        ("class A:\n  def below(self) -> int: pass", ["below"]),
+        ("def a():\n  def own(): pass", ["own"]),
+        ("def limited() -> bool: pass", []),
+        ("async def below() -> bool: pass", []),
+        ("def limit_gpus(): pass\ndef gpus_below(): pass\ndef waiting_members(): pass", []),
+        ("def reading() -> str: pass\ndef need(): pass", []),
+        ("class Limited:\n  waiting: int\n  def __missing__(self): pass", []),
+    ],
+)
+def test_functions_with_a_lone_word(code: str, words: list[str]) -> None:
+    assert [word for _, word in names.lone_words(code)] == words
+
+
+def test_only_functions_of_the_service_have_more_than_a_lone_word() -> None:
+    code = "def limited(): pass\n"
+    (problem,) = names.not_clean("a", _count(code, "service/muster/a.py"))
+    assert problem == "service/muster/a.py:1: limited: a name says what it holds"
+    assert list(names.not_clean("a", _count(code))) == []
+
+
+def _count(text: str, place: str = "a.py") -> names.Count:
     count = names.Count()
-    count.add("a.py", text)
+    count.add(place, text)
     return count
 
 
