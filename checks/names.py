@@ -37,67 +37,16 @@ BARE = BANNED | {
 }
 """No field, function or class is called by one of these words alone: `first_node` is fine, `first` is not."""
 LONE = {
-    *(
-        "above",
-        "across",
-        "after",
-        "again",
-        "against",
-        "among",
-        "back",
-        "before",
-        "below",
-        "beside",
-        "between",
-    ),
-    *("beyond", "else", "here", "near", "there", "with", "within", "without"),
-    *(
-        "alike",
-        "alone",
-        "both",
-        "custom",
-        "due",
-        "exact",
-        "fast",
-        "few",
-        "fewer",
-        "free",
-        "fresh",
-        "full",
-        "last",
-    ),
-    *(
-        "least",
-        "lower",
-        "met",
-        "more",
-        "most",
-        "narrow",
-        "narrowest",
-        "new",
-        "next",
-        "old",
-        "only",
-        "other",
-        "own",
-    ),
-    *("plain", "ready", "rough", "same", "unseen", "upper", "whole", "wide", "wider", "young"),
+    *("above", "across", "after", "again", "against", "among", "back", "before", "below", "beside"),
+    *("between", "beyond", "else", "near", "with", "within", "without", "alike", "both", "custom", "due"),
+    *("exact", "fast", "few", "fewer", "fresh", "full", "last", "lower", "met", "narrow"),
+    *("narrowest", "new", "next", "old", "only", "other", "own", "plain", "ready", "rough", "same", "unseen"),
+    *("upper", "wide", "wider"),
 }
-"""Prepositions, adverbs and adjectives. The name of a function has another word, as `free_gpus`."""
+"""More prepositions and adjectives. The name of a function has another word, as `free_gpus`."""
 NOUNS = {
-    *(
-        "binding",
-        "encoding",
-        "heading",
-        "mapping",
-        "need",
-        "offering",
-        "packing",
-        "reading",
-        "ring",
-        "rounding",
-    ),
-    *("setting", "speed", "string", "warning"),
+    *("binding", "encoding", "heading", "mapping", "need", "offering", "packing", "reading", "ring"),
+    *("rounding", "setting", "sibling", "speed", "string", "warning"),
 }
 """Nouns that end as participles do."""
 NOT_YET = (

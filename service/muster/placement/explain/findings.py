@@ -101,7 +101,7 @@ class _Findings(RefusalFacts):
 
     def _nearest_part(self, world: World, scope: str) -> Cause:
         """Return the cause that names the part which comes nearest to holding the members."""
-        fit, existing = self.conflict.oracle.largest_fit(world), self.existing()
+        fit, existing = self.conflict.oracle.largest_fit(world), self.existing_members()
         if existing:
             part = self._part_of_existing(scope, existing)
         else:
@@ -120,14 +120,14 @@ class _Findings(RefusalFacts):
 
     def best_part(self, role: Role, scope: str) -> tuple[str, int | None, int]:
         role_conflict = replace(self.conflict, roles=frozenset((Assumption(AssumptionKind.ROLE, role.name),)))
-        existing, world = self.existing(role.name), role_conflict.world().with_scope(scope)
+        existing, world = self.existing_members(role.name), role_conflict.world().with_scope(scope)
         running = tuple(member for member in world.request.running if member.role == role.name)
         world = replace(world, request=replace(world.request, running=running))
         fit = self.conflict.oracle.largest_fit(world)
         members = min(fit.members, world.target) if fit.proven else None
         return self._part_of_existing(scope, existing) if existing else fit.part, members, world.target
 
-    def existing(self, *roles: str) -> tuple[BoundMember, ...]:
+    def existing_members(self, *roles: str) -> tuple[BoundMember, ...]:
         """Return the existing members of these roles, or of all roles; () if the conflict does not depend on
         existing members.
         """
@@ -141,12 +141,12 @@ class _Findings(RefusalFacts):
         return min(common_parts(self.view, scope, members) or ("",))
 
     def causes_of_running_members(self, scope: str, *roles: str) -> Iterator[RunningElsewhere]:
-        existing = self.existing(*roles)
+        existing = self.existing_members(*roles)
         if existing:
             yield RunningElsewhere(scope, self._part_of_existing(scope, existing), len(existing))
 
     def begun_segment(self, role: Role) -> Iterator[RunningElsewhere]:
-        existing = {member.running: member for member in self.existing(role.name)}
+        existing = {member.running: member for member in self.existing_members(role.name)}
         if not existing:
             return
         role_request = replace(

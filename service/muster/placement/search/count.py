@@ -513,13 +513,12 @@ def _resource_amounts(instance: Instance, rows: Ints, active: Sequence[int]) -> 
 
 
 def upper_bounds_by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
-    """Return [part of REGION] an upper bound of the members that the part holds, and whether the bound is
-    exact.
+    """Return [part of REGION] an upper bound of the members in the part, and whether the bound is exact.
 
     The bound uses the packings of the nodes, within the limits of the rules. Members of a single role come in
-    multiples of `unit` on any node. Each member counts 1: its discount, and a price of 1 minus the discount.
-    So whatever the discounts of the roles are, the part holds at most the discounts of all members, plus the
-    best packing of each node by these prices.
+    multiples of `unit` on any node. A member counts 1: its discount, and a price of 1 minus the discount. So
+    for any discounts, a part holds at most the discounts of all members, plus the best packing of each node
+    by these prices.
     """
     need, counts = np.array(problem.need), problem.patterns.counts
     active = np.flatnonzero(need)

@@ -200,7 +200,7 @@ class RegionCounter:
     def _try_each_choice(
         self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Value
     ) -> SolveStatus:
-        """Count each choice of that many parts as a region, those with the fewest narrower parts first."""
+        """Count each choice of that many parts as a region, the fewest narrower parts first."""
         part, choices = problem.part(scope), []
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
         for combination in combinations(names.tolist(), parts):
@@ -223,7 +223,7 @@ class RegionCounter:
     def _count_narrowest_level(
         self, problem: Problem, scope: str, lower: int, count: int, prefix: Value
     ) -> SolveStatus:
-        """Try `lower` parts of the narrowest level, then more, until the nodes there hold the gang."""
+        """Try `lower` parts of the narrowest level, then more, until that many parts hold the gang."""
         for parts in range(lower, min(count, 1 if scope in self._single_part_scopes else count) + 1):
             value = (*prefix, parts)
             if self.best_regions and value > self.best_regions[0].value[: len(value)]:

@@ -167,7 +167,7 @@ def _free_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli:
     count = sum(len(member.gpus) for member in members if not member.units)
     taken_gpus = [*before.free_gpus][len(before.free_gpus) - count :] if count else []
     for gpu in (*taken_gpus, *shared):
-        if gpu < len(units):  # `capacities` reports a GPU that the node lacks
+        if gpu < len(units):  # `check_capacities` reports a GPU that the node lacks
             units[gpu] -= shared.get(gpu, units[gpu])
     whole_gpus = [gpu for gpu in before.free_gpus if gpu not in taken_gpus and gpu not in shared]
     return _FreeAmounts(before.cpu_milli - cpu_milli, whole_gpus, units)

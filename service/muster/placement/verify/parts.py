@@ -233,8 +233,8 @@ def spots_of_all(touched: Spots, old: Spots) -> Spots:
 
 
 def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Spot:
-    """Return the spot of these members. Indices that the node does not have are left out: `capacities`
-    reports them.
+    """Return the spot of these members. Indices that the node does not have are left out:
+    `check_capacities` reports them.
     """
     mask = 0
     for member in members:
