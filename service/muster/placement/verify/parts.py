@@ -234,7 +234,7 @@ def spots_of_all(touched: Spots, old: Spots) -> Spots:
 
 def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Spot:
     """Return the spot of these members. Indices that the node does not have are left out:
-    `check_capacities` reports them.
+    The verifier reports them as an error of its own.
     """
     mask = 0
     for member in members:
