@@ -233,9 +233,8 @@ def spots_of_all(touched: Spots, old: Spots) -> Spots:
 
 
 def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Spot:
-    """Return the spot of these members. Indices that the node does not have are left out:
-    The verifier reports them as an error of its own.
-    """
+    """Return the spot of these members, without indices that the node does not have: another check reports
+    such indices."""
     mask = 0
     for member in members:
         for gpu in member.gpus:
