@@ -10,7 +10,7 @@ from benchmarks.clusters import Cluster, Shape
 from benchmarks.summary import Spread
 from muster.domain.node import Resources, Usage
 from muster.gangs.capacity.ledger import Ledger
-from muster.placement.cluster.columns import columns
+from muster.placement.cluster.columns import columns_of
 
 TARGET_US = 100
 """For an event to be in the snapshot."""
@@ -35,7 +35,7 @@ def event_cost(nodes: int, events: int, seed: int) -> EventCost:
         ledger.set_node(node)
     for usage in cluster.usages:
         ledger.bind(usage.pod_uid, usage)
-    columns(ledger.snapshot())
+    columns_of(ledger.snapshot())
     rng = random.Random(seed)
     booked: list[float] = []
     snapshot_s: list[float] = []
@@ -47,7 +47,7 @@ def event_cost(nodes: int, events: int, seed: int) -> EventCost:
         bound = time.perf_counter()
         snapshot = ledger.snapshot()
         snapped = time.perf_counter()
-        columns(snapshot)
+        columns_of(snapshot)
         end = time.perf_counter()
         for times, span in ((booked, bound - start), (snapshot_s, snapped - bound), (read, end - snapped)):
             times.append(span * 1e6)

@@ -13,7 +13,7 @@ from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import refusal
-from muster.placement.cluster.columns import columns
+from muster.placement.cluster.columns import columns_of
 from muster.placement.evaluate import objective
 from muster.placement.naming import sort_by_rank
 
@@ -31,7 +31,7 @@ class FirstFit:
 
 def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
     """Place the members in turn. Scopes are ignored, and a member that fits nowhere is left out."""
-    view = columns(snapshot)
+    view = columns_of(snapshot)
     states = dict(zip(view.names, view.states, strict=True))
     members: list[MemberPlacement] = []
     for role in request.roles:

@@ -10,7 +10,7 @@ from muster.domain.alternatives import Alternatives, Question, Than
 from muster.domain.decision import Placed
 from muster.placement import alternatives as module
 from muster.placement.alternatives import alternatives
-from muster.placement.cluster.columns import columns
+from muster.placement.cluster.columns import columns_of
 from muster.placement.evaluate import worths
 from muster.placement.limits import Limits
 from muster.placement.model.objective import quality_levels
@@ -53,7 +53,7 @@ def test_all_levels_of_the_objective_are_compared() -> None:
     snapshot, request = cluster(RACKS), gang("8 x 1 GPU")
     decision = place(snapshot, request)
     assert isinstance(decision, Placed)
-    compared = [worth.level for worth in worths(request, decision.members, columns(snapshot))]
+    compared = [worth.level for worth in worths(request, decision.members, columns_of(snapshot))]
     domains, *other_levels = (level.name for level in quality_levels(()))
     assert domains == "nvlink_domains"
     assert compared == [

@@ -9,7 +9,7 @@ from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
 from muster.placement.cluster.candidates import admits, is_tolerated, matches, refusal
-from muster.placement.cluster.columns import columns
+from muster.placement.cluster.columns import columns_of
 
 NODE = Node("a", Resources(), GpuTopology.unknown(8), frozenset({"g"}), {"pool": "p", "count": "8"})
 
@@ -99,4 +99,4 @@ def test_refusals(node: Node, role_asked: Role, by: str | None) -> None:
 def test_a_role_is_kept_off_nodes_that_plugins_refuse() -> None:
     nodes = [node_with(name="a"), node_with(name="b", ready=False), node_with(name="c")]
     excluded = {"w": {"c": "VolumeBinding"}, "x": {"a": "other"}}
-    assert admits(columns(Snapshot.of(nodes, ())), role(), excluded).tolist() == [True, False, False]
+    assert admits(columns_of(Snapshot.of(nodes, ())), role(), excluded).tolist() == [True, False, False]

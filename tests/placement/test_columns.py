@@ -1,4 +1,4 @@
-"""The columns say what the snapshot says, node by node, however the view was come by; so does `admits`."""
+"""Columns say what the snapshot says, from whatever columns they were made; so does `admits`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from muster.domain.topology import GpuTopology
 from muster.domain.words import natural_key
 from muster.placement.cluster import columns as module
 from muster.placement.cluster.candidates import admits, refusal
-from muster.placement.cluster.columns import LARGEST, NO_COLUMNS, Columns, columns, columns_after
+from muster.placement.cluster.columns import LARGEST, NO_COLUMNS, Columns, columns_after, columns_of
 from muster.placement.cluster.topology import place_of
 from tests.placement.drawings import islands
 from tests.placement.naive_parts import label
@@ -96,51 +96,54 @@ def histories(draw: st.DrawFn) -> list[Snapshot]:
     return snapshots
 
 
-def contents(view: Columns) -> Iterator[tuple[str, object]]:
-    """All that a view says, as plain values."""
+def contents(columns: Columns) -> Iterator[tuple[str, object]]:
+    """All that columns say, as plain values."""
     for field in Columns.__dataclass_fields__:
-        value = getattr(view, field)
+        value = getattr(columns, field)
         if not field.startswith("_") and field not in ("nodes", "snapshot"):
             yield field, value.tolist() if isinstance(value, np.ndarray) else list(value)
-    yield "numbers", (view.amounts.tolist(), view.totals.tolist(), view.names, dict(view.row), view.levels)
-    yield "places", [view.place(row) for row in range(len(view.names))]
+    yield (
+        "numbers",
+        (columns.amounts.tolist(), columns.totals.tolist(), columns.names, dict(columns.row), columns.levels),
+    )
+    yield "places", [columns.place(row) for row in range(len(columns.names))]
     for scope in SCOPES:
-        for parts in (view.part(scope), view.label_names(scope), view.label(scope)):
+        for parts in (columns.part(scope), columns.label_names(scope), columns.label(scope)):
             yield scope, (parts.codes.tolist(), parts.names, dict(parts.index))
 
 
-def says(view: Columns, snapshot: Snapshot) -> None:
+def says(columns: Columns, snapshot: Snapshot) -> None:
     """Each row says what its node does."""
-    assert view.names == tuple(sorted(snapshot.nodes, key=natural_key))
-    for row, name in enumerate(view.names):
+    assert columns.names == tuple(sorted(snapshot.nodes, key=natural_key))
+    for row, name in enumerate(columns.names):
         state, place = snapshot.nodes[name], place_of(snapshot.nodes[name])
         node = state.node
-        assert view.row[name] == row
-        assert view.states[row] == state
-        assert view.place(row) == place
-        free = (view.free_gpus[row], view.free_count[row], view.unindexed[row])
+        assert columns.row[name] == row
+        assert columns.states[row] == state
+        assert columns.place(row) == place
+        free = (columns.free_gpus[row], columns.free_count[row], columns.unindexed[row])
         assert free == (state.free_gpus, state.free_gpu_count, state.unindexed_gpus)
-        assert Resources(view.cpu[row], view.memory[row], view.pods[row]) == state.free
-        assert (view.gpu_total[row], view.cpu_total[row]) == (
+        assert Resources(columns.cpu[row], columns.memory[row], columns.pods[row]) == state.free
+        assert (columns.gpu_total[row], columns.cpu_total[row]) == (
             node.topology.gpu_count,
             node.allocatable.cpu_milli,
         )
-        assert (view.shapes[view.shape[row]], view.promised[row]) == (place.shape, place.promised)
+        assert (columns.shapes[columns.shape[row]], columns.promised[row]) == (place.shape, place.promised)
         shares = (bool(node.gpu_memory), node.memory_resources)
         facts_told = (node.partitions, node.missing_gpus, node.offers_parts)
         profile = (node.gpu_resources, node.ready, node.unschedulable, node.taints, *shares, *facts_told)
-        assert tuple(view.gpu_memory[: len(node.gpu_memory), row]) == state.free_memory
-        assert not view.gpu_memory[len(node.gpu_memory) :, row].any()
-        assert view.profiles[view.profile[row]] == profile
-        assert (("", *view.wide_names)[view.wide_codes[row] + 1]) == place.wide_domain
+        assert tuple(columns.gpu_memory[: len(node.gpu_memory), row]) == state.free_memory
+        assert not columns.gpu_memory[len(node.gpu_memory) :, row].any()
+        assert columns.profiles[columns.profile[row]] == profile
+        assert (("", *columns.wide_names)[columns.wide_codes[row] + 1]) == place.wide_domain
         for scope in SCOPES:
-            domain_names, values = view.label_names(scope), view.label(scope)
+            domain_names, values = columns.label_names(scope), columns.label(scope)
             assert ("", *domain_names.names)[domain_names.codes[row] + 1] == part_of(
                 node, scope, snapshot.levels
             )
             assert (None, *values.names)[values.codes[row] + 1] == node.labels.get(scope)
         for scope in (*SCOPES, "nvlink-domain"):
-            part = view.part(scope)
+            part = columns.part(scope)
             assert ("", *part.names)[part.codes[row] + 1] == label(snapshot, state, scope)
 
 
@@ -148,14 +151,14 @@ def says(view: Columns, snapshot: Snapshot) -> None:
 @given(histories(), st.data())
 def test_a_view_is_a_function_of_the_snapshot(history: list[Snapshot], data: st.DataObject) -> None:
     with patch.object(module, "CHUNK", 2):
-        view = NO_COLUMNS
+        columns = NO_COLUMNS
         for snapshot in history:
-            view = columns_after(view, snapshot)
+            columns = columns_after(columns, snapshot)
             fresh = columns_after(NO_COLUMNS, snapshot)
-            if data.draw(st.booleans()):  # else nothing is read yet that the next view could carry on
-                assert dict(contents(view)) == dict(contents(fresh))
-        says(view, history[-1])
-        for parts in (view.part("rack"), view.label("pool"), view.nodes):
+            if data.draw(st.booleans()):  # else nothing is read yet that the next columns could carry on
+                assert dict(contents(columns)) == dict(contents(fresh))
+        says(columns, history[-1])
+        for parts in (columns.part("rack"), columns.label("pool"), columns.nodes):
             assert list(parts.names) == sorted(parts.names, key=natural_key)
             assert set(parts.codes.tolist()) - {-1} == set(range(len(parts.names)))
 
@@ -170,11 +173,11 @@ def cluster(size: int) -> Snapshot:
 
 def test_one_snapshot_has_one_view_and_what_stays_is_shared() -> None:
     before = cluster(600)
-    first = columns(before)
+    first = columns_of(before)
     pool = first.part("pool")
     after = before.with_usages([Usage("uid", "n-300", Resources(3), gpus=1)])
-    second = columns(after)
-    assert columns(after) is second
+    second = columns_of(after)
+    assert columns_of(after) is second
     assert second.free_count[second.row["n-300"]] == 3
     assert first.free_count[first.row["n-300"]] == 4
     assert second.part("pool") is pool
@@ -183,16 +186,22 @@ def test_one_snapshot_has_one_view_and_what_stays_is_shared() -> None:
 
 
 def test_no_column_can_be_changed() -> None:
-    view = columns(cluster(3).with_usages([Usage("uid", "n-1", Resources(3), gpus=1)]))
-    for array in (view.free_gpus, view.gpu_total, view.promised, view.shape, view.part("pool").codes):
+    columns = columns_of(cluster(3).with_usages([Usage("uid", "n-1", Resources(3), gpus=1)]))
+    for array in (
+        columns.free_gpus,
+        columns.gpu_total,
+        columns.promised,
+        columns.shape,
+        columns.part("pool").codes,
+    ):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
 
 
 def test_amounts_are_cut_off() -> None:
     node = Node("a", Resources(10**30, 5), GpuTopology.unknown(2))
-    view = columns(Snapshot.of([node], [Usage("uid", "a", Resources(0, 10**30), gpus=0b11)]))
-    assert (view.cpu[0], view.cpu_total[0], view.memory[0]) == (LARGEST, LARGEST, -LARGEST)
+    columns = columns_of(Snapshot.of([node], [Usage("uid", "a", Resources(0, 10**30), gpus=0b11)]))
+    assert (columns.cpu[0], columns.cpu_total[0], columns.memory[0]) == (LARGEST, LARGEST, -LARGEST)
 
 
 def test_threads_may_ask_at_once() -> None:
@@ -200,11 +209,11 @@ def test_threads_may_ask_at_once() -> None:
     snapshots = [first, first.with_usages([Usage("uid", "n-7", Resources(3), gpus=1)]), cluster(299)] * 20
 
     def right(snapshot: Snapshot) -> bool:
-        view = columns(snapshot)
-        return view.snapshot is snapshot and all(
-            view.place(row).state is snapshot.nodes[name]
-            and view.free_gpus[row] == view.states[row].free_gpus
-            for row, name in enumerate(view.names)
+        columns = columns_of(snapshot)
+        return columns.snapshot is snapshot and all(
+            columns.place(row).state is snapshot.nodes[name]
+            and columns.free_gpus[row] == columns.states[row].free_gpus
+            for row, name in enumerate(columns.names)
         )
 
     with ThreadPoolExecutor(4) as pool:
@@ -244,11 +253,11 @@ def test_admits_is_refusal_of_every_node(
     history: list[Snapshot], roles_asked: list[Role], by_plugin: dict[str, dict[str, str]]
 ) -> None:
     for snapshot in history:
-        view = columns(snapshot)
+        columns = columns_of(snapshot)
         for role in roles_asked:
             by = {
                 name: by_plugin.get(role.name, {}).get(name) or refusal(state.node, role)
                 for name, state in snapshot.nodes.items()
             }
-            admitted = admits(view, role, by_plugin)
-            assert admitted.tolist() == [by[name] is None for name in view.names]
+            admitted = admits(columns, role, by_plugin)
+            assert admitted.tolist() == [by[name] is None for name in columns.names]

@@ -452,8 +452,8 @@ def smaller(relaxation: Relaxation, snapshot: Snapshot, request: Request) -> Ite
             cordoned = [name for name, state in snapshot.nodes.items() if state.node.unschedulable]
             yield from (Uncordon(fewer_nodes) for fewer_nodes in combinations(cordoned, len(nodes) - 1))
         case WiderScope(scope, wider, role=name):
-            view = instance_of(ClusterView(snapshot, request), {}).columns
-            between = takewhile(lambda candidate: candidate != (wider or None), wider_scopes(view, scope))
+            columns = instance_of(ClusterView(snapshot, request), {}).columns
+            between = takewhile(lambda candidate: candidate != (wider or None), wider_scopes(columns, scope))
             yield from (WiderScope(scope, candidate or "", "", 0, name) for candidate in between)
         case FewerMembers(least, before):
             if least + 1 < before:

@@ -14,7 +14,7 @@ from muster.domain.decision import Placed, Unplaceable
 from muster.domain.request import Member, Request, Slice, Subrequest
 from muster.domain.snapshot import Snapshot
 from muster.placement import place as planner
-from muster.placement.cluster.columns import columns
+from muster.placement.cluster.columns import columns_of
 from muster.placement.cluster.matching import ClusterView, request_of_plan
 from muster.placement.moves import alternates, move
 from muster.placement.place import Limits, place
@@ -99,7 +99,7 @@ def test_roles_without_gpus_and_without_members_do_not_count() -> None:
 def test_the_next_gang_sees_all_gpus_and_changes_are_seen() -> None:
     snapshot = cluster(": a[4]")
     first, second = gang_matching("1 x 2 GPU", w={"a": 0b0110}), gang_matching("1 x 2 GPU", w={"a": 0b1100})
-    plain = columns(snapshot)
+    plain = columns_of(snapshot)
     for request, home in (
         (first, (1, 2)),
         (second, (2, 3)),

@@ -11,7 +11,7 @@ import pytest
 from muster.domain.decision import Placed
 from muster.domain.snapshot import Snapshot
 from muster.placement import rails
-from muster.placement.cluster.columns import columns
+from muster.placement.cluster.columns import columns_of
 from muster.placement.place import place
 from tests.placement.drawings import cluster, gang
 from tests.placement.naive_rails import assert_fewest
@@ -160,9 +160,9 @@ def test_rails_count_on_nodes_of_at_most_eight_gpus() -> None:
 def test_nodes_with_unlike_rails_are_of_one_shape() -> None:
     """So that they share all tables."""
     snapshot = with_rails(cluster(": a[4] b[4] c[8]"), {"a": (3, 2, 1, 0), "b": (0, 1, 1, 2)})
-    view = columns(snapshot)
-    assert len(view.shapes) == 2
-    assert view.rails.T.tolist() == [
+    columns = columns_of(snapshot)
+    assert len(columns.shapes) == 2
+    assert columns.rails.T.tolist() == [
         [8, 4, 2, 1, 0, 0, 0, 0],
         [1, 2, 2, 4, 0, 0, 0, 0],
         [1, 2, 4, 8, 16, 32, 64, 128],

@@ -24,7 +24,7 @@ from muster.domain.reasons import Cause
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
 from muster.domain.words import GPU_MEMORY
-from muster.placement.cluster.columns import columns
+from muster.placement.cluster.columns import columns_of
 from muster.placement.gang.packings import packing_table
 from muster.placement.gpus.choices import LowerBounds, choices
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, NodeContext
@@ -308,9 +308,9 @@ def test_without_time_a_plan_is_given_and_not_called_best(gang_text: str) -> Non
 def test_no_choice_is_better_than_its_bound(drawn: str, ask: MemberAsk) -> None:
     snapshot = cluster(drawn)
     place_of_a = next(iter(snapshot.nodes.values()))
-    view = columns(snapshot)
-    shape = view.shapes[0]
-    least = LowerBounds(shape, view.gpu_memory, view.free_gpus, (ask,))
+    columns = columns_of(snapshot)
+    shape = columns.shapes[0]
+    least = LowerBounds(shape, columns.gpu_memory, columns.free_gpus, (ask,))
     node = NodeGpus(shape, place_of_a.free_gpus, place_of_a.free_memory)
     table = choices((ask,), tuple((n,) for n in range(1, 6)), node, NodeContext(COSTS))
     assert len(table.packing)

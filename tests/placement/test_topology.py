@@ -12,7 +12,7 @@ import pytest
 
 import muster.placement
 from muster.domain.levels import Hierarchy, Naming, domains_of
-from muster.placement.cluster.columns import columns
+from muster.placement.cluster.columns import columns_of
 from muster.placement.cluster.topology import Topology
 from muster.placement.verify.parts import Labels, describes
 from tests.placement.drawings import RACK, ZONE, cluster
@@ -32,7 +32,7 @@ INDICES = {
 
 
 def topology() -> Topology:
-    return columns(cluster(NODES)).topology
+    return columns_of(cluster(NODES)).topology
 
 
 @pytest.mark.parametrize(("scope", "expected"), INDICES.items())
@@ -138,10 +138,10 @@ PATHS = {
 @pytest.mark.parametrize("case", PATHS.values(), ids=PATHS.keys())
 def test_a_domain_is_a_path(case: Paths) -> None:
     snapshot = replace(cluster(case.cluster), naming=case.naming)
-    view = columns(snapshot)
+    columns = columns_of(snapshot)
     hierarchy = Hierarchy.of(case.scope, snapshot.levels, case.naming)
     nodes = [state.node for state in snapshot.nodes.values()]
-    assert [view.topology.part(row, case.scope) for row in range(len(nodes))] == case.domains
+    assert [columns.topology.part(row, case.scope) for row in range(len(nodes))] == case.domains
     assert [*domains_of(nodes, hierarchy).values()] == case.domains, "one by one, as in columns"
     judged = [*Labels(snapshot).parts(case.scope, nodes).values()]
     pairs = combinations(zip(judged, case.domains, strict=True), 2)
@@ -165,7 +165,7 @@ def test_a_node_without_the_label_may_be_a_domain_of_its_own() -> None:
 def test_only_scopes_that_some_node_has_are_counted() -> None:
     assert topology().scopes == ("zone", "rack")
     assert topology().counted_scopes(gpus=False) == ("zone", "rack", "node")
-    assert columns(cluster(": a[8]")).topology.counted_scopes(gpus=True) == ("node", "nvlink-domain")
+    assert columns_of(cluster(": a[8]")).topology.counted_scopes(gpus=True) == ("node", "nvlink-domain")
 
 
 def test_nodes_that_are_one_nvlink_domain() -> None:
@@ -182,7 +182,7 @@ def test_no_other_code_of_the_planner_reads_the_labels_of_domains() -> None:
     """`verify` shares no code with the planner, and reads them itself."""
     root = Path(muster.placement.__file__).parent
     reads = re.compile(
-        r"\bpart_of\b|DOMAIN_LABELS|\bwide_names\b|view\.wide_codes\b|columns\.wide_codes\b|view\.(part|label_names)\("
+        r"\bpart_of\b|DOMAIN_LABELS|\bwide_names\b|columns\.wide_codes\b|columns\.(part|label_names)\("
     )
     files = (path for path in root.rglob("*.py") if path.parent.name not in ("verify", "cluster"))
     assert not [path.name for path in files if reads.search(path.read_text())]

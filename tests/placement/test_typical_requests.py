@@ -13,7 +13,7 @@ from muster.domain.decision import Placed
 from muster.domain.node import Usage
 from muster.domain.request import TypicalRequest
 from muster.domain.snapshot import Snapshot
-from muster.placement.cluster.columns import LARGEST, columns
+from muster.placement.cluster.columns import LARGEST, columns_of
 from muster.placement.gpus.damage import is_priced, prices_of
 from muster.placement.place import place
 from tests.placement.drawings import cluster, gang, plan
@@ -46,7 +46,7 @@ USABLE = {
 
 @pytest.mark.parametrize(("drawn", "kind", "usable"), USABLE.values(), ids=USABLE.keys())
 def test_what_a_kind_can_use(drawn: str, kind: TypicalRequest, usable: int) -> None:
-    prices = prices_of(columns(replace(cluster(f": {drawn}"), typical=(kind,))))
+    prices = prices_of(columns_of(replace(cluster(f": {drawn}"), typical=(kind,))))
     assert (prices.usable * (prices.weights[prices.nodes.row_class] > 0)).tolist() == [[usable]]
 
 
@@ -72,7 +72,7 @@ WHOLE = {
 def test_the_damage_of_whole_gpus(
     drawn: str, kinds: tuple[TypicalRequest, ...], gpus: int, cores: int, damage: int
 ) -> None:
-    prices = prices_of(columns(replace(cluster(drawn), typical=kinds)))
+    prices = prices_of(columns_of(replace(cluster(drawn), typical=kinds)))
     damages = prices.damage_of_gpus(np.array([0]), np.array([gpus]), np.array([1000 * cores]))
     assert damages.tolist() == [[damage]]
 
@@ -89,7 +89,7 @@ SLICES = {
 @pytest.mark.parametrize(("kinds", "units", "damage"), SLICES.values(), ids=SLICES.keys())
 def test_the_damage_of_a_slice(kinds: tuple[TypicalRequest, ...], units: int, damage: list[int]) -> None:
     drawn = cluster(": a[3, cpu 64, mem 8 8 8, left 8 4 2]")
-    prices = prices_of(columns(replace(drawn, typical=kinds)))
+    prices = prices_of(columns_of(replace(drawn, typical=kinds)))
     assert prices.damage_of_slice(np.array([0]), units, 1000).tolist() == [damage]
 
 
@@ -144,8 +144,8 @@ def test_plans_that_are_better_for_it(
 )
 def test_whose_damage_is_priced(gang_text: str, priced: bool) -> None:
     snapshot = cluster(": a[2]")
-    assert is_priced(gang(gang_text), columns(replace(snapshot, typical=(SINGLE,)))) is priced
-    assert not is_priced(gang(gang_text), columns(snapshot))
+    assert is_priced(gang(gang_text), columns_of(replace(snapshot, typical=(SINGLE,)))) is priced
+    assert not is_priced(gang(gang_text), columns_of(snapshot))
 
 
 @settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -159,9 +159,9 @@ def test_prices_do_not_tell_how_they_were_come_by(snapshot: Snapshot, usages: li
         snapshot = snapshot.with_usages(
             [Usage(str(i), name, gang("1 x 0 GPU 1 cpu").roles[0].resources, mask)]
         )
-        followed = prices_of(columns(snapshot))
-        prices_of(columns(replace(snapshot, typical=(FOUR,))))
-        afresh = prices_of(columns(replace(snapshot)))
+        followed = prices_of(columns_of(snapshot))
+        prices_of(columns_of(replace(snapshot, typical=(FOUR,))))
+        afresh = prices_of(columns_of(replace(snapshot)))
         rows = np.arange(len(names))
         ways = np.array([0, 1, 2]), np.array([0, 500, 2000])
         assert (followed.damage_of_gpus(rows, *ways) == afresh.damage_of_gpus(rows, *ways)).all()

@@ -30,7 +30,7 @@ from muster.domain.printable import printable
 from muster.domain.request import Request, Scope, SelectorTerm
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import NODE_NAME, admits
-from muster.placement.cluster.columns import Bools, Columns, Ints, columns
+from muster.placement.cluster.columns import Bools, Columns, Ints, columns_of
 from muster.placement.cluster.matching import ClusterView
 from muster.placement.evaluate import worths
 from muster.placement.limits import Limits, asks_gpus
@@ -49,10 +49,10 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
     free GPUs, then the domains with too few.
     """
     limits = limits or Limits()
-    view = ClusterView(snapshot, question.request).columns
-    own_rows = sorted({view.row[member.node] for member in question.members})
-    places = _Places.of(view, question, own_rows, limits)
-    own_worths = worths(question.request, question.members, view)
+    columns = ClusterView(snapshot, question.request).columns
+    own_rows = sorted({columns.row[member.node] for member in question.members})
+    places = _Places.of(columns, question, own_rows, limits)
+    own_worths = worths(question.request, question.members, columns)
     compared_by_domains: dict[tuple[int, ...], tuple[list[float], Alternative]] = {}
     late = False
     for part in places.parts_to_try():
@@ -66,7 +66,7 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
         touched = places.parts_of(members) if part is None else (part,)
         if decision is not None and touched:
             proven, free = _is_proven(decision), places.free_on(touched)
-            worths_there = worths(question.request, members, view) if members else []
+            worths_there = worths(question.request, members, columns) if members else []
             compared = _compare_with_own(places.name_of(touched), free, proven, own_worths, worths_there)
             if set(touched) != places.own_parts or compared[1].than is Than.BETTER:
                 compared_by_domains[touched] = compared
@@ -91,7 +91,7 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
 class _Places:
     """The domains of the narrowest scope that has the whole gang in one domain, else of the widest scope."""
 
-    view: Columns
+    columns: Columns
     scope: str
     part: Ints
     """[row] The domain of each node. A node without a domain is a domain of its own."""
@@ -104,19 +104,19 @@ class _Places:
     amount_asked: int
 
     @classmethod
-    def of(cls, view: Columns, question: Question, own_rows: Sequence[int], limits: Limits) -> _Places:
-        request, topology = question.request, view.topology
-        scope = _scope_holding(view, own_rows)
+    def of(cls, columns: Columns, question: Question, own_rows: Sequence[int], limits: Limits) -> _Places:
+        request, topology = question.request, columns.topology
+        scope = _scope_holding(columns, own_rows)
         part = topology.index_or_own(scope)
         roles = [role for role in request.roles if role.members]
-        admitted = np.logical_or.reduce([admits(view, role, limits.excluded) for role in roles])
-        free, amounts = view.cpu, [role.resources.cpu_milli for role in roles]
+        admitted = np.logical_or.reduce([admits(columns, role, limits.excluded) for role in roles])
+        free, amounts = columns.cpu, [role.resources.cpu_milli for role in roles]
         if asks_gpus(request):
-            free = view.free_count
+            free = columns.free_count
             amounts = [role.gpus or (role.slice.gpus if role.slice else 0) for role in roles]
         amount_asked = sum(amount * len(role.members) for amount, role in zip(amounts, roles, strict=True))
         own_parts = frozenset(int(part[row]) for row in own_rows)
-        return cls(view, scope, part, own_parts, admitted, np.where(admitted, free, 0), amount_asked)
+        return cls(columns, scope, part, own_parts, admitted, np.where(admitted, free, 0), amount_asked)
 
     @property
     def own_name(self) -> str:
@@ -161,39 +161,39 @@ class _Places:
 
     def parts_of(self, members: Sequence[MemberPlacement]) -> tuple[int, ...]:
         """Return the domains that these members are in."""
-        return tuple(sorted({int(self.part[self.view.row[member.node]]) for member in members}))
+        return tuple(sorted({int(self.part[self.columns.row[member.node]]) for member in members}))
 
     def free_on(self, parts: Sequence[int]) -> tuple[int, int]:
         """Return the free GPUs of these domains, on nodes that admit members, and the most on one node."""
-        free = self.view.free_count[np.isin(self.part, parts) & self.open]
+        free = self.columns.free_count[np.isin(self.part, parts) & self.open]
         return int(free.sum()), int(free.max(initial=0))
 
     def name_of(self, parts: Sequence[int]) -> str:
-        names = self.view.topology.domains(self.scope).names
+        names = self.columns.topology.domains(self.scope).names
         if all(part < len(names) for part in parts):
             return domains_in_words(self.scope, [names[part] for part in parts])
-        nodes = [self.view.names[int(np.flatnonzero(self.part == part)[0])] for part in parts]
+        nodes = [self.columns.names[int(np.flatnonzero(self.part == part)[0])] for part in parts]
         return domains_in_words(Scope.NODE.value, nodes)
 
 
-def _scope_holding(view: Columns, own_rows: Sequence[int]) -> str:
+def _scope_holding(columns: Columns, own_rows: Sequence[int]) -> str:
     """Return the narrowest scope, the node or wider, with all these rows in one domain.
 
     If there is no such scope, return the widest scope.
     """
     if len(own_rows) == 1:
         return Scope.NODE.value
-    scopes = (*view.topology.scopes, Scope.NVLINK_DOMAIN.value)[::-1]
+    scopes = (*columns.topology.scopes, Scope.NVLINK_DOMAIN.value)[::-1]
     for scope in scopes:
-        parts = {int(view.topology.index(scope)[row]) for row in own_rows}
+        parts = {int(columns.topology.index(scope)[row]) for row in own_rows}
         if len(parts) == 1 and min(parts) >= 0:
             return scope
-    return next(iter(view.topology.scopes), Scope.NODE.value)
+    return next(iter(columns.topology.scopes), Scope.NODE.value)
 
 
 def _decide_on(snapshot: Snapshot, request: Request, rows: Ints, limits: Limits) -> Decision | None:
     """Return the decision for these nodes alone, with as many members as fit; None after a defect."""
-    names = columns(snapshot).names
+    names = columns_of(snapshot).names
     node_term = SelectorTerm(NODE_NAME, "In", tuple(names[row] for row in rows.tolist()))
     roles = tuple(
         replace(role, rules=replace(role.rules, required=(*role.rules.required, node_term)))

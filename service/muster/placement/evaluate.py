@@ -30,9 +30,9 @@ from muster.placement.model.objective import OBJECTIVE, VALUES, Worth
 from muster.placement.rails import gpus_of_gang, rails_on
 
 
-def used_gpus(view: Columns, members: Sequence[MemberPlacement]) -> tuple[Ints, Ints, Ints]:
+def used_gpus(columns: Columns, members: Sequence[MemberPlacement]) -> tuple[Ints, Ints, Ints]:
     """Return [node] the rows of these members' nodes and the masks of their GPUs, and [member] the node."""
-    row_of = view.row
+    row_of = columns.row
     rows, index = np.unique(np.array([row_of[m.node] for m in members], np.int64), return_inverse=True)
     masks = np.zeros(len(rows), np.int64)
     np.bitwise_or.at(masks, index, np.array([_mask_of(member.gpus) for member in members], np.int64))
@@ -44,18 +44,18 @@ _mask_of = lru_cache(maxsize=1 << 14)(mask_of)
 
 
 def objective(
-    request: Request, members: Sequence[MemberPlacement], view: Columns
+    request: Request, members: Sequence[MemberPlacement], columns: Columns
 ) -> tuple[Objective, str | None, str]:
     """Return the plan's values, the narrowest scope that holds all members, and the part ("node a").
 
     Existing members count for the values of the whole gang: parts, scopes, and the links on nodes with a new
     member.
     """
-    plan = EvaluatedPlan(request, members, view)
+    plan = EvaluatedPlan(request, members, columns)
     parts, gpus = plan.parts, plan.parts.masks.any() or any(plan.parts.existing.masks.values())
     value = Objective(**{row.field: row.count(plan) for row in VALUES})
     scopes = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
-    for scope in narrow_to_wide(view.levels, scopes):
+    for scope in narrow_to_wide(columns.levels, scopes):
         common = parts.common_parts(scope)
         if common and (scope != Scope.GPU or gpus):
             return value, scope, f"{scope} {min(common, key=natural_key)}"
@@ -64,8 +64,8 @@ def objective(
 
 def evaluate(cluster: ClusterView, members: tuple[MemberPlacement, ...]) -> Placed:
     """Return the plan of these members with its values. The plan is not marked as proven."""
-    request, view = cluster.request, cluster.columns
-    value, scope, part = objective(request, members, view)
+    request, columns = cluster.request, cluster.columns
+    value, scope, part = objective(request, members, columns)
     return Placed(
         request.gang,
         members,
@@ -73,38 +73,40 @@ def evaluate(cluster: ClusterView, members: tuple[MemberPlacement, ...]) -> Plac
         scope,
         part,
         optimal=False,
-        unknown_links=unknown_links(request, members, view),
-        unknown_indices=unknown_indices(members, view),
+        unknown_links=unknown_links(request, members, columns),
+        unknown_indices=unknown_indices(members, columns),
     )
 
 
-def worths(request: Request, members: Sequence[MemberPlacement], view: Columns) -> list[Worth]:
+def worths(request: Request, members: Sequence[MemberPlacement], columns: Columns) -> list[Worth]:
     """Return the values of a plan that alternatives compare, the most important level first."""
-    plan = EvaluatedPlan(request, members, view)
+    plan = EvaluatedPlan(request, members, columns)
     return [worth for row in OBJECTIVE for worth in row.worths_of(plan, row.count(plan))]
 
 
-def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Columns) -> tuple[str, ...]:
+def unknown_links(request: Request, members: Sequence[MemberPlacement], columns: Columns) -> tuple[str, ...]:
     """Return the nodes of the plan where the gang has several GPUs and no link between GPUs is known."""
-    if all(shape.topology.is_known for shape in view.shapes):
+    if all(shape.topology.is_known for shape in columns.shapes):
         return ()
-    existing_masks, (rows, masks, _) = existing_of(view, request).masks, used_gpus(view, members)
+    existing_masks, (rows, masks, _) = existing_of(columns, request).masks, used_gpus(columns, members)
     return tuple(
         sorted(
-            view.names[row]
+            columns.names[row]
             for row, mask in zip(rows.tolist(), masks.tolist(), strict=True)
             if mask and (mask | existing_masks.get(row, 0)).bit_count() > 1
-            if not view.states[row].node.topology.is_known
+            if not columns.states[row].node.topology.is_known
         )
     )
 
 
-def unknown_indices(members: Sequence[MemberPlacement], view: Columns) -> tuple[str, ...]:
+def unknown_indices(members: Sequence[MemberPlacement], columns: Columns) -> tuple[str, ...]:
     """Return the nodes of the plan's GPUs where it is not known which GPUs other pods have."""
-    if not view.unindexed.any():
+    if not columns.unindexed.any():
         return ()
-    rows, masks, _ = used_gpus(view, members)
-    return tuple(sorted(view.names[row] for row in rows[(masks > 0) & (view.unindexed[rows] > 0)].tolist()))
+    rows, masks, _ = used_gpus(columns, members)
+    return tuple(
+        sorted(columns.names[row] for row in rows[(masks > 0) & (columns.unindexed[rows] > 0)].tolist())
+    )
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,13 @@ class EvaluatedPlan:
 
     request: Request
     members: Sequence[MemberPlacement]
-    view: Columns
+    columns: Columns
 
     @cached_property
     def parts(self) -> TouchedParts:
         """The parts that hold the gang, or that it touches."""
         return TouchedParts(
-            self.view, *used_gpus(self.view, self.members), existing_of(self.view, self.request)
+            self.columns, *used_gpus(self.columns, self.members), existing_of(self.columns, self.request)
         )
 
     @cached_property
@@ -127,16 +129,18 @@ class EvaluatedPlan:
         """The gang's GPUs on nodes with a new member, with the damage of the new members' GPUs, and the
         number of nodes with equal values.
         """
-        view, parts = self.view, self.parts
-        node_arrays = (view.shape[parts.rows], view.free_gpus[parts.rows], parts.masks)
+        columns, parts = self.columns, self.parts
+        node_arrays = (columns.shape[parts.rows], columns.free_gpus[parts.rows], parts.masks)
         existing_masks = (parts.existing.masks.get(row, 0) for row in parts.rows.tolist())
         kinds = Counter(zip(*(line.tolist() for line in node_arrays), existing_masks, strict=True))
-        return [(_gang_gpu_set(view.shapes[shape], *gpus), nodes) for (shape, *gpus), nodes in kinds.items()]
+        return [
+            (_gang_gpu_set(columns.shapes[shape], *gpus), nodes) for (shape, *gpus), nodes in kinds.items()
+        ]
 
     @cached_property
     def crossings(self) -> tuple[tuple[str, int], ...]:
         """The scopes whose parts count, widest first, each with the number of touched parts."""
-        scopes = self.view.topology.counted_scopes(asks_gpus(self.request))
+        scopes = self.columns.topology.counted_scopes(asks_gpus(self.request))
         return tuple((scope, self.parts.count_touched(scope)) for scope in scopes)
 
     @cached_property
@@ -150,40 +154,42 @@ class EvaluatedPlan:
         for preference in self.request.role_preferences:
             running = tuple(pod for pod in self.request.running if pod.role in preference.roles)
             members = [member for member in self.members if member.role in preference.roles]
-            parts = EvaluatedPlan(replace(self.request, running=running), members, self.view).parts
+            parts = EvaluatedPlan(replace(self.request, running=running), members, self.columns).parts
             scope = next((scope for scope in preference.scopes if parts.common_parts(scope)), None)
             reached.append((preference.name, scope))
         return tuple(reached)
 
     def cost_totals(self) -> tuple[tuple[str, int], ...]:
         """Return the values of the levels that policies and slices add, without NVLink domains."""
-        view, existing, shared = self.view, self.parts.existing, dict[str, int]()
+        columns, existing, shared = self.columns, self.parts.existing, dict[str, int]()
         for member in self.members if self._has_slices else ():
             if member.units:
                 shared[member.node] = shared.get(member.node, 0) | mask_of(member.gpus)
         totals = {cost: 0 for cost in self.costs if cost is not Cost.NVLINK_DOMAINS}
         rows, masks = self.parts.rows.tolist(), self.parts.masks.tolist()
         for row, mask in zip(rows, masks, strict=True) if totals else ():
-            slices = shared.get(view.names[row], 0)
+            slices = shared.get(columns.names[row], 0)
             context = context_of(
-                view,
+                columns,
                 existing,
                 self.costs,
                 row,
-                existing.rule_for_new_members(view, row, NodeRule((), (), (), ())),
+                existing.rule_for_new_members(columns, row, NodeRule((), (), (), ())),
             )
             gpu_ways = GpuWays(np.array([slices]), np.array([mask & ~slices]))
             for cost in totals:
-                totals[cost] += int(cost_of(cost, gpus_of(view, row), gpu_ways, context)[0])
+                totals[cost] += int(cost_of(cost, gpus_of(columns, row), gpu_ways, context)[0])
         return tuple((cost.value, total) for cost, total in totals.items())
 
     def damage(self) -> int:
         """Return the damage: by how much the free GPUs become less usable, at prices or by F."""
-        if is_priced(self.request, self.view):
-            return _priced_damage(self.request, self.members, self.view)
-        shared = self.parts.rows.tolist() if len(self.view.gpu_memory) else ()
+        if is_priced(self.request, self.columns):
+            return _priced_damage(self.request, self.members, self.columns)
+        shared = self.parts.rows.tolist() if len(self.columns.gpu_memory) else ()
         whole_gpu_damage = sum(nodes * gpus.damage for gpus, nodes in self.gpu_sets)
-        return whole_gpu_damage + sum(_damage_to_shared_gpus(self.view, row, self.members) for row in shared)
+        return whole_gpu_damage + sum(
+            _damage_to_shared_gpus(self.columns, row, self.members) for row in shared
+        )
 
     def unusable_gpus(self) -> int | None:
         """Return the GPUs that members without GPUs make unusable; None if every member has GPUs."""
@@ -191,7 +197,7 @@ class EvaluatedPlan:
         if not counts[:, [not takes_gpus(role) for role in roles]].any():
             return None
         has_gang_gpus = np.isin(rows, list(self.parts.existing.with_gpus))
-        return int(unusable_gpus(self.view, roles, rows, counts[:, None], has_gang_gpus).sum())
+        return int(unusable_gpus(self.columns, roles, rows, counts[:, None], has_gang_gpus).sum())
 
     def best_fit(self) -> int:
         """Return the best fit: the shares that stay free on the nodes, plus the costs to open the nodes."""
@@ -201,7 +207,7 @@ class EvaluatedPlan:
         roles = tuple(
             role if counts[:, i].any() else replace(role, members=()) for i, role in enumerate(roles)
         )
-        return int(fit_of(self.view, roles, self.parts.rows, counts[:, None]).sum())
+        return int(fit_of(self.columns, roles, self.parts.rows, counts[:, None]).sum())
 
     def rails(self) -> int | None:
         """Return on how many network rails the GPUs of the whole gang lie.
@@ -211,7 +217,7 @@ class EvaluatedPlan:
         rows, masks = gpus_of_gang(self.parts.existing, self.parts.rows, self.parts.masks)
         if self._has_slices or len(np.unique(rows)) < 2:
             return None
-        return rails_on(self.view, rows, masks).bit_count() or None
+        return rails_on(self.columns, rows, masks).bit_count() or None
 
     @property
     def _has_slices(self) -> bool:
@@ -240,15 +246,15 @@ def _gang_gpu_set(shape: Shape, free: int, mask: int, existing_mask: int) -> Gpu
     )
 
 
-def _priced_damage(request: Request, members: Sequence[MemberPlacement], view: Columns) -> int:
+def _priced_damage(request: Request, members: Sequence[MemberPlacement], columns: Columns) -> int:
     """Return the damage, priced by the typical requests."""
-    prices, cpu = prices_of(view), {role.name: role.resources.cpu_milli for role in request.roles}
+    prices, cpu = prices_of(columns), {role.name: role.resources.cpu_milli for role in request.roles}
     by_node: dict[str, list[MemberPlacement]] = {}
     for member in members:
         by_node.setdefault(member.node, []).append(member)
     damage = 0
     for node, members_on_node in by_node.items():
-        rows = np.array([view.row[node]])
+        rows = np.array([columns.row[node]])
         total = sum(cpu[member.role] for member in members_on_node)
         first = members_on_node[0]
         if first.units:
@@ -259,9 +265,9 @@ def _priced_damage(request: Request, members: Sequence[MemberPlacement], view: C
     return damage
 
 
-def _damage_to_shared_gpus(view: Columns, row: int, members: Sequence[MemberPlacement]) -> int:
+def _damage_to_shared_gpus(columns: Columns, row: int, members: Sequence[MemberPlacement]) -> int:
     """Return the damage to shared GPUs of the node; 0 if the node serves no slices."""
-    shape, name, before = view.shapes[view.shape[row]], view.names[row], view.states[row]
+    shape, name, before = columns.shapes[columns.shape[row]], columns.names[row], columns.states[row]
     after = before
     for member in members if shape.memory else ():
         if member.node == name:
@@ -283,7 +289,7 @@ class TouchedParts:
     `rows`, `masks` and `index` are those of `used_gpus`.
     """
 
-    view: Columns
+    columns: Columns
     rows: Ints
     masks: Ints
     index: Ints
@@ -297,7 +303,7 @@ class TouchedParts:
 
     def common_parts(self, scope: str) -> frozenset[str]:
         """Return the parts of the scope that hold all members."""
-        common = self.existing.parts(self.view, scope)
+        common = self.existing.parts(self.columns, scope)
         for holding_parts in self._parts_holding_nodes(scope):
             common = holding_parts if common is None else common & holding_parts
             if not common:
@@ -308,10 +314,10 @@ class TouchedParts:
         """Yield for each node the parts that hold its members. Nodes of one domain are looked at once."""
         if scope in INSIDE:
             for row, mask in zip(self.rows.tolist(), self.masks.tolist(), strict=True):
-                parts = self.view.topology.parts(row, scope)
+                parts = self.columns.topology.parts(row, scope)
                 yield frozenset(part for part, gpus in parts if mask & ~gpus == 0)
             return
-        domains = self.view.topology.domains(scope)
+        domains = self.columns.topology.domains(scope)
         for code in set(domains.codes[self.rows].tolist()):
             yield frozenset((domains.names[code],) if code != NONE else ())
 
@@ -322,7 +328,7 @@ class TouchedParts:
         """
         if scope == Scope.NVLINK_DOMAIN:
             return self._count_nvlink_domains()
-        codes: list[int] = self.view.topology.domains(scope).codes[self._touched_rows].tolist()
+        codes: list[int] = self.columns.topology.domains(scope).codes[self._touched_rows].tolist()
         return len({*codes} - {NONE}) + codes.count(NONE)
 
     def _count_nvlink_domains(self) -> int:
@@ -330,7 +336,7 @@ class TouchedParts:
 
         Equal nodes are evaluated once, and multiplied by their number.
         """
-        topology, shapes = self.view.topology, self.view.shapes
+        topology, shapes = self.columns.topology, self.columns.shapes
         counted_by_name = topology.in_wide[self.rows] | np.isin(self.rows, [*self.existing.masks])
         names = set[str]().union(
             *map(
@@ -341,7 +347,7 @@ class TouchedParts:
             *map(self._domains_touched_by, self.existing.members),
         )
         node_arrays = (
-            self.view.shape[self.rows[~counted_by_name]].tolist(),
+            self.columns.shape[self.rows[~counted_by_name]].tolist(),
             self.masks[~counted_by_name].tolist(),
         )
         nodes_by_kind: Counter[tuple[int, int]] = Counter(zip(*node_arrays, strict=True))
@@ -351,7 +357,7 @@ class TouchedParts:
         )
 
     def _domains_touched_by(self, member: BoundMember) -> set[str]:
-        topology = self.view.topology
+        topology = self.columns.topology
         domains = topology.parts(member.row, Scope.NVLINK_DOMAIN)
         if member.has_unknown_gpus:
             return {name for name, _ in domains} if len(domains) == 1 else set()

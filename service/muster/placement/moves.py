@@ -41,29 +41,29 @@ def alternates(
     if any(constraint.binds for constraint, *_ in constraints_of(request)):
         return tuple((member.node,) for member in plan.members)
     full = snapshot.with_usages(_usage_of(request, member) for member in plan.members)
-    view = ClusterView(full, request).columns
-    in_part = _in_same_part(view, request, plan)
-    levels = [view.topology.index(level.scope) for level in view.levels[::-1]]
+    columns = ClusterView(full, request).columns
+    in_part = _in_same_part(columns, request, plan)
+    levels = [columns.topology.index(level.scope) for level in columns.levels[::-1]]
     memo: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     open_to: dict[str, Ints] = {}
     alternate_nodes = []
     for member in plan.members:
-        home = view.row[member.node]
+        home = columns.row[member.node]
         home_domains = tuple(int(codes[home]) for codes in levels)
         if member.role not in open_to:
             role = next(role for role in request.roles if role.name == member.role)
-            room = room_of(view, role) > 0
-            room[_full_rows(view, role, plan)] = False
-            open_to[member.role] = np.flatnonzero(in_part & room & admits(view, role, excluded or {}))
+            room = room_of(columns, role) > 0
+            room[_full_rows(columns, role, plan)] = False
+            open_to[member.role] = np.flatnonzero(in_part & room & admits(columns, role, excluded or {}))
         rows = open_to[member.role]
         if (member.role, home_domains) not in memo:
             differs_by_level = [
                 (codes[rows] != code) | (codes[rows] < 0)
                 for codes, code in zip(levels, home_domains, strict=True)
             ]
-            order = np.lexsort((rows, view.free_count[rows], *differs_by_level[::-1]))[:limit]
+            order = np.lexsort((rows, columns.free_count[rows], *differs_by_level[::-1]))[:limit]
             memo[member.role, home_domains] = rows[order].tolist()
-        other_nodes = (view.names[row] for row in memo[member.role, home_domains] if row != home)
+        other_nodes = (columns.names[row] for row in memo[member.role, home_domains] if row != home)
         alternate_nodes.append((member.node, *islice(other_nodes, limit - 1)))
     return tuple(alternate_nodes)
 
@@ -112,27 +112,27 @@ def _request_of_one(request: Request, plan: Placed, member: MemberPlacement, nod
     return replace(request, roles=roles, min_member=1, quorum=None, running=tuple(running))
 
 
-def _in_same_part(view: Columns, request: Request, plan: Placed) -> Bools:
+def _in_same_part(columns: Columns, request: Request, plan: Placed) -> Bools:
     """Return [row] bool: whether the node is in the gang's part of the required scope."""
-    in_part = np.ones(len(view.names), bool)
+    in_part = np.ones(len(columns.names), bool)
     scope = request.required_scope
     if scope is None:
         return in_part
-    held_members = TouchedParts(view, *used_gpus(view, plan.members), existing_of(view, request))
+    held_members = TouchedParts(columns, *used_gpus(columns, plan.members), existing_of(columns, request))
     if not held_members.common_parts(scope) or not plan.members:
         return ~in_part
-    row = view.row[plan.members[0].node]
-    domain = view.topology.regions(scope)
+    row = columns.row[plan.members[0].node]
+    domain = columns.topology.regions(scope)
     return np.asarray(domain == domain[row])
 
 
-def _full_rows(view: Columns, role: Role, plan: Placed) -> list[int]:
+def _full_rows(columns: Columns, role: Role, plan: Placed) -> list[int]:
     """Return the rows of nodes that cannot hold another member of the role next to the plan's members."""
     counts = Counter(member.node for member in plan.members if member.role == role.name)
     return [
-        view.row[node]
+        columns.row[node]
         for node, max_members in role.room.items()
-        if node in view.row and counts[node] >= max_members
+        if node in columns.row and counts[node] >= max_members
     ]
 
 

@@ -66,10 +66,10 @@ def _sort_along_fabric(instance: Instance, block: int, shares: list[int], rows: 
 
     Nodes in one part of a segment's scope come together, then nodes in one zone, one rack, one NVLink domain.
     """
-    view = instance.columns
+    columns = instance.columns
     segments = [instance.rules.cells[name][rows] for name in instance.rules.order[block]]
-    levels = [view.topology.index(level)[rows] for level in instance.levels]
-    nvlink = view.topology.index(Scope.NVLINK_DOMAIN)[rows]
+    levels = [columns.topology.index(level)[rows] for level in instance.levels]
+    nvlink = columns.topology.index(Scope.NVLINK_DOMAIN)[rows]
     order = np.lexsort(np.stack([*segments, *levels, nvlink, rows])[::-1])
     return [shares[i] for i in order.tolist()]
 

@@ -16,7 +16,7 @@ from muster.domain.constraints import Affinity, TopologySpread
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.placement.cluster.columns import Columns, columns
+from muster.placement.cluster.columns import Columns, columns_of
 from muster.placement.gang.constraints.between_pods import eligible_to
 
 MAX_SEARCH_STEPS = 20_000
@@ -35,15 +35,17 @@ def scheduling_order(request: Request, plan: Placed, snapshot: Snapshot) -> tupl
         return tuple(
             member.uid for role in request.roles for member in role.members if member.uid in placed_uids
         )
-    view, roles = columns(snapshot), {role.name: role for role in request.roles}
+    columns, roles = columns_of(snapshot), {role.name: role for role in request.roles}
     plugins: list[_Plugin] = []
     for rule in request.constraints:
         if isinstance(rule, Affinity):
-            plugins.append(_AffinityPlugin(view, rule, plan.members))
+            plugins.append(_AffinityPlugin(columns, rule, plan.members))
         elif isinstance(rule, TopologySpread):
             present = dict.fromkeys(member.role for member in plan.members)
             plugins += [
-                _SpreadPlugin(view, rule, roles[name].name, request) for name in present if name in rule.roles
+                _SpreadPlugin(columns, rule, roles[name].name, request)
+                for name in present
+                if name in rule.roles
             ]
     if not plugins:
         return tuple(member.uid for member in plan.members)
@@ -75,9 +77,9 @@ class _Plugin(Protocol):
 class _AffinityPlugin:
     """Pod affinity. Source: interpodaffinity/filtering.go, satisfyPodAffinity."""
 
-    def __init__(self, view: Columns, rule: Affinity, members: Sequence[MemberPlacement]) -> None:
-        self._rule, self._row, self._domains = rule, view.row, view.topology.by_label(rule.topology_key)
-        rows = [view.row[node] for node in rule.existing if node in view.row]
+    def __init__(self, columns: Columns, rule: Affinity, members: Sequence[MemberPlacement]) -> None:
+        self._rule, self._row, self._domains = rule, columns.row, columns.topology.by_label(rule.topology_key)
+        rows = [columns.row[node] for node in rule.existing if node in columns.row]
         self._domains_of_pods = {int(self._domains[row]) for row in rows} - {-1}
         self._matching: Counter[int] = Counter()
         opened_by_others = {
@@ -115,15 +117,15 @@ class _AffinityPlugin:
 class _SpreadPlugin:
     """The spread of one role over domains. Source: podtopologyspread/filtering.go, Filter."""
 
-    def __init__(self, view: Columns, rule: TopologySpread, role: str, request: Request) -> None:
-        self._rule, self._role, self._row = rule, role, view.row
-        self._domains = view.topology.by_label(rule.topology_key)
-        eligible = eligible_to(view, rule, next(asking for asking in request.roles if asking.name == role))
+    def __init__(self, columns: Columns, rule: TopologySpread, role: str, request: Request) -> None:
+        self._rule, self._role, self._row = rule, role, columns.row
+        self._domains = columns.topology.by_label(rule.topology_key)
+        eligible = eligible_to(columns, rule, next(asking for asking in request.roles if asking.name == role))
         self._eligible = eligible & (self._domains >= 0)
         self._count = dict.fromkeys(self._domains[self._eligible].tolist(), 0)
         for node, pods in rule.existing.items():
-            if node in view.row and self._eligible[view.row[node]]:
-                self._count[int(self._domains[view.row[node]])] += pods
+            if node in columns.row and self._eligible[columns.row[node]]:
+                self._count[int(self._domains[columns.row[node]])] += pods
         self._few = len(self._count) < max(1, rule.min_domains)
         self._levels = Counter(self._count.values())
 

@@ -40,9 +40,9 @@ def gpus_of_gang(existing: ExistingMembers, rows: Ints, masks: Ints) -> tuple[In
     return rows[masks > 0], masks[masks > 0]
 
 
-def rails_on(view: Columns, rows: Ints, masks: Ints) -> int:
+def rails_on(columns: Columns, rows: Ints, masks: Ints) -> int:
     """Return the network rails of these GPUs as a bit mask. Rails that are not known are left out."""
-    return int(np.bitwise_or.reduce(values_in(view.rails[:, rows], masks), axis=None))
+    return int(np.bitwise_or.reduce(values_in(columns.rails[:, rows], masks), axis=None))
 
 
 def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence[NodeShare]:
@@ -51,16 +51,16 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
     The plan stays as it is if members share GPUs, if all GPUs lie on one node, or if no choice has fewer
     rails. Nodes that give all their free GPUs have no choice.
     """
-    view, existing = instance.columns, instance.existing
+    columns, existing = instance.columns, instance.existing
     if instance.sliced or len(shares) + len(existing.masks) < 2:
         return shares
     rows = np.array([share.row for share in shares], np.int64)
     masks = np.array([share.gpus.mask for share in shares], np.int64)
-    has_choice = (masks > 0) & (masks != view.free_gpus[rows]) & view.rails[:, rows].any(axis=0)
+    has_choice = (masks > 0) & (masks != columns.free_gpus[rows]) & columns.rails[:, rows].any(axis=0)
     if not has_choice.any():
         return shares
-    fixed_rails = rails_on(view, *gpus_of_gang(existing, rows[~has_choice], masks[~has_choice]))
-    rails_before = fixed_rails | rails_on(view, rows[has_choice], masks[has_choice])
+    fixed_rails = rails_on(columns, *gpus_of_gang(existing, rows[~has_choice], masks[~has_choice]))
+    rails_before = fixed_rails | rails_on(columns, rows[has_choice], masks[has_choice])
     if fixed_rails == rails_before or len(np.unique(gpus_of_gang(existing, rows, masks)[0])) < 2:
         return shares
     share_index = np.flatnonzero(has_choice)
@@ -68,7 +68,7 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
     kinds = np.stack(
         [
             *node_kinds(instance, rows[share_index]),
-            *view.rails[:, rows[share_index]],
+            *columns.rails[:, rows[share_index]],
             masks[share_index],
             has_domain_counts,
         ]
@@ -105,14 +105,14 @@ def _gpu_choices(instance: Instance, share: NodeShare) -> tuple[Ints, Ints]:
     """Return [choice] the sets of GPUs that the node may give for this share, and the rails of each as a bit
     mask.
     """
-    view = instance.columns
+    columns = instance.columns
     rule, shape, free = instance.node_rule(share.row)
     # Preferences of roles bind members to NVLink domains too, but the rules of this instance lack them.
     binds_domains = any(share.by_domain) or (rule is not None and rule.binds_domains)
-    in_wide = bool(view.topology.in_wide[share.row])
+    in_wide = bool(columns.topology.in_wide[share.row])
     context = NodeContext(instance.costs or (Cost.NVLINK_DOMAINS,), in_wide, rule)
     masks = _equal_sets(shape, free, share.gpus.mask, context, binds_domains, instance.prices is not None)
-    return masks, np.bitwise_or.reduce(values_in(view.rails[:, [share.row]], masks))
+    return masks, np.bitwise_or.reduce(values_in(columns.rails[:, [share.row]], masks))
 
 
 @lru_cache(maxsize=1 << 10)

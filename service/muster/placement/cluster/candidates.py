@@ -27,32 +27,32 @@ UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", TaintEffect.NO_SCH
 """The taint that a cordon stands for: a pod that tolerates this taint may use a cordoned node."""
 
 
-def admits(view: Columns, role: Role, excluded: Excluded) -> Bools:
+def admits(columns: Columns, role: Role, excluded: Excluded) -> Bools:
     """Return [row] bool: whether the node admits `role`. Free resources are not checked."""
-    by_profile = [profile_refusal(profile, role) is None for profile in view.profiles]
-    admitted = np.array(by_profile, np.bool_)[view.profile] & meets_selectors(view, role)
+    by_profile = [profile_refusal(profile, role) is None for profile in columns.profiles]
+    admitted = np.array(by_profile, np.bool_)[columns.profile] & meets_selectors(columns, role)
     for node, plugin in excluded.get(role.name, {}).items():
-        if plugin and node in view.row:
-            admitted[view.row[node]] = False
+        if plugin and node in columns.row:
+            admitted[columns.row[node]] = False
     return admitted
 
 
-def meets_selectors(view: Columns, role: Role) -> Bools:
+def meets_selectors(columns: Columns, role: Role) -> Bools:
     """Return [row] bool: whether the node meets the node selector and the required affinity of the role."""
-    selected = np.ones(len(view.names), np.bool_)
+    selected = np.ones(len(columns.names), np.bool_)
     for term in role.rules.required:
-        selected &= nodes_satisfying(view, term)
-    return selected & meets_affinity(view, role) if role.rules.any_of else selected
+        selected &= nodes_satisfying(columns, term)
+    return selected & meets_affinity(columns, role) if role.rules.any_of else selected
 
 
-def meets_affinity(view: Columns, role: Role) -> Bools:
+def meets_affinity(columns: Columns, role: Role) -> Bools:
     """Return [row] bool: whether the node meets an alternative of the role's required affinity.
 
     As in the Kubernetes API, a term without requirements matches no node.
     """
-    holds = np.zeros(len(view.names), np.bool_)
+    holds = np.zeros(len(columns.names), np.bool_)
     for terms in filter(None, role.rules.any_of):
-        holds |= np.logical_and.reduce([nodes_satisfying(view, term) for term in terms])
+        holds |= np.logical_and.reduce([nodes_satisfying(columns, term) for term in terms])
     return holds
 
 
@@ -105,12 +105,12 @@ def profile_refusal(node: Node | Profile, role: Role) -> str | None:
     return None
 
 
-def nodes_satisfying(view: Columns, term: SelectorTerm) -> Bools:
+def nodes_satisfying(columns: Columns, term: SelectorTerm) -> Bools:
     """Return [row] bool: whether the node satisfies one requirement.
 
     The requirement is evaluated once for each value of the label, because many nodes have equal values.
     """
-    values = view.nodes if term.key == NODE_NAME else view.label(term.key)
+    values = columns.nodes if term.key == NODE_NAME else columns.label(term.key)
     truth = np.zeros(len(values.names) + 1, np.bool_)  # the last entry is for code -1: no such label
     if term.operator in ("In", "NotIn"):
         truth[[values.index[value] for value in term.values if value in values.index]] = True

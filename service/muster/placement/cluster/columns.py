@@ -1,8 +1,8 @@
 """Read a snapshot as columns: one numpy array for each property, one row for each node.
 
-A decision must not loop over thousands of nodes in Python. So each view is made from the previous one: only
-rows whose `NodeState` is another object are read again. An array in which no row changed is shared between
-views. A view does not depend on the views before it: codes follow from the rows or from the names.
+A decision must not loop over thousands of nodes in Python. So `Columns` are made from the previous ones: only
+rows whose `NodeState` is another object are read again, and an array in which no row changed is shared. Still
+`Columns` do not depend on the ones before them: codes follow from the rows or from the names.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ViewChanges:
-    """The differences between two views. `order` has the nodes of the later view."""
+class ColumnChanges:
+    """The differences between two `Columns`. `order` has the nodes of the later ones."""
 
     order: Order
     source: Source
@@ -89,8 +89,8 @@ class ViewChanges:
     """Rows with another Node."""
 
 
-def changes(last: Order, snapshot: Snapshot, size: int) -> ViewChanges:
-    """Return the changes from the previous view to the snapshot. `size` states are compared at once."""
+def changes(last: Order, snapshot: Snapshot, size: int) -> ColumnChanges:
+    """Return the changes from the previous `Columns` to the snapshot. `size` states are compared at once."""
     in_order = list(snapshot.nodes.values())
     chunks, positions = _cut_and_compare(last.chunks, in_order, size)
     source: Source = None
@@ -120,7 +120,7 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> ViewChanges:
         for row, old, new in pairs
         if not old or old.node is not new.node or old.unindexed_gpus != new.unindexed_gpus
     ]
-    return ViewChanges(Order(names, states, chunks, position_rows), source, rows, reshaped, renewed)
+    return ColumnChanges(Order(names, states, chunks, position_rows), source, rows, reshaped, renewed)
 
 
 def _cut_and_compare(
@@ -176,9 +176,9 @@ class _ColumnProperty:
     matrix: str
     line: int
 
-    def __get__(self, view: Columns, _: type[Columns]) -> Ints:
+    def __get__(self, columns: Columns, _: type[Columns]) -> Ints:
         """Return [row] the line."""
-        column: Ints = getattr(view, self.matrix)[self.line]
+        column: Ints = getattr(columns, self.matrix)[self.line]
         return column
 
 
@@ -205,7 +205,7 @@ class Columns:
     profiles: tuple[Profile, ...]
     amounts: Ints
     totals: Ints
-    """Two matrices of int64, with one line for each property, so that a new view copies only once.
+    """Two matrices of int64, with one line for each property, so that new columns copy only once.
 
     `amounts` [6, row] has the free amounts; the properties below name its lines. `totals` [7, row] has the
     same lines for the healthy node without any pod. Its last line is the number of all GPUs.
@@ -326,7 +326,7 @@ class Columns:
         return parts
 
 
-def columns(snapshot: Snapshot) -> Columns:
+def columns_of(snapshot: Snapshot) -> Columns:
     """Return the columns of a snapshot: cheap if the snapshot shares most states with the previous one.
 
     Several threads may call this: the memo has one entry, which is replaced as a whole.
@@ -392,7 +392,7 @@ def columns_after(last: Columns, snapshot: Snapshot) -> Columns:
 
 
 def _valid_memos(
-    last: Columns, step: ViewChanges, snapshot: Snapshot, wide_codes: Codes
+    last: Columns, step: ColumnChanges, snapshot: Snapshot, wide_codes: Codes
 ) -> tuple[dict[tuple[bool, str], Domains], dict[str, Domains], dict[str, Place]]:
     """Return the readings, domains and places of `last` that are valid for the snapshot too.
 
@@ -461,7 +461,7 @@ def _reading(node: Node, scope: bool, key: str, levels: tuple[FabricLevel, ...])
     return part_of(node, key, levels) or None if scope else node.labels.get(key)
 
 
-def _reread(parts: Domains, step: ViewChanges, values: list[str | None]) -> Domains:
+def _reread(parts: Domains, step: ColumnChanges, values: list[str | None]) -> Domains:
     codes, names = encode_rows(parts.codes, parts.names, step.source, step.renewed, values, natural_key)
     return parts if codes is parts.codes else Domains(codes, names)
 
@@ -512,6 +512,6 @@ NO_COLUMNS = Columns(
     _domains={},
     _places={},
 )
-"""The columns of an empty cluster. The first view is made from them."""
+"""The columns of an empty cluster. The first `Columns` are made from them."""
 
 _latest = [NO_COLUMNS]

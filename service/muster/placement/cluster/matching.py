@@ -1,7 +1,7 @@
 """Show a gang the GPUs that its members may have, and the GPUs that agree on attributes its members name.
 
 Selectors in claims may match some GPUs of a node. Tolerations in claims may also allow GPUs whose devices
-have taints. All other GPUs count as unhealthy in the gang's view of the cluster. Methods, bounds and
+have taints. All other GPUs count as unhealthy for the gang. Methods, bounds and
 explanations handle unhealthy GPUs already, so they need no code for claims. All members may use the same set
 of GPUs on a node. If roles match different GPUs of a node, the gang may use none of its GPUs. Only roles that
 the node can serve count, because shares and whole GPUs may be on different nodes.
@@ -24,14 +24,14 @@ from muster.domain.request import Request, Role, Subrequest
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import mask_of
 from muster.placement.cluster.candidates import offer_refusal
-from muster.placement.cluster.columns import NO_COLUMNS, Columns, columns, columns_after
+from muster.placement.cluster.columns import NO_COLUMNS, Columns, columns_after, columns_of
 
 K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class _MemoizedView(Generic[K]):
-    """The last view of a cluster with changed GPUs.
+class _MemoizedColumns(Generic[K]):
+    """The last columns of a cluster with changed GPUs.
 
     `states` maps a node to its state, its key, and the changed state that is made from both.
     """
@@ -39,11 +39,11 @@ class _MemoizedView(Generic[K]):
     snapshot: Snapshot | None = None
     keys: Mapping[str, K] = field(default_factory=dict)
     states: Mapping[str, tuple[NodeState, K, NodeState]] = field(default_factory=dict)
-    view: Columns = NO_COLUMNS
+    columns: Columns = NO_COLUMNS
 
 
 def _memoized_columns(
-    memo: list[_MemoizedView[K]],
+    memo: list[_MemoizedColumns[K]],
     snapshot: Snapshot,
     keys: Mapping[str, K],
     make: Callable[[NodeState, K], NodeState],
@@ -55,7 +55,7 @@ def _memoized_columns(
     """
     last = memo[0]
     if last.snapshot is snapshot and last.keys == keys:
-        return last.view
+        return last.columns
     states: dict[str, tuple[NodeState, K, NodeState]] = {}
     for name, key in keys.items():
         state, before = snapshot.nodes[name], last.states.get(name)
@@ -63,9 +63,9 @@ def _memoized_columns(
             before = (state, key, make(state, key))
         states[name] = before
     nodes = {**snapshot.nodes, **{name: shown for name, (*_, shown) in states.items()}}
-    view = columns_after(last.view, replace(snapshot, nodes=nodes))
-    memo[0] = _MemoizedView(snapshot, keys, states, view)
-    return view
+    columns = columns_after(last.columns, replace(snapshot, nodes=nodes))
+    memo[0] = _MemoizedColumns(snapshot, keys, states, columns)
+    return columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +77,9 @@ class ClusterView:
 
     @cached_property
     def columns(self) -> Columns:
-        """The nodes with the GPUs that the gang may have. Most gangs have the view of `columns`."""
+        """The nodes with the GPUs that the gang may have: all GPUs, for most gangs."""
         if not self.masks:
-            return columns(self.snapshot)
+            return columns_of(self.snapshot)
         return _memoized_columns(_latest_matched, self.snapshot, self.masks, _with_gpus_only)
 
     @cached_property
@@ -246,7 +246,7 @@ def _with_gpus_only(state: NodeState, mask: int) -> NodeState:
     return replace(state, node=node, free_gpus=free, tainted=0, memory=memory)
 
 
-_latest_matched: list[_MemoizedView[int]] = [_MemoizedView()]
+_latest_matched: list[_MemoizedColumns[int]] = [_MemoizedColumns()]
 
 
 def _with_groups(state: NodeState, attributes: tuple[str, ...]) -> NodeState:
@@ -276,4 +276,4 @@ def groups_of(node: Node, attributes: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(sorted(groups, key=lambda mask: mask & -mask))
 
 
-_latest_grouped: list[_MemoizedView[tuple[str, ...]]] = [_MemoizedView()]
+_latest_grouped: list[_MemoizedColumns[tuple[str, ...]]] = [_MemoizedColumns()]

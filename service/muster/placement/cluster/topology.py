@@ -1,8 +1,8 @@
 """Say in which domain of each scope a node lies. No other code of the planner knows this.
 
 A domain is one part of a scope: a zone, a rack, an NVLink domain. The domains of a scope have the indices 0,
-1, 2 … in the natural order of their names. Names are unique in a view: "r1", or "r1 of zone a" if there are
-several r1. Labels name the domains above the node. Inside a node, an NVLink domain is a mask of GPUs.
+1, 2 … in the natural order of their names. Names are unique: "r1", or "r1 of zone a" if there are several
+r1. Labels name the domains above the node. Inside a node, an NVLink domain is a mask of GPUs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # columns import this module
 
 Codes = NDArray[np.int32]
 Source = NDArray[np.intp] | None
-"""[row] The row of the same node in the previous view, -1 for a new node. None if all rows are the same."""
+"""[row] The row of the node in the previous columns, -1 for a new node. None if all rows are the same."""
 T = TypeVar("T")
 
 
@@ -124,7 +124,7 @@ class Domains:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """The domains of all nodes of a view. All arrays have the axis [row]."""
+    """The domains of all nodes of a cluster. All arrays have the axis [row]."""
 
     _view: Columns
 
@@ -216,8 +216,8 @@ class Topology:
 
         A label may name the domain. Otherwise the node has one NVLink domain of its own, or several.
         """
-        view, wide_domain = self._view, self.index(Scope.NVLINK_DOMAIN)
-        has_one_domain = np.array([len(shape.domains) == 1 for shape in view.shapes], bool)[view.shape]
+        columns, wide_domain = self._view, self.index(Scope.NVLINK_DOMAIN)
+        has_one_domain = np.array([len(shape.domains) == 1 for shape in columns.shapes], bool)[columns.shape]
         return np.where(has_one_domain & (wide_domain < 0), own_part_if_none(wide_domain), wide_domain)
 
     def regions(self, scope: str | None) -> Ints:
@@ -239,15 +239,15 @@ def own_part_if_none(index: Ints) -> Ints:
     return np.where(index < 0, int(index.max(initial=NONE)) + 1 + np.arange(len(index)), index)
 
 
-def domains_by_path(view: Columns, scope: str) -> Domains:
+def domains_by_path(columns: Columns, scope: str) -> Domains:
     """Return the domains of a scope that labels give. Wider domains tell domains of one name apart."""
-    hierarchy = Hierarchy.of(scope, view.levels, view.snapshot.naming)
-    own_domains, *wider_domains = (view.label_names(level.scope) for level in hierarchy.levels)
-    ended = _path_ends_at(view, hierarchy, 0)
+    hierarchy = Hierarchy.of(scope, columns.levels, columns.snapshot.naming)
+    own_domains, *wider_domains = (columns.label_names(level.scope) for level in hierarchy.levels)
+    ended = _path_ends_at(columns, hierarchy, 0)
     codes_around: list[Ints] = []
     for i, domains in enumerate(wider_domains, start=1):
         codes_around.append(np.where(ended, NONE, domains.codes))
-        ended |= _path_ends_at(view, hierarchy, i)
+        ended |= _path_ends_at(columns, hierarchy, i)
     if not any(_lie_in_several(own_domains.codes, codes) for codes in codes_around):
         return own_domains
     rows = np.flatnonzero(own_domains.codes >= 0).tolist()
@@ -260,15 +260,15 @@ def domains_by_path(view: Columns, scope: str) -> Domains:
     return Domains(*encode_rows(blank, (), None, rows, [names[path] for path in paths], natural_key))
 
 
-def _path_ends_at(view: Columns, hierarchy: Hierarchy, level_index: int) -> Bools:
+def _path_ends_at(columns: Columns, hierarchy: Hierarchy, level_index: int) -> Bools:
     """Return [row] bool: whether the node's path ends at this level, because the name there is unique."""
     level = hierarchy.levels[level_index]
-    has_name = view.label_names(level.scope).codes >= 0
+    has_name = columns.label_names(level.scope).codes >= 0
     if level.scope in hierarchy.unique:
         return np.asarray(has_name)
     for label in level.labels:
         if label not in UNIQUE_LABELS:
-            values = view.label(label)
+            values = columns.label(label)
             has_name &= (values.codes < 0) | (values.codes == values.index.get("", NONE))
     return np.asarray(has_name)
 

@@ -56,14 +56,18 @@ def resources_of(roles: Iterable[Role]) -> tuple[str, ...]:
     return (*RESOURCES, *sorted({name for role in roles for name, _ in role.resources.others}))
 
 
-def free_of(view: Columns, resource: str) -> Ints:
+def free_of(columns: Columns, resource: str) -> Ints:
     """Return [row] int64: the free amount of a resource. GPU memory is summed over the node's GPUs."""
-    return np.asarray(view.gpu_memory.sum(axis=0)) if resource == GPU_MEMORY else view.free_amount(resource)
+    return (
+        np.asarray(columns.gpu_memory.sum(axis=0))
+        if resource == GPU_MEMORY
+        else columns.free_amount(resource)
+    )
 
 
-def largest_free_piece(view: Columns, resource: str) -> Ints:
+def largest_free_piece(columns: Columns, resource: str) -> Ints:
     """Return [row] int64: the largest free piece of a resource. Of GPU memory, a piece lies on one GPU."""
-    return view.gpu_memory.max(axis=0, initial=0) if resource == GPU_MEMORY else free_of(view, resource)
+    return columns.gpu_memory.max(axis=0, initial=0) if resource == GPU_MEMORY else free_of(columns, resource)
 
 
 def amount_of(role: Role, resource: str) -> int:
@@ -108,21 +112,21 @@ LINES = {GPU: slice(0, 3), CPU: slice(3, 4), MEMORY: slice(4, 5), PODS: slice(5,
 """The lines of `Columns.amounts` for each resource."""
 
 
-def without_other_pods(view: Columns, request: Request) -> Columns:
+def without_other_pods(columns: Columns, request: Request) -> Columns:
     """Return the cluster as if other pods took nothing. The gang's existing members still take resources.
 
     Unhealthy GPUs stay unusable.
     """
-    running = _usage_of_existing(view, request)
-    states = EmptyStates(view.states, running)
-    free = view.totals[: len(view.amounts)].copy()
-    gpu_memory = _total_gpu_memory(view)
+    running = _usage_of_existing(columns, request)
+    states = EmptyStates(columns.states, running)
+    free = columns.totals[: len(columns.amounts)].copy()
+    gpu_memory = _total_gpu_memory(columns)
     for row in running:
         free[:, row] = free_amounts(states[row])
         gpu_memory[:, row] = memory_of(states[row], len(gpu_memory))
-    shape, shapes, promised = _shapes_with_free_gpus(view, states, free[2])
+    shape, shapes, promised = _shapes_with_free_gpus(columns, states, free[2])
     return replace(
-        view,
+        columns,
         amounts=free,
         gpu_memory=gpu_memory,
         states=states,
@@ -134,30 +138,30 @@ def without_other_pods(view: Columns, request: Request) -> Columns:
     )
 
 
-def with_resources_of(view: Columns, empty: Columns, resources: Collection[str]) -> Columns:
-    """Return the cluster with the amounts of these resources as in `empty`, and all others as in `view`."""
-    free = view.amounts.copy()
+def with_resources_of(columns: Columns, empty: Columns, resources: Collection[str]) -> Columns:
+    """Return `columns` with the amounts of these resources as in `empty`."""
+    free = columns.amounts.copy()
     for resource in LINES.keys() & set(resources):
         free[LINES[resource]] = empty.amounts[LINES[resource]]
     other_amounts = {
-        name: (empty if name in resources else view).free_amount(name) for name in view.other_amounts
+        name: (empty if name in resources else columns).free_amount(name) for name in columns.other_amounts
     }
-    memory = (empty if GPU_MEMORY in resources else view).gpu_memory
+    memory = (empty if GPU_MEMORY in resources else columns).gpu_memory
     return replace(
-        empty if GPU in resources else view, amounts=free, gpu_memory=memory, other_amounts=other_amounts
+        empty if GPU in resources else columns, amounts=free, gpu_memory=memory, other_amounts=other_amounts
     )
 
 
-def _total_gpu_memory(view: Columns) -> Ints:
+def _total_gpu_memory(columns: Columns) -> Ints:
     """Return [gpu, row] the memory of each healthy GPU."""
-    gpu_count = len(view.gpu_memory)
-    memory_by_shape = np.zeros((gpu_count, len(view.shapes)), np.int64)
-    for i, shape in enumerate(view.shapes):
+    gpu_count = len(columns.gpu_memory)
+    memory_by_shape = np.zeros((gpu_count, len(columns.shapes)), np.int64)
+    for i, shape in enumerate(columns.shapes):
         memory_by_shape[: len(shape.memory), i] = shape.memory[:gpu_count]
-    return values_in(memory_by_shape[:, view.shape], view.totals[0])
+    return values_in(memory_by_shape[:, columns.shape], columns.totals[0])
 
 
-def _usage_of_existing(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
+def _usage_of_existing(columns: Columns, request: Request) -> Mapping[int, list[Usage]]:
     """Return the usage of existing members, by row."""
     roles = {role.name: role for role in request.roles}
     usages: dict[int, list[Usage]] = {}
@@ -168,26 +172,26 @@ def _usage_of_existing(view: Columns, request: Request) -> Mapping[int, list[Usa
             gpus, units = (role.slice.gpus, role.slice.units) if role.slice else (role.gpus, 0)
             unknown = 0 if running.gpus else gpus
             usage = Usage(running.member.uid, running.node, role.resources, running.gpus, unknown, units)
-        if usage is not None and running.node in view.row:
-            usages.setdefault(view.row[running.node], []).append(usage)
+        if usage is not None and running.node in columns.row:
+            usages.setdefault(columns.row[running.node], []).append(usage)
     return usages
 
 
 def _shapes_with_free_gpus(
-    view: Columns, states: EmptyStates, unindexed: Ints
+    columns: Columns, states: EmptyStates, unindexed: Ints
 ) -> tuple[Codes, tuple[Shape, ...], Bools]:
     """Return the shapes once GPUs with unknown indices are free: the codes by row, the shapes, and by row
     whether parts are promised. `unindexed` [row] counts the GPUs whose indices are still unknown.
     """
-    rows = np.flatnonzero(view.unindexed != unindexed)
+    rows = np.flatnonzero(columns.unindexed != unindexed)
     if not len(rows):
-        return view.shape, view.shapes, view.promised
-    shape, promised = view.shape.copy(), view.promised.copy()
-    code_by_shape = {node_shape: code for code, node_shape in enumerate(view.shapes)}
+        return columns.shape, columns.shapes, columns.promised
+    shape, promised = columns.shape.copy(), columns.promised.copy()
+    code_by_shape = {node_shape: code for code, node_shape in enumerate(columns.shapes)}
     by_kind: dict[tuple[int, bool, int], tuple[int, bool]] = {}
-    in_wide = view.topology.in_wide
+    in_wide = columns.topology.in_wide
     for row in rows.tolist():
-        kind = (id(view.states[row].node.topology), bool(in_wide[row]), int(unindexed[row]))
+        kind = (id(columns.states[row].node.topology), bool(in_wide[row]), int(unindexed[row]))
         if kind not in by_kind:
             place = place_of(states[row])
             by_kind[kind] = (code_by_shape.setdefault(place.shape, len(code_by_shape)), place.promised)
@@ -224,7 +228,7 @@ class Assumption:
 class World:
     """A cluster and a request, with some assumptions dropped. `admitted` is role → [row] bool."""
 
-    view: Columns
+    columns: Columns
     request: Request
     admitted: Mapping[str, Bools]
     room: Mapping[str, Ints]
@@ -237,12 +241,12 @@ class World:
         """The world as the planner sees it."""
         request = self.request
         if binds_members(request):
-            return instance_with(self.view, request, self.admitted)
+            return instance_with(self.columns, request, self.admitted)
         admits = np.stack([self.admitted[role.name] for role in request.roles])
         room = np.where(admits, np.stack([self.room[role.name] for role in request.roles]), 0)
         return replace(
             self.bare,
-            columns=self.view,
+            columns=self.columns,
             request=request,
             roles=request.roles,
             admits=admits,
@@ -319,11 +323,11 @@ class Assumptions:
     """All assumptions about a request and a cluster."""
 
     def __init__(self, instance: Instance, excluded: Excluded) -> None:
-        view, request = instance.columns, instance.request
-        self._instance, self.view, self._excluded = instance, view, excluded
+        columns, request = instance.columns, instance.request
+        self._instance, self.columns, self._excluded = instance, columns, excluded
         self.request = replace(request, min_member=min(request.min_member, request.size))
         self.roles: tuple[Role, ...] = tuple(role for role in request.roles if role.members)
-        self.refused = {role.name: refusals_of(view, role, excluded) for role in self.roles}
+        self.refused = {role.name: refusals_of(columns, role, excluded) for role in self.roles}
         self._views: dict[frozenset[str], tuple[Columns, Mapping[str, Ints]]] = {}
         self._worlds: dict[frozenset[Assumption], World] = {}
 
@@ -357,7 +361,7 @@ class Assumptions:
             if reason not in self._not_offered
         )
         # On nodes with GPUs of unknown index, members without GPUs have no domain inside the node either.
-        matters_to_all = {GPU} if self.view.unindexed.any() else set[str]()
+        matters_to_all = {GPU} if self.columns.unindexed.any() else set[str]()
         taken_by_others = tuple(
             Assumption(AssumptionKind.IN_USE, subject=resource)
             for resource in reversed(resources_of(self.roles))
@@ -397,8 +401,8 @@ class Assumptions:
                 for resource in resources
                 if Assumption(AssumptionKind.IN_USE, subject=resource) not in key
             )
-            view, room = self._columns_with_free(free)
-            self._worlds[key] = World(view, request, self._admitted_rows(key), room, self._bare)
+            columns, room = self._columns_with_free(free)
+            self._worlds[key] = World(columns, request, self._admitted_rows(key), room, self._bare)
         return self._worlds[key]
 
     @cached_property
@@ -411,25 +415,28 @@ class Assumptions:
             request = constraint.request_without(request, role, key)
         roles = tuple(replace(role, members=()) for role in request.roles)
         request = replace(request, roles=roles)
-        everywhere = np.ones(len(self.view.names), np.bool_)
-        return instance_with(self.view, request, {role.name: everywhere for role in roles})
+        everywhere = np.ones(len(self.columns.names), np.bool_)
+        return instance_with(self.columns, request, {role.name: everywhere for role in roles})
 
     @cached_property
     def _empty(self) -> Columns:
-        return without_other_pods(self.view, self.request)
+        return without_other_pods(self.columns, self.request)
 
     def _columns_with_free(self, resources: frozenset[str]) -> tuple[Columns, Mapping[str, Ints]]:
         """Return the cluster with these resources free, and the room there."""
         if resources not in self._views:
-            view = with_resources_of(self.view, self._empty, resources) if resources else self.view
-            self._views[resources] = view, {role.name: room_of(view, role) for role in self.request.roles}
+            columns = with_resources_of(self.columns, self._empty, resources) if resources else self.columns
+            self._views[resources] = (
+                columns,
+                {role.name: room_of(columns, role) for role in self.request.roles},
+            )
         return self._views[resources]
 
     def _admitted_rows(self, assumptions: Collection[Assumption]) -> dict[str, Bools]:
         """Return role → [row] bool: whether the node admits the role, given only these assumptions."""
         admitted = {}
         for role in self.request.roles:
-            rows = np.ones(len(self.view.names), np.bool_)
+            rows = np.ones(len(self.columns.names), np.bool_)
             for reason, refusing in self.refused.get(role.name, {}).items():
                 if (
                     reason in self._not_offered
@@ -445,7 +452,7 @@ def missing_resource_reason(role: Role) -> str:
     return f"no {role.slice.resource if role.slice else role.gpu_resource}"
 
 
-def refusals_of(view: Columns, role: Role, excluded: Excluded) -> dict[str, Bools]:
+def refusals_of(columns: Columns, role: Role, excluded: Excluded) -> dict[str, Bools]:
     """Return reason → [row] bool: whether the node refuses the role for this reason, alone or among others.
 
     The reasons are the sentences of `candidates`.
@@ -456,19 +463,19 @@ def refusals_of(view: Columns, role: Role, excluded: Excluded) -> dict[str, Bool
         if rows.any():
             refusals[reason] = refusals[reason] | rows if reason in refusals else rows
 
-    by_profile = [_refusal_reasons(profile, role) for profile in view.profiles]
+    by_profile = [_refusal_reasons(profile, role) for profile in columns.profiles]
     for reason in sorted(set[str]().union(*by_profile)):
-        add(reason, np.array([reason in reasons for reasons in by_profile], np.bool_)[view.profile])
+        add(reason, np.array([reason in reasons for reasons in by_profile], np.bool_)[columns.profile])
     for term in role.rules.required:
-        add(selector_text(term), ~nodes_satisfying(view, term))
+        add(selector_text(term), ~nodes_satisfying(columns, term))
     if role.rules.any_of:
-        add(affinity_text(role.rules.any_of), ~meets_affinity(view, role))
+        add(affinity_text(role.rules.any_of), ~meets_affinity(columns, role))
     by_plugin: dict[str, list[int]] = {}
     for node, plugin in excluded.get(role.name, {}).items():
-        if plugin and node in view.row:
-            by_plugin.setdefault(plugin, []).append(view.row[node])
+        if plugin and node in columns.row:
+            by_plugin.setdefault(plugin, []).append(columns.row[node])
     for plugin, rows in sorted(by_plugin.items()):
-        add(plugin, np.isin(np.arange(len(view.names)), rows))
+        add(plugin, np.isin(np.arange(len(columns.names)), rows))
     return refusals
 
 

@@ -110,7 +110,9 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
     for role in conflict.conflicting_roles:
         missing = assumptions.refused[role.name].get(missing_resource_reason(role))
         if missing is not None and missing.all() and (role.gpus or role.slice):
-            yield cause_not_offered(assumptions.view, role, missing_resource_reason(role).removeprefix("no "))
+            yield cause_not_offered(
+                assumptions.columns, role, missing_resource_reason(role).removeprefix("no ")
+            )
     yield from gpus_not_offered(conflict)
 
 
@@ -127,18 +129,18 @@ def _contested_nodes(conflict: Conflict, causes: Iterable[Cause]) -> tuple[str, 
     """Return the nodes whose GPUs the gang lacks because other pods have them."""
     if Assumption(AssumptionKind.IN_USE, subject=GPU) not in conflict.obstacles:
         return ()
-    view, admitted = conflict.assumptions.view, conflict.with_all_assumptions.admitted
+    columns, admitted = conflict.assumptions.columns, conflict.with_all_assumptions.admitted
     rows = np.logical_or.reduce([admitted[role.name] for role in conflict.conflicting_roles])
     for cause in causes:
         if isinstance(cause, DomainTooSmall | RoleScope) and cause.best:
-            row = view.row.get(cause.best.rpartition("/")[0] if cause.scope in INSIDE else cause.best)
+            row = columns.row.get(cause.best.rpartition("/")[0] if cause.scope in INSIDE else cause.best)
             if row is not None and cause.scope in NARROW:
                 rows &= np.arange(len(rows)) == row
             else:
-                domains = view.topology.domains(cause.scope)
+                domains = columns.topology.domains(cause.scope)
                 rows &= domains.codes == domains.index.get(cause.best, len(domains.names))
-    nodes = np.flatnonzero(rows & (view.gpu_total > view.free_count))
-    return tuple(view.names[row] for row in nodes) if len(nodes) <= MAX_CONTESTED else ()
+    nodes = np.flatnonzero(rows & (columns.gpu_total > columns.free_count))
+    return tuple(columns.names[row] for row in nodes) if len(nodes) <= MAX_CONTESTED else ()
 
 
 def _with_members(instance: Instance, members: Mapping[str, int]) -> Instance:
@@ -238,20 +240,22 @@ def shortage(conflict: Conflict) -> Cause | None:
     if conflict.nobody_admits and conflict.even_empty and conflict.obstacles_of(AssumptionKind.REFUSED):
         return None
     rows = np.flatnonzero(world.admitting_rows)
-    if not len(rows) and len(world.view.names):
+    if not len(rows) and len(world.columns.names):
         return None
     request = conflict.assumptions.request
     empty_view = (
-        without_other_pods(world.view, replace(request, running=())) if request.running else world.view
+        without_other_pods(world.columns, replace(request, running=())) if request.running else world.columns
     )
-    if conflict.even_empty and (cause := _member_too_large(conflict, replace(world, view=empty_view), rows)):
+    if conflict.even_empty and (
+        cause := _member_too_large(conflict, replace(world, columns=empty_view), rows)
+    ):
         return cause
     # Members that fit by their resources may still break a rule. So if there are rules, no number is claimed.
     has_rules = request.required_scope or any(constraints_of(request))
     fit = None if has_rules else conflict.oracle.most_members(world)
     scarce_resource, *other_scarce_resources = _scarce_resources(conflict, world, rows)
     free = {
-        resource: _sum_of_free(free_of(world.view, resource)[rows])
+        resource: _sum_of_free(free_of(world.columns, resource)[rows])
         for resource in (scarce_resource, *other_scarce_resources)
     }
     if other_scarce_resources:
@@ -261,8 +265,8 @@ def shortage(conflict: Conflict) -> Cause | None:
         return _cluster_too_small(conflict, world, empty_view, rows, scarce_resource, fit)
     name, demand = _name_of(conflict, scarce_resource), _demand(world, scarce_resource)
     numbers = (conflict.name, name, free[scarce_resource], demand, fit, world.target)
-    elsewhere = _sum_of_free(np.delete(free_of(world.view, scarce_resource), rows))
-    largest = _node_with_most(world.view, rows, scarce_resource)
+    elsewhere = _sum_of_free(np.delete(free_of(world.columns, scarce_resource), rows))
+    largest = _node_with_most(world.columns, rows, scarce_resource)
     is_enough = free[scarce_resource] >= demand
     return FreeInPieces(*numbers, *largest, elsewhere) if is_enough else NotEnoughFree(*numbers, elsewhere)
 
@@ -276,7 +280,7 @@ def _cluster_too_small(
     without other pods and without existing members.
     """
     request = conflict.assumptions.request
-    running = _taken_by_existing(world.view, request, rows, resource)
+    running = _taken_by_existing(world.columns, request, rows, resource)
     waiting = [role.name for role in request.roles]
     names = {role.name for role in conflict.conflicting_roles} | {role for role, _ in running}
     roles = ", ".join((*sorted(names.difference(waiting)), *(name for name in waiting if name in names)))
@@ -293,14 +297,16 @@ def _cluster_too_small(
     )
 
 
-def _taken_by_existing(view: Columns, request: Request, rows: Ints, resource: str) -> list[tuple[str, int]]:
+def _taken_by_existing(
+    columns: Columns, request: Request, rows: Ints, resource: str
+) -> list[tuple[str, int]]:
     """Return the role of each existing member on these nodes, and how much of a resource the member takes.
 
     Roles without waiting members come first.
     """
     if not request.running:
         return []
-    roles, nodes = {role.name: role for role in request.roles}, {view.names[row] for row in rows}
+    roles, nodes = {role.name: role for role in request.roles}, {columns.names[row] for row in rows}
     running = [member for member in request.running if member.node in nodes]
     past_roles = [
         (member.role, amount_taken(member.usage, resource))
@@ -350,7 +356,7 @@ def _with_requests_for(world: World, resources: Collection[str]) -> World:
         return replace(role, resources=request, gpus=role.gpus if GPU in resources else 0, slice=gpu_slice)
 
     roles = tuple(map(reduce, world.request.roles))
-    room = {role.name: room_of(world.view, role) for role in roles}
+    room = {role.name: room_of(world.columns, role) for role in roles}
     return replace(world, request=replace(world.request, roles=roles), room=room)
 
 
@@ -358,17 +364,17 @@ def _member_too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | N
     """Return the cause that one member exceeds every node that admits members of its role; else None."""
     for role in conflict.conflicting_roles:
         hosts = rows[world.admitted[role.name][rows]]
-        if not len(hosts) or room_of(world.view, role)[hosts].any():
+        if not len(hosts) or room_of(world.columns, role)[hosts].any():
             continue
-        if (limit := _scarce_for_member(world.view, role, hosts)) is not None:
+        if (limit := _scarce_for_member(world.columns, role, hosts)) is not None:
             resource, amount, node, largest = limit
-            allocatables = (state.node.allocatable for state in world.view.states)
+            allocatables = (state.node.allocatable for state in world.columns.states)
             if (
                 not largest
                 and resource not in RESOURCES
                 and not any(a.other_amount(resource) for a in allocatables)
             ):
-                return cause_not_offered(world.view, role, resource)
+                return cause_not_offered(world.columns, role, resource)
             name = _name_of(conflict, resource)
             if resource == GPU and role.slice:
                 name = gpus_with(role.slice.units)
@@ -376,31 +382,31 @@ def _member_too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | N
     return None
 
 
-def _scarce_for_member(view: Columns, role: Role, rows: Ints) -> tuple[str, int, str, int] | None:
+def _scarce_for_member(columns: Columns, role: Role, rows: Ints) -> tuple[str, int, str, int] | None:
     """Return a resource that is too small for a member on all these nodes, and the demand. Then follow the
     node with the most of the resource, and that amount.
 
     If each resource alone is enough on some node, the result is about the node with the most GPUs.
     """
     for resource in resources_of((role,)):
-        node, largest = _node_with_most(view, rows, resource)
+        node, largest = _node_with_most(columns, rows, resource)
         amount = role.slice.units if resource == GPU_MEMORY and role.slice else amount_of(role, resource)
         if amount > largest:
             return resource, amount, node, largest
-    row = rows[int(_suitable_gpus(view, role)[rows].argmax())]
+    row = rows[int(_suitable_gpus(columns, role)[rows].argmax())]
     for resource in (CPU, MEMORY, PODS, *(name for name, _ in role.resources.others), GPU):
-        amount, free = amount_of(role, resource), int(free_of(view, resource)[row])
+        amount, free = amount_of(role, resource), int(free_of(columns, resource)[row])
         if amount > free:
-            return resource, amount, view.names[row], free
+            return resource, amount, columns.names[row], free
     gpus = role.slice and role.slice.gpus
-    return (GPU, gpus, view.names[row], int(_suitable_gpus(view, role)[row])) if gpus else None
+    return (GPU, gpus, columns.names[row], int(_suitable_gpus(columns, role)[row])) if gpus else None
 
 
-def _suitable_gpus(view: Columns, role: Role) -> Ints:
+def _suitable_gpus(columns: Columns, role: Role) -> Ints:
     """Return [row] int64: the GPUs that could serve the role."""
     if role.slice is None:
-        return free_of(view, GPU)
-    return np.asarray((view.gpu_memory >= role.slice.units).sum(axis=0), np.int64)
+        return free_of(columns, GPU)
+    return np.asarray((columns.gpu_memory >= role.slice.units).sum(axis=0), np.int64)
 
 
 def _share_covered(conflict: Conflict, world: World, rows: Ints, resource: str) -> float:
@@ -408,13 +414,13 @@ def _share_covered(conflict: Conflict, world: World, rows: Ints, resource: str) 
 
     For one role, members are counted node by node. For several roles, amounts are summed up.
     """
-    free, demand = np.maximum(0, free_of(world.view, resource)[rows]), _demand(world, resource)
+    free, demand = np.maximum(0, free_of(world.columns, resource)[rows]), _demand(world, resource)
     if len(conflict.conflicting_roles) > 1:
         return _sum_of_free(free) / demand if demand else np.inf
     (role,) = conflict.conflicting_roles
     amount = amount_of(role, resource)
     if resource == GPU_MEMORY:
-        room = slice_room(world.view.gpu_memory[:, rows], ask_of(role))
+        room = slice_room(world.columns.gpu_memory[:, rows], ask_of(role))
     elif amount:
         room = free // amount
     else:
@@ -432,13 +438,13 @@ def _demand(world: World, resource: str) -> int:
     return demand
 
 
-def _node_with_most(view: Columns, rows: Ints, resource: str) -> tuple[str, int]:
+def _node_with_most(columns: Columns, rows: Ints, resource: str) -> tuple[str, int]:
     """Return the node with the largest free piece of a resource, and the amount."""
     if not len(rows):
         return "", 0
-    free = largest_free_piece(view, resource)[rows]
+    free = largest_free_piece(columns, resource)[rows]
     largest = int(free.argmax())
-    return view.names[rows[largest]], max(0, int(free[largest]))
+    return columns.names[rows[largest]], max(0, int(free[largest]))
 
 
 def _sum_of_free(free: Ints) -> int:
@@ -451,9 +457,9 @@ def _name_of(conflict: Conflict, resource: str) -> str:
     return names[0] if resource == GPU and names else resource
 
 
-def cause_not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOffered:
+def cause_not_offered(columns: Columns, role: Role, resource: str) -> ResourceNotOffered:
     """Return the cause that no node offers this resource."""
-    nodes = [state.node for state in view.states]
+    nodes = [state.node for state in columns.states]
     if role.slice:
         names = frozenset[str]().union(*(node.memory_resources for node in nodes if node.gpu_memory))
     else:
@@ -465,26 +471,31 @@ def cause_not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOf
 
 def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
     """Yield for each role the cause that nodes would hold more members if they offered all their GPUs."""
-    view, roles = conflict.assumptions.view, conflict.assumptions.roles
-    broken = np.zeros(len(view.names), np.int64)
-    for row in np.flatnonzero(view.totals[1] < view.gpu_total).tolist():
-        broken[row] = _count_broken_gpus(view.states[row].node, roles)
-    missing = np.array([profile.missing_gpus for profile in view.profiles], np.int64)[view.profile] + broken
+    columns, roles = conflict.assumptions.columns, conflict.assumptions.roles
+    broken = np.zeros(len(columns.names), np.int64)
+    for row in np.flatnonzero(columns.totals[1] < columns.gpu_total).tolist():
+        broken[row] = _count_broken_gpus(columns.states[row].node, roles)
+    missing = (
+        np.array([profile.missing_gpus for profile in columns.profiles], np.int64)[columns.profile] + broken
+    )
     for role in conflict.conflicting_roles if missing.any() else ():
         if not role.gpus:
             continue
-        holds_more = (view.free_count + missing) // role.gpus > view.free_count // role.gpus
+        holds_more = (columns.free_count + missing) // role.gpus > columns.free_count // role.gpus
         rows = np.flatnonzero(holds_more & ~_refusing_nodes(conflict, role))
         if len(rows):
-            on_offer = int((view.gpu_total[rows] - broken[rows]).sum())
-            gpus, names = on_offer + int(missing[rows].sum()), tuple(view.names[row] for row in rows[:LISTED])
+            on_offer = int((columns.gpu_total[rows] - broken[rows]).sum())
+            gpus, names = (
+                on_offer + int(missing[rows].sum()),
+                tuple(columns.names[row] for row in rows[:LISTED]),
+            )
             yield GpusNotOffered(role.name, role.gpu_resource, len(rows), on_offer, gpus, names)
 
 
 def _count_broken_gpus(node: Node, roles: Sequence[Role]) -> int:
     """Return how many GPUs of a node are broken.
 
-    In the gang's view, GPUs that its claims do not match are unhealthy too. Such GPUs do not count here.
+    For the gang, GPUs that its claims do not match are unhealthy too. Such GPUs do not count here.
     """
     if not node.unhealthy:
         return 0
@@ -497,18 +508,18 @@ def gpus_not_shared(conflict: Conflict) -> Iterator[IndicesUnknown]:
 
     No GPU of such a node is shared.
     """
-    view = conflict.assumptions.view
+    columns = conflict.assumptions.columns
     for role in conflict.conflicting_roles:
         if role.slice:
-            serves = np.array([any(state.node.gpu_memory) for state in view.states], np.bool_)
-            nodes = int(np.count_nonzero(serves & (view.unindexed > 0) & ~_refusing_nodes(conflict, role)))
+            serves = np.array([any(state.node.gpu_memory) for state in columns.states], np.bool_)
+            nodes = int(np.count_nonzero(serves & (columns.unindexed > 0) & ~_refusing_nodes(conflict, role)))
             if nodes:
                 yield IndicesUnknown("", nodes, role.name)
 
 
 def _refusing_nodes(conflict: Conflict, role: Role) -> Bools:
     """Return [row] bool: whether the node refuses the role for another reason than a missing resource."""
-    refusing = np.zeros(len(conflict.assumptions.view.names), np.bool_)
+    refusing = np.zeros(len(conflict.assumptions.columns.names), np.bool_)
     for reason, rows in conflict.assumptions.refused[role.name].items():
         if reason != missing_resource_reason(role):
             refusing |= rows

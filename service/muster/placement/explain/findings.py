@@ -39,8 +39,8 @@ class _Findings(RefusalFacts):
     conflict: Conflict
 
     @property
-    def view(self) -> Columns:
-        return self.conflict.assumptions.view
+    def columns(self) -> Columns:
+        return self.conflict.assumptions.columns
 
     def fit(self) -> tuple[int | None, int]:
         world = self.conflict.world()
@@ -53,28 +53,28 @@ class _Findings(RefusalFacts):
         )
 
     def nodes_admitting(self, role: Role) -> list[str]:
-        return [self.view.names[row] for row in np.flatnonzero(self.conflict.world().admitted[role.name])]
+        return [self.columns.names[row] for row in np.flatnonzero(self.conflict.world().admitted[role.name])]
 
     def count_agreeing_nodes(self, role: Role) -> int:
         rows = np.flatnonzero(self.conflict.world().admitted[role.name])
-        return sum(bool(self.view.states[row].node.topology.groups) for row in rows.tolist())
+        return sum(bool(self.columns.states[row].node.topology.groups) for row in rows.tolist())
 
     def wider_scopes(self, scope: str) -> tuple[str | None, ...]:
-        return wider_scopes(self.view, scope)
+        return wider_scopes(self.columns, scope)
 
     def is_nowhere(self, scope: str) -> bool:
-        return scope not in NARROW and not self.view.topology.domains(scope).names
+        return scope not in NARROW and not self.columns.topology.domains(scope).names
 
     def no_such(self, scope: str, role: Role | None = None) -> NoSuchDomain | IndicesUnknown | None:
         if scope == Scope.NODE:
             return None
         world = self.conflict.world(refusals_of_conflict=scope not in INSIDE)
-        name, view = role.name if role else "", world.view
+        name, columns = role.name if role else "", world.columns
         if scope in INSIDE:
-            rows = (world.admitted[name] if role else world.admitting_rows) & (view.gpu_total > 0)
-            promised = (rows & _promised_rows(view, scope)).any()
+            rows = (world.admitted[name] if role else world.admitting_rows) & (columns.gpu_total > 0)
+            promised = (rows & _promised_rows(columns, scope)).any()
             return IndicesUnknown(scope, int(rows.sum()), name) if rows.any() and not promised else None
-        rows = view.topology.index(scope) >= 0
+        rows = columns.topology.index(scope) >= 0
         if role is not None:
             rows &= world.admitted[name]
         return None if rows.any() else self._no_such_domain(scope, name)
@@ -82,10 +82,10 @@ class _Findings(RefusalFacts):
     def _no_such_domain(self, scope: str, role: str) -> NoSuchDomain:
         if not self.is_nowhere(scope):
             return NoSuchDomain(scope, role)
-        view = self.view
-        labels = next((level.labels for level in view.levels if level.scope == scope), (scope,))
-        scopes = {*Scope, *(level.scope for level in view.levels)}
-        node_labels = {key for state in view.states for key, value in state.node.labels.items() if value}
+        columns = self.columns
+        labels = next((level.labels for level in columns.levels if level.scope == scope), (scope,))
+        scopes = {*Scope, *(level.scope for level in columns.levels)}
+        node_labels = {key for state in columns.states for key, value in state.node.labels.items() if value}
         preset = preset_with(scope, node_labels)
         meant = "" if any(preset) else scope_meant(scope, scopes, node_labels)
         return NoSuchDomain(scope, role, labels, meant, *preset)
@@ -107,13 +107,15 @@ class _Findings(RefusalFacts):
         else:
             part = fit.part if fit.members else _part_with_most_free(world, scope)
         if part or existing:
-            has_links = scope != Scope.NVLINK_DOMAIN or not part or _has_nvlink(world.view, part)
+            has_links = scope != Scope.NVLINK_DOMAIN or not part or _has_nvlink(world.columns, part)
             members = fit.members if fit.proven else None
-            has_matrix = has_links or world.view.states[world.view.row[_node_of(part)]].node.topology.is_known
+            has_matrix = (
+                has_links or world.columns.states[world.columns.row[_node_of(part)]].node.topology.is_known
+            )
             roles = self.conflict.part_of_gang
             numbers = (members, world.target, has_links, self.even_empty)
             return DomainTooSmall(scope, part, *numbers, roles, has_matrix)
-        unsure = world.admitting_rows & ~_promised_rows(world.view, scope)
+        unsure = world.admitting_rows & ~_promised_rows(world.columns, scope)
         if scope in INSIDE and unsure.any():
             return IndicesUnknown(scope, int(unsure.sum()))
         return self._no_such_domain(scope, self.conflict.part_of_gang)
@@ -133,12 +135,12 @@ class _Findings(RefusalFacts):
         """
         if not self.running:
             return ()
-        members = existing_of(self.view, self.request).members
+        members = existing_of(self.columns, self.request).members
         return tuple(member for member in members if not roles or member.running.role in roles)
 
     def _part_of_existing(self, scope: str, members: Sequence[BoundMember]) -> str:
         """Return the part of a scope that holds all these members; "" if no such part is known."""
-        return min(common_parts(self.view, scope, members) or ("",))
+        return min(common_parts(self.columns, scope, members) or ("",))
 
     def causes_of_running_members(self, scope: str, *roles: str) -> Iterator[RunningElsewhere]:
         existing = self.existing_members(*roles)
@@ -167,56 +169,56 @@ class _Findings(RefusalFacts):
     def _room_in_part(self, role: Role, scope: str, part: str) -> int:
         """Return for how many members of the role the part has room, if no other new member lies there."""
         world = self.conflict.world()
-        view, room = world.view, np.where(world.admitted[role.name], world.room[role.name], 0)
+        columns, room = world.columns, np.where(world.admitted[role.name], world.room[role.name], 0)
         if not part:
             return 0
         if scope not in INSIDE:
-            domains = view.topology.domains(scope)
+            domains = columns.topology.domains(scope)
             return int(room[domains.codes == domains.index[part]].sum())
         members = 0
         for row in np.flatnonzero(room).tolist():
-            for name, mask in view.topology.parts(row, scope):
+            for name, mask in columns.topology.parts(row, scope):
                 if name == part:
-                    free = (int(view.free_gpus[row]) & mask).bit_count()
+                    free = (int(columns.free_gpus[row]) & mask).bit_count()
                     fit = free // role.gpus if role.gpus else int(room[row])
                     if role.slice:
-                        memory = values_in(view.gpu_memory[:, [row]], mask)
+                        memory = values_in(columns.gpu_memory[:, [row]], mask)
                         fit = int(slice_room(memory, ask_of(role))[0])
                     members += min(int(room[row]), fit)
         return members
 
 
-def wider_scopes(view: Columns, scope: str) -> tuple[str | None, ...]:
+def wider_scopes(columns: Columns, scope: str) -> tuple[str | None, ...]:
     """Return the scopes that are wider than this scope, the narrowest first, and None for no scope."""
-    all_scopes = (*NARROW, *reversed(view.topology.scopes))
+    all_scopes = (*NARROW, *reversed(columns.topology.scopes))
     return (*(all_scopes[all_scopes.index(scope) + 1 :] if scope in all_scopes else ()), None)
 
 
-def _promised_rows(view: Columns, scope: str) -> Bools:
+def _promised_rows(columns: Columns, scope: str) -> Bools:
     """Return [row] bool: whether parts of a scope inside the node can be promised to a member.
 
     For that, the indices of taken GPUs must be known.
     """
-    return view.promised if scope == Scope.NVLINK_DOMAIN else np.asarray(view.unindexed == 0)
+    return columns.promised if scope == Scope.NVLINK_DOMAIN else np.asarray(columns.unindexed == 0)
 
 
 def _part_with_most_free(world: World, scope: str) -> str:
     """Return the part of the scope with the most free GPUs, GPU memory or cpu; "" if there is no part."""
-    view, hosts = world.view, world.admitting_rows
+    columns, hosts = world.columns, world.admitting_rows
     has_slices = any(role.slice for role in world.request.roles)
     unsliced_resource = GPU if any(role.gpus for role in world.request.roles) else CPU
-    free = np.maximum(0, free_of(view, GPU_MEMORY if has_slices else unsliced_resource))
+    free = np.maximum(0, free_of(columns, GPU_MEMORY if has_slices else unsliced_resource))
     if scope in INSIDE:
-        rows = np.flatnonzero(hosts & _promised_rows(view, scope))
-        return _inner_part_with_most_free(view, scope, rows.tolist(), has_slices)
-    part = view.topology.domains(scope)
+        rows = np.flatnonzero(hosts & _promised_rows(columns, scope))
+        return _inner_part_with_most_free(columns, scope, rows.tolist(), has_slices)
+    part = columns.topology.domains(scope)
     rows = np.flatnonzero(hosts & (part.codes >= 0))
     if not len(rows):
         return ""
     return part.names[int(np.bincount(part.codes[rows], free[rows] + 1.0).argmax())]
 
 
-def _inner_part_with_most_free(view: Columns, scope: str, rows: list[int], has_slices: bool) -> str:
+def _inner_part_with_most_free(columns: Columns, scope: str, rows: list[int], has_slices: bool) -> str:
     """Return the part inside a node with the most free GPUs, or the most free GPU memory.
 
     Equal nodes are looked at once. In an NVLink domain over several nodes, each node counts by itself.
@@ -224,13 +226,15 @@ def _inner_part_with_most_free(view: Columns, scope: str, rows: list[int], has_s
     most_units, most_free, kinds = -1, "", set[tuple[int, ...]]()
     for row in rows:
         free = (
-            view.gpu_memory[:, row].tolist() if has_slices else [*np.binary_repr(view.free_gpus[row])[::-1]]
+            columns.gpu_memory[:, row].tolist()
+            if has_slices
+            else [*np.binary_repr(columns.free_gpus[row])[::-1]]
         )
-        kind = (int(view.shape[row]), *map(int, free))
+        kind = (int(columns.shape[row]), *map(int, free))
         if kind in kinds:
             continue
         kinds.add(kind)
-        for part, mask in view.topology.parts(row, scope):
+        for part, mask in columns.topology.parts(row, scope):
             free_units = sum(amount for gpu, amount in enumerate(kind[1:]) if mask >> gpu & 1)
             if free_units > most_units:
                 most_units, most_free = free_units, part
@@ -242,9 +246,9 @@ def _node_of(domain: str) -> str:
     return domain.rpartition("/")[0]
 
 
-def _has_nvlink(view: Columns, domain: str) -> bool:
+def _has_nvlink(columns: Columns, domain: str) -> bool:
     """Return whether the NVLink domain has links: whether it is not just a GPU of a node without NVLink."""
-    row = view.row.get(_node_of(domain))
-    if row is None or view.topology.in_wide[row]:  # a domain over several nodes
+    row = columns.row.get(_node_of(domain))
+    if row is None or columns.topology.in_wide[row]:  # a domain over several nodes
         return True
-    return all(mask.bit_count() > 1 for name, mask in view.topology.nvlink_domains(row) if name == domain)
+    return all(mask.bit_count() > 1 for name, mask in columns.topology.nvlink_domains(row) if name == domain)

@@ -64,9 +64,9 @@ def _conflict_on_whole_gpus(conflict: Conflict) -> Conflict:
     process can use several MIG devices or shares.
     """
     assumptions = conflict.assumptions
-    view = assumptions.view
-    offering = np.array([profile.offers_parts for profile in view.profiles], bool)[view.profile]
-    nodes = [view.names[row] for row in np.flatnonzero(offering).tolist()]
+    columns = assumptions.columns
+    offering = np.array([profile.offers_parts for profile in columns.profiles], bool)[columns.profile]
+    nodes = [columns.names[row] for row in np.flatnonzero(offering).tolist()]
     roles = [role for role in assumptions.roles if _links_gpus(assumptions.request, role)] if nodes else []
     if not roles:
         return conflict
@@ -159,12 +159,12 @@ def _uncordon(conflict: Conflict) -> Uncordon | None:
         are_members_alike,
         lambda nodes: oracle.target_fits(_with_open_rows(world, open_world, nodes)) is True,
     )
-    return Uncordon(tuple(sorted(world.view.names[row] for row in fewest)))
+    return Uncordon(tuple(sorted(world.columns.names[row] for row in fewest)))
 
 
 def _with_open_rows(world: World, open_world: World, rows: Sequence[int]) -> World:
     """Return the world in which these rows admit the roles that they admit in `open_world`, uncordoned."""
-    is_open = np.isin(np.arange(len(world.view.names)), rows)
+    is_open = np.isin(np.arange(len(world.columns.names)), rows)
     admitting = {
         name: np.where(is_open, open_world.admitted[name], current_rows)
         for name, current_rows in world.admitted.items()
@@ -212,7 +212,7 @@ def _most_useful_first(world: World, open_world: World) -> list[list[int]]:
     room.
     """
     current_room, opened_room = _room_by_row(world), _room_by_row(open_world)
-    part = world.view.topology.regions(world.request.required_scope)
+    part = world.columns.topology.regions(world.request.required_scope)
     in_part = part >= 0
     rows = np.flatnonzero((opened_room > current_room) & in_part)
     missing = world.target - np.bincount(part[in_part], current_room[in_part])
@@ -268,18 +268,20 @@ def more_free(conflict: Conflict) -> MoreFree | None:
     others_keep = Assumption(AssumptionKind.IN_USE, subject=resource)
     if other_roles or not (role.slice or role.gpus) or others_keep not in conflict.obstacles:
         return None
-    search = _ReleaseSearch(conflict.world(), assumptions.world(assumptions.all - {others_keep}).view, role)
+    search = _ReleaseSearch(
+        conflict.world(), assumptions.world(assumptions.all - {others_keep}).columns, role
+    )
     is_inside_node = search.world.request.required_scope in INSIDE
     releases = (search.inside_node() if is_inside_node else None, search.across_nodes())
     release = min(filter(None, releases), key=lambda release: release.total_units, default=None)
     if release is None:
         return None
     gang = conflict.with_all_assumptions
-    view = search.with_free(gang.view, release)
-    room = {role.name: room_of(view, role) for role in gang.request.roles}
-    if conflict.oracle.target_fits(replace(gang, view=view, room=room)) is not True:
+    columns = search.with_free(gang.columns, release)
+    room = {role.name: room_of(columns, role) for role in gang.request.roles}
+    if conflict.oracle.target_fits(replace(gang, columns=columns, room=room)) is not True:
         return None
-    nodes = tuple((view.names[row], int(units.sum())) for row, units in sorted(release.units.items()))
+    nodes = tuple((columns.names[row], int(units.sum())) for row, units in sorted(release.units.items()))
     return MoreFree(GPU_MEMORY if role.slice else role.gpu_resource, release.total_units, nodes)
 
 
@@ -304,7 +306,7 @@ class _ReleaseSearch:
     @property
     def room_without_gpus(self) -> Ints:
         """[row] For how many members the node has room if GPUs do not count."""
-        return room_of(self.world.view, replace(self.role, gpus=0, slice=None))
+        return room_of(self.world.columns, replace(self.role, gpus=0, slice=None))
 
     @property
     def ask(self) -> MemberAsk:
@@ -314,16 +316,18 @@ class _ReleaseSearch:
 
     def pools(self, rows: Ints, mask: int = ALL_GPUS) -> tuple[Ints, Ints]:
         """Return [pool, node] the units free now, and without other pods, among the GPUs of `mask`."""
-        view, empty = self.world.view, self.empty
+        columns, empty = self.world.columns, self.empty
         if not self.role.slice:
             free_now, free_if_empty = (
-                np.maximum(0, gpu_counts(columns.free_gpus[rows] & mask) - columns.unindexed[rows])
-                for columns in (view, empty)
+                np.maximum(0, gpu_counts(cluster.free_gpus[rows] & mask) - cluster.unindexed[rows])
+                for cluster in (columns, empty)
             )
             return free_now[None], free_if_empty[None]
-        free_now, free_if_empty = (values_in(columns.gpu_memory[:, rows], mask) for columns in (view, empty))
+        free_now, free_if_empty = (
+            values_in(cluster.gpu_memory[:, rows], mask) for cluster in (columns, empty)
+        )
         # If the indices of taken GPUs are unknown, these GPUs must become free, not their memory.
-        return free_now, np.where(view.unindexed[rows] == 0, free_if_empty, free_now)
+        return free_now, np.where(columns.unindexed[rows] == 0, free_if_empty, free_now)
 
     def prices(self, free_now: Ints, free_if_empty: Ints, members: Ints) -> Ints:
         """Return [node] the units that must become free so that the node holds `members` [node].
@@ -360,11 +364,16 @@ class _ReleaseSearch:
         Each node offers further members, each for a price. On a node the first further member is the
         cheapest, because it uses GPUs that are already free.
         """
-        world, view, scope, ask = self.world, self.world.view, self.world.request.required_scope, self.ask
-        part, room = view.topology.regions(scope), world.room[self.role.name]
+        world, columns, scope, ask = (
+            self.world,
+            self.world.columns,
+            self.world.request.required_scope,
+            self.ask,
+        )
+        part, room = columns.topology.regions(scope), world.room[self.role.name]
         usable = world.admitted[self.role.name] & (part >= 0)
         if scope in INSIDE:
-            usable &= view.topology.in_wide
+            usable &= columns.topology.in_wide
         missing = world.target - np.bincount(part[usable], np.minimum(room, world.target)[usable])
         limit = self.room_without_gpus
         rows = np.flatnonzero(usable & (limit > room))
@@ -397,27 +406,27 @@ class _ReleaseSearch:
 
     def inside_node(self) -> _Release | None:
         """Return the fewest units to free so that a part inside a node holds all members."""
-        world, view = self.world, self.world.view
-        usable = world.admitted[self.role.name] & view.promised & ~view.topology.in_wide
+        world, columns = self.world, self.world.columns
+        usable = world.admitted[self.role.name] & columns.promised & ~columns.topology.in_wide
         usable &= self.room_without_gpus >= world.target
         candidates: list[tuple[int, int, int]] = []
-        for shape in np.unique(view.shape[usable]).tolist():
-            rows = np.flatnonzero(usable & (view.shape == shape))
-            for _, mask in view.topology.parts(int(rows[0]), str(world.request.required_scope)):
+        for shape in np.unique(columns.shape[usable]).tolist():
+            rows = np.flatnonzero(usable & (columns.shape == shape))
+            for _, mask in columns.topology.parts(int(rows[0]), str(world.request.required_scope)):
                 price = self.prices(*self.pools(rows, mask), np.full(len(rows), world.target))
                 cheapest_index = int(price.argmin())
                 candidates.append((int(price[cheapest_index]), int(rows[cheapest_index]), mask))
         least, row, mask = min(candidates, default=(LARGEST, 0, 0))
         return _Release({row: self.units_to_free(row, world.target, mask)}, mask) if least < LARGEST else None
 
-    def with_free(self, view: Columns, release: _Release) -> Columns:
+    def with_free(self, columns: Columns, release: _Release) -> Columns:
         """Return the cluster with these units free."""
         if self.role.slice:
-            memory = view.gpu_memory.copy()
+            memory = columns.gpu_memory.copy()
             for row, units in release.units.items():
                 memory[:, row] += units
-            return replace(view, gpu_memory=memory)
-        amounts = view.amounts.copy()
+            return replace(columns, gpu_memory=memory)
+        amounts = columns.amounts.copy()
         for row, units in release.units.items():
             free = int(amounts[0, row])
             # Pods may hold more GPUs than the node has (overcommitted records). These GPUs must be released
@@ -428,7 +437,7 @@ class _ReleaseSearch:
             free |= mask_of(list(gpus_of_pods)[: gpus - unknown])
             still_unknown = int(amounts[2, row]) - unknown
             amounts[:3, row] = free, max(0, free.bit_count() - still_unknown), still_unknown
-        return replace(view, amounts=amounts)
+        return replace(columns, amounts=amounts)
 
 
 def _rows_of_cheapest_offers(row: Ints, price: Ints, part: Ints, missing: Ints) -> Ints:

@@ -51,9 +51,9 @@ class ExistingMembers:
     def __bool__(self) -> bool:
         return bool(self.members)
 
-    def parts(self, view: Columns, scope: str) -> frozenset[str] | None:
+    def parts(self, columns: Columns, scope: str) -> frozenset[str] | None:
         """Return the parts of a scope that hold all existing members; None if there are none."""
-        return common_parts(view, scope, self.members)
+        return common_parts(columns, scope, self.members)
 
     def touched_rows(self, scope: str, *, gpus: bool) -> frozenset[int]:
         """Return the rows of the nodes whose part of the scope the gang touches.
@@ -67,14 +67,14 @@ class ExistingMembers:
         """The rows of the nodes where members with GPUs are."""
         return frozenset(member.row for member in self.members if member.has_gpus)
 
-    def rule_for_new_members(self, view: Columns, row: int, rule: NodeRule) -> NodeRule:
+    def rule_for_new_members(self, columns: Columns, row: int, rule: NodeRule) -> NodeRule:
         """Return the rule for new members on the node: the limits of `rule`, minus the part that existing
         members already use.
         """
         members_here = self.by_row.get(row)
         if members_here is None:
             return rule
-        domains = view.shapes[view.shape[row]].domains
+        domains = columns.shapes[columns.shape[row]].domains
         touching = [
             sum(
                 bool(member.running.gpus & domain) or (member.has_unknown_gpus and len(domains) == 1)
@@ -96,32 +96,32 @@ class ExistingMembers:
         )
 
 
-def existing_of(view: Columns, request: Request) -> ExistingMembers:
+def existing_of(columns: Columns, request: Request) -> ExistingMembers:
     """Return the existing members of a request. A member whose node is gone is left out."""
     asks = {role.name: takes_gpus(role) for role in request.roles}
     members = (
-        BoundMember(view.row[running.node], running, running.has_gpus or asks.get(running.role, False))
+        BoundMember(columns.row[running.node], running, running.has_gpus or asks.get(running.role, False))
         for running in request.running
-        if running.node in view.row
+        if running.node in columns.row
     )
     return ExistingMembers(tuple(members))
 
 
-def common_parts(view: Columns, scope: str, members: Iterable[BoundMember]) -> frozenset[str] | None:
+def common_parts(columns: Columns, scope: str, members: Iterable[BoundMember]) -> frozenset[str] | None:
     """Return the parts of a scope that hold all these members; None if there are no members."""
     common: frozenset[str] | None = None
     for member in members:
-        holding_parts = frozenset(parts_holding(view, scope, member))
+        holding_parts = frozenset(parts_holding(columns, scope, member))
         common = holding_parts if common is None else common & holding_parts
     return common
 
 
-def parts_holding(view: Columns, scope: str, member: BoundMember) -> list[str]:
+def parts_holding(columns: Columns, scope: str, member: BoundMember) -> list[str]:
     """Return the parts of a scope that hold an existing member.
 
     A member whose GPU indices are unknown lies in a domain only if the domain is its whole node.
     """
-    topology = view.topology
+    topology = columns.topology
     parts = topology.parts(member.row, scope)
     nvlink = Scope.NVLINK_DOMAIN
     if scope in INSIDE and member.has_unknown_gpus and len(topology.parts(member.row, nvlink)) != 1:

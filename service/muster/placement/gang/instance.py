@@ -166,11 +166,11 @@ class Instance:
 
     def node_rule(self, row: int) -> tuple[NodeRule | None, Shape, int]:
         """Return the rule that binds members on the node, the node's shape, and the mask of its free GPUs."""
-        view = self.columns
+        columns = self.columns
         return (
             self.rules.node_rules[self.rules.in_node[row]],
-            view.shapes[view.shape[row]],
-            int(view.free_gpus[row]),
+            columns.shapes[columns.shape[row]],
+            int(columns.free_gpus[row]),
         )
 
     @property
@@ -200,34 +200,34 @@ class Instance:
 
 def instance_of(cluster: ClusterView, excluded: Excluded) -> Instance:
     """Return the instance of a gang. Roles without members stay in it."""
-    view = cluster.columns_with_groups
-    by_name = {role.name: admits(view, role, excluded) for role in cluster.request.roles}
-    return instance_with(view, cluster.request, by_name)
+    columns = cluster.columns_with_groups
+    by_name = {role.name: admits(columns, role, excluded) for role in cluster.request.roles}
+    return instance_with(columns, cluster.request, by_name)
 
 
 def instance_with(
-    view: Columns, request: Request, admitted: Mapping[str, Bools], counts: Mapping[str, int] | None = None
+    columns: Columns, request: Request, admitted: Mapping[str, Bools], counts: Mapping[str, int] | None = None
 ) -> Instance:
     """Return the instance under the assumption that `admitted` nodes, by role name, admit the roles.
 
     `counts` limits the members of each role to the first ones by rank. None means all members.
     """
-    existing = existing_of(view, request)
+    existing = existing_of(columns, request)
     present = replace(request, running=tuple(member.running for member in existing.members))
     blocks = blocks_of(present, counts)
-    rules = rules_of(view, request, blocks, existing)
-    penalty = _penalties(view, blocks.roles)
+    rules = rules_of(columns, request, blocks, existing)
+    penalty = _penalties(columns, blocks.roles)
     admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~rules.excluded
-    room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
+    room = np.where(admits, np.stack([room_of(columns, role) for role in blocks.roles]), 0)
     if rules.caps is not None:
         room = np.minimum(room, rules.caps)
     instance = Instance(
-        view,
+        columns,
         request,
         blocks.roles,
         admits,
         room,
-        view.topology.scopes,
+        columns.topology.scopes,
         existing,
         rules,
         admitted,
@@ -236,27 +236,27 @@ def instance_with(
     return replace(instance, room=_ruled_room(instance)) if len(rules.node_rules) > 1 else instance
 
 
-def _penalties(view: Columns, roles: tuple[Role, ...]) -> Ints | None:
+def _penalties(columns: Columns, roles: tuple[Role, ...]) -> Ints | None:
     if not any(role.scores and role.members for role in roles):
         return None
-    penalty = np.full((len(roles), len(view.names)), 100, np.int64)
+    penalty = np.full((len(roles), len(columns.names)), 100, np.int64)
     for block, role in enumerate(roles):
-        scores = {view.row[node]: score for node, score in role.scores.items() if node in view.row}
+        scores = {columns.row[node]: score for node, score in role.scores.items() if node in columns.row}
         penalty[block, list(scores)] -= np.clip(np.array(list(scores.values()), np.int64), 0, 100)
     return penalty
 
 
 def _ruled_room(instance: Instance) -> Ints:
     """Return the room that the rules of the nodes leave for each role alone."""
-    view = instance.columns
+    columns = instance.columns
     room: Ints = np.minimum(instance.room, np.array(instance.need)[:, None])
-    ruled = instance.rules.in_node.astype(np.int64) * len(view.shapes) + view.shape
+    ruled = instance.rules.in_node.astype(np.int64) * len(columns.shapes) + columns.shape
     for code in np.unique(ruled[instance.rules.in_node > 0]).tolist():
         rows = np.flatnonzero(ruled == code)
         rule, shape, _ = instance.node_rule(int(rows[0]))
         for r in range(len(room)):
             if rule is not None:
-                room[r][rows] = _room_under_rule(rule, shape, r, room[r][rows], view.free_gpus[rows])
+                room[r][rows] = _room_under_rule(rule, shape, r, room[r][rows], columns.free_gpus[rows])
     return room
 
 
@@ -298,29 +298,29 @@ def amounts_of(resources: Resources, gpus: int = 0) -> dict[str, int]:
     return {**amounts, PODS: max(1, resources.pods), **dict(resources.others)}
 
 
-def room_of(view: Columns, role: Role) -> Ints:
+def room_of(columns: Columns, role: Role) -> Ints:
     """Return [row] int64: how many members of the role fit into the free resources."""
     amounts = amounts_of(role.resources, role.gpus)
     rooms = [
-        np.maximum(0, view.free_amount(name)) // min(amount, UNSATISFIABLE_AMOUNT)
+        np.maximum(0, columns.free_amount(name)) // min(amount, UNSATISFIABLE_AMOUNT)
         for name, amount in amounts.items()
     ]
     if role.slice:
-        rooms.append(slice_room(view.gpu_memory, ask_of(role)))
+        rooms.append(slice_room(columns.gpu_memory, ask_of(role)))
     return np.asarray(np.minimum.reduce(rooms))
 
 
 def fits_at_once(instance: Instance, need: Counts) -> Bools:
     """Return [row] bool: whether the node takes all these members together, by sums of resources."""
-    view, total = instance.columns, Counter[str]()
-    admitted = np.ones(len(view.names), bool)
+    columns, total = instance.columns, Counter[str]()
+    admitted = np.ones(len(columns.names), bool)
     for r, (role, count) in enumerate(zip(instance.roles, need, strict=True)):
         if count:
             amounts = amounts_of(role.resources, role.gpus)
             total.update({name: count * amount for name, amount in amounts.items()})
             admitted &= instance.admits[r]
     for name, amount in total.items():
-        admitted &= view.free_amount(name) >= amount
+        admitted &= columns.free_amount(name) >= amount
     if instance.sliced or instance.rules.caps is not None:
         admitted &= (instance.room >= np.array(need)[:, None]).all(axis=0)
     for may_hold in instance.rules.gang_on_node_checks:

@@ -40,11 +40,11 @@ def gpus_on(instance: Instance, row: int) -> NodeGpus:
     return gpus_of(instance.columns, row)
 
 
-def gpus_of(view: Columns, row: int) -> NodeGpus:
+def gpus_of(columns: Columns, row: int) -> NodeGpus:
     """Return the GPUs of a node of the cluster."""
-    shape = view.shapes[view.shape[row]]
-    memory = view.gpu_memory[: len(shape.memory), row]
-    return NodeGpus(shape, int(view.free_gpus[row]), tuple(memory.tolist()))
+    shape = columns.shapes[columns.shape[row]]
+    memory = columns.gpu_memory[: len(shape.memory), row]
+    return NodeGpus(shape, int(columns.free_gpus[row]), tuple(memory.tolist()))
 
 
 def context_on(instance: Instance, row: int) -> NodeContext:
@@ -54,20 +54,24 @@ def context_on(instance: Instance, row: int) -> NodeContext:
 
 
 def context_of(
-    view: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: NodeRule | None
+    columns: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: NodeRule | None
 ) -> NodeContext:
     """Return the context of a node with these existing members, for the costs of GPU choices."""
-    in_wide, nvswitch = view.topology.in_wide[row], view.label(NVSWITCH)
+    in_wide, nvswitch = columns.topology.in_wide[row], columns.label(NVSWITCH)
     return NodeContext(costs, bool(in_wide), rule, bool(_is_true(nvswitch)[row]), row in existing.with_gpus)
 
 
 def node_kinds(instance: Instance, rows: Ints) -> Ints:
     """Return [property, node] int64. Nodes with equal columns have equal GPUs and costs of GPU choices."""
-    view = instance.columns
-    properties: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], instance.rules.in_node[rows]]
-    properties += [view.promised[rows], view.topology.in_wide[rows]]
+    columns = instance.columns
+    properties: list[NDArray[Any]] = [
+        columns.shape[rows],
+        columns.free_gpus[rows],
+        instance.rules.in_node[rows],
+    ]
+    properties += [columns.promised[rows], columns.topology.in_wide[rows]]
     if instance.costs:
-        properties += [*view.gpu_memory[:, rows], _is_true(view.label(NVSWITCH))[rows]]
+        properties += [*columns.gpu_memory[:, rows], _is_true(columns.label(NVSWITCH))[rows]]
     return np.stack([line.astype(np.int64) for line in properties])
 
 
@@ -83,7 +87,7 @@ def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
     return np.asarray(fit * (100 * instance.request.size + 1) + instance.penalty[:, rows].T @ counts.T)
 
 
-def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> Ints:
+def fit_of(columns: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> Ints:
     """Return [row, packing] int64: the shares of GPUs and cpu that stay free on the node, plus the cost to
     open the node.
 
@@ -93,10 +97,10 @@ def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> In
     own packings.
     """
     row_column, with_gpus = rows[:, None], np.array([takes_gpus(role) for role in roles])
-    total, free = _total_and_free_gpus(view, roles, rows, counts)
+    total, free = _total_and_free_gpus(columns, roles, rows, counts)
     cpu = counts @ np.array([role.resources.cpu_milli for role in roles], np.int64)
-    shares = eighths(free, total) + eighths(view.cpu[row_column] - cpu, view.cpu_total[row_column])
-    return shares + opening_cost(view)[row_column] * (counts[..., with_gpus] > 0).any(axis=-1)
+    shares = eighths(free, total) + eighths(columns.cpu[row_column] - cpu, columns.cpu_total[row_column])
+    return shares + opening_cost(columns)[row_column] * (counts[..., with_gpus] > 0).any(axis=-1)
 
 
 def eighths(free: Ints, total: Ints) -> Ints:
@@ -108,21 +112,23 @@ def eighths(free: Ints, total: Ints) -> Ints:
     return 8 * np.maximum(free, 0) * (total > 0) // np.maximum(total, 1)
 
 
-def _total_and_free_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
+def _total_and_free_gpus(
+    columns: Columns, roles: Sequence[Role], rows: Ints, counts: Ints
+) -> tuple[Ints, Ints]:
     """Return the GPUs of each node [row, 1], and the GPUs that stay free next to these members [row,
     packing].
 
     Both are in units of memory if members share GPUs and the node serves slices.
     """
-    total, free = view.gpu_total[rows][:, None], view.free_count[rows][:, None]
+    total, free = columns.gpu_total[rows][:, None], columns.free_count[rows][:, None]
     if not any(role.slice and role.members for role in roles):
         return total, free - counts @ np.array([role.gpus for role in roles], np.int64)
-    memory = np.array([sum(shape.memory) for shape in view.shapes], np.int64)[view.shape[rows]][:, None]
+    memory = np.array([sum(shape.memory) for shape in columns.shapes], np.int64)[columns.shape[rows]][:, None]
     serves, asks = memory > 0, [ask_of(role) for role in roles]
     units = np.array([ask.units * ask.gpus for ask in asks], np.int64)
     gpus = np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     units_of_gpu = np.where(serves, memory // np.maximum(1, total), 1)
-    free_units = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
+    free_units = np.where(serves, columns.gpu_memory[:, rows].sum(axis=0)[:, None], free)
     return np.where(serves, memory, total), free_units - counts @ units - units_of_gpu * (counts @ gpus)
 
 
@@ -133,7 +139,7 @@ would differ.
 
 
 @lru_cache(maxsize=1)
-def opening_cost(view: Columns) -> Ints:
+def opening_cost(columns: Columns) -> Ints:
     """Return [row] int64: the cost, in the best fit, to open the node: to take its first GPU.
 
     The cost is the number of wholly free GPU nodes in the node's domain, summed over the scopes above the
@@ -141,12 +147,14 @@ def opening_cost(view: Columns) -> Ints:
     domain counts as 16 to 64 nodes, and rounded up. A node that is in use, closed to pods, or in no domain
     costs nothing, because gangs of whole nodes cannot use it.
     """
-    open_to_pods = np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile]
-    has_gpus = view.gpu_total > 0
-    free_rows = np.flatnonzero(open_to_pods & has_gpus & (view.free_count == view.gpu_total))
+    open_to_pods = np.array([p.ready and not p.unschedulable for p in columns.profiles], bool)[
+        columns.profile
+    ]
+    has_gpus = columns.gpu_total > 0
+    free_rows = np.flatnonzero(open_to_pods & has_gpus & (columns.free_count == columns.gpu_total))
     cost = np.zeros(len(has_gpus), np.int64)
-    for scope in (*view.topology.scopes, Scope.NVLINK_DOMAIN):
-        domains = view.topology.domains(scope)
+    for scope in (*columns.topology.scopes, Scope.NVLINK_DOMAIN):
+        domains = columns.topology.domains(scope)
         if len(free_rows) and domains.names:
             domain = 1 + domains.by_row  # 0 stands for no domain
             nodes = np.bincount(domain, has_gpus).astype(np.int64)
@@ -168,7 +176,7 @@ LARGEST_AMOUNT = 1 << 42
 
 
 def unusable_gpus(
-    view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints, has_gang_gpus: Bools
+    columns: Columns, roles: Sequence[Role], rows: Ints, counts: Ints, has_gang_gpus: Bools
 ) -> Ints:
     """Return [row, packing] int64: how many GPUs the members without GPUs make unusable on these nodes.
 
@@ -182,12 +190,12 @@ def unusable_gpus(
     counts = counts if counts.ndim == 3 else counts[None]
     gpu_members, other_members = counts * with_gpus, counts * ~with_gpus
     gpus_taken = counts @ np.array([role.gpus for role in roles], np.int64)
-    total = view.gpu_total[rows][:, None]
-    before = after = ONE_GPU * (view.free_count[rows][:, None] - gpus_taken)
+    total = columns.gpu_total[rows][:, None]
+    before = after = ONE_GPU * (columns.free_count[rows][:, None] - gpus_taken)
     excess = np.zeros_like(before)
     for node_total, free, demand, unit in (
-        (view.cpu_total, view.cpu, [role.resources.cpu_milli for role in roles], 0),
-        (view.memory_total, view.memory, [role.resources.memory_bytes for role in roles], MIB),
+        (columns.cpu_total, columns.cpu, [role.resources.cpu_milli for role in roles], 0),
+        (columns.memory_total, columns.memory, [role.resources.memory_bytes for role in roles], MIB),
     ):
         total_amount, free_amount = node_total[rows][:, None] >> unit, free[rows][:, None]
         scale = np.where(total_amount > 0, ONE_GPU * total, 0), np.maximum(1, total_amount)

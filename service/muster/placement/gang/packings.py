@@ -90,9 +90,9 @@ def packings_on(instance: Instance, rows: Ints, need: Counts, masks: Ints | None
 
     A node may use the GPUs of its mask in `masks` [row]. None means all GPUs of each node.
     """
-    view = instance.columns
+    columns = instance.columns
     caps = np.minimum(instance.room[:, rows], np.array(need, np.int64)[:, None])
-    gpus, memory, free = view.free_count[rows], view.gpu_memory[:, rows], view.free_gpus[rows]
+    gpus, memory, free = columns.free_count[rows], columns.gpu_memory[:, rows], columns.free_gpus[rows]
     if masks is not None:
         free = free & masks
         gpus = np.minimum(gpu_counts(free), gpus)

@@ -35,7 +35,7 @@ class Rules:
     `one_domain_blocks` are as in `NodeRule`.
     """
 
-    view: Columns
+    columns: Columns
     blocks: Blocks
     excluded: Bools
     """[block, row] bool: nodes that the block must not use."""
@@ -72,30 +72,30 @@ class Rules:
     """Functions from a packing of the whole gang to [row] bool: whether the node may hold it."""
 
     @classmethod
-    def of(cls, view: Columns, blocks: Blocks) -> Rules:
+    def of(cls, columns: Columns, blocks: Blocks) -> Rules:
         """Return an empty set of rules."""
         count = len(blocks.roles)
-        refused = np.zeros((count, len(view.names)), bool)
-        return cls(view, blocks, refused, unit=[1] * count, domain_unit=[0] * count)
+        refused = np.zeros((count, len(columns.names)), bool)
+        return cls(columns, blocks, refused, unit=[1] * count, domain_unit=[0] * count)
 
     def set_node_rules(self, existing: ExistingMembers) -> None:
         """Set the rule of each node from what constraints have added. Equal rules share one index."""
-        view, in_wide = self.view, self.view.topology.in_wide
+        columns, in_wide = self.columns, self.columns.topology.in_wide
         index_of_rule: dict[NodeRule | None, int] = {None: 0}
-        self.in_node, self.node_rules = np.zeros(len(view.names), np.int64), tuple(index_of_rule)
+        self.in_node, self.node_rules = np.zeros(len(columns.names), np.int64), tuple(index_of_rule)
         collected = (self.pinned, self.one_domain_blocks, self.repulsions, self.limits, existing)
         units = (*(unit - 1 for unit in self.unit), *self.domain_unit)
         if not any(collected) and not any(units) and max(self.max_per_node, self.max_per_domain) < 0:
             return
 
         def rule_at(row: int) -> int:
-            rule = existing.rule_for_new_members(view, row, self._rule_on(row, bool(in_wide[row])))
+            rule = existing.rule_for_new_members(columns, row, self._rule_on(row, bool(in_wide[row])))
             return index_of_rule.setdefault(rule if rule.binds else None, len(index_of_rule))
 
         other_rows = np.arange(len(self.in_node))
         if existing.masks:
             other_rows = np.delete(other_rows, list(existing.masks))
-        code = view.shape[other_rows] * 2 + in_wide[other_rows]
+        code = columns.shape[other_rows] * 2 + in_wide[other_rows]
         for line in (*(nodes for nodes, _, _ in self.repulsions), *(cap for cap, _ in self.limits)):
             values, dense = np.unique(line[other_rows], return_inverse=True)
             code = np.unique(code * len(values) + dense, return_inverse=True)[1]
@@ -108,8 +108,8 @@ class Rules:
 
     def _rule_on(self, row: int, in_wide: bool) -> NodeRule:
         """Return the rule of a node without existing members. If `in_wide`, the node is one domain."""
-        view, count, pins = self.view, len(self.blocks.roles), self.pinned.get(row, {})
-        domains = len(view.shapes[view.shape[row]].domains)
+        columns, count, pins = self.columns, len(self.blocks.roles), self.pinned.get(row, {})
+        domains = len(columns.shapes[columns.shape[row]].domains)
         return NodeRule(
             tuple(role.gpus for role in self.blocks.roles),
             tuple(self.unit),
@@ -134,7 +134,7 @@ class Rules:
     def cap_role(self, block: int, max_members: Ints) -> None:
         """Let each node hold at most `max_members` [row] int64 members of the block."""
         if self.caps is None:
-            shape = (len(self.blocks.roles), len(self.view.names))
+            shape = (len(self.blocks.roles), len(self.columns.names))
             self.caps = np.full(shape, LARGEST, np.int64)
         self.caps[block] = np.minimum(self.caps[block], max_members)
 
@@ -162,7 +162,7 @@ class Rules:
 
     def rows_of(self, nodes: Iterable[str]) -> Ints:
         """Return the rows of those nodes that are in the snapshot."""
-        return np.array([self.view.row[node] for node in nodes if node in self.view.row], np.int64)
+        return np.array([self.columns.row[node] for node in nodes if node in self.columns.row], np.int64)
 
     @property
     def sliced(self) -> bool:
@@ -174,7 +174,7 @@ class Rules:
 
         For the scope `gpu` the domain is the node itself.
         """
-        topology = self.view.topology
+        topology = self.columns.topology
         if scope == Scope.GPU:
             return topology.index(Scope.NODE)
         needs_whole_node = self.sliced and scope == Scope.NVLINK_DOMAIN

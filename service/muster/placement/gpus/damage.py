@@ -120,7 +120,7 @@ MAX_CODES = 4
 Floats = NDArray[np.float64]
 
 
-def is_priced(request: Request, view: Columns) -> bool:
+def is_priced(request: Request, columns: Columns) -> bool:
     """Return whether the gang's damage is priced: for gangs of whole GPUs, and for one pod with one slice.
 
     With several slices, `slices.least_damage_by_filling` fills GPU by GPU. That function cannot use prices,
@@ -128,7 +128,7 @@ def is_priced(request: Request, view: Columns) -> bool:
     """
     sliced = [role.slice for role in request.roles if role.slice and role.members]
     is_single_pod = request.size == 1 and not request.running
-    return bool(view.snapshot.typical) and (not sliced or (is_single_pod and sliced[0].gpus == 1))
+    return bool(columns.snapshot.typical) and (not sliced or (is_single_pod and sliced[0].gpus == 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +207,7 @@ class _Nodes:
 class Prices:
     """The prices of one snapshot."""
 
-    view: Columns
+    columns: Columns
     kinds: TypicalRequests
     nodes: _Nodes
     gpus: _Gpus
@@ -271,7 +271,7 @@ class Prices:
         return rows[first], representative
 
     def _damage(self, rows: Ints, serving_gpus: Ints, room: Ints, cpu_milli: int) -> Ints:
-        cpu = self.view.cpu[rows] - cpu_milli
+        cpu = self.columns.cpu[rows] - cpu_milli
         loss = self.usable[rows] - _usable_amounts(self.kinds, serving_gpus, room, cpu)
         # Sum along the last axis, so that the sum of a row does not depend on other rows.
         damage = np.round((self.weights[self.nodes.row_class[rows]] * loss).sum(axis=1), DIGITS)
@@ -279,31 +279,31 @@ class Prices:
         return STEP * steps
 
 
-def prices_of(view: Columns) -> Prices:
+def prices_of(columns: Columns) -> Prices:
     """Return the prices of a snapshot with typical requests. This is cheap if most nodes are as in the
     previous snapshot.
     """
     last = _latest[0]
-    if last is None or last.view is not view:
-        last = _latest[0] = _prices_after(last, view)
+    if last is None or last.columns is not columns:
+        last = _latest[0] = _prices_after(last, columns)
     return last
 
 
 _latest: list[Prices | None] = [None]
 
 
-def _prices_after(last: Prices | None, view: Columns) -> Prices:
-    kinds = typical_requests(view.snapshot.typical)
-    nodes = _nodes_of(view, kinds, last.nodes if last else None)
-    if last and (last.nodes is not nodes or len(last.codes) > MAX_CODES * len(view.names)):
+def _prices_after(last: Prices | None, columns: Columns) -> Prices:
+    kinds = typical_requests(columns.snapshot.typical)
+    nodes = _nodes_of(columns, kinds, last.nodes if last else None)
+    if last and (last.nodes is not nodes or len(last.codes) > MAX_CODES * len(columns.names)):
         last = None
-    differs = map(is_not, view.states, last.view.states) if last else repeat(True, len(view.states))
+    differs = map(is_not, columns.states, last.columns.states) if last else repeat(True, len(columns.states))
     rows = np.fromiter(compress(count(), differs), np.int64)
-    gpus = _gpus_of(view, kinds, rows, nodes.memory)
-    usable = _usable_amounts(kinds, gpus.serving_gpus, gpus.room, view.cpu[rows])
+    gpus = _gpus_of(columns, kinds, rows, nodes.memory)
+    usable = _usable_amounts(kinds, gpus.serving_gpus, gpus.room, columns.cpu[rows])
     properties = (
         nodes.row_class[rows, None],
-        view.cpu[rows, None],
+        columns.cpu[rows, None],
         gpus.units,
         gpus.is_whole,
         nodes.memory[rows],
@@ -314,7 +314,7 @@ def _prices_after(last: Prices | None, view: Columns) -> Prices:
         gpus = _Gpus(*(_with_rows(old, rows, new) for old, new in zip(last.gpus, gpus, strict=True)))
         usable = _with_rows(last.usable, rows, usable)
         code = _with_rows(last.code, rows, code)
-    return Prices(view, kinds, nodes, gpus, usable, _weights(kinds, nodes, gpus, usable), code, codes)
+    return Prices(columns, kinds, nodes, gpus, usable, _weights(kinds, nodes, gpus, usable), code, codes)
 
 
 def _with_rows(old: NDArray[Any], rows: Ints, values: NDArray[Any]) -> NDArray[Any]:
@@ -337,19 +337,27 @@ def _weights(kinds: TypicalRequests, nodes: _Nodes, gpus: _Gpus, usable: Floats)
     return np.ascontiguousarray(weights.T)
 
 
-def _nodes_of(view: Columns, kinds: TypicalRequests, last: _Nodes | None) -> _Nodes:
+def _nodes_of(columns: Columns, kinds: TypicalRequests, last: _Nodes | None) -> _Nodes:
     keys = sorted({key for labels in kinds.labels for key, _ in labels})
-    labels = {key: view.label(key) for key in keys}
-    sources = (kinds, view.nodes, view.shape, view.shapes, view.profile, view.profiles, *labels.values())
+    labels = {key: columns.label(key) for key in keys}
+    sources = (
+        kinds,
+        columns.nodes,
+        columns.shape,
+        columns.shapes,
+        columns.profile,
+        columns.profiles,
+        *labels.values(),
+    )
     if last is not None and all(map(is_, sources, last.sources)):
         return last
-    properties = [np.asarray([bool(shape.memory) for shape in view.shapes], bool)[view.shape]]
+    properties = [np.asarray([bool(shape.memory) for shape in columns.shapes], bool)[columns.shape]]
     properties += [
-        np.array([bool(p.gpu_resources) for p in view.profiles], bool)[view.profile],
-        np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile],
+        np.array([bool(p.gpu_resources) for p in columns.profiles], bool)[columns.profile],
+        np.array([p.ready and not p.unschedulable for p in columns.profiles], bool)[columns.profile],
     ]
     for condition in kinds.labels:
-        accepted = np.ones(len(view.names), bool)
+        accepted = np.ones(len(columns.names), bool)
         for key, values in condition:
             codes = [labels[key].index[value] for value in values if value in labels[key].index]
             accepted &= np.isin(labels[key].codes, codes)
@@ -358,20 +366,20 @@ def _nodes_of(view: Columns, kinds: TypicalRequests, last: _Nodes | None) -> _No
     sliced = kinds.units[kinds.shape[kinds.size]] > 0
     serves = np.where(sliced, classes[0][:, None], classes[1][:, None])
     accepts = classes[3:].T[:, kinds.label_selector] & serves & classes[2][:, None]
-    max_gpus = int(view.gpu_total.max(initial=0))
-    by_shape = np.zeros((len(view.shapes), max_gpus), np.int64)
-    for i, shape in enumerate(view.shapes):
+    max_gpus = int(columns.gpu_total.max(initial=0))
+    by_shape = np.zeros((len(columns.shapes), max_gpus), np.int64)
+    for i, shape in enumerate(columns.shapes):
         by_shape[i, : len(shape.memory)] = shape.memory[:max_gpus]
-    return _Nodes(sources, row_class, accepts.astype(np.float64), by_shape[view.shape])
+    return _Nodes(sources, row_class, accepts.astype(np.float64), by_shape[columns.shape])
 
 
-def _gpus_of(view: Columns, kinds: TypicalRequests, rows: Ints, memory: Ints) -> _Gpus:
+def _gpus_of(columns: Columns, kinds: TypicalRequests, rows: Ints, memory: Ints) -> _Gpus:
     count = memory.shape[1]
-    is_whole = (view.free_gpus[rows][:, None] >> np.arange(count) & 1).astype(bool)
+    is_whole = (columns.free_gpus[rows][:, None] >> np.arange(count) & 1).astype(bool)
     # If it is unknown which GPUs are taken, the last ones count as taken.
-    is_whole &= np.cumsum(is_whole, axis=1) <= view.free_count[rows][:, None]
+    is_whole &= np.cumsum(is_whole, axis=1) <= columns.free_count[rows][:, None]
     units = np.zeros((len(rows), count), np.int64)
-    gpu_memory = view.gpu_memory[:count, rows].T
+    gpu_memory = columns.gpu_memory[:count, rows].T
     units[:, : gpu_memory.shape[1]] = gpu_memory
     free = np.where(is_whole, ONE_GPU, ONE_GPU * units // np.maximum(1, memory[rows]))
     can_serve = _can_serve(kinds, units, is_whole)

@@ -214,15 +214,15 @@ def fine_problem(instance: Instance, problem: Problem, budget: Budget) -> tuple[
     rows, _ = rows_and_cells(problem)
     packings_by_row = packings_on(instance, rows, problem.need)
     values = _values_by_row(instance, rows, packings_by_row)
-    view, gpus = instance.columns, tuple(role.gpus for role in instance.roles)
-    shape, free = view.shape[rows].tolist(), view.free_gpus[rows].tolist()
-    in_wide = view.topology.in_wide[rows].tolist()
+    columns, gpus = instance.columns, tuple(role.gpus for role in instance.roles)
+    shape, free = columns.shape[rows].tolist(), columns.free_gpus[rows].tolist()
+    in_wide = columns.topology.in_wide[rows].tolist()
     rule_index, node_rules = instance.rules.in_node[rows].tolist(), instance.rules.node_rules
     tables: list[NodeTable | None] = []
     complete = packings_by_row.complete
     for i in range(len(rows)):
         rule, packings = node_rules[rule_index[i]], packings_by_row.of(i).all
-        node = (view.shapes[shape[i]], free[i], in_wide[i])
+        node = (columns.shapes[shape[i]], free[i], in_wide[i])
         if rule is None:
             table, key = node_patterns(packings, gpus, *node)
         elif tables and budget.late:

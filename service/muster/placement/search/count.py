@@ -263,7 +263,7 @@ class _FitCounter:
 
 def _parts_inside_nodes(instance: Instance, scopes: tuple[str, ...]) -> tuple[Ints, Ints]:
     """Return [part] the row and the GPU mask of each part of the scopes that is a node or lies in a node."""
-    view = instance.columns
+    columns = instance.columns
     inner_scopes = [scope for scope in scopes if scope in INSIDE]
     rows, masks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     if inner_scopes or Scope.NODE in scopes:
@@ -273,11 +273,11 @@ def _parts_inside_nodes(instance: Instance, scopes: tuple[str, ...]) -> tuple[In
             usable &= np.isin(np.arange(len(usable)), hosts) & (len(hosts) == 1)
         for scope in scopes:
             if scope not in (*INSIDE, Scope.NODE):
-                usable &= view.topology.index(scope) >= 0
+                usable &= columns.topology.index(scope) >= 0
         if Scope.NODE not in scopes and Scope.GPU not in scopes:
-            usable &= ~view.topology.in_wide  # wide domains are regions
-        for shape in np.unique(view.shape[usable]).tolist():
-            rows_of_shape = np.flatnonzero(usable & (view.shape == shape))
+            usable &= ~columns.topology.in_wide  # wide domains are regions
+        for shape in np.unique(columns.shape[usable]).tolist():
+            rows_of_shape = np.flatnonzero(usable & (columns.shape == shape))
             for mask in masks_of_parts(instance, int(rows_of_shape[0]), inner_scopes):
                 rows.append(rows_of_shape)
                 masks.append(np.full(len(rows_of_shape), mask))
@@ -655,15 +655,15 @@ def _segments_on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints
 
     The segments are the role's segments by NVLink domain, else segments of one member.
     """
-    view, room = instance.columns, room_of(instance.columns, role)[rows]
+    columns, room = instance.columns, room_of(instance.columns, role)[rows]
     in_full, in_short = np.zeros_like(room), np.zeros_like(room)
     size = next((segment.size for segment in role.segments if segment.scope == Scope.NVLINK_DOMAIN), 0)
     if not size:
         return room, in_short, 1
-    for code in np.unique(view.shape[rows]).tolist():
-        nodes = np.flatnonzero(view.shape[rows] == code)
-        for domain in view.shapes[code].domains:
-            members = gpu_counts(view.free_gpus[rows[nodes]] & domain) // role.gpus
+    for code in np.unique(columns.shape[rows]).tolist():
+        nodes = np.flatnonzero(columns.shape[rows] == code)
+        for domain in columns.shapes[code].domains:
+            members = gpu_counts(columns.free_gpus[rows[nodes]] & domain) // role.gpus
             in_full[nodes] += members - members % size
             in_short[nodes] = np.maximum(in_short[nodes], members % size)
     fit = np.minimum(in_full, room - room % size)

@@ -327,10 +327,10 @@ class NodeSets:
 
 def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets | None:
     """Return the GPU sets that each node may give; None if the sets of a node with a rule are too many."""
-    rows, view = options.rows, instance.columns
+    rows, columns = options.rows, instance.columns
     counts = packings(instance, role, options)
     sizes, packing_tuples = tuple(instance.gpus(counts).tolist()), tuple(map(tuple, counts.tolist()))
-    node_properties = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
+    node_properties = (columns.free_gpus, columns.shape, instance.rules.in_node, columns.topology.in_wide)
     index, first = distinct_columns(np.stack([values[rows].astype(np.int64) for values in node_properties]))
     tables = list[Ints]()
     for free, shape, rule, in_wide in zip(
@@ -338,9 +338,9 @@ def gpu_sets(instance: Instance, role: int, options: DomainOptions) -> NodeSets 
     ):
         node_rule = instance.rules.node_rules[rule]
         table = (
-            _set_values_by_size(view.shapes[shape], free, sizes)
+            _set_values_by_size(columns.shapes[shape], free, sizes)
             if node_rule is None
-            else _set_values_under_rule(node_rule, view.shapes[shape], free, packing_tuples)
+            else _set_values_under_rule(node_rule, columns.shapes[shape], free, packing_tuples)
         )
         if table is None:
             return None

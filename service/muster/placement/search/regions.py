@@ -19,7 +19,7 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
     Some codes may have no node. A node is in no region if it lacks a domain, or if it can host no member.
     Domains inside a node are not regions: single_node.py handles them.
     """
-    view = instance.columns
+    columns = instance.columns
     active = [r for r, count in enumerate(need) if count]
     usable = np.asarray((instance.room[active] > 0).any(axis=0))
     parts = list[Ints]()
@@ -27,10 +27,10 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
         if scope in (Scope.NODE, Scope.GPU):
             usable &= False
             continue
-        part = view.topology.index(scope)
+        part = columns.topology.index(scope)
         usable &= part >= 0
         if instance.existing:
-            holding = instance.existing.parts(view, scope)
+            holding = instance.existing.parts(columns, scope)
             touched_parts = [part[member.row] for member in instance.existing.members]
             usable &= np.isin(part, touched_parts) if holding else False
         parts.append(part)

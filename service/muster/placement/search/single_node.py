@@ -199,13 +199,15 @@ def _priced_damage(instance: Instance, prices: Prices, rows: Ints, need: Counts)
     For a single slice the mask is the best GPU. Only two values depend on the GPU: whether the slice opens
     the GPU, and the damage.
     """
-    view, counts = instance.columns, np.array([need], np.int64)
+    columns, counts = instance.columns, np.array([need], np.int64)
     cpu = instance.cpu(counts)
     if not instance.sliced:
         return prices.damage_of_gpus(rows, instance.gpus(counts), cpu)[:, 0], np.full(len(rows), -1)
     damage = prices.damage_of_slice(rows, instance.asks[need.index(1)].units, int(cpu[0]))
-    is_free = (view.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
-    on_spreading_node = np.array([shape.spreads_slices for shape in view.shapes], bool)[view.shape[rows]]
+    is_free = (columns.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
+    on_spreading_node = np.array([shape.spreads_slices for shape in columns.shapes], bool)[
+        columns.shape[rows]
+    ]
     preferred_damage = np.where(is_free == on_spreading_node[:, None], damage, LARGEST)
     has_preferred = (preferred_damage != LARGEST).any(axis=1)
     preferred_damage[~has_preferred] = 0  # then the damage alone decides
@@ -245,17 +247,17 @@ def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -
 
     The levels are the costs of the gang and the values of GPU sets: see `split_by_level`.
     """
-    view, costs = instance.columns, instance.costs or (Cost.NVLINK_DOMAINS,)
+    columns, costs = instance.columns, instance.costs or (Cost.NVLINK_DOMAINS,)
     bounds = np.zeros((len(costs) + len(CHOICE_VALUES), len(rows), len(packings)), np.int64)
     if instance.existing:  # GPUs of existing members count too, so no bound is known; few nodes are searched
         bounds[:] = -LARGEST
         return bounds
-    shape, is_wide = view.shape[rows], view.topology.in_wide[rows]
+    shape, is_wide = columns.shape[rows], columns.topology.in_wide[rows]
     for code, in_wide in sorted(set(zip(shape.tolist(), is_wide.tolist(), strict=True))):
         indices = np.flatnonzero((shape == code) & (is_wide == in_wide))
-        node_shape, rows_of_shape = view.shapes[code], rows[indices]
-        memory = view.gpu_memory[: len(node_shape.memory), rows_of_shape]
-        shape_bounds = LowerBounds(node_shape, memory, view.free_gpus[rows_of_shape], instance.asks)
+        node_shape, rows_of_shape = columns.shapes[code], rows[indices]
+        memory = columns.gpu_memory[: len(node_shape.memory), rows_of_shape]
+        shape_bounds = LowerBounds(node_shape, memory, columns.free_gpus[rows_of_shape], instance.asks)
         for m in reversed(range(len(packings))):  # largest first, because smaller packings reuse its results
             bounds[:, indices, m] = shape_bounds.of(packings[m], costs, in_wide)
         if in_wide and Cost.NVLINK_DOMAINS in costs:
@@ -281,11 +283,11 @@ def _first_of_each_kind(instance: Instance, rows: Ints, values: Sequence[Ints]) 
 
 def masks_of_parts(instance: Instance, row: int, scopes: list[str]) -> list[int]:
     """Return the masks of the node's GPUs that lie in one part of each of these scopes."""
-    view, everything = instance.columns, instance.columns.place(row).all_gpus
+    columns, everything = instance.columns, instance.columns.place(row).all_gpus
     masks = [everything]
     for scope in scopes:
-        holding = instance.existing.parts(view, scope)
-        named_masks = view.topology.parts(row, scope)
+        holding = instance.existing.parts(columns, scope)
+        named_masks = columns.topology.parts(row, scope)
         parts = [mask for name, mask in named_masks if holding is None or name in holding]
         masks = [mask & part for mask in masks for part in parts if mask & part or not everything]
     return masks

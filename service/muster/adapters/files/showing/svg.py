@@ -20,7 +20,7 @@ from muster.adapters.files.showing.pictures import Holdings, key_of
 from muster.domain.printable import printable
 from muster.domain.topology import GpuTopology, Link, bits
 from muster.domain.words import natural_key, plural
-from muster.placement.cluster.columns import Columns, columns
+from muster.placement.cluster.columns import Columns, columns_of
 from muster.placement.cluster.topology import Place
 
 WIDTH, MARGIN = 1180, 24
@@ -83,7 +83,7 @@ def draw(decided: Outcomes) -> str:
         _draw_gang(sheet, outcome, holdings, pictures.rails_used(decided, outcome))
     slices = any(state.memory for state in decided.after.nodes.values())
     _draw_legend(sheet, sheet.bottom + 14, slices)
-    node_columns = columns(decided.after)
+    node_columns = columns_of(decided.after)
     everything = {name: node_columns.place(row) for row, name in enumerate(node_columns.names)}
     rack_of = _rack_of(node_columns)
     racks = _select(_racks(everything.values(), rack_of, holdings), holdings)

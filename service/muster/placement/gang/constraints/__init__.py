@@ -35,9 +35,9 @@ def constraints_of(request: Request) -> Iterator[tuple[Constraint, str, str]]:
     )
 
 
-def rules_of(view: Columns, request: Request, blocks: Blocks, existing: ExistingMembers) -> Rules:
+def rules_of(columns: Columns, request: Request, blocks: Blocks, existing: ExistingMembers) -> Rules:
     """Return the rules of a request."""
-    rules = Rules.of(view, blocks)
+    rules = Rules.of(columns, blocks)
     for constraint in CONSTRAINTS:
         constraint.add(rules, request, existing)
     rules.set_node_rules(existing)

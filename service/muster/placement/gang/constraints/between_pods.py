@@ -67,7 +67,7 @@ def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
 
     Members stay out of the domains of running pods that repel them, and out of each other's domains.
     """
-    domains = rules.view.topology.by_label(rule.topology_key)
+    domains = rules.columns.topology.by_label(rule.topology_key)
     blocks, repelled = rules.blocks_of(rule.roles), rules.blocks_of(rule.other_roles)
     repelling_domains = domains[rules.rows_of(rule.existing)]
     rules.exclude(blocks, (domains >= 0) & np.isin(domains, repelling_domains))
@@ -135,7 +135,7 @@ def _add_affinity(rules: Rules, rule: Affinity, name: str) -> None:
 
     If no member can open a domain, members are only kept off nodes without a matching pod.
     """
-    domains = rules.view.topology.by_label(rule.topology_key)
+    domains = rules.columns.topology.by_label(rule.topology_key)
     blocks, openers = rules.blocks_of(rule.roles), rules.blocks_of(rule.other_roles)
     if not blocks:
         return
@@ -255,7 +255,7 @@ def _add_spread(rules: Rules, rule: TopologySpread, name: str) -> None:
     Members are kept off nodes where the skew would be too large for any plan. For the other nodes, the model
     or limits for each node keep the skew small.
     """
-    domains = rules.view.topology.by_label(rule.topology_key)
+    domains = rules.columns.topology.by_label(rule.topology_key)
     blocks_bound, blocks_counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted_roles)
     rules.exclude(blocks_bound, domains < 0)
     blocks_by_admission: dict[object, BlockIndices] = {}
@@ -263,29 +263,29 @@ def _add_spread(rules: Rules, rule: TopologySpread, name: str) -> None:
         admission = rules.blocks.roles[block].rules if rule.honor_affinity or rule.honor_taints else None
         blocks_by_admission[admission] = (*blocks_by_admission.get(admission, ()), block)
     for i, blocks in enumerate(blocks_by_admission.values()):
-        counts = np.where(eligible_to(rules.view, rule, rules.blocks.roles[blocks[0]]), domains, -1)
+        counts = np.where(eligible_to(rules.columns, rule, rules.blocks.roles[blocks[0]]), domains, -1)
         _add_spread_rule(rules, rule, f"{name}/{i}", domains, counts, blocks, blocks_counted)
 
 
-def eligible_to(view: Columns, rule: TopologySpread, role: Role) -> Bools:
+def eligible_to(columns: Columns, rule: TopologySpread, role: Role) -> Bools:
     """Return [row] bool: whether the node is eligible for the spread of this role.
 
     Whether the node has the topology key of the constraint itself is not checked.
     """
-    eligible = np.ones(len(view.names), bool)
+    eligible = np.ones(len(columns.names), bool)
     for key in rule.required_keys:
-        eligible &= view.label(key).codes >= 0
+        eligible &= columns.label(key).codes >= 0
     if rule.honor_affinity:
-        eligible &= meets_selectors(view, role)
+        eligible &= meets_selectors(columns, role)
     if rule.honor_taints:
         clean = [
             all(
                 taint.effect == "PreferNoSchedule" or is_tolerated(taint, role.rules.tolerations)
                 for taint in profile.taints
             )
-            for profile in view.profiles
+            for profile in columns.profiles
         ]
-        eligible &= np.array(clean, bool)[view.profile]
+        eligible &= np.array(clean, bool)[columns.profile]
     return eligible
 
 
@@ -307,7 +307,7 @@ def _add_spread_rule(
     eligible, pods_by_domain = np.zeros(parts, bool), np.zeros(parts, np.int64)
     eligible[counts[counts >= 0]] = True
     for node, pods in rule.existing.items():
-        row = rules.view.row.get(node)
+        row = rules.columns.row.get(node)
         if row is not None and counts[row] >= 0:
             pods_by_domain[counts[row]] += pods
     need = sum(len(rules.blocks.roles[block].members) for block in counted)

@@ -113,7 +113,7 @@ def _smaller_limit(max_members: int, members: int) -> int:
 def _may_hold_all(rules: Rules, rule: PerScope, blocks: BlockIndices, running: int, packing: Counts) -> Bools:
     """Return [row] bool: whether the node may hold the whole gang. The node's rule checks domains inside."""
     checked_in_node = rule.scope == Scope.NVLINK_DOMAIN and not rules.sliced
-    spared = ~rules.view.topology.in_wide if checked_in_node else np.zeros(len(rules.view.names), bool)
+    spared = ~rules.columns.topology.in_wide if checked_in_node else np.zeros(len(rules.columns.names), bool)
     return np.asarray(spared | (sum(packing[block] for block in blocks) + running <= rule.members))
 
 
@@ -124,10 +124,10 @@ class _Room(OfRoles):
         """Limit all blocks of a role together, because they share its room."""
         for name in dict.fromkeys(rules.blocks.roles[block].name for block in rules.active):
             blocks = rules.blocks_of([name])
-            room, row = rules.blocks.roles[blocks[0]].room, rules.view.row
+            room, row = rules.blocks.roles[blocks[0]].room, rules.columns.row
             most_by_row = {row[node]: max_members for node, max_members in room.items() if node in row}
             if most_by_row:
-                max_members = np.full(len(rules.view.names), LARGEST, np.int64)
+                max_members = np.full(len(rules.columns.names), LARGEST, np.int64)
                 max_members[list(most_by_row)] = list(most_by_row.values())
                 rules.cap_together(blocks, max_members)
 

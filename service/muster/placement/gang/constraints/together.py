@@ -82,11 +82,11 @@ def outside_single_gpus(rules: Rules, block: int, *, several: bool) -> Bools:
 
     A GPU holds any number of members that take no GPU. A GPU with an unknown index holds no member.
     """
-    view, gpus = rules.view, rules.blocks.roles[block].gpus
+    columns, gpus = rules.columns, rules.blocks.roles[block].gpus
     if gpus > 1 or (gpus and several):
-        return np.ones(len(view.names), bool)
-    promised = [shape.topology.gpu_count > 0 and not shape.hidden for shape in view.shapes]
-    return ~np.array(promised, bool)[view.shape]
+        return np.ones(len(columns.names), bool)
+    promised = [shape.topology.gpu_count > 0 and not shape.hidden for shape in columns.shapes]
+    return ~np.array(promised, bool)[columns.shape]
 
 
 def outside_domains(rules: Rules, codes: Ints) -> Bools:
@@ -94,9 +94,9 @@ def outside_domains(rules: Rules, codes: Ints) -> Bools:
 
     `codes` [row] is the domain over several nodes, -1 for none. A node without GPUs has no domain inside.
     """
-    view = rules.view
-    has_gpus = np.array([shape.topology.gpu_count > 0 for shape in view.shapes], bool)[view.shape]
-    return np.asarray((codes < 0) & ~(view.promised & has_gpus))
+    columns = rules.columns
+    has_gpus = np.array([shape.topology.gpu_count > 0 for shape in columns.shapes], bool)[columns.shape]
+    return np.asarray((codes < 0) & ~(columns.promised & has_gpus))
 
 
 def keep_in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
@@ -104,9 +104,9 @@ def keep_in_one_part(rules: Rules, together: Together, existing: ExistingMembers
 
     If existing members decide the part, all nodes outside it are excluded.
     """
-    view, scope, blocks = rules.view, together.scope, together.blocks
+    columns, scope, blocks = rules.columns, together.scope, together.blocks
     existing_inside = [member for member in existing.members if member.running in together.running]
-    pinned = common_parts(view, scope, existing_inside)
+    pinned = common_parts(columns, scope, existing_inside)
     codes = rules.codes(scope)
     inner = scope == Scope.NVLINK_DOMAIN and not rules.sliced
     if inner:
@@ -145,7 +145,7 @@ def _pin(rules: Rules, row: int, parts: frozenset[str], blocks: tuple[int, ...])
     Existing members without GPUs lie in several domains. Then each of these domains is allowed, and no block
     is bound.
     """
-    topology = rules.view.topology
+    topology = rules.columns.topology
     if topology.in_wide[row]:
         return
     domains = [domain for domain, (name, _) in enumerate(topology.nvlink_domains(row)) if name in parts]
@@ -252,8 +252,8 @@ def _sizes(segments: tuple[Segment, ...]) -> tuple[tuple[int, str], ...]:
 
 def _add_segments(rules: Rules, block: int) -> Iterator[str]:
     """Add the segments of a block. Yield the name in `Rules.cells` of each segment's parts, widest first."""
-    view = rules.view
-    nested = np.zeros(len(view.names), np.int64)
+    columns = rules.columns
+    nested = np.zeros(len(columns.names), np.int64)
     for segment in rules.blocks.roles[block].segments:
         size, scope = segment.size, segment.scope
         if scope == Scope.GPU:
@@ -286,12 +286,12 @@ class _Attributes(OfRoles):
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         """Keep each member inside one group of its node. See `cluster.matching`."""
-        view = rules.view
-        has_groups = np.array([bool(shape.topology.groups) for shape in view.shapes], bool)
+        columns = rules.columns
+        has_groups = np.array([bool(shape.topology.groups) for shape in columns.shapes], bool)
         for block in rules.active:
             if rules.blocks.roles[block].match_attributes:
                 rules.domain_unit[block] = 1
-                rules.excluded[block] |= ~has_groups[view.shape]
+                rules.excluded[block] |= ~has_groups[columns.shape]
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[AttributesDiffer]:
         """Yield the cause that too few GPUs agree."""
