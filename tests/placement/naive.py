@@ -265,7 +265,7 @@ class Rules:
         return rules_hold
 
     def hold(self, new_spots: Mapping[str, Spot], last: str | None = None) -> bool:
-        """Whether these members may lie here, next to existing members.
+        """Whether these members may lie here, next to running members.
 
         More members never make it better. So a search may ask before all are placed, each time for the
         `last` one. The plan is not blamed for a part where it puts no member."""

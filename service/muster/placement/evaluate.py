@@ -19,8 +19,8 @@ from muster.placement.cluster.columns import Columns, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.matching import ClusterView
 from muster.placement.cluster.topology import INSIDE, NONE, narrow_to_wide
-from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
 from muster.placement.gang.on_node import context_of, fit_of, gpus_of, unusable_gpus
+from muster.placement.gang.running import RunningMemberOnNode, RunningMembers, running_members_of
 from muster.placement.gpus.costs import Cost, GpuWays, cost_of, costs_of
 from muster.placement.gpus.damage import fragmentation, is_priced, prices_of
 from muster.placement.gpus.gpusets import GpuSet, gpu_set_of
@@ -48,11 +48,11 @@ def objective(
 ) -> tuple[Objective, str | None, str]:
     """Return the plan's values, the narrowest scope that holds all members, and the part ("node a").
 
-    Existing members count for the values of the whole gang: parts, scopes, and the links on nodes with a new
+    Running members count for the values of the whole gang: parts, scopes, and the links on nodes with a new
     member.
     """
     plan = EvaluatedPlan(request, members, columns)
-    parts, gpus = plan.parts, plan.parts.masks.any() or any(plan.parts.existing.masks.values())
+    parts, gpus = plan.parts, plan.parts.masks.any() or any(plan.parts.running.masks.values())
     value = Objective(**{row.field: row.count(plan) for row in VALUES})
     scopes = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
     for scope in narrow_to_wide(columns.levels, scopes):
@@ -88,12 +88,12 @@ def unknown_links(request: Request, members: Sequence[MemberPlacement], columns:
     """Return the nodes of the plan where the gang has several GPUs and no link between GPUs is known."""
     if all(shape.topology.is_known for shape in columns.shapes):
         return ()
-    existing_masks, (rows, masks, _) = existing_of(columns, request).masks, used_gpus(columns, members)
+    running_masks, (rows, masks, _) = running_members_of(columns, request).masks, used_gpus(columns, members)
     return tuple(
         sorted(
             columns.names[row]
             for row, mask in zip(rows.tolist(), masks.tolist(), strict=True)
-            if mask and (mask | existing_masks.get(row, 0)).bit_count() > 1
+            if mask and (mask | running_masks.get(row, 0)).bit_count() > 1
             if not columns.states[row].node.topology.is_known
         )
     )
@@ -121,7 +121,9 @@ class EvaluatedPlan:
     def parts(self) -> TouchedParts:
         """The parts that hold the gang, or that it touches."""
         return TouchedParts(
-            self.columns, *used_gpus(self.columns, self.members), existing_of(self.columns, self.request)
+            self.columns,
+            *used_gpus(self.columns, self.members),
+            running_members_of(self.columns, self.request),
         )
 
     @cached_property
@@ -131,8 +133,8 @@ class EvaluatedPlan:
         """
         columns, parts = self.columns, self.parts
         node_arrays = (columns.shape[parts.rows], columns.free_gpus[parts.rows], parts.masks)
-        existing_masks = (parts.existing.masks.get(row, 0) for row in parts.rows.tolist())
-        kinds = Counter(zip(*(line.tolist() for line in node_arrays), existing_masks, strict=True))
+        running_masks = (parts.running.masks.get(row, 0) for row in parts.rows.tolist())
+        kinds = Counter(zip(*(line.tolist() for line in node_arrays), running_masks, strict=True))
         return [
             (_gang_gpu_set(columns.shapes[shape], *gpus), nodes) for (shape, *gpus), nodes in kinds.items()
         ]
@@ -161,7 +163,7 @@ class EvaluatedPlan:
 
     def cost_totals(self) -> tuple[tuple[str, int], ...]:
         """Return the values of the levels that policies and slices add, without NVLink domains."""
-        columns, existing, shared = self.columns, self.parts.existing, dict[str, int]()
+        columns, running, shared = self.columns, self.parts.running, dict[str, int]()
         for member in self.members if self._has_slices else ():
             if member.units:
                 shared[member.node] = shared.get(member.node, 0) | mask_of(member.gpus)
@@ -171,10 +173,10 @@ class EvaluatedPlan:
             slices = shared.get(columns.names[row], 0)
             context = context_of(
                 columns,
-                existing,
+                running,
                 self.costs,
                 row,
-                existing.rule_for_new_members(columns, row, NodeRule((), (), (), ())),
+                running.rule_for_new_members(columns, row, NodeRule((), (), (), ())),
             )
             gpu_ways = GpuWays(np.array([slices]), np.array([mask & ~slices]))
             for cost in totals:
@@ -196,7 +198,7 @@ class EvaluatedPlan:
         rows, counts, roles = self.parts.rows, self._counts, self.request.roles
         if not counts[:, [not takes_gpus(role) for role in roles]].any():
             return None
-        has_gang_gpus = np.isin(rows, list(self.parts.existing.with_gpus))
+        has_gang_gpus = np.isin(rows, list(self.parts.running.with_gpus))
         return int(unusable_gpus(self.columns, roles, rows, counts[:, None], has_gang_gpus).sum())
 
     def best_fit(self) -> int:
@@ -214,7 +216,7 @@ class EvaluatedPlan:
 
         The result is None if members share GPUs, if all GPUs lie on one node, or if no rail is known.
         """
-        rows, masks = gpus_of_gang(self.parts.existing, self.parts.rows, self.parts.masks)
+        rows, masks = gpus_of_gang(self.parts.running, self.parts.rows, self.parts.masks)
         if self._has_slices or len(np.unique(rows)) < 2:
             return None
         return rails_on(self.columns, rows, masks).bit_count() or None
@@ -236,12 +238,12 @@ _cached_gpu_set = lru_cache(maxsize=1 << 14)(gpu_set_of)
 """`gpu_set_of` with a cache, because many nodes of a gang have equal GPUs."""
 
 
-def _gang_gpu_set(shape: Shape, free: int, mask: int, existing_mask: int) -> GpuSet:
+def _gang_gpu_set(shape: Shape, free: int, mask: int, running_mask: int) -> GpuSet:
     """Return the links of all the gang's GPUs on such a node, and the damage of the new ones."""
     own = _cached_gpu_set(shape, free, mask)
     return (
-        replace(_cached_gpu_set(shape, free | existing_mask, mask | existing_mask), damage=own.damage)
-        if existing_mask
+        replace(_cached_gpu_set(shape, free | running_mask, mask | running_mask), damage=own.damage)
+        if running_mask
         else own
     )
 
@@ -284,7 +286,7 @@ def _damage_to_shared_gpus(columns: Columns, row: int, members: Sequence[MemberP
 
 @dataclass(frozen=True)
 class TouchedParts:
-    """The parts that hold, or are touched by, placed and existing members.
+    """The parts that hold, or are touched by, placed and running members.
 
     `rows`, `masks` and `index` are those of `used_gpus`.
     """
@@ -293,17 +295,17 @@ class TouchedParts:
     rows: Ints
     masks: Ints
     index: Ints
-    existing: ExistingMembers
+    running: RunningMembers
 
     @cached_property
     def _touched_rows(self) -> Ints:
         """The rows of the touched nodes. If the gang has GPUs, only nodes with GPUs of the gang count."""
-        with_gpus = {*self.existing.with_gpus, *self.rows[self.masks > 0].tolist()}
-        return np.array([*(with_gpus or {*self.rows.tolist(), *self.existing.masks})], np.int64)
+        with_gpus = {*self.running.with_gpus, *self.rows[self.masks > 0].tolist()}
+        return np.array([*(with_gpus or {*self.rows.tolist(), *self.running.masks})], np.int64)
 
     def common_parts(self, scope: str) -> frozenset[str]:
         """Return the parts of the scope that hold all members."""
-        common = self.existing.parts(self.columns, scope)
+        common = self.running.parts(self.columns, scope)
         for holding_parts in self._parts_holding_nodes(scope):
             common = holding_parts if common is None else common & holding_parts
             if not common:
@@ -337,14 +339,14 @@ class TouchedParts:
         Equal nodes are evaluated once, and multiplied by their number.
         """
         topology, shapes = self.columns.topology, self.columns.shapes
-        counted_by_name = topology.in_wide[self.rows] | np.isin(self.rows, [*self.existing.masks])
+        counted_by_name = topology.in_wide[self.rows] | np.isin(self.rows, [*self.running.masks])
         names = set[str]().union(
             *map(
                 topology.touched_nvlink_domains,
                 self.rows[counted_by_name].tolist(),
                 self.masks[counted_by_name].tolist(),
             ),
-            *map(self._domains_touched_by, self.existing.members),
+            *map(self._domains_touched_by, self.running.members),
         )
         node_arrays = (
             self.columns.shape[self.rows[~counted_by_name]].tolist(),
@@ -356,7 +358,7 @@ class TouchedParts:
             for (shape, mask), nodes in nodes_by_kind.items()
         )
 
-    def _domains_touched_by(self, member: BoundMember) -> set[str]:
+    def _domains_touched_by(self, member: RunningMemberOnNode) -> set[str]:
         topology = self.columns.topology
         domains = topology.parts(member.row, Scope.NVLINK_DOMAIN)
         if member.has_unknown_gpus:

@@ -19,8 +19,8 @@ from muster.placement.cluster.matching import ClusterView
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.evaluate import TouchedParts, evaluate, used_gpus
 from muster.placement.gang.constraints import constraints_of
-from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import fits_at_once, instance_of, room_of
+from muster.placement.gang.running import running_members_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.naming import place_members
 from muster.placement.search.single_node import find_best_node
@@ -118,7 +118,9 @@ def _in_same_part(columns: Columns, request: Request, plan: Placed) -> Bools:
     scope = request.required_scope
     if scope is None:
         return in_part
-    held_members = TouchedParts(columns, *used_gpus(columns, plan.members), existing_of(columns, request))
+    held_members = TouchedParts(
+        columns, *used_gpus(columns, plan.members), running_members_of(columns, request)
+    )
     if not held_members.common_parts(scope) or not plan.members:
         return ~in_part
     row = columns.row[plan.members[0].node]

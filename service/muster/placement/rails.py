@@ -16,10 +16,10 @@ import numpy as np
 from muster.domain.node import BOARD_GPUS
 from muster.placement.cluster.columns import Columns, Ints, gpu_counts, values_in
 from muster.placement.cluster.fabric import Shape
-from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import node_kinds
 from muster.placement.gang.packings import distinct_columns
+from muster.placement.gang.running import RunningMembers
 from muster.placement.gpus.costs import Cost, GpuWays, NodeContext, cost_of
 from muster.placement.gpus.damage import damage_to_pools
 from muster.placement.gpus.gpusets import links_over
@@ -30,13 +30,13 @@ RAIL_SETS = "rail-sets on these nodes"
 """The method that decides the level, as `--explain` shows it."""
 
 
-def gpus_of_gang(existing: ExistingMembers, rows: Ints, masks: Ints) -> tuple[Ints, Ints]:
+def gpus_of_gang(running: RunningMembers, rows: Ints, masks: Ints) -> tuple[Ints, Ints]:
     """Return rows and masks of the GPUs of the whole gang. `masks` [node] are the new GPUs on `rows`.
 
-    A node with existing and with new GPUs occurs twice.
+    A node with GPUs of running and of new members occurs twice.
     """
-    rows = np.concatenate((rows, np.array([*existing.masks], np.int64)))
-    masks = np.concatenate((masks, np.array([*existing.masks.values()], np.int64)))
+    rows = np.concatenate((rows, np.array([*running.masks], np.int64)))
+    masks = np.concatenate((masks, np.array([*running.masks.values()], np.int64)))
     return rows[masks > 0], masks[masks > 0]
 
 
@@ -51,17 +51,17 @@ def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence
     The plan stays as it is if members share GPUs, if all GPUs lie on one node, or if no choice has fewer
     rails. Nodes that give all their free GPUs have no choice.
     """
-    columns, existing = instance.columns, instance.existing
-    if instance.sliced or len(shares) + len(existing.masks) < 2:
+    columns, running = instance.columns, instance.running
+    if instance.sliced or len(shares) + len(running.masks) < 2:
         return shares
     rows = np.array([share.row for share in shares], np.int64)
     masks = np.array([share.gpus.mask for share in shares], np.int64)
     has_choice = (masks > 0) & (masks != columns.free_gpus[rows]) & columns.rails[:, rows].any(axis=0)
     if not has_choice.any():
         return shares
-    fixed_rails = rails_on(columns, *gpus_of_gang(existing, rows[~has_choice], masks[~has_choice]))
+    fixed_rails = rails_on(columns, *gpus_of_gang(running, rows[~has_choice], masks[~has_choice]))
     rails_before = fixed_rails | rails_on(columns, rows[has_choice], masks[has_choice])
-    if fixed_rails == rails_before or len(np.unique(gpus_of_gang(existing, rows, masks)[0])) < 2:
+    if fixed_rails == rails_before or len(np.unique(gpus_of_gang(running, rows, masks)[0])) < 2:
         return shares
     share_index = np.flatnonzero(has_choice)
     has_domain_counts = np.array([any(shares[i].by_domain) for i in share_index.tolist()])
@@ -129,7 +129,7 @@ def _equal_sets(
     masks = all_masks[(all_masks & ~free == 0) & (gpu_counts(all_masks) == mask.bit_count())]
     gpu_ways = GpuWays(np.zeros_like(masks), masks)
     values = [cost_of(cost, NodeGpus(shape, free, ()), gpu_ways, context) for cost in context.costs]
-    *links, links_left = links_over(shape, free, masks, context.existing_mask)
+    *links, links_left = links_over(shape, free, masks, context.running_mask)
     values += links
     if not priced:
         values.append(damage_to_pools(shape, free, masks))

@@ -2,7 +2,7 @@
 again.
 
 To drop the assumption that other pods keep a resource, nodes are shown as if these pods used none of the
-resource. The gang's existing members stay.
+resource. The gang's running members stay.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def amount_taken(usage: Usage, resource: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EmptyStates(Sequence[NodeState]):
-    """The nodes' states as if only existing members had GPUs. Each state is made on request."""
+    """The nodes' states as if only running members had GPUs. Each state is made on request."""
 
     states: Sequence[NodeState]
     running: Mapping[int, Sequence[Usage]]
@@ -113,11 +113,11 @@ LINES = {GPU: slice(0, 3), CPU: slice(3, 4), MEMORY: slice(4, 5), PODS: slice(5,
 
 
 def without_other_pods(columns: Columns, request: Request) -> Columns:
-    """Return the cluster as if other pods took nothing. The gang's existing members still take resources.
+    """Return the cluster as if other pods took nothing. The gang's running members still take resources.
 
     Unhealthy GPUs stay unusable.
     """
-    running = _usage_of_existing(columns, request)
+    running = _usage_of_running(columns, request)
     states = EmptyStates(columns.states, running)
     free = columns.totals[: len(columns.amounts)].copy()
     gpu_memory = _total_gpu_memory(columns)
@@ -161,8 +161,8 @@ def _total_gpu_memory(columns: Columns) -> Ints:
     return values_in(memory_by_shape[:, columns.shape], columns.totals[0])
 
 
-def _usage_of_existing(columns: Columns, request: Request) -> Mapping[int, list[Usage]]:
-    """Return the usage of existing members, by row."""
+def _usage_of_running(columns: Columns, request: Request) -> Mapping[int, list[Usage]]:
+    """Return the usage of running members, by row."""
     roles = {role.name: role for role in request.roles}
     usages: dict[int, list[Usage]] = {}
     for running in request.running:
@@ -278,7 +278,7 @@ class World:
 
 
 def binds_members(request: Request) -> bool:
-    """Return whether members are bound to each other or to existing members by more than the gang's scope."""
+    """Return whether members are bound to each other or to running members by more than the gang's scope."""
     return bool(request.running) or any(constraints_of(request))
 
 
@@ -299,7 +299,7 @@ def _drop_role(request: Request, assumption: Assumption) -> Request:
 
 
 def _drop_running(request: Request) -> Request:
-    """Return the request without its existing members, and without the limits that depend on them."""
+    """Return the request without its running members, and without the limits that depend on them."""
     roles = {running.role for running in request.running}
     limits = (limit for limit in request.per_scope if not any(map(limit.depends_on, roles)))
     return replace(request, running=(), per_scope=tuple(limits))

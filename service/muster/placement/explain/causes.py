@@ -276,11 +276,11 @@ def _cluster_too_small(
 ) -> ClusterTooSmall:
     """Return the cause that the cluster has too little of a resource, even without other pods.
 
-    Existing members take the resource too, so they are counted among the members. `empty_view` is the cluster
-    without other pods and without existing members.
+    Running members take the resource too, so they are counted among the members. `empty_view` is the cluster
+    without other pods and without running members.
     """
     request = conflict.assumptions.request
-    running = _taken_by_existing(world.columns, request, rows, resource)
+    running = _taken_by_running(world.columns, request, rows, resource)
     waiting = [role.name for role in request.roles]
     names = {role.name for role in conflict.conflicting_roles} | {role for role, _ in running}
     roles = ", ".join((*sorted(names.difference(waiting)), *(name for name in waiting if name in names)))
@@ -297,10 +297,8 @@ def _cluster_too_small(
     )
 
 
-def _taken_by_existing(
-    columns: Columns, request: Request, rows: Ints, resource: str
-) -> list[tuple[str, int]]:
-    """Return the role of each existing member on these nodes, and how much of a resource the member takes.
+def _taken_by_running(columns: Columns, request: Request, rows: Ints, resource: str) -> list[tuple[str, int]]:
+    """Return the role of each running member on these nodes, and how much of a resource the member takes.
 
     Roles without waiting members come first.
     """

@@ -1,4 +1,4 @@
-"""Find where members could lie, and where existing members force new members to lie.
+"""Find where members could lie, and where running members force new members to lie.
 
 Causes about domains, and the causes of constraints, report these findings.
 """
@@ -21,7 +21,7 @@ from muster.placement.explain.assumptions import Assumption, AssumptionKind, Wor
 from muster.placement.explain.conflict import Conflict
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.constraints.constraint import RefusalFacts
-from muster.placement.gang.existing import BoundMember, common_parts, existing_of
+from muster.placement.gang.running import RunningMemberOnNode, common_parts, running_members_of
 from muster.placement.gpus.slices import ask_of, slice_room
 
 
@@ -101,12 +101,12 @@ class _Findings(RefusalFacts):
 
     def _nearest_part(self, world: World, scope: str) -> Cause:
         """Return the cause that names the part which comes nearest to holding the members."""
-        fit, existing = self.conflict.oracle.largest_fit(world), self.existing_members()
-        if existing:
-            part = self._part_of_existing(scope, existing)
+        fit, running = self.conflict.oracle.largest_fit(world), self.running_members()
+        if running:
+            part = self._part_of_running(scope, running)
         else:
             part = fit.part if fit.members else _part_with_most_free(world, scope)
-        if part or existing:
+        if part or running:
             has_links = scope != Scope.NVLINK_DOMAIN or not part or _has_nvlink(world.columns, part)
             members = fit.members if fit.proven else None
             has_matrix = (
@@ -122,44 +122,44 @@ class _Findings(RefusalFacts):
 
     def best_part(self, role: Role, scope: str) -> tuple[str, int | None, int]:
         role_conflict = replace(self.conflict, roles=frozenset((Assumption(AssumptionKind.ROLE, role.name),)))
-        existing, world = self.existing_members(role.name), role_conflict.world().with_scope(scope)
-        running = tuple(member for member in world.request.running if member.role == role.name)
-        world = replace(world, request=replace(world.request, running=running))
+        running, world = self.running_members(role.name), role_conflict.world().with_scope(scope)
+        running_of_role = tuple(member for member in world.request.running if member.role == role.name)
+        world = replace(world, request=replace(world.request, running=running_of_role))
         fit = self.conflict.oracle.largest_fit(world)
         members = min(fit.members, world.target) if fit.proven else None
-        return self._part_of_existing(scope, existing) if existing else fit.part, members, world.target
+        return self._part_of_running(scope, running) if running else fit.part, members, world.target
 
-    def existing_members(self, *roles: str) -> tuple[BoundMember, ...]:
-        """Return the existing members of these roles, or of all roles; () if the conflict does not depend on
-        existing members.
+    def running_members(self, *roles: str) -> tuple[RunningMemberOnNode, ...]:
+        """Return the running members of these roles, or of all roles; () if the conflict does not depend on
+        running members.
         """
         if not self.running:
             return ()
-        members = existing_of(self.columns, self.request).members
+        members = running_members_of(self.columns, self.request).members
         return tuple(member for member in members if not roles or member.running.role in roles)
 
-    def _part_of_existing(self, scope: str, members: Sequence[BoundMember]) -> str:
+    def _part_of_running(self, scope: str, members: Sequence[RunningMemberOnNode]) -> str:
         """Return the part of a scope that holds all these members; "" if no such part is known."""
         return min(common_parts(self.columns, scope, members) or ("",))
 
     def causes_of_running_members(self, scope: str, *roles: str) -> Iterator[RunningElsewhere]:
-        existing = self.existing_members(*roles)
-        if existing:
-            yield RunningElsewhere(scope, self._part_of_existing(scope, existing), len(existing))
+        running = self.running_members(*roles)
+        if running:
+            yield RunningElsewhere(scope, self._part_of_running(scope, running), len(running))
 
     def begun_segment(self, role: Role) -> Iterator[RunningElsewhere]:
-        existing = {member.running: member for member in self.existing_members(role.name)}
-        if not existing:
+        on_node = {member.running: member for member in self.running_members(role.name)}
+        if not on_node:
             return
         role_request = replace(
-            self.request, roles=(replace(role, required_scope=None),), running=tuple(existing)
+            self.request, roles=(replace(role, required_scope=None),), running=tuple(on_node)
         )
         blocks = blocks_of(role_request)
         segments = []
         for block_group in blocks.together:
             if block_group.running:
-                members = [existing[running] for running in block_group.running]
-                part = self._part_of_existing(block_group.scope, members)
+                members = [on_node[running] for running in block_group.running]
+                part = self._part_of_running(block_group.scope, members)
                 missing = sum(len(blocks.roles[block].members) for block in block_group.blocks)
                 lacking_members = missing - self._room_in_part(role, block_group.scope, part)
                 segments.append((lacking_members, RunningElsewhere(block_group.scope, part, len(members))))

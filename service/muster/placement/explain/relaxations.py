@@ -130,7 +130,7 @@ def _wider_scope(conflict: Conflict, findings: RefusalFacts) -> Iterator[Relaxat
 def _fewer_members(conflict: Conflict) -> Iterator[Relaxation]:
     """Yield that fewer members are required, if the user can lower this number.
 
-    In other dialects than `SAY_MIN_MEMBER`, users cannot. A gang with existing members has started already.
+    In other dialects than `SAY_MIN_MEMBER`, users cannot. A gang with running members has started already.
     With several roles, it is not known which role the user can reduce.
     """
     world, request = conflict.with_all_assumptions, conflict.assumptions.request

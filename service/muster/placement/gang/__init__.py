@@ -1,3 +1,3 @@
-"""Describe one gang on this cluster: blocks of equal members, constraints, existing members, and packings of
+"""Describe one gang on this cluster: blocks of equal members, constraints, running members, and packings of
 nodes.
 """

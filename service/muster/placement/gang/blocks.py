@@ -1,8 +1,8 @@
 """Cut roles into blocks of members that the planner counts as alike.
 
 A role without segments is one block. Otherwise all its full segments are one block. A segment that is
-shorter, or that has existing members, is split off: its missing members are blocks of their own. These blocks
-must lie together, in the part of the existing members.
+shorter, or that has running members, is split off: its missing members are blocks of their own. These blocks
+must lie together, in the part of the running members.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from muster.domain.words import natural_key
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Blocks, by index, that must lie in one part of the scope, with the existing members `running`."""
+    """Blocks, by index, that must lie in one part of the scope, with the running members `running`."""
 
     scope: str
     blocks: tuple[int, ...]
@@ -139,7 +139,7 @@ def ways_to_cut(request: Request) -> Iterator[Mapping[str, int]]:
 
     The last members by rank are left out: a role keeps full segments, and perhaps a shorter last segment. A
     problem covers all plans with fewer full segments or a shorter last segment too. So only a longer last
-    segment needs another count. All this holds only if no segment has existing members.
+    segment needs another count. All this holds only if no segment has running members.
     """
     names = [role.name for role in request.roles]
     for counts in product(*map(_counts_to_try, request.roles)):
@@ -154,7 +154,7 @@ def _counts_to_try(role: Role) -> list[int]:
 
 
 def has_begun_segment(request: Request) -> bool:
-    """Return whether existing members may have begun a segment.
+    """Return whether running members may have begun a segment.
 
     Then the members that are left out need not be the last of the segment.
     """

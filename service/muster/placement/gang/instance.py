@@ -32,9 +32,9 @@ from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.matching import ClusterView, attributes_of
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.constraints import CONSTRAINTS, rules_of
-from muster.placement.gang.existing import ExistingMembers, existing_of
 from muster.placement.gang.on_node import unusable_gpus
 from muster.placement.gang.rules import Rules
+from muster.placement.gang.running import RunningMembers, running_members_of
 from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.gpus.damage import Prices, is_priced, prices_of
 from muster.placement.gpus.node_rules import Counts, NodeRule, is_packing_allowed, searched_domains
@@ -62,7 +62,7 @@ class Instance:
     room: Ints
     """[role, row] How many members of the role alone the node holds; 0 if it does not admit the role."""
     levels: tuple[str, ...]
-    existing: ExistingMembers
+    running: RunningMembers
     rules: Rules
     admitted: Mapping[str, Bools]
     """By role of the request, [row] bool as `admits` of candidates.py returns it, before constraints exclude
@@ -97,8 +97,8 @@ class Instance:
 
     @property
     def has_gpus(self) -> bool:
-        """Whether any member has GPUs, new or existing."""
-        return bool(self.existing.with_gpus) or any(takes_gpus(r) and r.members for r in self.roles)
+        """Whether any member has GPUs, new or running."""
+        return bool(self.running.with_gpus) or any(takes_gpus(r) and r.members for r in self.roles)
 
     @property
     def without_gpus(self) -> WithoutGpus:
@@ -113,7 +113,7 @@ class Instance:
 
     def unusable_gpus(self, rows: Ints, counts: Ints) -> Ints:
         """Return [row, packing] the GPUs of these nodes that members without GPUs make unusable."""
-        has_gang_gpus = np.isin(rows, list(self.existing.with_gpus))
+        has_gang_gpus = np.isin(rows, list(self.running.with_gpus))
         return unusable_gpus(self.columns, self.roles, rows, counts, has_gang_gpus)
 
     def unit(self, role: int) -> int:
@@ -142,11 +142,11 @@ class Instance:
 
     @property
     def binds_only_by_scopes(self) -> bool:
-        """Whether only the gang's own scopes bind members to each other or to existing members.
+        """Whether only the gang's own scopes bind members to each other or to running members.
 
         `rules.caps` may still limit how many members of a role a node takes.
         """
-        return not self.rules.model and len(self.rules.node_rules) == 1 and not self.existing
+        return not self.rules.model and len(self.rules.node_rules) == 1 and not self.running
 
     def presolved_for_all_members(self, need: Counts) -> Instance:
         """Presolve: return the instance without parts too small for a role that must lie in one part.
@@ -212,10 +212,10 @@ def instance_with(
 
     `counts` limits the members of each role to the first ones by rank. None means all members.
     """
-    existing = existing_of(columns, request)
-    present = replace(request, running=tuple(member.running for member in existing.members))
+    running = running_members_of(columns, request)
+    present = replace(request, running=tuple(member.running for member in running.members))
     blocks = blocks_of(present, counts)
-    rules = rules_of(columns, request, blocks, existing)
+    rules = rules_of(columns, request, blocks, running)
     penalty = _penalties(columns, blocks.roles)
     admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~rules.excluded
     room = np.where(admits, np.stack([room_of(columns, role) for role in blocks.roles]), 0)
@@ -228,7 +228,7 @@ def instance_with(
         admits,
         room,
         columns.topology.scopes,
-        existing,
+        running,
         rules,
         admitted,
         penalty,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from muster.domain.request import Role, Scope
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.topology import Domains
-from muster.placement.gang.existing import ExistingMembers
+from muster.placement.gang.running import RunningMembers
 from muster.placement.gpus.costs import Cost, NodeContext
 from muster.placement.gpus.damage import ONE_GPU
 from muster.placement.gpus.node_rules import NodeRule
@@ -50,15 +50,15 @@ def gpus_of(columns: Columns, row: int) -> NodeGpus:
 def context_on(instance: Instance, row: int) -> NodeContext:
     """Return the context of the node for the costs of GPU choices."""
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
-    return context_of(instance.columns, instance.existing, instance.costs, row, rule)
+    return context_of(instance.columns, instance.running, instance.costs, row, rule)
 
 
 def context_of(
-    columns: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: NodeRule | None
+    columns: Columns, running: RunningMembers, costs: tuple[Cost, ...], row: int, rule: NodeRule | None
 ) -> NodeContext:
-    """Return the context of a node with these existing members, for the costs of GPU choices."""
+    """Return the context of a node with these running members, for the costs of GPU choices."""
     in_wide, nvswitch = columns.topology.in_wide[row], columns.label(NVSWITCH)
-    return NodeContext(costs, bool(in_wide), rule, bool(_is_true(nvswitch)[row]), row in existing.with_gpus)
+    return NodeContext(costs, bool(in_wide), rule, bool(_is_true(nvswitch)[row]), row in running.with_gpus)
 
 
 def node_kinds(instance: Instance, rows: Ints) -> Ints:

@@ -2,7 +2,7 @@
 object.
 
 A rule is in the model if the parts of its scope are nodes or wider. If the parts lie inside a node, the rule
-is part of that node's rule (`node_rules`). If existing members decide the part, all nodes outside it are
+is part of that node's rule (`node_rules`). If running members decide the part, all nodes outside it are
 excluded.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.blocks import Blocks
-from muster.placement.gang.existing import ExistingMembers
+from muster.placement.gang.running import RunningMembers
 from muster.placement.gpus.node_rules import Counts, NodeRule
 from muster.placement.model.problem import Rule
 
@@ -78,23 +78,23 @@ class Rules:
         refused = np.zeros((count, len(columns.names)), bool)
         return cls(columns, blocks, refused, unit=[1] * count, domain_unit=[0] * count)
 
-    def set_node_rules(self, existing: ExistingMembers) -> None:
+    def set_node_rules(self, running: RunningMembers) -> None:
         """Set the rule of each node from what constraints have added. Equal rules share one index."""
         columns, in_wide = self.columns, self.columns.topology.in_wide
         index_of_rule: dict[NodeRule | None, int] = {None: 0}
         self.in_node, self.node_rules = np.zeros(len(columns.names), np.int64), tuple(index_of_rule)
-        collected = (self.pinned, self.one_domain_blocks, self.repulsions, self.limits, existing)
+        collected = (self.pinned, self.one_domain_blocks, self.repulsions, self.limits, running)
         units = (*(unit - 1 for unit in self.unit), *self.domain_unit)
         if not any(collected) and not any(units) and max(self.max_per_node, self.max_per_domain) < 0:
             return
 
         def rule_at(row: int) -> int:
-            rule = existing.rule_for_new_members(columns, row, self._rule_on(row, bool(in_wide[row])))
+            rule = running.rule_for_new_members(columns, row, self._rule_on(row, bool(in_wide[row])))
             return index_of_rule.setdefault(rule if rule.binds else None, len(index_of_rule))
 
         other_rows = np.arange(len(self.in_node))
-        if existing.masks:
-            other_rows = np.delete(other_rows, list(existing.masks))
+        if running.masks:
+            other_rows = np.delete(other_rows, list(running.masks))
         code = columns.shape[other_rows] * 2 + in_wide[other_rows]
         for line in (*(nodes for nodes, _, _ in self.repulsions), *(cap for cap, _ in self.limits)):
             values, dense = np.unique(line[other_rows], return_inverse=True)
@@ -102,12 +102,12 @@ class Rules:
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
         if len(other_rows):
             self.in_node[other_rows] = np.array([rule_at(row) for row in other_rows[first].tolist()])[inverse]
-        for row in existing.masks:
+        for row in running.masks:
             self.in_node[row] = rule_at(row)
         self.node_rules = tuple(index_of_rule)
 
     def _rule_on(self, row: int, in_wide: bool) -> NodeRule:
-        """Return the rule of a node without existing members. If `in_wide`, the node is one domain."""
+        """Return the rule of a node without running members. If `in_wide`, the node is one domain."""
         columns, count, pins = self.columns, len(self.blocks.roles), self.pinned.get(row, {})
         domains = len(columns.shapes[columns.shape[row]].domains)
         return NodeRule(

@@ -243,7 +243,7 @@ def _gpu_ways(
 def _swappable_groups(node: NodeGpus, context: NodeContext) -> list[list[int]]:
     """Return the usable GPUs in groups. GPUs of one group can be swapped without any effect."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    touched, gang_gpus = (context.rule.touched, context.rule.existing_mask) if context.rule else (0, 0)
+    touched, gang_gpus = (context.rule.touched, context.rule.running_mask) if context.rule else (0, 0)
     parts_by_cost = [parts_of(cost, node.shape.topology) for cost in context.costs]
     told_apart = context.rule is not None and context.rule.tells_domains_apart
     for number, kind in enumerate(kinds_in(node.shape, told_apart)):
@@ -278,7 +278,7 @@ def _choices_of(
             least_of(candidates.packing, cost_of(cost, node, candidates.gpu_ways, context))
         )
     packing, masks, shared = candidates.packing, candidates.gpu_ways.all, candidates.gpu_ways.shared
-    weakest, ring, sockets, links_left = links_over(shape, node.free, masks, context.existing_mask)
+    weakest, ring, sockets, links_left = links_over(shape, node.free, masks, context.running_mask)
     whole_weakest, whole_ring, *_ = links_over(shape, node.free, candidates.gpu_ways.whole_gpus, 0)
     damage = candidates.damage + THOUSANDTH * damage_to_pools(shape, node.free, masks)
     tightness = np.zeros(len(packing), np.int64)
@@ -359,8 +359,8 @@ def sets_under(
     """Return the sets of whole GPUs that an optimal plan may use for a packing, and whether these are all.
     With each set come the domains of the members in the set.
 
-    The order is that of `best_sets`. Links count over all of the gang's GPUs on the node, including existing
-    members. A domain counts if existing members do not touch it.
+    The order is that of `best_sets`. Links count over all of the gang's GPUs on the node, including running
+    members. A domain counts if running members do not touch it.
     """
     domains = searched_domains(rule, shape, free & usable)
     verdict = is_packing_allowed(rule, packing, domains)

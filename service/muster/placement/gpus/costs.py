@@ -94,12 +94,12 @@ class NodeContext:
     nvswitch: bool = False
     """Whether the node has an NVSwitch."""
     has_gang_gpus: bool = False
-    """Whether existing members of the gang have GPUs on the node."""
+    """Whether running members of the gang have GPUs on the node."""
 
     @property
-    def existing_mask(self) -> int:
-        """The mask of the GPUs of existing members."""
-        return self.rule.existing_mask if self.rule else 0
+    def running_mask(self) -> int:
+        """The mask of the GPUs of running members."""
+        return self.rule.running_mask if self.rule else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +127,7 @@ def cost_of(cost: Cost, node: NodeGpus, gpu_ways: GpuWays, context: NodeContext)
     """Return [way] int64: the cost of each way."""
     masks, shape = gpu_ways.all, node.shape
     if cost in (Cost.SHARING, Cost.SHARED_GPUS):
-        counted_gpus = node.free if cost is Cost.SHARING else ~context.existing_mask
+        counted_gpus = node.free if cost is Cost.SHARING else ~context.running_mask
         gpus = gpu_counts(gpu_ways.shared & counted_gpus)
         return -gpus if shape.spreads_slices else gpus
     if cost in (Cost.NVSWITCH, Cost.NVSWITCH_SPREAD):
@@ -135,7 +135,7 @@ def cost_of(cost: Cost, node: NodeGpus, gpu_ways: GpuWays, context: NodeContext)
         return np.asarray((masks != 0) & counts, np.int64)
     sign = -1 if cost in SPREADING_COSTS.values() else 1
     if parts := parts_of(cost, shape.topology):
-        return sign * _count_parts(masks, parts, context.existing_mask)
+        return sign * _count_parts(masks, parts, context.running_mask)
     counted_elsewhere = context.in_wide and cost is Cost.NVLINK_DOMAINS
     return sign * _count_parts(
         masks, () if counted_elsewhere else shape.domains, context.rule.touched if context.rule else 0
@@ -143,7 +143,7 @@ def cost_of(cost: Cost, node: NodeGpus, gpu_ways: GpuWays, context: NodeContext)
 
 
 def _count_parts(masks: Values, parts: tuple[int, ...], touched: int) -> Values:
-    """Return [way] int64: how many parts the GPUs touch, without the parts that existing members touch."""
+    """Return [way] int64: how many parts the GPUs touch, without the parts that running members touch."""
     touched_parts = np.zeros_like(masks)
     for part in parts:
         if not part & touched:

@@ -49,10 +49,10 @@ class NodeRule:
     """The most members on the node."""
     max_by_domain: Counts = ()
     """By NVLink domain: the most members with GPUs; () without such limits."""
-    existing_mask: int = 0
-    """The mask of the GPUs of existing members."""
+    running_mask: int = 0
+    """The mask of the GPUs of running members."""
     touched: int = 0
-    """The mask of all GPUs of the NVLink domains of existing members."""
+    """The mask of all GPUs of the NVLink domains of running members."""
     repulsions: tuple[tuple[Counts, Counts], ...] = ()
     """(blocks, blocks): members of the first blocks stay off a node with members of the second blocks."""
     limits: tuple[tuple[Counts, int], ...] = ()

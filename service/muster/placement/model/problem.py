@@ -31,7 +31,7 @@ ByPattern = Ints
 """Arrays with one axis, which gives the name. `ByPattern` has the axes [kind, pattern]."""
 
 FREE = -1
-"""In `Problem.parts`: the cell lies in no part, or in a part that existing members touch already. Using the
+"""In `Problem.parts`: the cell lies in no part, or in a part that running members touch already. Using the
 cell touches no further part.
 """
 
@@ -48,7 +48,7 @@ class Patterns:
     valid: Bools
     """[kind, pattern] Whether the pattern exists. The other entries are padding."""
     nodes: ByPattern
-    """How many further nodes the pattern touches: 1, or 0 on a node that existing members touch already. It
+    """How many further nodes the pattern touches: 1, or 0 on a node that running members touch already. It
     is also 0 for a pattern without GPUs, if only members with GPUs count.
     """
     weakest: ByPattern

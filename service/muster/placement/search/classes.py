@@ -43,15 +43,15 @@ class Cells:
 def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
     """Return the part of a scope for each of these rows.
 
-    FREE stands for no NVLink domain over several nodes, and for parts that existing members touch already. A
+    FREE stands for no NVLink domain over several nodes, and for parts that running members touch already. A
     node without the label is a part of its own.
     """
     if scope in instance.rules.cells:
         return instance.rules.cells[scope][rows]
     topology = instance.columns.topology
     codes = topology.index(scope) if scope == WIDE else topology.index_or_own(scope)
-    if instance.existing:
-        touching = instance.existing.touched_rows(scope, gpus=instance.has_gpus)
+    if instance.running:
+        touching = instance.running.touched_rows(scope, gpus=instance.has_gpus)
         codes = np.where(np.isin(codes, codes[list(touching)]), FREE, codes)
     return codes[rows]
 
@@ -87,18 +87,18 @@ def coarse_problem(
     keys = (packings.tobytes() for packings in lists)
     kind_of = np.array([kinds.setdefault(key, len(kinds)) if key else -1 for key in keys], np.int64)
     kind = kind_of[index]
-    if instance.existing:  # a node with existing members counts as 0 nodes
+    if instance.running:  # a node with running members counts as 0 nodes
         is_touched = _already_touched(instance, rows)
         kind = np.where(is_touched & (kind >= 0), kind + len(kinds), kind)
     has_kind = kind >= 0
     cells = cells_of(instance, rows[has_kind], scopes, None if region is None else region[has_kind])
-    lists = [np.frombuffer(key, np.int64) for key in kinds] * (2 if instance.existing else 1)
+    lists = [np.frombuffer(key, np.int64) for key in kinds] * (2 if instance.running else 1)
     patterns = Patterns.of_counts(lists, len(need))
     if instance.without_gpus is WithoutGpus.SOME_MEMBERS:  # only patterns of members with GPUs touch a node
         with_gpus = np.array([takes_gpus(role) for role in instance.roles])
         gpus: Ints = np.asarray((patterns.counts[:, :, with_gpus] > 0).any(axis=2), np.int64)
         patterns = replace(patterns, gpus=gpus, nodes=gpus.copy())
-    if instance.existing:
+    if instance.running:
         patterns.nodes[len(kinds) :] = 0
     problem = _problem(need, patterns, rows[has_kind], kind[has_kind], cells, exact=False)
     rules = tuple(rule(problem.parts) for rule in instance.rules.model)
@@ -108,8 +108,8 @@ def coarse_problem(
 
 
 def _already_touched(instance: Instance, rows: Ints) -> Bools:
-    """Return [row] bool, for these rows: whether existing members touch the node."""
-    return np.isin(rows, list(instance.existing.touched_rows(Scope.NODE, gpus=instance.has_gpus)))
+    """Return [row] bool, for these rows: whether running members touch the node."""
+    return np.isin(rows, list(instance.running.touched_rows(Scope.NODE, gpus=instance.has_gpus)))
 
 
 def _maximal_packings(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[Ints], bool]:

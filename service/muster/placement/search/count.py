@@ -126,7 +126,7 @@ class _FitCounter:
         return fit.members, fit.counts if self.roles_in_order else ()
 
     def _largest_with_begun_segments(self, instance: Instance) -> Fit:
-        """Return the most members that fit if some segments have existing members.
+        """Return the most members that fit if some segments have running members.
 
         Each number of members is then a separate problem. If one member can always be left out, the numbers
         are searched by bisection. Otherwise each number is tried, the largest first.
@@ -268,8 +268,8 @@ def _parts_inside_nodes(instance: Instance, scopes: tuple[str, ...]) -> tuple[In
     rows, masks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     if inner_scopes or Scope.NODE in scopes:
         usable = np.asarray((instance.room > 0).any(axis=0))
-        if instance.existing:
-            hosts = list(instance.existing.masks)
+        if instance.running:
+            hosts = list(instance.running.masks)
             usable &= np.isin(np.arange(len(usable)), hosts) & (len(hosts) == 1)
         for scope in scopes:
             if scope not in (*INSIDE, Scope.NODE):
@@ -640,7 +640,7 @@ def _role_in_segments(instance: Instance) -> Role | None:
     """Return the only role with members, if no rule but its segments binds them; else None."""
     request = instance.request
     active = [role for role in request.roles if role.members]
-    if len(active) != 1 or request.quorum is not None or instance.existing or instance.sliced:
+    if len(active) != 1 or request.quorum is not None or instance.running or instance.sliced:
         return None
     (role,), scopes = active, {segment.scope for segment in active[0].segments}
     if any(constraint is not SEGMENTS for constraint, _, _ in constraints_of(request)) or Scope.GPU in scopes:

@@ -120,8 +120,8 @@ class DomainTables:
 def domain_rules_of(instance: Instance, role: int, need: int) -> DomainRules | str:
     """Return the domain rules of a role, or the reason if the role has other rules too."""
     rules = instance.rules
-    if instance.existing:
-        return "existing members bind the role"
+    if instance.running:
+        return "running members bind the role"
     step = instance.unit(role)
     if step != instance.common_unit(role) or need % step:
         return "rules bind members on a node"

@@ -367,7 +367,7 @@ def _packing_filter(
     instance: Instance, nodes_level: DecidedLevel, packings: PackingsByRow, part: Ints
 ) -> _PackingFilter:
     need = np.array(nodes_level.problem.need)
-    if instance.existing:  # nodes with existing members are not counted
+    if instance.running:  # nodes with running members are not counted
         return _PackingFilter(np.zeros((len(need), 1)), np.zeros((len(part), 1)))
     prices = _prices_to_try(instance, nodes_level.problem.need, nodes_level.duals)
     touching = None

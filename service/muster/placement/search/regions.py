@@ -29,9 +29,9 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
             continue
         part = columns.topology.index(scope)
         usable &= part >= 0
-        if instance.existing:
-            holding = instance.existing.parts(columns, scope)
-            touched_parts = [part[member.row] for member in instance.existing.members]
+        if instance.running:
+            holding = instance.running.parts(columns, scope)
+            touched_parts = [part[member.row] for member in instance.running.members]
             usable &= np.isin(part, touched_parts) if holding else False
         parts.append(part)
     code, *wider_parts = parts or [np.zeros(len(usable), np.int64)]

@@ -140,7 +140,7 @@ def _with_preference(
 ) -> tuple[Instance, tuple[str, ...]]:
     """Return the instance and the gang's scopes with one more preference of roles."""
     members = {role.name for role in instance.roles if role.members}
-    members |= {member.running.role for member in instance.existing.members}
+    members |= {member.running.role for member in instance.running.members}
     if members <= preference.roles:
         return instance, (*scopes, scope)
     return instance.with_subgroup(Subgroup(preference.name, scope, preference.roles)), scopes

@@ -72,7 +72,7 @@ class SingleNode:
         """Decide all levels if some node takes all members."""
         instance, in_wide = plan.instance, plan.instance.columns.topology.in_wide
         must_be_one_node = {Scope.NODE, Scope.GPU} & {*plan.scopes} or (
-            sum(plan.need) == 1 and not instance.existing
+            sum(plan.need) == 1 and not instance.running
         )
         leaves_out_wide_domains = (
             instance.without_gpus is WithoutGpus.SOME_MEMBERS or level is UNUSABLE
@@ -177,10 +177,10 @@ def find_best_node(
 def _rows_that_may_hold(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
     """Return the nodes that may take all members and lie in a part of each scope."""
     fits = fits_at_once(instance, need)
-    if instance.existing:
-        # With existing members elsewhere, the gang is on several nodes, and parts must be counted.
+    if instance.running:
+        # With running members elsewhere, the gang is on several nodes, and parts must be counted.
         is_inside_node = any(scope in (*INSIDE, Scope.NODE) for scope in scopes)
-        hosts = list(instance.existing.masks) if is_inside_node and len(instance.existing.masks) == 1 else []
+        hosts = list(instance.running.masks) if is_inside_node and len(instance.running.masks) == 1 else []
         fits &= np.isin(np.arange(len(fits)), hosts)
     for scope in scopes:
         if scope not in (*INSIDE, Scope.NODE):
@@ -249,7 +249,7 @@ def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -
     """
     columns, costs = instance.columns, instance.costs or (Cost.NVLINK_DOMAINS,)
     bounds = np.zeros((len(costs) + len(CHOICE_VALUES), len(rows), len(packings)), np.int64)
-    if instance.existing:  # GPUs of existing members count too, so no bound is known; few nodes are searched
+    if instance.running:  # GPUs of running members count too, so no bound is known; few nodes are searched
         bounds[:] = -LARGEST
         return bounds
     shape, is_wide = columns.shape[rows], columns.topology.in_wide[rows]
@@ -286,7 +286,7 @@ def masks_of_parts(instance: Instance, row: int, scopes: list[str]) -> list[int]
     columns, everything = instance.columns, instance.columns.place(row).all_gpus
     masks = [everything]
     for scope in scopes:
-        holding = instance.existing.parts(columns, scope)
+        holding = instance.running.parts(columns, scope)
         named_masks = columns.topology.parts(row, scope)
         parts = [mask for name, mask in named_masks if holding is None or name in holding]
         masks = [mask & part for mask in masks for part in parts if mask & part or not everything]

@@ -47,7 +47,7 @@ def check_scopes(fabric: Fabric, request: Request, plan: Placed, everyone: Spots
 def check_by_scope(
     fabric: Fabric, snapshot: Snapshot, request: Request, plan: Placed, old: Spots
 ) -> Iterator[str]:
-    """Yield a sentence for each constraint by scope that the plan breaks. Existing members (`old`) count."""
+    """Yield a sentence for each constraint by scope that the plan breaks. Running members (`old`) count."""
     bound = any(role.segments or role.required_scope for role in request.roles)
     if bound or request.per_scope or request.subgroups or request.role_preferences:
         new = spots_of_members(snapshot, plan.members)

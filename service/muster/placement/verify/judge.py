@@ -16,7 +16,7 @@ decision."""
 def verify(snapshot: Snapshot, request: Request, plan: Placed) -> tuple[str, ...]:
     """Return the errors in the plan, one sentence each; () if it is valid.
 
-    `snapshot` is the cluster without the plan. What existing members break by themselves is no error of the
+    `snapshot` is the cluster without the plan. What running members break by themselves is no error of the
     plan: roles, segments and parts are checked only if the plan puts a member there.
 
     The best fit and priced damage depend on all nodes of the cluster. They only rank valid plans. So they are

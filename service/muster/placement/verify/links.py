@@ -88,7 +88,7 @@ _NUMA_NODE = 64
 
 
 def check_sockets(plan: Placed, kinds: Mapping[NodeKind, int]) -> list[str]:
-    """Return a sentence if the claimed distance is wrong. Existing members on the plan's nodes count too."""
+    """Return a sentence if the claimed distance is wrong. Running members on the plan's nodes count too."""
     planned = ((kind, nodes) for kind, nodes in kinds.items() if _is_planned(kind))
     total = sum(nodes * _cost_of_parts(kind.topology, kind.gpus) for kind, nodes in planned)
     claimed = plan.objective.socket_distance

@@ -172,9 +172,9 @@ def describes(description: str, part: str) -> bool:
 
 
 class Spot(NamedTuple):
-    """Where a placed or existing member lies, or all members on one node.
+    """Where a placed or running member lies, or all members on one node.
 
-    `gpus` is a bit mask. `indices_known` is false if an existing member has GPUs whose indices are unknown.
+    `gpus` is a bit mask. `indices_known` is false if a running member has GPUs whose indices are unknown.
     """
 
     role: str
@@ -209,7 +209,7 @@ def spots_of_members(snapshot: Snapshot, members: Iterable[MemberPlacement]) -> 
 
 
 def spots_of_running(snapshot: Snapshot, request: Request) -> Spots:
-    """Return a spot for each existing member. Members on nodes that are gone are left out."""
+    """Return a spot for each running member. Members on nodes that are gone are left out."""
     asks = {role.name: role.gpus or role.slice for role in request.roles}
     spots = {}
     for r in request.running:
@@ -221,7 +221,7 @@ def spots_of_running(snapshot: Snapshot, request: Request) -> Spots:
 
 
 def spots_of_all(touched: Spots, old: Spots) -> Spots:
-    """Return a spot for each node with members, placed or existing, for all of them."""
+    """Return a spot for each node with members, placed or running, for all of them."""
     united = {**touched}
     for spot in old.values():
         name = spot.state.node.name

@@ -14,8 +14,8 @@ from muster.domain.request import Request
 from muster.placement.cluster.columns import Columns
 from muster.placement.gang.blocks import Blocks
 from muster.placement.gang.constraints.constraint import Constraint
-from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
+from muster.placement.gang.running import RunningMembers
 
 
 def _constraints_in_folder() -> Iterator[Constraint]:
@@ -35,10 +35,10 @@ def constraints_of(request: Request) -> Iterator[tuple[Constraint, str, str]]:
     )
 
 
-def rules_of(columns: Columns, request: Request, blocks: Blocks, existing: ExistingMembers) -> Rules:
+def rules_of(columns: Columns, request: Request, blocks: Blocks, running: RunningMembers) -> Rules:
     """Return the rules of a request."""
     rules = Rules.of(columns, blocks)
     for constraint in CONSTRAINTS:
-        constraint.add(rules, request, existing)
-    rules.set_node_rules(existing)
+        constraint.add(rules, request, running)
+    rules.set_node_rules(running)
     return rules

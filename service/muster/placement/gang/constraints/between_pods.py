@@ -26,8 +26,8 @@ from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.constraints.constraint import ByName, RefusalFacts
 from muster.placement.gang.constraints.max_per import MaxPerPart
 from muster.placement.gang.constraints.together import RoleScopeRule
-from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import BlockIndices, PartsByRow, Rules, one_node_each
+from muster.placement.gang.running import RunningMembers
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.model.build import IntVar, LinearExpr, Variables
 from muster.placement.model.problem import PartShare, Problem, Rule, capacity_of_classes
@@ -382,7 +382,7 @@ def _add_fixed_limits(rules: Rules, name: str, counts: PartsByRow, room: Ints, b
 class _BetweenPods(ByName):
     field, order = "constraints", 50
 
-    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, running: RunningMembers) -> None:
         for i, rule in enumerate(request.constraints):
             name = f"between pods {i}"
             match rule:

@@ -16,8 +16,8 @@ from muster.domain.causes.out_of_place import IndicesUnknown, NoSuchDomain
 from muster.domain.constraints import DropConstraint, PerScope
 from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import Request, Role
-from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
+from muster.placement.gang.running import RunningMembers
 from muster.placement.limits import takes_gpus
 
 
@@ -26,7 +26,7 @@ class RefusalFacts(ABC):
     """The facts that a constraint may ask about a gang that does not fit.
 
     `even_empty` is whether the gang would not fit even in a cluster without other pods. `running` is the
-    number of existing members if the refusal depends on them, else 0.
+    number of running members if the refusal depends on them, else 0.
     """
 
     request: Request
@@ -78,7 +78,7 @@ class RefusalFacts(ABC):
 
     @abstractmethod
     def causes_of_running_members(self, scope: str, *roles: str) -> Iterator[Cause]:
-        """Yield the cause that these roles must join existing members, if the refusal depends on them."""
+        """Yield the cause that these roles must join running members, if the refusal depends on them."""
 
     @abstractmethod
     def begun_segment(self, role: Role) -> Iterator[Cause]:
@@ -114,10 +114,10 @@ class Constraint(ABC):
         yield from ()
 
     @abstractmethod
-    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, running: RunningMembers) -> None:
         """Add the request's constraints of this kind to the rules of the gang.
 
-        An explanation tries the gang without some members, without existing members (`request.running` is
+        An explanation tries the gang without some members, without running members (`request.running` is
         then empty), and on a cluster without other pods. The rules must never be stricter there.
         """
 

@@ -17,8 +17,8 @@ from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import LARGEST, Bools
 from muster.placement.cluster.topology import own_part_if_none
 from muster.placement.gang.constraints.constraint import ByScope, OfRoles, RefusalFacts, role_of
-from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import BlockIndices, Rules
+from muster.placement.gang.running import RunningMembers
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import takes_gpus
 from muster.placement.model.build import LinearExpr, Variables
@@ -48,10 +48,10 @@ class MaxPerPart(Rule):
 class _MaxPer(ByScope):
     kind, order = MaxPer, 40
 
-    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, running: RunningMembers) -> None:
         for rule in self.by_scope(request).values():
             if rule.scope != Scope.GPU:  # a GPU never holds two members that take it whole
-                _add_max_per(rules, rule, existing)
+                _add_max_per(rules, rule, running)
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         rule = self.by_scope(findings.request)[key]
@@ -82,7 +82,7 @@ class _MaxPer(ByScope):
 MAX_PER = _MaxPer()
 
 
-def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> None:
+def _add_max_per(rules: Rules, rule: PerScope, running: RunningMembers) -> None:
     by_nvlink_domain = rule.scope == Scope.NVLINK_DOMAIN
     if not by_nvlink_domain:  # a node cannot hold more than its part
         rules.max_per_node = _smaller_limit(rules.max_per_node, rule.members)
@@ -93,13 +93,13 @@ def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> Non
     codes = rules.codes(rule.scope)
     roles = rules.blocks.roles
     blocks = tuple(b for b, role in enumerate(roles) if takes_gpus(role) or not by_nvlink_domain)
-    rules.gang_on_node_checks.append(partial(_may_hold_all, rules, rule, blocks, len(existing.members)))
+    rules.gang_on_node_checks.append(partial(_may_hold_all, rules, rule, blocks, len(running.members)))
     if not by_nvlink_domain:
         codes = own_part_if_none(codes)
     elif (codes < 0).all():
         return
     members_by_part = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
-    for member in existing.members:
+    for member in running.members:
         if codes[member.row] >= 0 and (member.has_gpus or not by_nvlink_domain):
             members_by_part[codes[member.row]] += 1
     room: Ints = np.maximum(0, rule.members - members_by_part)
@@ -120,7 +120,7 @@ def _may_hold_all(rules: Rules, rule: PerScope, blocks: BlockIndices, running: i
 class _Room(OfRoles):
     field, nothing, order, binds = "room", MappingProxyType[str, int]({}), 60, False
 
-    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, running: RunningMembers) -> None:
         """Limit all blocks of a role together, because they share its room."""
         for name in dict.fromkeys(rules.blocks.roles[block].name for block in rules.active):
             blocks = rules.blocks_of([name])

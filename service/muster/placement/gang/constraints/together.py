@@ -21,8 +21,8 @@ from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.topology import own_part_if_none
 from muster.placement.gang.blocks import Together
 from muster.placement.gang.constraints.constraint import ByName, OfRoles, RefusalFacts, role_of
-from muster.placement.gang.existing import ExistingMembers, common_parts
 from muster.placement.gang.rules import Rules
+from muster.placement.gang.running import RunningMembers, common_parts
 from muster.placement.model.build import LinearExpr, Variables
 from muster.placement.model.problem import Rule
 
@@ -53,9 +53,9 @@ class _RoleScope(OfRoles):
             if role.members and role.required_scope:
                 yield "role-scope", role.required_scope, (role,)
 
-    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, running: RunningMembers) -> None:
         for together in rules.blocks.together:
-            keep_in_one_part(rules, together, existing)
+            keep_in_one_part(rules, together, running)
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         asking = role_of(findings.request, role)
@@ -99,14 +99,14 @@ def outside_domains(rules: Rules, codes: Ints) -> Bools:
     return np.asarray((codes < 0) & ~(columns.promised & has_gpus))
 
 
-def keep_in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
+def keep_in_one_part(rules: Rules, together: Together, running: RunningMembers) -> None:
     """Keep these blocks in one part.
 
-    If existing members decide the part, all nodes outside it are excluded.
+    If running members decide the part, all nodes outside it are excluded.
     """
     columns, scope, blocks = rules.columns, together.scope, together.blocks
-    existing_inside = [member for member in existing.members if member.running in together.running]
-    pinned = common_parts(columns, scope, existing_inside)
+    running_inside = [member for member in running.members if member.running in together.running]
+    pinned = common_parts(columns, scope, running_inside)
     codes = rules.codes(scope)
     inner = scope == Scope.NVLINK_DOMAIN and not rules.sliced
     if inner:
@@ -119,16 +119,16 @@ def keep_in_one_part(rules: Rules, together: Together, existing: ExistingMembers
     if pinned is not None:
         allowed = np.zeros(len(codes), bool)
         if inner:
-            for row in {member.row for member in existing_inside}:
+            for row in {member.row for member in running_inside}:
                 _pin(rules, row, pinned, blocks)
                 allowed |= codes == codes[row]
         else:
-            allowed = np.isin(codes, [codes[member.row] for member in existing_inside])
+            allowed = np.isin(codes, [codes[member.row] for member in running_inside])
         refused = refused | ~allowed if pinned else np.ones(len(codes), bool)
     rules.exclude(blocks, refused)
     if scope == Scope.GPU:
         for block in blocks:
-            several = any(member.has_gpus for member in existing_inside)
+            several = any(member.has_gpus for member in running_inside)
             rules.excluded[block] |= outside_single_gpus(rules, block, several=several)
         taking = tuple(block for block in blocks if rules.blocks.roles[block].gpus)
         rules.limits += [(np.ones(len(codes), np.int64), taking)] if taking else []
@@ -140,9 +140,9 @@ def keep_in_one_part(rules: Rules, together: Together, existing: ExistingMembers
 
 
 def _pin(rules: Rules, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
-    """Bind these blocks to the NVLink domain of this node that holds the existing members.
+    """Bind these blocks to the NVLink domain of this node that holds the running members.
 
-    Existing members without GPUs lie in several domains. Then each of these domains is allowed, and no block
+    Running members without GPUs lie in several domains. Then each of these domains is allowed, and no block
     is bound.
     """
     topology = rules.columns.topology
@@ -164,10 +164,10 @@ class _Subgroup(ByName):
             if roles:
                 yield group.name, group.scope, roles
 
-    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, running: RunningMembers) -> None:
         for group in request.subgroups:
-            running = tuple(member for member in request.running if member.role in group.roles)
-            keep_in_one_part(rules, Together(group.scope, rules.blocks_of(group.roles), running), existing)
+            members = tuple(member for member in request.running if member.role in group.roles)
+            keep_in_one_part(rules, Together(group.scope, rules.blocks_of(group.roles), members), running)
 
     def causes(self, findings: RefusalFacts, role: str, key: str) -> Iterator[Cause]:
         group = _find_subgroup(findings.request, key)
@@ -212,7 +212,7 @@ class _Segments(OfRoles):
             if role.members:
                 yield from (("segment-scope", segment.scope, (role,)) for segment in role.segments)
 
-    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, running: RunningMembers) -> None:
         for block in range(len(rules.blocks.roles)):
             rules.order.append(tuple(_add_segments(rules, block)))
 
@@ -284,7 +284,7 @@ def _bind(rules: Rules, name: str, part: Ints, block: int, size: int) -> None:
 class _Attributes(OfRoles):
     field, nothing, order = "match_attributes", (), 25
 
-    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+    def add(self, rules: Rules, request: Request, running: RunningMembers) -> None:
         """Keep each member inside one group of its node. See `cluster.matching`."""
         columns = rules.columns
         has_groups = np.array([bool(shape.topology.groups) for shape in columns.shapes], bool)

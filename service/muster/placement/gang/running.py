@@ -1,4 +1,4 @@
-"""Describe existing members: their nodes, and the parts that the gang already touches because of them."""
+"""Describe running members: their nodes, and the parts that the gang already touches because of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from muster.placement.limits import takes_gpus
 
 
 @dataclass(frozen=True, slots=True)
-class BoundMember:
-    """An existing member on a node of the snapshot."""
+class RunningMemberOnNode:
+    """A running member on a node of the snapshot."""
 
     row: int
     running: RunningMember
@@ -29,15 +29,15 @@ class BoundMember:
 
 
 @dataclass(frozen=True, eq=False)
-class ExistingMembers:
-    """All existing members of a gang."""
+class RunningMembers:
+    """All running members of a gang."""
 
-    members: tuple[BoundMember, ...]
+    members: tuple[RunningMemberOnNode, ...]
 
     @cached_property
-    def by_row(self) -> Mapping[int, list[BoundMember]]:
+    def by_row(self) -> Mapping[int, list[RunningMemberOnNode]]:
         """The members on each node, by row."""
-        by_row = dict[int, list[BoundMember]]()
+        by_row = dict[int, list[RunningMemberOnNode]]()
         for member in self.members:
             by_row.setdefault(member.row, []).append(member)
         return by_row
@@ -52,7 +52,7 @@ class ExistingMembers:
         return bool(self.members)
 
     def parts(self, columns: Columns, scope: str) -> frozenset[str] | None:
-        """Return the parts of a scope that hold all existing members; None if there are none."""
+        """Return the parts of a scope that hold all running members; None if there are none."""
         return common_parts(columns, scope, self.members)
 
     def touched_rows(self, scope: str, *, gpus: bool) -> frozenset[int]:
@@ -68,7 +68,7 @@ class ExistingMembers:
         return frozenset(member.row for member in self.members if member.has_gpus)
 
     def rule_for_new_members(self, columns: Columns, row: int, rule: NodeRule) -> NodeRule:
-        """Return the rule for new members on the node: the limits of `rule`, minus the part that existing
+        """Return the rule for new members on the node: the limits of `rule`, minus the part that running
         members already use.
         """
         members_here = self.by_row.get(row)
@@ -91,23 +91,27 @@ class ExistingMembers:
                 max(0, max_in_domain - members_touching)
                 for max_in_domain, members_touching in zip(rule.max_by_domain, touching, strict=False)
             ),
-            existing_mask=self.masks[row],
+            running_mask=self.masks[row],
             touched=sum(domain for domain, count in zip(domains, touching, strict=True) if count),
         )
 
 
-def existing_of(columns: Columns, request: Request) -> ExistingMembers:
-    """Return the existing members of a request. A member whose node is gone is left out."""
+def running_members_of(columns: Columns, request: Request) -> RunningMembers:
+    """Return the running members of a request. A member whose node is gone is left out."""
     asks = {role.name: takes_gpus(role) for role in request.roles}
     members = (
-        BoundMember(columns.row[running.node], running, running.has_gpus or asks.get(running.role, False))
+        RunningMemberOnNode(
+            columns.row[running.node], running, running.has_gpus or asks.get(running.role, False)
+        )
         for running in request.running
         if running.node in columns.row
     )
-    return ExistingMembers(tuple(members))
+    return RunningMembers(tuple(members))
 
 
-def common_parts(columns: Columns, scope: str, members: Iterable[BoundMember]) -> frozenset[str] | None:
+def common_parts(
+    columns: Columns, scope: str, members: Iterable[RunningMemberOnNode]
+) -> frozenset[str] | None:
     """Return the parts of a scope that hold all these members; None if there are no members."""
     common: frozenset[str] | None = None
     for member in members:
@@ -116,8 +120,8 @@ def common_parts(columns: Columns, scope: str, members: Iterable[BoundMember]) -
     return common
 
 
-def parts_holding(columns: Columns, scope: str, member: BoundMember) -> list[str]:
-    """Return the parts of a scope that hold an existing member.
+def parts_holding(columns: Columns, scope: str, member: RunningMemberOnNode) -> list[str]:
+    """Return the parts of a scope that hold a running member.
 
     A member whose GPU indices are unknown lies in a domain only if the domain is its whole node.
     """
