@@ -19,7 +19,7 @@ from muster.gangs.messages.instructions import Lane
 from muster.gangs.pending.scheduling_queue import namespace_of
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Phase
-from muster.placement.cluster.matching import ClusterView
+from muster.placement.cluster.matching import GangCluster
 from muster.placement.gang.instance import instance_of, unsupported_rule
 from muster.placement.limits import Budget, Limits
 from muster.placement.search.search import best_for_most
@@ -57,7 +57,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     snapshot = state.backfill.snapshot_for(gang, snapshot)
     request = answers.with_gpu_limits(request, snapshot)
     limits = Limits(excluded=state.excluded_nodes(gang, request.roles, group.unbound))
-    instance = instance_of(ClusterView(snapshot, request), limits.excluded)
+    instance = instance_of(GangCluster(snapshot, request), limits.excluded)
     if unsupported_rule(instance) is not None:
         return False
     _, plan = best_for_most(instance, Budget(limits))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from muster.domain.decision import Placed
 from muster.domain.request import Member, Request, Scope
 from muster.placement.cluster.columns import Ints
-from muster.placement.cluster.matching import ClusterView
+from muster.placement.cluster.matching import GangCluster
 from muster.placement.gang.blocks import has_begun_segment, ways_to_cut
 from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.gpus.node_rules import Counts
@@ -53,7 +53,7 @@ def draw_instance(data: st.DataObject, name: str) -> tuple[Instance, tuple[str, 
     """A instance, and its scope if that is wider than a node."""
     world: World = data.draw(worlds(*FEATURES[name]))
     scope = world.request.required_scope
-    return instance_of(ClusterView(world.snapshot, world.request), {}), () if scope in (None, *NARROW) else (
+    return instance_of(GangCluster(world.snapshot, world.request), {}), () if scope in (None, *NARROW) else (
         scope,
     )
 
@@ -102,7 +102,7 @@ def test_bounds_hold(name: str, data: st.DataObject) -> None:
 )
 def test_the_most_of_one_role_in_segments(drawn: str, gang_text: str, expected: int) -> None:
     request = replace(gang(gang_text), min_member=1)
-    instance = instance_of(ClusterView(cluster(drawn), request), {})
+    instance = instance_of(GangCluster(cluster(drawn), request), {})
     counted = count_in_segments(instance, ())
     decision = place(cluster(drawn), request)
     assert isinstance(decision, Placed)
@@ -120,7 +120,7 @@ def as_by_trying_everything(data: st.DataObject) -> None:
     role = max(request.roles, key=lambda role: len(role.segments))
     role = replace(role, members=(*role.members, *(Member(f"more{i}", f"more-{i}") for i in range(3))))
     one_role_request = Request(request.gang, (role,), 1)
-    instance = instance_of(ClusterView(snapshot, one_role_request), {})
+    instance = instance_of(GangCluster(snapshot, one_role_request), {})
     counted = count_in_segments(instance, ())
     assume(counted is not None and role.segments)
     best_plan = naive.best_value_and_plan(snapshot, one_role_request)

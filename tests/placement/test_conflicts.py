@@ -57,7 +57,7 @@ from muster.domain.sentences import sentence
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.domain.words import GPU_MEMORY
-from muster.placement.cluster.matching import ClusterView
+from muster.placement.cluster.matching import GangCluster
 from muster.placement.explain.assumptions import Assumption, AssumptionKind, Assumptions
 from muster.placement.explain.causes import explain
 from muster.placement.explain.conflict import Oracle, conflict_of, irreducible_subset
@@ -154,7 +154,7 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
     snapshot, request = without_taints(data.draw(worlds(*FEATURES[name])))
     if fits(snapshot, request):
         return
-    instance, limits = instance_of(ClusterView(snapshot, request), {}), Limits(deterministic_time=60)
+    instance, limits = instance_of(GangCluster(snapshot, request), {}), Limits(deterministic_time=60)
     assumptions = Assumptions(instance, {})
     conflict = conflict_of(assumptions, Oracle(Budget(limits)), proven=False)
     assert conflict is not None
@@ -452,7 +452,7 @@ def smaller(relaxation: Relaxation, snapshot: Snapshot, request: Request) -> Ite
             cordoned = [name for name, state in snapshot.nodes.items() if state.node.unschedulable]
             yield from (Uncordon(fewer_nodes) for fewer_nodes in combinations(cordoned, len(nodes) - 1))
         case WiderScope(scope, wider, role=name):
-            columns = instance_of(ClusterView(snapshot, request), {}).columns
+            columns = instance_of(GangCluster(snapshot, request), {}).columns
             between = takewhile(lambda candidate: candidate != (wider or None), wider_scopes(columns, scope))
             yield from (WiderScope(scope, candidate or "", "", 0, name) for candidate in between)
         case FewerMembers(least, before):
@@ -517,7 +517,7 @@ def test_members_inside_a_node_keep_the_rules_over_nodes() -> None:
     request = gang("2 x 1 GPU by 2 rack, scope nvlink-domain, running w-9@a/10, min 1")
     request = replace(request, constraints=(even,))
     assert not fits(snapshot, request)
-    instance, limits = instance_of(ClusterView(snapshot, request), {}), Limits(deterministic_time=60)
+    instance, limits = instance_of(GangCluster(snapshot, request), {}), Limits(deterministic_time=60)
     conflict = conflict_of(Assumptions(instance, {}), Oracle(Budget(limits)), proven=False)
     assert conflict is not None
     assert {assumption.kind for assumption in conflict.obstacles} == {

@@ -15,7 +15,7 @@ from muster.domain.request import Member, Request, Slice, Subrequest
 from muster.domain.snapshot import Snapshot
 from muster.placement import place as planner
 from muster.placement.cluster.columns import columns_of
-from muster.placement.cluster.matching import ClusterView, request_of_plan
+from muster.placement.cluster.matching import GangCluster, request_of_plan
 from muster.placement.moves import alternates, move
 from muster.placement.place import Limits, place
 from muster.placement.verify import verify
@@ -107,7 +107,7 @@ def test_the_next_gang_sees_all_gpus_and_changes_are_seen() -> None:
         (gang("1 x 4 GPU"), (0, 1, 2, 3)),
     ):
         assert gpus_of(place(snapshot, request)) == [("a", home)]
-    assert ClusterView(snapshot, gang_matching("1 x 2 GPU", w={"a": 0b1111, "gone": 1})).columns is plain
+    assert GangCluster(snapshot, gang_matching("1 x 2 GPU", w={"a": 0b1111, "gone": 1})).columns is plain
     fuller = cluster(": a[4, free 0111]")
     assert gpus_of(place(fuller, first)) == [("a", (1, 2))]
     assert isinstance(place(cluster(": a[4, free 1011]"), first), Unplaceable)

@@ -15,7 +15,7 @@ from muster.domain.decision import Placed
 from muster.domain.node import Resources
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import Snapshot
-from muster.placement.cluster.matching import ClusterView
+from muster.placement.cluster.matching import GangCluster
 from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.place import Limits, place
@@ -52,7 +52,7 @@ SIZES = {
 
 
 def aggregation_of(snapshot: Snapshot, request: Request) -> tuple[Instance, Aggregation | None]:
-    instance = instance_of(ClusterView(snapshot, request), {})
+    instance = instance_of(GangCluster(snapshot, request), {})
     alike = aggregate_roles(instance, instance.need)
     return instance, alike if isinstance(alike, Aggregation) else None
 

@@ -12,7 +12,7 @@ from muster.domain.causes.not_planned import NotSupported
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.request import RolePreference
 from muster.domain.sentences import sentence
-from muster.placement.cluster.matching import ClusterView
+from muster.placement.cluster.matching import GangCluster
 from muster.placement.gang.instance import instance_of, unsupported_rule
 from muster.placement.place import place
 from tests.placement.brute_force import assert_as_good_as_trying_everything
@@ -105,5 +105,5 @@ FEATURES = {
 @given(data=st.data())
 def test_as_good_as_trying_everything(name: str, data: st.DataObject) -> None:
     world = data.draw(worlds(*FEATURES[name]))
-    assume(unsupported_rule(instance_of(ClusterView(*world), {})) is None)
+    assume(unsupported_rule(instance_of(GangCluster(*world), {})) is None)
     assert_as_good_as_trying_everything(*world)

@@ -31,7 +31,7 @@ from muster.domain.request import Request, Scope, SelectorTerm
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import NODE_NAME, admits
 from muster.placement.cluster.columns import Bools, Columns, Ints, columns_of
-from muster.placement.cluster.matching import ClusterView
+from muster.placement.cluster.matching import GangCluster
 from muster.placement.evaluate import worths
 from muster.placement.limits import Limits, asks_gpus
 from muster.placement.model.objective import Worth
@@ -49,7 +49,7 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
     free GPUs, then the domains with too few.
     """
     limits = limits or Limits()
-    columns = ClusterView(snapshot, question.request).columns
+    columns = GangCluster(snapshot, question.request).columns
     own_rows = sorted({columns.row[member.node] for member in question.members})
     places = _Places.of(columns, question, own_rows, limits)
     own_worths = worths(question.request, question.members, columns)

@@ -17,7 +17,7 @@ from muster.domain.topology import mask_of
 from muster.domain.words import natural_key
 from muster.placement.cluster.columns import Columns, Ints
 from muster.placement.cluster.fabric import Shape
-from muster.placement.cluster.matching import ClusterView
+from muster.placement.cluster.matching import GangCluster
 from muster.placement.cluster.topology import INSIDE, NONE, narrow_to_wide
 from muster.placement.gang.on_node import context_of, fit_of, gpus_of, unusable_gpus
 from muster.placement.gang.running import RunningMemberOnNode, RunningMembers, running_members_of
@@ -62,7 +62,7 @@ def objective(
     return value, None, ""
 
 
-def evaluate(cluster: ClusterView, members: tuple[MemberPlacement, ...]) -> Placed:
+def evaluate(cluster: GangCluster, members: tuple[MemberPlacement, ...]) -> Placed:
     """Return the plan of these members with its values. The plan is not marked as proven."""
     request, columns = cluster.request, cluster.columns
     value, scope, part = objective(request, members, columns)

@@ -15,7 +15,7 @@ from muster.domain.snapshot import Snapshot
 from muster.domain.topology import mask_of
 from muster.placement.cluster.candidates import Excluded, admits
 from muster.placement.cluster.columns import Bools, Columns, Ints
-from muster.placement.cluster.matching import ClusterView
+from muster.placement.cluster.matching import GangCluster
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.evaluate import TouchedParts, evaluate, used_gpus
 from muster.placement.gang.constraints import constraints_of
@@ -41,7 +41,7 @@ def alternates(
     if any(constraint.binds for constraint, *_ in constraints_of(request)):
         return tuple((member.node,) for member in plan.members)
     full = snapshot.with_usages(_usage_of(request, member) for member in plan.members)
-    columns = ClusterView(full, request).columns
+    columns = GangCluster(full, request).columns
     in_part = _in_same_part(columns, request, plan)
     levels = [columns.topology.index(level.scope) for level in columns.levels[::-1]]
     memo: dict[tuple[str, tuple[int, ...]], list[int]] = {}
@@ -83,7 +83,7 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
     with_others = snapshot.with_usages(
         _usage_of(request, place) for place in plan.members if place is not member
     )
-    instance = instance_of(ClusterView(with_others, _request_of_one(request, plan, member, node)), {})
+    instance = instance_of(GangCluster(with_others, _request_of_one(request, plan, member, node)), {})
     rows, scope = np.array([instance.columns.row[node]]), request.required_scope
     if not fits_at_once(instance, instance.need)[rows].any():
         return None
@@ -93,7 +93,7 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
         return None
     (moved,) = place_members(instance, (best_node.share,))
     members = tuple(moved if place.uid == uid else place for place in plan.members)
-    moved_plan = evaluate(ClusterView(snapshot, request), members)
+    moved_plan = evaluate(GangCluster(snapshot, request), members)
     moved_plan = replace(moved_plan, truncated=plan.truncated, coming=plan.coming)
     return None if verify(snapshot, request, moved_plan) else moved_plan
 

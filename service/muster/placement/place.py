@@ -15,7 +15,7 @@ from muster.domain.causes.not_planned import NotPlanned, TooManyRoles
 from muster.domain.decision import Decision, Placed, Step, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.placement.cluster.matching import ClusterView, variants_by_subrequest
+from muster.placement.cluster.matching import GangCluster, variants_by_subrequest
 from muster.placement.evaluate import evaluate
 from muster.placement.explain.causes import explain, gpus_not_matching
 from muster.placement.gang.instance import instance_of, unsupported_rule
@@ -68,7 +68,7 @@ def _decide(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Un
     roles = count_unlike_roles(request, limits.excluded)
     if roles > limits.most_roles:
         return Unplaceable(request.gang, (TooManyRoles(roles, limits.most_roles),))
-    cluster, budget = ClusterView(snapshot, request), Budget(limits)
+    cluster, budget = GangCluster(snapshot, request), Budget(limits)
     with budget.phase("scan"):
         instance = instance_of(cluster, limits.excluded)
     refused = unsupported_rule(instance)

@@ -69,7 +69,7 @@ def _memoized_columns(
 
 
 @dataclass(frozen=True, eq=False)
-class ClusterView:
+class GangCluster:
     """The cluster as a gang sees it. Each part is read once, when the part is first needed."""
 
     snapshot: Snapshot

@@ -32,7 +32,7 @@ from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
 from muster.domain.words import GPU_MEMORY, LISTED, gpus_with, nearest
 from muster.placement.cluster.columns import CPU, GPU, MEMORY, PODS, Bools, Columns, Ints
-from muster.placement.cluster.matching import ClusterView
+from muster.placement.cluster.matching import GangCluster
 from muster.placement.cluster.topology import INSIDE, NARROW
 from muster.placement.explain.assumptions import (
     RESOURCES,
@@ -184,7 +184,7 @@ def _subgroups_needed(quorum: Quorum, request: Request) -> Iterator[SubgroupsNee
         yield SubgroupsNeeded(quorum.min_parts, len(quorum.parts), roles)
 
 
-def gpus_not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatching]:
+def gpus_not_matching(cluster: GangCluster, limits: Limits) -> Iterator[GpusNotMatching]:
     """Yield the cause that claims match too few GPUs, if the gang might fit on GPUs that the claims do not
     match.
 
@@ -214,7 +214,7 @@ def gpus_not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotM
         )
 
 
-def _may_fit_on_any_gpus(cluster: ClusterView, limits: Limits) -> bool:
+def _may_fit_on_any_gpus(cluster: GangCluster, limits: Limits) -> bool:
     """Return whether the gang may fit if members may have any GPU."""
     roles = tuple(replace(role, matching={}) for role in cluster.request.roles)
     all_gpus = replace(cluster, request=replace(cluster.request, roles=roles))

@@ -29,7 +29,7 @@ from muster.placement.cluster.columns import (
     gpu_counts,
 )
 from muster.placement.cluster.fabric import Shape
-from muster.placement.cluster.matching import ClusterView, attributes_of
+from muster.placement.cluster.matching import GangCluster, attributes_of
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.constraints import CONSTRAINTS, rules_of
 from muster.placement.gang.on_node import unusable_gpus
@@ -198,7 +198,7 @@ class Instance:
         return counts @ np.array([role.resources.cpu_milli for role in self.roles], np.int64)
 
 
-def instance_of(cluster: ClusterView, excluded: Excluded) -> Instance:
+def instance_of(cluster: GangCluster, excluded: Excluded) -> Instance:
     """Return the instance of a gang. Roles without members stay in it."""
     columns = cluster.columns_with_groups
     by_name = {role.name: admits(columns, role, excluded) for role in cluster.request.roles}

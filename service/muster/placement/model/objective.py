@@ -91,13 +91,13 @@ DAMAGE = Level("damage", "damage")
 BEST_FIT = Level("best_fit", "left_over")
 RAILS = "rails"
 
-PREFERENCES = {
+POLICY_LEVELS = {
     cost: NVLINK_DOMAINS if cost is Cost.NVLINK_DOMAINS else Level(cost.value, cost.value) for cost in Cost
 }
 """The levels between nodes and links."""
 
 SUMMED_LEVELS = {
-    level.name: level for level in (NODES, UNUSABLE, *PREFERENCES.values(), RING, SOCKETS, DAMAGE, BEST_FIT)
+    level.name: level for level in (NODES, UNUSABLE, *POLICY_LEVELS.values(), RING, SOCKETS, DAMAGE, BEST_FIT)
 }
 """The levels, by name, that are the sum of a field of the patterns."""
 
@@ -139,7 +139,7 @@ def _in_words(value: Value) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-When = Callable[[Sequence[str], Sequence[Cost], WithoutGpus], tuple[Level, ...]]
+LevelsOfRow = Callable[[Sequence[str], Sequence[Cost], WithoutGpus], tuple[Level, ...]]
 """Return the levels of a row from the counted scopes (widest first), the costs of the gang, and whether it
 has members without GPUs.
 """
@@ -157,7 +157,7 @@ class LevelRow:
 
     doc: str
     field: str
-    levels: When
+    levels: LevelsOfRow
     count: Callable[[EvaluatedPlan], Any]
     worths: Callable[[EvaluatedPlan, Any], Iterator[Worth]] | None = None
     key: str = ""
@@ -179,11 +179,11 @@ class LevelRow:
         yield Worth(level.name, level.sign * (value or 0), value, unit=self.unit)
 
 
-def _one_level(level: Level) -> When:
+def _one_level(level: Level) -> LevelsOfRow:
     return lambda scopes, costs, without_gpus: (level,)
 
 
-def _unusable_if(which: WithoutGpus) -> When:
+def _unusable_if(which: WithoutGpus) -> LevelsOfRow:
     return lambda scopes, costs, without_gpus: (UNUSABLE,) if without_gpus is which else ()
 
 
@@ -311,7 +311,7 @@ OBJECTIVE = (
         "on nodes that spread, more",
         "costs",
         lambda scopes, costs, without_gpus: tuple(
-            PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)
+            POLICY_LEVELS[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)
         ),
         lambda plan: plan.cost_totals(),
         _cost_worths,

@@ -46,7 +46,7 @@ from muster.placement.gpus.node_rules import NodeRule
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import (
     BEST_FIT,
-    PREFERENCES,
+    POLICY_LEVELS,
     UNUSABLE,
     WEAKEST_LINK,
     Level,
@@ -599,7 +599,7 @@ def _sets_by_node(
         few = counts[low : high + 1]
         by_node.append(node_choices(instance.asks, few, gpus_on(instance, row), context_on(instance, row)))
         budget.spend(NODE_TIME + PACKING_TIME * len(few))
-    names = [PREFERENCES[cost].field for cost in instance.costs]
+    names = [POLICY_LEVELS[cost].field for cost in instance.costs]
     width = max((int(np.bincount(node.packing).max()) for node in by_node if len(node.packing)), default=1)
     shape = (len(by_node), options.max_per_node + 1, width)
     values: dict[str, Ints] = {name: np.zeros(shape, np.int64) for name in (*names, *CHOICE_VALUES)}

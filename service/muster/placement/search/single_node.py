@@ -30,7 +30,7 @@ from muster.placement.model.objective import (
     DAMAGE,
     NODES,
     NVLINK_DOMAINS,
-    PREFERENCES,
+    POLICY_LEVELS,
     UNUSABLE,
     Level,
     WithoutGpus,
@@ -233,7 +233,7 @@ def _plan_on_best_gpus(
             gpus, shared = sets.as_gpu_set(0)
             shares = [NodeShare(row, need, gpus, members_by_domain(instance, row, need, gpus.mask), shared)]
             values = zip(context.costs, sets.costs[:, 0].tolist(), strict=True)
-            costs = {PREFERENCES[cost].field: value for cost, value in values}
+            costs = {POLICY_LEVELS[cost].field: value for cost, value in values}
     elif not instance.costs:
         whole_sets, complete = gpu_sets_on(instance, row, need, allowed)
         shares = [NodeShare(row, need, *pair) for pair in whole_sets[:1]]
