@@ -146,7 +146,7 @@ class EvaluatedPlan:
         return tuple((scope, self.parts.count_touched(scope)) for scope in scopes)
 
     @cached_property
-    def costs(self) -> tuple[Cost, ...]:
+    def policy_costs(self) -> tuple[Cost, ...]:
         """The levels of policies and slices."""
         return costs_of(self.request.terms, self._has_slices)
 
@@ -167,14 +167,14 @@ class EvaluatedPlan:
         for member in self.members if self._has_slices else ():
             if member.units:
                 shared[member.node] = shared.get(member.node, 0) | mask_of(member.gpus)
-        totals = {cost: 0 for cost in self.costs if cost is not Cost.NVLINK_DOMAINS}
+        totals = {cost: 0 for cost in self.policy_costs if cost is not Cost.NVLINK_DOMAINS}
         rows, masks = self.parts.rows.tolist(), self.parts.masks.tolist()
         for row, mask in zip(rows, masks, strict=True) if totals else ():
             slices = shared.get(columns.names[row], 0)
             context = context_of(
                 columns,
                 running,
-                self.costs,
+                self.policy_costs,
                 row,
                 running.rule_for_new_members(columns, row, NodeRule((), (), (), ())),
             )

@@ -68,9 +68,9 @@ def _sort_along_fabric(instance: Instance, block: int, shares: list[int], rows: 
     """
     columns = instance.columns
     segments = [instance.rules.cells[name][rows] for name in instance.rules.order[block]]
-    levels = [columns.topology.index(level)[rows] for level in instance.levels]
+    parts = [columns.topology.index(scope)[rows] for scope in instance.fabric_scopes]
     nvlink = columns.topology.index(Scope.NVLINK_DOMAIN)[rows]
-    order = np.lexsort(np.stack([*segments, *levels, nvlink, rows])[::-1])
+    order = np.lexsort(np.stack([*segments, *parts, nvlink, rows])[::-1])
     return [shares[i] for i in order.tolist()]
 
 

@@ -110,7 +110,7 @@ def _gpu_choices(instance: Instance, share: NodeShare) -> tuple[Ints, Ints]:
     # Preferences of roles bind members to NVLink domains too, but the rules of this instance lack them.
     binds_domains = any(share.by_domain) or (rule is not None and rule.binds_domains)
     in_wide = bool(columns.topology.in_wide[share.row])
-    context = NodeContext(instance.costs or (Cost.NVLINK_DOMAINS,), in_wide, rule)
+    context = NodeContext(instance.policy_costs or (Cost.NVLINK_DOMAINS,), in_wide, rule)
     masks = _equal_sets(shape, free, share.gpus.mask, context, binds_domains, instance.prices is not None)
     return masks, np.bitwise_or.reduce(values_in(columns.rails[:, [share.row]], masks))
 

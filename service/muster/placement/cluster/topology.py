@@ -126,7 +126,7 @@ class Domains:
 class Topology:
     """The domains of all nodes of a cluster. All arrays have the axis [row]."""
 
-    _view: Columns
+    _columns: Columns
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ class Topology:
         A scope counts if at least one node carries its label: a cluster without zone labels has no zones to
         cross. If only some nodes carry the label, each other node counts as a domain of its own.
         """
-        return tuple(level.scope for level in self._view.levels if self._view.part(level.scope).names)
+        return tuple(level.scope for level in self._columns.levels if self._columns.part(level.scope).names)
 
     def counted_scopes(self, gpus: bool) -> tuple[str, ...]:
         """Return the scopes whose touched domains are counted, widest first.
@@ -151,8 +151,8 @@ class Topology:
         For scopes inside a node these are the NVLink domains that labels name.
         """
         if scope == Scope.NODE:
-            return self._view.nodes
-        return self._view.wide_domains if scope in INSIDE else self._view.part(scope)
+            return self._columns.nodes
+        return self._columns.wide_domains if scope in INSIDE else self._columns.part(scope)
 
     def index(self, scope: str) -> Ints:
         """Return [row] int64: the index of each node's domain, NONE for none."""
@@ -168,15 +168,15 @@ class Topology:
         Unlike for scopes, an empty label value is a value.
         """
         if key == NODE:
-            return np.arange(len(self._view.names), dtype=np.int64)
-        return self._view.label(key).codes.astype(np.int64)
+            return np.arange(len(self._columns.names), dtype=np.int64)
+        return self._columns.label(key).codes.astype(np.int64)
 
     def parts(self, row: int, scope: str) -> tuple[tuple[str, int], ...]:
         """Return the parts of `scope` that the node lies in, each with the mask of its GPUs there.
 
         The result is () if the node has no label of the scope.
         """
-        place = self._view.place(row)
+        place = self._columns.place(row)
         if scope == Scope.GPU:
             indices = bits(place.all_gpus) if not place.state.unindexed_gpus else ()
             return tuple((f"{place.name}/{i}", 1 << i) for i in indices)
@@ -193,7 +193,7 @@ class Topology:
 
     def nvlink_domains(self, row: int) -> tuple[tuple[str, int], ...]:
         """Return the NVLink domains of the node with the masks of its GPUs, whether promised or not."""
-        place, wide_domain = self._view.place(row), self.part(row, Scope.NVLINK_DOMAIN)
+        place, wide_domain = self._columns.place(row), self.part(row, Scope.NVLINK_DOMAIN)
         return ((wide_domain, place.all_gpus),) if wide_domain else place.own_domains
 
     def touched_nvlink_domains(self, row: int, mask: int) -> set[str]:
@@ -201,7 +201,7 @@ class Topology:
 
         If GPU indices cannot be promised, each GPU counts as a domain.
         """
-        place = self._view.place(row)
+        place = self._columns.place(row)
         if not place.promised:
             return {f"{place.name}/gpu{i}" for i in bits(mask)}
         return {name for name, domain in self.nvlink_domains(row) if domain & mask}
@@ -209,14 +209,14 @@ class Topology:
     @property
     def in_wide(self) -> Bools:
         """[row] Whether a label names the node's NVLink domain, which may span nodes."""
-        return np.asarray(self._view.wide_domains.codes >= 0)
+        return np.asarray(self._columns.wide_domains.codes >= 0)
 
     def domains_of_whole_nodes(self) -> Ints:
         """Return [row] int64: the NVLink domain that holds all GPUs of the node, NONE if none does.
 
         A label may name the domain. Otherwise the node has one NVLink domain of its own, or several.
         """
-        columns, wide_domain = self._view, self.index(Scope.NVLINK_DOMAIN)
+        columns, wide_domain = self._columns, self.index(Scope.NVLINK_DOMAIN)
         has_one_domain = np.array([len(shape.domains) == 1 for shape in columns.shapes], bool)[columns.shape]
         return np.where(has_one_domain & (wide_domain < 0), own_part_if_none(wide_domain), wide_domain)
 
@@ -226,7 +226,7 @@ class Topology:
         The region is the node if a domain of the scope may be smaller than a node. Without a scope all nodes
         are one region.
         """
-        count = len(self._view.names)
+        count = len(self._columns.names)
         if scope is None:
             return np.zeros(count, np.int64)
         if scope in (Scope.NODE, Scope.GPU):

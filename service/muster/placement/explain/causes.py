@@ -149,7 +149,9 @@ def _with_members(instance: Instance, members: Mapping[str, int]) -> Instance:
     roles = tuple(first_by_rank(role, members[role.name]) for role in request.roles)
     smaller_request = replace(request, roles=roles, quorum=None)
     return instance_with(
-        instance.columns, replace(smaller_request, min_member=smaller_request.size), instance.admitted
+        instance.columns,
+        replace(smaller_request, min_member=smaller_request.size),
+        instance.admits_without_rules,
     )
 
 
@@ -243,11 +245,11 @@ def shortage(conflict: Conflict) -> Cause | None:
     if not len(rows) and len(world.columns.names):
         return None
     request = conflict.assumptions.request
-    empty_view = (
+    empty_columns = (
         without_other_pods(world.columns, replace(request, running=())) if request.running else world.columns
     )
     if conflict.even_empty and (
-        cause := _member_too_large(conflict, replace(world, columns=empty_view), rows)
+        cause := _member_too_large(conflict, replace(world, columns=empty_columns), rows)
     ):
         return cause
     # Members that fit by their resources may still break a rule. So if there are rules, no number is claimed.
@@ -262,7 +264,7 @@ def shortage(conflict: Conflict) -> Cause | None:
         free_amounts = tuple((_name_of(conflict, resource), amount) for resource, amount in free.items())
         return FreeApart(conflict.name, free_amounts, fit, world.target, conflict.even_empty)
     if conflict.even_empty:
-        return _cluster_too_small(conflict, world, empty_view, rows, scarce_resource, fit)
+        return _cluster_too_small(conflict, world, empty_columns, rows, scarce_resource, fit)
     name, demand = _name_of(conflict, scarce_resource), _demand(world, scarce_resource)
     numbers = (conflict.name, name, free[scarce_resource], demand, fit, world.target)
     elsewhere = _sum_of_free(np.delete(free_of(world.columns, scarce_resource), rows))
@@ -272,12 +274,12 @@ def shortage(conflict: Conflict) -> Cause | None:
 
 
 def _cluster_too_small(
-    conflict: Conflict, world: World, empty_view: Columns, rows: Ints, resource: str, fit: int | None
+    conflict: Conflict, world: World, empty_columns: Columns, rows: Ints, resource: str, fit: int | None
 ) -> ClusterTooSmall:
     """Return the cause that the cluster has too little of a resource, even without other pods.
 
-    Running members take the resource too, so they are counted among the members. `empty_view` is the cluster
-    without other pods and without running members.
+    Running members take the resource too, so they are counted among the members. `empty_columns` are the
+    nodes without other pods and without running members.
     """
     request = conflict.assumptions.request
     running = _taken_by_running(world.columns, request, rows, resource)
@@ -288,11 +290,11 @@ def _cluster_too_small(
     return ClusterTooSmall(
         roles,
         _name_of(conflict, resource),
-        _sum_of_free(free_of(empty_view, resource)[rows]),
+        _sum_of_free(free_of(empty_columns, resource)[rows]),
         demand,
         fit if fit is None else fit + len(running),
         world.target + len(running),
-        *_node_with_most(empty_view, rows, resource),
+        *_node_with_most(empty_columns, rows, resource),
         conflict.nobody_admits,
     )
 

@@ -50,8 +50,8 @@ UNSATISFIABLE_AMOUNT = 2 * LARGEST - 1
 class Instance:
     """One gang on one cluster, as arrays.
 
-    `roles` are the gang's roles, cut into blocks because of segments. `levels` are the scopes above the node
-    whose touched parts are counted.
+    `roles` are the gang's roles, cut into blocks because of segments. `fabric_scopes` are the scopes above
+    the node, widest first, whose touched parts are counted.
     """
 
     columns: Columns
@@ -61,13 +61,11 @@ class Instance:
     """[role, row] Whether the node admits the role."""
     room: Ints
     """[role, row] How many members of the role alone the node holds; 0 if it does not admit the role."""
-    levels: tuple[str, ...]
+    fabric_scopes: tuple[str, ...]
     running: RunningMembers
     rules: Rules
-    admitted: Mapping[str, Bools]
-    """By role of the request, [row] bool as `admits` of candidates.py returns it, before constraints exclude
-    nodes.
-    """
+    admits_without_rules: Mapping[str, Bools]
+    """By role of the request, [row] bool: `admits` before constraints exclude nodes."""
     penalty: Ints | None = None
     """[role, row] int64: 100 − the score of the node for a member; None if no role has scores."""
 
@@ -82,9 +80,9 @@ class Instance:
         return any(role.slice and role.members for role in self.roles)
 
     @property
-    def costs(self) -> tuple[Cost, ...]:
-        """The levels between nodes and links, in their order; () if there is only the level of NVLink
-        domains.
+    def policy_costs(self) -> tuple[Cost, ...]:
+        """The costs of policies and slices, in their order; () if only NVLink domains count between nodes
+        and links.
 
         With further levels, `gpus.choices` chooses the GPUs of each node.
         """
@@ -127,18 +125,18 @@ class Instance:
 
     def with_first_members(self, counts: Mapping[str, int]) -> Instance:
         """Return the instance for only `counts` members of each role, the first by rank."""
-        return instance_with(self.columns, self.request, self.admitted, counts)
+        return instance_with(self.columns, self.request, self.admits_without_rules, counts)
 
     def with_subgroup(self, subgroup: Subgroup) -> Instance:
         """Return the instance for the same members, with one more subgroup."""
         request = replace(self.request, subgroups=(*self.request.subgroups, subgroup))
-        return instance_with(self.columns, request, self.admitted, self.by_role(self.need))
+        return instance_with(self.columns, request, self.admits_without_rules, self.by_role(self.need))
 
     @property
     def scopes(self) -> tuple[str, ...]:
-        """The scopes whose parts make cells: the counted levels, and wide NVLink domains."""
+        """The scopes whose parts make cells: those of the fabric, and wide NVLink domains."""
         gpus = any(takes_gpus(role) and role.members for role in self.roles)
-        return (*self.levels, WIDE) if gpus and self.columns.wide_domains.names else self.levels
+        return (*self.fabric_scopes, WIDE) if gpus and self.columns.wide_domains.names else self.fabric_scopes
 
     @property
     def binds_only_by_scopes(self) -> bool:
@@ -206,9 +204,12 @@ def instance_of(cluster: GangCluster, excluded: Excluded) -> Instance:
 
 
 def instance_with(
-    columns: Columns, request: Request, admitted: Mapping[str, Bools], counts: Mapping[str, int] | None = None
+    columns: Columns,
+    request: Request,
+    admits_without_rules: Mapping[str, Bools],
+    counts: Mapping[str, int] | None = None,
 ) -> Instance:
-    """Return the instance under the assumption that `admitted` nodes, by role name, admit the roles.
+    """Return the instance of a gang. `admits_without_rules` is as in `Instance`.
 
     `counts` limits the members of each role to the first ones by rank. None means all members.
     """
@@ -217,7 +218,7 @@ def instance_with(
     blocks = blocks_of(present, counts)
     rules = rules_of(columns, request, blocks, running)
     penalty = _penalties(columns, blocks.roles)
-    admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~rules.excluded
+    admits = np.stack([admits_without_rules[role.name] for role in blocks.roles]) & ~rules.excluded
     room = np.where(admits, np.stack([room_of(columns, role) for role in blocks.roles]), 0)
     if rules.caps is not None:
         room = np.minimum(room, rules.caps)
@@ -230,7 +231,7 @@ def instance_with(
         columns.topology.scopes,
         running,
         rules,
-        admitted,
+        admits_without_rules,
         penalty,
     )
     return replace(instance, room=_ruled_room(instance)) if len(rules.node_rules) > 1 else instance
@@ -343,7 +344,7 @@ def unsupported_rule(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSup
         return None
     several = (instance.columns.topology.domains_of_whole_nodes() < 0) & (instance.columns.gpu_total > 0)
     for annotation, scope, roles in _scopes_of(request):
-        bound = any((instance.admitted[role.name] & several).any() for role in roles)
+        bound = any((instance.admits_without_rules[role.name] & several).any() for role in roles)
         if scope == Scope.GPU or (scope == Scope.NVLINK_DOMAIN and bound):
             return NotSupported(annotation, scope)
     return None

@@ -50,7 +50,7 @@ def gpus_of(columns: Columns, row: int) -> NodeGpus:
 def context_on(instance: Instance, row: int) -> NodeContext:
     """Return the context of the node for the costs of GPU choices."""
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
-    return context_of(instance.columns, instance.running, instance.costs, row, rule)
+    return context_of(instance.columns, instance.running, instance.policy_costs, row, rule)
 
 
 def context_of(
@@ -70,7 +70,7 @@ def node_kinds(instance: Instance, rows: Ints) -> Ints:
         instance.rules.in_node[rows],
     ]
     properties += [columns.promised[rows], columns.topology.in_wide[rows]]
-    if instance.costs:
+    if instance.policy_costs:
         properties += [*columns.gpu_memory[:, rows], _is_true(columns.label(NVSWITCH))[rows]]
     return np.stack([line.astype(np.int64) for line in properties])
 

@@ -94,7 +94,7 @@ RAILS = "rails"
 POLICY_LEVELS = {
     cost: NVLINK_DOMAINS if cost is Cost.NVLINK_DOMAINS else Level(cost.value, cost.value) for cost in Cost
 }
-"""The levels between nodes and links."""
+"""The levels of policies and slices, and of NVLink domains: all levels between nodes and links."""
 
 SUMMED_LEVELS = {
     level.name: level for level in (NODES, UNUSABLE, *POLICY_LEVELS.values(), RING, SOCKETS, DAMAGE, BEST_FIT)
@@ -227,7 +227,7 @@ def _parts_worth(scope: str, parts: int) -> Worth:
 
 def _cost_worths(plan: EvaluatedPlan, costs: Sequence[tuple[str, int]]) -> Iterator[Worth]:
     totals, domains = dict(costs), dict(plan.crossings).get(WIDE)
-    for cost in plan.costs or (Cost.NVLINK_DOMAINS,):
+    for cost in plan.policy_costs or (Cost.NVLINK_DOMAINS,):
         if cost is not Cost.NVLINK_DOMAINS:
             yield Worth(cost.value, totals[cost.value], totals[cost.value])
         elif domains is not None:

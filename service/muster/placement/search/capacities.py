@@ -327,7 +327,7 @@ def options_of_regions(regions: EqualRegions, domain: Ints, need: int, budget: B
     `domain` [node] is the domain of each node of `regions`. If one domain is enough, all regions count as one
     region. The result is empty if the tables would be too large, or if no time remains.
     """
-    region = regions.region if regions.uncounted else np.zeros_like(regions.region)
+    region = regions.region if regions.uncounted_scopes else np.zeros_like(regions.region)
     step, max_members = regions.domain_rules.step, regions.domain_rules.max_members
     capacities = []
     for code in range(int(region.max()) + 1):

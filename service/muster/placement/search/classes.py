@@ -102,7 +102,9 @@ def coarse_problem(
         patterns.nodes[len(kinds) :] = 0
     problem = _problem(need, patterns, rows[has_kind], kind[has_kind], cells, exact=False)
     rules = tuple(rule(problem.parts) for rule in instance.rules.model)
-    gpu_only_scopes = frozenset(instance.levels if instance.without_gpus is WithoutGpus.SOME_MEMBERS else ())
+    gpu_only_scopes = frozenset(
+        instance.fabric_scopes if instance.without_gpus is WithoutGpus.SOME_MEMBERS else ()
+    )
     unit = _units_by_cell(instance, rows[has_kind], cells.cell_by_row)
     return replace(problem, rules=rules, unit=unit, gpu_only_scopes=gpu_only_scopes), complete
 

@@ -604,7 +604,7 @@ def count_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None
         return None
     topology = instance.columns.topology
     region = topology.regions(scope)
-    rows = np.flatnonzero(instance.admitted[role.name] & (region >= 0))
+    rows = np.flatnonzero(instance.admits_without_rules[role.name] & (region >= 0))
     for segment in role.segments:
         if segment.scope == Scope.NVLINK_DOMAIN:
             rows = rows[instance.columns.promised[rows]]

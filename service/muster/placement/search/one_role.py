@@ -101,7 +101,7 @@ class SortedCapacities:
             holding = narrowest_regions(instance, region, role, plan.need[role], domain_rules)
         if holding is None:
             return Infeasible()
-        decided = len(instance.levels) - len(holding.uncounted)
+        decided = len(instance.fabric_scopes) - len(holding.uncounted_scopes)
         return Solved((replace(plan, state=holding, levels=plan.levels[decided:]),))
 
 
@@ -128,7 +128,9 @@ def domain_rules_of(instance: Instance, role: int, need: int) -> DomainRules | s
     if not rules.model:
         return DomainRules(step)
     rows, max_members = np.flatnonzero(instance.room[role] > 0), None
-    domain = instance.columns.topology.index_or_own(instance.levels[-1]) if instance.levels else None
+    domain = (
+        instance.columns.topology.index_or_own(instance.fabric_scopes[-1]) if instance.fabric_scopes else None
+    )
     for rule in (make(rules.cells) for make in rules.model):
         if role not in rule.bound_roles:
             continue
@@ -168,13 +170,13 @@ def narrowest_regions(
     holding = _regions_that_hold(rows, region[rows], cap[rows], need, domain_rules)
     if not len(holding.rows):
         return None
-    for i, level in enumerate(instance.levels):
-        part = parts_by_row(instance, level, holding.rows)
+    for i, scope in enumerate(instance.fabric_scopes):
+        part = parts_by_row(instance, scope, holding.rows)
         narrower_regions = _regions_that_hold(
             holding.rows, _codes_of_pairs(holding.region, part), holding.cap, need, domain_rules
         )
         if not len(narrower_regions.rows):
-            return replace(holding, uncounted=instance.levels[i:])
+            return replace(holding, uncounted_scopes=instance.fabric_scopes[i:])
         holding = narrower_regions
     return holding
 
@@ -203,13 +205,13 @@ def _codes_of_pairs(region: Ints, part: Ints) -> Ints:
 
 
 def regions_of_several_parts(instance: Instance, regions: EqualRegions, need: int) -> EqualRegions | Declined:
-    """Return each choice of the fewest zones as a region of its own; the same for each other uncounted level
+    """Return each choice of the fewest zones as a region of its own; the same for each other uncounted scope
     but the narrowest.
     """
     domain_rules = regions.domain_rules
-    for level in regions.uncounted[:-1]:
+    for scope in regions.uncounted_scopes[:-1]:
         rows, region, cap = regions.rows, regions.region, regions.cap
-        part = parts_by_row(instance, level, rows)
+        part = parts_by_row(instance, scope, rows)
         if domain_rules.domain is not None and not _is_nested(domain_rules.domain[rows], part):
             return Declined("rules bind a domain that lies in several wider parts")
         pair = renumber(_codes_of_pairs(region, part))
@@ -238,13 +240,15 @@ def decide_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
     """Decide the parts still to be counted, the nodes, and all levels below."""
     instance, single_parts, (role,) = plan.instance, plan.state, plan.active
     assert isinstance(single_parts, EqualRegions)
-    if instance.costs and (single_parts.uncounted or not instance.binds_only_by_scopes or instance.prices):
+    if instance.policy_costs and (
+        single_parts.uncounted_scopes or not instance.binds_only_by_scopes or instance.prices
+    ):
         return Declined("slices or policies, and several domains, rules or priced damage")
     regions = regions_of_several_parts(instance, single_parts, plan.need[role])
     if isinstance(regions, Declined):
         return regions
-    level = regions.uncounted[-1] if regions.uncounted else None
-    domain = parts_by_row(instance, level, regions.rows) if level else regions.region
+    scope = regions.uncounted_scopes[-1] if regions.uncounted_scopes else None
+    domain = parts_by_row(instance, scope, regions.rows) if scope else regions.region
     if takes_gpus(instance.roles[role]) and _must_count_nvlink_domains(instance, regions, domain):
         return Declined("NVLink domains over several nodes are to be counted")
     options = options_of_regions(regions, domain, plan.need[role], budget)
@@ -253,7 +257,7 @@ def decide_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
         if plans and budget.late:
             all_proven = False
             break
-        if instance.costs:
+        if instance.policy_costs:
             planned, proven = best_by_branch_and_bound(instance, role, possible, budget)
             all_proven &= proven
         else:
@@ -265,7 +269,7 @@ def decide_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
     if not plans:
         return Declined(TOO_LARGE)
     _, shares = min(plans, key=itemgetter(0))
-    gap = None if all_proven else Gap(quality_levels(instance.costs)[0].name)
+    gap = None if all_proven else Gap(quality_levels(instance.policy_costs)[0].name)
     return Solved((plan.complete(shares),), gap)
 
 
@@ -280,7 +284,7 @@ def _must_count_nvlink_domains(instance: Instance, regions: EqualRegions, domain
     if not topology.in_wide[rows].any():
         return False
     wide_domain = topology.index(Scope.NVLINK_DOMAIN)[rows]
-    if regions.uncounted:
+    if regions.uncounted_scopes:
         return not _are_equal_partitions(domain, wide_domain)
     return bool((wide_domain < 0).any()) or not _is_nested(domain, wide_domain)
 
@@ -430,7 +434,7 @@ def best_plan(instance: Instance, options: DomainOptions, sets: NodeSets) -> Tab
 
     The result is None if there is no such plan, or if the combined costs do not fit into 64 bits.
     """
-    levels = quality_levels(instance.costs)
+    levels = quality_levels(instance.policy_costs)
     levels_above_links = levels[: levels.index(WEAKEST_LINK)]
     sums = [level for level in levels if level is not WEAKEST_LINK]
     best_sums: dict[str, int] | None = None  # of the levels above the links
@@ -599,7 +603,7 @@ def _sets_by_node(
         few = counts[low : high + 1]
         by_node.append(node_choices(instance.asks, few, gpus_on(instance, row), context_on(instance, row)))
         budget.spend(NODE_TIME + PACKING_TIME * len(few))
-    names = [POLICY_LEVELS[cost].field for cost in instance.costs]
+    names = [POLICY_LEVELS[cost].field for cost in instance.policy_costs]
     width = max((int(np.bincount(node.packing).max()) for node in by_node if len(node.packing)), default=1)
     shape = (len(by_node), options.max_per_node + 1, width)
     values: dict[str, Ints] = {name: np.zeros(shape, np.int64) for name in (*names, *CHOICE_VALUES)}

@@ -73,7 +73,7 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodeS
     """Return the plan of a node that takes these members on a GPU set. `choice` is the set's index in the
     order of `best_sets`.
     """
-    if instance.costs:
+    if instance.policy_costs:
         sets = choices(instance.asks, (counts,), gpus_on(instance, row), context_on(instance, row))
         # A packing that is examined alone is searched more exactly than in a list of packings, so it can have
         # fewer choices. `min` keeps the index valid.
@@ -145,8 +145,8 @@ class DomainRules:
 class EqualRegions:
     """Regions for one role that are equal at all levels decided so far.
 
-    `uncounted` are the levels, widest first, that are still to be counted: at such a level, no single part
-    holds all members.
+    `uncounted_scopes` are the scopes, widest first, whose parts are still to be counted: at such a scope, no
+    single part holds all members.
     """
 
     rows: Ints
@@ -155,7 +155,7 @@ class EqualRegions:
     """[node] The region, from 0."""
     cap: Ints
     """[node] How many members the node takes."""
-    uncounted: tuple[str, ...]
+    uncounted_scopes: tuple[str, ...]
     domain_rules: DomainRules
 
 

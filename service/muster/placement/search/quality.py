@@ -118,7 +118,7 @@ def _open_patterns(
     idle_rows = np.zeros(0, np.int64)
     if nodes_level.problem.gpu_only_scopes:
         nodes_level, idle_rows = _find_idle_rows(nodes_level)
-    if instance.costs:
+    if instance.policy_costs:
         problem, complete = patterns_for_count(instance, nodes_level, by_row, budget)
     else:
         problem, complete = fine_problem(instance, nodes_level.problem, budget)
@@ -326,7 +326,7 @@ def patterns_for_count(
                 tables[i], all_of_them = _node_table(instance, int(rows[i]), passing_packings)
                 complete &= all_of_them
                 budget.spend(choosing_time(instance.asks, passing_packings))
-    extra_fields = tuple(cost.value for cost in instance.costs if cost is not Cost.NVLINK_DOMAINS)
+    extra_fields = tuple(cost.value for cost in instance.policy_costs if cost is not Cost.NVLINK_DOMAINS)
     return with_tables(instance, problem, tables, extra_fields), complete
 
 

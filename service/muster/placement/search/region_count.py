@@ -63,27 +63,27 @@ class RegionCount:
         instance, state = plan.instance, plan.state
         single_part_scopes: tuple[str, ...] = ()
         if isinstance(state, EqualRegions):
-            rows, region, levels = state.rows, state.region, state.uncounted
+            rows, region, scopes = state.rows, state.region, state.uncounted_scopes
         else:
             with budget.phase("scan"):
                 region = regions(instance, plan.scopes, plan.need)
-            rows, levels = np.flatnonzero(region != NOWHERE), instance.levels
+            rows, scopes = np.flatnonzero(region != NOWHERE), instance.fabric_scopes
             # A required scope that is also a counted level does not divide regions here. Instead, at most one
             # part of this level may be touched.
-            single_part_scopes = tuple(scope for scope in levels if scope in plan.scopes)
+            single_part_scopes = tuple(scope for scope in scopes if scope in plan.scopes)
             if single_part_scopes:
                 other_scopes = tuple(scope for scope in plan.scopes if scope not in single_part_scopes)
                 region = regions(instance, other_scopes, plan.need)
             region = region[rows]
         counting = RegionCounter(instance, plan.need, budget, frozenset(single_part_scopes))
         if len(rows):
-            counting.count_regions(rows, region, levels, unusable_first=level is UNUSABLE)
+            counting.count_regions(rows, region, scopes, unusable_first=level is UNUSABLE)
         gap = None
         if not counting.proven:
             gap = next(filter(None, (region.gap for region in counting.best_regions)), Gap(NODES.name))
         if not counting.best_regions:
             return Unknown(gap) if gap else Infeasible()
-        below = quality_levels(instance.costs, instance.without_gpus)
+        below = quality_levels(instance.policy_costs, instance.without_gpus)
         plans = [
             replace(plan, levels=below, state=region.decided, gap=region.gap)
             for region in counting.best_regions
@@ -124,8 +124,8 @@ class RegionCounter:
             self._gpu_member_need = tuple(n if takes else 0 for n, takes in zip(need, with_gpus, strict=True))
             self._prices = prices_to_try(instance, self._gpu_member_need)
 
-    def count_regions(self, rows: Ints, region: Ints, levels: Sequence[str], *, unusable_first: bool) -> None:
-        """Count these levels in each region that may hold the gang. `region` is the region of each row.
+    def count_regions(self, rows: Ints, region: Ints, scopes: Sequence[str], *, unusable_first: bool) -> None:
+        """Count the parts of these scopes in each region that may hold the gang. `region` is [row].
 
         With `unusable_first`, the GPUs that members make unusable are minimised before parts are counted.
         """
@@ -142,29 +142,29 @@ class RegionCounter:
         for code in holding.tolist():
             region_problem, _ = problem.narrow_to(problem.open & (part == code)[:, None])
             if unusable_first:
-                self._count_unusable_first(region_problem, levels)
+                self._count_unusable_first(region_problem, scopes)
             else:
-                self._count_parts(region_problem, levels, ())
+                self._count_parts(region_problem, scopes, ())
 
-    def _count_unusable_first(self, problem: Problem, levels: Sequence[str]) -> None:
+    def _count_unusable_first(self, problem: Problem, scopes: Sequence[str]) -> None:
         """Count a region for a gang without GPUs: first the GPUs that the gang makes unusable, on patterns of
         all packings, then parts and nodes.
         """
         with self._budget.phase("sets"):
             problem, complete = fine_problem(self._instance, problem, self._budget)
         self.proven &= complete
-        one_part_limits = {scope: 1 for scope in levels if scope in self._single_part_scopes}
+        one_part_limits = {scope: 1 for scope in scopes if scope in self._single_part_scopes}
         decided = decide(problem.with_decided(**one_part_limits), UNUSABLE, self._budget)
         self.proven &= decided.status is not SolveStatus.UNKNOWN and decided.gap is None
         if decided.status is SolveStatus.SOLVED:
             problem = replace(decided.problem, at_most={UNUSABLE.name: decided.value})
-            self._count_parts(problem, levels, (decided.value,))
+            self._count_parts(problem, scopes, (decided.value,))
 
-    def _count_parts(self, problem: Problem, levels: Sequence[str], prefix: Value) -> SolveStatus:
-        """Count the parts of these levels, then the nodes. `prefix` is the value at the levels above."""
-        if not levels:
+    def _count_parts(self, problem: Problem, scopes: Sequence[str], prefix: Value) -> SolveStatus:
+        """Count the parts of these scopes, then the nodes. `prefix` is the value at the levels above."""
+        if not scopes:
             return self._count_nodes(problem, prefix)
-        scope, *narrower = levels
+        scope, *narrower = scopes
         part = problem.part(scope)
         count, some_need_no_part = len(np.unique(part[part != FREE])), bool((part == FREE).any())
         lower = fewest_parts(problem, part, self._prices, self._need)
@@ -174,13 +174,13 @@ class RegionCounter:
             return self._count_parts(problem, narrower, (*prefix, 1))
         if not narrower:
             return self._count_narrowest_level(problem, scope, lower, count, prefix)
-        return self._count_wider_level(problem, levels, lower, count, prefix)
+        return self._count_wider_level(problem, scopes, lower, count, prefix)
 
     def _count_wider_level(
-        self, problem: Problem, levels: Sequence[str], lower: int, count: int, prefix: Value
+        self, problem: Problem, scopes: Sequence[str], lower: int, count: int, prefix: Value
     ) -> SolveStatus:
-        """Count the parts of the first level, from `lower` on, then the parts of the narrower levels."""
-        scope, *narrower = levels
+        """Count the parts of the first scope, from `lower` on, then the parts of the narrower scopes."""
+        scope, *narrower = scopes
         some_need_no_part = bool((problem.part(scope) == FREE).any())
         while not some_need_no_part and comb(count, lower) <= MAX_PART_CHOICES:
             status = self._try_each_choice(problem, scope, lower, narrower, prefix)

@@ -83,10 +83,10 @@ class Aggregation:
 
         The largest members are assigned first, along the fabric, so that each role stays together.
         """
-        levels = [instance.columns.topology.index(level) for level in instance.levels]
+        parts = [instance.columns.topology.index(scope) for scope in instance.fabric_scopes]
         roles = sorted(np.flatnonzero(self.sizes).tolist(), key=lambda role: -self.sizes[role])
         missing, dealt_shares = list(self.need), []
-        for share in sorted(shares, key=lambda share: (*(codes[share.row] for codes in levels), share.row)):
+        for share in sorted(shares, key=lambda share: (*(part[share.row] for part in parts), share.row)):
             room, counts = share.counts[self.unit], list(share.counts)
             for role in roles:
                 counts[role] = min(missing[role], room // self.sizes[role])
@@ -102,7 +102,7 @@ def aggregate_roles(instance: Instance, need: Counts) -> Aggregation | Declined:
     capped = instance.rules.caps is not None or instance.penalty is not None
     if len(active) < 2:
         return Declined("fewer than two roles with GPUs")
-    if not instance.binds_only_by_scopes or instance.costs or capped:
+    if not instance.binds_only_by_scopes or instance.policy_costs or capped:
         return Declined("rules, policies, slices or preferences")
     unit = min(active, key=lambda role: instance.roles[role].gpus)
     sizes = tuple(_size_in_units(instance, role, unit) if role in active else 0 for role in range(len(need)))
@@ -160,7 +160,7 @@ def gather_roles_on_few_parts(instance: Instance, shares: tuple[NodeShare, ...])
     if any(instance.rules.node_rules[rule] is not None for rule in instance.rules.in_node[rows].tolist()):
         return shares
     counts = np.array([share.counts for share in shares], np.int64)
-    parts = [instance.columns.topology.index_or_own(level)[rows] for level in instance.levels]
+    parts = [instance.columns.topology.index_or_own(scope)[rows] for scope in instance.fabric_scopes]
     for group in groups:
         counts[:, group] = _fewest_parts(counts[:, group], parts, rows)
     return tuple(replace(share, counts=tuple(n)) for share, n in zip(shares, counts.tolist(), strict=True))

@@ -282,7 +282,10 @@ class _FewerMembersSearch:
         """Return for each role an upper bound of the number of members that fit."""
         instance = self.instance
         return tuple(
-            min(len(role.members), int(room_of(instance.columns, role)[instance.admitted[role.name]].sum()))
+            min(
+                len(role.members),
+                int(room_of(instance.columns, role)[instance.admits_without_rules[role.name]].sum()),
+            )
             for role in instance.request.roles
         )
 
@@ -316,7 +319,10 @@ def presolve(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: 
     with budget.phase("scan"):
         instance = instance.presolved_for_all_members(need)
     return PartialPlan(
-        instance, scopes, need, levels_of_plan(instance.levels, instance.costs, instance.without_gpus)
+        instance,
+        scopes,
+        need,
+        levels_of_plan(instance.fabric_scopes, instance.policy_costs, instance.without_gpus),
     )
 
 
@@ -395,7 +401,7 @@ def _decide_best_of(plans: list[PartialPlan], gap: Gap | None, budget: Budget) -
     """
     best_plan: PartialPlan | None = None
     for i, plan in enumerate(plans):
-        costs = plan.instance.costs
+        costs = plan.instance.policy_costs
         if costs and i == MAX_FINISHED:
             gap = gap or Gap(costs[0].value)
             break

@@ -107,9 +107,9 @@ def _value_of_plan(instance: Instance, shares: Sequence[NodeShare], value: Value
     some_without_gpus = instance.without_gpus is WithoutGpus.SOME_MEMBERS
     touching = rows[[s.gpus.mask > 0 for s in shares]] if some_without_gpus else rows
     topology = instance.columns.topology
-    parts = [len(np.unique(topology.index_or_own(scope)[touching])) for scope in instance.levels]
+    parts = [len(np.unique(topology.index_or_own(scope)[touching])) for scope in instance.fabric_scopes]
     crossed, unusable = (*parts, len(touching)), int(instance.unusable_gpus(rows, counts[:, None]).sum())
-    values_of_set = value[-len(quality_levels(instance.costs)) :]
+    values_of_set = value[-len(quality_levels(instance.policy_costs)) :]
     return (*crossed, unusable, *values_of_set) if some_without_gpus else (unusable, *crossed, *values_of_set)
 
 
@@ -153,7 +153,7 @@ def find_best_node(
     by_field = {level.field: row_values.tolist() for level, row_values in exact.items()}
     in_wide = instance.columns.topology.in_wide[rows].tolist()
     bounds_by_node = [*zip(*(line.tolist() for line in bounds_in_order), strict=True)]
-    is_enumeration_slow, complete = bool(instance.costs), True
+    is_enumeration_slow, complete = bool(instance.policy_costs), True
     for i in np.lexsort((rows, *bounds_in_order[::-1])).tolist():
         row = int(rows[i])
         if best_node is not None and (bounds_by_node[i], row) > best_node[:2]:
@@ -224,7 +224,7 @@ def _plan_on_best_gpus(
     """
     costs, complete, shares = dict[str, int](), True, list[NodeShare]()
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
-    if instance.costs and (rule is None or rule.admits(need)):
+    if instance.policy_costs and (rule is None or rule.admits(need)):
         context, node = context_on(instance, row), replace(gpus_on(instance, row), allowed=allowed)
         sets = choices(instance.asks, (need,), node, context)
         budget.spend(NODE_TIME)
@@ -234,7 +234,7 @@ def _plan_on_best_gpus(
             shares = [NodeShare(row, need, gpus, members_by_domain(instance, row, need, gpus.mask), shared)]
             values = zip(context.costs, sets.costs[:, 0].tolist(), strict=True)
             costs = {POLICY_LEVELS[cost].field: value for cost, value in values}
-    elif not instance.costs:
+    elif not instance.policy_costs:
         whole_sets, complete = gpu_sets_on(instance, row, need, allowed)
         shares = [NodeShare(row, need, *pair) for pair in whole_sets[:1]]
     if not shares:
@@ -247,7 +247,7 @@ def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -
 
     The levels are the costs of the gang and the values of GPU sets: see `split_by_level`.
     """
-    columns, costs = instance.columns, instance.costs or (Cost.NVLINK_DOMAINS,)
+    columns, costs = instance.columns, instance.policy_costs or (Cost.NVLINK_DOMAINS,)
     bounds = np.zeros((len(costs) + len(CHOICE_VALUES), len(rows), len(packings)), np.int64)
     if instance.running:  # GPUs of running members count too, so no bound is known; few nodes are searched
         bounds[:] = -LARGEST
@@ -268,7 +268,7 @@ def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -
 
 def split_by_level(instance: Instance, bounds: Ints, left_over: Ints) -> dict[Level, Ints]:
     """Return level → the bounds of `lower_bounds` or the best fit, the most important level first."""
-    return dict(zip(quality_levels(instance.costs), (*bounds, left_over), strict=True))
+    return dict(zip(quality_levels(instance.policy_costs), (*bounds, left_over), strict=True))
 
 
 def _first_of_each_kind(instance: Instance, rows: Ints, values: Sequence[Ints]) -> Ints:
