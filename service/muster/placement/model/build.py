@@ -15,7 +15,7 @@ import numpy as np
 
 from muster.domain.quorums import Leaf, Quorum
 from muster.placement.model.objective import NODES, SUMMED_LEVELS, WIDE, Level, parts_level
-from muster.placement.model.problem import FREE, Bools, Ints, PartShare, Problem, Use, shares
+from muster.placement.model.problem import FREE, Bools, Ints, PartLimits, Problem, Use, limits_of
 from muster.placement.model.solver import cp_model
 
 # Variables
@@ -278,13 +278,13 @@ def _add_bounds_by_part(variables: Variables, level: Level | None) -> None:
         return
     # With several roles, or with very different nodes, tables of members are too weak to help.
     tables_help = sum(map(bool, problem.need)) == 1 and problem.classes <= MAX_CLASSES
-    for i, share in enumerate(shares(problem)):
-        fewest = share.fewest_nodes(problem)
+    for i, limits in enumerate(limits_of(problem)):
+        fewest = limits.fewest_nodes(problem)
         for part, nodes in fewest.items():
             indices = [
                 v
                 for g, group in enumerate(variables.groups)
-                if share.part[group.classes[0]] == part
+                if limits.part[group.classes[0]] == part
                 for v in variables.in_group[g]
             ]
             taken_nodes = LinearExpr.sum([variables.takes[v] for v in indices])
@@ -292,25 +292,25 @@ def _add_bounds_by_part(variables: Variables, level: Level | None) -> None:
             if tables_help and level is not None and problem.exact and NODES.name in problem.at_most:
                 nodes_elsewhere = sum(fewest.values()) - nodes
                 spare = problem.at_most[NODES.name] - nodes_elsewhere
-                _add_cost_bound(variables, level, share, (part, indices), spare, f"by_part/{i}/{part}")
+                _add_cost_bound(variables, level, limits, (part, indices), spare, f"by_part/{i}/{part}")
 
 
 def _add_cost_bound(
     variables: Variables,
     level: Level,
-    share: PartShare,
+    limits: PartLimits,
     part_indices: tuple[int, list[int]],
     nodes: int,
     name: str,
 ) -> None:
     """Bound the cost of the part below by the least cost of its members, on at most `nodes` nodes."""
     problem, (part, indices) = variables.problem, part_indices
-    low, high = int(share.low[part]), int(share.high[part])
+    low, high = int(limits.low[part]), int(limits.high[part])
     if not 0 <= high - low < MAX_MEMBER_CHOICES or high > MAX_MEMBERS or not 0 < nodes <= MAX_MEMBERS:
         return
-    counts = np.asarray(problem.patterns.counts[:, :, list(share.roles)].sum(axis=2), np.int64)
+    counts = np.asarray(problem.patterns.counts[:, :, list(limits.roles)].sum(axis=2), np.int64)
     cost = level.cost(problem.patterns)
-    least = _least_costs(problem, counts, cost, share.part == part, (nodes, high))
+    least = _least_costs(problem, counts, cost, limits.part == part, (nodes, high))
     options, model = [], variables.model
     for members in range(low, high + 1):
         if least[members] < FORBIDDEN // 2:

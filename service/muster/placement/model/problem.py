@@ -250,7 +250,7 @@ class Rule(ABC):
     def add(self, variables: Variables, name: str) -> None:
         """Add the rule to the model. The names of variables and constraints begin with `name`."""
 
-    def share(self, problem: Problem) -> PartShare | None:
+    def limits(self, problem: Problem) -> PartLimits | None:
         """Return how many members each part may have, for the bound; None if the rule limits no numbers."""
         return None
 
@@ -274,7 +274,7 @@ class Rule(ABC):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PartShare:
+class PartLimits:
     """Limits of the number of members of `roles` in each part."""
 
     roles: tuple[int, ...]
@@ -334,12 +334,12 @@ class PartShare:
         return is_inside
 
 
-def shares(problem: Problem) -> Iterator[PartShare]:
+def limits_of(problem: Problem) -> Iterator[PartLimits]:
     """Yield the limits of the problem's rules."""
     for rule in problem.rules:
-        share = rule.share(problem)
-        if share is not None:
-            yield share
+        limits = rule.limits(problem)
+        if limits is not None:
+            yield limits
 
 
 def capacity_of_classes(problem: Problem, roles: tuple[int, ...]) -> Ints:

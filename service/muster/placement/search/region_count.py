@@ -25,7 +25,7 @@ from muster.placement.gang.instance import Instance
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import NODES, UNUSABLE, Level, WithoutGpus, parts_level, quality_levels
-from muster.placement.model.problem import FREE, PartShare, Problem, Use, fewest_that_hold, shares
+from muster.placement.model.problem import FREE, PartLimits, Problem, Use, fewest_that_hold, limits_of
 from muster.placement.model.solve import DecidedLevel, counted_scope, decide, nodes_bound, solve_without_bound
 from muster.placement.model.solver import SolveStatus
 from muster.placement.search.classes import REGION, coarse_problem, fine_problem, without_surplus_parts
@@ -269,7 +269,7 @@ class RegionCounter:
         """
         problem, _ = full_problem.narrow_to(without_surplus_parts(full_problem))
         first_use = self._first_solution(problem)
-        uneven = any(share.low.any() for share in shares(problem))
+        uneven = any(limits.low.any() for limits in limits_of(problem))
         with self._budget.share(COUNTING_SHARE if uneven else 1):
             decided = self._count_gpu_members(problem) or decide(problem, NODES, self._budget, first_use)
         if decided.status is SolveStatus.UNKNOWN:
@@ -318,15 +318,15 @@ class RegionCounter:
         divide.
         """
         scope, _ = counted_scope(problem)
-        shared = [share for share in shares(problem) if share.low.any()]
-        if not shared or scope is None:
+        limits_with_minimum = [limits for limits in limits_of(problem) if limits.low.any()]
+        if not limits_with_minimum or scope is None:
             return None
         use = greedy_solution(problem, self._all_prices)
         if use is not None:
             return use
         in_fullest_parts = np.zeros(problem.classes, bool)
-        for share in shared:
-            in_fullest_parts |= share.classes_in_fullest(problem.part(scope), share.high)
+        for limits in limits_with_minimum:
+            in_fullest_parts |= limits.classes_in_fullest(problem.part(scope), limits.high)
         in_fullest, _ = problem.narrow_to(problem.open & in_fullest_parts[:, None])
         if in_fullest.classes == problem.classes or not in_fullest.classes:
             return None
@@ -388,9 +388,9 @@ def prices_to_try(instance: Instance, need: Counts) -> tuple[RolePrices, ...]:
     stride = -(-pairs // MAX_OF_PAIRS)
     for a, b in islice(combinations(active, 2), 0, None, max(1, stride)):
         for step in range(1, steps + 1):
-            share = step / (steps + 1)
+            fraction = step / (steps + 1)
             price = [0.0] * len(need)
-            price[a], price[b] = share / need[a], (1 - share) / need[b]
+            price[a], price[b] = fraction / need[a], (1 - fraction) / need[b]
             candidates.append(tuple(price))
     return tuple(price for price in dict.fromkeys(candidates) if any(price))
 
@@ -411,13 +411,13 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...],
     `part` is [class]; FREE stands for classes whose nodes touch no part. For one role without further rules
     the bound is exact.
     """
-    part_shares = list(shares(problem))
+    all_limits = list(limits_of(problem))
     if problem.gpu_only_scopes:  # members without a price touch no part
         priced = {role for price in by_price for role, value in enumerate(price) if value}
-        part_shares = [share for share in part_shares if priced.issuperset(share.roles)]
-    min_parts = max((share.fewest_parts(part) for share in part_shares), default=0)
+        all_limits = [limits for limits in all_limits if priced.issuperset(limits.roles)]
+    min_parts = max((limits.fewest_parts(part) for limits in all_limits), default=0)
     for price, by_class in zip(by_price, max_node_values(problem, by_price), strict=True):
-        capacities = _capacity_at_price(by_class * problem.size, part, price, part_shares)
+        capacities = _capacity_at_price(by_class * problem.size, part, price, all_limits)
         target = float(np.dot(price, need)) * (1 - 1e-9) - capacities[FREE]
         parts = fewest_that_hold(capacities[:FREE], target)
         if parts > len(capacities) - 1:
@@ -427,7 +427,7 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...],
 
 
 def _capacity_at_price(
-    capacity: NDArray[np.float64], part: Ints, price: RolePrices, part_shares: Sequence[PartShare]
+    capacity: NDArray[np.float64], part: Ints, price: RolePrices, all_limits: Sequence[PartLimits]
 ) -> NDArray[np.float64]:
     """Return [part] the value that the part holds at a price, within the limits of the rules. The last entry
     is for FREE.
@@ -436,21 +436,23 @@ def _capacity_at_price(
     bin_of_class = np.where(part == FREE, count - 1, part)
     capacities = np.bincount(bin_of_class, capacity, count).astype(float)
     priced = {role for role, value in enumerate(price) if value}
-    for share in part_shares:
-        if priced <= set(share.roles):
-            limits = np.append(share.high * max(price), np.inf)
-            code = bin_of_class * len(limits) + np.where(share.part < 0, len(limits) - 1, share.part)
-            by_pair = np.bincount(code, capacity, count * len(limits)).reshape(count, len(limits))
-            capacities = np.minimum(capacities, np.minimum(by_pair, limits).sum(axis=1))
+    for limits in all_limits:
+        if priced <= set(limits.roles):
+            max_values = np.append(limits.high * max(price), np.inf)
+            bin_pair = bin_of_class * len(max_values) + np.where(
+                limits.part < 0, len(max_values) - 1, limits.part
+            )
+            by_pair = np.bincount(bin_pair, capacity, count * len(max_values)).reshape(count, len(max_values))
+            capacities = np.minimum(capacities, np.minimum(by_pair, max_values).sum(axis=1))
     return capacities
 
 
 def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...], need: Counts) -> Ints:
     """Return the parts whose capacity is enough at each price. No other part can hold the whole gang."""
-    holds, part_shares = np.ones(int(part.max(initial=-1)) + 1, bool), list(shares(problem))
+    holds, all_limits = np.ones(int(part.max(initial=-1)) + 1, bool), list(limits_of(problem))
     for price, by_class in zip(by_price, max_node_values(problem, by_price), strict=True):
         target = float(np.dot(price, need)) * (1 - 1e-9)
-        holds &= _capacity_at_price(by_class * problem.size, part, price, part_shares)[:FREE] >= target
+        holds &= _capacity_at_price(by_class * problem.size, part, price, all_limits)[:FREE] >= target
     return np.flatnonzero(holds)
 
 
@@ -516,36 +518,36 @@ def _even_solution(problem: Problem) -> Use | None:
     Each part uses its roomiest narrower parts: first as many as its minimum of members needs, then more of
     them once the other parts are full.
     """
-    active, part_shares = [role for role, need in enumerate(problem.need) if need], list(shares(problem))
-    if len(active) != 1 or len(part_shares) != 1 or len(problem.rules) != 1:
+    active, all_limits = [role for role, need in enumerate(problem.need) if need], list(limits_of(problem))
+    if len(active) != 1 or len(all_limits) != 1 or len(problem.rules) != 1:
         return None
-    (share,), (role,) = part_shares, active
-    if share.roles != (role,) or (problem.open.any(axis=1) & (share.part < 0)).any():
+    (limits,), (role,) = all_limits, active
+    if limits.roles != (role,) or (problem.open.any(axis=1) & (limits.part < 0)).any():
         return None
-    if (share.low > share.even).any():  # no full segment fits between the minimum and the even share
+    if (limits.low > limits.even).any():  # no full segment fits between the minimum and `even`
         return None
     scope, _ = counted_scope(problem)
     narrow_part = problem.part(scope or "")
-    parts, counts = len(share.low), share.low.copy()
-    fullest = share.classes_in_fullest(narrow_part, counts) & (share.capacity > 0)
-    capacity_by_part = np.bincount(share.part[fullest], share.capacity[fullest], parts).astype(np.int64)
-    for max_by_part in (np.minimum(share.even, capacity_by_part), share.even):
+    parts, counts = len(limits.low), limits.low.copy()
+    fullest = limits.classes_in_fullest(narrow_part, counts) & (limits.capacity > 0)
+    capacity_by_part = np.bincount(limits.part[fullest], limits.capacity[fullest], parts).astype(np.int64)
+    for max_by_part in (np.minimum(limits.even, capacity_by_part), limits.even):
         room, missing = np.maximum(0, max_by_part - counts), problem.need[role] - int(counts.sum())
         counts += np.clip(missing - (np.cumsum(room) - room), 0, room)
-    fullest = share.classes_in_fullest(narrow_part, counts) & (share.capacity > 0)
+    fullest = limits.classes_in_fullest(narrow_part, counts) & (limits.capacity > 0)
     in_pattern = np.where(problem.open, problem.patterns.counts[problem.kind, :, role], 0)
     by_node, use = in_pattern.max(axis=1), Use()
     for part in np.flatnonzero(counts).tolist():
-        classes = np.flatnonzero(fullest & (share.part == part))
+        classes = np.flatnonzero(fullest & (limits.part == part))
         classes = classes[np.argsort(-by_node[classes], kind="stable")]
-        before = np.cumsum(share.capacity[classes]) - share.capacity[classes]
-        nodes = np.clip(-(-(counts[part] - before) // by_node[classes]), 0, problem.size[classes])
+        capacity_before = np.cumsum(limits.capacity[classes]) - limits.capacity[classes]
+        nodes = np.clip(-(-(counts[part] - capacity_before) // by_node[classes]), 0, problem.size[classes])
         use |= {
             (c, int(in_pattern[c].argmax())): n
             for c, n in zip(classes.tolist(), nodes.tolist(), strict=True)
             if n
         }
-        if share.capacity[classes].sum() < counts[part]:
+        if limits.capacity[classes].sum() < counts[part]:
             return None
     touched = {
         name: parts_level(name).value(problem, use) for name in problem.at_most if name in problem.parts

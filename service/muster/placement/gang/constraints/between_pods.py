@@ -30,7 +30,7 @@ from muster.placement.gang.rules import BlockIndices, PartsByRow, Rules, one_nod
 from muster.placement.gang.running import RunningMembers
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.model.build import IntVar, LinearExpr, Variables
-from muster.placement.model.problem import PartShare, Problem, Rule, capacity_of_classes
+from muster.placement.model.problem import PartLimits, Problem, Rule, capacity_of_classes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +192,7 @@ class SpreadRule(Rule):
         counts = (self.counts >= 0).astype(np.int64)
         return (self.of_part(self.running_pods), self.of_part(self.eligible.astype(np.int64)), counts)
 
-    def share(self, problem: Problem) -> PartShare | None:
+    def limits(self, problem: Problem) -> PartLimits | None:
         """Return limits for each part that hold in every plan, for the bound.
 
         The emptiest part limits the fullest one, and the members that must be placed raise the emptiest one.
@@ -217,7 +217,7 @@ class SpreadRule(Rule):
             while lowest < highest and int(members_at(lowest).sum()) < need:
                 lowest += 1
         low = np.where(self.eligible, -(np.minimum(0, self.running_pods - lowest) // unit * unit), 0)
-        return PartShare(self.roles, part, low, members_at(highest), members_at(lowest), held_by)
+        return PartLimits(self.roles, part, low, members_at(highest), members_at(lowest), held_by)
 
     def add(self, variables: Variables, name: str) -> None:
         """Add the rule to the model, with one variable for the number of pods in the emptiest part."""

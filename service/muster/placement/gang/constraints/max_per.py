@@ -22,7 +22,7 @@ from muster.placement.gang.running import RunningMembers
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.limits import takes_gpus
 from muster.placement.model.build import LinearExpr, Variables
-from muster.placement.model.problem import Ints, PartShare, Problem, Rule, capacity_of_classes
+from muster.placement.model.problem import Ints, PartLimits, Problem, Rule, capacity_of_classes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,11 +38,11 @@ class MaxPerPart(Rule):
                 max_members = int(self.max_members[part])
                 variables.model.add(LinearExpr.sum(counts) <= max_members).with_name(f"{name}/{part}")
 
-    def share(self, problem: Problem) -> PartShare:
+    def limits(self, problem: Problem) -> PartLimits:
         """Return the limits of each part for the bound."""
         low, part = np.zeros(len(self.max_members), np.int64), self.part[problem.cell]
         room = self.max_members - self.max_members % problem.unit_of(self.roles)
-        return PartShare(self.roles, part, low, room, room, capacity_of_classes(problem, self.roles))
+        return PartLimits(self.roles, part, low, room, room, capacity_of_classes(problem, self.roles))
 
 
 class _MaxPer(ByScope):
