@@ -22,7 +22,7 @@ from muster.placement.place import Limits, place
 from muster.placement.search import search
 from muster.placement.search.count import count
 from muster.placement.search.plan import SearchResult
-from muster.placement.search.region_count import MAX_OF_PAIRS, RegionCounter, prices_to_try
+from muster.placement.search.region_count import MAX_OF_PAIRS, BestRegions, prices_to_try
 from tests.placement.drawings import cluster, gang
 from tests.placement.worlds import BLOCKS
 
@@ -62,13 +62,13 @@ def test_once_the_wall_clock_is_spent_no_more_choices_of_parts_are_tried(
         gang("8 x 1 GPU 1 cpu + 5 x 1 GPU 2 cpu by 4 rack"),
     )
     clock = chain(repeat(1.0, 8), repeat(0.0))
-    levels_counted, original = list[int](), RegionCounter._count_parts
+    levels_counted, original = list[int](), BestRegions._count_parts
 
-    def count_call(counting: RegionCounter, *arguments: Any) -> Any:
+    def count_call(best_regions: BestRegions, *arguments: Any) -> Any:
         levels_counted.append(1)
-        return original(counting, *arguments)
+        return original(best_regions, *arguments)
 
-    monkeypatch.setattr(RegionCounter, "_count_parts", count_call)
+    monkeypatch.setattr(BestRegions, "_count_parts", count_call)
     decision = place(snapshot, request, Limits(seconds_left=lambda: next(clock)))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NotDecided(truncated=True),)

@@ -75,24 +75,24 @@ class RegionCount:
                 other_scopes = tuple(scope for scope in plan.scopes if scope not in single_part_scopes)
                 region = regions(instance, other_scopes, plan.need)
             region = region[rows]
-        counting = RegionCounter(instance, plan.need, budget, frozenset(single_part_scopes))
+        best_regions = BestRegions(instance, plan.need, budget, frozenset(single_part_scopes))
         if len(rows):
-            counting.count_regions(rows, region, scopes, unusable_first=level is UNUSABLE)
+            best_regions.count_regions(rows, region, scopes, unusable_first=level is UNUSABLE)
         gap = None
-        if not counting.proven:
-            gap = next(filter(None, (region.gap for region in counting.best_regions)), Gap(NODES.name))
-        if not counting.best_regions:
+        if not best_regions.proven:
+            gap = next(filter(None, (region.gap for region in best_regions.regions)), Gap(NODES.name))
+        if not best_regions.regions:
             return Unknown(gap) if gap else Infeasible()
         below = quality_levels(instance.policy_costs, instance.without_gpus)
         plans = [
             replace(plan, levels=below, state=region.decided, gap=region.gap)
-            for region in counting.best_regions
+            for region in best_regions.regions
         ]
         return Solved(tuple(plans), gap)
 
 
-class _CountedRegion(NamedTuple):
-    """A region whose parts and nodes are counted."""
+class _DecidedRegion(NamedTuple):
+    """A region whose parts and nodes are decided."""
 
     value: Value
     """How many parts of each level are touched, the widest level first, then how many nodes."""
@@ -100,20 +100,20 @@ class _CountedRegion(NamedTuple):
     gap: Gap | None
 
 
-class RegionCounter:
+class BestRegions:
     """Collect the regions with the smallest value so far: several, if they have equal values.
 
     For each of the `single_part_scopes`, one part must hold the gang. `proven` is whether no region was
-    missed: then, if `best_regions` is empty, no region holds the gang.
+    missed: then, if `regions` is empty, no region holds the gang.
 
-    Each method that counts adds regions to `best_regions`. It returns SOLVED if some choice of parts holds
+    Each method that counts adds regions to `regions`. It returns SOLVED if some choice of parts holds
     the gang, INFEASIBLE if it is proven that none does, and else UNKNOWN.
     """
 
     def __init__(
         self, instance: Instance, need: Counts, budget: Budget, single_part_scopes: frozenset[str]
     ) -> None:
-        self.best_regions: list[_CountedRegion] = []
+        self.regions: list[_DecidedRegion] = []
         self.proven = True
         self._instance, self._need = instance, need
         self._budget, self._single_part_scopes = budget, single_part_scopes
@@ -226,7 +226,7 @@ class RegionCounter:
         """Try `lower` parts of the narrowest level, then more, until that many parts hold the gang."""
         for parts in range(lower, min(count, 1 if scope in self._single_part_scopes else count) + 1):
             value = (*prefix, parts)
-            if self.best_regions and value > self.best_regions[0].value[: len(value)]:
+            if self.regions and value > self.regions[0].value[: len(value)]:
                 return SolveStatus.SOLVED
             limited = _limit_parts(problem, scope, parts, count)
             if parts == 1 and not (limited.part(scope) == FREE).any():
@@ -281,10 +281,10 @@ class RegionCounter:
                 decided = _extend_to_equal_parts(full_problem, decided)
             gap = unproven or (None if decided.gap is None else Gap(NODES.name, decided.gap))
             value = (*prefix, decided.value)
-            if not self.best_regions or value < self.best_regions[0].value:
-                self.best_regions = []
-            if not self.best_regions or value == self.best_regions[0].value:
-                self.best_regions.append(_CountedRegion(value, decided, gap))
+            if not self.regions or value < self.regions[0].value:
+                self.regions = []
+            if not self.regions or value == self.regions[0].value:
+                self.regions.append(_DecidedRegion(value, decided, gap))
         self.proven &= decided.status is not SolveStatus.UNKNOWN
         return decided.status
 
@@ -439,10 +439,9 @@ def _capacity_at_price(
     for limits in all_limits:
         if priced <= set(limits.roles):
             max_values = np.append(limits.high * max(price), np.inf)
-            bin_pair = bin_of_class * len(max_values) + np.where(
-                limits.part < 0, len(max_values) - 1, limits.part
-            )
-            by_pair = np.bincount(bin_pair, capacity, count * len(max_values)).reshape(count, len(max_values))
+            width = len(max_values)
+            bin_pair = bin_of_class * width + np.where(limits.part < 0, width - 1, limits.part)
+            by_pair = np.bincount(bin_pair, capacity, count * width).reshape(count, width)
             capacities = np.minimum(capacities, np.minimum(by_pair, max_values).sum(axis=1))
     return capacities
 
