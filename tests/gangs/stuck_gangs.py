@@ -61,7 +61,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     if unsupported_rule(instance) is not None:
         return False
     _, plan = best_for_most(instance, Budget(limits))
-    return bool(plan.shares)
+    return bool(plan.nodes)
 
 
 def stuck_gangs(world: World, nodes: Iterable[Node]) -> Iterator[str]:

@@ -75,7 +75,7 @@ def test_it_changes_no_level(world: tuple[Snapshot, Request]) -> None:
     """The plan with its roles as they came is as good, and its roles do not touch fewer parts."""
     dealt = place(*world)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "gather_roles_on_few_parts", lambda _, shares: shares)
+        patch.setattr(search, "gather_roles_on_few_parts", lambda _, nodes: nodes)
         plain = place(*world)
     assert isinstance(dealt, Placed) == isinstance(plain, Placed)
     if isinstance(dealt, Placed) and isinstance(plain, Placed):

@@ -19,7 +19,7 @@ from muster.placement.cluster.matching import GangCluster
 from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.place import Limits, place
-from muster.placement.search.plan import NodeShare
+from muster.placement.search.plan import NodePlan
 from muster.placement.search.roles import Aggregation, aggregate_roles
 from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import RESOURCE, cluster, gang
@@ -86,18 +86,18 @@ def test_members_are_dealt_out_wherever_they_fit(seed: int) -> None:
     every = product(range(sum(room) + 1), repeat=len(sizes))
     instance, _ = aggregation_of(cluster(NODES), gang(" + ".join(f"1 x {size} GPU" for size in sizes)))
     unit = sizes.index(1)
-    shares = [
-        NodeShare(
+    nodes = [
+        NodePlan(
             row, tuple(units if role == unit else 0 for role in range(len(sizes))), GpuSet(0, 0, 0, 0, 0, 0)
         )
         for row, units in enumerate(room)
     ]
     for need in (packing for packing in every if _size(packing, sizes) == sum(room)):
-        dealt = Aggregation(need, sizes, unit).assign(instance, shares)
+        dealt = Aggregation(need, sizes, unit).assign(instance, nodes)
         assert bool(dealt) == (need in fitting)
         if dealt:
-            assert tuple(map(sum, zip(*(share.counts for share in dealt), strict=True))) == need
-            assert [_size(share.counts, sizes) for share in dealt] == room
+            assert tuple(map(sum, zip(*(node.counts for node in dealt), strict=True))) == need
+            assert [_size(node.counts, sizes) for node in dealt] == room
 
 
 def _size(packing: tuple[int, ...], sizes: tuple[int, ...]) -> int:
@@ -157,9 +157,9 @@ def test_as_one_role_they_are_placed_as_well_as_by_the_solver(monkeypatch: pytes
     whole = Aggregation.assign
 
     def note_result(*args: object) -> object:
-        shares = whole(*args)  # type: ignore[arg-type]  # passed on as it comes
-        dealt.append(bool(shares))
-        return shares
+        nodes = whole(*args)  # type: ignore[arg-type]  # passed on as it comes
+        dealt.append(bool(nodes))
+        return nodes
 
     monkeypatch.setattr(Aggregation, "assign", note_result)
     for _ in range(60):

@@ -91,7 +91,7 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
     best_node, _ = find_best_node(instance, rows, instance.need, inner_scopes, Budget(Limits()))
     if best_node is None:
         return None
-    (moved,) = place_members(instance, (best_node.share,))
+    (moved,) = place_members(instance, (best_node.plan,))
     members = tuple(moved if place.uid == uid else place for place in plan.members)
     moved_plan = evaluate(GangCluster(snapshot, request), members)
     moved_plan = replace(moved_plan, truncated=plan.truncated, coming=plan.coming)

@@ -19,7 +19,7 @@ from muster.placement.gang.on_node import gpus_on
 from muster.placement.gpus.gpusets import lowest_gpus, split
 from muster.placement.gpus.node_rules import Counts
 from muster.placement.gpus.slices import slices_by_gpu
-from muster.placement.search.plan import NodeShare
+from muster.placement.search.plan import NodePlan
 
 
 def sort_by_rank(role: Role) -> list[Member]:
@@ -32,24 +32,24 @@ def sort_by_rank(role: Role) -> list[Member]:
     return sorted(role.members, key=rank_key)
 
 
-def place_members(instance: Instance, shares: Iterable[NodeShare]) -> tuple[MemberPlacement, ...]:
+def place_members(instance: Instance, nodes: Iterable[NodePlan]) -> tuple[MemberPlacement, ...]:
     """Return the places of members: consecutive ranks of a role lie together on a node, and nodes are filled
     in the order of the fabric.
 
-    The result is in the order of roles, then ranks. If the shares have fewer members than the gang, the last
+    The result is in the order of roles, then ranks. If these plans have fewer members than the gang, the last
     ranks are left out.
     """
-    shares, names = tuple(shares), instance.columns.names
-    masks_of_shares = _masks_of_shares(instance, shares)
+    nodes, names = tuple(nodes), instance.columns.names
+    masks_by_node = _masks_by_node(instance, nodes)
     places = dict[str, MemberPlacement]()
     for block, (role, ask) in enumerate(zip(instance.roles, instance.asks, strict=True)):
-        shares_of_block = [i for i, masks in enumerate(masks_of_shares) if masks[block]]
+        nodes_of_block = [i for i, masks in enumerate(masks_by_node) if masks[block]]
         queue = iter(sort_by_rank(role))
         for i in _sort_along_fabric(
-            instance, block, shares_of_block, np.array([shares[i].row for i in shares_of_block], np.int64)
+            instance, block, nodes_of_block, np.array([nodes[i].row for i in nodes_of_block], np.int64)
         ):
-            node = names[shares[i].row]
-            for mask, member in zip(masks_of_shares[i][block], queue, strict=False):
+            node = names[nodes[i].row]
+            for mask, member in zip(masks_by_node[i][block], queue, strict=False):
                 place = MemberPlacement(member.uid, member.name, role.name, node, _gpus_of(mask), ask.units)
                 places[member.uid] = place
     members = chain.from_iterable(map(sort_by_rank, instance.request.roles))
@@ -61,8 +61,8 @@ def _gpus_of(mask: int) -> tuple[int, ...]:
     return tuple(bits(mask))
 
 
-def _sort_along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints) -> list[int]:
-    """Return the shares in the order of the fabric. `rows` [share] is the node of each.
+def _sort_along_fabric(instance: Instance, block: int, indices: list[int], rows: Ints) -> list[int]:
+    """Return these indices of plans in the order of the fabric. `rows` has the row of each.
 
     Nodes in one part of a segment's scope come together, then nodes in one zone, one rack, one NVLink domain.
     """
@@ -71,39 +71,39 @@ def _sort_along_fabric(instance: Instance, block: int, shares: list[int], rows: 
     parts = [columns.topology.index(scope)[rows] for scope in instance.fabric_scopes]
     nvlink = columns.topology.index(Scope.NVLINK_DOMAIN)[rows]
     order = np.lexsort(np.stack([*segments, *parts, nvlink, rows])[::-1])
-    return [shares[i] for i in order.tolist()]
+    return [indices[i] for i in order.tolist()]
 
 
-def _masks_of_shares(instance: Instance, shares: Iterable[NodeShare]) -> list[list[list[int]]]:
-    """Return `_masks_by_block` of each share, computed once for nodes with equal GPUs and members."""
+def _masks_by_node(instance: Instance, nodes: Iterable[NodePlan]) -> list[list[list[int]]]:
+    """Return `_masks_by_block` of each node plan, computed once for nodes with equal GPUs and members."""
     shape, sliced = instance.columns.shape, instance.sliced
     masks_by_key: dict[tuple[object, ...], list[list[int]]] = {}
-    masks_of_shares = []
-    for share in shares:
-        node_key = share.row if sliced else shape[share.row].item()  # GPUs that are shared differ by node
-        key = (node_key, share.counts, share.gpus.mask, share.by_domain, share.shared)
+    masks_by_node = []
+    for node in nodes:
+        node_key = node.row if sliced else shape[node.row].item()  # GPUs that are shared differ by node
+        key = (node_key, node.counts, node.gpus.mask, node.by_domain, node.shared)
         masks = masks_by_key.get(key)
         if masks is None:
-            masks = masks_by_key[key] = _masks_by_block(instance, share, sliced)
-        masks_of_shares.append(masks)
-    return masks_of_shares
+            masks = masks_by_key[key] = _masks_by_block(instance, node, sliced)
+        masks_by_node.append(masks)
+    return masks_by_node
 
 
-def _masks_by_block(instance: Instance, share: NodeShare, sliced: bool) -> list[list[int]]:
+def _masks_by_block(instance: Instance, node: NodePlan, sliced: bool) -> list[list[int]]:
     """Return for each block the GPUs of each of its members on the node.
 
     Members that are bound to an NVLink domain get their GPUs first, domain by domain, then the other members.
     """
     gpus = [role.gpus for role in instance.roles]
-    shape = instance.columns.shapes[instance.columns.shape[share.row]]
+    shape = instance.columns.shapes[instance.columns.shape[node.row]]
     masks_by_block: list[list[int]] = [[] for _ in gpus]
-    free_gpus = share.gpus.mask & ~share.shared
+    free_gpus = node.gpus.mask & ~node.shared
     if sliced:
-        for block, masks in enumerate(_slice_masks_by_block(instance, share)):
+        for block, masks in enumerate(_slice_masks_by_block(instance, node)):
             masks_by_block[block] += masks
-    for domain, domain_mask in enumerate(shape.domains if any(share.by_domain) else ()):
+    for domain, domain_mask in enumerate(shape.domains if any(node.by_domain) else ()):
         bound = [
-            block for block, members in enumerate(share.by_domain) for _ in range(_count_in(members, domain))
+            block for block, members in enumerate(node.by_domain) for _ in range(_count_in(members, domain))
         ]
         sizes = [gpus[block] for block in bound]
         spare = (free_gpus & domain_mask).bit_count() - sum(sizes)
@@ -112,7 +112,7 @@ def _masks_by_block(instance: Instance, share: NodeShare, sliced: bool) -> list[
         ):
             masks_by_block[block].append(mask)
             free_gpus &= ~mask
-    for block, members in enumerate(share.by_domain):
+    for block, members in enumerate(node.by_domain):
         for gpus_by_domain in members or ():
             if isinstance(gpus_by_domain, tuple):
                 mask = sum(
@@ -121,7 +121,7 @@ def _masks_by_block(instance: Instance, share: NodeShare, sliced: bool) -> list[
                 masks_by_block[block].append(mask)
                 free_gpus &= ~mask
     loose = [
-        block for block, count in enumerate(share.counts) for _ in range(count - len(masks_by_block[block]))
+        block for block, count in enumerate(node.counts) for _ in range(count - len(masks_by_block[block]))
     ]
     for block, mask in zip(
         loose, split(shape.topology, free_gpus, tuple(gpus[block] for block in loose)), strict=True
@@ -130,15 +130,15 @@ def _masks_by_block(instance: Instance, share: NodeShare, sliced: bool) -> list[
     return masks_by_block
 
 
-def _slice_masks_by_block(instance: Instance, share: NodeShare) -> list[list[int]]:
+def _slice_masks_by_block(instance: Instance, node: NodePlan) -> list[list[int]]:
     """Return for each block the GPUs of each of its members that share GPUs.
 
     The slices of a block are dealt out to its members in turn, GPU by GPU. No GPU has more slices of a block
     than the block has members. So each member gets different GPUs.
     """
     masks_by_block: list[list[int]] = []
-    dealt_out = slices_by_gpu(instance.asks, share.counts, gpus_on(instance, share.row), share.shared)
-    for ask, count, by_gpu in zip(instance.asks, share.counts, dealt_out, strict=True):
+    dealt_out = slices_by_gpu(instance.asks, node.counts, gpus_on(instance, node.row), node.shared)
+    for ask, count, by_gpu in zip(instance.asks, node.counts, dealt_out, strict=True):
         gpus = [gpu for gpu, slices in enumerate(by_gpu) for _ in range(slices)]
         masks = [sum(1 << gpu for gpu in gpus[i::count]) for i in range(count)] if ask.units else []
         masks_by_block.append(masks)

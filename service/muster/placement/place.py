@@ -75,7 +75,7 @@ def _decide(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Un
     if refused is not None:
         return Unplaceable(request.gang, (refused,))
     instance, answer = best_for_most(instance, budget)
-    if not answer.shares:
+    if not answer.nodes:
         with budget.phase("explain"):
             refusal = explain(instance, limits, budget, proven=answer.gap is None)
             return replace(refusal, causes=(*refusal.causes, *gpus_not_matching(cluster, limits)))
@@ -85,12 +85,12 @@ def _decide(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Un
         # unproven.
         gap = Gap(NVLINK_DOMAINS.name)
     proven = gap is None and not budget.truncated
-    plan = evaluate(cluster, place_members(instance, on_fewest_rails(instance, answer.shares)))
+    plan = evaluate(cluster, place_members(instance, on_fewest_rails(instance, answer.nodes)))
     rail_steps = () if plan.objective.rails is None else (Step(RAILS, RAIL_SETS),)
     plan = replace(
         plan,
         optimal=proven,
-        gap=gap.share if gap and not proven else None,
+        gap=gap.fraction if gap and not proven else None,
         unproven=gap.level if gap and not proven else None,
         truncated=budget.truncated,
         steps=(*answer.steps, *rail_steps),

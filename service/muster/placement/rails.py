@@ -24,7 +24,7 @@ from muster.placement.gpus.costs import Cost, GpuWays, NodeContext, cost_of
 from muster.placement.gpus.damage import damage_to_pools
 from muster.placement.gpus.gpusets import links_over
 from muster.placement.gpus.slices import NodeGpus
-from muster.placement.search.plan import NodeShare
+from muster.placement.search.plan import NodePlan
 
 RAIL_SETS = "rail-sets on these nodes"
 """The method that decides the level, as `--explain` shows it."""
@@ -45,45 +45,45 @@ def rails_on(columns: Columns, rows: Ints, masks: Ints) -> int:
     return int(np.bitwise_or.reduce(values_in(columns.rails[:, rows], masks), axis=None))
 
 
-def on_fewest_rails(instance: Instance, shares: Sequence[NodeShare]) -> Sequence[NodeShare]:
+def on_fewest_rails(instance: Instance, nodes: Sequence[NodePlan]) -> Sequence[NodePlan]:
     """Return the plan with GPUs of the same value on the fewest rails.
 
     The plan stays as it is if members share GPUs, if all GPUs lie on one node, or if no choice has fewer
     rails. Nodes that give all their free GPUs have no choice.
     """
     columns, running = instance.columns, instance.running
-    if instance.sliced or len(shares) + len(running.masks) < 2:
-        return shares
-    rows = np.array([share.row for share in shares], np.int64)
-    masks = np.array([share.gpus.mask for share in shares], np.int64)
+    if instance.sliced or len(nodes) + len(running.masks) < 2:
+        return nodes
+    rows = np.array([node.row for node in nodes], np.int64)
+    masks = np.array([node.gpus.mask for node in nodes], np.int64)
     has_choice = (masks > 0) & (masks != columns.free_gpus[rows]) & columns.rails[:, rows].any(axis=0)
     if not has_choice.any():
-        return shares
+        return nodes
     fixed_rails = rails_on(columns, *gpus_of_gang(running, rows[~has_choice], masks[~has_choice]))
     rails_before = fixed_rails | rails_on(columns, rows[has_choice], masks[has_choice])
     if fixed_rails == rails_before or len(np.unique(gpus_of_gang(running, rows, masks)[0])) < 2:
-        return shares
-    share_index = np.flatnonzero(has_choice)
-    has_domain_counts = np.array([any(shares[i].by_domain) for i in share_index.tolist()])
+        return nodes
+    index_with_choice = np.flatnonzero(has_choice)
+    has_domain_counts = np.array([any(nodes[i].by_domain) for i in index_with_choice.tolist()])
     kinds = np.stack(
         [
-            *node_kinds(instance, rows[share_index]),
-            *columns.rails[:, rows[share_index]],
-            masks[share_index],
+            *node_kinds(instance, rows[index_with_choice]),
+            *columns.rails[:, rows[index_with_choice]],
+            masks[index_with_choice],
             has_domain_counts,
         ]
     )
     kind_of_node, first = distinct_columns(kinds)
-    choices_by_kind = [_gpu_choices(instance, shares[i]) for i in share_index[first].tolist()]
+    choices_by_kind = [_gpu_choices(instance, nodes[i]) for i in index_with_choice[first].tolist()]
     rails = _fewest_rails(fixed_rails, [rails_by_choice for _, rails_by_choice in choices_by_kind])
     if rails.bit_count() == rails_before.bit_count():
-        return shares
+        return nodes
     masks_after = [
         int(choices[rails_by_choice & ~rails == 0][0]) for choices, rails_by_choice in choices_by_kind
     ]
-    changed = list(shares)
-    for i, kind in zip(share_index.tolist(), kind_of_node.tolist(), strict=True):
-        changed[i] = replace(shares[i], gpus=replace(shares[i].gpus, mask=masks_after[kind]))
+    changed = list(nodes)
+    for i, kind in zip(index_with_choice.tolist(), kind_of_node.tolist(), strict=True):
+        changed[i] = replace(nodes[i], gpus=replace(nodes[i].gpus, mask=masks_after[kind]))
     return changed
 
 
@@ -101,18 +101,18 @@ def _fewest_rails(fixed_rails: int, rails_by_kind: Sequence[Ints]) -> int:
     return int(sets[gpu_counts(sets).argmin()])
 
 
-def _gpu_choices(instance: Instance, share: NodeShare) -> tuple[Ints, Ints]:
-    """Return [choice] the sets of GPUs that the node may give for this share, and the rails of each as a bit
+def _gpu_choices(instance: Instance, node: NodePlan) -> tuple[Ints, Ints]:
+    """Return [choice] the sets of GPUs that the node may give for this plan, and the rails of each as a bit
     mask.
     """
     columns = instance.columns
-    rule, shape, free = instance.node_rule(share.row)
+    rule, shape, free = instance.node_rule(node.row)
     # Preferences of roles bind members to NVLink domains too, but the rules of this instance lack them.
-    binds_domains = any(share.by_domain) or (rule is not None and rule.binds_domains)
-    in_wide = bool(columns.topology.in_wide[share.row])
+    binds_domains = any(node.by_domain) or (rule is not None and rule.binds_domains)
+    in_wide = bool(columns.topology.in_wide[node.row])
     context = NodeContext(instance.policy_costs or (Cost.NVLINK_DOMAINS,), in_wide, rule)
-    masks = _equal_sets(shape, free, share.gpus.mask, context, binds_domains, instance.prices is not None)
-    return masks, np.bitwise_or.reduce(values_in(columns.rails[:, [share.row]], masks))
+    masks = _equal_sets(shape, free, node.gpus.mask, context, binds_domains, instance.prices is not None)
+    return masks, np.bitwise_or.reduce(values_in(columns.rails[:, [node.row]], masks))
 
 
 @lru_cache(maxsize=1 << 10)

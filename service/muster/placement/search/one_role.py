@@ -63,12 +63,12 @@ from muster.placement.search.plan import (
     Gap,
     Infeasible,
     MethodAnswer,
-    NodeShare,
+    NodePlan,
     PartialPlan,
     Solved,
     Undecided,
     Value,
-    share_of,
+    node_plan_of,
 )
 from muster.placement.search.region_count import MAX_PART_CHOICES
 from muster.placement.search.regions import regions, renumber
@@ -252,7 +252,7 @@ def decide_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
     if takes_gpus(instance.roles[role]) and _must_count_nvlink_domains(instance, regions, domain):
         return Declined("NVLink domains over several nodes are to be counted")
     options = options_of_regions(regions, domain, plan.need[role], budget)
-    all_proven, plans = True, list[tuple[Value, tuple[NodeShare, ...]]]()
+    all_proven, plans = True, list[tuple[Value, tuple[NodePlan, ...]]]()
     for possible in options:
         if plans and budget.late:
             all_proven = False
@@ -265,12 +265,12 @@ def decide_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
             planned = best_plan(instance, possible, sets) if sets else None
         if planned is None:
             return Declined(TOO_LARGE)
-        plans.append((planned.value, planned.shares(instance, role)))
+        plans.append((planned.value, planned.nodes(instance, role)))
     if not plans:
         return Declined(TOO_LARGE)
-    _, shares = min(plans, key=itemgetter(0))
+    _, nodes = min(plans, key=itemgetter(0))
     gap = None if all_proven else Gap(quality_levels(instance.policy_costs)[0].name)
-    return Solved((plan.complete(shares),), gap)
+    return Solved((plan.complete(nodes),), gap)
 
 
 def _must_count_nvlink_domains(instance: Instance, regions: EqualRegions, domain: Ints) -> bool:
@@ -413,20 +413,20 @@ class TablePlan:
     choice: Ints
     value: Value
 
-    def shares(self, instance: Instance, role: int) -> tuple[NodeShare, ...]:
+    def nodes(self, instance: Instance, role: int) -> tuple[NodePlan, ...]:
         """Return the plan node by node. GPUs are chosen once for equal nodes."""
         used_nodes = np.flatnonzero(self.members)
         used_nodes = used_nodes[np.argsort(self.options.rows[used_nodes])]
         rows, members = self.options.rows[used_nodes], self.members[used_nodes]
         kinds = np.stack([*node_kinds(instance, rows), self.choice[used_nodes, members], members], axis=1)
-        share_by_kind, shares = dict[tuple[int, ...], NodeShare](), list[NodeShare]()
+        plan_by_kind, nodes = dict[tuple[int, ...], NodePlan](), list[NodePlan]()
         for row, kind in zip(rows.tolist(), map(tuple, kinds.tolist()), strict=True):
-            if kind not in share_by_kind:
+            if kind not in plan_by_kind:
                 *_, choice, count = kind
                 counts = tuple(count if r == role else 0 for r in range(len(instance.roles)))
-                share_by_kind[kind] = share_of(instance, row, counts, choice)
-            shares.append(replace(share_by_kind[kind], row=row))
-        return tuple(shares)
+                plan_by_kind[kind] = node_plan_of(instance, row, counts, choice)
+            nodes.append(replace(plan_by_kind[kind], row=row))
+        return tuple(nodes)
 
 
 def best_plan(instance: Instance, options: DomainOptions, sets: NodeSets) -> TablePlan | None:

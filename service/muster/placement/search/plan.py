@@ -32,17 +32,17 @@ Value = tuple[int, ...]
 
 
 class Gap(NamedTuple):
-    """The first level that is not proven best, and the largest share by which its value could be better.
+    """The first level that is not proven best, and the largest fraction by which its value could be better.
 
-    `share` is |value − bound| / max(1, |bound|).
+    `fraction` is |value − bound| / max(1, |bound|).
     """
 
     level: str
-    share: float = GAP_WITHOUT_BOUND
+    fraction: float = GAP_WITHOUT_BOUND
 
 
 @dataclass(frozen=True, slots=True)
-class NodeShare:
+class NodePlan:
     """The plan of one node: members by role, and the GPUs for all of them."""
 
     row: int
@@ -60,16 +60,16 @@ class NodeShare:
 class SearchResult:
     """The best plan for a number of members by role: the plan of each node, and how each level was decided.
 
-    `gap` is the gap of the first level not proven best, None if all levels are proven. If `shares` is empty,
+    `gap` is the gap of the first level not proven best, None if all levels are proven. If `nodes` is empty,
     no plan was found; without a gap, it is proven that there is no plan.
     """
 
-    shares: tuple[NodeShare, ...]
+    nodes: tuple[NodePlan, ...]
     gap: Gap | None = None
     steps: tuple[Step, ...] = ()
 
 
-def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodeShare:
+def node_plan_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodePlan:
     """Return the plan of a node that takes these members on a GPU set. `choice` is the set's index in the
     order of `best_sets`.
     """
@@ -78,9 +78,9 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> NodeS
         # A packing that is examined alone is searched more exactly than in a list of packings, so it can have
         # fewer choices. `min` keeps the index valid.
         gpus, shared = sets.as_gpu_set(min(choice, len(sets.packing) - 1))
-        return NodeShare(row, counts, gpus, members_by_domain(instance, row, counts, gpus.mask), shared)
+        return NodePlan(row, counts, gpus, members_by_domain(instance, row, counts, gpus.mask), shared)
     gpu_sets, _ = gpu_sets_on(instance, row, counts)
-    return NodeShare(row, counts, *gpu_sets[choice])
+    return NodePlan(row, counts, *gpu_sets[choice])
 
 
 def gpu_sets_on(
@@ -171,11 +171,11 @@ class OpenPatterns:
         problem, use = self.problem.narrow_with_use(still_open, self.use or {})
         return OpenPatterns(problem, None if self.use is None else use)
 
-    def shares(self, instance: Instance) -> tuple[NodeShare, ...]:
+    def nodes(self, instance: Instance) -> tuple[NodePlan, ...]:
         """Return the solution node by node."""
         counts, choice = self.problem.patterns.counts, self.problem.patterns.choice
         return tuple(
-            share_of(instance, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
+            node_plan_of(instance, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
             for row, kind, p in self.problem.used_nodes(self.use or {})
         )
 
@@ -184,9 +184,9 @@ class OpenPatterns:
 class Complete:
     """A plan whose levels are all decided."""
 
-    plan: tuple[NodeShare, ...]
+    plan: tuple[NodePlan, ...]
 
-    def shares(self, instance: Instance) -> tuple[NodeShare, ...]:
+    def nodes(self, instance: Instance) -> tuple[NodePlan, ...]:
         """Return the plan node by node."""
         return self.plan
 
@@ -217,18 +217,18 @@ class PartialPlan:
         """The roles with members to place."""
         return tuple(role for role, count in enumerate(self.need) if count)
 
-    def shares(self) -> tuple[NodeShare, ...]:
+    def nodes(self) -> tuple[NodePlan, ...]:
         """Return the plan of each node, once all levels are decided."""
         assert not isinstance(self.state, Undecided | EqualRegions | DecidedLevel), self.levels
-        return self.state.shares(self.instance)
+        return self.state.nodes(self.instance)
 
     def with_level(self, plans: OpenPatterns, value: int) -> PartialPlan:
         """Return the plan with one more quality level decided."""
         return replace(self, levels=self.levels[1:], state=plans, value=(*self.value, value))
 
-    def complete(self, shares: tuple[NodeShare, ...], value: Value = ()) -> PartialPlan:
+    def complete(self, nodes: tuple[NodePlan, ...], value: Value = ()) -> PartialPlan:
         """Return the plan with all levels decided."""
-        return replace(self, levels=(), state=Complete(shares), value=value)
+        return replace(self, levels=(), state=Complete(nodes), value=value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

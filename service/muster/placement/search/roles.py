@@ -29,7 +29,7 @@ from muster.placement.search.plan import (
     Declined,
     Infeasible,
     MethodAnswer,
-    NodeShare,
+    NodePlan,
     PartialPlan,
     Solved,
     Undecided,
@@ -54,11 +54,11 @@ class RoleAggregation:
         units, gap = self.decide(replace(plan, need=aggregation.units), incumbent, budget)
         if units is None:
             return Declined("no plan of units was found") if gap else Infeasible()
-        shares = aggregation.assign(plan.instance, units.shares())
-        if not shares:
+        nodes = aggregation.assign(plan.instance, units.nodes())
+        if not nodes:
             return Declined("the members can't be dealt out to the plan of units")
         steps = tuple(replace(step, method=f"{self.name}, {step.method}") for step in units.steps)
-        return Solved((replace(plan.complete(shares, units.value), steps=steps),), gap)
+        return Solved((replace(plan.complete(nodes, units.value), steps=steps),), gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +78,22 @@ class Aggregation:
         units[self.unit] = sum(count * size for count, size in zip(self.need, self.sizes, strict=True))
         return tuple(units)
 
-    def assign(self, instance: Instance, shares: Iterable[NodeShare]) -> tuple[NodeShare, ...]:
+    def assign(self, instance: Instance, nodes: Iterable[NodePlan]) -> tuple[NodePlan, ...]:
         """Return the plans of members, given the plans of units; () if these do not hold the members.
 
         The largest members are assigned first, along the fabric, so that each role stays together.
         """
         parts = [instance.columns.topology.index(scope) for scope in instance.fabric_scopes]
         roles = sorted(np.flatnonzero(self.sizes).tolist(), key=lambda role: -self.sizes[role])
-        missing, dealt_shares = list(self.need), []
-        for share in sorted(shares, key=lambda share: (*(part[share.row] for part in parts), share.row)):
-            room, counts = share.counts[self.unit], list(share.counts)
+        missing, assigned_plans = list(self.need), []
+        for node in sorted(nodes, key=lambda node: (*(part[node.row] for part in parts), node.row)):
+            room, counts = node.counts[self.unit], list(node.counts)
             for role in roles:
                 counts[role] = min(missing[role], room // self.sizes[role])
                 missing[role] -= counts[role]
                 room -= counts[role] * self.sizes[role]
-            dealt_shares.append(replace(share, counts=tuple(counts)))
-        return () if any(missing[role] for role in roles) else tuple(dealt_shares)
+            assigned_plans.append(replace(node, counts=tuple(counts)))
+        return () if any(missing[role] for role in roles) else tuple(assigned_plans)
 
 
 def aggregate_roles(instance: Instance, need: Counts) -> Aggregation | Declined:
@@ -151,19 +151,19 @@ RoleParts = tuple[int, ...]
 """The number of parts that each role touches, summed over roles: for each level, widest first, then nodes."""
 
 
-def gather_roles_on_few_parts(instance: Instance, shares: tuple[NodeShare, ...]) -> tuple[NodeShare, ...]:
+def gather_roles_on_few_parts(instance: Instance, nodes: tuple[NodePlan, ...]) -> tuple[NodePlan, ...]:
     """Return the same plan with interchangeable roles on fewer parts each, if that is possible."""
-    groups = _interchangeable_roles(instance) if len(shares) > 1 else []
-    if not groups or instance.rules.model or any(share.by_domain for share in shares):
-        return shares
-    rows = np.array([share.row for share in shares], np.int64)
+    groups = _interchangeable_roles(instance) if len(nodes) > 1 else []
+    if not groups or instance.rules.model or any(node.by_domain for node in nodes):
+        return nodes
+    rows = np.array([node.row for node in nodes], np.int64)
     if any(instance.rules.node_rules[rule] is not None for rule in instance.rules.in_node[rows].tolist()):
-        return shares
-    counts = np.array([share.counts for share in shares], np.int64)
+        return nodes
+    counts = np.array([node.counts for node in nodes], np.int64)
     parts = [instance.columns.topology.index_or_own(scope)[rows] for scope in instance.fabric_scopes]
     for group in groups:
         counts[:, group] = _fewest_parts(counts[:, group], parts, rows)
-    return tuple(replace(share, counts=tuple(n)) for share, n in zip(shares, counts.tolist(), strict=True))
+    return tuple(replace(node, counts=tuple(n)) for node, n in zip(nodes, counts.tolist(), strict=True))
 
 
 def _interchangeable_roles(instance: Instance) -> list[list[int]]:

@@ -70,7 +70,7 @@ IN_ORDER = "scopes-in-order"
 def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, SearchResult]:
     """Return the best plan for the most members that fit, and the instance for these members.
 
-    If fewer than `min_member` members fit, `SearchResult.shares` is empty.
+    If fewer than `min_member` members fit, `SearchResult.nodes` is empty.
     """
     request, all_members_plan = instance.request, SearchResult(())
     required = (request.required_scope,) if request.required_scope else ()
@@ -80,7 +80,7 @@ def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, SearchR
     if not cannot_fit_all and request.starts(request.waiting_by_role):
         with budget.share(ALL_SHARE if partial else 1.0):
             all_members_plan = _best_for_counts(instance, required, instance.need, ALL, budget)
-    if all_members_plan.shares or not partial:
+    if all_members_plan.nodes or not partial:
         return instance, all_members_plan
     return _FewerMembersSearch(instance, required, budget, proven=all_members_plan.gap is None).best_plan()
 
@@ -100,13 +100,13 @@ def _best_for_counts(
             unproven = Gap(PREFERRED_SCOPE.name)
             continue
         plan = search(instance, (*required, *scope), need, budget)
-        if plan.shares or not scope:
+        if plan.nodes or not scope:
             break
         unproven = unproven or (Gap(PREFERRED_SCOPE.name) if plan.gap else None)
-    if plan.shares and instance.request.role_preferences:
+    if plan.nodes and instance.request.role_preferences:
         steps += (Step(ROLE_PREFERENCES.name, IN_ORDER),)
         plan = _best_with_preferences(instance, (*required, *scope), need, plan, budget)
-    return SearchResult(plan.shares, unproven or plan.gap, (*steps, *plan.steps))
+    return SearchResult(plan.nodes, unproven or plan.gap, (*steps, *plan.steps))
 
 
 def _best_with_preferences(
@@ -128,7 +128,7 @@ def _best_with_preferences(
                 unproven = unproven or Gap(ROLE_PREFERENCES.name)
                 continue
             tried = search(preferring, within, need, budget)
-            if tried.shares:
+            if tried.nodes:
                 instance, scopes, plan = preferring, within, tried
                 break
             unproven = unproven or (Gap(ROLE_PREFERENCES.name) if tried.gap else None)
@@ -184,8 +184,8 @@ class _FewerMembersSearch:
                 _best_for_counts(smaller_instance, self.required, smaller_instance.need, method, self.budget),
             )
         plan = self.tried[counts][1]
-        self.proven &= bool(plan.shares) or plan.gap is None
-        return bool(plan.shares)
+        self.proven &= bool(plan.nodes) or plan.gap is None
+        return bool(plan.nodes)
 
     def _most_that_fit(self) -> Counts | None:
         """Return by role the most members that fit.
@@ -311,7 +311,7 @@ def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Bu
     plan, gap = decide_levels(presolve(instance, scopes, need, budget), None, budget)
     if plan is None:
         return SearchResult((), gap)
-    return SearchResult(gather_roles_on_few_parts(plan.instance, plan.shares()), gap, plan.steps)
+    return SearchResult(gather_roles_on_few_parts(plan.instance, plan.nodes()), gap, plan.steps)
 
 
 def presolve(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> PartialPlan:

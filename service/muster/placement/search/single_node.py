@@ -43,7 +43,7 @@ from muster.placement.search.plan import (
     Gap,
     Infeasible,
     MethodAnswer,
-    NodeShare,
+    NodePlan,
     PartialPlan,
     Solved,
     Undecided,
@@ -87,25 +87,25 @@ class SingleNode:
         gap = None if proven else Gap(NODES.name)
         if best_node is None:
             return Declined("no node takes all members", gap)
-        shares: tuple[NodeShare, ...] = (best_node.share,)
+        nodes: tuple[NodePlan, ...] = (best_node.plan,)
         if leaves_out_wide_domains and instance.room[:, in_wide].any():
             # An NVLink domain of several nodes may be better.
             wide_plan, unproven = self.decide(
                 replace(plan, instance=instance.restricted_to(in_wide)), None, budget
             )
             gap = gap or unproven
-            values = {shares: best_node.value} | ({wide_plan.shares(): wide_plan.value} if wide_plan else {})
-            shares = min(values, key=lambda shares: _value_of_plan(instance, shares, values[shares]))
-        return Solved((plan.complete(shares),), gap)
+            values = {nodes: best_node.value} | ({wide_plan.nodes(): wide_plan.value} if wide_plan else {})
+            nodes = min(values, key=lambda nodes: _value_of_plan(instance, nodes, values[nodes]))
+        return Solved((plan.complete(nodes),), gap)
 
 
-def _value_of_plan(instance: Instance, shares: Sequence[NodeShare], value: Value) -> tuple[int, ...]:
+def _value_of_plan(instance: Instance, nodes: Sequence[NodePlan], value: Value) -> tuple[int, ...]:
     """Return the value of a plan in one NVLink domain, at all levels from the parts down. `value` is the
     plan's value at the quality levels.
     """
-    rows, counts = np.array([s.row for s in shares]), np.array([s.counts for s in shares], np.int64)
+    rows, counts = np.array([plan.row for plan in nodes]), np.array([plan.counts for plan in nodes], np.int64)
     some_without_gpus = instance.without_gpus is WithoutGpus.SOME_MEMBERS
-    touching = rows[[s.gpus.mask > 0 for s in shares]] if some_without_gpus else rows
+    touching = rows[[plan.gpus.mask > 0 for plan in nodes]] if some_without_gpus else rows
     topology = instance.columns.topology
     parts = [len(np.unique(topology.index_or_own(scope)[touching])) for scope in instance.fabric_scopes]
     crossed, unusable = (*parts, len(touching)), int(instance.unusable_gpus(rows, counts[:, None]).sum())
@@ -122,7 +122,7 @@ class BestNode(NamedTuple):
     value: Value
     row: int
     allowed: int
-    share: NodeShare
+    plan: NodePlan
 
 
 def find_best_node(
@@ -162,13 +162,13 @@ def find_best_node(
             complete = False
             break
         for allowed in masks_of_parts(instance, row, inside_scopes):
-            share, values, proven = _plan_on_best_gpus(instance, row, need, allowed & int(usable[i]), budget)
+            node, values, proven = _plan_on_best_gpus(instance, row, need, allowed & int(usable[i]), budget)
             complete &= proven
-            if share is not None:
+            if node is not None:
                 values |= {field: row_values[i] for field, row_values in by_field.items()}
                 if in_wide[i]:
-                    values[NVLINK_DOMAINS.field] = int(share.gpus.mask > 0)
-                candidate = BestNode(value_of(levels, values), row, allowed, share)
+                    values[NVLINK_DOMAINS.field] = int(node.gpus.mask > 0)
+                candidate = BestNode(value_of(levels, values), row, allowed, node)
                 if best_node is None or candidate[:3] < best_node[:3]:
                     best_node = candidate
     return best_node, complete
@@ -217,12 +217,12 @@ def _priced_damage(instance: Instance, prices: Prices, rows: Ints, need: Counts)
 
 def _plan_on_best_gpus(
     instance: Instance, row: int, need: Counts, allowed: int, budget: Budget
-) -> tuple[NodeShare | None, dict[str, int], bool]:
+) -> tuple[NodePlan | None, dict[str, int], bool]:
     """Return the best plan of the node inside the mask, its values by field, and whether it is proven best.
 
     The plan is None if the members do not fit inside the mask.
     """
-    costs, complete, shares = dict[str, int](), True, list[NodeShare]()
+    costs, complete, nodes = dict[str, int](), True, list[NodePlan]()
     rule = instance.rules.node_rules[instance.rules.in_node[row]]
     if instance.policy_costs and (rule is None or rule.admits(need)):
         context, node = context_on(instance, row), replace(gpus_on(instance, row), allowed=allowed)
@@ -231,15 +231,15 @@ def _plan_on_best_gpus(
         complete = sets.complete
         if len(sets.packing):
             gpus, shared = sets.as_gpu_set(0)
-            shares = [NodeShare(row, need, gpus, members_by_domain(instance, row, need, gpus.mask), shared)]
+            nodes = [NodePlan(row, need, gpus, members_by_domain(instance, row, need, gpus.mask), shared)]
             values = zip(context.costs, sets.costs[:, 0].tolist(), strict=True)
             costs = {POLICY_LEVELS[cost].field: value for cost, value in values}
     elif not instance.policy_costs:
         whole_sets, complete = gpu_sets_on(instance, row, need, allowed)
-        shares = [NodeShare(row, need, *pair) for pair in whole_sets[:1]]
-    if not shares:
+        nodes = [NodePlan(row, need, *pair) for pair in whole_sets[:1]]
+    if not nodes:
         return None, {}, complete
-    return shares[0], {name: getattr(shares[0].gpus, name) for name in SET_VALUES} | costs, complete
+    return nodes[0], {name: getattr(nodes[0].gpus, name) for name in SET_VALUES} | costs, complete
 
 
 def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> Ints:
@@ -315,7 +315,7 @@ class MembersWithoutGpus:
         completed, gap = self.decide(replace(plan, instance=without, levels=plan.levels[1:]), None, budget)
         if completed is not None:
             steps = (Step(level.name, self.name), *completed.steps)
-            return Solved((replace(plan.complete(completed.shares(), completed.value), steps=steps),), gap)
+            return Solved((replace(plan.complete(completed.nodes(), completed.value), steps=steps),), gap)
         if gap is None and (without.room[active] == instance.room[active]).all():
             return Infeasible()
         return Declined("nodes without GPUs do not hold the gang", gap)
