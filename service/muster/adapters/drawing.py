@@ -141,7 +141,7 @@ def draw_brackets(picture: NodePicture) -> Text:
     drawn = canvas.text()
     if not topology.is_known:
         notes.append("links between the GPUs are not known")
-    elif not nests(topology):
+    elif not draws_exactly(topology):
         notes.append("a bracket joins GPUs directly or through others: links inside differ")
     for note in notes:
         drawn.append(f"\n{note}", "dim")
@@ -218,16 +218,16 @@ def _order(gpu_count: int, levels: list[tuple[Link, list[Group]]]) -> list[int]:
     return order
 
 
-def nests(topology: GpuTopology) -> bool:
+def draws_exactly(topology: GpuTopology) -> bool:
     """Return whether brackets are exact: every pair in a group has the link of the innermost bracket around
     the pair."""
-    joins: dict[tuple[int, int], float] = {}
+    width_by_pair: dict[tuple[int, int], float] = {}
     for link, groups in _levels(topology):
         for group in groups:
             for pair in combinations(group, 2):
-                joins.setdefault(pair, link.gb_per_s)
+                width_by_pair.setdefault(pair, link.gb_per_s)
     pairs = combinations(range(topology.gpu_count), 2)
-    return all(joins.get(pair, -1.0) == _width(topology, *pair) for pair in pairs)
+    return all(width_by_pair.get(pair, -1.0) == _width(topology, *pair) for pair in pairs)
 
 
 # --- the cube mesh --------------------------------------------------------------------------------
@@ -261,9 +261,9 @@ def find_cube_mesh(topology: GpuTopology) -> CubeMesh | None:
 
 def _widest_rows(topology: GpuTopology, upper: Quad, partner: dict[int, int]) -> CubeMesh:
     """Return the columns' order with the most bandwidth of drawn links; of equal orders, the smallest."""
-    rows = [(order, tuple(partner[gpu] for gpu in order)) for order in permutations(upper)]
-    bandwidth_by_pair = {pair: sum(_row_sum(topology, row) for row in pair) for pair in rows}
-    return CubeMesh(*max(rows, key=lambda pair: (bandwidth_by_pair[pair], [-gpu for gpu in pair[0]])))
+    row_pairs = [(order, tuple(partner[gpu] for gpu in order)) for order in permutations(upper)]
+    bandwidth = {rows: sum(_row_sum(topology, row) for row in rows) for rows in row_pairs}
+    return CubeMesh(*max(row_pairs, key=lambda rows: (bandwidth[rows], [-gpu for gpu in rows[0]])))
 
 
 def _row_sum(topology: GpuTopology, row: Quad) -> float:

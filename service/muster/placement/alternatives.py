@@ -63,13 +63,13 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
             continue
         decision = _decide_on(snapshot, question.request, places.rows_of(part), limits)
         members = decision.members if isinstance(decision, Placed) else ()
-        touched = places.parts_of(members) if part is None else (part,)
-        if decision is not None and touched:
-            proven, free = _is_proven(decision), places.free_on(touched)
+        parts = places.parts_of(members) if part is None else (part,)
+        if decision is not None and parts:
+            proven, free = _is_proven(decision), places.free_on(parts)
             worths_there = worths(question.request, members, columns) if members else []
-            compared = _compare_with_own(places.name_of(touched), free, proven, own_worths, worths_there)
-            if set(touched) != places.own_parts or compared[1].than is Than.BETTER:
-                compared_by_domains[touched] = compared
+            compared = _compare_with_own(places.name_of(parts), free, proven, own_worths, worths_there)
+            if set(parts) != places.own_parts or compared[1].than is Than.BETTER:
+                compared_by_domains[parts] = compared
     tried = tuple(
         alternative for _, alternative in sorted(compared_by_domains.values(), key=lambda pair: pair[0])
     )

@@ -269,11 +269,11 @@ def _priced_damage(request: Request, members: Sequence[MemberPlacement], columns
 
 def _damage_to_shared_gpus(columns: Columns, row: int, members: Sequence[MemberPlacement]) -> int:
     """Return the damage to shared GPUs of the node; 0 if the node serves no slices."""
-    shape, name, before = columns.shapes[columns.shape[row]], columns.names[row], columns.states[row]
-    after = before
+    shape, name, state = columns.shapes[columns.shape[row]], columns.names[row], columns.states[row]
+    state_with_members = state
     for member in members if shape.memory else ():
         if member.node == name:
-            after = after.with_usage(
+            state_with_members = state_with_members.with_usage(
                 Usage(member.uid, name, Resources(), mask_of(member.gpus), units=member.units)
             )
 
@@ -281,7 +281,7 @@ def _damage_to_shared_gpus(columns: Columns, row: int, members: Sequence[MemberP
         unusable_whole_gpus = fragmentation(shape, state.free_gpus)
         return fragmentation(shape, state.free_gpus, state.free_memory) - unusable_whole_gpus
 
-    return damage_of_slices(after) - damage_of_slices(before)
+    return damage_of_slices(state_with_members) - damage_of_slices(state)
 
 
 @dataclass(frozen=True)
@@ -306,13 +306,13 @@ class TouchedParts:
     def common_parts(self, scope: str) -> frozenset[str]:
         """Return the parts of the scope that hold all members."""
         common = self.running.parts(self.columns, scope)
-        for holding_parts in self._parts_holding_nodes(scope):
+        for holding_parts in self._parts_by_node(scope):
             common = holding_parts if common is None else common & holding_parts
             if not common:
                 break
         return common or frozenset()
 
-    def _parts_holding_nodes(self, scope: str) -> Iterator[frozenset[str]]:
+    def _parts_by_node(self, scope: str) -> Iterator[frozenset[str]]:
         """Yield for each node the parts that hold its members. Nodes of one domain are looked at once."""
         if scope in INSIDE:
             for row, mask in zip(self.rows.tolist(), self.masks.tolist(), strict=True):

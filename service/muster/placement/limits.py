@@ -112,12 +112,12 @@ class Budget:
         """Let the block use at most this share of the whole time of the decision. Later blocks get the time
         that remains.
         """
-        before = self._reserved
-        self._reserved = max(before, self._deterministic - share * self._total)
+        reserved_outside = self._reserved
+        self._reserved = max(reserved_outside, self._deterministic - share * self._total)
         try:
             yield
         finally:
-            self._reserved = before
+            self._reserved = reserved_outside
 
     def seconds(self) -> float | None:
         """Return the remaining wall clock time, None without a guard."""

@@ -140,12 +140,12 @@ class _SpreadPlugin:
     def add(self, member: MemberPlacement, times: int = 1) -> None:
         row = self._row[member.node]
         if member.role in self._rule.counted_roles and self._eligible[row]:
-            before = self._count[int(self._domains[row])]
-            self._levels[before] -= 1
-            if not self._levels[before]:
-                del self._levels[before]
-            self._count[int(self._domains[row])] = before + times
-            self._levels[before + times] += 1
+            members = self._count[int(self._domains[row])]
+            self._levels[members] -= 1
+            if not self._levels[members]:
+                del self._levels[members]
+            self._count[int(self._domains[row])] = members + times
+            self._levels[members + times] += 1
 
     def urgency(self, member: MemberPlacement) -> int:
         """Return how many matching pods the member's domain has. Members that do not count come last."""

@@ -138,13 +138,11 @@ def least_of(request: Request) -> Request:
         counts = of_roles(
             ((leaf, leaf.next_startable(0)) for leaf in quorum.leaves()), request.waiting_by_role
         )
-        return replace(request, roles=_first_members(request, counts), quorum=quorum.with_exact_minimum())
-    return replace(
-        request, roles=_first_members(request, counts), min_member=sum(counts.values()), quorum=None
-    )
+        return replace(request, roles=_cut_roles(request, counts), quorum=quorum.with_exact_minimum())
+    return replace(request, roles=_cut_roles(request, counts), min_member=sum(counts.values()), quorum=None)
 
 
-def _first_members(request: Request, counts: CountByRole) -> tuple[Role, ...]:
+def _cut_roles(request: Request, counts: CountByRole) -> tuple[Role, ...]:
     return tuple(first_by_rank(role, counts[role.name]) for role in request.roles)
 
 

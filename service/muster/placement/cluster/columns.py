@@ -99,7 +99,7 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> ColumnChanges:
         rows = [position_rows[position] for position in positions]
         for position, row in zip(positions, rows, strict=True):
             states[row] = in_order[position]
-        before: list[NodeState | None] = [last.states[row] for row in rows]
+        old_states: list[NodeState | None] = [last.states[row] for row in rows]
     else:  # nodes were added or removed, or are in another order
         row_before = {name: row for row, name in enumerate(last.names)}
         # Nearly sorted, so sorting is cheap.
@@ -112,8 +112,8 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> ColumnChanges:
         source = np.array([row_before.get(name, -1) for name in names], np.intp)
         olds = [last.states[row] if row >= 0 else None for row in source.tolist()]
         rows = list(compress(count(), map(is_not, states, olds)))
-        before = [olds[row] for row in rows]
-    pairs = [(row, old, states[row]) for row, old in zip(rows, before, strict=True)]
+        old_states = [olds[row] for row in rows]
+    pairs = [(row, old, states[row]) for row, old in zip(rows, old_states, strict=True)]
     renewed = [row for row, old, new in pairs if not old or old.node is not new.node]
     reshaped = [
         row
@@ -124,23 +124,25 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> ColumnChanges:
 
 
 def _cut_and_compare(
-    before: list[list[NodeState]], now: list[NodeState], size: int
+    old_chunks: list[list[NodeState]], states: list[NodeState], size: int
 ) -> tuple[list[list[NodeState]], list[int] | None]:
-    """Return `now` in chunks, and the positions of changed states: None if the nodes are others.
+    """Return `states` in chunks, and the positions of changed states: None if the nodes are others.
 
     Lists compare elements by identity first, at a few ns each. Only a chunk that differs costs more.
     """
     chunks: list[list[NodeState]] = []
     pairs: list[tuple[int, NodeState, NodeState]] = []
-    for start, old in zip(range(0, len(now), size), chain(before, repeat([])), strict=False):
-        new = now[start : start + size]
+    for start, old in zip(range(0, len(states), size), chain(old_chunks, repeat([])), strict=False):
+        new = states[start : start + size]
         if old == new:
             chunks.append(old)
             continue
         chunks.append(new)
         differing = compress(count(), map(is_not, old, new))
         pairs.extend((start + i, old[i], new[i]) for i in differing)
-    same = sum(map(len, before)) == len(now) and all(old.node.name == new.node.name for _, old, new in pairs)
+    same = sum(map(len, old_chunks)) == len(states) and all(
+        old.node.name == new.node.name for _, old, new in pairs
+    )
     return chunks, [position for position, _, _ in pairs] if same else None
 
 
@@ -162,6 +164,11 @@ def gpu_counts(masks: Ints) -> Ints:
     """Return int64, in the shape of `masks`: the number of GPUs in each mask."""
     counts: Ints = np.bitwise_count(masks).astype(np.int64)
     return counts
+
+
+def count_up(counts: Ints, begins: Ints | int = 0) -> Ints:
+    """Return the numbers begin, begin + 1 … for each begin, as many as its count, one after the other."""
+    return np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
 
 def values_in(values: Ints, masks: Ints | int) -> Ints:

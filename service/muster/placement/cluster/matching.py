@@ -58,10 +58,10 @@ def _memoized_columns(
         return last.columns
     states: dict[str, tuple[NodeState, K, NodeState]] = {}
     for name, key in keys.items():
-        state, before = snapshot.nodes[name], last.states.get(name)
-        if before is None or before[0] is not state or before[1] != key:
-            before = (state, key, make(state, key))
-        states[name] = before
+        state, entry = snapshot.nodes[name], last.states.get(name)
+        if entry is None or entry[0] is not state or entry[1] != key:
+            entry = (state, key, make(state, key))
+        states[name] = entry
     nodes = {**snapshot.nodes, **{name: shown for name, (*_, shown) in states.items()}}
     columns = columns_after(last.columns, replace(snapshot, nodes=nodes))
     memo[0] = _MemoizedColumns(snapshot, keys, states, columns)

@@ -211,11 +211,11 @@ def _part_with_most_free(world: World, scope: str) -> str:
     if scope in INSIDE:
         rows = np.flatnonzero(hosts & _promised_rows(columns, scope))
         return _inner_part_with_most_free(columns, scope, rows.tolist(), has_slices)
-    part = columns.topology.domains(scope)
-    rows = np.flatnonzero(hosts & (part.codes >= 0))
+    domains = columns.topology.domains(scope)
+    rows = np.flatnonzero(hosts & (domains.codes >= 0))
     if not len(rows):
         return ""
-    return part.names[int(np.bincount(part.codes[rows], free[rows] + 1.0).argmax())]
+    return domains.names[int(np.bincount(domains.codes[rows], free[rows] + 1.0).argmax())]
 
 
 def _inner_part_with_most_free(columns: Columns, scope: str, rows: list[int], has_slices: bool) -> str:

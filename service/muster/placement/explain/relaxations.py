@@ -391,8 +391,8 @@ class _ReleaseSearch:
         price, cost = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
         offering, prices = [rows[:0]], [price[:0]]
         for members in range(1, 1 + int(more_members.max())):
-            before, cost = cost, self.prices(free_now, free_if_empty, room[rows] + members)
-            price = np.where(more_members >= members, np.maximum(price, cost - before), 0)
+            cost_of_fewer, cost = cost, self.prices(free_now, free_if_empty, room[rows] + members)
+            price = np.where(more_members >= members, np.maximum(price, cost - cost_of_fewer), 0)
             offering.append(rows[more_members >= members])
             prices.append(price[more_members >= members])
         nodes = _rows_of_cheapest_offers(

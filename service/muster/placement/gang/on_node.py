@@ -191,8 +191,8 @@ def unusable_gpus(
     gpu_members, other_members = counts * with_gpus, counts * ~with_gpus
     gpus_taken = counts @ np.array([role.gpus for role in roles], np.int64)
     total = columns.gpu_total[rows][:, None]
-    before = after = ONE_GPU * (columns.free_count[rows][:, None] - gpus_taken)
-    excess = np.zeros_like(before)
+    usable = usable_after = ONE_GPU * (columns.free_count[rows][:, None] - gpus_taken)
+    excess = np.zeros_like(usable)
     for node_total, free, demand, unit in (
         (columns.cpu_total, columns.cpu, [role.resources.cpu_milli for role in roles], 0),
         (columns.memory_total, columns.memory, [role.resources.memory_bytes for role in roles], MIB),
@@ -201,15 +201,17 @@ def unusable_gpus(
         scale = np.where(total_amount > 0, ONE_GPU * total, 0), np.maximum(1, total_amount)
         gpu_demand = gpu_members @ np.array(demand, np.int64)
         total_demand = gpu_demand + other_members @ np.array(demand, np.int64)
-        gpus_without_limit = np.where(total_amount > 0, 0, ONE_GPU * total)
-        before = np.minimum(before, gpus_without_limit + _shares((free_amount - gpu_demand) >> unit, scale))
-        after = np.minimum(after, gpus_without_limit + _shares((free_amount - total_demand) >> unit, scale))
+        no_limit = np.where(total_amount > 0, 0, ONE_GPU * total)
+        usable = np.minimum(usable, no_limit + _shares((free_amount - gpu_demand) >> unit, scale))
+        usable_after = np.minimum(
+            usable_after, no_limit + _shares((free_amount - total_demand) >> unit, scale)
+        )
         share_excess = [
             np.maximum(0, _shares(amount >> unit, scale) - ONE_GPU * gpus_taken)
             for amount in (total_demand, gpu_demand)
         ]
         excess = np.maximum(excess, share_excess[0] - share_excess[1])
-    lost_now = (before - after + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
+    lost_now = (usable - usable_after + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
     is_only_user = ~(gpu_members.any(axis=-1) | has_gang_gpus[:, None])
     lost_later = np.where(
         is_only_user, np.maximum(1, -(-excess // ONE_GPU)), (excess + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.request import Role
-from muster.placement.cluster.columns import Bools, Ints, gpu_counts, values_in
+from muster.placement.cluster.columns import Bools, Ints, count_up, gpu_counts, values_in
 from muster.placement.gang.instance import Instance, amounts_of
 from muster.placement.gpus.node_rules import Counts, NodeRule, is_packing_allowed, searched_domains
 from muster.placement.gpus.slices import (
@@ -455,7 +455,7 @@ class PackingTable:
         times = max_deep[tuple(role_counts.T)].astype(np.int64) + 1
         packings = np.zeros((int(times.sum()), self.roles + 1), np.int64)
         packings[:, list(self.axes)] = np.repeat(role_counts, times, axis=0)
-        packings[:, self.deep] = np.arange(len(packings)) - np.repeat(np.cumsum(times) - times, times)
+        packings[:, self.deep] = count_up(times)
         packings = packings[packings.any(axis=1), : self.roles]
         return packings[np.lexsort(packings.T[::-1])]
 

@@ -92,7 +92,7 @@ class RunningMembers:
                 for max_in_domain, members_touching in zip(rule.max_by_domain, touching, strict=False)
             ),
             running_mask=self.masks[row],
-            touched=sum(domain for domain, count in zip(domains, touching, strict=True) if count),
+            running_domains=sum(domain for domain, count in zip(domains, touching, strict=True) if count),
         )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.topology import GpuTopology, bits
-from muster.placement.cluster.columns import gpu_counts
+from muster.placement.cluster.columns import count_up, gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.costs import SPREADING_COSTS, Cost, GpuWays, NodeContext, cost_of, parts_of
 from muster.placement.gpus.damage import (
@@ -68,7 +68,7 @@ proven.
 """
 
 MAX_FILLING_STEPS = 1 << 21
-"""The most steps of filling sets, in sets times places of slices. Beyond this number, first fit chooses."""
+"""The most steps of filling sets, in sets times slices. Beyond this number, first fit chooses."""
 
 
 CHOICE_VALUES = tuple(name for name in SET_VALUES if name != "domains")
@@ -147,11 +147,9 @@ def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: N
         return _choose(asks, packings, node, context)
     own_choices = _choose(asks, tuple(packings[i] for i in first.tolist()), node, context)
     begins = np.searchsorted(own_choices.packing, np.arange(len(first)))
-    count = np.bincount(own_choices.packing, minlength=len(first))[demand]
-    packing = np.repeat(np.arange(len(packings)), count)
-    choice_index = (
-        begins[demand][packing] + np.arange(len(packing)) - np.repeat(np.cumsum(count) - count, count)
-    )
+    counts = np.bincount(own_choices.packing, minlength=len(first))[demand]
+    packing = np.repeat(np.arange(len(packings)), counts)
+    choice_index = count_up(counts, begins[demand])
     arrays = {name: getattr(own_choices, name)[choice_index] for name in ("masks", "shared", *CHOICE_VALUES)}
     return replace(own_choices, packing=packing, costs=own_choices.costs[:, choice_index], **arrays)
 
@@ -187,9 +185,9 @@ def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeConte
     sliced = [r for r, ask in enumerate(asks) if ask.units and packings[:, r].any()]
     units, gpus = tuple(asks[r].units for r in sliced), np.array([asks[r].gpus for r in sliced], np.int64)
     whole_counts = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
-    places = packings[:, sliced] * gpus
-    max_places = int(places.sum(axis=1).max(initial=0))
-    gpu_sets = _gpu_ways(node, context, min(units, default=0), int(whole_counts.max(initial=0)), max_places)
+    slots_needed = packings[:, sliced] * gpus
+    max_slots = int(slots_needed.sum(axis=1).max(initial=0))
+    gpu_sets = _gpu_ways(node, context, min(units, default=0), int(whole_counts.max(initial=0)), max_slots)
     if gpu_sets is None:
         return None
     shared, index = np.unique(gpu_sets.shared, return_inverse=True)
@@ -200,13 +198,13 @@ def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeConte
     several = packings[:, sliced] * (gpus > 1)
     for key in sorted({*map(tuple, several.tolist())}):
         group = np.flatnonzero((several == key).all(axis=1))
-        slots = tuple(places[group].max(axis=0).tolist())
+        slots = tuple(slots_needed[group].max(axis=0).tolist())
         if len(shared) * prod(n + 1 for n in slots) > MAX_FILLING_STEPS:
             return None
         cheapest = least_damage_by_filling(
             node, shared, units, tuple(packings[group][:, sliced].max(axis=0).tolist()), slots
         )
-        damage_of_sets = cheapest[(slice(None), *places[group].T)].reshape(len(shared), -1)
+        damage_of_sets = cheapest[(slice(None), *slots_needed[group].T)].reshape(len(shared), -1)
         damage = np.broadcast_to(damage_of_sets, (len(shared), len(group))).T[:, index]
         group_index, way = np.nonzero((damage < UNFILLED) & right_size[group])
         candidates.append((group[group_index], way, damage[group_index, way]))
@@ -215,11 +213,11 @@ def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeConte
 
 
 def _gpu_ways(
-    node: NodeGpus, context: NodeContext, smallest: int, max_whole: int, places: int
+    node: NodeGpus, context: NodeContext, smallest: int, max_whole: int, max_slots: int
 ) -> GpuWays | None:
     """Return all ways to take GPUs, up to a swap of equal GPUs; None if there are too many.
 
-    At most `places` GPUs are for slices, of `smallest` units or more. At most `max_whole` are taken whole.
+    At most `max_slots` GPUs are for slices, of `smallest` units or more. At most `max_whole` are whole.
     """
     shared, whole_gpus = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for gpus in _swappable_groups(node, context):
@@ -233,7 +231,7 @@ def _gpu_ways(
         new_shared = np.array([first_gpus[first] for first, _ in size_pairs])
         new_whole = np.array([first_gpus[first + second] - first_gpus[first] for first, second in size_pairs])
         shared, whole_gpus = (shared[:, None] + new_shared).ravel(), (whole_gpus[:, None] + new_whole).ravel()
-        small_enough = (gpu_counts(shared) <= places) & (gpu_counts(whole_gpus) <= max_whole)
+        small_enough = (gpu_counts(shared) <= max_slots) & (gpu_counts(whole_gpus) <= max_whole)
         shared, whole_gpus = shared[small_enough], whole_gpus[small_enough]
         if len(shared) > MAX_SETS:
             return None
@@ -243,7 +241,9 @@ def _gpu_ways(
 def _swappable_groups(node: NodeGpus, context: NodeContext) -> list[list[int]]:
     """Return the usable GPUs in groups. GPUs of one group can be swapped without any effect."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    touched, gang_gpus = (context.rule.touched, context.rule.running_mask) if context.rule else (0, 0)
+    running_domains, gang_gpus = (
+        (context.rule.running_domains, context.rule.running_mask) if context.rule else (0, 0)
+    )
     parts_by_cost = [parts_of(cost, node.shape.topology) for cost in context.costs]
     told_apart = context.rule is not None and context.rule.tells_domains_apart
     for number, kind in enumerate(kinds_in(node.shape, told_apart)):
@@ -252,7 +252,7 @@ def _swappable_groups(node: NodeGpus, context: NodeContext) -> list[list[int]]:
             memory = node.shape.memory[gpu] if gpu < len(node.shape.memory) else 0
             if units or free:
                 homes = (next((mask for mask in parts if mask >> gpu & 1), 0) for parts in parts_by_cost)
-                key = (number, units, memory, free, touched >> gpu & 1, gang_gpus >> gpu & 1, *homes)
+                key = (number, units, memory, free, running_domains >> gpu & 1, gang_gpus >> gpu & 1, *homes)
                 groups.setdefault(key, []).append(gpu)
     return [sorted(group) for group in groups.values()]
 
@@ -316,12 +316,12 @@ def _choose_by_first_fit(
             for units, slices in zip(node.memory, slices_by_gpu, strict=True)
         ]
         mask = sum(1 << gpu for gpu in taken_whole)
-        after = fragmentation(
+        fragmentation_after = fragmentation(
             node.shape,
             node.free & ~(shared | mask),
             [0 if mask >> gpu & 1 else units for gpu, units in enumerate(units_left)],
         )
-        damage = after - fragmentation(node.shape, node.free, node.memory)
+        damage = fragmentation_after - fragmentation(node.shape, node.free, node.memory)
         pool_damage = damage_of(node.shape, node.free, shared | mask)
         rows.append((packing_index, shared, mask, (damage - pool_damage) * int(THOUSANDTH)))
     table = np.array(rows, np.int64).reshape(len(rows), 4).T
@@ -366,7 +366,7 @@ def sets_under(
     verdict = is_packing_allowed(rule, packing, domains)
     if not verdict:
         return (), verdict is not None
-    if not rule.binds_domains and not rule.touched:
+    if not rule.binds_domains and not rule.running_domains:
         size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
         anywhere: MembersByDomain = (None,) * len(packing)
         return tuple((gpu_set, anywhere) for gpu_set in best_sets(shape, free, size, usable)), True
@@ -400,20 +400,22 @@ class LowerBounds:
 
         The bound is 0 for values for which no better bound is computed.
         """
-        places, demand, kind = self._slice_capacity(packing)
+        capacity, demand, kind = self._slice_capacity(packing)
         slots = sum(count * ask.gpus for count, ask in zip(packing, self._asks, strict=True) if ask.units)
         if self._shape.spreads_slices:
-            opened = np.minimum((self._free & (places > 0)).sum(axis=0), slots)
-            shared = np.minimum((places > 0).sum(axis=0), slots)
+            opened = np.minimum((self._free & (capacity > 0)).sum(axis=0), slots)
+            shared = np.minimum((capacity > 0).sum(axis=0), slots)
         else:
-            most_used = self._memoize((kind, "used"), lambda: _top_sums(np.where(self._free, 0, places)))
-            most_unused = self._memoize((kind, "unused"), lambda: _top_sums(np.where(self._free, places, 0)))
+            most_used = self._memoize((kind, "used"), lambda: _top_sums(np.where(self._free, 0, capacity)))
+            most_unused = self._memoize(
+                (kind, "unused"), lambda: _top_sums(np.where(self._free, capacity, 0))
+            )
             opened = (most_used[-1] + most_unused < demand).sum(axis=0)
-            opened = np.minimum(opened, len(places))
+            opened = np.minimum(opened, len(capacity))
             held_by_unused = np.take_along_axis(most_unused, opened[None], axis=0)
-            shared = opened + np.minimum((most_used + held_by_unused < demand).sum(axis=0), len(places))
+            shared = opened + np.minimum((most_used + held_by_unused < demand).sum(axis=0), len(capacity))
         # A node that needs more GPUs than it has cannot hold the packing at all.
-        shared = np.minimum(shared, len(places))
+        shared = np.minimum(shared, len(capacity))
         sign = -1 if self._shape.spreads_slices else 1
         whole_count = whole_gpus(self._asks, packing)
         none: Values = np.zeros_like(opened)
@@ -421,8 +423,8 @@ class LowerBounds:
         def fewest_parts_covering(parts: tuple[int, ...]) -> Values:
             """Return [node] the fewest of these parts of the node that hold the slices."""
             if not demand:
-                return np.full(places.shape[1], int(whole_count > 0))
-            max_slices = self._memoize((kind, parts), lambda: _top_sums(_capacity_of_parts(parts, places)))
+                return np.full(capacity.shape[1], int(whole_count > 0))
+            max_slices = self._memoize((kind, parts), lambda: _top_sums(_capacity_of_parts(parts, capacity)))
             return np.asarray(np.minimum((max_slices < demand).sum(axis=0), len(parts)), np.int64)
 
         def bound_of(cost: Cost) -> Values:
@@ -451,14 +453,14 @@ class LowerBounds:
     def _slice_capacity(self, packing: Counts) -> tuple[Values, int, Hashable]:
         """Return the capacity of each GPU, the demand, and a key that identifies the capacities.
 
-        The unit is places of slices if only one role has slices, else units of memory.
+        The unit is slices if only one role has slices, else units of memory.
         """
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         if len(sliced) == 1:
             ask, members = self._asks[sliced[0]], packing[sliced[0]]
-            places = self._memoize(ask, lambda: self._memory // ask.units)
-            on_one = min(members, int(places.max(initial=0)))
-            return np.minimum(places, on_one), members * ask.gpus, (ask, on_one)
+            capacity = self._memoize(ask, lambda: self._memory // ask.units)
+            on_one = min(members, int(capacity.max(initial=0)))
+            return np.minimum(capacity, on_one), members * ask.gpus, (ask, on_one)
         smallest = min((self._asks[r].units for r in sliced), default=1)
         useful = self._memoize(smallest, lambda: np.where(self._memory >= smallest, self._memory, 0))
         return useful, sum(packing[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
@@ -482,38 +484,40 @@ class LowerBounds:
 
         def least_possible_damage() -> Values:
             free_after = np.minimum(np.arange(len(table))[:, None, None], self._fresh)
-            after = table[np.maximum(0, free_after - shape.hidden)].min(axis=0)
-            return np.asarray((after - table[np.maximum(0, self._fresh - shape.hidden)]).sum(axis=0))
+            fragmentation_after = table[np.maximum(0, free_after - shape.hidden)].min(axis=0)
+            return np.asarray(
+                (fragmentation_after - table[np.maximum(0, self._fresh - shape.hidden)]).sum(axis=0)
+            )
 
         if len(shape.pools) != 1 or (whole_count and opened.any()):
             return self._memoize("pools", least_possible_damage).copy()
-        before, after = table[
+        fragmentation_now, fragmentation_after = table[
             np.maximum(0, np.array([self._fresh[0], self._fresh[0] - opened - whole_count]) - shape.hidden)
         ]
-        return np.asarray(after - before)
+        return np.asarray(fragmentation_after - fragmentation_now)
 
-    def _slice_damage(self, ask: MemberAsk, places: int) -> Values:
+    def _slice_damage(self, ask: MemberAsk, slices: int) -> Values:
         tables = [
             table
-            for (table_ask, max_places), table in self._damage.items()
-            if table_ask == ask and max_places >= places
+            for (table_ask, max_slices), table in self._damage.items()
+            if table_ask == ask and max_slices >= slices
         ]
-        return tables[0] if tables else self._tabulate_slices(ask, places)
+        return tables[0] if tables else self._tabulate_slices(ask, slices)
 
-    def _tabulate_slices(self, ask: MemberAsk, max_places: int) -> Values:
-        """Return [places, node]: the least damage of this many slices, on any GPUs."""
+    def _tabulate_slices(self, ask: MemberAsk, max_slices: int) -> Values:
+        """Return [slices, node] the least damage of this many slices, on any GPUs."""
         never = np.int64(1) << 40
-        total = np.full((max_places + 1, self._memory.shape[1]), never)
+        total = np.full((max_slices + 1, self._memory.shape[1]), never)
         total[0] = 0
         for gpu, units in enumerate(self._memory):
-            grown, before = total.copy(), self._fragmentation_now(gpu)
-            for count in range(1, min(max_places, int(units.max(initial=0)) // ask.units) + 1):
+            grown, fragmentation_now = total.copy(), self._fragmentation_now(gpu)
+            for count in range(1, min(max_slices, int(units.max(initial=0)) // ask.units) + 1):
                 units_left = units - count * ask.units
-                after = gpu_fragmentation(self._shape, gpu, np.maximum(0, units_left))
-                cost = np.where(units_left >= 0, after - before, never)
-                np.minimum(grown[count:], total[: max_places + 1 - count] + cost, out=grown[count:])
+                fragmentation_after = gpu_fragmentation(self._shape, gpu, np.maximum(0, units_left))
+                cost = np.where(units_left >= 0, fragmentation_after - fragmentation_now, never)
+                np.minimum(grown[count:], total[: max_slices + 1 - count] + cost, out=grown[count:])
             total = grown
-        self._damage[ask, max_places] = total
+        self._damage[ask, max_slices] = total
         return total
 
     def _fragmentation_now(self, gpu: int) -> Values:
@@ -534,10 +538,10 @@ def _best_links(topology: GpuTopology) -> tuple[Values, Values]:
     return fastest, largest
 
 
-def _capacity_of_parts(parts: tuple[int, ...], places: Values) -> Values:
-    """Return [part, node]: the capacity of the GPUs of each part."""
-    gpus = np.arange(len(places))
-    return np.array([places[np.array(part >> gpus & 1, bool)].sum(axis=0) for part in parts])
+def _capacity_of_parts(parts: tuple[int, ...], capacity: Values) -> Values:
+    """Return [part, node] the sum of `capacity` [GPU, node] over the GPUs of each part."""
+    gpus = np.arange(len(capacity))
+    return np.array([capacity[np.array(part >> gpus & 1, bool)].sum(axis=0) for part in parts])
 
 
 def _top_sums(amounts: Values) -> Values:

@@ -138,14 +138,14 @@ def cost_of(cost: Cost, node: NodeGpus, gpu_ways: GpuWays, context: NodeContext)
         return sign * _count_parts(masks, parts, context.running_mask)
     counted_elsewhere = context.in_wide and cost is Cost.NVLINK_DOMAINS
     return sign * _count_parts(
-        masks, () if counted_elsewhere else shape.domains, context.rule.touched if context.rule else 0
+        masks, () if counted_elsewhere else shape.domains, context.rule.running_domains if context.rule else 0
     )
 
 
-def _count_parts(masks: Values, parts: tuple[int, ...], touched: int) -> Values:
+def _count_parts(masks: Values, parts: tuple[int, ...], running_domains: int) -> Values:
     """Return [way] int64: how many parts the GPUs touch, without the parts that running members touch."""
-    touched_parts = np.zeros_like(masks)
+    new_parts = np.zeros_like(masks)
     for part in parts:
-        if not part & touched:
-            touched_parts += masks & part != 0
-    return touched_parts
+        if not part & running_domains:
+            new_parts += masks & part != 0
+    return new_parts

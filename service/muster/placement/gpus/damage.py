@@ -190,7 +190,7 @@ class _Gpus(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Nodes:
+class _NodeFacts:
     """Properties of nodes that seldom change."""
 
     sources: tuple[object, ...]
@@ -209,7 +209,7 @@ class Prices:
 
     columns: Columns
     kinds: TypicalRequests
-    nodes: _Nodes
+    nodes: _NodeFacts
     gpus: _Gpus
     usable: Floats
     """[row, size] The GPU-thousandths that the size can use."""
@@ -294,7 +294,7 @@ _latest: list[Prices | None] = [None]
 
 def _prices_after(last: Prices | None, columns: Columns) -> Prices:
     kinds = typical_requests(columns.snapshot.typical)
-    nodes = _nodes_of(columns, kinds, last.nodes if last else None)
+    nodes = _node_facts(columns, kinds, last.nodes if last else None)
     if last and (last.nodes is not nodes or len(last.codes) > MAX_CODES * len(columns.names)):
         last = None
     differs = map(is_not, columns.states, last.columns.states) if last else repeat(True, len(columns.states))
@@ -324,7 +324,7 @@ def _with_rows(old: NDArray[Any], rows: Ints, values: NDArray[Any]) -> NDArray[A
     return new
 
 
-def _weights(kinds: TypicalRequests, nodes: _Nodes, gpus: _Gpus, usable: Floats) -> Floats:
+def _weights(kinds: TypicalRequests, nodes: _NodeFacts, gpus: _Gpus, usable: Floats) -> Floats:
     classes = len(nodes.accepts)
     by_class = np.stack([usable[nodes.row_class == code].sum(axis=0) for code in range(classes)])
     supply = np.maximum((nodes.accepts * by_class[:, kinds.size]).sum(axis=0), ONE_GPU)
@@ -337,7 +337,7 @@ def _weights(kinds: TypicalRequests, nodes: _Nodes, gpus: _Gpus, usable: Floats)
     return np.ascontiguousarray(weights.T)
 
 
-def _nodes_of(columns: Columns, kinds: TypicalRequests, last: _Nodes | None) -> _Nodes:
+def _node_facts(columns: Columns, kinds: TypicalRequests, last: _NodeFacts | None) -> _NodeFacts:
     keys = sorted({key for labels in kinds.labels for key, _ in labels})
     labels = {key: columns.label(key) for key in keys}
     sources = (
@@ -370,7 +370,7 @@ def _nodes_of(columns: Columns, kinds: TypicalRequests, last: _Nodes | None) -> 
     by_shape = np.zeros((len(columns.shapes), max_gpus), np.int64)
     for i, shape in enumerate(columns.shapes):
         by_shape[i, : len(shape.memory)] = shape.memory[:max_gpus]
-    return _Nodes(sources, row_class, accepts.astype(np.float64), by_shape[columns.shape])
+    return _NodeFacts(sources, row_class, accepts.astype(np.float64), by_shape[columns.shape])
 
 
 def _gpus_of(columns: Columns, kinds: TypicalRequests, rows: Ints, memory: Ints) -> _Gpus:

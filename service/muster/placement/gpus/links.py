@@ -224,8 +224,8 @@ def socket_distances(topology: GpuTopology, masks: Values) -> Values:
         return distances
     for (_, cost), parts in zip(BORDERS, pcie_parts(topology), strict=True):
         if len(parts) > 1:
-            touched = sum(((masks & part) != 0).astype(np.int64) for part in parts)
-            distances += cost * np.maximum(0, touched - 1)
+            parts_touched = sum(((masks & part) != 0).astype(np.int64) for part in parts)
+            distances += cost * np.maximum(0, parts_touched - 1)
     return distances
 
 

@@ -51,7 +51,7 @@ class NodeRule:
     """By NVLink domain: the most members with GPUs; () without such limits."""
     running_mask: int = 0
     """The mask of the GPUs of running members."""
-    touched: int = 0
+    running_domains: int = 0
     """The mask of all GPUs of the NVLink domains of running members."""
     repulsions: tuple[tuple[Counts, Counts], ...] = ()
     """(blocks, blocks): members of the first blocks stay off a node with members of the second blocks."""
@@ -77,7 +77,7 @@ class NodeRule:
     def binds(self) -> bool:
         """Whether the rule limits anything."""
         numbers = max(self.unit) > 1 or self.max_members >= 0 or bool(self.repulsions or self.limits)
-        return numbers or self.binds_domains or bool(self.touched)
+        return numbers or self.binds_domains or bool(self.running_domains)
 
     def unit_of(self, block: int) -> int:
         """Return the unit of the block: the node takes a multiple of this number of members."""
@@ -196,18 +196,18 @@ def _search(rule: NodeRule, packing: Counts, domains: Counts) -> tuple[tuple[Cou
     path = [(start, _ways_of_block(rule, *items[0], start))]
     for _ in range(MAX_STEPS):
         state, ways_on = path[-1]
-        way, after = next(ways_on, (None, state))
+        way, next_state = next(ways_on, (None, state))
         if way is None:
             dead.add((len(counts_by_item), state.with_sorted_domains()))
             path.pop()
             if not path:
                 return None, True
             counts_by_item.pop()
-        elif (len(counts_by_item) + 1, after.with_sorted_domains()) not in dead:
+        elif (len(counts_by_item) + 1, next_state.with_sorted_domains()) not in dead:
             counts_by_item.append(way)
             if len(counts_by_item) == len(items):
                 return tuple(counts_by_item), True
-            path.append((after, _ways_of_block(rule, *items[len(counts_by_item)], after)))
+            path.append((next_state, _ways_of_block(rule, *items[len(counts_by_item)], next_state)))
     return None, False
 
 
@@ -257,8 +257,8 @@ def _ways_of_block(rule: NodeRule, block: int, count: int, state: _State) -> Ite
     for home in homes:
         if room[home] * unit >= count:
             members = tuple(count * (domain == home) for domain in range(len(domains)))
-            after = _state_after(rule, state, tuple(n * gpus for n in members), members if gpus else ())
-            yield members, _state_at_home(rule, block, home, after)
+            next_state = _state_after(rule, state, tuple(n * gpus for n in members), members if gpus else ())
+            yield members, _state_at_home(rule, block, home, next_state)
 
 
 def _room(rule: NodeRule, domain: _Domain, unit: int, gpus: int) -> int:

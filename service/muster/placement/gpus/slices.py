@@ -185,10 +185,10 @@ def _fillings_with_costs(
 ) -> tuple[tuple[Counts, int], ...]:
     fillings = np.array([way for way in every_filling(units_left, units, max_slices) if any(way)], np.int64)
     fillings = fillings.reshape(len(fillings), len(units))
-    before = 0 if fresh else gpu_fragmentation(shape, gpu, units_left)
-    costs = (gpu_fragmentation(shape, gpu, units_left - fillings @ np.array(units, np.int64)) - before) * int(
-        THOUSANDTH
-    )
+    fragmentation_now = 0 if fresh else gpu_fragmentation(shape, gpu, units_left)
+    costs = (
+        gpu_fragmentation(shape, gpu, units_left - fillings @ np.array(units, np.int64)) - fragmentation_now
+    ) * int(THOUSANDTH)
     if shape.spreads_slices:
         costs += np.minimum(fillings.sum(axis=1) ** 2, int(THOUSANDTH) >> 6)
     return tuple(zip(map(tuple, fillings.tolist()), costs.tolist(), strict=True))

@@ -186,12 +186,12 @@ class _Pricing:
             in_cheapest[:-1] = False
             if self.limit:
                 in_cheapest[np.argpartition(by_part, self.limit - 1)[: self.limit]] = True
-        touched = in_cheapest[self.part]
-        nodes = np.bincount(self.kind, self.size * (touched & (least < 0)[self.kind]), kinds)
+        in_used_part = in_cheapest[self.part]
+        nodes = np.bincount(self.kind, self.size * (in_used_part & (least < 0)[self.kind]), kinds)
         slope = self.rhs - nodes @ self.resources[each_kind, cheapest]
-        lower = float(x @ self.rhs + value[touched].sum())
+        lower = float(x @ self.rhs + value[in_used_part].sum())
         if self.patterns_touching_none is not None:
-            nodes = np.bincount(self.kind, self.size * (~touched & (always < 0)[self.kind]), kinds)
+            nodes = np.bincount(self.kind, self.size * (~in_used_part & (always < 0)[self.kind]), kinds)
             slope -= nodes @ self.resources[each_kind, spared]
             lower += float((self.size * always[self.kind]).sum())
         return Point(x, lower, slack[self.kind], by_part), slope

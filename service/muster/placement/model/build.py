@@ -245,14 +245,14 @@ def _add_touched_parts(variables: Variables) -> None:
     Members without GPUs do not touch NVLink domains, nor parts of `Problem.gpu_only_scopes`.
     """
     gpus = variables.problem.patterns.gpus[variables.kind, variables.pattern]
-    for scope, touched in variables.touched.items():
+    for scope, is_touched in variables.touched.items():
         part, with_gpus = variables.problem.parts[scope], scope in (WIDE, *variables.problem.gpu_only_scopes)
         for g, group in enumerate(variables.groups):
             if group.cell is None or part[group.cell] == FREE:
                 continue
             indices = [v for v in variables.in_group[g] if gpus[v] or not with_gpus]
             nodes = LinearExpr.sum([variables.takes[v] for v in indices])
-            room = group.size * touched[int(part[group.cell])]
+            room = group.size * is_touched[int(part[group.cell])]
             variables.model.add(nodes <= room).with_name(f"touched/{scope}/{g}")
 
 

@@ -61,7 +61,7 @@ class Level:
     def value(self, problem: Problem, use: Use) -> int:
         """Return the cost of a solution."""
         cost, touches = self.cost(problem.patterns), self.touches(problem)
-        total, touched = 0, set()
+        total, parts = 0, set()
         if self.worst:
             return max((int(cost[problem.kind[c], p]) for c, p in use), default=0)
         part = problem.part(self.scope) if self.scope else None
@@ -69,8 +69,8 @@ class Level:
             kind = problem.kind[c]
             total += int(cost[kind, p]) * nodes
             if part is not None and part[c] != FREE and touches[kind, p]:
-                touched.add(int(part[c]))
-        return total + len(touched)
+                parts.add(int(part[c]))
+        return total + len(parts)
 
 
 def parts_level(scope: str) -> Level:

@@ -185,9 +185,9 @@ class DomainCapacities:
         fullest = np.argsort(-room, kind="stable")[: self.limit]
         for domains in (fullest, *(price.domains for price in self.prices)):
             if room[domains].sum() >= self.need:
-                touched = np.zeros(len(room), bool)
-                touched[domains] = True
-                max_nodes = min(max_nodes, fewest_that_hold(self.cap[touched[self.domain]], self.need))
+                is_chosen = np.zeros(len(room), bool)
+                is_chosen[domains] = True
+                max_nodes = min(max_nodes, fewest_that_hold(self.cap[is_chosen[self.domain]], self.need))
         return max_nodes
 
     def options_with_nodes(self, nodes: int) -> DomainOptions:
@@ -200,8 +200,8 @@ class DomainCapacities:
                 price.members * fewest_nodes - price.nodes * self.member_counts + price.gain[domains, None]
             )
             still_open &= losses <= slack[domains, None]
-        touched = still_open.any(axis=1)
-        domains, still_open, fewest_nodes = domains[touched], still_open[touched], fewest_nodes[touched]
+        is_usable = still_open.any(axis=1)
+        domains, still_open, fewest_nodes = domains[is_usable], still_open[is_usable], fewest_nodes[is_usable]
         # Lower bounds by node. The fewest nodes for an amount are the largest nodes, and together they have
         # room for `spare` members too many. So each used node takes at least its own capacity − `spare`, and
         # at least the capacity − `spare` of the smallest of these nodes.
@@ -278,7 +278,7 @@ class DomainOptions:
 
     def of_domain(self, domain: int) -> DomainOptions:
         """Return the options of one domain."""
-        in_domain, only = self.domain == domain, slice(domain, domain + 1)
+        in_domain, row = self.domain == domain, slice(domain, domain + 1)
         nodes = {
             name: getattr(self, name)[in_domain] for name in ("rows", "index_in_domain", "cap", "min_members")
         }
@@ -286,8 +286,8 @@ class DomainOptions:
             self,
             **nodes,
             domain=self.domain[in_domain] * 0,
-            open=self.open[only],
-            fewest_nodes=self.fewest_nodes[only],
+            open=self.open[row],
+            fewest_nodes=self.fewest_nodes[row],
         )
 
     def cheapest(self, cost: Ints, per_node_offset: int, max_total: int) -> Ints | None:

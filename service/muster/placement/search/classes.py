@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from muster.domain.request import Scope
-from muster.placement.cluster.columns import Bools, Ints
+from muster.placement.cluster.columns import Bools, Ints, count_up
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import best_fit
@@ -288,7 +288,7 @@ def node_patterns(
     size = counts @ np.array(gpus, np.int64)
     choices = sets.choices[size]
     packing = np.repeat(np.arange(len(packings)), choices)
-    choice = np.arange(len(packing)) - np.repeat(np.cumsum(choices) - choices, choices)
+    choice = count_up(choices)
     set_index = (size[packing], choice)
     values = {name: getattr(sets, name)[set_index] for name in SET_VALUES}
     if in_wide:

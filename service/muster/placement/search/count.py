@@ -186,33 +186,33 @@ class _FitCounter:
         """Return the most members that fit in one region: the regions are examined in descending order of
         their upper bounds.
         """
-        parts = _RegionBounds.of(instance, self.scopes)
-        if parts is None or int(parts.upper.max()) < (self.target or 0):
+        bounds = _RegionBounds.of(instance, self.scopes)
+        if bounds is None or int(bounds.upper.max()) < (self.target or 0):
             return NO_FIT
-        if parts.is_exact:
-            fullest = int(parts.upper.argmax())
-            return parts.fit(fullest, int(parts.upper[fullest]))
+        if bounds.is_exact:
+            fullest = int(bounds.upper.argmax())
+            return bounds.fit(fullest, int(bounds.upper[fullest]))
         if not self.roles_in_order:
-            parts = parts.with_lower_bounds()
-        largest, proven, target_members = NO_FIT, True, self.target or sum(parts.need)
-        region_bounds, complete = parts.by_upper_bound(max(1, self.target or 0))
-        for region in region_bounds:
-            if not region.upper or region.upper < max(self.target or 0, largest.members):
+            bounds = bounds.with_lower_bounds()
+        largest, proven, target_members = NO_FIT, True, self.target or sum(bounds.need)
+        region_bounds, complete = bounds.by_upper_bound(max(1, self.target or 0))
+        for bound in region_bounds:
+            if not bound.upper or bound.upper < max(self.target or 0, largest.members):
                 break
-            if region.upper == largest.members and not (
-                self.roles_in_order and parts.max_by_role(region.code) > largest.counts
+            if bound.upper == largest.members and not (
+                self.roles_in_order and bounds.max_by_role(bound.region) > largest.counts
             ):
                 continue
-            if region.problem is None:
-                largest = parts.fit(region.code, region.upper)
-            elif parts.lower[region.code] >= target_members:
-                largest = parts.fit(region.code, int(parts.lower[region.code]))
+            if bound.problem is None:
+                largest = bounds.fit(bound.region, bound.upper)
+            elif bounds.lower[bound.region] >= target_members:
+                largest = bounds.fit(bound.region, int(bounds.lower[bound.region]))
             elif self.budget.spent:
                 proven = False
             else:
-                counts, is_most = self._solve_region(region, parts.quorum)
+                counts, is_most = self._solve_region(bound, bounds.quorum)
                 proven &= is_most
-                largest = max(largest, parts.fit(region.code, sum(counts), counts), key=self._sort_key)
+                largest = max(largest, bounds.fit(bound.region, sum(counts), counts), key=self._sort_key)
             if largest.members >= target_members:
                 break
         return replace(largest, proven=proven and (complete or largest.members >= target_members))
@@ -319,7 +319,7 @@ class _RegionBound(NamedTuple):
     is the region's index among the parts of the problem.
     """
 
-    code: int
+    region: int
     upper: int
     problem: Problem | None = None
     part: int = 0
@@ -336,30 +336,30 @@ class _RegionBounds:
     quorum: QuorumRule | None
     rows: Ints
     """[node] The row of the node."""
-    code: Ints
+    region: Ints
     """[node] The region of the node."""
     upper: Ints
-    """[code] An upper bound of the members of the region, by sums."""
+    """[region] An upper bound of the members of the region, by sums."""
     lower: Ints
-    """[code] A lower bound of the members of the region."""
+    """[region] A lower bound of the members of the region."""
 
     @classmethod
     def of(cls, instance: Instance, scopes: tuple[str, ...]) -> _RegionBounds | None:
         """Return the regions of an instance; None if no region has a node that may host members."""
         need = instance.need
-        region = regions(instance, scopes, need)
-        rows = np.flatnonzero(region != NOWHERE)
+        region_of_row = regions(instance, scopes, need)
+        rows = np.flatnonzero(region_of_row != NOWHERE)
         if not len(rows):
             return None
-        code = region[rows]
-        upper = upper_bounds_by_sums(instance, rows, code, need)
-        return cls(instance, scopes, need, _quorum_rule(instance), rows, code, upper, np.zeros_like(upper))
+        region = region_of_row[rows]
+        upper = upper_bounds_by_sums(instance, rows, region, need)
+        return cls(instance, scopes, need, _quorum_rule(instance), rows, region, upper, np.zeros_like(upper))
 
     def with_lower_bounds(self) -> _RegionBounds:
         """Return the same regions, with lower bounds if no rule binds members to each other."""
         if not self.instance.binds_only_by_scopes or self.instance.sliced or self.quorum is not None:
             return self
-        return replace(self, lower=lower_bounds_by_filling(self.instance, self.rows, self.code, self.need))
+        return replace(self, lower=lower_bounds_by_filling(self.instance, self.rows, self.region, self.need))
 
     @property
     def active(self) -> list[int]:
@@ -371,17 +371,17 @@ class _RegionBounds:
         """Whether each region holds exactly `upper` members."""
         return len(self.active) == 1 and not self.instance.rules.model and self.quorum is None
 
-    def fit(self, code: int, members: int, counts: Counts | None = None) -> Fit:
+    def fit(self, region: int, members: int, counts: Counts | None = None) -> Fit:
         """Return the fit of these members in this region. Without `counts`, they are known for one role."""
         if counts is None:
             active = self.active
             counts = tuple(members * (r in active) for r in range(len(self.need))) if len(active) == 1 else ()
-        row = int(self.rows[self.code == code][0])
+        row = int(self.rows[self.region == region][0])
         return Fit(members, _name_of_part(self.instance, self.scopes, row), True, counts)
 
-    def max_by_role(self, code: int) -> Counts:
+    def max_by_role(self, region: int) -> Counts:
         """Return the most members of each role alone that the region holds."""
-        room = self.instance.room[:, self.rows[self.code == code]].sum(axis=1)
+        room = self.instance.room[:, self.rows[self.region == region]].sum(axis=1)
         return tuple(np.minimum(room, self.need).tolist())
 
     def by_upper_bound(self, min_upper: int) -> tuple[list[_RegionBound], bool]:
@@ -389,34 +389,35 @@ class _RegionBounds:
         and whether all packings were considered.
 
         If a region's bounds by sums differ, a closer upper bound comes from the packings of the nodes.
-        Between equal bounds, the region with the lower code comes first.
+        Between equal bounds, the region with the lower index comes first.
         """
         decided = self.upper == self.lower
         order = np.argsort(-self.upper, kind="stable")
         # No region after the first decided region holds more members.
         order = order[: 1 + int(np.append(decided[order], True).argmax())]
         promising = order[self.upper[order] >= max(min_upper, int(self.lower.max()))]
-        by_code = {
-            code: _RegionBound(code, int(self.upper[code])) for code in promising[decided[promising]].tolist()
+        by_region = {
+            region: _RegionBound(region, int(self.upper[region]))
+            for region in promising[decided[promising]].tolist()
         }
         undecided = promising[~decided[promising]]
         if not len(undecided):
-            return [*by_code.values()], True
-        is_undecided = np.isin(self.code, undecided)
+            return [*by_region.values()], True
+        is_undecided = np.isin(self.region, undecided)
         need = self.need if self.quorum is None else self.quorum.need_in_model
         problem, complete = coarse_problem(
-            self.instance, self.rows[is_undecided], need, (), self.code[is_undecided]
+            self.instance, self.rows[is_undecided], need, (), self.region[is_undecided]
         )
         if problem.classes:
             upper, exact = upper_bounds_by_packings(problem, self.instance.common_unit(self.active[0]))
             exact &= self.quorum is None
-            # Regions are sorted by code, as the parts of the problem are.
-            present = np.unique(self.code[np.searchsorted(self.rows, problem.rows)])
-            for part, (code, max_members) in enumerate(zip(present.tolist(), upper.tolist(), strict=True)):
-                by_code[code] = _RegionBound(code, max_members)
-                if not exact and max_members > self.lower[code]:
-                    by_code[code] = _RegionBound(code, max_members, problem, part)
-        return sorted(by_code.values(), key=lambda region: (-region.upper, region.code)), complete
+            # Regions are sorted by index, as the parts of the problem are.
+            present = np.unique(self.region[np.searchsorted(self.rows, problem.rows)])
+            for part, (region, max_members) in enumerate(zip(present.tolist(), upper.tolist(), strict=True)):
+                by_region[region] = _RegionBound(region, max_members)
+                if not exact and max_members > self.lower[region]:
+                    by_region[region] = _RegionBound(region, max_members, problem, part)
+        return sorted(by_region.values(), key=lambda bound: (-bound.upper, bound.region)), complete
 
 
 # Bounds without a solver, of all parts at once
@@ -478,9 +479,9 @@ def lower_bounds_by_filling(instance: Instance, rows: Ints, part: Ints, need: Co
         for amount, free in resources:
             if amount[i]:
                 room = np.minimum(room, np.maximum(0, free) // int(amount[i]))
-        before = np.cumsum(room) - room
-        before -= np.repeat(before[begins], nodes_of_part)
-        members = np.clip(need[r] - before, 0, room)
+        room_before = np.cumsum(room) - room
+        room_before -= np.repeat(room_before[begins], nodes_of_part)
+        members = np.clip(need[r] - room_before, 0, room)
         resources = [(amount, free - members * int(amount[i])) for amount, free in resources]
         lower[part[begins]] += np.add.reduceat(members, begins)
     return lower

@@ -526,9 +526,9 @@ class DomainTable:
 
     def members(self, by_domain: Ints) -> Ints:
         """Return [node] the members of each node, if domains take `by_domain` members."""
-        touched = np.flatnonzero(by_domain)
+        domains = np.flatnonzero(by_domain)
         by_place = np.zeros((len(by_domain), self.options.width), np.int64)
-        by_place[touched] = self.table.split(touched, by_domain[touched] // self.unit) * self.unit
+        by_place[domains] = self.table.split(domains, by_domain[domains] // self.unit) * self.unit
         return np.asarray(by_place[self.options.domain, self.options.index_in_domain])
 
 

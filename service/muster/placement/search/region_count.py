@@ -548,10 +548,10 @@ def _even_solution(problem: Problem) -> Use | None:
         }
         if limits.capacity[classes].sum() < counts[part]:
             return None
-    touched = {
+    parts_touched = {
         name: parts_level(name).value(problem, use) for name in problem.at_most if name in problem.parts
     }
-    few_enough = all(count <= problem.at_most[name] for name, count in touched.items())
+    few_enough = all(count <= problem.at_most[name] for name, count in parts_touched.items())
     return use if few_enough and counts.sum() == problem.need[role] else None
 
 

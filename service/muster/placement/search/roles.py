@@ -181,24 +181,24 @@ def _interchangeable_roles(instance: Instance) -> list[list[int]]:
 def _fewest_parts(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
     """Return [node, role] the assignment with the fewest parts among those tried, `counts` included."""
     need, room = counts.sum(axis=0), counts.sum(axis=1)
-    fewest, touched, lower_bounds = (
+    fewest, parts_touched, lower_bounds = (
         counts,
         _count_parts_by_role(counts > 0, parts),
         _lower_bounds(need, room, parts),
     )
     for filled in _fillings(need, room, parts, rows):
-        if touched == lower_bounds:
+        if parts_touched == lower_bounds:
             break
         value = _count_parts_by_role(filled > 0, parts)
-        if value < touched:
-            fewest, touched = filled, value
+        if value < parts_touched:
+            fewest, parts_touched = filled, value
     tries = MAX_EXCHANGES if counts.size <= MAX_EXCHANGE_CELLS else 0
-    while touched > lower_bounds and tries > 0:
+    while parts_touched > lower_bounds and tries > 0:
         for exchanged in islice(_exchanges(fewest), tries):
             tries -= 1
             value = _count_parts_by_role(exchanged > 0, parts)
-            if value < touched:
-                fewest, touched = exchanged, value
+            if value < parts_touched:
+                fewest, parts_touched = exchanged, value
                 break
         else:
             break

@@ -383,15 +383,15 @@ def _first_answer(plan: PartialPlan, incumbent: Value | None, budget: Budget) ->
 
 
 def _with_steps(
-    before: PartialPlan, after: PartialPlan, method: ExactMethod, declined: list[tuple[str, str]]
+    previous: PartialPlan, plan: PartialPlan, method: ExactMethod, declined: list[tuple[str, str]]
 ) -> PartialPlan:
     """Add a `Step` for each level that was just decided. If the method has added steps itself, these stay."""
-    done = before.levels[: len(before.levels) - len(after.levels)]
-    first_step, *later_steps = after.steps[len(before.steps) :] or [
+    done = previous.levels[: len(previous.levels) - len(plan.levels)]
+    first_step, *later_steps = plan.steps[len(previous.steps) :] or [
         Step(level.name, method.name) for level in done
     ]
     first_step = replace(first_step, declined=(*declined, *first_step.declined))
-    return replace(after, steps=(*before.steps, first_step, *later_steps))
+    return replace(plan, steps=(*previous.steps, first_step, *later_steps))
 
 
 def _decide_best_of(plans: list[PartialPlan], gap: Gap | None, budget: Budget) -> SearchOutcome:

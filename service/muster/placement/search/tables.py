@@ -50,13 +50,13 @@ class Table:
         largest = np.where(offered, np.arange(offered.shape[1]), 0).max(axis=1)
         lows, highs = (low - largest.sum() + np.cumsum(largest)).tolist(), np.cumsum(largest).tolist()
         for child in range(children):
-            before, after = min_cost[child], min_cost[child + 1]
-            after[:] = before
+            without_child, with_child = min_cost[child], min_cost[child + 1]
+            with_child[:] = without_child
             end = min(high, highs[child]) + 1
             for members in (np.flatnonzero(offered[child, 1:]) + 1).tolist():
                 start = max(lows[child], members)
-                with_child = before[:, start - members : end - members] + cost[:, child, members, None]
-                np.minimum(after[:, start:end], with_child, out=after[:, start:end])
+                new_cost = without_child[:, start - members : end - members] + cost[:, child, members, None]
+                np.minimum(with_child[:, start:end], new_cost, out=with_child[:, start:end])
         return cls(cost, min_cost)
 
     @property
@@ -73,8 +73,8 @@ class Table:
         part_index = parts[:, None]
         for child in reversed(range(self.cost.shape[1])):
             amounts = np.flatnonzero((self.cost[parts, child] < NEVER).any(axis=0))
-            before = remaining[:, None] - amounts
-            cost = np.where(before < 0, NEVER, self.min_cost[child][part_index, before])
+            remaining_without = remaining[:, None] - amounts
+            cost = np.where(remaining_without < 0, NEVER, self.min_cost[child][part_index, remaining_without])
             reached = cost + self.cost[part_index, child, amounts]
             target = self.min_cost[child + 1][part_index, remaining[:, None]]
             by_child[:, child] = amounts[(reached == target).argmax(axis=1)]

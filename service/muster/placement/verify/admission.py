@@ -89,14 +89,14 @@ def _meets(term: SelectorTerm, node: Node) -> bool:
     return {"Gt": of_node > of_term, "Lt": of_node < of_term}.get(term.operator, False)
 
 
-def check_capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
+def check_capacities(request: Request, groups: Groups, new_spots: Spots) -> list[str]:
     """Return the errors in what the plan takes of each node: its resources and its GPUs."""
     wrong = []
     asks = {role.name: role.resources for role in request.roles}
     totals: dict[tuple[str, ...], Resources] = {}
     unsorted = _unsorted_indices(chain.from_iterable(groups.values()))
     for name, members in groups.items():
-        spot, roles = touched[name], tuple([member.role for member in members])
+        spot, roles = new_spots[name], tuple([member.role for member in members])
         if roles not in totals:
             totals[roles] = sum([asks[role] for role in roles if role in asks], Resources(pods=0))
         wrong += _check_resources(name, spot.state.free, totals[roles])

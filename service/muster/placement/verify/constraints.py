@@ -113,11 +113,11 @@ def _check_max_per(fabric: Fabric, request: Request, new: Spots, old: Spots) -> 
     for rule in request.per_scope:
         if not isinstance(rule, MaxPer) or rule.scope == "gpu":
             continue  # a GPU never holds two members that take it whole
-        counts, before = (fabric.count_by_part(spots.values(), rule.scope) for spots in (new, old))
+        counts, running = (fabric.count_by_part(spots.values(), rule.scope) for spots in (new, old))
         wrong += [
-            f"{count + before[part]} members lie in {rule.scope} {''.join(part)}, at most {rule.members} may"
+            f"{count + running[part]} members lie in {rule.scope} {''.join(part)}, at most {rule.members} may"
             for part, count in sorted(counts.items())
-            if count + before[part] > rule.members
+            if count + running[part] > rule.members
         ]
     return wrong
 

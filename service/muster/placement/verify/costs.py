@@ -14,7 +14,7 @@ NVSWITCH = "nvidia.com/nvswitch.present"
 
 
 def check_costs(
-    fabric: Fabric, request: Request, plan: Placed, groups: Groups, touched: Spots, old: Spots
+    fabric: Fabric, request: Request, plan: Placed, groups: Groups, new_spots: Spots, old: Spots
 ) -> list[str]:
     """Return the errors in the claimed costs. `check_crossings` counts NVLink domains, so they are no cost
     here."""
@@ -27,11 +27,11 @@ def check_costs(
         if name != "nvlink_domains":
             totals[name] = sum(
                 _term_cost(fabric, topology, is_spread_wanted, spot, _old_on_node(old, spot))
-                for spot in touched.values()
+                for spot in new_spots.values()
             )
     if any(role.slice and role.members for role in request.roles):
         shares = [
-            _sharing_costs(spot, groups[name], _old_on_node(old, spot)) for name, spot in touched.items()
+            _sharing_costs(spot, groups[name], _old_on_node(old, spot)) for name, spot in new_spots.items()
         ]
         totals["sharing"] = sum(opened for opened, _ in shares)
         totals["shared_gpus"] = sum(shared for _, shared in shares)

@@ -28,18 +28,18 @@ def is_priced(request: Request) -> bool:
     return not slices or (is_single_pod and slices[0].gpus == 1)
 
 
-def check_damage(plan: Placed, kinds: Mapping[NodeKind, int], groups: Groups, touched: Spots) -> list[str]:
+def check_damage(plan: Placed, kinds: Mapping[NodeKind, int], groups: Groups, new_spots: Spots) -> list[str]:
     """Return a sentence if the claimed damage is wrong: F after the plan minus F before, over its nodes."""
     total = 0
     for kind, nodes in kinds.items():
-        before, after = kind.free_gpus, kind.free_gpus & ~kind.new
+        free, free_after = kind.free_gpus, kind.free_gpus & ~kind.new
         for pool in _pools(kind):
-            total += nodes * _fragmentation((after & pool).bit_count() - kind.unindexed_gpus)
-            total -= nodes * _fragmentation((before & pool).bit_count() - kind.unindexed_gpus)
-    for name, (_, state, gpus, _) in touched.items():
+            total += nodes * _fragmentation((free_after & pool).bit_count() - kind.unindexed_gpus)
+            total -= nodes * _fragmentation((free & pool).bit_count() - kind.unindexed_gpus)
+    for name, (_, state, gpus, _) in new_spots.items():
         if state.node.gpu_memory:
-            after = state.free_gpus & ~gpus
-            total += _fragmentation_of_shared(state, after, groups[name]) - _fragmentation_of_shared(
+            free_after = state.free_gpus & ~gpus
+            total += _fragmentation_of_shared(state, free_after, groups[name]) - _fragmentation_of_shared(
                 state, state.free_gpus, []
             )
     claimed = plan.objective.damage
@@ -101,10 +101,10 @@ def check_priced_damage(snapshot: Snapshot, request: Request, plan: Placed, grou
     low = high = 0
     for name, members in groups.items():
         state = snapshot.nodes[name]
-        before = _free_before(state)
-        after = _free_after(state, members, sum(cpu.get(m.role, 0) for m in members))
+        free = _free_before(state)
+        free_after = _free_after(state, members, sum(cpu.get(m.role, 0) for m in members))
         loss = sum(
-            price * (_usable_by(kind, state, before) - _usable_by(kind, state, after))
+            price * (_usable_by(kind, state, free) - _usable_by(kind, state, free_after))
             for kind, price in zip(snapshot.typical, prices, strict=True)
         )
         steps, doubt = max(-_MAX_STEPS, min(_MAX_STEPS, loss / _STEP)), 1e-6 + 1e-12 * abs(loss)
@@ -161,16 +161,16 @@ def _free_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli:
     """Return the free amounts once the node runs these members. Only the number of whole GPUs counts, so the
     last free GPUs count as taken.
     """
-    before = _free_before(state)
-    units = [*before.units]
+    free = _free_before(state)
+    units = [*free.units]
     shared = {gpu: member.units for member in members if member.units for gpu in member.gpus}
     count = sum(len(member.gpus) for member in members if not member.units)
-    taken_gpus = [*before.free_gpus][len(before.free_gpus) - count :] if count else []
+    taken_gpus = [*free.free_gpus][len(free.free_gpus) - count :] if count else []
     for gpu in (*taken_gpus, *shared):
         if gpu < len(units):  # `check_capacities` reports a GPU that the node lacks
             units[gpu] -= shared.get(gpu, units[gpu])
-    whole_gpus = [gpu for gpu in before.free_gpus if gpu not in taken_gpus and gpu not in shared]
-    return _FreeAmounts(before.cpu_milli - cpu_milli, whole_gpus, units)
+    whole_gpus = [gpu for gpu in free.free_gpus if gpu not in taken_gpus and gpu not in shared]
+    return _FreeAmounts(free.cpu_milli - cpu_milli, whole_gpus, units)
 
 
 def _free_thousandths(state: NodeState, room: _FreeAmounts) -> list[int]:
@@ -185,7 +185,7 @@ def _free_thousandths(state: NodeState, room: _FreeAmounts) -> list[int]:
 _SLACK, _MIB = 125, 2**20
 
 
-def check_unusable(request: Request, plan: Placed, groups: Groups, touched: Spots, old: Spots) -> list[str]:
+def check_unusable(request: Request, plan: Placed, groups: Groups, new_spots: Spots, old: Spots) -> list[str]:
     """Return the errors in the claimed number of GPUs that members without GPUs make unusable."""
     claimed, total = plan.objective.unusable_gpus, 0
     asks = {role.name: role for role in request.roles}
@@ -197,7 +197,7 @@ def check_unusable(request: Request, plan: Placed, groups: Groups, touched: Spot
         roles = [asks[m.role] for m in members if m.role in asks]
         with_gpu_roles = [role for role in roles if role.gpus or role.slice]
         if len(with_gpu_roles) < len(roles):
-            state = touched[name].state
+            state = new_spots[name].state
             total += _unusable_now(state, roles, with_gpu_roles)
             total += _unusable_later(
                 state, roles, with_gpu_roles, has_gang_gpus=bool(with_gpu_roles) or name in with_gpus
@@ -208,7 +208,7 @@ def check_unusable(request: Request, plan: Placed, groups: Groups, touched: Spot
 def _unusable_now(state: NodeState, roles: Sequence[Role], takers: Sequence[Role]) -> int:
     """Return how many of the free GPUs lose more than the slack of their share."""
     free = min(state.free_gpus.bit_count(), state.free_gpu_count) - sum(role.gpus for role in takers)
-    before, after = (
+    usable, usable_after = (
         min(
             _GPU * free,
             *(
@@ -223,7 +223,7 @@ def _unusable_now(state: NodeState, roles: Sequence[Role], takers: Sequence[Role
             (_cpu_and_memory(state.free), roles),
         )
     )
-    return -((after - before + _SLACK) // _GPU)
+    return -((usable_after - usable + _SLACK) // _GPU)
 
 
 def _unusable_later(

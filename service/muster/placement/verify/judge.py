@@ -27,26 +27,26 @@ def verify(snapshot: Snapshot, request: Request, plan: Placed) -> tuple[str, ...
     if unknown:
         return tuple(f"node {name} is not in the cluster" for name in unknown)
     unmatched, snapshot = members.check_matching(request, plan), members.mark_unusable_gpus(request, snapshot)
-    touched, old = spots_of_nodes(snapshot, groups), spots_of_running(snapshot, request)
-    everyone = spots_of_all(touched, old)
+    new_spots, old = spots_of_nodes(snapshot, groups), spots_of_running(snapshot, request)
+    everyone = spots_of_all(new_spots, old)
     priced, few = bool(snapshot.typical) and damage.is_priced(request), len(snapshot.nodes) <= FEW_NODES
     fabric = Fabric(snapshot, everyone.values(), in_words=" of " in plan.domain)
-    kinds = fabric.kinds(touched, everyone)
+    kinds = fabric.kinds(new_spots, everyone)
     return (
         *members.check_members(request, plan),
         *members.check_attributes(snapshot, request, plan),
         *unmatched,
-        *admission.check_capacities(request, groups, touched),
+        *admission.check_capacities(request, groups, new_spots),
         *admission.check_admission(snapshot, request, plan),
         *constraints.check_scopes(fabric, request, plan, everyone),
         *constraints.check_by_scope(fabric, snapshot, request, plan, old),
         *constraints.check_between_pods(snapshot, request, plan),
         *costs.check_crossings(fabric, snapshot, request, plan, everyone, few=few),
         *members.check_proof(plan),
-        *costs.check_costs(fabric, request, plan, groups, touched, old),
-        *(() if priced else damage.check_damage(plan, kinds, groups, touched)),
+        *costs.check_costs(fabric, request, plan, groups, new_spots, old),
+        *(() if priced else damage.check_damage(plan, kinds, groups, new_spots)),
         *(damage.check_priced_damage(snapshot, request, plan, groups) if priced and few else ()),
-        *damage.check_unusable(request, plan, groups, touched, old),
+        *damage.check_unusable(request, plan, groups, new_spots, old),
         *(damage.check_best_fit(snapshot, request, plan, groups) if few else ()),
         *damage.check_preferences(request, plan),
         *links.check_links(plan, kinds, everyone),

@@ -98,9 +98,9 @@ def check_sockets(plan: Placed, kinds: Mapping[NodeKind, int]) -> list[str]:
 def check_rails(request: Request, plan: Placed, spots: Iterable[Spot]) -> list[str]:
     """Return a sentence if the claimed number of rails is wrong. `spots` are those of the gang by node."""
     gpus = [(spot.state.node.rail_by_gpu, spot.gpus) for spot in spots if spot.gpus]
-    touched = {rail for rails, mask in set(gpus) for gpu, rail in enumerate(rails) if mask >> gpu & 1}
+    rails_touched = {rail for rails, mask in set(gpus) for gpu, rail in enumerate(rails) if mask >> gpu & 1}
     shares_gpus = any(role.slice for role in request.roles if role.members)
-    number = len(touched) if touched and len(gpus) > 1 and not shares_gpus else None
+    number = len(rails_touched) if rails_touched and len(gpus) > 1 and not shares_gpus else None
     claimed = plan.objective.rails
     return [f"the GPUs lie on {number} rails, not {claimed}"] if number != claimed else []
 

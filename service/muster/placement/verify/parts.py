@@ -128,7 +128,7 @@ class Labels:
                     yield next(same_level, (outer, (outer,)))
 
 
-def _resolve_names(touched: set[Names], all_names: set[Names]) -> Mapping[Names, Names]:
+def _resolve_names(unclear: set[Names], all_names: set[Names]) -> Mapping[Names, Names]:
     """Return names → the names of the part that nodes with these labels belong to.
 
     If the labels of all nodes fit together, they are one part. Otherwise names that lack a label belong to
@@ -136,9 +136,9 @@ def _resolve_names(touched: set[Names], all_names: set[Names]) -> Mapping[Names,
     """
     levels = list(zip(*all_names, strict=True))
     if all(len({*level} - {""}) < 2 for level in levels):
-        return dict.fromkeys(touched, max(all_names, key=lambda names: (len(names) - names.count(""), names)))
+        return dict.fromkeys(unclear, max(all_names, key=lambda names: (len(names) - names.count(""), names)))
     resolved_names = {}
-    for names in touched:
+    for names in unclear:
         fuller = [candidate for candidate in all_names if candidate != names and _fits(names, candidate)]
         fullest = [
             candidate
@@ -220,14 +220,14 @@ def spots_of_running(snapshot: Snapshot, request: Request) -> Spots:
     return spots
 
 
-def spots_of_all(touched: Spots, old: Spots) -> Spots:
+def spots_of_all(new_spots: Spots, old: Spots) -> Spots:
     """Return a spot for each node with members, placed or running, for all of them."""
-    united = {**touched}
+    united = {**new_spots}
     for spot in old.values():
         name = spot.state.node.name
-        before = united.get(name, spot)
+        other = united.get(name, spot)
         united[name] = Spot(
-            "", spot.state, spot.gpus | before.gpus, spot.indices_known and before.indices_known
+            "", spot.state, spot.gpus | other.gpus, spot.indices_known and other.indices_known
         )
     return united
 
@@ -341,7 +341,7 @@ class Fabric:
             return {f"{node.name}/{i}" for i in range(count) if not spot.gpus & ~(1 << i)}
         return {part} if (part := self.part_by_node(scope)[node.name]) else set()
 
-    def kinds(self, touched: Spots, everyone: Spots) -> Counter[NodeKind]:
+    def kinds(self, new_spots: Spots, everyone: Spots) -> Counter[NodeKind]:
         """Return how many nodes of the plan are of each kind."""
         names = self.part_by_node(NVLINK[0])
         return Counter(
@@ -354,7 +354,7 @@ class Fabric:
                 new,
                 everyone[name].gpus,
             )
-            for name, (_, state, new, _) in touched.items()
+            for name, (_, state, new, _) in new_spots.items()
         )
 
     def part_by_node(self, scope: str) -> Mapping[str, str]:

@@ -63,20 +63,20 @@ class _MaxPer(ByScope):
         """Yield the smallest number that works. The step is doubled until a number works, then the interval
         is halved.
         """
-        request, before = findings.request, self.by_scope(findings.request)[key].members
+        request, limit = findings.request, self.by_scope(findings.request)[key].members
 
         def works(members: int) -> bool:
             return findings.works(self.request_with(request, key, MaxPer(key, members)))
 
-        low, step, gang_size = before, 1, request.size + len(request.running)
-        while low < gang_size and not works(high := min(before + step, gang_size)):
+        low, step, gang_size = limit, 1, request.size + len(request.running)
+        while low < gang_size and not works(high := min(limit + step, gang_size)):
             low, step = high, 2 * step
         if low >= gang_size:
             return
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if works(middle) else (middle, high)
-        yield MorePerPart(key, high, before)
+        yield MorePerPart(key, high, limit)
 
 
 MAX_PER = _MaxPer()

@@ -230,16 +230,16 @@ class _Segments(OfRoles):
 
         Nested sizes stay multiples of each other.
         """
-        before = role_of(findings.request, role).segments
-        if any(findings.is_nowhere(segment.scope) for segment in before):
+        segments = role_of(findings.request, role).segments
+        if any(findings.is_nowhere(segment.scope) for segment in segments):
             return
-        sizes, tried = [segment.size for segment in before], list[tuple[Segment, ...]]()
+        sizes, tried = [segment.size for segment in segments], list[tuple[Segment, ...]]()
         while sizes and all(size % 2 == 0 for size in sizes) and sizes[-1] > 2:
             sizes = [size // 2 for size in sizes]
-            tried.append(tuple(Segment(size, old.scope) for size, old in zip(sizes, before, strict=True)))
-        for segments in (*tried, ()):
-            if findings.works(self.request_with(findings.request, role, segments)):
-                yield SmallerSegments(role, _sizes(segments))
+            tried.append(tuple(Segment(size, old.scope) for size, old in zip(sizes, segments, strict=True)))
+        for smaller in (*tried, ()):
+            if findings.works(self.request_with(findings.request, role, smaller)):
+                yield SmallerSegments(role, _sizes(smaller))
                 return
 
 
