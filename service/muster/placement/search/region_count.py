@@ -68,8 +68,8 @@ class RegionCount:
             with budget.phase("scan"):
                 region = regions(instance, plan.scopes, plan.need)
             rows, scopes = np.flatnonzero(region != NOWHERE), instance.fabric_scopes
-            # A required scope that is also a counted level does not divide regions here. Instead, at most one
-            # part of this level may be touched.
+            # A required scope whose parts are counted divides no regions here. Instead, at most one of its
+            # parts may be touched.
             single_part_scopes = tuple(scope for scope in scopes if scope in plan.scopes)
             if single_part_scopes:
                 other_scopes = tuple(scope for scope in plan.scopes if scope not in single_part_scopes)
