@@ -278,7 +278,7 @@ class DomainOptions:
 
     def of_domain(self, domain: int) -> DomainOptions:
         """Return the options of one domain."""
-        in_domain, row = self.domain == domain, slice(domain, domain + 1)
+        in_domain = self.domain == domain
         nodes = {
             name: getattr(self, name)[in_domain] for name in ("rows", "index_in_domain", "cap", "min_members")
         }
@@ -286,8 +286,8 @@ class DomainOptions:
             self,
             **nodes,
             domain=self.domain[in_domain] * 0,
-            open=self.open[row],
-            fewest_nodes=self.fewest_nodes[row],
+            open=self.open[domain : domain + 1],
+            fewest_nodes=self.fewest_nodes[domain : domain + 1],
         )
 
     def cheapest(self, cost: Ints, per_node_offset: int, max_total: int) -> Ints | None:
