@@ -168,7 +168,7 @@ def gpu_counts(masks: Ints) -> Ints:
 
 def count_up(counts: Ints, begins: Ints | int = 0) -> Ints:
     """Return the numbers begin, begin + 1 … for each begin, as many as its count, one after the other."""
-    return np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    return np.asarray(np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum()))
 
 
 def values_in(values: Ints, masks: Ints | int) -> Ints:
