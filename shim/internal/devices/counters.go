@@ -79,8 +79,8 @@ func forEachCounted(slice *resourceapi.ResourceSlice, visit func(*resourceapi.De
 func (c shownCycle) addPlannedForOthers(allocated *structured.AllocatedState) {
 	plan := c.plan
 	choosesPlanned := plan != nil && plan.plannedCount > 0 && len(plan.otherRequests) == 0 // restrict shows no other device of these drivers
-	if c.forOthers != nil && !choosesPlanned {
-		for _, name := range c.forOthers() {
+	if c.plannedForOthers != nil && !choosesPlanned {
+		for _, name := range c.plannedForOthers() {
 			if driver, pool, device, ok := splitName(name); ok && !plan.has(driver, pool, device) {
 				allocated.AllocatedDevices.Insert(structured.MakeDeviceID(driver, pool, device))
 			}

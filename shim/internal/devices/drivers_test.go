@@ -87,7 +87,7 @@ func TestThePlansThatMatterToAPodAreThoseOfItsDrivers(t *testing.T) {
 			}
 			var queried sets.Set[string]
 			p := &Plugin{view: v, memberOf: func(fwk.CycleState) *Member { return nil }}
-			p.forOthers = func(_ fwk.CycleState, _ *v1.Pod, drivers sets.Set[string]) []string {
+			p.plannedForOthers = func(_ fwk.CycleState, _ *v1.Pod, drivers sets.Set[string]) []string {
 				queried = drivers
 				return nil
 			}

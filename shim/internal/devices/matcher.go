@@ -77,8 +77,8 @@ func (m *matcher) findUsableGPUs(ctx context.Context, label string, choice gpuCh
 	for index, slice := range published {
 		gpus := countedGPUs[index]
 		selected := m.matchAll(ctx, choice.selectors, slice, gpus.devices)
-		for i, is := range gpus.devices {
-			if !is {
+		for i, matches := range gpus.devices {
+			if !matches {
 				continue
 			}
 			if selected.errs[i] != nil {
@@ -135,15 +135,15 @@ func (m *matcher) whyNotAllGPUs(ctx context.Context, label string, choice gpuCho
 				return fmt.Sprintf("%s, and slices of pool %s of %s are missing", label, pool.pool, pool.driver)
 			}
 			gpus, selected := m.matchAll(ctx, choice.gpuSelectors, slice, nil), m.matchAll(ctx, choice.selectors, slice, nil)
-			for i, is := range selected.devices {
+			for i, matches := range selected.devices {
 				switch {
 				case selected.errs[i] != nil:
 					return fmt.Sprintf("%s: a selector can't be evaluated: %v", label, selected.errs[i])
-				case is && name == "":
+				case matches && name == "":
 					return fmt.Sprintf("%s, and device %s of %s belongs to no single node; such devices are not planned yet", label, slice.Spec.Devices[i].Name, slice.Spec.Driver)
-				case is && !gpus.devices[i]:
+				case matches && !gpus.devices[i]:
 					return fmt.Sprintf("%s, and device %s of %s matches that is no GPU by its DeviceClass", label, slice.Spec.Devices[i].Name, slice.Spec.Driver)
-				case is:
+				case matches:
 					matching++
 				}
 			}
@@ -199,8 +199,8 @@ func (m *matcher) matchAll(ctx context.Context, expressions []string, slice *res
 			break
 		}
 		expressionResult := m.resultsOf(expression).matchSlice(ctx, slice)
-		for i, is := range result.devices {
-			if is {
+		for i, matches := range result.devices {
+			if matches {
 				result.devices[i], result.errs[i] = expressionResult.devices[i], expressionResult.errs[i]
 			}
 		}
@@ -263,9 +263,9 @@ func (m *expressionResults) matchDevice(ctx context.Context, driver string, devi
 	if m.program.Error != nil {
 		return false, m.program.Error
 	}
-	is, _, err := m.program.DeviceMatches(ctx, cel.Device{
+	matches, _, err := m.program.DeviceMatches(ctx, cel.Device{
 		Driver: driver, AllowMultipleAllocations: device.AllowMultipleAllocations,
 		Attributes: device.Attributes, Capacity: device.Capacity,
 	})
-	return is, err
+	return matches, err
 }

@@ -82,9 +82,9 @@ type PlannedForOthers func(state fwk.CycleState, pod *v1.Pod, drivers sets.Set[s
 // Plugin is the in-tree plugin on a filtered view of the cluster's devices.
 type Plugin struct {
 	*dynamicresources.DynamicResources
-	view      *cycleView
-	memberOf  MemberOf
-	forOthers PlannedForOthers
+	view             *cycleView
+	memberOf         MemberOf
+	plannedForOthers PlannedForOthers
 }
 
 var (
@@ -97,7 +97,7 @@ var (
 //
 // All profiles of a process must list the plugin in place of DynamicResources, because the profiles tell each other
 // which devices they allocate.
-func NewFactory(memberOf MemberOf, forOthers PlannedForOthers) frameworkruntime.PluginFactory {
+func NewFactory(memberOf MemberOf, plannedForOthers PlannedForOthers) frameworkruntime.PluginFactory {
 	var (
 		mu     sync.Mutex
 		shared *allocatedDevices
@@ -133,7 +133,7 @@ func NewFactory(memberOf MemberOf, forOthers PlannedForOthers) frameworkruntime.
 		if err != nil {
 			return nil, err
 		}
-		return &Plugin{inTree.(*dynamicresources.DynamicResources), view, memberOf, forOthers}, nil
+		return &Plugin{inTree.(*dynamicresources.DynamicResources), view, memberOf, plannedForOthers}, nil
 	}
 }
 
@@ -209,7 +209,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 // cycleToShow returns what the view shows to a pod in its cycle. A member sees the devices of its plan. Any other pod has
 // no plan and sees all devices. Both kinds of pods see the devices of other pods' plans as allocated.
 func (p *Plugin) cycleToShow(state fwk.CycleState, pod *v1.Pod) (*shownCycle, error) {
-	cycle := &shownCycle{pod: pod, forOthers: func() []string { return p.forOthers(state, pod, p.view.driversFor(pod)) }}
+	cycle := &shownCycle{pod: pod, plannedForOthers: func() []string { return p.plannedForOthers(state, pod, p.view.driversFor(pod)) }}
 	member := p.memberOf(state)
 	if member == nil {
 		return cycle, nil
@@ -260,13 +260,13 @@ type cycleView struct {
 	shown atomic.Pointer[shownCycle]
 }
 
-// shownCycle is what the view shows to the pod of the running cycle.
+// shownCycle has the plan, devices and claims that the view shows to the pod of the running cycle.
 type shownCycle struct {
-	pod         *v1.Pod
-	plan        *plan           // nil: all devices are shown
-	onlyPlanned bool            // the allocator needs nothing but planned devices
-	forOthers   func() []string // returns the devices that are planned for other pods
-	claims      shownClaims     // claims of this pod alone, with one subrequest in place of several
+	pod              *v1.Pod
+	plan             *plan           // nil: all devices are shown
+	onlyPlanned      bool            // the allocator needs nothing but planned devices
+	plannedForOthers func() []string // returns the devices that are planned for other pods
+	claims           shownClaims     // claims of this pod alone, with one subrequest in place of several
 }
 
 // cycle returns what is shown now. Between cycles it is empty: then all devices are shown.

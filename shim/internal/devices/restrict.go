@@ -199,9 +199,10 @@ func describeMissing(missing []string) string {
 	}
 }
 
-// poolSlices returns the slices of one pool with these devices first and the devices that mustStayVisible keeps after
-// them. With p.showUnplanned the pool's other devices come first. It leaves out slices of an older generation, and
-// devices that no slice contains. If such a device is planned, the allocator finds too few devices and refuses the node.
+// poolSlices returns the slices of one pool that the allocator may see. The named devices come first, because the
+// allocator takes the first that match; devices that mustStayVisible keeps come after them. With p.showUnplanned the
+// pool's other devices come before. It leaves out slices of an older generation, and devices that no slice contains. If
+// such a device is planned, the allocator finds too few devices and refuses the node.
 func (p *plan) poolSlices(all []*resourceapi.ResourceSlice, names []string) []*resourceapi.ResourceSlice {
 	newest, elsewhere := p.newestSlices(all)
 	var shown []*resourceapi.ResourceSlice
@@ -231,7 +232,7 @@ func (p *plan) poolSlices(all []*resourceapi.ResourceSlice, names []string) []*r
 		planned = append(planned, withoutOwnedTaint(*device))
 	}
 	// The allocator reads no devices from a slice that has counters.
-	readable := slices.DeleteFunc(slices.Clone(shown), func(newest *resourceapi.ResourceSlice) bool { return len(newest.Spec.SharedCounters) > 0 })
+	readable := slices.DeleteFunc(slices.Clone(shown), func(slice *resourceapi.ResourceSlice) bool { return len(slice.Spec.SharedCounters) > 0 })
 	switch {
 	case len(readable) == 0: // the pool is gone, so the allocator finds no device
 	case p.showUnplanned:
@@ -306,11 +307,11 @@ func (p *plan) checkAllocation(claim *resourceapi.ResourceClaim) error {
 		if planned {
 			p.allocatedCount++
 		}
-		forOthers := p.isForOtherRequest(claim, result)
-		if !forOthers {
+		forOtherRequest := p.isForOtherRequest(claim, result)
+		if !forOtherRequest {
 			gpus++
 		}
-		if !planned && !forOthers && (extended || p.hasDriver(result.Driver)) {
+		if !planned && !forOtherRequest && (extended || p.hasDriver(result.Driver)) {
 			return fmt.Errorf("%w: %s/%s/%s", errNotPlanned, result.Driver, result.Pool, result.Device)
 		}
 		allocated := device{result.Driver, result.Pool, result.Device}

@@ -136,7 +136,7 @@ func retryCall[Answer any](ctx context.Context, c *core, g *gangs.Gang, ask func
 // assumed or fails (framework/runtime/framework.go, addGENominatedPods).
 //
 // Nominations cost other pods time. On a nominated node each of their cycles copies the pods nominated there and runs
-// every Filter twice. Less keeps this period short.
+// every Filter twice. QueueSort's Less puts the members next to each other, so the period is short.
 //
 // Call nominate before Open. A gated pod cannot be popped, so no nomination is written after its pod was assumed.
 func (c *core) nominate(ctx context.Context, g *gangs.Gang, answer *gangs.Answer) {

@@ -29,7 +29,7 @@ const (
 )
 
 // deviceWaiters is the list of pods that the allocator refused because live plans hold the devices. They are tried again
-// when a plan ends. No event of the cluster does it: a plan that ends without an allocation changes no object.
+// when a plan ends. No cluster event retries them, because a plan that ends without an allocation changes no object.
 type deviceWaiters struct {
 	mu    sync.Mutex
 	pods  map[string]*waitingPod
