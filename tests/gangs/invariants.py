@@ -38,19 +38,19 @@ def check(coordinator: Coordinator) -> list[str]:
             owners[uid] = gang.key
     strays = state.ledger.reservations.keys() - owners.keys() - state.orphans.keys()
     broken += [f"{uid} is held for no plan" for uid in sorted(strays)]
-    ahead = {
+    planned_members = {
         gang.key: len(gang.in_phase.plan.order)
         for gang in state.gangs.values()
         if isinstance(gang.in_phase, Planned | Reserving)
     }
-    if state.ahead != ahead:
-        broken.append(f"{state.ahead} are counted as planned, and {ahead} are")
+    if state.planned_members != planned_members:
+        broken.append(f"{state.planned_members} are counted as planned, and {planned_members} are")
     for key in state.queue._lacking:
         if key not in state.gangs or state.gangs[key].phase not in (Phase.COLLECTING, Phase.PLANNING):
             broken.append(f"others wait for {key}, which does not wait for the planner")
     if state.backfill.current is not None and state.backfill.current.gang not in state.gangs:
         broken.append(f"the backfill reservation of {state.backfill.current.gang} has outlived it")
-    movable = {uid for key in ahead for uid in state.gangs[key].reserved_uids}
+    movable = {uid for key in planned_members for uid in state.gangs[key].reserved_uids}
     for name in state.ledger.nodes:
         broken += _node(state.ledger, name, movable)
     return broken

@@ -40,8 +40,8 @@ def _update_gang(state: State, gang: Gang, group: Group) -> None:
     if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
         gang.was_complete &= not group.was_split_by_crash  # bound by another service, or late
     if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
-        reconciliation.note_arrival(state, gang)
-    gang.group, gang.stale, gang.bound_since_count = group, False, 0
+        reconciliation.note_pod_change(state, gang)
+    gang.group, gang.stale, gang.newly_bound_count = group, False, 0
     _forget_late_bound(state, gang)
     reconciliation.note_partially_bound(state, gang)
     reconciliation.release_retained(state, gang)
@@ -94,27 +94,27 @@ def _add_gang(state: State, gang: Gang, earlier_gangs: Iterable[Gang]) -> None:
     these gangs count more than what the pods state.
     """
     state.gangs[gang.key] = gang
-    begun = {pod.uid for pod in gang.group.bound}
-    begun |= {pod.uid for pod in gang.group.unbound if pod.uid in state.orphans}
-    forerunners = [before for before in earlier_gangs if begun & before.group.uids]
-    _inherit(state, gang, forerunners)
-    reconciliation.note_arrival(state, gang)
+    held_uids = {pod.uid for pod in gang.group.bound}
+    held_uids |= {pod.uid for pod in gang.group.unbound if pod.uid in state.orphans}
+    predecessors = [predecessor for predecessor in earlier_gangs if held_uids & predecessor.group.uids]
+    _inherit(state, gang, predecessors)
+    reconciliation.note_pod_change(state, gang)
     reconciliation.reconcile(state, gang)
-    if forerunners:
-        theirs = {
+    if predecessors:
+        uids_of_predecessors = {
             uid
-            for before in forerunners
-            for uid in (*before.awaited_bindings, *before.last_permit.uids_elsewhere)
+            for predecessor in predecessors
+            for uid in (*predecessor.awaited_bindings, *predecessor.last_permit.uids_elsewhere)
         }
-        gang.last_permit.uids_elsewhere = frozenset(theirs - gang.group.uids)
+        gang.last_permit.uids_elsewhere = frozenset(uids_of_predecessors - gang.group.uids)
         pods = (state.roster.pods.get(uid) for uid in gang.last_permit.uids_elsewhere)
         member_gone = any(pod is None or not (pod.present or pod.node) for pod in pods)
         gang.last_permit.is_incomplete &= member_gone or any(
-            before.last_permit.lacks_bindings for before in forerunners
+            predecessor.last_permit.lacks_bindings for predecessor in predecessors
         )
 
 
-def _join_gangs(state: State, gang: Gang, group: Group, earlier_gangs: Iterable[Gang]) -> None:
+def _take_over_history(state: State, gang: Gang, group: Group, earlier_gangs: Iterable[Gang]) -> None:
     """Update a gang whose group may now contain pods of `earlier_gangs`.
 
     These are gangs of the same name that ended or lost pods. If one was complete, no member of this gang is
@@ -123,24 +123,24 @@ def _join_gangs(state: State, gang: Gang, group: Group, earlier_gangs: Iterable[
     bound = {pod.uid for pod in group.bound}
     # A permitted gang may not have counted members that were bound just now, so its waiting members count
     # too.
-    forerunners = [before for before in earlier_gangs if bound & before.group.uids]
+    predecessors = [predecessor for predecessor in earlier_gangs if bound & predecessor.group.uids]
     if not gang.group.bound:
-        _inherit(state, gang, forerunners)
-    if any(before.was_complete for before in forerunners):
+        _inherit(state, gang, predecessors)
+    if any(predecessor.was_complete for predecessor in predecessors):
         gang.was_complete = True
         if isinstance(gang.in_phase, GivenUp):
             gang.in_phase.evicting = frozenset()
 
 
-def _inherit(state: State, gang: Gang, forerunners: Collection[Gang]) -> None:
+def _inherit(state: State, gang: Gang, predecessors: Collection[Gang]) -> None:
     """Inherit completeness, grace period and losses of gangs whose bound pods this gang has now."""
-    if forerunners:
-        gang.was_complete = any(before.was_complete for before in forerunners)
-    for before in forerunners:
-        if not gang.was_complete and Timer.PARTIAL in before.timers:
-            state.timers.hand_over(before, gang, Timer.PARTIAL)
-        if before.lost_members:
-            reconciliation.inherit_losses(state, gang, before)
+    if predecessors:
+        gang.was_complete = any(predecessor.was_complete for predecessor in predecessors)
+    for predecessor in predecessors:
+        if not gang.was_complete and Timer.PARTIAL in predecessor.timers:
+            state.timers.hand_over(predecessor, gang, Timer.PARTIAL)
+        if predecessor.lost_members:
+            reconciliation.inherit_losses(state, gang, predecessor)
 
 
 def _gangs_losing_members(gangs: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
@@ -167,19 +167,19 @@ def _defer_count(state: State, gang: Gang, change: Change) -> None:
     If a waiting member left, the gang waits for no planner until then.
     """
     gang.stale = True
-    reconciliation.note_arrival(state, gang)
+    reconciliation.note_pod_change(state, gang)
     if gang.phase is Phase.PLANNING and change.is_departure:
         state.transition(gang, Trigger.IN_MOTION, Collecting())
     if gang.phase in deferral.COUNTED_AFTER_SERIES:
-        if gang.arrival_window is None or Timer.RECOUNT not in gang.timers:
-            gang.arrival_window = (state.now, state.now)  # earlier pods have been counted
+        if gang.change_window is None or Timer.RECOUNT not in gang.timers:
+            gang.change_window = (state.now, state.now)  # earlier pods have been counted
         # `Clock` takes a deadline in the past for a service that stood still, and postpones all timers.
-        until = max(state.now, state.settings.settle_until(gang.arrival_window))
+        until = max(state.now, state.settings.settle_until(gang.change_window))
         state.timers.set(gang, until, Timer.RECOUNT)
 
 
-def recount(state: State, gang: Gang) -> None:
-    """Move the gang to the phase that follows, now that the pods of a series have come or gone."""
+def end_series(state: State, gang: Gang) -> None:
+    """End a series: its pods have come or gone, so move the gang to the phase that follows."""
     if gang.phase in deferral.COUNTED_AFTER_SERIES:
         reconciliation.reconcile(state, gang)
 
@@ -226,7 +226,7 @@ _MORE_PODS = 4
 """Cost of a change of a PodGroup itself, in pods."""
 
 GROUPED_AT_ONCE = 128
-"""When a change concerns all pods, one input regroups this number of pods: about 10 ms."""
+"""When a change concerns all pods, one input groups this number of pods: about 10 ms."""
 
 
 class PodHandler:
@@ -247,35 +247,35 @@ class PodHandler:
         """Take in a pod's new state. Return the nodes on which usage changed."""
         state = self._state
         self.differences.see(pod)
-        usage_before = state.ledger.bound.get(pod.uid)
-        touched = state.ledger.see(pod)
-        before = state.roster.pods.get(pod.uid)
+        old_usage = state.ledger.bound.get(pod.uid)
+        changed_nodes = state.ledger.see(pod)
+        old_pod = state.roster.pods.get(pod.uid)
         names = state.roster.see(pod)
         if pod.uid in state.orphans and (pod.node or not pod.present):
             reconciliation.drop_orphan(state, pod.uid)
-        after = state.roster.pods.get(pod.uid, pod)
-        self._count_after(names, before, after)
+        new_pod = state.roster.pods.get(pod.uid, pod)
+        self._count_after(names, old_pod, new_pod)
         while state.roster.begun_names:
             gangs = self._gangs_of(state.roster.begun_names.pop())
             for gang in gangs if any(gang.group.unbound for gang in gangs) else ():
                 gang.stale = True
-                state.recount_soon(gang)
-        if usage_before is not None and self._is_lost(before, pod, usage_before):
-            self._keep_place_of(before, usage_before)
-        return touched
+                state.count_soon(gang)
+        if old_usage is not None and self._is_lost(old_pod, pod, old_usage):
+            self._keep_place_of(old_pod, old_usage)
+        return changed_nodes
 
     def drop_pod(self, uid: str) -> None:
         """Forget a pod that is gone."""
         state = self._state
         self.differences.forget(uid)
-        usage_before = state.ledger.bound.get(uid)
+        old_usage = state.ledger.bound.get(uid)
         state.ledger.forget(uid)
         reconciliation.drop_orphan(state, uid)
-        before = state.roster.pods.get(uid)
+        old_pod = state.roster.pods.get(uid)
         names = state.roster.drop(uid)
-        self._count_after(names, before, None)
-        if usage_before is not None:
-            self._keep_place_of(before, usage_before)
+        self._count_after(names, old_pod, None)
+        if old_usage is not None:
+            self._keep_place_of(old_pod, old_usage)
         else:
             planning.try_full_nodes(state)
 
@@ -286,14 +286,14 @@ class PodHandler:
         gang alone. A gang in a pause keeps pausing, because users can change claims all the time.
         """
         state = self._state
-        before = state.ledger.device_claims.consumers_of(claim.uid)
-        touched = state.ledger.see_claim(claim)
-        self.differences.compare_again({*before, *claim.consumers})
-        for key in self.gangs_of(claim.consumers).values() if touched else ():
+        old_consumers = state.ledger.device_claims.consumers_of(claim.uid)
+        changed_nodes = state.ledger.see_claim(claim)
+        self.differences.compare_again({*old_consumers, *claim.consumers})
+        for key in self.gangs_of(claim.consumers).values() if changed_nodes else ():
             gang = state.gangs[key]
             if gang.phase is Phase.UNPLACEABLE and not gang.pause_s:
                 state.to_wake[key] = None
-        return touched
+        return changed_nodes
 
     def see_pod_group(self, key: PodGroupKey, group: PodGroup | None) -> None:
         """Take in a PodGroup's new state, now or later; None if it is gone."""
@@ -311,7 +311,7 @@ class PodHandler:
             if synced:
                 self._rate.forget()
                 self._rate.charge(key[0], deferral.COUNT_EVERY_S * (pod_count + _MORE_PODS))
-            self.regroup(names)
+            self.group_pods(names)
 
     def tick(self) -> None:
         """Take in one change of a PodGroup that is due. Only one change, because a change may take long."""
@@ -328,7 +328,7 @@ class PodHandler:
         """Take in how many pods of a Job have succeeded."""
         names = self._state.roster.see_succeeded(uid, succeeded)
         if len(names) <= deferral.MANY or not self._state.synced:
-            self._count(names, {uid})
+            self._group_pods_or_defer(names, {uid})
             return
         for gang in (gang for name in names for gang in self._gangs_of(name)):
             gang.stale = True
@@ -345,7 +345,7 @@ class PodHandler:
         self._state.to_group |= dict.fromkeys(self._state.roster.names)
         planning.note_gangs_to_wake(self._state, anywhere=True)
 
-    def regroup(self, names: set[NameKey]) -> None:
+    def group_pods(self, names: set[NameKey]) -> None:
         """Group the pods of these names again. Before the cluster is known, only note the names."""
         if not self._state.synced:
             self._state.to_group |= dict.fromkeys(names)
@@ -359,15 +359,15 @@ class PodHandler:
             for gang in ended:
                 _remove_gang(self._state, gang)
             for key, group in groups.items():
-                before = [*ended, *(losing_gang for losing_gang in losing_gangs if losing_gang.key != key)]
+                earlier_gangs = [*ended, *(gang for gang in losing_gangs if gang.key != key)]
                 if key in self._state.gangs:
-                    _join_gangs(self._state, self._state.gangs[key], group, before)
+                    _take_over_history(self._state, self._state.gangs[key], group, earlier_gangs)
                     _update_gang(self._state, self._state.gangs[key], group)
                 else:
                     _add_gang(
                         self._state,
                         Gang(key, name, group, was_complete=not group.was_split_by_crash),
-                        before,
+                        earlier_gangs,
                     )
             self._names[name] = set(groups)
             self._counted_at[name] = self._state.now
@@ -388,7 +388,7 @@ class PodHandler:
             names.add(name)
             pods += max(1, self._state.roster.size(name))
         if names:
-            self.regroup(names)
+            self.group_pods(names)
 
     def gangs_of(self, uids: Iterable[str]) -> dict[str, str]:
         """Return UID → key of its gang, for bound and waiting pods. Pods of no gang are left out.
@@ -426,19 +426,19 @@ class PodHandler:
     def _gangs_of(self, name: NameKey) -> list[Gang]:
         return [self._state.gangs[key] for key in sorted(self._names.get(name, ()))]
 
-    def _count_after(self, names: set[NameKey], before: Pod | None, pod: Pod | None) -> None:
+    def _count_after(self, names: set[NameKey], old_pod: Pod | None, pod: Pod | None) -> None:
         """Count the gangs of these names after a change of a pod, or have them counted later."""
         is_present = pod is not None and pod.present
-        owners = [pod_state.owner for pod_state in (before, pod) if pod_state is not None]
+        owners = [pod_state.owner for pod_state in (old_pod, pod) if pod_state is not None]
         owner = owners[0] if owners else ""
         gang = self._find_gang_of_change(names, owner, is_present)
         if gang is None:
-            self._count(names, set(owners))
+            self._group_pods_or_defer(names, set(owners))
             return
-        state, change = self._state, Change(before, pod, self._count_present(gang))
+        state, change = self._state, Change(old_pod, pod, self._count_present(gang))
         match deferral.when_to_count(gang, change):
             case Count.NOW:
-                self._count(names, set(owners))
+                self._group_pods_or_defer(names, set(owners))
             case Count.AFTER_SERIES:
                 _defer_count(state, gang, change)
             case Count.AFTER_BINDINGS:
@@ -447,25 +447,25 @@ class PodHandler:
             case Count.WHEN_READ:
                 gang.stale = True
                 if not is_present and (len(self._names[gang.name]) > 1 or owner not in gang.group.owners):
-                    state.recount_soon(gang)  # owners may be assigned anew
+                    state.count_soon(gang)  # owners may be assigned anew
                 if gang.phase is Phase.COLLECTING:
                     # New pods need conditions. A large gang has a longer pause.
                     pause_s = max(state.settings.waiting_s, state.settings.member_s * change.present)
                     state.timers.set_earlier(gang, state.now + pause_s)
 
-    def _is_lost(self, before: Pod | None, pod: Pod, usage_before: Usage) -> bool:
+    def _is_lost(self, old_pod: Pod | None, pod: Pod, old_usage: Usage) -> bool:
         """Return whether a bound pod fails now, or is deleted while its node is gone or not ready.
 
         The kubelet of such a node does not end the pod. On other nodes a deleted pod keeps its place until
         the pod ends. Otherwise a user could delete a pod and get a second place while the first is still
         occupied.
         """
-        if pod.finished or before is None or not before.present:
+        if pod.finished or old_pod is None or not old_pod.present:
             return pod.finished and not pod.succeeded
-        node = self._state.ledger.nodes.get(usage_before.node)
+        node = self._state.ledger.nodes.get(old_usage.node)
         return pod.terminating and (node is None or not node.ready)
 
-    def _keep_place_of(self, pod: Pod | None, usage_before: Usage) -> None:
+    def _keep_place_of(self, pod: Pod | None, old_usage: Usage) -> None:
         """Keep the place of a pod that failed or is gone, if a running gang needs it."""
         if pod is None or pod.claim is None or pod.claim.lone:
             return
@@ -476,7 +476,7 @@ class PodHandler:
             next(iter(gangs_short_of_members), None),
         )
         if gang is not None and self._state.synced:
-            reconciliation.note_lost_member(self._state, gang, pod, usage_before)
+            reconciliation.note_lost_member(self._state, gang, pod, old_usage)
         for gang in gangs:
             reconciliation.review_losses(self._state, gang)
 
@@ -491,9 +491,9 @@ class PodHandler:
             return bool(group.bound) and not group.enough_bound
         return 0 < size - len(gang.group.unbound) < gang.group.fewest_needed
 
-    def _count(self, names: set[NameKey], owners: set[str]) -> None:
-        """Count the gangs of these names, except for names that `_try_defer_by_rate` takes."""
-        self.regroup({name for name in names if not self._try_defer_by_rate(name, owners)})
+    def _group_pods_or_defer(self, names: set[NameKey], owners: set[str]) -> None:
+        """Group the pods of these names, except for names that `_try_defer_by_rate` takes."""
+        self.group_pods({name for name in names if not self._try_defer_by_rate(name, owners)})
 
     def _try_defer_by_rate(self, name: NameKey, owners: set[str]) -> bool:
         """Have the gangs of a name counted later, if they have many pods and were just counted.
@@ -509,7 +509,7 @@ class PodHandler:
         later = deferral.gangs_to_count_later(self._gangs_of(name), owners)
         for gang in later:
             gang.stale = True
-            reconciliation.note_arrival(state, gang)
+            reconciliation.note_pod_change(state, gang)
             if gang.phase is Phase.PLANNING:
                 state.transition(gang, Trigger.IN_MOTION, Collecting())
             state.timers.start(gang, until, Timer.RECOUNT)

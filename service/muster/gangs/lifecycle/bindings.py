@@ -80,10 +80,10 @@ def note_bound(state: State, gang: Gang, uid: str) -> None:
     """Note that one of several awaited members was bound. Enough members may be bound now."""
     assert isinstance(gang.in_phase, Permitted)
     del gang.in_phase.awaited_bindings[uid]
-    gang.stale, gang.bound_since_count = True, gang.bound_since_count + 1
+    gang.stale, gang.newly_bound_count = True, gang.newly_bound_count + 1
     if gang.was_complete:
         return
-    if len(gang.group.bound) + gang.bound_since_count < gang.group.fewest_needed:
+    if len(gang.group.bound) + gang.newly_bound_count < gang.group.fewest_needed:
         reconciliation.start_partial_grace(state, gang)
     else:
         state.refresh_group(gang)

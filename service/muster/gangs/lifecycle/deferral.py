@@ -1,12 +1,12 @@
-"""When a gang is counted after a change of one of its pods.
+"""When a gang is counted (its pods are grouped anew) after a change of one of its pods.
 
 If each change had all pods of the gang counted, each pod of a gang of thousands would cost tens of
 milliseconds. Decision 0064 says why the counts are not kept up to date instead. `PodHandler` asks three
 questions in order:
 
-1. Does the change concern one gang alone? If not, all gangs of the name are counted now. 2. `when_to_count`:
-can the count wait, because the change leaves the gang in its phase, or begins a series? 3.
-`gangs_to_count_later`: if the gangs are counted now, have they many pods and were they just counted?
+1. Does the change concern one gang alone? If not, all gangs of the name are counted now.
+2. `when_to_count`: can the count wait, because the change leaves the gang in its phase, or begins a series?
+3. `gangs_to_count_later`: if the gangs are counted now, have they many pods and were they just counted?
 """
 
 from __future__ import annotations
@@ -106,15 +106,15 @@ def when_to_count(gang: Gang, change: Change) -> Count:
 
     A partially bound gang, and a gang that was given up, are not counted after a series.
     """
-    group, after = gang.group, change.after
+    group, pod = gang.group, change.after
     awaited = gang.awaited_bindings
-    if after is not None and after.node and after.uid in awaited and len(awaited) > 1:
+    if pod is not None and pod.node and pod.uid in awaited and len(awaited) > 1:
         return Count.AFTER_BINDINGS
     if gang.phase is Phase.COLLECTING and group.waits_for is not None:
         # While nothing runs, the owner does not matter: owners are assigned when enough are there.
-        may_stay = after is None or change.waits_in(gang, owned=bool(group.bound))
+        may_stay = pod is None or change.waits_in(gang, owned=bool(group.bound))
         return Count.WHEN_READ if 0 < change.present < group.needed and may_stay else Count.NOW
-    if gang.phase is Phase.RUNNING and not group.unbound and (after is None or after.node):
+    if gang.phase is Phase.RUNNING and not group.unbound and (pod is None or pod.node):
         return Count.WHEN_READ if change.present else Count.NOW
     if not _expects_more(gang, change.present):
         return Count.NOW

@@ -19,12 +19,12 @@ from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import AcceptedPlan, Planned, Reserving, Trigger
 
 
-def stays_valid(state: State, plan: AcceptedPlan, before: Node | None, after: Node | None) -> bool:
+def stays_valid(state: State, plan: AcceptedPlan, old_node: Node | None, node: Node | None) -> bool:
     """Return whether a plan on this node is still valid after the change."""
-    if before is None or not is_same_for(plan.request, state.ledger.policies, before, after):
+    if old_node is None or not is_same_for(plan.request, state.ledger.policies, old_node, node):
         return False
-    return after is not None and (
-        before.allocatable == after.allocatable or reconciliation.plan_still_fits(state, plan)
+    return node is not None and (
+        old_node.allocatable == node.allocatable or reconciliation.plan_still_fits(state, plan)
     )
 
 
@@ -50,12 +50,12 @@ class NodeHandler:
         self._helps_again_at: dict[str, float] = {}
         """Node that changed too often → when its changes may help gangs again."""
 
-    def see_node(self, name: str, after: Node | None) -> None:
+    def see_node(self, name: str, node: Node | None) -> None:
         """Take in a node that appeared or changed; None if it is gone. Plans on it that are not permitted
         become void."""
-        state, before = self._state, self._state.ledger.nodes.get(name)
-        if after is not None:
-            changed, verb = state.ledger.set_node(after), "changed"
+        state, old_node = self._state, self._state.ledger.nodes.get(name)
+        if node is not None:
+            changed, verb = state.ledger.set_node(node), "changed"
         else:
             changed, verb = state.ledger.drop_node(name), "is gone"
             self._problems.pop(name, None)
@@ -65,29 +65,27 @@ class NodeHandler:
             return
         helps_later = self._helps_later(name)
         # Nodes may be in other domains of constraints, or may no longer be eligible.
-        if not helps_later and _differ(
-            before, after, lambda node: (node.labels, node.taints, node.unschedulable)
-        ):
+        if not helps_later and _differ(old_node, node, lambda n: (n.labels, n.taints, n.unschedulable)):
             state.ledger.existing_pods.changes.everything = True
-        if after is not None:
-            self.report_problems(after)
-            if before is not None and before.hands_out is not after.hands_out:
+        if node is not None:
+            self.report_problems(node)
+            if old_node is not None and old_node.hands_out is not node.hands_out:
                 self._drop_annotations(name)
-            if before is not None and is_equal_for_plans(before, after):
+            if old_node is not None and is_equal_for_plans(old_node, node):
                 return
         for gang in self._planned_on(name):
-            if (plan := gang.plan) is not None and not stays_valid(state, plan, before, after):
-                is_new = after is not None and gang.exclusions.add_voided(name, plan.pods.values(), state.now)
+            if (plan := gang.plan) is not None and not stays_valid(state, plan, old_node, node):
+                is_new = node is not None and gang.exclusions.add_voided(name, plan.pods.values(), state.now)
                 why = f"node {name} {verb}"
                 reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, cause_is_excluded=is_new)
         state.retained.release_taken(name)
         for gang in state.gangs.values():
             gang.exclusions.allow_again(name)
-        if _differ(before, after, lambda node: (node.labels, node.topology)):
+        if _differ(old_node, node, lambda n: (n.labels, n.topology)):
             self._wake_members(name)
         keys = labels_of_domains(state.ledger.policies)
         # A new node may split a domain of other nodes in two, but never merges domains.
-        if before is not None and _differ(before, after, lambda node: [node.labels.get(key) for key in keys]):
+        if old_node is not None and _differ(old_node, node, lambda n: [n.labels.get(key) for key in keys]):
             self._plan_refused(name)
 
     def next_deadline(self) -> float | None:
@@ -186,6 +184,6 @@ class NodeHandler:
         return [gang for gang in gangs if isinstance(gang.in_phase, Planned | Reserving)]
 
 
-def _differ(before: Node | None, after: Node | None, facts: Callable[[Node], object]) -> bool:
+def _differ(old_node: Node | None, node: Node | None, facts: Callable[[Node], object]) -> bool:
     """Return whether these facts of a node changed, or the node appeared or went."""
-    return before is None or after is None or facts(before) != facts(after)
+    return old_node is None or node is None or facts(old_node) != facts(node)

@@ -227,7 +227,7 @@ def _next_to_update(state: State) -> str | None:
     while state.queue.to_update:
         gang = state.gangs.get(state.queue.to_update.pop())
         if gang is not None and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
-            state.replan(gang, Trigger.FREED)
+            state.replan(gang, Trigger.NUMBERS_OLD)
             if (key := state.queue.pop_next(Lane.FOREGROUND)) is not None:
                 return key
     return None
@@ -258,7 +258,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     causes = answers.causes(gang.key, request)
     if not causes:  # `refine` is slow: skip it for a gang that is refused anyway
         request = answers.with_gpu_limits(answers.refine(request), snapshot)
-    gang.arrival_window = None
+    gang.change_window = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
     hint = QueueingHint.of(request, interest)
     state.in_tree.mark_used(gang.key)
@@ -386,7 +386,7 @@ def _take_refusal(
     gang.refusal_causes, gang.relaxations = decision.causes, decision.relaxations
     kinds, text = kinds_of(decision.causes), sentence(decision)
     is_outdated = state.queue.is_overtaken(gang, solving) or state.in_tree.has_new_answers(gang.key)
-    if gang.arrival_window is not None:  # pods came that were not in the request
+    if gang.change_window is not None:  # pods came that were not in the request
         reconciliation.reconcile(state, gang)
         return
     if any(isinstance(cause, Ended) for cause in decision.causes):
@@ -464,8 +464,8 @@ def _find_changed_nodes(state: State, solving: Solving, decision: Placed) -> set
     request, policies = solving.solve.request, state.ledger.policies
     return {
         name
-        for name, (before, after) in pairs.items()
-        if before != after and not is_same_for(request, policies, before, after)
+        for name, (old_node, new_node) in pairs.items()
+        if old_node != new_node and not is_same_for(request, policies, old_node, new_node)
     }
 
 

@@ -52,8 +52,8 @@ def reconcile(state: State, gang: Gang) -> None:
 
 def reconcile_members(state: State, gang: Gang, group: Group) -> None:
     """Move a gang that is not given up to the phase that follows from its members."""
-    if gang.phase is Phase.COLLECTING and gang.arrival_window is None:
-        note_arrival(state, gang)  # the missing pods have come
+    if gang.phase is Phase.COLLECTING and gang.change_window is None:
+        note_pod_change(state, gang)  # the missing pods have come
     review_losses(state, gang)
     if not gang.is_partially_bound:
         state.retained.release(gang, gang.retained_uids - gang.lost_members.keys())
@@ -65,7 +65,7 @@ def reconcile_members(state: State, gang: Gang, group: Group) -> None:
         return
     if not group.unbound:
         state.transition(gang, Trigger.ALL_BOUND, Running(gang.plan))
-        gang.failed_attempts, gang.reason, gang.last_event, gang.arrival_window = 0, "", None, None
+        gang.failed_attempts, gang.reason, gang.last_event, gang.change_window = 0, "", None, None
         state.publisher.forget(gang)
         gang.exclusions = Exclusions()
         if gang.is_partially_bound and group.waits_for is not None:
@@ -76,7 +76,7 @@ def reconcile_members(state: State, gang: Gang, group: Group) -> None:
         state.publisher.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes))
     elif group.waits_for is not None:
         state.transition(gang, Trigger.MEMBERS_MISSING, Collecting())
-        gang.reason, gang.arrival_window = sentence((group.waits_for,)), None
+        gang.reason, gang.change_window = sentence((group.waits_for,)), None
         state.publisher.withdraw_verdict(gang)
         state.timers.set(gang, state.now + state.settings.waiting_s)
     elif (until := _expect_more_until(state, gang)) > state.now:
@@ -91,17 +91,17 @@ def reconcile_members(state: State, gang: Gang, group: Group) -> None:
         state.enqueue(gang)
 
 
-def note_arrival(state: State, gang: Gang) -> None:
-    """Extend the gang's arrival window: a pod came or went now."""
-    gang.arrival_window = (gang.arrival_window[0] if gang.arrival_window else state.now, state.now)
+def note_pod_change(state: State, gang: Gang) -> None:
+    """Extend the gang's change window: a pod came or went now."""
+    gang.change_window = (gang.change_window[0] if gang.change_window else state.now, state.now)
 
 
 def _expect_more_until(state: State, gang: Gang) -> float:
     """Return until when the gang waits for more pods; -inf if it need not wait, as a partially bound gang."""
     may_grow = gang.group.expects_more or gang.group.ambiguous
-    if gang.arrival_window is None or not may_grow or gang.is_partially_bound:
+    if gang.change_window is None or not may_grow or gang.is_partially_bound:
         return -math.inf
-    return state.settings.settle_until(gang.arrival_window)
+    return state.settings.settle_until(gang.change_window)
 
 
 def withdraw(
@@ -283,9 +283,9 @@ def review_losses(state: State, gang: Gang) -> None:
         gang.timers.pop(Timer.LOST, None)
 
 
-def inherit_losses(state: State, gang: Gang, before: Gang) -> None:
+def inherit_losses(state: State, gang: Gang, predecessor: Gang) -> None:
     """Take over the lost members of a gang that ended: its bound members now belong to this gang."""
-    gang.lost_members |= before.lost_members
-    if Timer.LOST in before.timers:
-        state.timers.hand_over(before, gang, Timer.LOST)
+    gang.lost_members |= predecessor.lost_members
+    if Timer.LOST in predecessor.timers:
+        state.timers.hand_over(predecessor, gang, Timer.LOST)
         state.retained.keep_lost(gang)

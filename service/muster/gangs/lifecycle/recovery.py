@@ -148,7 +148,7 @@ def _handle_timer(state: State, gang: Gang, timer: Timer, same: bool) -> None:
         case Timer.REFUSAL:
             planning.refresh_refusal(state, gang)
         case Timer.RECOUNT if same:
-            arrivals.recount(state, gang)
+            arrivals.end_series(state, gang)
         case Timer.IN_TREE if same:
             state.enqueue_again(gang)
         case Timer.PHASE if same:
@@ -237,7 +237,7 @@ class Clock:
         for gang, timer in list(islice(state.timers.pop_due(), MAX_TIMERS_PER_TICK)):
             phase = gang.phase
             if gang.stale and gang.key in state.gangs:
-                self._pods.regroup({gang.name})
+                self._pods.group_pods({gang.name})
             if gang.key in state.gangs:
                 _handle_timer(state, gang, timer, same=gang.phase is phase)
         self._unfinished_at = state.now if (state.timers.next_at() or math.inf) <= state.now else -math.inf

@@ -73,7 +73,7 @@ class State:
         }
         self.backfill = Backfill(settings, self.ledger, lambda: self.now)
         self.in_tree = InTree(self.ledger.nodes)
-        self.ahead: dict[str, int] = {}
+        self.planned_members: dict[str, int] = {}
         """Key of each gang that is planned and not permitted yet → number of its members."""
         self.orphans: dict[str, float] = {}
         """Bindings that may be under way and that no permitted gang awaits: pod UID → when to give the
@@ -106,20 +106,20 @@ class State:
         return None
 
     def check_ahead_limit(self) -> tuple[bool, frozenset[str]]:
-        """Return whether `ahead` members are planned and not permitted, so that no more gangs are planned.
+        """Return whether `settings.ahead` members are planned and not permitted: then no more are planned.
 
         Also return the namespaces with half of this number or more: no more gangs of these namespaces are
         planned. Each namespace counts for half at most, so that no namespace alone holds up the others.
         """
         half = -(-self.settings.ahead // 2)
         members: Counter[str] = Counter()
-        for key, number in self.ahead.items():
+        for key, number in self.planned_members.items():
             members[namespace_of(key)] += number
         namespaces = frozenset(namespace for namespace, number in members.items() if number >= half)
         return sum(min(number, half) for number in members.values()) >= self.settings.ahead, namespaces
 
     def refresh_group(self, gang: Gang) -> Group:
-        """Count the gang's group again if the gang is stale, and return the group.
+        """Group the gang's pods again if the gang is stale, and return the group.
 
         If `try_refresh` can't, return the old group, and set a timer that has all gangs of the name counted.
         """
@@ -128,7 +128,7 @@ class State:
         return gang.group
 
     def try_refresh(self, gang: Gang) -> Group | None:
-        """Count the gang's group again if the gang is stale, and return the group.
+        """Group the gang's pods again if the gang is stale, and return the group.
 
         Return None if some of the gang's pods now belong to another gang, or if a gang of its name is not
         known yet. The gang then stays stale: a count of this gang alone would leave these pods without a
@@ -145,11 +145,11 @@ class State:
                 for uid in gang.group.uids - same.uids
             ):
                 return None
-            gang.group, gang.stale, gang.bound_since_count = same, False, 0
+            gang.group, gang.stale, gang.newly_bound_count = same, False, 0
             self.members_counted += same.present
         return gang.group
 
-    def recount_soon(self, gang: Gang) -> None:
+    def count_soon(self, gang: Gang) -> None:
         """Have the gangs of the name counted soon, because more pods may come and go."""
         self.timers.start(gang, self.now + self.settings.settle_s, Timer.RECOUNT)
 
@@ -166,12 +166,12 @@ class State:
         if not gang.stale:  # a stale gang needs its timer, or it would not be counted
             gang.timers.pop(Timer.RECOUNT, None)
         elif isinstance(new_phase, Unplaceable):  # no input may come that has the gang counted
-            self.recount_soon(gang)
+            self.count_soon(gang)
         gang.timers.pop(Timer.IN_TREE, None)
         if isinstance(new_phase, Planned):
-            self.ahead[gang.key] = len(new_phase.plan.order)
+            self.planned_members[gang.key] = len(new_phase.plan.order)
         else:
-            self.ahead.pop(gang.key, None)
+            self.planned_members.pop(gang.key, None)
         self.queue.remove(gang)
         if gang.phase not in _WAITING:
             self.backfill.remove(gang)

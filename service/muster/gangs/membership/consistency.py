@@ -149,11 +149,11 @@ def _resources(pod: Pod) -> str:
     if pod.slice is not None:
         gpus = f"{pod.slice.units} GiB on each of {pod.slice.gpus} shared GPUs"
     other_amounts = "".join(f", {amount} {name}" for name, amount in resources.others)
-    cpu, memory = f"{resources.cpu_milli / 1000:.12g} cpu", f"{_memory(resources.memory_bytes)} memory"
+    cpu, memory = f"{resources.cpu_milli / 1000:.12g} cpu", f"{_memory_text(resources.memory_bytes)} memory"
     return f"{gpus}, {cpu}, {memory}{other_amounts}"
 
 
-def _memory(amount: int) -> str:
+def _memory_text(amount: int) -> str:
     """Return the amount without rounding: different amounts must give different text."""
     return f"{amount / 2**20:.17g}Mi" if amount % 2**30 else f"{amount // 2**30}Gi"
 

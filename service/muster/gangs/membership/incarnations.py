@@ -61,11 +61,11 @@ class _IncarnationBuilder:
     count: int
     """Number of members that the pods of its first owner state."""
     pod_count: int = 0
-    latest_came: float = -math.inf
+    latest_owner_came: float = -math.inf
     """When its latest owner came."""
     ended_owners_began: float = math.inf
     """When the first pod of an owner that has ended began to run."""
-    began: float = math.inf
+    ran_since: float = math.inf
     """When the first pod of the incarnation began to run."""
 
     def takes(self, pods: list[Pod]) -> bool:
@@ -73,16 +73,16 @@ class _IncarnationBuilder:
         return (
             self.pod_count < self.count
             and _oldest_creation(pods) <= self.ended_owners_began
-            and self.latest_came <= _begin_if_ended(pods)
+            and self.latest_owner_came <= _begin_if_ended(pods)
         )
 
     def join(self, owner: str, pods: list[Pod]) -> None:
         """Add the pods of an owner."""
         self.pods[owner] = pods
         self.pod_count += len(pods)
-        self.latest_came = max(self.latest_came, _oldest_creation(pods))
+        self.latest_owner_came = max(self.latest_owner_came, _oldest_creation(pods))
         self.ended_owners_began = min(self.ended_owners_began, _begin_if_ended(pods))
-        self.began = min(self.began, _begin_of(pods))
+        self.ran_since = min(self.ran_since, _begin_of(pods))
 
 
 def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list[Incarnation]:
@@ -96,7 +96,7 @@ def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list
     remaining = sum(map(len, by_owner.values()))
     for owner in sorted(by_owner, key=lambda owner: (born[owner], owner)):
         pods, last = by_owner[owner], incarnations[-1] if incarnations else None
-        if last is None or not last.takes(pods) or (remaining >= last.count and born[owner] > last.began):
+        if last is None or not last.takes(pods) or (remaining >= last.count and born[owner] > last.ran_since):
             incarnations.append(_IncarnationBuilder({}, max(map(_stated_size, pods))))
         incarnations[-1].join(owner, pods)
         remaining -= len(pods)

@@ -95,33 +95,33 @@ class Roster:
         """Take in a pod's new state. Return the names whose groups may have changed."""
         incomplete, key = pod, key_of(pod)
         pod = complete_pod(pod, self._pod_groups)
-        touched = self._see(pod)
+        names = self._see(pod)
         if key is not None:
             self._by_object.setdefault(key, {})[pod.uid] = incomplete
             self.changed_pod_groups.add(key)
-        return touched
+        return names
 
     def _see(self, pod: Pod) -> set[NameKey]:
         """Take in a pod that its PodGroup has completed. Return the names whose groups may have changed."""
-        before = self.pods.get(pod.uid)
-        if before is None and pod.claim is None:
+        old_pod = self.pods.get(pod.uid)
+        if old_pod is None and pod.claim is None:
             return set()
-        if before is not None and _grouping_facts(before) == _grouping_facts(pod):
+        if old_pod is not None and _grouping_facts(old_pod) == _grouping_facts(pod):
             key = name_key(pod)
             self.pods[pod.uid] = pod
             self._named[key][pod.uid] = pod
-            if pod.started and not before.started and self._owners[key].note_begin(pod):
+            if pod.started and not old_pod.started and self._owners[key].note_begin(pod):
                 self.begun_names.add(key)
             return set()
-        touched = self._drop(pod.uid)
+        names = self._drop(pod.uid)
         if pod.claim is not None:
             key = name_key(pod)
             self.pods[pod.uid] = pod
             self._named.setdefault(key, {})[pod.uid] = pod
             self._count(key, pod, 1)
             self._owners.setdefault(key, Owners()).see(pod)
-            touched.add(key)
-        return self._sweep(touched)
+            names.add(key)
+        return self._sweep(names)
 
     def drop(self, uid: str) -> set[NameKey]:
         """Forget a pod. Return the names whose groups may have changed."""

@@ -101,9 +101,9 @@ class Settings:
         """Return `partial_s` for a gang with this many members, extended as `bind_for` extends `bind_s`."""
         return self.partial_s + self.bind_for(members) - self.bind_s
 
-    def settle_until(self, arrival_window: tuple[float, float]) -> float:
-        """Return until when to wait for more pods. `arrival_window`: when the first and the last pod came."""
-        return min(arrival_window[1] + self.settle_s, arrival_window[0] + self.settle_most_s)
+    def settle_until(self, change_window: tuple[float, float]) -> float:
+        """Return until when to wait for more pods. `change_window` as in `Gang`."""
+        return min(change_window[1] + self.settle_s, change_window[0] + self.settle_most_s)
 
     def backoff(self, attempts: int) -> float:
         """Return the pause after this many withdrawals in a row."""

@@ -200,30 +200,30 @@ def _mask_on(node: Node, allowed: frozenset[str] | None) -> int:
     None."""
     if allowed is None:
         return node.untainted_gpus
-    mask = _mask_of_names(_names_on(node), allowed)
+    mask = _mask_of_names(_short_names(node), allowed)
     # Names with pools always count, because the shim may count pools that are not used here.
     if not _name_pools(allowed):
         return mask
     return mask | _mask_of_names(tuple(str(device or "") for device in node.devices), allowed)
 
 
-def _names_on(node: Node) -> tuple[str, ...]:
-    """Return the names of a node's devices, as most answers have them.
+def _short_names(node: Node) -> tuple[str, ...]:
+    """Return the short names ("driver/device") of the node's GPUs; "" where an answer names the pool too.
 
-    If no name is "", nodes with equal names need not be told apart.
+    Nodes with equal short names, none of them "", have equal masks. So a mask is computed once for them.
     """
     cached = _names_by_node.get(node.name)
     if cached is None or cached[0] is not node.devices:
         if len(_names_by_node) >= _MAX_NODES:
             _names_by_node.clear()
-        cached = _names_by_node[node.name] = (node.devices, _names(node))
+        cached = _names_by_node[node.name] = (node.devices, _find_short_names(node))
     return cached[1]
 
 
-def _names(node: Node) -> tuple[str, ...]:
-    """Return the names of the GPUs' devices as answers have them; "" for a GPU without a device.
+def _find_short_names(node: Node) -> tuple[str, ...]:
+    """Return the names that `_short_names` keeps.
 
-    The name is also "" if the driver has GPUs in several pools of the node: answers then name the pool too.
+    The name is "" for a GPU without a device, and if the driver has GPUs in several pools of the node.
     """
     pools: dict[str, set[str]] = {}
     for device in filter(None, node.devices):
@@ -327,7 +327,7 @@ def _limit_masks(
                 state = snapshot.nodes.get(name)
                 if state is None:
                     continue
-                mask, names = masks.get(name, _mask(choice.matching, name, state)), _names_on(state.node)
+                mask, names = masks.get(name, _mask(choice.matching, name, state)), _short_names(state.node)
                 # Equal nodes are computed once, because this runs on the event loop for each plan.
                 kind = (
                     id(groups_of_node),

@@ -146,13 +146,13 @@ class InTree:
                 number: replace(answer, devices=(), groups=()) for number, answer in distinct.items()
             }
             answers = {uid: without_lists[id(answer)] for uid, answer in answers.items()}
-        before, after = record.answers, record.answers.renew(answers, lists)
-        record.answers, record.answered = after, True
+        old_answers, new_answers = record.answers, record.answers.renew(answers, lists)
+        record.answers, record.answered = new_answers, True
         if report.gang in self._refused_gangs:
-            changed = after.shared_answers != before.shared_answers
+            changed = new_answers.shared_answers != old_answers.shared_answers
         else:
-            changed = after.stated_answers != before.stated_answers
-        changed |= lists != before.gpu_lists and lists > MAX_GPU_LISTS
+            changed = new_answers.stated_answers != old_answers.stated_answers
+        changed |= lists != old_answers.gpu_lists and lists > MAX_GPU_LISTS
         record.version += changed
         return changed
 

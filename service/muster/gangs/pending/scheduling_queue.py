@@ -272,20 +272,16 @@ class SchedulingQueue:
     def gangs_helped_by(self, changes: Changes, update_at: float) -> list[str]:
         """Return the refused gangs that changes may help.
 
-        `update_at`: when the numbers in the other refusals are updated.
+        If nodes gained capacity, the numbers in the other refusals are old. Then note to update them at
+        `update_at`.
         """
         if changes.anywhere:
-            return self._gangs_with(self._refused.keys(), update_at)
-        gained_nodes, touched = changes.gained_nodes, self._hints_touched_by(self._watchers, changes)
+            return sorted(itertools.chain.from_iterable(self._refused.values()))
+        gained_nodes, touched_hints = changes.gained_nodes, self._hints_touched_by(self._watchers, changes)
         helped = set[QueueingHint]()
-        if gained_nodes or touched:
-            helped = self._hints.may_fit(self._ledger, gained_nodes, touched)
-        return self._gangs_with(helped, update_at if gained_nodes else None)
-
-    def _gangs_with(self, helped: Collection[QueueingHint], update_at: float | None) -> list[str]:
-        """Return the gangs with these hints. Unless `update_at` is None, note when to update the other
-        refusals."""
-        if update_at is not None and len(helped) < len(self._refused):
+        if gained_nodes or touched_hints:
+            helped = self._hints.may_fit(self._ledger, gained_nodes, touched_hints)
+        if gained_nodes and len(helped) < len(self._refused):
             self._last_outdated = self._number
             if self.update_at is None:
                 self.update_at = update_at

@@ -127,21 +127,21 @@ class Watchers:
         """
         if changes.everything:
             return set(self._all)
-        touched = set(self._always_touched)
+        touched_hints = set(self._always_touched)
         for term in self._by_repelling.keys() & changes.terms:
-            touched |= self._by_repelling[term]
+            touched_hints |= self._by_repelling[term]
         for claim in self._by_claim.keys() & changes.claims:
-            touched |= self._by_claim[claim]
+            touched_hints |= self._by_claim[claim]
         remaining = MAX_LOOKED_AT
         pods_by_cell = self._cells_matched_by(changes, labels_of)
         entries = ((cell.cost * len(pods), cell, pods) for cell, pods in pods_by_cell.items())
         for cost, cell, pods in sorted(entries, key=lambda entry: entry[0]):
             remaining -= cost
             if remaining >= 0:
-                touched.update(*cell.hints_matched_by(pods))
+                touched_hints.update(*cell.hints_matched_by(pods))
             else:
-                touched.update(cell.hints)
-        return touched
+                touched_hints.update(cell.hints)
+        return touched_hints
 
     def _cells_matched_by(
         self, changes: Changes, labels_of: Callable[[str], _Labels]

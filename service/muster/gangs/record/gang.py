@@ -174,10 +174,10 @@ class Gang:
     stale: bool = False
     """Whether pods have changed since `group` was counted: a gang of thousands is not counted for each
     pod."""
-    bound_since_count: int = 0
+    newly_bound_count: int = 0
     """Number of members that were seen bound since `group` was counted."""
-    arrival_window: tuple[float, float] | None = None
-    """When the first and the last pod came since the planner was last asked; None if no pod came."""
+    change_window: tuple[float, float] | None = None
+    """When the first and the last pod came or went since the planner was last asked; None if no pod did."""
     exclusions: Exclusions = field(default_factory=Exclusions)
 
     @property
@@ -238,18 +238,18 @@ class Gang:
                 replacements.append(pod)
         return bool(group.bound) and not group.enough_bound and group.is_enough((*group.bound, *replacements))
 
-    def queue_order(self, is_covered: bool, extras_s: float) -> QueueOrder:
+    def queue_order(self, is_covered: bool, optional_delay_s: float) -> QueueOrder:
         """Return the gang's sort key in the queue. `is_covered`: the gang holds a place for each waiting
         member.
 
-        A gang that waits only for optional members counts as `extras_s` younger. So gangs that lack required
-        members come first, if they came within this time.
+        A gang that waits only for optional members counts as `optional_delay_s` younger. So gangs that lack
+        required members come first, if they came within this time.
         """
         created, is_partial = self.group.since, self.has_precedence
         if is_partial:  # the gang is as old as its oldest bound member
             created = min(created, *(pod.created for pod in self.group.bound))
         if self.group.enough_bound:
-            created += extras_s
+            created += optional_delay_s
         return QueueOrder(not is_covered, -self.group.priority, not is_partial, created)
 
     @property
@@ -387,13 +387,13 @@ class Timers:
         if timer not in gang.timers:
             self.set(gang, when, timer)
 
-    def hand_over(self, before: Gang, gang: Gang, timer: Timer) -> None:
-        """Set the timer of gang `before` for the gang that now has its pods.
+    def hand_over(self, predecessor: Gang, gang: Gang, timer: Timer) -> None:
+        """Set the timer of gang `predecessor` for the gang that now has its pods.
 
         The timer keeps the time at which it was set.
         """
-        set_at = self._set_at.get((before.key, timer), -math.inf)
-        self.set(gang, before.timers[timer], timer)
+        set_at = self._set_at.get((predecessor.key, timer), -math.inf)
+        self.set(gang, predecessor.timers[timer], timer)
         if self._interrupted:
             self._set_at[gang.key, timer] = set_at
 

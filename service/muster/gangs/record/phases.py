@@ -199,6 +199,7 @@ class Trigger(StrEnum):
     OUTDATED = "the cluster changed under the planner's answer"
     OVERTAKEN = "that happened twice in a row"
     FREED = "something came free, a node changed or an exclusion ended"
+    NUMBERS_OLD = "the numbers in its refusal are old"
     RESERVED = "the first member reserves"
     PERMITTED = "the last member asks, and all still holds"
     IN_FLIGHT = "a new session reports Bindings under way"
@@ -254,6 +255,7 @@ TRANSITIONS: Mapping[tuple[Phase, Trigger], Phase] = MappingProxyType(
         (_P.PLANNING, _T.OUTDATED): _P.PLANNING,
         (_P.PLANNING, _T.OVERTAKEN): _P.WITHDRAWN,
         (_P.UNPLACEABLE, _T.FREED): _P.PLANNING,
+        (_P.UNPLACEABLE, _T.NUMBERS_OLD): _P.PLANNING,
         (_P.PLANNED, _T.RESERVED): _P.RESERVING,
         (_P.RESERVING, _T.PERMITTED): _P.PERMITTED,
         **{(phase, _T.IN_FLIGHT): _P.PERMITTED for phase in _OPEN},
