@@ -41,7 +41,7 @@ class Explanation(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class IslandView:
+class NvlinkDomainView:
     """An NVLink domain inside a node."""
 
     name: str
@@ -69,7 +69,7 @@ class NodeView:
     domains: Mapping[str, str]
     exact: bool
     why: str
-    islands: tuple[IslandView, ...] = ()
+    islands: tuple[NvlinkDomainView, ...] = ()
     owners: tuple[Owner, ...] = ()
 
 
@@ -116,7 +116,7 @@ def nodes_of(
     )
 
 
-def _islands(state: NodeState) -> tuple[IslandView, ...]:
+def _islands(state: NodeState) -> tuple[NvlinkDomainView, ...]:
     name, sizes = state.node.name, map(int.bit_count, state.node.topology.islands)
     islands = enumerate(zip(sizes, state.free_by_island, strict=False))
-    return tuple(IslandView(f"{name}/{index}", size, free) for index, (size, free) in islands)
+    return tuple(NvlinkDomainView(f"{name}/{index}", size, free) for index, (size, free) in islands)

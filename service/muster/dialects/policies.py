@@ -246,12 +246,12 @@ class _PolicyReader:
                 self._problem(f"{field}.{str(key)[:_SHOWN]}", f"unknown; known here: {', '.join(keys)}")
         return value
 
-    def _name(self, field_path: str, fields: Mapping[str, Any], before: Mapping[str, object]) -> str:
+    def _name(self, field_path: str, fields: Mapping[str, Any], earlier_names: Mapping[str, object]) -> str:
         name = fields.get("name")
         if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
             self._bad(f"{field_path}.name", name, A_NAME)
             return ""
-        if name in before:
+        if name in earlier_names:
             self._problem(f"{field_path}.name", f'"{name}" is given twice')
         return name
 

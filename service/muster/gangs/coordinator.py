@@ -87,8 +87,8 @@ class Coordinator:
         """Take in a change of an object in the cluster."""
         match change:
             case inputs.PodSeen(_, pod):
-                if touched := self._pods.see_pod(pod):
-                    self._nodes.void_overbooked(touched)
+                if changed_nodes := self._pods.see_pod(pod):
+                    self._nodes.void_overbooked(changed_nodes)
             case inputs.PodGone(_, uid):
                 self._pods.drop_pod(uid)
             case inputs.NodeSeen() | inputs.NodeGone():
@@ -108,8 +108,8 @@ class Coordinator:
             case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
             case inputs.DeviceClaimSeen(_, claim):
-                if touched := self._pods.see_claim(claim):
-                    self._nodes.void_overbooked(touched)
+                if changed_nodes := self._pods.see_claim(claim):
+                    self._nodes.void_overbooked(changed_nodes)
             case inputs.PoliciesSeen(_, policies):
                 self._pods.see_policies(policies)
 

@@ -265,10 +265,10 @@ class Agent:
 
     def _with_lost_gpus(self, hardware: Hardware) -> Hardware:
         """Return the GPUs that were found, with the GPUs that the node has lost."""
-        before = self._uuids
+        known_uuids = self._uuids
         if self._hardware is not None:
-            before = tuple(gpu.uuid for gpu in self._hardware.inventory.gpus)
-        complete = with_lost(before, hardware)
+            known_uuids = tuple(gpu.uuid for gpu in self._hardware.inventory.gpus)
+        complete = with_lost(known_uuids, hardware)
         if vanished := [
             gpu for gpu in complete.inventory.gpus if hardware.inventory.index_of(gpu.uuid) is None
         ]:
@@ -278,7 +278,7 @@ class Agent:
                 f"restart the agent"
             )
             self._outbox.event(Target(self._settings.node, ""), LOST, text)
-        if how := changed_uuid(before, complete):
+        if how := changed_uuid(known_uuids, complete):
             text = (
                 f"the GPUs of node {self._settings.node} have other uuids than before: {how}. They are "
                 f"counted anew, in the order of PCI addresses. Pods that were bound before may have other "
@@ -300,11 +300,11 @@ class Agent:
         self._outbox.event(target, BROKEN, text)
 
     def _take_in(self, hardware: Hardware | None = None, mode: str | None = None) -> None:
-        before = (self._hardware, self._mode)
+        old_state = (self._hardware, self._mode)
         self._found_hardware = hardware or self._found_hardware
         self._hardware = with_unhealthy(self._missing, self._found_hardware) if self._found_hardware else None
         self._mode = mode if mode is not None else self._mode
-        if before == (self._hardware, self._mode):
+        if old_state == (self._hardware, self._mode):
             return
         self._update()
         self._changed.set()

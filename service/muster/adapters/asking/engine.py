@@ -55,10 +55,10 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
     except BadInput as problem:
         raise NoAnswer("\n".join(problem.lines)) from None
     outcome = decide(cluster, planner(TIME_LIMIT_S), time.perf_counter)
-    before = outcome.before
-    nodes_with_gpus = [state.node for state in before.nodes.values()]
-    domains = domains_by_scope(nodes_with_gpus, before.levels, before.naming)
-    nodes = nodes_of(before, GPU_PRODUCT, domains, owners_by_node(cluster.pods))
+    snapshot = outcome.before
+    nodes_with_gpus = [state.node for state in snapshot.nodes.values()]
+    domains = domains_by_scope(nodes_with_gpus, snapshot.levels, snapshot.naming)
+    nodes = nodes_of(snapshot, GPU_PRODUCT, domains, owners_by_node(cluster.pods))
     return gangs_of(outcome), msgspec.to_builtins(nodes)
 
 

@@ -306,7 +306,7 @@ def _traces(explanation: Row) -> Sequence[Row]:
 def attempts(steps: Sequence[Row], now: float | None = None) -> list[list[tuple[Row, float]]]:
     """Return the steps of each attempt, with how long each lasted in seconds."""
     now = time.time() if now is None else now
-    ends = [after["at"] for _, after in pairwise(steps)] + [max(now, steps[-1]["at"])] if steps else []
+    ends = [step["at"] for _, step in pairwise(steps)] + [max(now, steps[-1]["at"])] if steps else []
     attempts_so_far: list[list[tuple[Row, float]]] = []
     for step, end in zip(steps, ends, strict=True):
         if not attempts_so_far or attempts_so_far[-1][-1][0]["phase"] in ENDS:

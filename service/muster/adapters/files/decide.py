@@ -94,7 +94,7 @@ class Cluster:
     """Sentences."""
     skipped: dict[str, int] = field(default_factory=dict)
     """Kind and API group, as "Job.batch.volcano.sh" → number of objects that are skipped."""
-    made_up: tuple[str, ...] = ()
+    made_up_names: tuple[str, ...] = ()
     """The objects with generateName, whose names here are made up."""
     claims: ClaimFacts = field(default_factory=ClaimFacts)
 
@@ -131,7 +131,7 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Outcomes:
     for claim in cluster.claims.holding_claims:
         ledger.see_claim(claim)
     place = _naming_holders(place, ledger, roster)
-    before, pending = ledger.snapshot(), _pending_gangs(roster, names)
+    first_snapshot, pending = ledger.snapshot(), _pending_gangs(roster, names)
     outcomes, placed_with_minimum = dict[str, GangOutcome](), list[GangOutcome]()
     for number, group in enumerate(pending):
         request = _request(group, ledger, cluster.claims.answers)
@@ -151,7 +151,7 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Outcomes:
         outcome = _outcome(minimum.group, minimum.request, ledger, place, clock)
         outcomes[minimum.group.gang.key] = outcome if outcome.plan is not None else minimum
         _hold(outcomes[minimum.group.gang.key], ledger)
-    return Outcomes(tuple(outcomes[group.gang.key] for group in pending), before, ledger.snapshot())
+    return Outcomes(tuple(outcomes[group.gang.key] for group in pending), first_snapshot, ledger.snapshot())
 
 
 def _request(group: Group, ledger: Ledger, answers: Mapping[str, InTreeAnswer]) -> Request:

@@ -73,8 +73,8 @@ def place_files(
         kinds = ", ".join(f"{kind} {count}{_right_group(kind)}" for kind, count in cluster.skipped.items())
         total = sum(cluster.skipped.values())
         notes += (f"skipped {total} {plural('object', total)} of kinds not read here: {kinds}",)
-    if cluster.made_up:
-        notes += (f"{list_names(cluster.made_up)}: the name is made up, since it has metadata.generateName",)
+    if names := cluster.made_up_names:
+        notes += (f"{list_names(names)}: the name is made up, since it has metadata.generateName",)
     if not decided.outcomes:
         notes = (nothing_pending(settings), *notes)
     alternatives = _alternatives(questions) if explain else None
@@ -161,7 +161,7 @@ def _print(
         from muster.adapters.files.showing import pictures
 
         width = None if stdout.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
-        pictures.show(Console(file=stdout, highlight=False, width=width), decided, cluster.made_up)
+        pictures.show(Console(file=stdout, highlight=False, width=width), decided, cluster.made_up_names)
 
 
 def capture_cluster(

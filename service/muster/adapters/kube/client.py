@@ -277,8 +277,8 @@ class KubeClient:
             message = body.decode(errors="replace")
         if response.status == 401:
             await self._reload()
-        after = response.headers.get("Retry-After", "")
-        retry_after = float(after) if after.isdecimal() else None
+        retry_header = response.headers.get("Retry-After", "")
+        retry_after = float(retry_header) if retry_header.isdecimal() else None
         return ApiError(name, response.status, message or str(response.reason), retry_after)
 
     async def _reload(self) -> None:

@@ -79,24 +79,24 @@ class ServedResources:
 
     async def see_class(self, name: str, obj: DeviceClassObject | None) -> None:
         """Take in a DeviceClass, or None if it is gone."""
-        before = self._resources
+        old_resources = self._resources
         self._served[name] = self._resources_of(name, obj)
         if not self._served[name]:
             del self._served[name]
-        changed = before ^ self._resources
+        changed = old_resources ^ self._resources
         if not changed:
             return
         asking_pods = {uid: pod for uid, pod in self._pods.items() if _others(pod) & changed}
         for uid, pod in asking_pods.items():
             if self._pods.get(uid) is pod:
                 await self._pass_on(PodSeen(time.monotonic(), self._with_device_claims(pod)))
-        before_asked, self._requested_resources = (
+        old_requested, self._requested_resources = (
             self._requested_resources,
             self._requested_resources & self._resources,
         )
         for pod in asking_pods.values():
             self._requested_resources |= _others(pod) & self._resources
-        if self._requested_resources != before_asked:
+        if self._requested_resources != old_requested:
             await self._read_nodes()
 
     def _resources_of(self, name: str, obj: DeviceClassObject | None) -> frozenset[str]:
@@ -166,16 +166,16 @@ class DeviceIntake:
 
     async def on_slice(self, name: str, obj: ResourceSlice | None) -> None:
         """Take in a slice's change. Requests of pods grow if its devices have a new rounding."""
-        before = self.slices.roundings
+        old_roundings = self.slices.roundings
         await self._read_all(self.slices.see_slice(name, obj))
-        if before != self.slices.roundings:
+        if old_roundings != self.slices.roundings:
             await self._read_pods_again(None)
 
     async def on_class(self, name: str, obj: DeviceClassObject | None) -> None:
         """Take in a DeviceClass's change. Any node may offer its devices, and any claim may name it."""
-        before = self.slices.resource_of(name), self.slices.roundings
+        old_facts = self.slices.resource_of(name), self.slices.roundings
         await self._read_all(self.slices.see_class(name, obj))
-        if (self.slices.resource_of(name), self.slices.roundings) != before:
+        if (self.slices.resource_of(name), self.slices.roundings) != old_facts:
             await self._read_pods_again(None)
         await self._served.see_class(name, obj)
 

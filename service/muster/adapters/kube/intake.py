@@ -72,10 +72,10 @@ class ClaimingPods:
 
     def see(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod; None if it is gone."""
-        before = self._pods.pop(uid, None)
-        for key in _keys(before):
+        old_obj = self._pods.pop(uid, None)
+        for key in _claim_keys(old_obj):
             self._by_claim.put((uid, key), None)
-        for key in _keys(obj):
+        for key in _claim_keys(obj):
             self._by_claim.put((uid, key), key)
         if obj is not None and obj.spec.resource_claims:
             self._pods[uid] = obj
@@ -94,7 +94,7 @@ class ClaimingPods:
         return self._pods.get(uid)
 
 
-def _keys(obj: PodObject | None) -> set[str]:
+def _claim_keys(obj: PodObject | None) -> set[str]:
     return {claim.key for claim in claims_of(obj) if claim.key} if obj is not None else set()
 
 
@@ -265,10 +265,10 @@ class Intake:
     async def on_namespace(self, name: str, obj: NamespaceObject | None) -> None:
         """Take in a namespace's change, and pass it on if its labels changed."""
         labels = peers.labels_of(obj.metadata.labels) if obj is not None else None
-        before = self._namespaces.pop(name, None)
+        old_labels = self._namespaces.pop(name, None)
         if labels is not None:
             self._namespaces[name] = labels
-        if before != labels:
+        if old_labels != labels:
             await self._put(NamespaceSeen(time.monotonic(), name, labels))
 
     async def _read_node(self, name: str) -> None:
@@ -400,12 +400,12 @@ class Intake:
         # Without any Topology, names of Topologies in PodGroups are no problem.
         topologies = self._topologies or None
         group = podgroups.read(self._group_objects[uid], self._policies.levels, topologies)
-        before = self._groups.get(uid)
-        if group.problems and (before is None or before.problems != group.problems):
+        old_group = self._groups.get(uid)
+        if group.problems and (old_group is None or old_group.problems != group.problems):
             log.warning(
                 "pod group is planned without what nothing grants", group=group.name, problems=group.problems
             )
-        if before != group or before.status != group.status:
+        if old_group != group or old_group.status != group.status:
             self._groups[uid] = group
             await self._put(PodGroupSeen(time.monotonic(), group))
             self.jobs.see_group(group)

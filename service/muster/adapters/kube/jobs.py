@@ -380,15 +380,15 @@ class Jobs:
         """Read these jobs again if pods of ours name them, and pass on their PodGroups."""
         for key in list(keys):
             if (job := self._jobs.get(key)) is not None:  # else it went meanwhile
-                before, job.gangs = job.gangs, None
+                old_gangs, job.gangs = job.gangs, None
                 gangs_of_job = self._job_gangs(key) if job.pods.groups else None
-                if gangs_of_job is not None and gangs_of_job != before:
+                if gangs_of_job is not None and gangs_of_job != old_gangs:
                     for gang in sorted(filter(None, job.pods.groups)):
                         await self._put(PodGroupSeen(time.monotonic(), gangs_of_job.gang(gang)))
-                    if before is None or before.is_gang(self._settings) != gangs_of_job.is_gang(
+                    if old_gangs is None or old_gangs.is_gang(self._settings) != gangs_of_job.is_gang(
                         self._settings
                     ):
-                        await self._read_pods(key, before is None)
+                        await self._read_pods(key, old_gangs is None)
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
     async def _read_pods(self, key: Key, at_once: bool) -> None:

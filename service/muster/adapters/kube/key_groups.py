@@ -18,15 +18,15 @@ class KeyGroups(Generic[K, G]):
 
     def put(self, key: K, group: G | None) -> G | None:
         """Put a key in a group, or in none. Return the group in which it was."""
-        before = self._group_of.pop(key, None)
-        if before is not None:
-            del self._keys[before][key]
-            if not self._keys[before]:
-                del self._keys[before]
+        old_group = self._group_of.pop(key, None)
+        if old_group is not None:
+            del self._keys[old_group][key]
+            if not self._keys[old_group]:
+                del self._keys[old_group]
         if group is not None:
             self._group_of[key] = group
             self._keys.setdefault(group, {})[key] = None
-        return before
+        return old_group
 
     def group_of(self, key: K) -> G | None:
         """Return the group of a key; None if it has none."""

@@ -58,11 +58,11 @@ class NodeAgents:
 
     async def see(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod, None if it is gone."""
-        after = (
+        new_node = (
             obj.spec.node_name or None if obj is not None and is_ready_agent(obj, self._settings) else None
         )
-        before = self._ready.put(uid, after)
-        for node in (before, after) if before != after else ():
+        old_node = self._ready.put(uid, new_node)
+        for node in (old_node, new_node) if old_node != new_node else ():
             if node is not None:
                 await self._on_change(node)
 
@@ -180,13 +180,13 @@ class NodeIntake:
 
     async def on_config_map(self, key: str, obj: ConfigMapObject | None) -> None:
         """Take in the new state of the ConfigMap of this key; None if it has no facts about a node."""
-        node = configmaps.node_of(obj, self._settings) if obj is not None else ""
-        new = _ConfigMap(configmaps.trim(obj), self._settings) if obj is not None and node else None
-        before, old = self._maps_of.put(key, node or None) or "", self._maps.pop(key, None)
-        if new is not None:
-            self._maps[key] = old if old == new and old is not None else new
-        if (before, old) != (node, new):
-            for name in sorted({before, node} - {""}):
+        new_node = configmaps.node_of(obj, self._settings) if obj is not None else ""
+        new_map = _ConfigMap(configmaps.trim(obj), self._settings) if obj is not None and new_node else None
+        old_node, old_map = self._maps_of.put(key, new_node or None) or "", self._maps.pop(key, None)
+        if new_map is not None:
+            self._maps[key] = old_map if old_map == new_map and old_map is not None else new_map
+        if (old_node, old_map) != (new_node, new_map):
+            for name in sorted({old_node, new_node} - {""}):
                 await self.read_again(name)
 
     async def read_again(self, name: str) -> None:
@@ -247,13 +247,13 @@ class NodeIntake:
         return _Facts(self._objects[name], about, published, agent, self._settings)
 
     async def _pass_on(self, name: str, node: Node, took: float) -> None:
-        before = self._nodes.get(name)
-        self._rate.charge(name, SHARE * took + CHANGE_S * (before != node))
-        if before == node:
+        old_node = self._nodes.get(name)
+        self._rate.charge(name, SHARE * took + CHANGE_S * (old_node != node))
+        if old_node == node:
             return
-        if node.problems and (before is None or before.problems != node.problems):
+        if node.problems and (old_node is None or old_node.problems != node.problems):
             log.warning("node is used without what can't be read", node=name, problems=node.problems)
-        if before is None or before.labels != node.labels:
+        if old_node is None or old_node.labels != node.labels:
             self._on_labels()
         self._nodes[name] = node
         await self._put(NodeSeen(time.monotonic(), node))

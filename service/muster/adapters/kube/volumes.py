@@ -37,7 +37,7 @@ class VolumeIntake:
         self._put = put
         self._claims: dict[str, Claim] = {}
         """Namespace and name → claims of one node, as they are now."""
-        self._attached: dict[str, str | None] = {}
+        self._driver_by_volume: dict[str, str | None] = {}
         """Volume → its CSI driver; "" for another kind of volume that is attached; None for a volume that
         never is."""
         self._provisioners: dict[str, str] = {}
@@ -61,9 +61,9 @@ class VolumeIntake:
     async def on_volume(self, name: str, obj: PersistentVolume | None) -> None:
         """Take in a volume's change, for the claims that are bound to it."""
         if obj is None:
-            self._attached.pop(name, None)
+            self._driver_by_volume.pop(name, None)
         else:
-            self._attached[name] = _driver_of(obj)
+            self._driver_by_volume[name] = _driver_of(obj)
         await self._report_changes(sorted(self._claims_of.keys_of(name)))
 
     async def on_storage_class(self, name: str, obj: StorageClass | None) -> None:
@@ -100,7 +100,7 @@ class VolumeIntake:
         if claim is None:
             return False
         if claim.volume:
-            driver = self._attached.get(claim.volume)
+            driver = self._driver_by_volume.get(claim.volume)
             # Without a CSIDriver object volumes are attached (pkg/volume/csi/csi_plugin.go, skipAttach).
             return driver is not None and self._drivers.get(driver, True)
         return self._drivers.get(self._provisioners.get(claim.storage_class, ""), False)

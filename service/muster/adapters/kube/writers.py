@@ -215,10 +215,10 @@ class ConditionWriter(Outbox[_Pod]):
             (instruction.reason, printable(instruction.message, TEXT_LIMIT)) if instruction.reason else None
         )
         for name, uid in instruction.pods:
-            _, before = self._desired.get(uid, (None, None))
-            if text is None and before is None and uid not in self._shown:
+            _, old_text = self._desired.get(uid, (None, None))
+            if text is None and old_text is None and uid not in self._shown:
                 continue
-            if text is None or before is None or instruction.renew:
+            if text is None or old_text is None or instruction.renew:
                 self._desired[uid] = (_Pod(instruction.namespace, name, uid), text)
                 self._review(uid)
 

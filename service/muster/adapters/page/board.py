@@ -150,15 +150,15 @@ class Board:
             if not self._watching:
                 self._watched.clear()
 
-    async def wait_for(self, after: int, within_s: float) -> bool:
-        """Wait up to `within_s` for a newer generation than `after`. Return whether it came."""
-        if self.log.generation > after:
+    async def wait_for(self, shown_generation: int, within_s: float) -> bool:
+        """Wait up to `within_s` for a newer generation than `shown_generation`. Return whether it came."""
+        if self.log.generation > shown_generation:
             return True
         event = self._news
         try:
             await asyncio.wait_for(event.wait(), within_s)
         except TimeoutError:
-            return self.log.generation > after
+            return self.log.generation > shown_generation
         return True
 
     async def state(self) -> bytes:
@@ -188,14 +188,14 @@ class Board:
 
     async def _read_cluster(self) -> float:
         """Read the whole cluster once, and send the changes. Return the seconds of the loop that it took."""
-        turns, before = _Turns(), self._last_state
+        turns, old_state = _Turns(), self._last_state
         with turns.measure():
             snapshot = self._source.gangs.snapshot()
-            same = before.map.is_of(snapshot)
+            same = old_state.map.is_of(snapshot)
         map_ = (
-            before.map
+            old_state.map
             if same
-            else await asyncio.to_thread(before.map.with_snapshot, snapshot, self._model_label)
+            else await asyncio.to_thread(old_state.map.with_snapshot, snapshot, self._model_label)
         )
         cells, shut, changed = await self._cells(map_.layout, turns)
         began = time.perf_counter()
@@ -210,9 +210,9 @@ class Board:
         with turns.measure():
             owners = self._owners(cells)
             self._last_state = _State(map_, cells, shut, {row.key: row for row in gang_rows}, owners, totals)
-            if map_.layout is not before.map.layout or len(changed) > MAX_CHANGED_CELLS:
+            if map_.layout is not old_state.map.layout or len(changed) > MAX_CHANGED_CELLS:
                 self._publish(None)
-            elif change := _change(before, self._last_state, changed):
+            elif change := _change(old_state, self._last_state, changed):
                 self._publish(msgspec.json.encode(change))
         return turns.spent
 
@@ -221,7 +221,7 @@ class Board:
     ) -> tuple[list[int], dict[int, int], list[tuple[int, int]]]:
         """Return the number of each GPU's cell, the closed nodes, and the indices of changed cells."""
         names, firsts = layout.names, layout.first_cell
-        before = self._last_state.cells if layout is self._last_state.map.layout else ()
+        old_cells = self._last_state.cells if layout is self._last_state.map.layout else ()
         cells: list[int] = []
         shut: dict[int, int] = {}
         changed: list[tuple[int, int]] = []
@@ -241,7 +241,7 @@ class Board:
                     else:
                         cells += cells_of(state, takers, self._numbers)
                 first = firsts[start]
-                pairs = enumerate(zip(before[first : len(cells)], cells[first:], strict=False), first)
+                pairs = enumerate(zip(old_cells[first : len(cells)], cells[first:], strict=False), first)
                 changed += [(index, new) for index, (old, new) in pairs if old != new]
             await asyncio.sleep(0)
         return cells, shut, changed

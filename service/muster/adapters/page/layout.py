@@ -219,8 +219,8 @@ def cells_of(state: NodeState, takers: Iterable[PodGpus], numbers: Numbers) -> l
     for taker in takers:
         number = (numbers.of(taker.gang) + taker.reserved) if taker.gang else int(Cell.OTHERS)
         for gpu in bits(taker.gpus & ((1 << count) - 1)):
-            before = numbers_of_gpus[gpu] if owned >> gpu & 1 else number
-            numbers_of_gpus[gpu] = number if before == number else int(Cell.SHARED)
+            old_number = numbers_of_gpus[gpu] if owned >> gpu & 1 else number
+            numbers_of_gpus[gpu] = number if old_number == number else int(Cell.SHARED)
             owned |= 1 << gpu
     unknown = state.unindexed_gpus
     for gpu in reversed(range(count)):

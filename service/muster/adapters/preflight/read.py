@@ -218,17 +218,17 @@ class Reader:
     async def _clock(self) -> Clock | None:
         """Ask the API server for its clock, by a dry run that creates an object with a time."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        before = datetime.now(UTC)
+        sent_at = datetime.now(UTC)
         try:
             path = f"/apis/{body['apiVersion']}/selfsubjectreviews"
             answer = json.loads(await self._client.post(body["kind"], path, body))
         except ApiError:
             return None
-        after, timestamp = datetime.now(UTC), answer["metadata"].get("creationTimestamp")
+        answered_at, timestamp = datetime.now(UTC), answer["metadata"].get("creationTimestamp")
         if not timestamp:
             return None
         theirs = _time(timestamp)  # whole seconds, rounded down
-        return Clock((theirs - after).total_seconds(), (theirs - before).total_seconds() + 1)
+        return Clock((theirs - answered_at).total_seconds(), (theirs - sent_at).total_seconds() + 1)
 
     async def _leases_ahead(self, clock: Clock | None) -> dict[str, float]:
         """Return node → seconds by which it renews its lease in the API server's future.

@@ -153,13 +153,13 @@ def _facts(snapshot: Snapshot) -> SnapshotFacts:
     return snapshot.levels, snapshot.typical, snapshot.naming
 
 
-def _changed_positions(before: Sequence[NodeState], now: Sequence[NodeState]) -> list[int]:
+def _changed_positions(old_states: Sequence[NodeState], new_states: Sequence[NodeState]) -> list[int]:
     """Return the positions of unequal states. Lists compare by identity first, so only unequal chunks cost
     time."""
     positions: list[int] = []
-    for start in range(0, len(now), CHUNK):
-        old, new = before[start : start + CHUNK], now[start : start + CHUNK]
+    for start in range(0, len(new_states), CHUNK):
+        old, new = old_states[start : start + CHUNK], new_states[start : start + CHUNK]
         if old != new:
             differ = compress(count(start), map(is_not, old, new))
-            positions.extend(index for index in differ if before[index] != now[index])
+            positions.extend(index for index in differ if old_states[index] != new_states[index])
     return positions

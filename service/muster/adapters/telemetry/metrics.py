@@ -206,8 +206,8 @@ class Phases:
 
     def note_move(self, move: Moved, trace_id: str) -> None:
         """Take in a move. `trace_id`: the trace that shows it; "" for none."""
-        if (before := self._since.pop(move.gang, None)) is not None:
-            phase, since = before
+        if (phase_and_since := self._since.pop(move.gang, None)) is not None:
+            phase, since = phase_and_since
             seconds = self._metrics.phase_seconds.labels(phase)
             seconds.observe(move.moved_at - since, _exemplar(trace_id))
         if move.phase not in LASTING:

@@ -138,13 +138,13 @@ class Claims:
 
         `unallocated`: whether the claim has no devices yet; None for a claim of a single pod.
         """
-        before = self._requests.pop(key, None), self._unallocated.pop(key, None)
-        after = _read_claim(spec) if spec is not None else None
-        if after is not None:
-            self._requests[key] = after
-            if unallocated is not None and after.requests:
+        old_facts = self._requests.pop(key, None), self._unallocated.pop(key, None)
+        new_requests = _read_claim(spec) if spec is not None else None
+        if new_requests is not None:
+            self._requests[key] = new_requests
+            if unallocated is not None and new_requests.requests:
                 self._unallocated[key] = unallocated
-        return before != (after, self._unallocated.get(key))
+        return old_facts != (new_requests, self._unallocated.get(key))
 
     def demand(self, obj: PodObject) -> DeviceDemand:
         """Return the GPUs that a pod requests by its claims."""

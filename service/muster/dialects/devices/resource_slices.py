@@ -59,26 +59,27 @@ class ResourceSlices:
 
     def see_slice(self, name: str, obj: ResourceSlice | None) -> set[str]:
         """Take in a slice, or None if it is gone."""
-        before, after = self._slices.get(name), PublishedSlice.of(obj.spec) if obj is not None else None
-        if before == after:
+        old_slice = self._slices.get(name)
+        new_slice = PublishedSlice.of(obj.spec) if obj is not None else None
+        if old_slice == new_slice:
             return set()
-        touched = self._nodes_depending_on(before)
-        if before is not None:
+        changed_nodes = self._nodes_depending_on(old_slice)
+        if old_slice is not None:
             del self._slices[name]
-            self._count(before, -1)
-            pool = self._pools[before.key]
-            pool.remove(name, before.node)
+            self._count(old_slice, -1)
+            pool = self._pools[old_slice.key]
+            pool.remove(name, old_slice.node)
             if not pool.slices:
-                del self._pools[before.key]
-        if after is not None:
-            self._slices[name] = after
-            self._count(after, 1)
-            self._pools.setdefault(after.key, PoolIndex()).add(name, after)
-        touched |= self._nodes_depending_on(after)
-        for node in touched:
+                del self._pools[old_slice.key]
+        if new_slice is not None:
+            self._slices[name] = new_slice
+            self._count(new_slice, 1)
+            self._pools.setdefault(new_slice.key, PoolIndex()).add(name, new_slice)
+        changed_nodes |= self._nodes_depending_on(new_slice)
+        for node in changed_nodes:
             self._published.pop(node, None)
-        drivers = {version.key[0] for version in (before, after) if version is not None}
-        return touched if any(map(self.serves_gpus, drivers)) else set()
+        drivers = {version.key[0] for version in (old_slice, new_slice) if version is not None}
+        return changed_nodes if any(map(self.serves_gpus, drivers)) else set()
 
     def see_class(self, name: str, obj: DeviceClassObject | None) -> set[str]:
         """Take in a DeviceClass, or None if it is gone."""
@@ -96,22 +97,22 @@ class ResourceSlices:
 
     def see_rule(self, name: str, obj: DeviceTaintRule | None) -> set[str]:
         """Take in a DeviceTaintRule, or None if it is gone."""
-        before, after = self._rules.pop(name, None), _keeps_away_from(obj)
-        if after is not None:
-            self._rules[name] = after
-        if before == after:
+        old_rule, new_rule = self._rules.pop(name, None), _keeps_away_from(obj)
+        if new_rule is not None:
+            self._rules[name] = new_rule
+        if old_rule == new_rule:
             return set()
-        rules = [rule for rule in (before, after) if rule is not None]
-        touched = {
+        rules = [rule for rule in (old_rule, new_rule) if rule is not None]
+        changed_nodes = {
             node
             for key, pool in self._pools.items()
             if any(may_taint(rule, key) for rule in rules) and self.serves_gpus(key[0])
             for node in pool.slices
             if node in self._pools_on_node
         }
-        for node in touched:
+        for node in changed_nodes:
             self._published.pop(node, None)
-        return touched
+        return changed_nodes
 
     def resource_of(self, name: str) -> str:
         """Return the GPU resource of a DeviceClass; "" if the class has none."""
@@ -181,17 +182,17 @@ class ResourceSlices:
         if not pool_slice.roundings:
             return
         counts = self._roundings_on_node.setdefault(pool_slice.node, Counter())
-        before = _unless_too_many(counts)
+        old_roundings = _unless_too_many(counts)
         counts.update({(pool_slice.key[0], rounding): step for rounding in pool_slice.roundings})
         for key in [(pool_slice.key[0], rounding) for rounding in pool_slice.roundings]:
             if not counts[key]:
                 del counts[key]
-        after = _unless_too_many(counts)
+        new_roundings = _unless_too_many(counts)
         if not counts:
             del self._roundings_on_node[pool_slice.node]
-        for driver, rounding in after - before:
+        for driver, rounding in new_roundings - old_roundings:
             self._nodes_by_rounding.setdefault(driver, {}).setdefault(rounding, set()).add(pool_slice.node)
-        for driver, rounding in before - after:
+        for driver, rounding in old_roundings - new_roundings:
             self._nodes_by_rounding[driver][rounding].discard(pool_slice.node)
             if not self._nodes_by_rounding[driver][rounding]:
                 del self._nodes_by_rounding[driver][rounding]

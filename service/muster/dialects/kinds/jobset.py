@@ -55,9 +55,9 @@ def describe(owner: JobObject) -> Described:
             for dependency in item.objects_in("dependsOn", MAX_ROLES)
         }
         if (in_order and number) or waits_for:
-            after = any(status == "Complete" or name in late_jobs for name, status in waits_for.items())
-            late_jobs |= {role.name} if after else set()
-            role = replace(role, later=role.count, runs_with_first=not after)
+            is_late = any(status == "Complete" or name in late_jobs for name, status in waits_for.items())
+            late_jobs |= {role.name} if is_late else set()
+            role = replace(role, later=role.count, runs_with_first=not is_late)
         roles.append(role)
         earlier_jobs += jobs
     if not roles:

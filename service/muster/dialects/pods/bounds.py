@@ -143,10 +143,10 @@ class _Cutter:
             return replace(struct, preferred=(struct.preferred or [])[:1])
         changes = {}
         for name in struct.__struct_fields__:
-            before = getattr(struct, name)
-            after = self._cut_field(name, before)
-            if after is not before:
-                changes[name] = after
+            value = getattr(struct, name)
+            cut_value = self._cut_field(name, value)
+            if cut_value is not value:
+                changes[name] = cut_value
         return replace(struct, **changes) if changes else struct
 
     def _cut_field(self, name: str, value: Any) -> Any:

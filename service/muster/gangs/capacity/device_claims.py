@@ -41,24 +41,24 @@ class DeviceClaims:
     def see(self, claim: DeviceClaim) -> set[PoolKey]:
         """Take in a claim. A claim without devices is forgotten. Return the pools whose use changed."""
         uid = claim.uid
-        before = self._claims.pop(uid, None)
-        after = claim if claim.devices else None
-        if after is not None:
-            self._claims[uid] = after
-        if before == after:
+        old_claim = self._claims.pop(uid, None)
+        new_claim = claim if claim.devices else None
+        if new_claim is not None:
+            self._claims[uid] = new_claim
+        if old_claim == new_claim:
             return set()
-        for pool in _pools(before):
+        for pool in _pools(old_claim):
             _discard(self._by_pool, pool, uid)
-        for consumer in before.consumers if before is not None else ():
+        for consumer in old_claim.consumers if old_claim is not None else ():
             self._by_consumer[consumer].discard(uid)
             if not self._by_consumer[consumer]:
                 del self._by_consumer[consumer]
-        if after is not None:
-            for pool in _pools(after):
-                self._by_pool.setdefault(pool, {})[uid] = after
+        if new_claim is not None:
+            for pool in _pools(new_claim):
+                self._by_pool.setdefault(pool, {})[uid] = new_claim
             for consumer in claim.consumers:
                 self._by_consumer.setdefault(consumer, set()).add(uid)
-        return _pools(before) | _pools(after)
+        return _pools(old_claim) | _pools(new_claim)
 
     @property
     def consumers(self) -> Collection[str]:

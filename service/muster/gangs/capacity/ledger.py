@@ -64,8 +64,8 @@ class Ledger:
 
     def set_node(self, node: Node) -> bool:
         """Take in a node's new state. Return whether the state differs from the last one."""
-        before = self.nodes.get(node.name)
-        if before == node:
+        old_node = self.nodes.get(node.name)
+        if old_node == node:
             return False
         self._unsorted |= node.name not in self.nodes
         self._forget_pools(node.name)
@@ -74,7 +74,7 @@ class Ledger:
             if device is not None:
                 self._nodes_of.setdefault(device.pool_key, set()).add(node.name)
         self._touch(node.name)
-        if before is None or not is_equal_for_plans(before, node):
+        if old_node is None or not is_equal_for_plans(old_node, node):
             self.gained_nodes.add(node.name)
         return True
 
@@ -113,36 +113,36 @@ class Ledger:
 
         A reservation for the pod ends when the pod is seen bound. Return the nodes on which usage changed.
         """
-        before = self.usage(uid)
+        old_usage = self.usage(uid)
         if usage is None:
             self.bound.pop(uid, None)
         else:
             self.bound[uid] = usage
             self.reservations.pop(uid, None)
-        return self._reindex(uid, before)
+        return self._reindex(uid, old_usage)
 
     def see_claim(self, claim: DeviceClaim) -> tuple[str, ...]:
         """Take in the devices that a ResourceClaim holds. Return the nodes on which they changed."""
-        touched = tuple(self._nodes_with(self.device_claims.see(claim)))
-        for name in touched:
+        changed_nodes = tuple(self._nodes_with(self.device_claims.see(claim)))
+        for name in changed_nodes:
             self._touch(name)
             self.gained_nodes.add(name)
-        return touched
+        return changed_nodes
 
     def hold(self, usages: Iterable[Usage]) -> None:
         """Reserve capacity. Pods that are bound already are skipped."""
         for usage in usages:
             if usage.pod_uid not in self.bound:
-                before = self.usage(usage.pod_uid)
+                old_usage = self.usage(usage.pod_uid)
                 self.reservations[usage.pod_uid] = usage
-                self._reindex(usage.pod_uid, before)
+                self._reindex(usage.pod_uid, old_usage)
 
     def release(self, uids: Iterable[str]) -> None:
         """End the reservations of these pods, if they have any."""
         for uid in uids:
-            before = self.usage(uid)
+            old_usage = self.usage(uid)
             if self.reservations.pop(uid, None) is not None:
-                self._reindex(uid, before)
+                self._reindex(uid, old_usage)
 
     def usage(self, uid: str) -> Usage | None:
         """Return the present usage of the pod, bound or reserved; None if it has none."""
@@ -241,32 +241,32 @@ class Ledger:
 
     def _set_state(self, name: str, state: NodeState | None) -> None:
         """Set the state of a node, and count the node in `_whole_gpus`; None if the node is gone."""
-        before = self._states.pop(name, None) if state is None else self._states.get(name)
-        for counted_state, nodes in ((before, -1), (state, 1)):
+        old_state = self._states.pop(name, None) if state is None else self._states.get(name)
+        for counted_state, nodes in ((old_state, -1), (state, 1)):
             if counted_state is not None:
                 for resource in counted_state.node.gpu_resources:
                     self._whole_gpus[resource, counted_state.max_gpus] += nodes
         if state is not None:
             self._states[name] = state
 
-    def _reindex(self, uid: str, before: Usage | None) -> tuple[str, ...]:
+    def _reindex(self, uid: str, old_usage: Usage | None) -> tuple[str, ...]:
         """Update the indexes after the usage of a pod changed. Return the nodes on which usage changed."""
-        after = self.usage(uid)
-        if before == after:
+        new_usage = self.usage(uid)
+        if old_usage == new_usage:
             return ()
-        nodes = (usage.node if usage is not None else "" for usage in (before, after))
+        nodes = (usage.node if usage is not None else "" for usage in (old_usage, new_usage))
         self.existing_pods.move(uid, *nodes)
-        if before is not None:
-            self.gained_nodes.add(before.node)
-            on_node = self._on_node[before.node]
+        if old_usage is not None:
+            self.gained_nodes.add(old_usage.node)
+            on_node = self._on_node[old_usage.node]
             del on_node[uid]
             if not on_node:
-                del self._on_node[before.node]
-        if after is not None:
-            self._on_node.setdefault(after.node, {})[uid] = after
-        changes = [usage for usage in (before, after) if usage is not None]
+                del self._on_node[old_usage.node]
+        if new_usage is not None:
+            self._on_node.setdefault(new_usage.node, {})[uid] = new_usage
+        changes = [usage for usage in (old_usage, new_usage) if usage is not None]
         for usage in changes:
-            if not self._try_adjust(usage, adds=usage is after):
+            if not self._try_adjust(usage, adds=usage is new_usage):
                 self._touch(usage.node)
         return tuple({usage.node for usage in changes})
 
@@ -319,33 +319,33 @@ class Ledger:
             self._unsorted = False
 
 
-def is_equal_for_plans(before: Node, after: Node) -> bool:
+def is_equal_for_plans(old_node: Node, node: Node) -> bool:
     """Return whether no plan depends on this change of a node.
 
     No plan depends on whether an agent runs on the node, or on the node's problems.
     """
-    return replace(before, hands_out=after.hands_out, problems=after.problems) == after
+    return replace(old_node, hands_out=node.hands_out, problems=node.problems) == node
 
 
-def is_same_for(request: Request, policies: Policies, before: Node, after: Node | None) -> bool:
+def is_same_for(request: Request, policies: Policies, old_node: Node, node: Node | None) -> bool:
     """Return whether a plan of the request stays valid after this change of the node, resources aside."""
-    if after is None:
+    if node is None:
         return False
     same_otherwise = replace(
-        before,
-        labels=after.labels,
-        taints=after.taints,
-        allocatable=after.allocatable,
-        machine=after.machine,
-        hands_out=after.hands_out,
-        problems=after.problems,
+        old_node,
+        labels=node.labels,
+        taints=node.taints,
+        allocatable=node.allocatable,
+        machine=node.machine,
+        hands_out=node.hands_out,
+        problems=node.problems,
     )
-    if same_otherwise != after:
+    if same_otherwise != node:
         return False
-    if before.taints != after.taints and any(untolerated_taint(after, role) for role in request.roles):
+    if old_node.taints != node.taints and any(untolerated_taint(node, role) for role in request.roles):
         return False
-    keys = _labels_read(request, policies) if before.labels != after.labels else ()
-    return all(before.labels.get(key) == after.labels.get(key) for key in keys)
+    keys = _labels_read(request, policies) if old_node.labels != node.labels else ()
+    return all(old_node.labels.get(key) == node.labels.get(key) for key in keys)
 
 
 def _labels_read(request: Request, policies: Policies) -> frozenset[str]:

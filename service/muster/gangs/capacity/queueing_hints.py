@@ -193,11 +193,11 @@ class HintTable:
                 self._tidy()
 
     def may_fit(
-        self, ledger: Ledger, gained_nodes: Collection[str], touched: Iterable[QueueingHint] = ()
+        self, ledger: Ledger, gained_nodes: Collection[str], touched_hints: Iterable[QueueingHint] = ()
     ) -> set[QueueingHint]:
         """Return the hints of gangs that may fit now. All other gangs provably do not fit.
 
-        `touched`: hints whose constraints concern other pods that changed.
+        `touched_hints`: hints whose constraints concern other pods that changed.
         """
         states = [state for state in map(ledger.state, gained_nodes) if state is not None]
         requests = self._requests.values
@@ -212,7 +212,7 @@ class HintTable:
                 fits |= has_room & self._admitted_rules(state.node, has_room)[requests[:, RULES]]
         helped = np.zeros(len(self._hints), dtype=np.bool_)
         helped[requests[fits, SLOT]] = True
-        helped[[self._slots[hint] for hint in touched]] = True
+        helped[[self._slots[hint] for hint in touched_hints]] = True
         if helped.any():
             quotas = self._quotas.values
             helped[quotas[self._max_members_by_quota(ledger) < quotas[:, MEMBERS], SLOT]] = False

@@ -300,14 +300,14 @@ class ExistingPods:
         if pod.finished or not (pod.node or pod.claim is not None):
             self.forget(pod.uid)
             return
-        before, node = self._pods.get(pod.uid), self._node_of(pod.uid)
+        old_pod, node = self._pods.get(pod.uid), self._node_of(pod.uid)
         self._pods[pod.uid] = pod
-        if before is None:
+        if old_pod is None:
             self._in_namespace[pod.namespace] += 1
-        if node and (before is None or _facts(before) != _facts(pod)):
-            if before is not None:
-                self._count(before, node, -1)
-                self.changes.note_pod(before)
+        if node and (old_pod is None or _facts(old_pod) != _facts(pod)):
+            if old_pod is not None:
+                self._count(old_pod, node, -1)
+                self.changes.note_pod(old_pod)
             self._count(pod, node, 1)
             self.changes.note_pod(pod)
 
@@ -323,22 +323,22 @@ class ExistingPods:
             self._count(pod, node, -1)
             self.changes.note_pod(pod)
 
-    def move(self, uid: str, before: str, node: str) -> None:
-        """Note that a pod moved from the node `before` to `node`; "" stands for no node."""
+    def move(self, uid: str, old_node: str, new_node: str) -> None:
+        """Note that a pod moved from the node `old_node` to `new_node`; "" stands for no node."""
         pod = self._pods.get(uid)
-        if pod is not None and before != node:
+        if pod is not None and old_node != new_node:
             self.changes.note_pod(pod)
-            for counted_node, pods in ((before, -1), (node, 1)):
+            for counted_node, pods in ((old_node, -1), (new_node, 1)):
                 if counted_node:
                     self._count(pod, counted_node, pods)
 
     def see_namespace(self, name: str, labels: Labels | None) -> None:
         """Take in a namespace's labels; None if it is gone."""
-        before = self.namespaces.pop(name, None)
+        old_labels = self.namespaces.pop(name, None)
         if labels is not None:
             self.namespaces[name] = labels
         # A new namespace without pods concerns no gang.
-        self.changes.everything |= before != labels and bool(before or self._in_namespace[name])
+        self.changes.everything |= old_labels != labels and bool(old_labels or self._in_namespace[name])
 
     def see_claim(self, namespace: str, claim: str, attaches_once: bool) -> None:
         """Note whether the volume of a claim attaches to one node only; False if the claim is gone."""

@@ -64,12 +64,12 @@ class _Inputs:
     owners: OwnerObjects = field(default_factory=OwnerObjects)
     members: dict[str, tuple[str, JobPod]] = field(default_factory=dict)
     """Pod UID → the pod's namespace, and its place in the gang of its owner."""
-    printed: list[PrintedMatrix] = field(default_factory=list)
+    printed_matrices: list[PrintedMatrix] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     """Kind and API group, as "Job.batch.volcano.sh" → number of objects."""
-    made_up: list[str] = field(default_factory=list)
-    unfollowed: NotesByObject = field(default_factory=NotesByObject)
-    misspelt: NotesByObject = field(default_factory=NotesByObject)
+    made_up_names: list[str] = field(default_factory=list)
+    unfollowed_notes: NotesByObject = field(default_factory=NotesByObject)
+    misspelt_notes: NotesByObject = field(default_factory=NotesByObject)
     notes: list[str] = field(default_factory=list)
     manifests: dict[str, PodManifest] = field(default_factory=dict)
     """The manifests by UID, as the API server would have stored them."""
@@ -93,7 +93,7 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: Settings
     facts, policies = other_objects.facts_and_policies(objects, settings, inputs.notes)
     policies = _with_unique_names(policies, settings.unique_names)
     levels, topologies = policies.levels, other_objects.topologies(objects)
-    with_links, replaced = annotate(objects.of("Node", NodeObject), inputs.printed, MATRIX)
+    with_links, replaced = annotate(objects.of("Node", NodeObject), inputs.printed_matrices, MATRIX)
     devices = Devices(objects, settings)
     all_nodes = tuple(
         nodes.read(node, settings, facts.get(name := node.metadata.name, ()), devices.offer(name))
@@ -107,7 +107,7 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: Settings
     for uid in waiting:
         manifest = inputs.manifests[uid]
         name = f"Pod {manifest.metadata.namespace}/{manifest.metadata.name}"
-        inputs.unfollowed.add(name, notes.unfollowed_fields_of_pod(manifest))
+        inputs.unfollowed_notes.add(name, notes.unfollowed_fields_of_pod(manifest))
     manifests = [(inputs.manifests[pod.uid].metadata, pod) for pod in all_pods]
     inputs.notes += [
         *notes.about_nodes(all_nodes, all_pods),
@@ -119,8 +119,8 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: Settings
         *owners.warnings(manifests, settings),
         *owners.differences(manifests, groups),
         *owners.ineffective_keys(manifests),
-        *inputs.unfollowed,
-        *inputs.misspelt,
+        *inputs.unfollowed_notes,
+        *inputs.misspelt_notes,
         *repeated_names(all_nodes, levels, policies.naming),
     ]
     return Cluster(
@@ -131,7 +131,7 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: Settings
         other_objects.labels_of_namespaces(objects, {pod.namespace for pod in all_pods}),
         tuple(inputs.notes),
         dict(sorted(inputs.skipped.items())),
-        tuple(inputs.made_up),
+        tuple(inputs.made_up_names),
         devices.facts(waiting, all_nodes),
     )
 
@@ -174,10 +174,10 @@ def _with_names_and_children(
     objects = list[Document]()
     for document in documents:
         if isinstance(document, PrintedMatrix):
-            inputs.printed.append(document)
+            inputs.printed_matrices.append(document)
         else:
             objects.append(document)
-    objects = list(with_names(objects, inputs.made_up))
+    objects = list(with_names(objects, inputs.made_up_names))
     try:
         return list(with_children(objects))
     except Malformed as problem:
@@ -210,8 +210,8 @@ def _count_kinds(inputs: _Inputs) -> str:
 
 
 def _take_document(document: Document, inputs: _Inputs) -> None:
-    inputs.unfollowed.add(document.name, notes.unfollowed_fields(document))
-    inputs.misspelt.add(document.name, misspelt_fields(document))
+    inputs.unfollowed_notes.add(document.name, notes.unfollowed_fields(document))
+    inputs.misspelt_notes.add(document.name, misspelt_fields(document))
     if (document.group, document.kind) == ("", "Pod"):
         inputs.pods.append((document, shapes.read_pod(document)))
     elif not (inputs.objects.take(document, _READERS) or inputs.owners.take(document)):
@@ -351,8 +351,8 @@ _MAX_PREFIX = 58
 """Number of characters of generateName that the API server uses."""
 
 
-def with_names(documents: Iterable[Document], made_up: list[str]) -> Iterator[Document]:
-    """Yield the documents, each with a name. Append the names that are made up to `made_up`.
+def with_names(documents: Iterable[Document], made_up_names: list[str]) -> Iterator[Document]:
+    """Yield the documents, each with a name. Append the names that are made up to `made_up_names`.
 
     The names end with letters that count up, so that the same file gives the same names.
     """
@@ -369,5 +369,5 @@ def with_names(documents: Iterable[Document], made_up: list[str]) -> Iterator[Do
         keys.add((*place, name))
         metadata = {**document.metadata, "name": name}
         with_name = replace(document, value={**document.value, "metadata": metadata})
-        made_up.append(with_name.name)
+        made_up_names.append(with_name.name)
         yield with_name

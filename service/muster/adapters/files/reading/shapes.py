@@ -263,15 +263,15 @@ _OF_PODS = ("cpu", "memory")
 """Resources, apart from huge pages, that a pod may request as a whole."""
 
 
-def check_amounts(document: Document, spec: PodSpec, field_path: str, after: str = "") -> None:
-    """Raise Malformed if an API server refuses the pod's requests. `after` ends the message.
+def check_amounts(document: Document, spec: PodSpec, field_path: str, ending: str = "") -> None:
+    """Raise Malformed if an API server refuses the pod's requests. `ending` ends the message.
 
     Raises:
         Malformed: The message names the field.
     """
     for field, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for number, container in enumerate(containers or ()):
-            _check_container(document, container, f"{field_path}.{field}[{number}].resources", after)
+            _check_container(document, container, f"{field_path}.{field}[{number}].resources", ending)
     if spec.resources is not None:
         _check_whole_pod(document, spec, spec.resources, f"{field_path}.resources")
 
@@ -290,7 +290,7 @@ def whole_pod_requests(spec: PodSpec) -> ResourceRequirements | None:
     return replace(pod_resources, requests=pod_requests, limits=None)
 
 
-def _check_container(document: Document, container: Container, field_path: str, after: str) -> None:
+def _check_container(document: Document, container: Container, field_path: str, ending: str) -> None:
     """Raise Malformed if a request is above its limit, or differs from a limit that it must equal.
 
     GPUs and all other extended resources, and huge pages, can't be overcommitted, and are whole numbers.
@@ -319,7 +319,7 @@ def _check_container(document: Document, container: Container, field_path: str, 
             problem = f"expected at most its limit, {quote_value(limit)}"
         if problem:
             raise document.error(
-                f"{field_path}.requests[{resource}]: {problem}, got {quote_value(request)}{after}"
+                f"{field_path}.requests[{resource}]: {problem}, got {quote_value(request)}{ending}"
             )
 
 

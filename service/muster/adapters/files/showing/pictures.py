@@ -121,15 +121,15 @@ _STYLES = {
 }
 
 
-def show(console: Console, decided: Outcomes, made_up: Sequence[str] = ()) -> None:
-    """Print all decisions, then the touched nodes. `made_up` are the objects whose names are made up."""
+def show(console: Console, decided: Outcomes, made_up_names: Sequence[str] = ()) -> None:
+    """Print all decisions, then the nodes that hold members. `made_up_names`: objects with generateName."""
     if not decided.outcomes:
         console.print("No gang is pending: there is nothing to place.")
         return
     held_gpus = holdings(decided)
     console.print(_gangs(decided, held_gpus))
-    if made_up:
-        console.print(Text(printable(f"made-up names, for generateName: {list_names(made_up)}"), "dim"))
+    if made_up_names:
+        console.print(Text(printable(f"made-up names, for generateName: {list_names(made_up_names)}"), "dim"))
     nodes = sorted((name for name, gpus in held_gpus.holders.items() if gpus), key=natural_key)
     if nodes:
         console.print()

@@ -126,15 +126,15 @@ def _racks(
 
 
 def _select(racks: dict[_Rack, list[NodeBox]], holdings: Holdings) -> dict[_Rack, list[NodeBox]]:
-    """Return all boxes if they are few; else the boxes of touched nodes."""
+    """Return all boxes if they are few; else the boxes of nodes that hold members."""
     if sum(map(len, racks.values())) <= BOXES_DRAWN:
         return racks
     drawn: dict[_Rack, list[NodeBox]] = {}
     boxes_left = BOXES_DRAWN
     for rack, boxes in racks.items():
-        if touched := [box for box in boxes if box.first_place.name in holdings.members][:boxes_left]:
-            drawn[rack] = touched
-            boxes_left -= len(touched)
+        if drawn_boxes := [box for box in boxes if box.first_place.name in holdings.members][:boxes_left]:
+            drawn[rack] = drawn_boxes
+            boxes_left -= len(drawn_boxes)
     return drawn
 
 
