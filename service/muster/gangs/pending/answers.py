@@ -56,10 +56,10 @@ MAX_GPU_LISTS = 16
 """Largest number of lists of matching GPUs in the answers for one gang. There is a list for each kind of its
 pods and each subrequest, and with allocationMode All for each number of GPUs.
 
-Each plan reads each list for all nodes, on the event loop: 2 ms at 5,000 nodes.
+Each plan reads each list for all nodes. That blocks the event loop for 2 ms at 5,000 nodes.
 """
 MAX_NUMBERS = 8
-"""Largest number of different numbers of matching GPUs on nodes, for a subrequest with allocationMode All."""
+"""Most different numbers of matching GPUs on nodes, for allocationMode All. Each becomes a subrequest."""
 MAX_LISTED_NODES = 1 << 18
 """Largest number of nodes in all lists that one plan of a gang reads together. Roles share lists.
 
@@ -81,7 +81,7 @@ def subrequests(
     first.
 
     Nodes that no answer names are left out. If an answer has fewer subrequests than others, its last
-    subrequest stands for the missing subrequests. A device that no slice offers any more is no GPU.
+    subrequest stands for the missing subrequests. A device that is in no ResourceSlice any more is no GPU.
 
     With allocationMode All a member takes all matching GPUs of a node. Each number of matching GPUs is a
     subrequest of its own here, the largest first. `cache` is for one plan, while nothing changes.
@@ -201,16 +201,16 @@ def _mask_on(node: Node, allowed: frozenset[str] | None) -> int:
     if allowed is None:
         return node.untainted_gpus
     mask = _mask_of_names(_short_names(node), allowed)
-    # Names with pools always count, because the shim may count pools that are not used here.
+    # The shim may see more pools of the driver than this node has here, and then adds the pool to the name.
     if not _name_pools(allowed):
         return mask
     return mask | _mask_of_names(tuple(str(device or "") for device in node.devices), allowed)
 
 
 def _short_names(node: Node) -> tuple[str, ...]:
-    """Return the short names ("driver/device") of the node's GPUs; "" where an answer names the pool too.
+    """Return the short names ("driver/device") of the node's GPUs, cached by node.
 
-    Nodes with equal short names, none of them "", have equal masks. So a mask is computed once for them.
+    Nodes with equal names have equal masks, unless a name is "".
     """
     cached = _names_by_node.get(node.name)
     if cached is None or cached[0] is not node.devices:
@@ -221,9 +221,9 @@ def _short_names(node: Node) -> tuple[str, ...]:
 
 
 def _find_short_names(node: Node) -> tuple[str, ...]:
-    """Return the names that `_short_names` keeps.
+    """Return the names of the GPUs' devices as most answers have them; "" for a GPU without a device.
 
-    The name is "" for a GPU without a device, and if the driver has GPUs in several pools of the node.
+    The name is also "" if the driver has GPUs in several pools of the node, as answers then add the pool.
     """
     pools: dict[str, set[str]] = {}
     for device in filter(None, node.devices):
@@ -262,9 +262,8 @@ def limit_by_other_devices(
 ) -> Request:
     """Return the request with only as many GPUs of each node as other devices agree with.
 
-    `answers`: role → the answers for its members. If several roles may have the same GPUs of a node, the
-    other devices must be enough for all these roles. Then each role may have only the GPUs that all of them
-    may have.
+    `answers`: role → the answers for its members. Roles that may have the same GPUs of a node also share the
+    other devices there. So each of these roles may have only the GPUs that all of them may have.
     """
     if not any(answer.groups for role_answers in answers.values() for answer in role_answers):
         return request
@@ -295,7 +294,7 @@ def _choices(role: Role) -> tuple[Subrequest, ...]:
 
 
 def _with_masks(role: Role, masks_by_choice: Sequence[_Masks], cache: _MaskCache) -> Role:
-    """Return the role with these GPUs of the nodes that the masks name, for each subrequest."""
+    """Return the role with new masks for each subrequest. Nodes without a new mask keep the old mask."""
     choices = list[Subrequest]()
     for choice, masks in zip(_choices(role), masks_by_choice, strict=True):
         key = (id(choice.matching), id(masks))

@@ -32,7 +32,7 @@ MODELLED = frozenset(
         "InterPodAffinity",
     }
 )
-"""Plugins whose rules the planner knows. The shim does not ask them, so a question would not help."""
+"""Plugins whose rules the planner knows. The shim asks only the others, so a question would not help."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _Record:
     version: int = 0
     """Number of times that the answers have changed."""
     used_version: int = 0
-    """The version with which the planner was last asked."""
+    """The `version` when the planner was last asked. If they differ, the planner has not seen all answers."""
     reports: list[InTreeReport] = field(default_factory=list)
     """The parts so far of a report that is not complete yet."""
 
@@ -109,7 +109,7 @@ class InTree:
         """Note that a plugin has refused a planned node.
 
         Before the next plan, the shim is asked about all pods of the gang, whatever they request. An open
-        question stays open. Otherwise each refusal would ask anew, and slow answers would never count.
+        question stays open. Otherwise each refusal would replace the question, and a slow answer would be stale.
         """
         if plugin and plugin not in MODELLED:
             self._refused_gangs.add(gang.key)

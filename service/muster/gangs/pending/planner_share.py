@@ -23,11 +23,11 @@ class Terms:
     share: float
     """Part of the planner's time for one namespace, from 0 to 1."""
     free_s: float
-    """Decisions shorter than this are not counted."""
+    """Shorter decisions are not counted, because they hardly delay other gangs."""
     burst_s: float = 0.0
     """A namespace rests once it owes more than these seconds of rest."""
     counts_processor_time: bool = False
-    """Whether processor time counts instead, if it is known: on a busy machine decisions take longer."""
+    """Whether processor time counts, if known. The time by the clock also grows if the machine is busy."""
 
 
 FOREGROUND = Terms(share=0.02, free_s=0.1, burst_s=15.0, counts_processor_time=True)
@@ -38,7 +38,7 @@ namespace's gangs to the background planner."""
 BACKGROUND = Terms(share=0.25, free_s=0.5)
 
 MAX_TURN_S = 10.0
-"""Largest number of seconds that count for one turn, because the planner itself has a time limit."""
+"""Most seconds that count for one turn. The planner has a time limit, so no turn lasts much longer."""
 
 LONG_TURNS = 30
 """After a turn longer than `patience_s`, a namespace has no other long turn for this many times its length.

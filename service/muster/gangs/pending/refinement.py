@@ -40,10 +40,10 @@ class GangAnswers:
     shared_answers: Mapping[str, InTreeAnswer] = field(default_factory=dict)
     """Pod UID → an object that all pods with equal answers share, also across reports."""
     gpu_lists: int = 0
-    """Lists of matching GPUs in the answers. More than `MAX_GPU_LISTS` are not kept, and refuse the gang."""
+    """Number of lists of matching GPUs. Above `MAX_GPU_LISTS`, none is kept, and the gang is refused."""
 
     def renew(self, by_pod: Mapping[str, InTreeAnswer], gpu_lists: int = 0) -> GangAnswers:
-        """Return the answers of a new report, which share equal answers with the present answers."""
+        """Return the answers of a new report. Equal answers, new or old, become one object."""
         distinct = {
             id(answer): answer for answer in (NOTHING, *self.shared_answers.values(), *by_pod.values())
         }
@@ -54,7 +54,7 @@ class GangAnswers:
 
     @property
     def stated_answers(self) -> dict[str, InTreeAnswer]:
-        """Return `shared_answers` without answers that state nothing."""
+        """Return `shared_answers` without answers that refuse, limit and prefer nothing."""
         return {uid: answer for uid, answer in self.shared_answers.items() if answer is not NOTHING}
 
     def causes(self, gang: str, request: Request) -> tuple[Cause, ...]:

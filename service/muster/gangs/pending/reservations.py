@@ -1,7 +1,7 @@
 """Capacity that waiting gangs keep: retained capacity, and the backfill reservation.
 
-Partially bound gangs retain capacity for their next plan, and so do running gangs that lost members which
-they need. No other gang is planned on retained capacity.
+A gang retains places for its next plan while it is partially bound, or while it runs and lacks a lost member
+that it needs. No other gang is planned on retained capacity.
 
 Without the backfill reservation, smaller gangs could pass the gang that has waited longest for ever. The
 planner says where it would place that gang if all pods with GPUs had ended. GPUs on these nodes that are
@@ -31,7 +31,7 @@ from muster.gangs.record.gang import Gang
 _REVIEW_EVERY_S = 0.5
 """Pause between two reviews, in seconds."""
 _MAX_MOVED_PER_REVIEW = 256
-"""Largest number of gangs that one review moves from `_waiting_too_short` to `_by_priority`."""
+"""Most gangs that one review moves from `_waiting_too_short` to `_by_priority`, so that it stays short."""
 _NOTHING = Resources(pods=0)
 _NAMED = 8
 """Largest number of nodes that the sentence about a reservation names."""
@@ -46,7 +46,7 @@ class BackfillReservation:
     """Node → number of GPUs that the gang would take. This number of GPUs is reserved there, once they are
     free."""
     until: float
-    """End of the term, in seconds of the inputs' clock less `Backfill._unseen_s`."""
+    """End of the term, in seconds of the inputs' clock less `Backfill._unseen_s`, which prolongs the term."""
     priority: int = 0
     """The gang's priority."""
     resources: Mapping[str, Resources] = field(default_factory=dict, hash=False)
@@ -129,7 +129,7 @@ class Backfill:
         """The gangs that have waited long enough: priority → namespace → gangs. The namespace whose turn is
         next comes first."""
         self._failed_nodes: dict[str, frozenset[str]] = {}
-        """Gang → nodes on which too little came free during the gang's own term."""
+        """Gang → nodes on which too little came free in the gang's term. Its next term avoids these."""
         self._turn_of: str | None = None
         """The gang whose turn it is, while the planner decides where its reservation would lie."""
         self._review_at: float | None = None
@@ -354,7 +354,7 @@ class Retained:
         self.keep(gang, kept_uids)
 
     def _is_free(self, usage: Usage) -> bool:
-        """Return whether the place is free. Devices that the pod's claim may still hold count as free."""
+        """Return whether the place is free. Devices that the lost pod's claim may hold count as free."""
         name, uid = usage.node, usage.pod_uid
         node = self._ledger.states_without((uid,)).get(name) or self._ledger.state(name)
         return node is not None and fits(Snapshot({name: node}), [usage])
@@ -379,7 +379,10 @@ class Retained:
                 self.release(gang, uids)
 
     def covers(self, gang: Gang) -> bool:
-        """Return whether a place of exactly the requested size is retained for each waiting member."""
+        """Return whether a place of exactly the requested size is retained for each waiting member.
+
+        Then the gang's plan takes nothing from other gangs, and the gang may be planned before them.
+        """
         if not gang.retained_uids:
             return False
         places = Counter(

@@ -25,13 +25,13 @@ class _Entry(NamedTuple):
     """An entry of the queue. Entries are compared field by field, and False comes before True."""
 
     last_turn: int
-    """The turn in which the gang was planned last; 0 if it never was, or if turns do not count here. −1 for a
-    covered gang."""
+    """The turn in which the gang was planned last, 0 if it never was; −1 for a covered gang, which comes
+    first. Always 0 in the order by priority."""
     order: QueueOrder
     key: str
     """The gang's key."""
     number: int
-    """Number of the entry. Only the last entry of a gang counts."""
+    """Number of the entry. Only a gang's last entry counts: older entries stay in the heap until popped."""
 
     def is_below(self, floor: int | None) -> bool:
         """Return whether the gang's priority is below `floor`, and the gang is not covered."""
@@ -128,7 +128,7 @@ class Queue:
         self._by_priority.push(entry)
         last_turn = self._last_turn.get(key, 0) if order.not_covered else -1
         self._by_last_turn.push(entry._replace(last_turn=last_turn))
-        self._tidy()  # without a session nothing is popped
+        self._tidy()  # here too: without a session nothing is popped, and old entries would pile up
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -303,7 +303,7 @@ class SchedulingQueue:
         return watchers.hints_touched_by(changes, self._ledger.existing_pods.labels_of)
 
     def _hint_for(self, gang: Gang, hint: QueueingHint) -> QueueingHint:
-        """Return `hint`, or its variant for a gang that holds places or devices."""
+        """Return `hint`, or its variant for a gang that holds places or devices and can use them again."""
         claimants = self._ledger.device_claims.consumers
         holds = gang.retained_uids or (claimants and any(pod.uid in claimants for pod in gang.group.unbound))
         return hint.for_holder() if holds else hint

@@ -1,13 +1,13 @@
 """Find the hints of refused gangs that a change of other pods concerns.
 
-A change of one pod must not cost a look at each of ten thousand waiting gangs. So an index has each term in
-one cell: under a label that a pod must have to match, and under the namespace if the term names a single one.
-A change concerns few cells, and each different term of a cell is checked once, however many gangs have the
-term.
+To check each of ten thousand waiting gangs after each change of a pod would take too long. So an index stores
+each (anti-)affinity term in one cell: under a label that a pod must have to match. If the term names a single
+namespace, it is stored under this namespace too. A change concerns few cells. Each different term of a cell
+is checked once, for all gangs that have it.
 
-A user may crowd a cell with many terms. One change checks MAX_LOOKED_AT requirements at most, the least
-crowded cells first. In the other cells all hints count as touched: an unnecessary question to the planner is
-allowed, a missed gang is not.
+A user may crowd a cell with many terms. So one change checks at most MAX_LOOKED_AT requirements, the least
+crowded cells first. In the other cells all hints count as touched: that may ask the planner in vain, but it
+misses no gang.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from muster.gangs.peers.existing_pods import Changes
 MAX_LOOKED_AT = 5_000
 """Largest number of selector requirements that one change matches against labels (about 5 ms)."""
 MAX_INTERESTS = 32
-"""Largest number of terms and claims of one gang. A gang with more counts as touched by every change."""
+"""Most terms and claims of one gang in the index. A gang with more counts as touched by every change."""
 _VALUES = 16
 """Number of values or namespaces of a term that cost as much as one requirement."""
 

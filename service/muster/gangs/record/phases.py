@@ -22,8 +22,8 @@ from muster.gangs.messages.calls import FilterAnswer, PermitAnswer
 
 @dataclass(slots=True)
 class AcceptedPlan:
-    """A plan whose capacity is reserved. It stores answers to the shim, so that a repeated call gets the same
-    answer."""
+    """A plan whose capacity is reserved. The answers to the shim are stored, so that a repeated call gets the
+    same answer."""
 
     generation: int
     request: Request
@@ -34,8 +34,8 @@ class AcceptedPlan:
     batch: Batch
     trace_id: str = ""
     annotations: tuple[dict[str, str], ...] | None = None
-    """Annotations of each member's Binding, in the order of `order` and without their time; None if they must
-    be made anew."""
+    """Annotations of each member's Binding, in the order of `order`, without the time. None before they are
+    made, and after a node change that may alter them."""
     filter_answer: FilterAnswer | None = None
 
     @property
@@ -90,7 +90,7 @@ class InPhase:
 
 @dataclass(frozen=True, slots=True)
 class Collecting(InPhase):
-    """Members are missing, or more may come."""
+    """Members that the gang needs are missing, or pods came or went just now, so more may come."""
 
     phase = Phase.COLLECTING
 
@@ -120,7 +120,7 @@ class Unplaceable(InPhase):
 
 @dataclass(frozen=True, slots=True)
 class Planned(InPhase):
-    """The shim has the plan, and no member has reserved yet."""
+    """The shim has the plan. No member has reserved its node yet."""
 
     phase = Phase.PLANNED
     plan: AcceptedPlan
@@ -128,7 +128,7 @@ class Planned(InPhase):
 
 @dataclass(frozen=True, slots=True)
 class Reserving(InPhase):
-    """Members reserve, and wait in Permit for the last of them."""
+    """Members reserve their nodes and wait in Permit, until the last member arrives there."""
 
     phase = Phase.RESERVING
     plan: AcceptedPlan
@@ -136,24 +136,24 @@ class Reserving(InPhase):
 
 @dataclass(slots=True)
 class Permitted(InPhase):
-    """Bindings may be under way."""
+    """The service has allowed the gang to bind, so Bindings may be under way."""
 
     phase = Phase.PERMITTED
     plan: AcceptedPlan | None = None
-    """The plan of the Bindings; None if they are of an earlier session, or of pods that were members of
-    another gang."""
+    """The plan of the Bindings. None if it is unknown: the Bindings come from an earlier session, or from the
+    time when the pods were in another gang."""
     answer: PermitAnswer | None = None
     """The answer to the shim's Permit, so that a repeated call gets the same answer; None if `plan` is
     None."""
     awaited_bindings: dict[str, float] = field(default_factory=dict)
     """UID of each member whose Binding may be under way → when to give the Binding up."""
     why_lost: str = ""
-    """Why a member was given back; "" if no member was given back."""
+    """Why the shim gave a member back (Unreserve); "" if the shim gave none back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn(InPhase):
-    """The plan is void, and the gang is planned again after a pause."""
+    """The plan is void. The gang is planned again after a pause, so that repeated failures cost little."""
 
     phase = Phase.WITHDRAWN
 
@@ -169,12 +169,12 @@ class Running(InPhase):
 
 @dataclass(slots=True)
 class GivenUp(InPhase):
-    """The gang was partially bound for too long."""
+    """The gang was partially bound for too long, so its bound members are evicted."""
 
     phase = Phase.GIVEN_UP
     evicting: frozenset[str] = frozenset()
-    """UIDs of the members whose eviction was requested. Empty once the gang has joined a gang that was
-    complete."""
+    """UIDs of the members whose eviction was requested. Emptied if the gang took over pods of a gang that was
+    complete: then no member is evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +183,11 @@ class Finished(InPhase):
 
     phase = Phase.FINISHED
     awaited_bindings: Mapping[str, float]
-    """The Bindings awaited when the gang ended, for the gangs that now have its pods."""
+    """The Bindings awaited when the gang ended. The gangs that now have its pods go on waiting for them."""
 
 
 class Trigger(StrEnum):
-    """Reasons for which a gang moves to another phase."""
+    """What moves a gang to another phase: the words of the column "when". "It" is the gang."""
 
     MEMBERS_MISSING = "fewer members are there than it needs"
     ILL_FORMED = "its pods contradict themselves or each other"
@@ -225,10 +225,9 @@ _OPEN = (
     _P.PERMITTED,
     _P.GIVEN_UP,
 )
-"""The phases in which the members alone decide which phase follows.
+"""The phases in which the members alone decide which phase follows, because no plan binds the gang.
 
-For a permitted gang this holds once all its Bindings are settled; for a gang that was given up, once no
-member is bound.
+A permitted gang is among them once all its Bindings are answered; a given-up gang once no member is bound.
 """
 
 _WHAT_MEMBERS_SAY = (
@@ -273,14 +272,14 @@ TRANSITIONS: Mapping[tuple[Phase, Trigger], Phase] = MappingProxyType(
 
 
 class ImpossibleTransitionError(Exception):
-    """A defect: the trigger can't come in this phase."""
+    """A defect: this trigger cannot come in this phase."""
 
 
 def next_phase(phase: Phase, trigger: Trigger) -> Phase:
     """Return the phase that follows `phase` after `trigger`.
 
     Raises:
-        ImpossibleTransitionError: the table has no such line.
+        ImpossibleTransitionError: `TRANSITIONS` has no such line.
     """
     try:
         return TRANSITIONS[phase, trigger]

@@ -1,9 +1,9 @@
 """Enumerate the GPU choices of a node, for gangs with slices or a policy.
 
-For each packing, the result has all choices that an optimal plan may use. A choice is the GPUs for slices and
-the GPUs taken whole. Of equal GPUs, the lowest indices are used. The cheapest way to fill shared GPUs is
-computed for all sets at once, each set from the set with one GPU less. Then, per packing and weakest link,
-dominated choices are removed level by level.
+A *packing* is how many members of each role a node takes, for example (2, 1). A *choice* is the GPUs for
+their slices and the GPUs taken whole. Only choices that an optimal plan may use are returned. Of equal GPUs,
+the lowest indices are used. The least damage of filling shared GPUs is computed for all sets at once, each
+set from the set with one GPU less. Last, for each packing and weakest link only the best choice stays.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ proven.
 """
 
 MAX_FILLING_STEPS = 1 << 21
-"""The most steps of filling sets, in sets times slices. Beyond this number, first fit chooses."""
+"""The most steps of `least_damage_by_filling`: sets times slices. Beyond it, first fit chooses."""
 
 
 CHOICE_VALUES = tuple(name for name in SET_VALUES if name != "domains")
-"""The names of a choice's values. NVLink domains are missing here, because they are one of its costs."""
+"""The values that decide between choices with equal `costs`. NVLink domains are among the costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +91,16 @@ class Choices:
     shared: Values
     """The GPUs for slices, as a bit mask."""
     costs: Values
-    """[level, choice] The levels before the links."""
+    """[level, choice] The values at the levels before the links."""
     weakest: Values
-    """In MB/s."""
+    """The weakest link, in MB/s."""
     ring: Values
-    """In MB/s."""
+    """The sum of the best ring, in MB/s."""
     sockets: Values
     damage: Values
     """In GPU-thousandths."""
     complete: bool
-    """Whether all choices were considered."""
+    """False if some choices were not tried, so a better choice may exist."""
 
     def as_gpu_set(self, choice: int) -> tuple[GpuSet, int]:
         """Return one choice as a set, and the mask of its shared GPUs.
@@ -127,7 +127,10 @@ def choosing_time(asks: Asks, packings: Values) -> float:
 
 
 def _distinct_demands(asks: Asks, packings: Values) -> tuple[Values, Values]:
-    """Return the first packing with each demand for GPUs, and [packing] the index of the packing's demand."""
+    """Return the first packing with each demand for GPUs, and [packing] the index of the packing's demand.
+
+    Two members with one whole GPU each have the same demand as one member with two.
+    """
     whole_counts = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     gpus_taken = np.concatenate([packings[:, [ask.units > 0 for ask in asks]], whole_counts[:, None]], axis=1)
     _, first, demand = np.unique(gpus_taken, axis=0, return_index=True, return_inverse=True)
@@ -136,9 +139,10 @@ def _distinct_demands(asks: Asks, packings: Values) -> tuple[Values, Values]:
 
 @lru_cache(maxsize=1 << 13)
 def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, context: NodeContext) -> Choices:
-    """Return all choices of these packings. A packing without room has no choice.
+    """Return all choices of these packings. A packing that does not fit has no choice.
 
-    Packings that take equal GPUs have equal choices, unless a rule treats their members differently.
+    Choices are computed once for packings with equal demand. If a rule binds members to domains, the choices
+    may differ all the same.
     """
     if len(packings) < 2 or (context.rule is not None and context.rule.binds_domains):
         return _choose(asks, packings, node, context)
@@ -181,7 +185,7 @@ class _Candidates:
 
 
 def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeContext) -> _Candidates | None:
-    """Return all candidates; None if there are too many."""
+    """Return all candidates; None if there are too many to try."""
     sliced = [r for r, ask in enumerate(asks) if ask.units and packings[:, r].any()]
     units, gpus = tuple(asks[r].units for r in sliced), np.array([asks[r].gpus for r in sliced], np.int64)
     whole_counts = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
@@ -193,8 +197,8 @@ def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeConte
     shared, index = np.unique(gpu_sets.shared, return_inverse=True)
     right_size = gpu_counts(gpu_sets.whole_gpus) == whole_counts[:, None]
     candidates: list[tuple[Values, Values, Values]] = []
-    # A member of several GPUs has one slice on each GPU. So packings with equal numbers of such members are
-    # solved together.
+    # A member of several GPUs has at most one slice on a GPU, so the number of such members limits the slices
+    # of a GPU. Packings with equal limits are solved together.
     several = packings[:, sliced] * (gpus > 1)
     for key in sorted({*map(tuple, several.tolist())}):
         group = np.flatnonzero((several == key).all(axis=1))
@@ -215,9 +219,9 @@ def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeConte
 def _gpu_ways(
     node: NodeGpus, context: NodeContext, smallest: int, max_whole: int, max_slots: int
 ) -> GpuWays | None:
-    """Return all ways to take GPUs, up to a swap of equal GPUs; None if there are too many.
+    """Return the ways to take GPUs, one of all that differ by a swap of equal GPUs; None if too many.
 
-    At most `max_slots` GPUs are for slices, of `smallest` units or more. At most `max_whole` are whole.
+    At most `max_slots` GPUs, with `smallest` free units or more, are for slices; at most `max_whole` are whole.
     """
     shared, whole_gpus = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for gpus in _swappable_groups(node, context):
@@ -239,7 +243,7 @@ def _gpu_ways(
 
 
 def _swappable_groups(node: NodeGpus, context: NodeContext) -> list[list[int]]:
-    """Return the usable GPUs in groups. GPUs of one group can be swapped without any effect."""
+    """Return the usable GPUs in groups. A swap of two GPUs of a group changes no level of the objective."""
     groups: dict[tuple[int, ...], list[int]] = {}
     running_domains, gang_gpus = (
         (context.rule.running_domains, context.rule.running_mask) if context.rule else (0, 0)
@@ -302,7 +306,7 @@ def _choose_by_first_fit(
     count = max(len(node.memory), node.free.bit_length())
     gpus, rows = tuple(FillableGpu(node.units(gpu), node.is_whole(gpu)) for gpu in range(count)), []
     for packing_index, packing in enumerate(packings):
-        if context.rule is not None and context.rule.binds_domains:  # such a rule binds no slices
+        if context.rule is not None and context.rule.binds_domains:  # then the gang has no slices
             first_way = _first_way(context.rule, packing, node)
         else:
             first_way = first_fit(asks, packing, gpus)
@@ -360,7 +364,7 @@ def sets_under(
     With each set come the domains of the members in the set.
 
     The order is that of `best_sets`. Links count over all of the gang's GPUs on the node, including running
-    members. A domain counts if running members do not touch it.
+    members. Domains that running members touch cost nothing more, so they are not counted.
     """
     domains = searched_domains(rule, shape, free & usable)
     verdict = is_packing_allowed(rule, packing, domains)
@@ -380,7 +384,9 @@ def sets_under(
 
 
 class LowerBounds:
-    """Lower bounds of costs, for nodes of one shape. Only the nodes with good bounds are searched exactly.
+    """Lower bounds of costs, for all nodes of one shape at once.
+
+    To enumerate the choices of a node takes long, so this is done only for nodes with good bounds.
 
     `memory` [GPU, node] is the free units, and `free` [node] masks the wholly free GPUs. The bound of a level
     holds for plans with the best values at all levels before it.
@@ -451,9 +457,9 @@ class LowerBounds:
         return self._results[key]
 
     def _slice_capacity(self, packing: Counts) -> tuple[Values, int, Hashable]:
-        """Return the capacity of each GPU, the demand, and a key that identifies the capacities.
+        """Return [GPU, node] what each GPU can hold, the packing's demand, and a cache key of the first.
 
-        The unit is slices if only one role has slices, else units of memory.
+        Both are slices if one role has slices. Slices of several sizes have only units of memory in common.
         """
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         if len(sliced) == 1:
@@ -466,7 +472,10 @@ class LowerBounds:
         return useful, sum(packing[r] * self._asks[r].units * self._asks[r].gpus for r in sliced), smallest
 
     def _least_damage(self, packing: Counts, opened: Values, whole_count: int) -> Values:
-        """Return a lower bound of the damage: to the pools, plus the least damage to shared GPUs."""
+        """Return [node] a lower bound of the damage: to the pools, plus the least damage to shared GPUs.
+
+        With several sizes of slices, the bound assumes that no shared GPU stays fragmented.
+        """
         sliced = [r for r, ask in enumerate(self._asks) if ask.units and packing[r]]
         damage = self._pool_damage(opened, whole_count)
         if len(sliced) == 1 and not whole_count:
@@ -478,7 +487,7 @@ class LowerBounds:
         return damage
 
     def _pool_damage(self, opened: Values, whole_count: int) -> Values:
-        """Return the damage to wholly free GPUs: the least possible, if several sets of GPUs can be taken."""
+        """Return [node] the damage to pools of free GPUs: exact for one pool, else the least possible."""
         shape = self._shape
         table = np.array([pool_fragmentation(k) for k in range(shape.topology.gpu_count + 1)])
 
@@ -527,7 +536,7 @@ class LowerBounds:
 
 @lru_cache(maxsize=256)
 def _best_links(topology: GpuTopology) -> tuple[Values, Values]:
-    """Return, by number of GPUs, the fastest weakest link and the largest ring of all sets."""
+    """Return, by number of GPUs, the fastest weakest link and the largest ring of all sets of this size."""
     count = topology.gpu_count
     fastest, largest = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     if count <= MAX_RING_GPUS:

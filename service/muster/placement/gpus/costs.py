@@ -1,5 +1,5 @@
-"""Compute the costs of GPUs at the levels before the links, for gangs with more such levels than NVLink
-domains.
+"""Compute what GPUs cost at the levels before the links, such as NUMA nodes or shared GPUs. Only gangs with
+slices or a policy have such levels besides NVLink domains.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ SHARING_COSTS = (Cost.SHARING, Cost.SHARED_GPUS)
 
 @lru_cache(maxsize=256)
 def costs_of(terms: tuple[PolicyTerm, ...], sliced: bool) -> tuple[Cost, ...]:
-    """Return the levels between nodes and links, in their order; () if there is only the level of NVLink
-    domains.
+    """Return the levels between nodes and links, in their order. NVLink domains alone give (), because then
+    the faster `gpusets` choose the GPUs.
     """
     costs_of_terms = [
         (SPREADING_COSTS if term.strategy == Strategy.SPREAD else PACKING_COSTS)[
@@ -86,15 +86,15 @@ class NodeContext:
     costs: tuple[Cost, ...]
     """The levels before the links, in their order."""
     in_wide: bool = False
-    """Whether all GPUs of the node lie in one NVLink domain over several nodes. Such a domain is counted as a
-    part.
+    """Whether all GPUs of the node lie in one NVLink domain over several nodes. Such a domain is counted with
+    the racks and zones, so it costs nothing here.
     """
     rule: NodeRule | None = None
     """The rule that binds members on the node."""
     nvswitch: bool = False
     """Whether the node has an NVSwitch."""
     has_gang_gpus: bool = False
-    """Whether running members of the gang have GPUs on the node."""
+    """Whether running members have GPUs on the node. Then the level of NVSwitch costs nothing more."""
 
     @property
     def running_mask(self) -> int:

@@ -92,7 +92,7 @@ def damage_of(shape: Shape, free: int, mask: int) -> int:
 
 
 def damage_to_pools(shape: Shape, free: Ints | int, masks: Ints) -> Ints:
-    """Return [way] int64: the damage of taking the GPUs of each mask out of the wholly `free` ones."""
+    """Return [way] int64: the damage of taking the GPUs of each mask from the wholly free GPUs, `free`."""
     wasted = np.array([pool_fragmentation(k) for k in range(shape.topology.gpu_count + 1)])
     damage = np.zeros_like(masks)
     for pool in shape.pools:
@@ -107,15 +107,15 @@ fit would decide nothing.
 """
 
 DIGITS = 6
-"""Damage is first rounded to this number of decimals, then to steps. So the order of a sum does not decide
-how half a step is rounded.
+"""Damage is rounded to this number of decimals before it is rounded to steps. Otherwise the inexact last
+digit of a float would decide how half a step is rounded.
 """
 
 MAX_PRICE_STEPS = 1 << 40
-"""The most steps: sums over nodes must fit into int64."""
+"""The most steps of one node's damage, so that sums over nodes fit into int64."""
 
 MAX_CODES = 4
-"""The most codes for each node. Beyond this number, all codes are assigned again."""
+"""The most codes for each node. Beyond it, codes are assigned anew, because old codes are never removed."""
 
 Floats = NDArray[np.float64]
 
@@ -184,7 +184,7 @@ class _Gpus(NamedTuple):
     is_whole: Bools
     """[node, GPU] Whether the GPU is wholly free."""
     serving_gpus: Ints
-    """[node, shape] How many GPUs can serve one GPU of the shape."""
+    """[node, shape] How many GPUs of the node can serve one GPU of a request with this shape."""
     room: Ints
     """[node, shape] The free GPU-thousandths on these GPUs."""
 
@@ -194,7 +194,7 @@ class _NodeFacts:
     """Properties of nodes that seldom change."""
 
     sources: tuple[object, ...]
-    """The objects from which these values were read."""
+    """The objects from which these values were read. While they are the same, so are the values."""
     row_class: Ints
     """[row] The class of the node. Nodes of one class accept the same kinds."""
     accepts: Floats
@@ -216,7 +216,7 @@ class Prices:
     weights: Floats
     """[class, size] The price of the size, summed over its kinds."""
     code: Ints
-    """[row] Rows with equal codes have equal damage."""
+    """[row] Rows with equal codes have equal damage, which is computed once for them."""
     codes: defaultdict[bytes, int]
     """State of a node → its code. Prices of successive snapshots share this dictionary.
 
@@ -225,7 +225,7 @@ class Prices:
 
     def damage_of_gpus(self, rows: Ints, gpus: Ints, cpu_milli: Ints) -> Ints:
         """Return [row, way] int64: the damage of taking `gpus` [way] whole GPUs and `cpu_milli` [way] of
-        these nodes.
+        these nodes. The last free GPUs count as taken, because which GPUs are taken has no price.
         """
         rows, representative = self._representatives(rows)
         damage = np.zeros((len(rows), len(gpus)), np.int64)

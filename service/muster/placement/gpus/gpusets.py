@@ -1,10 +1,9 @@
-"""Choose GPUs of a node: the best union for all members of the gang, then the split of the union among the
-members.
+"""Choose GPUs of a node: first the best set for all members (the union), then each member's part of it.
 
-The union comes first, so that members talk over NVLink between pods as well as inside one. The best sets of
-every size are tabulated at once, as arrays that many searches share. Sets are compared within groups: one
-mask of free GPUs and one size. For each value of the weakest link, only the best set can be part of an
-optimal plan. So a group is narrowed key by key to a handful of sets, which avoids sorting 2^n sets.
+The union comes first, because members also pass data between pods. The best sets of every size are tabulated
+at once, as arrays that many searches share. Sets are compared within a group: one mask of free GPUs and one
+size. Of the sets with equal weakest links, only the best can be in an optimal plan. So each level removes
+sets from the group until a few are left. That is faster than sorting 2^n sets.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[Gp
 
     All sets touch as few NVLink domains as possible. The first set is the best for the node alone: the
     largest weakest link, then the largest ring sum, then the least socket distance, then the least damage.
-    Each later set has a weaker link, but is better at a level after it. Such a set can be best if another
-    node has the gang's weakest link. Between equal sets, the set that leaves the best-linked free GPUs is
+    Each later set has a weaker link, but is better at a level after it. Such a set can be best if the gang's
+    weakest link is on another node. Between equal sets, the set that leaves the best-linked free GPUs is
     taken, then the lowest indices. The result is () if too few GPUs are free.
     """
     if free & ~allowed:
@@ -148,7 +147,7 @@ def _largest_sum(
 ) -> _Split | None:
     """Return the best split into parts whose weakest links are all at least `floor`; None if no split exists.
 
-    The lowest GPU is tried in a part of each size, so that each split is tried once.
+    Some part must have the lowest GPU. So that part is chosen first, and each split is tried once.
     """
     if not union:
         return 0, ()
@@ -250,8 +249,8 @@ def _best_sets(shape: Shape, rows: int, row: Values, free: Values, masks: Values
     """Return the fields of Sets for each row, from candidates: `masks[i]` out of `free[i]` belongs to
     `row[i]`.
 
-    The order of preference is that of `gpusets.best_sets`. If two sets differ only by a swap of equal GPUs,
-    only the set with lower indices must be among the candidates.
+    The order of preference is that of `gpusets.best_sets`. Of sets that differ only by a swap of equal GPUs,
+    the candidates need only the set with the lowest indices.
     """
     topology = shape.topology
     ring_table, sizes = rings(topology), topology.gpu_count + 1
@@ -317,7 +316,7 @@ def links_over(shape: Shape, free: int, masks: Values, present: int) -> tuple[Va
 
 
 def least_of(group: Values, key: Values) -> NDArray[np.bool_]:
-    """Return [i] bool: whether `key[i]` is the least of its group. Groups are small numbers."""
+    """Return [i] bool: whether `key[i]` is the least of its group. `group` has small numbers."""
     if not len(group):
         return np.zeros(0, bool)
     least = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
@@ -346,7 +345,8 @@ def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
     """Return the GPUs in kinds. Two GPUs of a kind can be swapped: no link, domain, pool or socket distance
     changes.
 
-    GPUs that each are a domain of their own are swapped together with their domains, unless `fixed_domains`.
+    If each GPU is an NVLink domain alone, GPUs are swapped with their domains. `fixed_domains` forbids this,
+    for rules that name domains.
     """
     parts: dict[tuple[int, ...], list[int]] = {}
     homes = pcie_homes(shape.topology)

@@ -144,8 +144,8 @@ def _strides(sizes: tuple[int, ...]) -> list[int]:
 def _longest_rings(links: Values, sizes: tuple[int, ...]) -> Values:
     """Return the largest ring sum of each state; _NEVER if no ring closes.
 
-    A state is how many GPUs of each kind are taken, in mixed radix. `best[state, last]` is the largest path
-    over the state's GPUs that starts at its lowest kind.
+    A state is how many GPUs of each kind are taken, as one number (mixed radix). `longest[state, last]` is
+    the largest sum of a path over these GPUs, from the lowest kind to the kind `last`.
     """
     strides = _strides(sizes)
     states = int(np.prod([size + 1 for size in sizes], dtype=np.int64))
@@ -231,7 +231,7 @@ def socket_distances(topology: GpuTopology, masks: Values) -> Values:
 
 @lru_cache(maxsize=256)
 def pcie_homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
-    """Return by GPU the parts that the GPU lies in, −1 for a part of this GPU alone.
+    """Return by GPU the parts that the GPU lies in. A part of one GPU is −1, so that such GPUs are equal.
 
     GPUs with equal values can be swapped: no distance changes.
     """

@@ -1,8 +1,8 @@
 """Apply the rules about members inside one node: segments, single domains, and limits.
 
-These rules bind how many members lie in each NVLink domain of the node. The node may take a packing only if
-its members can lie in the free GPUs of the domains. The node may give them a GPU set only if they can lie in
-this set.
+These rules limit how many members lie in each NVLink domain of the node. So a packing is allowed only if its
+members can be divided among the domains' free GPUs. A GPU set is allowed only if it can hold them like this.
+A *block* is the members of a role that the rules treat alike, for example its full segments.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class NodeRule:
     running_mask: int = 0
     """The mask of the GPUs of running members."""
     running_domains: int = 0
-    """The mask of all GPUs of the NVLink domains of running members."""
+    """The mask of all GPUs of the NVLink domains of running members. These domains cost nothing more."""
     repulsions: tuple[tuple[Counts, Counts], ...] = ()
     """(blocks, blocks): members of the first blocks stay off a node with members of the second blocks."""
     limits: tuple[tuple[Counts, int], ...] = ()
@@ -124,7 +124,7 @@ def searched_domains(rule: NodeRule, shape: Shape, gpus: int) -> Counts:
 
 
 def _domain_order(rule: NodeRule, by_domain: Counts) -> Sequence[int]:
-    """Return the domains in the order of `searched_domains`."""
+    """Return the domains' indices in the order of `searched_domains`."""
     domains = range(len(by_domain))
     return domains if rule.tells_domains_apart else sorted(domains, key=lambda domain: -by_domain[domain])
 
@@ -168,7 +168,7 @@ class _Domain(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The domains. `homes` is the domain of each of the rule's `one_domain_blocks`, −1 if not chosen yet."""
+    """What domains still take. `homes` has the domain of each of `one_domain_blocks`, −1 if not chosen."""
 
     domains: tuple[_Domain, ...]
     homes: Counts
@@ -275,7 +275,7 @@ def _homes(rule: NodeRule, block: int, state: _State) -> Sequence[int] | None:
         return tuple(fixed) if len(fixed) == 1 else ()
     if groups:  # of equal domains the first
         return tuple(dict.fromkeys(map(state.domains.index, state.domains)))
-    # For members without GPUs all domains are equal.
+    # For members without GPUs all domains are equal, so the first stands for all.
     return None if rule.gpus[block] else range(len(state.domains))[:1]
 
 

@@ -1,7 +1,7 @@
 """Count how many slices nodes take, and fill GPUs with slices: by first fit, or with the least damage.
 
-A slice takes `units` of memory on each of several GPUs of a node, all different. Slices may share a GPU with
-each other, but not with a member that takes the GPU whole.
+A member with slices takes `units` of memory on each of `gpus` different GPUs of a node. Slices may share a
+GPU, but not with a member that takes the GPU whole. A *place* is room for one slice on one GPU.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def least_damage_by_filling(
     of THOUSANDTH.
 
     Each GPU of the set gets at least one slice. The value is UNFILLED if that is impossible. `shared` must be
-    sorted, and closed under removing the highest GPU, because the dynamic program needs these subsets.
+    sorted. With each set it must have the set without its highest GPU, from which the set is computed.
     """
     cells = tuple(n + 1 for n in slots)
     least_damage = np.full((len(shared), *cells), UNFILLED, np.int64)
