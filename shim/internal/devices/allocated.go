@@ -14,9 +14,9 @@ type device struct{ driver, pool, name string }
 // allocatedDevices holds the devices that are allocated, or about to be. The in-tree tracker holds them too. But it
 // copies all its devices for each pod: 40,000 at 5,000 nodes, which takes milliseconds of the scheduling thread.
 //
-// It has at least the devices of the in-tree tracker: those in the informer's claims, those that a Reserve has
-// signalled, and those that a PreBind has written and the informer does not show yet. So the answer "free" is reliable.
-// For "not free" the in-tree tracker is asked, which may know of more recent releases. All profiles of a process share
+// It has at least the devices of the in-tree tracker: devices in the informer's claims, devices that a Reserve has
+// signalled, and devices that a PreBind has written and the informer does not show yet. So the answer "free" is
+// reliable. After "not free" the in-tree tracker is asked, because it may know of newer releases. All profiles share
 // one instance.
 type allocatedDevices struct {
 	mu      sync.Mutex
@@ -62,8 +62,7 @@ func (a *allocatedDevices) forgetClaim(claim *resourceapi.ResourceClaim) {
 	a.hold("written/"+string(claim.UID), nil)
 }
 
-// recordClaim records a claim from the API server. If the claim has devices, these include the ones that a PreBind has
-// written.
+// recordClaim records a claim from the API server. If it has devices, the entry of the PreBind that wrote them ends.
 func (a *allocatedDevices) recordClaim(claim *resourceapi.ResourceClaim) {
 	devices := devicesOf(claim)
 	a.hold("claim/"+string(claim.UID), devices)
@@ -72,7 +71,8 @@ func (a *allocatedDevices) recordClaim(claim *resourceapi.ResourceClaim) {
 	}
 }
 
-// recordSignalled records the devices that a Reserve wants to allocate. The UID may be a temporary one.
+// recordSignalled records the devices that a Reserve wants to allocate. The UID is temporary for a claim that PreBind
+// creates.
 func (a *allocatedDevices) recordSignalled(uid types.UID, claim *resourceapi.ResourceClaim) {
 	a.hold("signalled/"+string(uid), devicesOf(claim))
 }

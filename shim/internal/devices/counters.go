@@ -31,8 +31,8 @@ func indexByPool(published cache.SharedIndexInformer) error {
 // poolKey returns the key of a pool in the index byPool.
 func poolKey(driver, pool string) string { return driver + "/" + pool }
 
-// competingDevices returns the devices that may leave too few counters for planned devices. They are in the planned
-// pools on the node, and consume counters of the same sets.
+// competingDevices returns the devices of the planned pools on the node that consume counters of the same sets. If one
+// is allocated, it may leave too few counters for a planned device.
 func (v *cycleView) competingDevices(p *plan) (competing []device) {
 	for _, planned := range p.pools {
 		published, err := v.published.ByIndex(byPool, poolKey(planned.driver, planned.name))
@@ -106,7 +106,7 @@ func (c shownCycle) addPlannedForOthers(allocated *structured.AllocatedState) {
 	}
 }
 
-// has returns whether a device is planned for this member. Other members may share the device.
+// has returns whether a device is planned for this member, alone or shared with others.
 func (p *plan) has(driver, pool, name string) bool {
 	if p == nil {
 		return false

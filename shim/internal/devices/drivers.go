@@ -12,8 +12,8 @@ import (
 // oneDriver matches a selector that only devices of one driver satisfy, unless it has an alternative.
 var oneDriver = regexp.MustCompile(`^\s*device\.driver\s*==\s*(?:"([a-zA-Z0-9.-]+)"|'([a-zA-Z0-9.-]+)')\s*(?:&&|$)`)
 
-// driversFor returns the drivers whose devices a pod may still get, or nil if it may get devices of any driver. Plans for
-// devices of other drivers do not concern the pod, and must cost its cycle no time.
+// driversFor returns the drivers whose devices a pod may still get, or nil if it may get devices of any driver. So
+// plans for devices of other drivers cost its cycle no time.
 func (v *cycleView) driversFor(pod *v1.Pod) sets.Set[string] {
 	drivers := sets.New[string]()
 	for _, claim := range claimsOf(v.SharedDRAManager, pod) {

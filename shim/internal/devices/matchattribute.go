@@ -17,8 +17,8 @@ const (
 	// maxGroups bounds the groups of GPUs of one node for which the allocator is asked. The GPUs of further groups are
 	// not planned for such pods. maxTogether bounds how many pods are tried together.
 	maxGroups, maxTogether = 16, 16
-	// trialTimeout bounds the allocator's time for one number of pods. The allocator usually takes less than a
-	// millisecond. It may take long to find out that many pods don't fit; then fewer pods are tried.
+	// trialTimeout bounds the allocator's time for one number of pods, usually below a millisecond. To find out that
+	// many pods don't fit may take long; then fewer pods are tried.
 	trialTimeout = nodeTimeout / 8
 	// anchorDriver has one device on each node, which stands for the GPUs of a group. No class can have this name.
 	anchorDriver, anchorClass = "muster.dev", "muster.dev/gpus"
@@ -306,9 +306,8 @@ func (m *matchAttributeClaim) peerSlices(published []*resourceapi.ResourceSlice,
 	return peers
 }
 
-// otherSlices returns the slices of other devices that pods of a group see, and the allocated state of these devices. As
-// in a member's cycle, requests to watch see all devices of the GPUs' drivers except the pod's own. Other requests see
-// none of them.
+// otherSlices returns the slices of other devices that pods of a group see, and the allocated state of these devices.
+// As in a member's cycle, only requests with adminAccess see devices of the GPUs' drivers: all except the pod's own.
 func (m *matchAttributeClaim) otherSlices(published []*resourceapi.ResourceSlice, node string, group []gpu, count int) ([]*resourceapi.ResourceSlice, structured.AllocatedState) {
 	anchor := &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: anchorDriver}, Spec: resourceapi.ResourceSliceSpec{
 		Driver: anchorDriver, NodeName: &node, Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
@@ -353,7 +352,7 @@ func (m *matchAttributeClaim) otherSlices(published []*resourceapi.ResourceSlice
 	return shown, allocated
 }
 
-// classesWithAnchor lists the class of the anchor too.
+// classesWithAnchor lists the class of the anchor too, because the allocator reads the class of each request.
 type classesWithAnchor struct{ structured.DeviceClassLister }
 
 func (c classesWithAnchor) Get(name string) (*resourceapi.DeviceClass, error) {

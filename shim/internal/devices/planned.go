@@ -190,7 +190,7 @@ func (p *Plugin) describeMissingDevices(member *Member) string {
 	return describeMissing(plan.missingDevices(all))
 }
 
-// Reserve lets the in-tree plugin record the allocation that it will write, and compares the allocation with the plan.
+// Reserve lets the in-tree plugin record the allocation that it will write. It fails if this is not the planned one.
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	cycle, err := p.cycleToShow(state, pod)
 	if err != nil {
@@ -260,11 +260,12 @@ type cycleView struct {
 	shown atomic.Pointer[shownCycle]
 }
 
-// shownCycle has the plan, devices and claims that the view shows to the pod of the running cycle.
+// shownCycle has the plan, devices and claims that the view shows to the pod of the running cycle. The zero value shows
+// all devices.
 type shownCycle struct {
 	pod              *v1.Pod
 	plan             *plan           // nil: all devices are shown
-	onlyPlanned      bool            // the allocator needs nothing but planned devices
+	onlyPlanned      bool            // all requests are for planned devices, so nothing else is shown
 	plannedForOthers func() []string // returns the devices that are planned for other pods
 	claims           shownClaims     // claims of this pod alone, with one subrequest in place of several
 }

@@ -22,7 +22,7 @@ type gpuRequest struct {
 	subrequests []gpuChoice
 }
 
-// subrequest returns the subrequest with this index. A request with fewer subrequests has its last one.
+// subrequest returns the subrequest with this index, or the last subrequest if the request has fewer.
 func (r gpuRequest) subrequest(choiceIndex int) gpuChoice {
 	return r.subrequests[min(choiceIndex, len(r.subrequests)-1)]
 }

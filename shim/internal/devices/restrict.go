@@ -199,10 +199,9 @@ func describeMissing(missing []string) string {
 	}
 }
 
-// poolSlices returns the slices of one pool that the allocator may see. The named devices come first, because the
-// allocator takes the first that match; devices that mustStayVisible keeps come after them. With p.showUnplanned the
-// pool's other devices come before. It leaves out slices of an older generation, and devices that no slice contains. If
-// such a device is planned, the allocator finds too few devices and refuses the node.
+// poolSlices returns the newest slices of one pool with these planned devices, and after them the devices that
+// mustStayVisible keeps. With p.showUnplanned all other devices come first, for the reason that restrict states. If no
+// slice contains a planned device, the allocator finds too few devices and refuses the node.
 func (p *plan) poolSlices(all []*resourceapi.ResourceSlice, names []string) []*resourceapi.ResourceSlice {
 	newest, elsewhere := p.newestSlices(all)
 	var shown []*resourceapi.ResourceSlice
@@ -245,7 +244,7 @@ func (p *plan) poolSlices(all []*resourceapi.ResourceSlice, names []string) []*r
 }
 
 // newestSlices returns the newest slices of a pool on the node. If these are not the whole pool, it also returns the
-// slices of other nodes, without devices, because the in-tree allocator counts them.
+// slices of other nodes without their devices: the in-tree allocator counts slices to see whether a pool is complete.
 func (p *plan) newestSlices(all []*resourceapi.ResourceSlice) (onNode, elsewhere []*resourceapi.ResourceSlice) {
 	var newest int64
 	for _, slice := range all {

@@ -28,7 +28,7 @@ const (
 	freeTimeout = 5 * time.Second
 	seenPoll    = 5 * time.Millisecond
 	// maxLeaked is how many claims for extended resources of one pod are freed. Kubernetes makes one claim for each
-	// attempt. Each costs four requests, and a user can create thousands for a pod.
+	// attempt. But a user can create thousands for a pod, and to free a claim costs four requests.
 	maxLeaked = 8
 	// reasonFreed is the reason of the condition that a pod gets when its claim is freed.
 	reasonFreed = "SchedulerError"
@@ -247,8 +247,8 @@ func WasFreed(before, pod *v1.Pod) bool {
 	})
 }
 
-// deleteClaim removes the finalizer, so that nothing keeps the claim. Then it deletes the claim, but no later claim of the
-// same name.
+// deleteClaim removes the finalizer, which would keep the claim, and deletes the claim, but no later claim of the same
+// name.
 func (s *StaleDevices) deleteClaim(ctx context.Context, claim *resourceapi.ResourceClaim) error {
 	api := s.client.ResourceV1().ResourceClaims(claim.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {

@@ -79,7 +79,7 @@ func (p *plan) choosesSubrequestOf(request resourceapi.DeviceRequest) bool {
 	return p.subrequest > 0 && request.Exactly == nil && p.isForGPUs(request)
 }
 
-// chosenIndex returns the index of the chosen subrequest. A request with fewer subrequests has its last one.
+// chosenIndex returns the index of the chosen subrequest, or of the last subrequest if the request has fewer.
 func (p *plan) chosenIndex(request resourceapi.DeviceRequest) int {
 	return min(p.subrequest, len(request.FirstAvailable)) - 1
 }

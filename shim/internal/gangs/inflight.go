@@ -29,8 +29,8 @@ func (s *Store) InFlight() []InFlight {
 	return flights
 }
 
-// MayBeSent returns whether a Binding of the pod may still be sent, or sent again. A Binding of unknown fate is not sent
-// again.
+// MayBeSent returns whether a Binding of the pod may still be sent, or sent again. A Binding of unknown fate may not,
+// because it may already be written.
 func (s *Store) MayBeSent(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 
 var errElsewhere = errors.New("not on the planned node, though Permit was asked for the gang as it stood")
 
-// Reserve records that member i has reserved the node. It returns true if the caller must call the service's Reserve.
-// That is so for the first member of the gang, and for each member that did not get its planned node. Permit is not
-// called before the service has answered.
+// Reserve records that member i has reserved the node. It returns true if the caller must call the service's Reserve:
+// for the first member of the gang, and for each member that did not get its planned node. Permit is called only after
+// the service has answered.
 func (g *Gang) Reserve(i int, node string) (claim bool, err error) {
 	defer g.lock()()
 	if err := g.checkMayContinue(i); err != nil {
@@ -266,7 +266,7 @@ func (g *Gang) Abort(reason string) Instructions {
 	return g.closeFailed(reason)
 }
 
-// Stale closes a gang for which the service has a newer generation. So the service needs no report.
+// Stale closes a gang without a report, because the service has a newer generation of it.
 func (g *Gang) Stale() Instructions {
 	defer g.lock()()
 	return g.voidByService("the service has a newer plan")

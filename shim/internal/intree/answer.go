@@ -223,7 +223,7 @@ func (a *Asker) retryIfIncomplete(q *question, pods []*v1.Pod, kinds []*kind) bo
 	return false
 }
 
-// setDue sets the time at which a question is answered again even if no cause has changed.
+// setDue sets the time at which a question is answered again, even without a cause.
 func (a *Asker) setDue(q *question, after time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

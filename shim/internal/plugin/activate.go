@@ -93,7 +93,7 @@ func (c *core) requestSharedVolumes(ctx context.Context, g *gangs.Gang, answer *
 	return c.inTree.RequestSharedVolumes(ctx, pods, answer.Planned)
 }
 
-// fetchAnswer calls Filter, then Score, until both are answered or the verdict is void.
+// fetchAnswer calls Filter and then Score, each until it is answered or the verdict is void.
 func (c *core) fetchAnswer(ctx context.Context, g *gangs.Gang) (*gangs.Answer, error) {
 	filter, err := retryCall(ctx, c, g, c.client.Filter)
 	if err != nil {
@@ -136,7 +136,7 @@ func retryCall[Answer any](ctx context.Context, c *core, g *gangs.Gang, ask func
 // assumed or fails (framework/runtime/framework.go, addGENominatedPods).
 //
 // Nominations cost other pods time. On a nominated node each of their cycles copies the pods nominated there and runs
-// every Filter twice. QueueSort's Less puts the members next to each other, so the period is short.
+// every Filter twice. The period is short, because QueueSort's Less puts the members next to each other.
 //
 // Call nominate before Open. A gated pod cannot be popped, so no nomination is written after its pod was assumed.
 func (c *core) nominate(ctx context.Context, g *gangs.Gang, answer *gangs.Answer) {
@@ -200,7 +200,7 @@ func (c *core) hasSpreadConstraint(g *gangs.Gang) bool {
 	return false
 }
 
-// removeNominations removes the members' nominations from memory.
+// removeNominations removes the members' nominations from memory, so that other pods see the capacity as free.
 func (c *core) removeNominations(g *gangs.Gang) {
 	c.nominations.Lock()
 	defer c.nominations.Unlock()

@@ -96,7 +96,7 @@ func (p *Plugin) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, no
 	return nil
 }
 
-// checkNode returns an error if the node no longer exists. The API server would accept a Binding to it.
+// checkNode returns an error if the node no longer exists, because the API server would accept the Binding.
 func (p *Plugin) checkNode(node string) error {
 	if _, err := p.nodes.Get(node); err != nil {
 		return fmt.Errorf("not bound: %w", err)
@@ -198,9 +198,9 @@ func sendBinding(ctx context.Context, handle fwk.Handle, binding *v1.Binding) er
 		Body(binding).Do(ctx).Error()
 }
 
-// wasNotProcessed returns whether the API server did certainly not process the Binding: it answered 429 (priority and
-// fairness), or nothing listens at its address. So sending the Binding again is safe. Failing the member after Permit
-// would leave the gang partially bound.
+// wasNotProcessed returns whether the API server certainly did not process the Binding: it answered 429 (priority and
+// fairness), or nothing listens at its address. Then the Binding is sent again, because this is safe. A failure after
+// Permit would leave the gang partially bound.
 func wasNotProcessed(err error) bool {
 	return apierrors.IsTooManyRequests(err) || utilnet.IsConnectionRefused(err)
 }

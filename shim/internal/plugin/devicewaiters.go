@@ -20,16 +20,17 @@ const (
 	// maxWaiters bounds the pods in the list, and maxWaitersOfNamespace bounds those of one namespace. Kubernetes tries
 	// every pod again after some minutes, so a pod that is not in the list only waits longer.
 	maxWaiters, maxWaitersOfNamespace = 1024, 64
-	// retryPause is the least time between two tries of a pod after ends of plans. Activate skips the queue's back-off. So
-	// without a pause, pods that can never run would each cost a cycle whenever a plan ends.
+	// retryPause is the least time between two tries of a pod. Activate skips the queue's back-off. So without a pause,
+	// each end of a plan would cost a cycle for every pod that can never run.
 	retryPause = 10 * time.Second
 	// retriesAtOnce bounds the pods that are tried at once, and retryBreak is the time before the next pods are tried.
 	// Each try costs the scheduling thread milliseconds.
 	retriesAtOnce, retryBreak = 16, time.Second
 )
 
-// deviceWaiters is the list of pods that the allocator refused because live plans hold the devices. They are tried again
-// when a plan ends. No cluster event retries them, because a plan that ends without an allocation changes no object.
+// deviceWaiters is the list of pods that the allocator refused because live plans hold the devices. They are tried
+// again when a plan ends. No cluster event retries them, because a plan that ends without an allocation changes no
+// object.
 type deviceWaiters struct {
 	mu    sync.Mutex
 	pods  map[string]*waitingPod
@@ -38,7 +39,7 @@ type deviceWaiters struct {
 	armed bool      // a timer will try further pods
 }
 
-// waitingPod is an entry for a refused pod. `pod` is nil between a retry and the next refusal. `due` means that a plan
+// waitingPod is an entry for a refused pod. `pod` is nil from a retry to the next refusal. `due` means that a plan
 // ended after the refusal, so a retry may succeed.
 type waitingPod struct {
 	pod       *v1.Pod
@@ -48,7 +49,7 @@ type waitingPod struct {
 }
 
 // plannedForOthers returns the devices of these drivers that live plans have for other pods. It records in the cycle
-// whether there are such devices.
+// whether there are any, because addWaiter lists only pods that such plans hinder.
 func (c *cycleData) plannedForOthers(pod *v1.Pod, drivers sets.Set[string]) []string {
 	endedBefore := c.deviceWaiters.endedCount()
 	planned := c.store.PlannedForOthers(pod.UID, drivers)
@@ -104,8 +105,9 @@ func (w *deviceWaiters) recordEnd() {
 }
 
 // recordRefusal records a refused pod. endedBefore is the number of plans that had ended when its cycle began. If more
-// plans have ended since, the pod is due, and recordRefusal returns true. A new pod gets tried = now − retryPause: it may
-// be tried at once, but only after pods that have waited longer.
+// plans have ended since, they may have freed devices that the cycle saw as taken: the pod is due, and the result is
+// true. A new pod gets tried = now − retryPause, so it may be tried at once, but only after pods that have waited
+// longer.
 func (w *deviceWaiters) recordRefusal(pod *v1.Pod, endedBefore int, now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -31,7 +31,7 @@ const (
 	// event on its gang contains the reason.
 	refusedBytes = 16 << 10
 	largestTold  = 128 << 10
-	// refusedYields is how long a turn waits for planned gangs to be bound.
+	// refusedYields is how long a turn waits for planned gangs to be bound, because their Bindings come first.
 	refusedYields = time.Second
 	// activateSlowly is how long a turn waits for its members, and the pause between two later tries for members that
 	// did not arrive. No capacity is held for them.
@@ -73,7 +73,7 @@ func (c *core) letRefusedThrough(ctx context.Context, g *gangs.Gang) {
 	}
 }
 
-// rateCost returns how many times these members count in the rate.
+// rateCost returns how many times these members count in the rate: large pods count more than once.
 func (c *core) rateCost(g *gangs.Gang, members []int) int {
 	cost := len(members)
 	for _, i := range members {

@@ -38,7 +38,7 @@ func (c *core) watchTicket(g *gangs.Gang, t *fair.Ticket) {
 	}
 }
 
-// recordBindingAnswer records that a member of the gang is no longer in flight.
+// recordBindingAnswer records that a member of the gang is no longer in flight, which makes room for another member.
 func (c *core) recordBindingAnswer(g *gangs.Gang) {
 	if t, ok := c.tickets.Load(g); ok {
 		c.admission.Leave(t.(*fair.Ticket))

@@ -109,7 +109,7 @@ class InTree:
         """Note that a plugin has refused a planned node.
 
         Before the next plan, the shim is asked about all pods of the gang, whatever they request. An open
-        question stays open. Otherwise each refusal would replace the question, and a slow answer would be stale.
+        question stays open. Otherwise each refusal would replace it, and a slow answer would always be stale.
         """
         if plugin and plugin not in MODELLED:
             self._refused_gangs.add(gang.key)

@@ -54,7 +54,7 @@ class GangAnswers:
 
     @property
     def stated_answers(self) -> dict[str, InTreeAnswer]:
-        """Return `shared_answers` without answers that refuse, limit and prefer nothing."""
+        """Return `shared_answers` without the answers that refuse and limit nothing."""
         return {uid: answer for uid, answer in self.shared_answers.items() if answer is not NOTHING}
 
     def causes(self, gang: str, request: Request) -> tuple[Cause, ...]:

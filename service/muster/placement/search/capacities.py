@@ -27,7 +27,7 @@ MAX_OPTION_CELLS = 10_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Price:
-    """A price of `members` for each `nodes` nodes.
+    """A price of a node, in members: p = `members` / `nodes`.
 
     `gain` [domain] is the largest nodes · m − members · (fewest nodes for m), over the member counts m that
     the domain may take. `domains` are the domains with the largest gains, as many as a plan touches.
@@ -42,7 +42,7 @@ class Price:
         """Return the slack of the bound for `nodes` nodes.
 
         A domain's loss is how far its gain in a plan is below its largest gain. In a plan with this number of
-        nodes, the losses of all domains sum up to at most the slack.
+        nodes, the losses of all domains sum up to at most the slack. So larger losses exclude a member count.
         """
         return self.members * nodes + int(self.gain[self.domains].sum()) - self.nodes * need
 
@@ -259,7 +259,7 @@ class DomainOptions:
 
     @property
     def table_work(self) -> int:
-        """How many elements `cheapest` visits."""
+        """How many elements `cheapest` visits, which decides whether it is fast enough."""
         return table_work(1, int(self.open.sum()), 1, self.capacities.need)
 
     @property

@@ -1,4 +1,8 @@
-"""Group nodes into classes: by maximal packings (coarse problem), or by all GPU sets (fine problem)."""
+"""Group equal nodes into classes, so that the solver needs one variable for them.
+
+Nodes of a class have equal maximal packings (coarse problem, which counts parts and nodes), or equal GPU sets
+(fine problem, which decides the levels below).
+"""
 
 from __future__ import annotations
 
@@ -43,8 +47,8 @@ class Cells:
 def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
     """Return the part of a scope for each of these rows.
 
-    FREE stands for no NVLink domain over several nodes, and for parts that running members touch already. A
-    node without the label is a part of its own.
+    FREE marks nodes that cost no part: nodes in no multi-node NVLink domain, and nodes in parts that running
+    members touch already. A node without the label is a part of its own.
     """
     if scope in instance.rules.cells:
         return instance.rules.cells[scope][rows]
@@ -171,7 +175,7 @@ class NodeTable:
     key: bytes
     """The bytes of `patterns`, to compare tables."""
     values: Mapping[str, Ints]
-    """Field → [packing]: further values, which are equal for all GPU sets of a packing."""
+    """Field → [packing]: further values, which do not depend on the GPU set."""
 
     @classmethod
     def of(cls, instance: Instance, patterns: Ints, key: bytes, values: Mapping[str, Ints]) -> NodeTable:
@@ -187,7 +191,7 @@ class NodeTable:
 
     @property
     def identity(self) -> tuple[bytes, ...]:
-        """What is equal for equal tables alone."""
+        """Bytes that are equal only for equal tables."""
         return (self.key, *(by_packing.tobytes() for by_packing in self.values.values()))
 
 

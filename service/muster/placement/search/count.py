@@ -40,7 +40,7 @@ from muster.placement.search.regions import NOWHERE, regions
 from muster.placement.search.single_node import masks_of_parts
 
 MAX_COUNTED = 64
-"""Gangs with begun segments and more members than this are not counted: each number tried is a solve."""
+"""Larger gangs are not counted if a segment has existing members, because each number tried is a solve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,10 +424,10 @@ class _RegionBounds:
 
 
 DISCOUNTS = (0.0, 0.5, 0.75, 0.875, 1.0)
-"""The discounts that are tried for each role, if there are at most three roles and no rule binds them.
+"""The discounts (`upper_bounds_by_packings`) tried for each of up to three roles, if no rule binds them.
 
-Small members get a low price: if they all fit anyway, the bound depends on members that are four to eight
-times as large.
+A large discount suits small members that all fit anyway. Then the bound depends on members that are four to
+eight times as large.
 """
 
 DISCOUNTS_UNDER_RULES = (0.0, 1.0)
@@ -436,7 +436,9 @@ discounts are tried.
 """
 
 ROUNDING_ERROR = 1e-9
-"""Sums of bytes over thousands of nodes are inexact as floats, so bounds are rounded to the safe side."""
+"""Sums of bytes over thousands of nodes are inexact as floats. So bounds grow by this before they are rounded
+down.
+"""
 
 
 def upper_bounds_by_sums(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
@@ -517,9 +519,9 @@ def upper_bounds_by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
     """Return [part of REGION] an upper bound of the members in the part, and whether the bound is exact.
 
     The bound uses the packings of the nodes, within the limits of the rules. Members of a single role come in
-    multiples of `unit` on any node. A member counts 1: its discount, and a price of 1 minus the discount. So
-    for any discounts, a part holds at most the discounts of all members, plus the best packing of each node
-    by these prices.
+    multiples of `unit` on any node. The value 1 of a member is divided into a discount and a price. A part
+    gets the discounts of all members at once, and from each node the price of its best packing. This sum is a
+    bound for any discounts, and the least sum is taken.
     """
     need, counts = np.array(problem.need), problem.patterns.counts
     active = np.flatnonzero(need)

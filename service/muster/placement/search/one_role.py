@@ -76,7 +76,7 @@ from muster.placement.search.single_node import BETTER_ELSEWHERE, lower_bounds, 
 from muster.placement.search.tables import NEVER, CombinedCost, Table, combine_levels
 
 TOO_LARGE = "the tables are too large"
-"""Why the method with tables declines."""
+"""Why the method with tables declines. The next method then decides."""
 
 
 class SortedCapacities:
@@ -275,10 +275,10 @@ def decide_domains(plan: PartialPlan, budget: Budget) -> Solved | Declined:
 
 def _must_count_nvlink_domains(instance: Instance, regions: EqualRegions, domain: Ints) -> bool:
     """Return whether plans with equally many domains can touch different numbers of multi-node NVLink
-    domains.
+    domains. If not, these need not be counted.
 
-    They cannot if no node is in a multi-node NVLink domain, or if each domain is one. Nor can they if plans
-    touch a single domain, and each domain lies in one NVLink domain.
+    They cannot if no node is in a multi-node NVLink domain, or if each domain is such an NVLink domain. Nor
+    can they if plans touch a single domain, and each domain lies in one NVLink domain.
     """
     topology, rows = instance.columns.topology, regions.rows
     if not topology.in_wide[rows].any():

@@ -220,7 +220,7 @@ def _decide_weakest_link(plan: PartialPlan, state: OpenPatterns, budget: Budget)
     """Try thresholds of the weakest link from the fastest down: the first threshold with a plan is the
     level's value.
 
-    More members can have faster links: with islands of 2 + 2 GPUs, three GPUs are slower than two or four. So
+    More members can have faster links: if NVLinks join four GPUs in a ring, three of them close no ring. So
     each threshold filters the patterns, and the bound or the solver decides whether they still hold the gang.
     """
     problem, use, patterns = state.problem, state.use, state.problem.patterns

@@ -63,8 +63,8 @@ class RoleAggregation:
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """The members of each role, `need`, and the size of such a member in members of the role `unit`; 0 if the
-    role is not aggregated.
+    """The members of each role (`need`), and `sizes`: how many members of the role `unit` ask for as much as
+    a member of the role. For example 4, if `unit` asks for 2 GPUs and the role for 8; 0 if not aggregated.
     """
 
     need: Counts
@@ -137,7 +137,7 @@ MAX_ORDERS = 6
 """The most orders of roles that are tried: all orders of three roles."""
 
 MAX_EXCHANGES = 200
-"""The most exchanges that are tried."""
+"""The most exchanges that are tried, so that they take no longer than the decision."""
 
 MAX_EXCHANGE_CELLS = 64
 """The most nodes × roles of a plan in which members are exchanged. In larger plans the exchanges take longer

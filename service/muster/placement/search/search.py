@@ -61,7 +61,7 @@ that is easy to place.
 """
 
 MAX_WAYS = 4096
-"""The most combinations of member counts by role that are looked at."""
+"""The most combinations of member counts by role that are tried."""
 
 IN_ORDER = "scopes-in-order"
 """The method that decides the preferred scope."""
@@ -112,7 +112,7 @@ def _best_for_counts(
 def _best_with_preferences(
     instance: Instance, scopes: tuple[str, ...], need: Counts, plan: SearchResult, budget: Budget
 ) -> SearchResult:
-    """Return the best plan that keeps the preferences of roles as far as possible, earlier preferences first.
+    """Return the best plan that keeps preferences of roles as far as possible, earlier preferences first.
 
     A preference that can be kept is required while later preferences are tried: as a subgroup, or as a scope
     of the gang if the preference is about all members. If time runs out, the plan so far is returned, and the

@@ -1,7 +1,6 @@
-"""Place the whole gang on the best node: no plan touches fewer parts.
+"""Place the whole gang on the best node, because no plan touches fewer parts.
 
-Gangs with members without GPUs begin here too, because the GPUs that these members make unusable are decided
-early.
+Gangs with members without GPUs begin here too: the GPUs that these members make unusable are an early level.
 """
 
 from __future__ import annotations
@@ -298,7 +297,7 @@ def masks_of_parts(instance: Instance, row: int, scopes: list[str]) -> list[int]
 
 @dataclass(frozen=True, slots=True)
 class MembersWithoutGpus:
-    """Decide gangs without GPUs that nodes without GPUs hold."""
+    """Decide gangs without GPUs that nodes without GPUs hold. Such plans make no GPU unusable."""
 
     decide: Decide
     name: ClassVar = "members-without-gpus"
