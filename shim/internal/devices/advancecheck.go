@@ -32,7 +32,7 @@ const (
 	usualTime   = 10 * time.Millisecond
 	spareTime   = 3 * time.Second
 	// maxRequests bounds the different requests for GPUs of one pod. maxSelectors bounds the selectors of all these
-	// requests and of their classes. The matcher remembers more selectors than this.
+	// requests and of their classes, so that the matcher can remember the results of all.
 	maxRequests, maxSelectors = 16, 32
 )
 

@@ -125,10 +125,10 @@ func splitName(name string) (driver, pool, device string, ok bool) {
 	return driver, path[:slash], path[slash+1:], true
 }
 
-// mustStayVisible returns whether an unplanned device must remain visible to the allocator. It must if it is allocated and
-// consumes counters: no request can get the device, but its counters count. If the member also has requests for other
-// devices than GPUs, it may get partitions: devices that consume counters and are no GPUs. These remain visible if the
-// planned devices leave enough counters for them. Otherwise the allocator would try all combinations of them.
+// mustStayVisible returns whether an unplanned device must remain visible to the allocator. An allocated device that
+// consumes counters must: no request can get this device, but its counters count. A member that requests other devices
+// than GPUs may get partitions, which consume counters and are no GPUs. A partition stays visible only if the planned
+// devices leave enough counters for it, or else the allocator would try all combinations of partitions in vain.
 func (p *plan) mustStayVisible(slice *resourceapi.ResourceSlice, index int, free freeCounters) bool {
 	candidate := &slice.Spec.Devices[index]
 	if len(candidate.ConsumesCounters) == 0 {

@@ -187,8 +187,7 @@ func namesOn(published []*resourceapi.ResourceSlice, gpus []sliceMatches) func(*
 }
 
 // matchAll returns which candidates satisfy all expressions. If candidates is nil, all devices of the slice are
-// candidates. A device that does not satisfy one expression is not evaluated again. So an error of a later expression
-// does not count.
+// candidates. A device that fails one expression is not evaluated by the next, so an error there does not count.
 func (m *matcher) matchAll(ctx context.Context, expressions []string, slice *resourceapi.ResourceSlice, candidates []bool) (result sliceMatches) {
 	if result.devices = slices.Clone(candidates); candidates == nil {
 		result.devices = slices.Repeat([]bool{true}, len(slice.Spec.Devices))

@@ -83,8 +83,8 @@ func attributesOf(claim *resourceapi.ResourceClaim, request string) (attributes 
 }
 
 // freeDevicesFor returns a superset of the free devices that a request may get. It returns false if one of them may be
-// allocated several times. If a selector can't be evaluated on a device, the device is among them: the allocator reports
-// the error.
+// allocated several times, because such devices can't be counted. If a selector can't be evaluated on a device, the
+// device is among them: the allocator reports the error.
 func (a *AdvanceCheck) freeDevicesFor(ctx context.Context, peers peerDevices, selectors []string, tolerations []resourceapi.DeviceToleration, attributes []resourceapi.FullyQualifiedName) (sets.Set[device], bool) {
 	free := sets.New[device]()
 	var values []string // the GPUs' values

@@ -72,8 +72,8 @@ func (r *Rate) leave(entry *namespaceRate) {
 	entry.callers--
 }
 
-// sweep removes entries that equal a new entry, whenever the map has twice the size that it had after the last sweep. The
-// common limit bounds the idle entries whose burst is not full yet.
+// sweep removes idle entries whose burst is full, because a new entry would be equal. It runs whenever the map has
+// doubled since the last sweep. The common limit bounds the number of other idle entries.
 func (r *Rate) sweep() {
 	if len(r.byNamespace) < r.sweepAt {
 		return

@@ -176,8 +176,8 @@ func (g *Gang) CycleRan(i int) bool {
 	return g.members[i].cycleRan || g.members[i].state != idle
 }
 
-// WaitingMembers returns the members that wait in Permit. A member that was released may not have been in the waiting map
-// yet. So such a member counts as waiting until it reaches Bind.
+// WaitingMembers returns the members that wait in Permit. A member may have been released before the framework had it
+// in the waiting map, and then still waits. So a released member counts as waiting until it reaches Bind.
 func (g *Gang) WaitingMembers() []types.UID {
 	defer g.lock()()
 	var uids []types.UID
@@ -238,9 +238,9 @@ func (g *Gang) closeFailed(reason string) Instructions {
 	return g.end(reason)
 }
 
-// end makes the verdict void for any reason. The caller holds the lock. After Permit the service waits for each
-// member. So end reports members without a cycle, for which no Unreserve runs. Before Permit no such report is
-// needed: the report of one member ends the whole plan.
+// end makes the verdict void for any reason. The caller holds the lock. After Permit the service waits for a report of
+// each member. So end reports members without a cycle, because no Unreserve runs for them. Before Permit the report of
+// one member ends the whole plan, so no other report is needed.
 func (g *Gang) end(reason string) Instructions {
 	if g.phase == Closed {
 		return Instructions{}

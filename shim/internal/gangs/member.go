@@ -231,8 +231,8 @@ func (g *Gang) Bound(i int) {
 	g.store.drop(g)
 }
 
-// Fail records that member i will not get its node. Before the commit this ends the plan for all members. The
-// exception is a member that was not waiting when Permit was called: the quorum does not need it.
+// Fail records that member i will not get its node. Before the commit this ends the plan for all members, except if the
+// member was not waiting when Permit was called: the quorum does not need such a member.
 func (g *Gang) Fail(i int, node string, fate musterv1.BindingFate, plugin, message string) Instructions {
 	defer g.lock()()
 	if g.members[i].state == failed || g.members[i].state == bound {
@@ -272,8 +272,8 @@ func (g *Gang) Stale() Instructions {
 	return g.voidByService("the service has a newer plan")
 }
 
-// Stall stops waiting for members that have not arrived. Before Permit it closes the whole plan; afterwards only
-// those members fail. They have no scheduling cycle that would report them, so Stall returns the reports.
+// Stall stops waiting for members that have not arrived. Before Permit it closes the whole plan; afterwards only these
+// members fail. They have no scheduling cycle that would report the failure, so Stall returns the reports.
 func (g *Gang) Stall(reason string) Instructions {
 	defer g.lock()()
 	if g.phase == Closed {

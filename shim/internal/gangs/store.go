@@ -168,7 +168,7 @@ func (s *Store) HoldWhileRefused(uid types.UID) {
 }
 
 // joined returns whether the refusal in g contains members that old did not contain. Members that already failed with
-// the refusal are not let through again. The caller holds the lock.
+// the refusal are not let through again, because each costs a write to the API server. The caller holds the lock.
 func (s *Store) joined(old, g *Gang) bool {
 	hasNew := false
 	for i, uid := range g.UIDs {
@@ -244,9 +244,10 @@ func (s *Store) PlannedForOthers(uid types.UID, drivers sets.Set[string]) (plann
 	return planned
 }
 
-// markCycleRan records that a cycle of the member has run, and returns the gang's answer. If only is true, the member may
-// use only its planned node: no planned node has refused a member yet, or Permit has been called. Each further node costs
-// the cycle another check of all pods nominated there. A second cycle of a member does not count as progress.
+// markCycleRan records that a cycle of the member has run, and returns the gang's answer. If only is true, the member
+// may use only its planned node: no planned node has refused a member yet, or Permit has been called. The reason is
+// that each further node costs the cycle a check of all pods nominated there. A second cycle of a member is no
+// progress.
 func (s *Store) markCycleRan(uid types.UID) (entry slot, answer *Answer, only bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -193,8 +193,8 @@ func (a *Asker) unboundPods(q *question) (pods []*v1.Pod, count int) {
 }
 
 // recordStart records that the answer covers all changes up to now. After a change the question is answered once more
-// later. The reason is that the plugins read caches that other handlers fill, for example the cache of patched
-// ResourceSlices, and such a handler may be called after ours.
+// later. The reason: the plugins read caches that other handlers fill, for example the cache of patched ResourceSlices.
+// Such a handler may be called after ours, so the plugins may have read old data.
 func (a *Asker) recordStart(q *question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -23,7 +23,8 @@ import (
 const (
 	// renewAfter is the minimum time between two renewals of one question.
 	renewAfter = time.Second
-	// onceMoreAfter is how long after a renewal the question is answered once more. No round lasts that long.
+	// onceMoreAfter is how long after a renewal the question is answered once more, because a plugin's own cache may
+	// have missed the last change. No round lasts that long.
 	onceMoreAfter = 2 * renewAfter
 	// sliceFor is how long one question is worked on before another question may be.
 	sliceFor = 25 * time.Millisecond
@@ -300,8 +301,8 @@ func (a *Asker) recordCause() {
 	}
 }
 
-// recordClaimChange records that a claim or its volume has changed. Only questions that name the claim are answered again.
-// Only answers for pods of its namespace can depend on the claim, so the cache keeps those of other namespaces.
+// recordClaimChange records that a claim or its volume has changed. Only questions that name the claim are answered
+// again. Only answers for pods of the claim's namespace can depend on the claim, so the cache keeps all other answers.
 func (a *Asker) recordClaimChange(namespace, name string) {
 	a.mu.Lock()
 	delete(a.answerCache, namespace)

@@ -14,7 +14,7 @@ import (
 )
 
 // preferencePlugins lists the plugins that score nodes by a pod's preferences. Plugins that score by free resources are
-// left out, because the planner's objective covers that.
+// left out, because the planner's objective decides about free resources.
 var preferencePlugins = sets.New(
 	names.NodeAffinity, names.InterPodAffinity, names.PodTopologySpread, names.TaintToleration, names.ImageLocality,
 )
@@ -23,8 +23,8 @@ var preferencePlugins = sets.New(
 // nodes that pass the filters.
 var scoreFilters = []config.Plugin{{Name: names.NodeUnschedulable}, {Name: names.TaintToleration}, {Name: names.NodeAffinity}}
 
-// maxScored bounds how many kinds of one question are scored separately. Later kinds get the scores of the first
-// kind with the same preferences.
+// maxScored bounds how many kinds of one question are scored separately, because scoring takes long. Later kinds get
+// the scores of the first kind with the same preferences.
 const maxScored = 16
 
 // maxCachedScores bounds how many scores of one namespace are cached for other questions of the same round. A round lasts

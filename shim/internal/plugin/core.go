@@ -30,8 +30,8 @@ const (
 	maxFetches = 16
 	// maxReports bounds the reports that wait to be sent to the service.
 	maxReports = 8192
-	// releaseInterval is the pause between two tries to release a pod. A pod between Permit and the waiting map
-	// cannot be released yet.
+	// releaseInterval is the pause between two tries to release a pod. The framework adds a pod to the waiting map only
+	// after Permit, and cannot release the pod before.
 	releaseInterval = 50 * time.Millisecond
 )
 
@@ -64,7 +64,7 @@ type core struct {
 	stop          <-chan struct{} // closed when the process ends
 
 	// nominations serializes nominating a gang and removing its nominations. PreEnqueue never takes this lock, unlike
-	// the store's. So calling into the queue while holding it cannot deadlock.
+	// the store's. So a holder of this lock can call the queue without a deadlock.
 	nominations sync.Mutex
 }
 

@@ -43,8 +43,8 @@ func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
 	return errors.Join(failed...)
 }
 
-// freeAgain retries freeDevices until a refused gang holds no devices, or has its next verdict. A waiting gang may get no
-// verdict for a long time, and other gangs, or its own other members, may need the devices.
+// freeAgain retries freeDevices until a refused gang holds no devices, or has its next verdict. Such a gang may get no
+// verdict for a long time, and meanwhile other gangs, or its own other members, may need the devices.
 func (c *core) freeAgain(ctx context.Context, g *gangs.Gang) {
 	ctx, cancel := untilClosed(ctx, g)
 	defer cancel()
@@ -54,8 +54,8 @@ func (c *core) freeAgain(ctx context.Context, g *gangs.Gang) {
 }
 
 // freeLeakedDevices frees devices that are still allocated, by an earlier process, to our unbound pods. Such pods are
-// planned again and hold no capacity until then. The in-tree plugin frees the devices of other pods. Bindings of these
-// carry no resourceVersion, so no write to the pod can stop them.
+// planned again and hold no capacity until then. The in-tree plugin frees the devices of other pods: their Bindings
+// carry no resourceVersion, so our write to the pod could not stop a Binding that is still under way.
 func (c *core) freeLeakedDevices(ctx context.Context, claims []*resourceapi.ResourceClaim) {
 	for _, claim := range claims {
 		owner := metav1.GetControllerOf(claim)

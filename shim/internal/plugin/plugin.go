@@ -93,7 +93,7 @@ func newFactory(send sender) frameworkruntime.PluginFactory {
 // Name implements fwk.Plugin.
 func (p *Plugin) Name() string { return Name }
 
-// EventsToRegister returns no events. No event of the cluster makes a pod schedulable that we refused; only Activate
+// EventsToRegister returns no events, because no cluster event makes a pod schedulable that we refused; only Activate
 // does. Without this method, every event would count (framework/runtime/framework.go, fillEnqueueExtensions).
 func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, error) {
 	return nil, nil
