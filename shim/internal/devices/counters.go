@@ -202,7 +202,6 @@ func (p *plan) isForOtherRequest(claim *resourceapi.ResourceClaim, result resour
 	return p.otherRequests.Has(string(claim.UID) + "/" + request)
 }
 
-// isForGPUs returns whether a request is for a class of GPUs.
 func (p *plan) isForGPUs(request resourceapi.DeviceRequest) bool {
 	return request.Exactly != nil && p.isGPUClass(request.Exactly.DeviceClassName) ||
 		slices.ContainsFunc(request.FirstAvailable, func(subrequest resourceapi.DeviceSubRequest) bool { return p.isGPUClass(subrequest.DeviceClassName) })

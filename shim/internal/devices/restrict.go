@@ -44,7 +44,6 @@ type pool struct {
 	devices      []string
 }
 
-// planOf returns the plan of a member.
 func planOf(member *Member) (*plan, error) {
 	p, err := newPlan(member.Planned)
 	if err == nil {
@@ -84,7 +83,6 @@ func (p *plan) pool(driver, name string) *pool {
 	return nil
 }
 
-// hasDriver returns whether the plan has devices of this driver.
 func (p *plan) hasDriver(driver string) bool {
 	return slices.ContainsFunc(p.pools, func(planned pool) bool { return planned.driver == driver })
 }

@@ -26,7 +26,6 @@ const narrowedKey fwk.StateKey = "muster.dev/narrowed-claims"
 // Clone implements fwk.StateData. All clones share the claims.
 func (n *narrowedClaims) Clone() fwk.StateData { return n }
 
-// narrowedClaimsOf returns the narrowed claims of a cycle.
 func narrowedClaimsOf(state fwk.CycleState) *narrowedClaims {
 	if data, err := state.Read(narrowedKey); err == nil {
 		return data.(*narrowedClaims)

@@ -101,7 +101,6 @@ func reportableSets(devices map[string][]gpuSet, nodes []string) (reported []gpu
 	return reported
 }
 
-// keysOfSets returns the keys of these sets.
 func keysOfSets(sets []gpuSet) (keys []string) {
 	for _, set := range sets {
 		keys = append(keys, set.key)

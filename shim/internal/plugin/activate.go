@@ -66,7 +66,6 @@ func (c *core) followVerdict(session context.Context, g *gangs.Gang) {
 	}
 }
 
-// untilClosed returns a context that ends when the gang closes.
 func untilClosed(ctx context.Context, g *gangs.Gang) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {

@@ -87,14 +87,12 @@ func (p *Plugin) isRefusedForDevices(statuses fwk.NodeToStatusReader) bool {
 	return false
 }
 
-// endedCount returns how many plans have ended.
 func (w *deviceWaiters) endedCount() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ended
 }
 
-// recordEnd records that a plan has ended.
 func (w *deviceWaiters) recordEnd() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -211,7 +209,6 @@ func (w *deviceWaiters) arm() bool {
 	return !wasArmed
 }
 
-// disarm records that the timer has ended.
 func (w *deviceWaiters) disarm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -37,8 +37,6 @@ MODELLED = frozenset(
 
 @dataclass(slots=True)
 class _Record:
-    """The questions about one gang, and their answers."""
-
     number: int
     """Number of the current question; 0 if no question is current."""
     uids: tuple[str, ...]

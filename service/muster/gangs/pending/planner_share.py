@@ -100,5 +100,4 @@ class PlannerShare:
 
 
 def _later_than(times: Mapping[str, float], now: float) -> dict[str, float]:
-    """Return the entries whose time is later than `now`."""
     return {namespace: when for namespace, when in times.items() if when > now}

@@ -208,7 +208,6 @@ class GangAnswers:
 
 
 def _is_alone(request: Request) -> bool:
-    """Return whether the gang has one role and no running members."""
     return len(request.roles) == 1 and not request.running
 
 

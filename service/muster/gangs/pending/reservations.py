@@ -99,8 +99,6 @@ def with_scores(request: Request, snapshot: Snapshot) -> Request:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A refused gang."""
-
     since: float
     """Begin of its wait, in seconds of the inputs' clock less `Backfill._unseen_s`."""
     namespace: str
@@ -257,7 +255,6 @@ class Backfill:
         self.current = None
 
     def _wait_anew(self, key: str) -> None:
-        """Let the gang's wait begin now."""
         self._waiting[key].since = self._now() - self._unseen_s
         self._waiting_too_short[key] = None
 

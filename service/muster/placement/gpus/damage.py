@@ -175,8 +175,6 @@ def typical_requests(typical: tuple[TypicalRequest, ...]) -> TypicalRequests:
 
 
 class _Gpus(NamedTuple):
-    """The GPUs of nodes."""
-
     units: Ints
     """[node, GPU] The free units for slices."""
     free: Ints
@@ -318,7 +316,6 @@ def _prices_after(last: Prices | None, columns: Columns) -> Prices:
 
 
 def _with_rows(old: NDArray[Any], rows: Ints, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the array with these rows replaced."""
     new = old.copy()
     new[rows] = values
     return new

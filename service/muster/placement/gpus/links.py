@@ -194,7 +194,6 @@ def pcie_parts(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
 
 
 def _parts_at_border(topology: GpuTopology, gpu_mask: int, kinds: frozenset[str]) -> list[int]:
-    """Return the parts of these GPUs at one border."""
     parts: list[int] = []
     for gpu in bits(gpu_mask):
         links = enumerate(topology.links[gpu])

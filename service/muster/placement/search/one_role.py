@@ -151,7 +151,6 @@ def _are_equal_partitions(domain: Ints, part: Ints) -> bool:
 
 
 def _is_nested(domain: Ints, part: Ints) -> bool:
-    """Return whether each domain lies in one part."""
     return len(np.unique(domain * (int(part.max(initial=0)) + 1) + part)) == len(np.unique(domain))
 
 

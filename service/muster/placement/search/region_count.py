@@ -92,8 +92,6 @@ class RegionCount:
 
 
 class _DecidedRegion(NamedTuple):
-    """A region whose parts and nodes are decided."""
-
     value: Value
     """How many parts of each level are touched, the widest level first, then how many nodes."""
     decided: DecidedLevel
