@@ -289,7 +289,7 @@ def limit_by_other_devices(
 
 
 def _choices(role: Role) -> tuple[Subrequest, ...]:
-    """Return the role's subrequests; one that stands for the whole role if it has none."""
+    """Return the role's subrequests; if the role has none, one with the role's own GPUs."""
     return role.subrequests or (Subrequest(role.matching, role.gpus),)
 
 
@@ -361,7 +361,7 @@ def _limit_mask(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gp
 def _align_masks(
     masks_by_role: Sequence[_Masks], matching: Sequence[Mapping[str, int]], snapshot: Snapshot
 ) -> None:
-    """Allow all roles the same GPUs on each node where `matching` allows them the same GPUs."""
+    """Where `matching` allows all roles the same GPUs, leave each role only what all roles still may have."""
     for name in dict.fromkeys(name for masks in masks_by_role for name in masks):
         state = snapshot.nodes[name]
         full_masks = {_mask(role_matching, name, state) for role_matching in matching}

@@ -133,8 +133,8 @@ def is_priced(request: Request, columns: Columns) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypicalRequests:
-    """The typical requests as arrays. A *size* is the request itself: GPUs, memory and cpu. A *kind* is a
-    size and the nodes that it accepts. A *shape* is the GPUs and memory of a size.
+    """The typical requests as arrays. A *kind* is a request and the nodes that it accepts. A *size* is its
+    GPUs, memory and cpu, a *shape* its GPUs and memory. What several kinds share is computed once.
     """
 
     share: Floats

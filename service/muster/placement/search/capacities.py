@@ -128,8 +128,8 @@ class DomainCapacities:
     def prices(self) -> tuple[Price, ...]:
         """The prices tried on the way to the best one, which is the last.
 
-        At each price, the domains with the largest gains hold fewer members than needed, or more. At the next
-        price, the best plan so far with too few members and the best plan with enough members are equal.
+        At each price, the domains with the largest gains hold too few members, or enough. The next price
+        makes the best plan so far with too few members and the best plan with enough members equally good.
         """
         full = np.maximum(0, self.max_members - self.member_counts[0]) // self.step
         prices, domains = list[Price](), np.arange(len(self.max_members))

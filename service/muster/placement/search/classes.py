@@ -1,7 +1,7 @@
 """Group equal nodes into classes, so that the solver needs one variable for them.
 
-Nodes of a class have equal maximal packings (coarse problem, which counts parts and nodes), or equal GPU sets
-(fine problem, which decides the levels below).
+The coarse problem counts parts and nodes: nodes of a class have equal maximal packings. The fine problem
+decides the levels below: nodes of a class have equal GPU sets.
 """
 
 from __future__ import annotations
@@ -401,7 +401,8 @@ def without_surplus_parts(problem: Problem) -> Bools:
 def _relative_codes(codes: Ints, part: Ints, begins: Ints) -> Ints:
     """Return codes by class (sorted by part), renumbered so that equal parts have equal codes.
 
-    A code that occurs in a single part is counted from the first such code of the part.
+    Codes that occur in no other part differ even between equal parts. So they are counted from the part's
+    first.
     """
     if not len(codes):
         return codes

@@ -25,7 +25,7 @@ from muster.placement.model.problem import Problem, Use
 from muster.placement.model.solve import DecidedLevel
 
 GAP_WITHOUT_BOUND = 1.0
-"""The gap if no bound is known."""
+"""The gap if no bound is known: it counts as 100 %."""
 
 Value = tuple[int, ...]
 """The values of a plan at some levels, the most important first. Smaller values are better."""
@@ -253,8 +253,8 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """The method does not apply. `reason` says why; "" if the gang does not use the feature that the method
-    is for.
+    """The method does not apply. `reason` says why to users; "" if the gang does not use the feature that the
+    method is for.
 
     `gap` names the level that the method tried and could not prove.
     """

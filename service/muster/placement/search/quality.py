@@ -1,7 +1,7 @@
 """Decide the levels below the nodes for one region whose parts and nodes are counted.
 
 For gangs that share GPUs or have a policy, choosing the GPUs for each packing of each node takes long. So a
-filter first leaves out the packings that no plan with this number of nodes can have.
+filter first leaves out packings that no plan with the counted number of nodes can have.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _decide_weakest_link(plan: PartialPlan, state: OpenPatterns, budget: Budget)
 
 
 def _solve_on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solution, Ints]:
-    """Return a solution with these patterns alone, if there is one, and the old indices of its classes."""
+    """Return a solution with these patterns alone, if any, and its classes as indices in `problem`."""
     infeasible = Solution(SolveStatus.INFEASIBLE, {})
     narrowed, old_classes = problem.narrow_to(fast)
     if not narrowed.classes:
@@ -289,7 +289,7 @@ sample is taken.
 """
 
 MAX_PRICES = 12
-"""The most prices by which packings are filtered."""
+"""The most prices by which packings are filtered, because each price costs time for each packing."""
 
 
 def patterns_for_count(

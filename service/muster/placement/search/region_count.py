@@ -198,7 +198,7 @@ class BestRegions:
     def _try_each_choice(
         self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Value
     ) -> SolveStatus:
-        """Count each choice of that many parts as a region, the fewest narrower parts first."""
+        """Count each choice of that many parts as a region, beginning with the fewest narrower parts."""
         part, choices = problem.part(scope), []
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
         for combination in combinations(names.tolist(), parts):
@@ -246,7 +246,7 @@ class BestRegions:
     ) -> SolveStatus:
         """Find the fewest parts for which there is a greedy solution, and decide the nodes there.
 
-        This is called if the solver ran out of time with fewer parts, so the number is not proven.
+        This is called if the solver ran out of time with fewer parts. So fewer parts may be enough.
         """
 
         def has_solution(parts: int) -> bool:

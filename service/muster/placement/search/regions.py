@@ -16,8 +16,8 @@ NOWHERE = -1
 def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
     """Return [row] int64: the code of the node's region, in natural order of domains; NOWHERE without one.
 
-    Some codes may have no node. A node is in no region if it lacks a domain, or if it can host no member.
-    Domains inside a node are not regions: single_node.py handles them.
+    Some codes may have no node. A node is in no region if it lacks a domain of the scopes, or can host no
+    member. Domains inside a node are not regions: single_node.py handles them.
     """
     columns = instance.columns
     active = [r for r, count in enumerate(need) if count]

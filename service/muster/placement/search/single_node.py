@@ -195,8 +195,8 @@ def _rows_that_may_hold(instance: Instance, scopes: tuple[str, ...], need: Count
 def _priced_damage(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tuple[Ints, Ints]:
     """Return by row the damage at the prices of typical requests, and the mask of the GPUs that may be taken.
 
-    For a single slice the mask is the best GPU. Only two values depend on the GPU: whether the slice opens
-    the GPU, and the damage.
+    For a single slice the mask is the best GPU. Only two values depend on the GPU: the damage, and whether
+    the GPU was wholly free before.
     """
     columns, counts = instance.columns, np.array([need], np.int64)
     cpu = instance.cpu(counts)
