@@ -115,7 +115,7 @@ func claimKeys(obj any) ([]string, error) {
 	return nil, nil
 }
 
-// isReserved returns whether a volume is reserved for a claim. Then no other claim can get the same answer.
+// isReserved returns whether a volume is reserved for a claim. No other claim gets the volume, so the claim is unique.
 func (s *sorter) isReserved(claim string) bool {
 	volumes, err := s.byClaim.ByIndex(byClaim, claim)
 	return err == nil && slices.ContainsFunc(volumes, func(obj any) bool { // it fails only without the index
