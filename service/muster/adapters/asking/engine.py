@@ -85,7 +85,7 @@ def _gang(outcome: GangOutcome) -> dict[str, Any]:
     relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
     gang = Gang(group.gang.key, (group.gang.namespace, group.gang.dialect, group.gang.name, ""), group)
     # The settings of the service are not known here.
-    queue_order = gang.queue_order(is_covered=False, extras_s=gang_settings.Settings().extras_s)
+    queue_order = gang.queue_order(is_covered=False, optional_delay_s=gang_settings.Settings().extras_s)
     return {
         **msgspec.to_builtins(view(gang, queue_order)),
         "phase": _PHASES.get(outcome.status, outcome.status.value),

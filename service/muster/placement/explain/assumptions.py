@@ -251,7 +251,7 @@ class World:
             roles=request.roles,
             admits=admits,
             room=room,
-            admitted=self.admitted,
+            admits_without_rules=self.admitted,
         )
 
     @property

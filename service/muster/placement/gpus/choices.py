@@ -221,7 +221,8 @@ def _gpu_ways(
 ) -> GpuWays | None:
     """Return the ways to take GPUs, one of all that differ by a swap of equal GPUs; None if too many.
 
-    At most `max_slots` GPUs, with `smallest` free units or more, are for slices; at most `max_whole` are whole.
+    At most `max_slots` GPUs are for slices, each with `smallest` free units or more. At most `max_whole` are
+    whole.
     """
     shared, whole_gpus = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for gpus in _swappable_groups(node, context):

@@ -144,8 +144,8 @@ def _strides(sizes: tuple[int, ...]) -> list[int]:
 def _longest_rings(links: Values, sizes: tuple[int, ...]) -> Values:
     """Return the largest ring sum of each state; _NEVER if no ring closes.
 
-    A state is how many GPUs of each kind are taken, as one number (mixed radix). `longest[state, last]` is
-    the largest sum of a path over these GPUs, from the lowest kind to the kind `last`.
+    A state is how many GPUs of each kind are taken, as one number (mixed radix). `longest` holds
+    by state and kind the largest sum of a path over these GPUs, from the lowest kind to this kind.
     """
     strides = _strides(sizes)
     states = int(np.prod([size + 1 for size in sizes], dtype=np.int64))
