@@ -14,6 +14,8 @@ GPU_MEMORY = "GPU memory"
 WHO_TELLS = "the node annotation GPU_TOPOLOGY or the node label gpu.topology/interconnect would tell"
 """Sources of a node's links, for a sentence about a node without links: docs/links.md."""
 
+_DIGITS = re.compile(r"(\d+)")
+
 
 def in_bytes(resource: str) -> bool:
     """Return whether amounts of the resource are bytes."""
@@ -119,13 +121,11 @@ def such_pods(first: str, pods: int) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key that puts worker-2 before worker-10."""
-    return tuple(
-        (0, int(piece), piece) if piece.isdecimal() else (1, 0, piece)
-        for piece in re.split(r"(\d+)", name)
-        if piece
-    )
+def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
+    """Return a sort key that puts worker-2 before worker-10. Text and numbers alternate in it."""
+    pieces: list[str | int] = [*_DIGITS.split(name)]
+    pieces[1::2] = map(int, pieces[1::2])
+    return tuple(pieces), name
 
 
 def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
