@@ -345,10 +345,11 @@ example: $(READY) ## Apply NAME=… of examples/ on a local cluster and show wha
 	@$(PY) -m local_cluster.examples $(if $(KEEP),--keep) $(NAME)
 
 .PHONY: up
-up: $(READY) ## A local cluster with Muster until Ctrl-C (NODES=40 GPUS=8 RACK=8 GPU=h100 REAL=2, or SHAPE=file)
+up: $(READY) ## A local cluster with Muster until Ctrl-C (NODES=40 GPUS=8 RACK=8 GPU=h100 REAL=2 NATIVE=1, or SHAPE=file)
 	@$(PY) -m local_cluster.up $(if $(NODES),--nodes '$(NODES)') $(if $(GPUS),--gpus '$(GPUS)') \
 	  $(if $(RACK),--rack '$(RACK)') $(if $(GPU),--gpu '$(GPU)') $(if $(RESOURCE),--resource '$(RESOURCE)') \
-	  $(if $(REAL),--real '$(REAL)') $(if $(SHAPE),--shape '$(SHAPE)') $(if $(DIR),--dir '$(DIR)')
+	  $(if $(REAL),--real '$(REAL)') $(if $(NATIVE),--native) $(if $(SHAPE),--shape '$(SHAPE)') \
+	  $(if $(DIR),--dir '$(DIR)')
 
 .PHONY: kind-up
 kind-up: $(READY) ## A kind cluster with GPU-shaped nodes and Muster in it (needs docker)

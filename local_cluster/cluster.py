@@ -43,7 +43,8 @@ class LocalCluster:
     """A control plane in a directory. Two objects on one directory see the same cluster.
 
     With `audit`, the API server writes to `audit_log` what `audit_policy` says: every change by default.
-    `api_flags` are added to its command line.
+    `api_flags` are added to its command line. The API server, the controller manager and real kubelets get
+    the `feature_gates`, as "Name=true".
     If `collector` is set before `up`, etcd and the API server send spans to this host and port.
     """
 
@@ -54,11 +55,13 @@ class LocalCluster:
         audit: bool = False,
         audit_policy: str = components.AUDIT_POLICY,
         api_flags: Sequence[str] = (),
+        feature_gates: Sequence[str] = (),
     ) -> None:
         self.directory = directory.absolute()
         self.audit = audit
         self._audit_policy = audit_policy
         self._api_flags = tuple(api_flags)
+        self._feature_gates = tuple(feature_gates)
         self.collector = ""
         self.layout = Layout(self.directory)
         self.real_nodes = RealNodes(self.layout)
@@ -328,7 +331,9 @@ class LocalCluster:
             raise ClusterError(f"there is no cluster in {self.directory}: start it with up()")
         policy = self._audit_policy if state["audit"] else ""
         keys = ClusterKeys.create(self.layout.pki)
-        return Context(self.layout, keys, state["ports"], policy, self._api_flags, self.collector)
+        return Context(
+            self.layout, keys, state["ports"], policy, self._api_flags, self._feature_gates, self.collector
+        )
 
     def _claim_directory(self) -> None:
         """Take an empty directory, or one that is a cluster's; never write among somebody's files."""

@@ -28,6 +28,18 @@ PORTS = {
 }
 """Component → the names of the ports it listens on, all on the loopback."""
 
+NATIVE_GATES = (
+    "GenericWorkload=true",
+    "TopologyAwareWorkloadScheduling=true",
+    "CompositePodGroup=true",
+    "PodGroupPreemptionPolicy=true",
+    "DRAWorkloadResourceClaims=true",
+    "WorkloadWithJob=true",
+)
+"""The feature gates of Kubernetes' own gangs: PodGroup, CompositePodGroup, Workload, Jobs that make these."""
+NATIVE_API_FLAGS = ("--runtime-config=scheduling.k8s.io/v1beta1=true,scheduling.k8s.io/v1alpha3=true",)
+"""What the API server needs besides these gates: it serves no beta or alpha version by default."""
+
 KWOK_PACE = {
     "nodeLeaseDurationSeconds": 40,
     "enableDebuggingHandlers": False,
@@ -64,19 +76,26 @@ rules:
 @dataclass(frozen=True, slots=True)
 class Context:
     """What the command lines are made of. `ports`: name of a port → number; `audit`: the API server's audit
-    policy as YAML, "" for none; `api_flags`: further flags of the API server; `collector`: where etcd and the
-    API server send spans, "" for nowhere."""
+    policy as YAML, "" for none; `api_flags`: further flags of the API server; `feature_gates`: "Name=true" or
+    "Name=false", of all components of Kubernetes; `collector`: where etcd and the API server send spans, ""
+    for nowhere."""
 
     layout: Layout
     keys: ClusterKeys
     ports: dict[str, int]
     audit: str
     api_flags: tuple[str, ...] = ()
+    feature_gates: tuple[str, ...] = ()
     collector: str = ""
 
     def url(self, port: str) -> str:
         """Return the HTTPS address of a port, by the port's name."""
         return f"https://{HOST}:{self.ports[port]}"
+
+    @property
+    def gate_flags(self) -> list[str]:
+        """Return the flag of each component of Kubernetes that sets the feature gates; [] without gates."""
+        return [f"--feature-gates={','.join(self.feature_gates)}"] if self.feature_gates else []
 
 
 def argv(component: str, program: Path, context: Context) -> list[str]:
@@ -150,6 +169,7 @@ def _api_server(context: Context) -> list[str]:
         "--endpoint-reconciler-type=none",
         "--allow-privileged=true",
         "--profiling=false",
+        *context.gate_flags,
         *context.api_flags,
     ]
     if context.audit:
@@ -189,6 +209,7 @@ def _controller_manager(context: Context) -> list[str]:
         "--kube-api-qps=1000",
         "--kube-api-burst=2000",
         "--profiling=false",
+        *context.gate_flags,
     ]
 
 

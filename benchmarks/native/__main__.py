@@ -22,7 +22,7 @@ from benchmarks.throughput.site import Site
 from local_cluster.api import Api, Object
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
-from local_cluster.components import HOST
+from local_cluster.components import HOST, NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.processes import Process
 from muster.command_line import Option, run_command
 
@@ -53,7 +53,9 @@ def main(
     """
     with ExitStack() as stack:
         place = stack.enter_context(_folder(folder))
-        cluster = stack.enter_context(LocalCluster(place / "cluster", api_flags=sides.API_FLAGS))
+        cluster = stack.enter_context(
+            LocalCluster(place / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES)
+        )
         site = Site(cluster, place)
         site.grow(nodes)
         muster, native = Muster(cluster, place / "muster"), sides.Native(cluster, place / "native")

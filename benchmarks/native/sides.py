@@ -12,14 +12,12 @@ from e2e.objects import Words, pod
 from local_cluster import stack_config
 from local_cluster.api import Object
 from local_cluster.cluster import LocalCluster
+from local_cluster.components import NATIVE_GATES
 from local_cluster.ports import free_port
 from local_cluster.processes import Process
 from local_cluster.stack import scheduler_argv
 
 NATIVE = "native"
-GATES = "GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
-API_FLAGS = (f"--feature-gates={GATES}", "--runtime-config=scheduling.k8s.io/v1beta1=true")
-"""Of the API server, so that it has native PodGroups with topology constraints."""
 POD_GROUPS = f"/apis/scheduling.k8s.io/v1beta1/namespaces/{NAMESPACE}/podgroups"
 ACCOUNT = "system:kube-scheduler"
 """Kubernetes' own rights of a scheduler, which include PodGroups."""
@@ -44,7 +42,7 @@ class Native:
         pki = cluster.layout.pki
         argv = scheduler_argv(NATIVE, configuration, kubeconfig=kubeconfig, pki=pki, port=port)
         log = directory / "scheduler.log"
-        self.process = Process(NATIVE, [*argv, f"--feature-gates={GATES}"], log=log)
+        self.process = Process(NATIVE, [*argv, f"--feature-gates={','.join(NATIVE_GATES)}"], log=log)
         self._port = port
 
     def start(self, healthy: Callable[[int], bool]) -> None:

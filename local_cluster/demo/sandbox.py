@@ -20,6 +20,7 @@ from local_cluster.build import BuildError
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import ClusterError, LocalCluster
 from local_cluster.collector import Collector
+from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.demo.building import Building, minutes
 from local_cluster.demo.interrupts import Interrupts
 from local_cluster.demo.observer import NotSeen, StreamingApi
@@ -51,7 +52,8 @@ class Sandbox:
     """One cluster in `directory`. `timings_ms` has how long each step took, by its name.
 
     `real` is how many nodes with a kubelet and containers it has, and 0 if this machine can have none. With
-    `trace` there is a collector, to which all processes send spans.
+    `trace` there is a collector, to which all processes send spans. With `native` the cluster serves
+    Kubernetes' own PodGroups.
     """
 
     def __init__(
@@ -63,10 +65,15 @@ class Sandbox:
         real: int = 0,
         *,
         trace: bool = False,
+        native: bool = False,
     ) -> None:
         self._why_not = why_not() if real else ""
         self.real = 0 if self._why_not else real
-        self.cluster = LocalCluster(directory / "cluster")
+        self.cluster = LocalCluster(
+            directory / "cluster",
+            api_flags=NATIVE_API_FLAGS if native else (),
+            feature_gates=NATIVE_GATES if native else (),
+        )
         self.collector = Collector(directory / "collector") if trace else None
         self.stack = Stack(self.cluster, directory / "stack")
         self.timings_ms: dict[str, float] = {}

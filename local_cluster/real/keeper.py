@@ -42,7 +42,8 @@ FAKE_GPUS = 16
 class Settings:
     """What a keeper is told, in a file. `cgroup` and `link` are names that no other node has; `folder` gets
     the node's configuration. `server` is the program that serves the GPUs, with its arguments; [] for none.
-    `shown` are folders and files of this machine that the node has at the same place, read-only."""
+    `shown` are folders and files of this machine that the node has at the same place, read-only.
+    `kubelet_flags` are added to the kubelet's command line."""
 
     name: str
     cgroup: str
@@ -57,6 +58,7 @@ class Settings:
     images: Path
     logs: dict[str, Path]
     shown: list[Path]
+    kubelet_flags: list[str]
 
     def write(self, file: Path) -> None:
         """Write them for the keeper."""
@@ -127,6 +129,7 @@ def _kubelet(settings: Settings, address: Address) -> list[str]:
         f"--hostname-override={settings.name}",
         f"--node-ip={address.node}",
         f"--node-labels={REAL}=real",
+        *settings.kubelet_flags,
     ]
 
 

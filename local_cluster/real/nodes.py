@@ -123,6 +123,7 @@ class RealNodes:
                 images=tar,
                 logs={log: self._layout.log(f"{name}.{log}") for log in LOGS},
                 shown=list(shown),
+                kubelet_flags=context.gate_flags,
             )
             self._launch(settings, detached=detached)
         self._wait(api, described, before, group)

@@ -44,13 +44,20 @@ class Up:
     """One cluster with these nodes; what it started, it stops."""
 
     def __init__(
-        self, directory: Path, nodes: Sequence[Object], title: str, resource: str, real: int = 0
+        self,
+        directory: Path,
+        nodes: Sequence[Object],
+        title: str,
+        resource: str,
+        real: int = 0,
+        *,
+        native: bool = False,
     ) -> None:
-        self._nodes, self._what, self._resource = nodes, title, resource
+        self._nodes, self._what, self._resource, self._native = nodes, title, resource, native
         console = Console(width=WIDTH, highlight=False)
         self._show = Show(console)
         self._interrupts = Interrupts()
-        self._sandbox = Sandbox(directory, console, self._show, self._interrupts, real)
+        self._sandbox = Sandbox(directory, console, self._show, self._interrupts, real, native=native)
 
     def run(self) -> bool:
         """Stay until a signal comes. Raises ProcessError when a process ends before that."""
@@ -75,6 +82,8 @@ class Up:
         yield f"export KUBECONFIG={shlex.quote(str(self._sandbox.cluster.kubeconfig))}"
         if shutil.which("kubectl") is None:
             yield f"# there is no kubectl on PATH: install it ({INSTALL_KUBECTL})"
+        if self._native:
+            yield "# here each Job has a PodGroup, and Muster refuses GPU pods of PodGroups"
         if self._resource == "nvidia.com/gpu":
             yield f"kubectl apply -f {shlex.quote(str(EXAMPLE))}"
         else:
@@ -105,7 +114,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (BadRacks, ShapeError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return BAD_OPTIONS
-    return run(lambda directory: Up(directory, nodes, title, resource, parsed.real).run(), parsed.dir)
+
+    def stay(directory: Path) -> bool:
+        return Up(directory, nodes, title, resource, parsed.real, native=parsed.native).run()
+
+    return run(stay, parsed.dir)
 
 
 def _nodes(parsed: argparse.Namespace) -> tuple[list[Object], str, str]:
@@ -149,6 +162,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"nodes with a kubelet and containers besides, at most {MAX_REAL_NODES}; "
         "needs root (%(default)s)",
+    )
+    parser.add_argument(
+        "--native",
+        action="store_true",
+        help="serve Kubernetes' own PodGroups, and give each Job one; Muster refuses GPU pods of PodGroups",
     )
     parser.add_argument("--shape", type=Path, help="nodes from a file of local_cluster/shapes/ instead")
     parser.add_argument("--dir", type=Path, help="keep cluster and logs in this folder")

@@ -179,6 +179,7 @@ def test_settings_come_back_as_they_were_written(tmp_path: Path) -> None:
         path,
         {"k": path},
         [path],
+        ["--feature-gates=A=true"],
     )
     file = tmp_path / "settings.json"
     settings.write(file)
