@@ -82,9 +82,12 @@ def config_map(
     )
 
 
-def custom_object(api_version: str, kind: str, name: str, spec: Any) -> CustomObject:
+def custom_object(
+    api_version: str, kind: str, name: str, spec: Any, *, annotations: dict[str, str] | None = None
+) -> CustomObject:
     """A PodGroup or a Topology."""
-    metadata = Metadata(name=name, namespace="" if kind == "Topology" else "ns", uid="u")
+    namespace = "" if kind == "Topology" else "ns"
+    metadata = Metadata(name=name, namespace=namespace, uid="u", annotations=annotations)
     return CustomObject(api_version, metadata, spec)
 
 

@@ -65,9 +65,9 @@ PODS: dict[str, tuple[dict[str, Any], str]] = {
         forged_annotation("ALIYUN_COM_GPU_ASSIGNED", GPU),
         "ForgedAllocation ALIYUN_COM_GPU_ASSIGNED",
     ),
-    "another scheduler's group": (
-        {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}},
-        "BadValue schedulingGroup",
+    "Kubernetes: a group without a name": (
+        {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": ""}}},
+        "BadValue spec.schedulingGroup.podGroupName",
     ),
     # cGPU
     "cgpu: bytes": ({"limits": {"aliyun.com/gpu-mem": "3Gi"}}, "BadValue main: aliyun.com/gpu-mem"),

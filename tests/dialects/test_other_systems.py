@@ -164,23 +164,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "scheduling.volcano.sh/group-min-member",
         "Volcano",
     ),
-    "Kubernetes 1.37": (
-        {"spec": {"schedulingGroup": {"podGroupName": "pg"}}},
-        "schedulingGroup",
-        "kube-scheduler",
-    ),
-    "Kubernetes 1.37, a pod of a job without GPUs": (
-        {
-            "labels": {"jobset.sigs.k8s.io/jobset-name": "x"},
-            "spec": {"schedulingGroup": {"podGroupName": "pg"}},
-        },
-        "schedulingGroup",
-        "kube-scheduler",
-    ),
     "Kubernetes 1.35": (
         {"spec": {"workloadRef": {"name": "wl", "podGroup": "workers"}}},
         "workloadRef",
-        "kube-scheduler",
+        "spec.schedulingGroup",
     ),
     "Koordinator: gangs that start together": (
         {

@@ -107,7 +107,9 @@ CASES = {
         {"limits": GPU, "spec": {"resourceClaims": [{"name": "gpu"}]}}, LONE, gpus=1
     ),
     "a scheduling group": Case(
-        {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}}, LONE, ("schedulingGroup",), 1
+        {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}},
+        GangClaim("PodGroup", "x", by_object=True),
+        gpus=1,
     ),
     "coscheduling's label": Case(
         {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}, GangClaim("coscheduling", "g", by_object=True)

@@ -89,7 +89,8 @@ def test_a_status_says_of_each_gang_the_same_causes_as_place() -> None:
     printed = json.loads(msgspec.json.encode(status))
     assert_as_published(printed, "status-v1.json")
     causes = {gang["name"]: gang["causes"][0]["cause"] for gang in printed["gangs"]}
-    missing = {"type": "members-missing", "present": 1, "needed": 3, "role": "", "stateful_set": ""}
+    missing = {"type": "members-missing", "present": 1, "needed": 3, "role": ""}
+    missing |= {"stateful_set": "", "stated_by": ""}
     assert causes["waits"] == missing
     assert causes["wrong"] == json.loads(json.dumps(cause_json(wrong)))
     assert causes["large"]["type"] == "cluster-too-small"

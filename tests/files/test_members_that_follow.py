@@ -124,7 +124,14 @@ def test_no_half_of_a_replica_starts(
         f"s-{name}" for name in placed_pods.split()
     }
     if not placed_pods:
-        lack = {"type": "members-missing", "present": 2, "needed": 3, "role": "tp", "stateful_set": ""}
+        lack = {
+            "type": "members-missing",
+            "present": 2,
+            "needed": 3,
+            "role": "tp",
+            "stateful_set": "",
+            "stated_by": "",
+        }
         assert answer["gangs"][0]["causes"] == [lack]
 
 

@@ -103,7 +103,11 @@ OTHERS: dict[str, tuple[list[Object], str, str]] = {
         f"{WAY_OUT} beside it: gangs of Grove are not read",
     ),
     "Kubernetes 1.35": (two(workloadRef={"name": "wl", "podGroup": "workers"}), "invalid", WAY_OUT),
-    "Kubernetes 1.37": (two(schedulingGroup={"podGroupName": "pg"}), "invalid", WAY_OUT),
+    "Kubernetes 1.37": (
+        two(schedulingGroup={"podGroupName": "pg"}),
+        "waiting",
+        "PodGroup default/pg does not exist yet",
+    ),
 }
 
 

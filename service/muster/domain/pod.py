@@ -16,6 +16,9 @@ GROUP = 10**9
 The rank of a pod in a group is the group's index times this number, plus the pod's index.
 """
 
+KUBERNETES = "PodGroup"
+"""The dialect of gangs that a PodGroup of Kubernetes' own API describes."""
+
 
 @dataclass(frozen=True, slots=True)
 class TopologyRequest:
@@ -62,6 +65,12 @@ class GangClaim:
     count_key: str = field(default="", compare=False)
     """The key that states `min_member` and `replicas`, for sentences. Claims that differ only in this key are
     equal."""
+
+    @property
+    def ignores_owners(self) -> bool:
+        """Return whether all pods with this name are one gang, whichever owners they have. This is so if a
+        job, or a PodGroup of Kubernetes, states which pods belong to it."""
+        return bool(self.job) or self.dialect == KUBERNETES
 
 
 @dataclass(frozen=True, slots=True)

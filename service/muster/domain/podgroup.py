@@ -120,6 +120,17 @@ class PodGroup:
     more."""
     owner: Controller | None = None
     """The job from which these facts were read, if there is no PodGroup object."""
+    makes_gang: bool = True
+    """Whether its pods are a gang. In Kubernetes' API the policy basic makes no gang, unless the PodGroup has
+    a topology constraint."""
+    count_field: str = ""
+    """The field that states `min_member`, as the sentence about missing members names it; "" if that sentence
+    names no field."""
+    priority: int | None = None
+    """The priority that its pods must have too; None if it states none."""
+    disruption: str = ""
+    """Kubernetes' disruptionMode: preemption may evict a "single" pod, or must evict "all" pods. It has no
+    effect yet, because Muster evicts no pod for another."""
     status: PodGroupStatus | None = field(default=None, compare=False)
 
     @property

@@ -24,6 +24,7 @@ from muster.dialects.devices.objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from muster.dialects.gangs import native
 from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS
 from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import (
@@ -341,8 +342,11 @@ def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
 
 def pod_groups() -> tuple[Resource[CustomObject], ...]:
     """Return the PodGroups of each API. Those of scheduling.run.ai are watched in KAI's version if the CRD is
-    KAI's own."""
-    return tuple(_custom_resource("PodGroup", "podgroups", versions, _uid) for versions in APIS)
+    KAI's own. Kubernetes' own are not read if the account lacks the right, as with older manifests."""
+    return tuple(
+        _custom_resource("PodGroup", "podgroups", versions, _uid, by_right=versions is native.APIS)
+        for versions in APIS
+    )
 
 
 def jobs(kind: str) -> Resource[CustomObject]:

@@ -237,14 +237,12 @@ def _names_none(meta: Metadata, key: str, value: str, with_gpus: bool) -> bool:
     )
 
 
-def refused_fields(object_name: str, spec: PodSpec) -> Iterator[BadValue]:
-    """Yield a cause for each field by which kube-scheduler would hold the pod as a member of its own gang."""
-    group, workload = spec.scheduling_group, spec.workload_ref
-    expected = f"none: gangs of kube-scheduler are not read, and it would hold the pod as well. Use {WAY_OUT}"
-    if group is not None:
-        yield BadValue(object_name, "schedulingGroup", group.pod_group_name or "", expected)
-    if workload is not None:
-        yield BadValue(object_name, "workloadRef", f"{workload.name}/{workload.pod_group}", expected)
+def check_workload_ref(object_name: str, spec: PodSpec) -> tuple[BadValue, ...]:
+    """Return a cause if the pod names its gang as Kubernetes 1.35 did. No later version serves that API."""
+    if (workload := spec.workload_ref) is None:
+        return ()
+    expected = f"none: Kubernetes has spec.schedulingGroup in place of it since 1.36. Use that, or {WAY_OUT}"
+    return (BadValue(object_name, "workloadRef", f"{workload.name}/{workload.pod_group}", expected),)
 
 
 def volcano_role(meta: Metadata) -> str:

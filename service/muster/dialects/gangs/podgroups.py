@@ -1,4 +1,4 @@
-"""PodGroup objects of five APIs → facts. There are no exceptions: an ill-formed field becomes a cause of the
+"""PodGroup objects of six APIs → facts. There are no exceptions: an ill-formed field becomes a cause of the
 group.
 
     scheduling.run.ai/v2             minMember, queue, topologyPolicy {scope, affinity.required[]}
@@ -6,6 +6,7 @@ group.
     scheduling.x-k8s.io/v1alpha1     coscheduling's: minMember
     scheduling.sigs.k8s.io/v1alpha1  the same before it was renamed, as Koordinator and ACK have it
     scheduling.volcano.sh/v1beta1    Volcano's: minMember, minTaskMember, queue
+    scheduling.k8s.io                Kubernetes' own (`native`)
 
 The first two are versions of one CRD, and neither prunes the other's fields. An object may have the fields of
 both, so both are read, and misspelt fields are seen. Three fields are not read: priorityClassName (the pods'
@@ -20,7 +21,7 @@ from dataclasses import replace
 
 import msgspec
 
-from muster.dialects.gangs import kai, other_systems, own, subgroups
+from muster.dialects.gangs import kai, native, other_systems, own, subgroups
 from muster.dialects.gangs.subgroups import KaiTopology, Topologies
 from muster.dialects.objects import CustomObject
 from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN, Fields
@@ -33,7 +34,7 @@ KAI_API = "scheduling.run.ai/v2alpha2"
 COSCHEDULING_API = "scheduling.x-k8s.io/v1alpha1"
 OLD_COSCHEDULING_API = "scheduling.sigs.k8s.io/v1alpha1"
 VOLCANO_API = "scheduling.volcano.sh/v1beta1"
-APIS = ((OURS, KAI_API), (COSCHEDULING_API,), (OLD_COSCHEDULING_API,), (VOLCANO_API,))
+APIS = ((OURS, KAI_API), (COSCHEDULING_API,), (OLD_COSCHEDULING_API,), (VOLCANO_API,), native.APIS)
 """The APIs of PodGroups that are read, each with the other versions of the same CRD."""
 TOPOLOGY_APIS = ("kai.scheduler/v1alpha1",)
 
@@ -64,13 +65,15 @@ def read(
 ) -> PodGroup:
     """Return the facts of one PodGroup, of any of the APIs.
 
-    `levels` have the words for the labels of KAI's topology levels. `topologies` are KAI's Topology objects;
+    `levels` have the words for the labels of topology levels. `topologies` are KAI's Topology objects;
     None if KAI is not installed.
     """
     if obj.api_version in (COSCHEDULING_API, OLD_COSCHEDULING_API):
         return _read_coscheduling(obj)
     if obj.api_version == VOLCANO_API:
         return _read_volcano(obj)
+    if obj.api_version in native.APIS:
+        return native.read(obj, levels)
     return _read_kai(obj, levels, topologies)
 
 

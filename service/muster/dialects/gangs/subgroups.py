@@ -98,9 +98,7 @@ class SubgroupConstraint:
                 if node_label is None:
                     fields.bad(level, label, f"a level of Topology {name}: {topology}")
                 label = node_label or label
-            if label is not None and _is_another_scope(label, levels):
-                fields.bad(level, label, f"another node label: {label} is a word for a scope of its own here")
-            return None if label is None else _scope(label, levels)
+            return None if label is None else scope_of_label(fields, level, label, levels)
 
         required_scope, preferred_scope = scope(required), scope(preferred)
         narrow_first = (
@@ -359,6 +357,14 @@ def _needs_all(part: Quorum | Leaf) -> bool:
     if isinstance(part, Leaf):
         return True
     return part.min_parts == len(part.parts) and all(map(_needs_all, part.parts))
+
+
+def scope_of_label(fields: Fields, field: str, label: str, levels: tuple[FabricLevel, ...]) -> str:
+    """Return the scope that a field states as a node label. Add a cause if the label is the word for another
+    scope."""
+    if _is_another_scope(label, levels):
+        fields.bad(field, label, f"another node label: {label} is a word for a scope of its own here")
+    return _scope(label, levels)
 
 
 def _scope(label: str, levels: tuple[FabricLevel, ...]) -> str:

@@ -20,7 +20,7 @@ from muster.dialects.reading import Fields, positive
 from muster.dialects.settings import BY_REQUEST, Settings
 from muster.domain.levels import FabricLevel
 from muster.domain.node import GPU_MEM
-from muster.domain.pod import Controller, GangClaim, TopologyRequest
+from muster.domain.pod import KUBERNETES, Controller, GangClaim, TopologyRequest
 from muster.domain.podgroup import FollowerTemplate, PodGroup
 from muster.domain.request import Segment
 
@@ -91,7 +91,8 @@ class JobGangs:
         """
         statement, stated = f"they say {claim.count_key}", claim.min_member
         if claim.by_object:
-            statement = f"their PodGroup {claim.name} says minMember"
+            field = "minCount" if claim.dialect == KUBERNETES else "minMember"
+            statement = f"their PodGroup {claim.name} says {field}"
         if stated is None or claim.dialect == self.kind or self.group.causes:
             return ""
         if stated > self.pods:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from muster.dialects.devices.claims import Claims, DeviceDemand
-from muster.dialects.gangs import kai, misspelt, other_systems, own, ranks
+from muster.dialects.gangs import kai, misspelt, native, other_systems, own, ranks
 from muster.dialects.keys import ACK_NAME, ACK_REPLICAS
 from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import JobPod
@@ -20,6 +20,7 @@ from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation
 from muster.domain.causes.ill_formed import DialectsDisagree, ForgedAllocation
 from muster.domain.pod import Controller, GangClaim, Pod, TopologyRequest
+from muster.domain.podgroup import PodGroup
 from muster.domain.reasons import Cause
 
 LONE = "gputopology"
@@ -32,29 +33,30 @@ TRACEPARENTS = ("tracing.k8s.io/traceparent", "traceparent")
 TRACEPARENT = r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"
 GANG_DIALECTS = (kai.claim, other_systems.claim, other_systems.ack_claim)
 """Functions (object name, metadata) → Reading. A pod may use several dialects that agree. Dialects with a
-PodGroup come first, because the dialect of the first claim finds the PodGroup. `own` is always read too."""
+PodGroup come first, because the dialect of the first claim finds the PodGroup. `native` comes before all of
+them, and `own` is always read too."""
 
 
 def read(
-    obj: PodObject, settings: Settings = DEFAULTS, member: JobPod | None = None, claims: Claims | None = None
+    obj: PodObject,
+    settings: Settings = DEFAULTS,
+    member: JobPod | None = None,
+    claims: Claims | None = None,
+    group: PodGroup | None = None,
 ) -> Pod:
-    """Return the facts of one pod.
+    """Return the facts of one pod. Of pods of other schedulers, and of static pods, only the usage is read.
 
-    `member` is the pod's place in its job, if the job's pods are a gang. This place counts if the pod names
-    no gang itself. `claims` are the claims of the cluster, if known. Of pods of other schedulers, and of
-    static pods, only the usage is read: they have no gang and no causes.
+    `member`: the pod's place in its job, if the job's pods are a gang. It counts if the pod names no gang
+    itself. `claims`: those of the cluster, if known. `group`: that of spec.schedulingGroup, if it exists.
     """
     meta, spec, status = obj.metadata, obj.spec, obj.status
     annotations, object_name = meta.annotations or {}, f"pod/{meta.namespace}/{meta.name}"
-    devices = claims.demand(obj) if claims is not None and spec.resource_claims else DeviceDemand()
-    gated = bool(spec.scheduling_gates) or not (devices.complete or spec.node_name)
+    demand = claims.demand(obj) if claims is not None and spec.resource_claims else DeviceDemand()
     peer_rules, bad_rules = peers.rules_of(object_name, meta, spec)
-    labels, rules, rank = peers.labels_of(meta.labels), peers.node_rules(spec), ranks.rank_of(meta)
     amounts = requests.of_pod(object_name, obj, settings)
-    gang = _gang(object_name, obj, amounts, settings, member)
+    gang = _gang(object_name, obj, amounts, settings, member, group)
     causes, ours = gang.causes, gang.claim is not None
-    if not ours:
-        devices = DeviceDemand()
+    devices = demand if ours else DeviceDemand()
     amounts, bad_claims = requests.with_claims(object_name, spec, amounts, devices)
     if ours and not spec.node_name:
         causes += (*bounds.exceeded_limits(object_name, obj, amounts.resource_names), *bad_claims, *bad_rules)
@@ -69,9 +71,9 @@ def read(
         gpu_resource=amounts.gpu_resource,
         slice=amounts.slice,
         container_gpus=amounts.container_gpus,
-        rules=rules,
+        rules=peers.node_rules(spec),
         claim=gang.claim,
-        rank=rank if gang.rank is None else gang.rank,
+        rank=ranks.rank_of(meta) if gang.rank is None else gang.rank,
         owner=_owner(meta),
         controller=_controller(meta) if ours else None,
         priority=spec.priority or 0,
@@ -82,8 +84,8 @@ def read(
         finished=status.phase in ("Succeeded", "Failed"),
         succeeded=status.phase == "Succeeded",
         terminating=meta.deletion_timestamp is not None,
-        gated=gated,
-        labels=labels,
+        gated=bool(spec.scheduling_gates) or not (demand.complete or spec.node_name),
+        labels=peers.labels_of(meta.labels),
         peers=peer_rules,
         traceparent=_traceparent(annotations) if ours else "",
         preferences=ours and _has_preferences(spec),
@@ -152,7 +154,12 @@ class _Gang:
 
 
 def _gang(
-    object_name: str, obj: PodObject, amounts: PodRequests, settings: Settings, member: JobPod | None
+    object_name: str,
+    obj: PodObject,
+    amounts: PodRequests,
+    settings: Settings,
+    member: JobPod | None,
+    group: PodGroup | None,
 ) -> _Gang:
     """Return the gang of a pod of ours, and a cause for each ill-formed key.
 
@@ -163,11 +170,13 @@ def _gang(
     spec = obj.spec
     if spec.scheduler_name not in settings.scheduler_names or _is_static(obj):
         return _Gang()
-    has_keys, forged = _has_gang_keys(obj.metadata), _forged_annotations(obj, settings)
+    has_keys = _has_gang_keys(obj.metadata) or spec.scheduling_group is not None
+    forged = _forged_annotations(obj, settings)
     meta, slips = (obj.metadata, ()) if spec.node_name else misspelt.correct_keys(object_name, obj.metadata)
     own_keys, name = own.read(object_name, meta), meta.name
     with_gpus = bool(amounts.gpus or amounts.slice or amounts.shared_gpus)
-    reading = merge_readings(name, (dialect(object_name, meta) for dialect in GANG_DIALECTS))
+    of_group = native.claim(object_name, meta.namespace, spec, group)
+    reading = merge_readings(name, (of_group, *(dialect(object_name, meta) for dialect in GANG_DIALECTS)))
     if reading.claim is not None or reading.causes or own_keys.group is not None:
         member = None
     elif member is not None:
@@ -178,7 +187,7 @@ def _gang(
     reading = merge_readings(name, (reading, own.claim(object_name, own_keys, reading.claim)))
     if not (with_gpus or member is not None or amounts.causes or has_keys):
         return _Gang()
-    bad_fields = tuple(other_systems.refused_fields(object_name, spec))
+    bad_fields = other_systems.check_workload_ref(object_name, spec)
     topology_request, topology_causes = _topology_request(object_name, meta, own_keys)
     if member is not None and not topology_request.role:
         topology_request = replace(topology_request, role=member.role)

@@ -34,18 +34,22 @@ class MembersMissing(Waiting):
     """The gang lacks members. `role`: "" if members of any role count.
 
     `stateful_set`: the StatefulSet that has made one pod, and may make each further pod only when the
-    previous pod runs; "" if no such set is known.
+    previous pod runs; "" if no such set is known. `stated_by`: the field and the object that state `needed`;
+    "" if the sentence need not name them.
     """
 
     present: int
     needed: int
     role: str = ""
     stateful_set: str = ""
+    stated_by: str = ""
 
     def __str__(self) -> str:
         missing = max(0, self.needed - self.present)
         members = f"{plural('member', missing)}{of_role(self.role)}"
         sentence = f"waiting for {missing} more {members}: {self.present} of {self.needed} are here"
+        if self.stated_by:
+            sentence = f"{sentence} ({self.stated_by})"
         if not self.stateful_set:
             return sentence
         maker = f"StatefulSet {self.stateful_set} makes its pods one by one"

@@ -56,6 +56,10 @@ def complete_pod(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
             *causes,
             BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.topology_request.role, expected),
         )
+    if not pod.node and group.priority not in (None, pod.priority):
+        expected = f"{pod.priority}, as its pods have it: set one priorityClassName in both"
+        name = f"podgroup/{group.namespace}/{group.name}"
+        causes = (*causes, BadValue(name, "spec.priority", str(group.priority), expected))
     topology_request = _merge_topology_requests(
         claim.topology_request,
         group.topology_request,
@@ -277,8 +281,16 @@ class Group:
                 missing = f"{self.gang.namespace}/{claim.name}"
                 return JobMissing(claim.job) if claim.job else PodGroupMissing(missing)
         if self.present < self.needed:
-            return MembersMissing(self.present, self.needed, stateful_set=self._stateful_set)
+            return MembersMissing(
+                self.present, self.needed, stateful_set=self._stateful_set, stated_by=self._stated_by
+            )
         return next(iter(self.roles_short(self.members)), None)
+
+    @property
+    def _stated_by(self) -> str:
+        """Return the field that states how many members are needed; "" if a sentence need not name it."""
+        group = self.pod_group
+        return f"{group.count_field} of {group.title}" if group is not None and group.count_field else ""
 
     @property
     def _stateful_set(self) -> str:

@@ -4,7 +4,7 @@ Owners are taken in the order of their oldest pods. "The last" is the incarnatio
 joined, and its count is the number of members that its pods state. The first row that holds decides:
 
     owner                                                       | result
-    a job states the number of its pods (`GangClaim.job`)       | joins: all such owners are one job
+    a job, or Kubernetes' PodGroup, states the number of pods   | joins: all such owners are one gang
     it is the first owner                                       | opens an incarnation
     the last has reached its count                              | opens an incarnation
     it came after an ended owner of the last had begun          | opens an incarnation
@@ -176,8 +176,8 @@ def is_ambiguous(incarnation: Incarnation, born: Mapping[str, float]) -> bool:
 
 
 def belong_to_job(pods: Iterable[Pod]) -> bool:
-    """Return whether the pods belong to a job that states the number of its pods."""
-    return any(pod.claim is not None and pod.claim.job for pod in pods)
+    """Return whether the pods are one gang, whichever owners they have (`GangClaim.ignores_owners`)."""
+    return any(pod.claim is not None and pod.claim.ignores_owners for pod in pods)
 
 
 def _begin_of(pods: Iterable[Pod]) -> float:

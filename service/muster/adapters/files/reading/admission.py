@@ -21,10 +21,12 @@ from muster.adapters.files.reading.shapes import PodManifest, Quantities, Spec
 from muster.adapters.files.reading.sources import Document, quote_value
 from muster.adapters.kube.decode import Resource, resource
 from muster.dialects import quantities
+from muster.dialects.gangs import native
 from muster.dialects.kinds import jobset, leaderworkerset
 from muster.dialects.objects import (
     Affinity,
     Container,
+    CustomObject,
     LabelSelector,
     NodeSelectorRequirement,
     PodAffinity,
@@ -100,6 +102,15 @@ class Admission:
         for phrase in rule_phrases(pod):
             self._exclusive[phrase][document.name] = None
         return pod
+
+    def admit_group(self, group: CustomObject) -> CustomObject:
+        """Return a PodGroup of Kubernetes' own API with a priority, as the API server stores it."""
+        spec = group.spec
+        if group.api_version not in native.APIS or not isinstance(spec, dict) or "priority" in spec:
+            return group
+        name = spec.get("priorityClassName")
+        priority = self._priorities.get(str(name), 0) if name else self._default_priority
+        return replace(group, spec={**spec, "priority": priority})
 
     def notes(self) -> Iterator[str]:
         """Yield notes about fields that could not be added, and about rules that are not checked."""

@@ -29,7 +29,7 @@ from muster.dialects.devices.objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from muster.dialects.gangs import kai, misspelt, other_systems, ranks
+from muster.dialects.gangs import kai, misspelt, native, other_systems, own, ranks
 from muster.dialects.jobs.pruned import prune, words
 from muster.dialects.keys import ACK_NAME, ACK_NODE_MODE, ACK_NODE_NAME, ACK_REPLICAS, MATRIX
 from muster.dialects.kinds.table import KINDS, MEMBER_KEYS, member
@@ -97,7 +97,8 @@ KEPT_SPEC = frozenset(
         "subGroupPolicy",
     }
 )
-"""The fields of the spec of a PodGroup or Topology that are read."""
+"""The fields of the spec of a Topology, or of a PodGroup, that are read. Kubernetes' own: `native.FIELDS`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +324,13 @@ def _without_config(spec: ResourceClaimSpec) -> ResourceClaimSpec:
 
 def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
     """Return a PodGroup or a Topology as an API object."""
-    spec = _select_keys(item.spec, KEPT_SPEC) if isinstance(item.spec, dict) else item.spec
-    annotations = _select_keys(item.metadata.annotations, other_systems.MORE_OF_GROUPS) or None
+    kept_fields = native.FIELDS if item.api_version in native.APIS else KEPT_SPEC
+    spec = _select_keys(item.spec, kept_fields) if isinstance(item.spec, dict) else item.spec
+    annotations = {
+        key: value
+        for key, value in (item.metadata.annotations or {}).items()
+        if key in other_systems.MORE_OF_GROUPS or key.startswith(own.PREFIX)
+    } or None
     meta = replace(
         item.metadata, resource_version="", labels=None, annotations=annotations, owner_references=None
     )

@@ -34,6 +34,7 @@ from muster.adapters.files.reading.sources import (
     quote_value,
 )
 from muster.adapters.files.reading.templates import with_children
+from muster.dialects.gangs import native
 from muster.dialects.keys import MATRIX
 from muster.dialects.kinds.description import MAX_PODS, JobPod, letters
 from muster.dialects.kinds.table import member
@@ -43,7 +44,8 @@ from muster.dialects.pods import peers, pods
 from muster.dialects.policies import not_a_scope_of_labels
 from muster.dialects.settings import Settings
 from muster.domain.levels import repeated_names
-from muster.domain.pod import Pod
+from muster.domain.pod import KUBERNETES, Pod
+from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 
 _ORDER_S = 1e-3
@@ -100,9 +102,11 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: Settings
         for node in with_links
     )
     inputs.notes += [*replaced, *owners.read(settings, levels, topologies or None)]
-    all_pods = _pods(inputs, settings, devices, any(node.devices for node in all_nodes))
+    admitted = Admission(objects)
+    groups = other_objects.pod_groups(objects, levels, admitted.admit_group)
+    all_pods = _pods(inputs, settings, devices, admitted, groups, any(node.devices for node in all_nodes))
     all_nodes = devices.with_offers(all_nodes)
-    groups = other_objects.pod_groups(objects, levels)
+    groups = tuple(_check_schedulers(groups, inputs.manifests.values(), settings))
     waiting = [pod.uid for pod in all_pods if pod.claim is not None and not pod.node]
     for uid in waiting:
         manifest = inputs.manifests[uid]
@@ -217,6 +221,7 @@ def _take_document(document: Document, inputs: _Inputs) -> None:
     elif not (inputs.objects.take(document, _READERS) or inputs.owners.take(document)):
         new_pods = templates.pods_of_controller(document)
         if new_pods is None:
+            inputs.notes += other_objects.old_versions(document)
             inputs.skipped[".".join(filter(None, (document.kind, document.group)))] += 1
         else:
             inputs.makers.append((document, shapes.convert(document, _OnlyMetadata).metadata, new_pods))
@@ -287,10 +292,17 @@ def _add_pods_of_controllers(inputs: _Inputs) -> list[Malformed]:
 # --- facts -----------------------------------------------------------------------------------------
 
 
-def _pods(inputs: _Inputs, settings: Settings, devices: Devices, only_devices: bool) -> tuple[Pod, ...]:
+def _pods(
+    inputs: _Inputs,
+    settings: Settings,
+    devices: Devices,
+    admitted: Admission,
+    groups: Iterable[PodGroup],
+    only_devices: bool,
+) -> tuple[Pod, ...]:
     """Return the pods as the API server would store them. `only_devices`: as in
     `PublishedDevices.with_claimed_devices`."""
-    admitted = Admission(inputs.objects)
+    native_groups = {group.key: group for group in groups if group.dialect == KUBERNETES}
     pods_in_order: list[tuple[int, Pod]] = []
     problems = list[Malformed]()
     for document, manifest in sorted(inputs.pods, key=lambda pod: inputs.number(pod[0])):
@@ -309,7 +321,8 @@ def _pods(inputs: _Inputs, settings: Settings, devices: Devices, only_devices: b
         in_gang = inputs.owners.place_of(filled.metadata, settings)
         if in_gang is not None:
             inputs.members[filled.metadata.uid] = (namespace, in_gang)
-        pod = pods.read(filled, settings, in_gang, devices.claims)
+        group = native_groups.get(native.key_of(namespace, filled.spec))
+        pod = pods.read(filled, settings, in_gang, devices.claims, group)
         pod = devices.with_claimed_devices(pod, only_devices)
         pods_in_order.append((place, pod))
     if problems:
@@ -319,6 +332,19 @@ def _pods(inputs: _Inputs, settings: Settings, devices: Devices, only_devices: b
     return tuple(
         replace(pod, created=last + 1.0 + place * _ORDER_S) if place else pod for place, pod in pods_in_order
     )
+
+
+def _check_schedulers(
+    groups: Iterable[PodGroup], manifests: Iterable[PodManifest], settings: Settings
+) -> Iterator[PodGroup]:
+    """Yield the PodGroups, with a cause on each of Kubernetes that has pods of another scheduler too."""
+    foreign: dict[PodGroupKey, tuple[str, str]] = {}
+    for manifest in manifests:
+        meta, spec = manifest.metadata, manifest.spec
+        if native.counts_as_foreign(manifest, settings):
+            foreign.setdefault(native.key_of(meta.namespace, spec), (meta.name, spec.scheduler_name))
+    for group in groups:
+        yield native.check_scheduler(group, foreign.get(group.key), settings)
 
 
 def _store(admitted: Admission, document: Document, pod: PodManifest) -> PodManifest:

@@ -110,7 +110,7 @@ def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[st
     group_names = {group.name for group in groups}
     missing = [claim.name for _, claim in claims if claim.by_object and claim.name not in group_names]
     for group in groups:
-        if group.key not in named_by_pods:
+        if group.key not in named_by_pods and group.makes_gang:
             meant = did_you_mean(group.name, missing)
             yield f"PodGroup {group.namespace}/{group.name}: no pod of ours names it{meant}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from muster.adapters.files.reading import shapes
 from muster.adapters.files.reading.sources import Document
 from muster.dialects import policies
-from muster.dialects.gangs import podgroups
+from muster.dialects.gangs import native, podgroups
 from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS
 from muster.dialects.gangs.subgroups import KaiTopology
 from muster.dialects.nodes import configmaps
@@ -77,6 +77,14 @@ class Objects:
         return [item for document, item in self.documents if document.kind == kind]
 
 
+def old_versions(document: Document) -> Iterator[str]:
+    """Yield a note about a PodGroup of Kubernetes in a version that is not read."""
+    if (document.group, document.kind) == ("scheduling.k8s.io", "PodGroup"):
+        version, read = document.value["apiVersion"], native.APIS[1]
+        way_out = f"write it in {read}, where its fields have other names"
+        yield f"{document.name} is not read in {version}: {way_out}"
+
+
 def facts_and_policies(
     objects: Objects, settings: Settings, notes: list[str]
 ) -> tuple[Mapping[str, list[NodeFact]], Policies]:
@@ -115,10 +123,17 @@ def labels_of_namespaces(objects: Objects, names: Iterable[str]) -> dict[str, La
     }
 
 
-def pod_groups(objects: Objects, levels: tuple[FabricLevel, ...]) -> tuple[PodGroup, ...]:
-    """Return the PodGroups as facts. `levels` say which node label is which scope."""
+def pod_groups(
+    objects: Objects, levels: tuple[FabricLevel, ...], admit: Callable[[CustomObject], CustomObject]
+) -> tuple[PodGroup, ...]:
+    """Return the PodGroups as facts. `levels` say which node label is which scope.
+
+    `admit` returns a PodGroup as the API server stores it.
+    """
     by_name = topologies(objects) or None
-    return tuple(podgroups.read(item, levels, by_name) for item in objects.of("PodGroup", CustomObject))
+    return tuple(
+        podgroups.read(admit(item), levels, by_name) for item in objects.of("PodGroup", CustomObject)
+    )
 
 
 def topologies(objects: Objects) -> dict[str, KaiTopology]:

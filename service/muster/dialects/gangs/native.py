@@ -1,0 +1,223 @@
+"""PodGroups of Kubernetes' own API (scheduling.k8s.io) → facts, and the gang of a pod that names a PodGroup.
+
+    schedulingPolicy                 gang {minCount}: the pods are a gang. basic: each pod is planned alone,
+                                     but with a topology constraint the pods share its domain
+    schedulingConstraints.topology   the node label of the gang's required scope
+    priority, preemptionPolicy       the pods' priority must be the same; no gang preempts a pod
+    disruptionMode                   kept
+    workloadRef, priorityClassName   only checked: the controllers have copied what these objects state
+
+The annotations `gpu.topology/…` that speak of a whole gang add what the API lacks. A field that is unknown in
+the policy or in the constraints would change their meaning, so it is a cause. Other unknown fields are
+problems. The fields are those of k8s.io/api, scheduling/v1beta1/types.go of Kubernetes 1.37.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.dialects.gangs import misspelt, own, subgroups
+from muster.dialects.objects import CustomObject, Metadata, PodObject, PodSpec
+from muster.dialects.reading import (
+    AN_OBJECT_NAME,
+    LABEL_KEY,
+    MAX_CAUSES,
+    OBJECT_NAME,
+    SHOWN,
+    Fields,
+    Reading,
+)
+from muster.dialects.settings import Settings
+from muster.domain.causes.ill_formed import BadValue
+from muster.domain.levels import FabricLevel
+from muster.domain.pod import KUBERNETES, NO_TOPOLOGY_REQUEST, GangClaim, TopologyRequest
+from muster.domain.podgroup import PodGroup, PodGroupKey
+
+APIS = ("scheduling.k8s.io/v1", "scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3")
+"""The versions that are read. Their fields are the same."""
+FIELDS = (
+    "parentCompositePodGroupName", "workloadRef", "schedulingPolicy", "schedulingConstraints",
+    "resourceClaims", "disruptionMode", "priorityClassName", "priority", "preemptionPolicy",
+)  # fmt: skip
+"""The fields of the spec."""
+MAX_PRIORITY = 10**9
+"""Largest priority of a user's priority class."""
+MIN_COUNT = "spec.schedulingPolicy.gang.minCount"
+_SCOPE_FIELD = "spec.schedulingConstraints.topology[0].key"
+_MAX_KEYS = 1
+"""Number of topology constraints that the API allows. If a later version allows more, none is dropped: the
+PodGroup is refused."""
+_MAX_CLAIMS = 4
+_PREEMPTION = ("PreemptLowerPriority", "Never")
+_OF_PODS = (own.GROUP, own.ROLE, own.ROLE_SCOPE, own.ROLE_PREFERRED_SCOPES, own.RANK)
+"""Annotations that speak of one pod or of a role."""
+
+
+def claim(object_name: str, namespace: str, spec: PodSpec, group: PodGroup | None) -> Reading:
+    """Return the gang of the PodGroup that the pod `object_name` names in spec.schedulingGroup.
+
+    `group` is this PodGroup; None if it does not exist (yet), so that its pods wait for it.
+    """
+    if spec.scheduling_group is None or (group is not None and not group.makes_gang):
+        return Reading()
+    name = spec.scheduling_group.pod_group_name or ""
+    if not OBJECT_NAME.fullmatch(name):
+        expected = f"the name of a PodGroup in namespace {namespace}: {AN_OBJECT_NAME}"
+        return Reading(causes=(BadValue(object_name, "spec.schedulingGroup.podGroupName", name, expected),))
+    return Reading(GangClaim(KUBERNETES, name, by_object=True))
+
+
+def key_of(namespace: str, spec: PodSpec) -> PodGroupKey:
+    """Return the key of the PodGroup that a pod names in spec.schedulingGroup. If the pod names none, the key
+    has no name, so that it is the key of no PodGroup."""
+    scheduling_group = spec.scheduling_group
+    name = scheduling_group.pod_group_name if scheduling_group is not None else None
+    return (namespace, KUBERNETES, name or "")
+
+
+def counts_as_foreign(obj: PodObject, settings: Settings) -> bool:
+    """Return whether the pod names a PodGroup, is for another scheduler, and has not ended."""
+    is_foreign = obj.spec.scheduler_name not in settings.scheduler_names
+    return obj.spec.scheduling_group is not None and is_foreign and not has_ended(obj)
+
+
+def has_ended(obj: PodObject) -> bool:
+    """Return whether the pod has succeeded or failed."""
+    return obj.status.phase in ("Succeeded", "Failed")
+
+
+def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
+    """Return the facts of one PodGroup. `levels` have the words for the labels of topology constraints."""
+    meta = obj.metadata
+    object_name = f"podgroup/{meta.namespace}/{meta.name}"
+    spec = Fields.of(object_name, "spec", obj.spec)
+    min_count = _read_policy(spec)
+    scope = _read_scope(spec, levels)
+    topology_request, size = _merge_annotations(object_name, meta, spec, min_count, scope)
+    disruption = _read_union(spec, "disruptionMode", ("single", "all")) or "single"
+    _check_other_fields(spec)
+    is_gang = min_count is not None or topology_request != NO_TOPOLOGY_REQUEST
+    unread_fields = [field for field in spec.names() if field not in FIELDS][:MAX_CAUSES]
+    return PodGroup(
+        meta.namespace,
+        KUBERNETES,
+        meta.name,
+        uid=meta.uid,
+        min_member=min_count or 1,
+        topology_request=topology_request,
+        causes=tuple(spec.causes),
+        problems=tuple(f"spec.{field[:SHOWN]} is not read" for field in unread_fields),
+        api_version=obj.api_version,
+        size=size,
+        makes_gang=is_gang or bool(spec.causes),
+        count_field=MIN_COUNT if min_count is not None else "",
+        priority=_read_priority(spec),
+        disruption=disruption,
+    )
+
+
+def check_scheduler(group: PodGroup, foreign: tuple[str, str] | None, settings: Settings) -> PodGroup:
+    """Return the PodGroup, with a cause if it has a pod of another scheduler. `foreign`: the name and the
+    scheduler of such a pod."""
+    if foreign is None or not group.makes_gang:
+        return group
+    pod, scheduler = foreign
+    ours = " or ".join(sorted(settings.scheduler_names))
+    expected = f"{ours}, since {group.title} has pods of that scheduler too"
+    cause = BadValue(f"pod/{group.namespace}/{pod}", "spec.schedulerName", scheduler, expected)
+    return replace(group, causes=(*group.causes, cause))
+
+
+def _read_union(spec: Fields, field: str, names: tuple[str, str]) -> str:
+    """Return the one field that is given of a union; "" without the union. Add a cause for any other."""
+    union_names = spec.part(field).names()
+    if len(union_names) == 1 and union_names[0] in names:
+        return union_names[0]
+    if isinstance(spec.raw(field), dict):
+        spec.bad(field, ", ".join(union_names)[:SHOWN], f"either {' or '.join(names)}")
+    return ""
+
+
+def _read_policy(spec: Fields) -> int | None:
+    """Return the number of pods that start together; None for the policy basic, and without a policy."""
+    policy = _read_union(spec, "schedulingPolicy", ("basic", "gang"))
+    if spec.raw("schedulingPolicy") is None:
+        spec.bad("schedulingPolicy", "", "either basic or gang")
+    if not policy:
+        return None
+    fields = spec.part("schedulingPolicy").part(policy)
+    if policy == "basic":
+        if fields.names():
+            spec.bad("schedulingPolicy.basic", ", ".join(fields.names())[:SHOWN], "no fields")
+        return None
+    fields.note_unknown("minCount")
+    if fields.raw("minCount") is None:
+        fields.bad("minCount", "", "how many pods must fit at once: 1, 2, …")
+    return fields.positive("minCount")
+
+
+def _read_scope(spec: Fields, levels: tuple[FabricLevel, ...]) -> str | None:
+    """Return the required scope of the topology constraint; None without a constraint."""
+    constraints = spec.part("schedulingConstraints")
+    constraints.note_unknown("topology")
+    keys = constraints.objects_in("topology", _MAX_KEYS)
+    if not keys:
+        return None
+    keys[0].note_unknown("key")
+    label = keys[0].text_matching("key", LABEL_KEY, "a label key of nodes", required=True)
+    return None if label is None else subgroups.scope_of_label(keys[0], "key", label, levels)
+
+
+def _merge_annotations(
+    object_name: str, meta: Metadata, spec: Fields, min_count: int | None, scope: str | None
+) -> tuple[TopologyRequest, int | None]:
+    """Return the constraints of field and annotations together, and the expected number of pods.
+
+    An annotation can't contradict a field.
+    """
+    annotations = {key: text for key, text in (meta.annotations or {}).items() if key.startswith(own.PREFIX)}
+    corrected, slips = misspelt.correct_keys(object_name, Metadata(meta.name, annotations=annotations))
+    keys = own.read(object_name, corrected)
+    spec.causes.extend((*slips, *keys.gang_causes, *keys.causes))
+    for key in _OF_PODS:
+        if key in annotations:
+            spec.bad_value(
+                f"annotation {key}", annotations[key], "none: it is for pods, and this is a PodGroup"
+            )
+    if keys.min_member not in (None, min_count):
+        expected = f"{min_count}, as {MIN_COUNT} is" if min_count else f"none: {MIN_COUNT} is not set"
+        spec.bad_value(f"annotation {own.MIN_MEMBER}", str(keys.min_member), expected)
+    if keys.size is not None and keys.size < (min_count or 1):
+        spec.bad_value(
+            f"annotation {own.SIZE}", str(keys.size), f"at least {MIN_COUNT}, which is {min_count}"
+        )
+    request = keys.topology_request
+    if scope is not None and request.required_scope not in (None, scope):
+        expected = f"{scope}, as {_SCOPE_FIELD} is"
+        spec.bad_value(f"annotation {own.SCOPE}", request.required_scope, expected)
+    return replace(request, required_scope=scope or request.required_scope), keys.size or min_count
+
+
+def _read_priority(spec: Fields) -> int | None:
+    value = spec.raw("priority")
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and value <= MAX_PRIORITY else None
+
+
+def _check_other_fields(spec: Fields) -> None:
+    """Add a cause for each field that can't be followed, or that the API server would refuse."""
+    if (parent := spec.raw("parentCompositePodGroupName")) is not None:
+        spec.bad(
+            "parentCompositePodGroupName", parent, "none: a PodGroup below another group is not read yet"
+        )
+    workload = spec.part("workloadRef")
+    for name in ("workloadName", "templateName") if workload.names() else ():
+        workload.text_matching(name, OBJECT_NAME, AN_OBJECT_NAME, required=True)
+    if spec.objects_in("resourceClaims", _MAX_CLAIMS):
+        expected = "none: a claim of a whole PodGroup is not planned yet. Name claims in the pods alone"
+        spec.bad("resourceClaims", spec.raw("resourceClaims"), expected)
+    spec.text_matching("priorityClassName", OBJECT_NAME, f"the name of a PriorityClass: {AN_OBJECT_NAME}")
+    if spec.raw("priority") is not None and _read_priority(spec) is None:
+        spec.bad("priority", spec.raw("priority"), f"a whole number of at most {MAX_PRIORITY:,}")
+    if (policy := spec.text("preemptionPolicy")) is not None and policy not in _PREEMPTION:
+        spec.bad("preemptionPolicy", policy, f"either {' or '.join(_PREEMPTION)}")

@@ -1,0 +1,222 @@
+"""`muster place` on PodGroups of Kubernetes' own API, as users write them and as a cluster has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.adapters.files.reading.capture import capture, text_of
+from muster.adapters.kube.client import KubeClient
+from tests.adapters.fake_api import FakeApi, kubeconfig
+from tests.files.manifests import Object, controller, decisions, node, nodes_of, pod, spec, write
+
+API = "scheduling.k8s.io/v1beta1"
+RACK = "topology.kubernetes.io/rack"
+RACKS = [node("a", 4, "r1"), node("b", 4, "r1"), node("c", 8, "r2")]
+
+
+def group(policy: Object, api: str = API, **fields: Any) -> Object:
+    spec = {"schedulingPolicy": policy, **fields}
+    return {"apiVersion": api, "kind": "PodGroup", "metadata": {"name": "x"}, "spec": spec}
+
+
+def gang(min_count: int, **fields: Any) -> Object:
+    return group({"gang": {"minCount": min_count}}, **fields)
+
+
+def members(count: int, name: str = "x", gpus: int = 4, **more: Any) -> list[Object]:
+    return [
+        pod(f"{name}-{i}", gpus=gpus, schedulingGroup={"podGroupName": name}, **more) for i in range(count)
+    ]
+
+
+IN_RACK: Object = {"schedulingConstraints": {"topology": [{"key": RACK}]}}
+
+
+def test_a_gang_starts_as_a_whole_in_its_rack(tmp_path: Path) -> None:
+    answer = decisions(write(tmp_path, *RACKS, gang(2, **IN_RACK), *members(2)))
+    (shown,) = answer["gangs"]
+    assert (shown["name"], shown["status"], answer["notes"]) == ("x", "placed", [])
+    assert set(nodes_of(answer).values()) in ({"a", "b"}, {"c"})
+
+
+def test_a_gang_waits_for_its_min_count_and_says_which_field_states_it(tmp_path: Path) -> None:
+    (shown,) = decisions(write(tmp_path, *RACKS, gang(4), *members(2)))["gangs"]
+    assert shown["status"] == "waiting"
+    stated_by = "spec.schedulingPolicy.gang.minCount of PodGroup default/x"
+    assert shown["message"] == f"Waiting for 2 more members: 2 of 4 are here ({stated_by})"
+
+
+def test_more_pods_than_min_count_start_as_far_as_they_fit(tmp_path: Path) -> None:
+    answer = decisions(write(tmp_path, node("a", 8), gang(1), *members(3)))
+    assert list(nodes_of(answer).values()).count("a") == 2
+    assert answer["gangs"][0]["status"] == "placed"
+
+
+def test_a_basic_group_is_no_gang(tmp_path: Path) -> None:
+    answer = decisions(write(tmp_path, node("a", 4), group({"basic": {}}), *members(2)))
+    assert sorted(shown["status"] for shown in answer["gangs"]) == ["placed", "unplaceable"]
+    assert answer["notes"] == []
+
+
+def test_pods_of_a_basic_group_with_a_key_share_its_rack(tmp_path: Path) -> None:
+    answer = decisions(write(tmp_path, *RACKS, group({"basic": {}}, **IN_RACK), *members(3)))
+    (shown,) = answer["gangs"]
+    placed = {placed for placed in nodes_of(answer).values() if placed}
+    assert shown["status"] == "placed"
+    assert placed in ({"a", "b"}, {"c"})
+
+
+def test_a_job_in_a_basic_group_stays_the_gang_that_its_annotations_make(tmp_path: Path) -> None:
+    template = {
+        "metadata": {"annotations": {"gpu.topology/group": "mine", "gpu.topology/min-member": "2"}},
+        "spec": spec(4, schedulingGroup={"podGroupName": "x"}),
+    }
+    job = controller("Job", "batch/v1", "train", parallelism=2, completions=2, template=template)
+    (shown,) = decisions(write(tmp_path, *RACKS, group({"basic": {}}), job))["gangs"]
+    assert (shown["name"], shown["status"]) == ("mine", "placed")
+
+
+def test_the_pods_of_several_jobs_are_one_gang(tmp_path: Path) -> None:
+    jobs = [
+        controller(
+            "Job",
+            "batch/v1",
+            name,
+            template={"metadata": {}, "spec": spec(4, schedulingGroup={"podGroupName": "x"})},
+        )
+        for name in ("master", "worker")
+    ]
+    (shown,) = decisions(write(tmp_path, *RACKS, gang(2), *jobs))["gangs"]
+    assert (shown["name"], shown["status"], shown["present"]) == ("x", "placed", 2)
+
+
+def test_more_pods_than_a_job_makes_are_noted(tmp_path: Path) -> None:
+    template = {"metadata": {}, "spec": spec(4, schedulingGroup={"podGroupName": "x"})}
+    job = controller("Job", "batch/v1", "train", parallelism=2, completions=2, template=template)
+    answer = decisions(write(tmp_path, *RACKS, gang(4), job))
+    assert answer["gangs"][0]["status"] == "waiting"
+    counts = "it makes 2 pods at once, and their PodGroup x says minCount: 4. That counts"
+    effect = "unless another job makes the other 2, the gang waits for ever"
+    assert answer["notes"] == [f"Job default/train: {counts}: {effect}"]
+
+
+def high(name: str = "high", **more: Any) -> Object:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name},
+        "value": 1000,
+        **more,
+    }
+
+
+PRIORITIES: dict[str, tuple[list[Object], str]] = {
+    "the class of both": (
+        [high(), gang(2, priorityClassName="high"), *members(2, priorityClassName="high")],
+        "placed",
+    ),
+    "no class": ([gang(2), *members(2)], "placed"),
+    "the class of the group alone": ([high(), gang(2, priorityClassName="high"), *members(2)], "invalid"),
+    "the class of the pods alone": ([high(), gang(2), *members(2, priorityClassName="high")], "invalid"),
+    "the default of both": ([high(globalDefault=True), gang(2), *members(2)], "placed"),
+}
+
+
+@pytest.mark.parametrize("name", PRIORITIES)
+def test_group_and_pods_must_have_one_priority(name: str, tmp_path: Path) -> None:
+    objects, status = PRIORITIES[name]
+    (shown,) = decisions(write(tmp_path, *RACKS, *objects))["gangs"]
+    assert shown["status"] == status
+    assert ("set one priorityClassName in both" in shown["message"]) == (status == "invalid")
+
+
+REFUSED: dict[str, tuple[list[Object], str]] = {
+    "no policy": ([group({}), *members(2)], "podgroup/default/x: spec.schedulingPolicy is"),
+    "a parent": (
+        [gang(2, parentCompositePodGroupName="tree"), *members(2)],
+        'spec.parentCompositePodGroupName is "tree", expected none: a PodGroup below another group',
+    ),
+    "a claim of the group": (
+        [gang(2, resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}]), *members(2)],
+        'podgroup/default/x: spec.resourceClaims is "a list of 1"',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_can_t_be_followed_starts_nothing(name: str, tmp_path: Path) -> None:
+    objects, says = REFUSED[name]
+    (shown,) = decisions(write(tmp_path, *RACKS, *objects))["gangs"]
+    assert shown["status"] == "invalid"
+    assert says in shown["message"]
+
+
+def test_a_group_with_pods_of_two_schedulers_is_refused(tmp_path: Path) -> None:
+    other = pod("other", gpus=4, schedulingGroup={"podGroupName": "x"}, schedulerName="default-scheduler")
+    (shown,) = decisions(write(tmp_path, *RACKS, gang(2), *members(2), other))["gangs"]
+    assert shown["status"] == "invalid"
+    assert 'pod/default/other: spec.schedulerName is "default-scheduler", expected muster' in shown["message"]
+
+
+def test_a_key_that_no_node_has_is_named(tmp_path: Path) -> None:
+    in_block: Object = {"schedulingConstraints": {"topology": [{"key": "example.com/block"}]}}
+    (shown,) = decisions(write(tmp_path, *RACKS, gang(2, **in_block), *members(2)))["gangs"]
+    assert shown["status"] == "unplaceable"
+    assert "example.com/block" in shown["message"]
+
+
+def test_a_node_with_an_empty_label_is_in_no_domain(tmp_path: Path) -> None:
+    nodes = [node("a", 4, ""), node("b", 4, ""), node("c", 4, "r2")]
+    (shown,) = decisions(write(tmp_path, *nodes, gang(2, **IN_RACK), *members(2)))["gangs"]
+    assert shown["status"] == "unplaceable"
+
+
+def test_a_group_of_another_namespace_is_not_there(tmp_path: Path) -> None:
+    elsewhere = gang(2)
+    elsewhere["metadata"]["namespace"] = "other"
+    (shown,) = decisions(write(tmp_path, *RACKS, elsewhere, *members(2)))["gangs"]
+    assert shown["status"] == "waiting"
+    assert shown["message"] == "PodGroup default/x does not exist yet; its pods wait for it"
+
+
+def test_an_older_version_is_noted(tmp_path: Path) -> None:
+    older = gang(2, api="scheduling.k8s.io/v1alpha2")
+    answer = decisions(write(tmp_path, *RACKS, older, *members(2)))
+    assert answer["gangs"][0]["status"] == "waiting"
+    way_out = "write it in scheduling.k8s.io/v1beta1, where its fields have other names"
+    assert answer["notes"][0] == f"PodGroup default/x is not read in scheduling.k8s.io/v1alpha2: {way_out}"
+
+
+def test_an_unknown_field_is_noted(tmp_path: Path) -> None:
+    answer = decisions(write(tmp_path, *RACKS, gang(2, queue="a"), *members(2)))
+    assert answer["notes"] == ["PodGroup default/x: spec.queue is not read"]
+
+
+async def test_a_captured_group_decides_as_in_the_cluster(tmp_path: Path) -> None:
+    api = FakeApi()
+    fields: Object = {**IN_RACK, "priority": 0, "disruptionMode": {"all": {}}}
+    stored = gang(2, **fields)
+    annotations = {"gpu.topology/preferred-scopes": "node", "example.com/password": "s3cret"}
+    stored["metadata"] |= {
+        "namespace": "default",
+        "uid": "g",
+        "resourceVersion": "1",
+        "annotations": annotations,
+    }
+    api.served["/apis/scheduling.k8s.io/v1beta1/podgroups"] = [stored]
+    api.nodes = RACKS
+    api.pods = {item["metadata"]["name"]: item for item in members(2)}
+    for name, item in api.pods.items():
+        item["metadata"] |= {"namespace": "default", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    async with api.running() as port, KubeClient(kubeconfig(tmp_path, port)) as client:
+        captured = await capture(client)
+    (captured_group,) = [item for item in captured.items if item["kind"] == "PodGroup"]
+    assert captured_group["spec"] == stored["spec"]
+    assert captured_group["metadata"]["annotations"] == {"gpu.topology/preferred-scopes": "node"}
+    path = tmp_path / "captured.json"
+    path.write_text(text_of(captured.items, as_yaml=False))
+    (shown,) = decisions(str(path))["gangs"]
+    assert (shown["name"], shown["status"]) == ("x", "placed")
