@@ -197,11 +197,12 @@ class App:
             yield watch(decode.config_maps(*place), intake.on_config_map)
         if config.pod_groups.enabled:
             for pod_groups in decode.pod_groups():
-                yield watch(pod_groups, intake.on_pod_group)
+                on_absence = intake.native_groups.on_absence if pod_groups.by_right else None
+                yield watch(pod_groups, intake.on_pod_group, on_absence=on_absence)
             yield watch(decode.TOPOLOGIES, intake.on_topology)
         for kind in KINDS:
-            on_job, on_absence = partial(intake.jobs.on_job, kind), partial(intake.jobs.on_absence, kind)
-            yield watch(decode.jobs(kind), on_job, on_absence=on_absence)
+            on_job, on_absent = partial(intake.jobs.on_job, kind), partial(intake.jobs.on_absence, kind)
+            yield watch(decode.jobs(kind), on_job, on_absence=on_absent)
         for kind in MAKERS:
             yield watch(decode.makers(kind), partial(intake.jobs.on_maker, kind))
 
@@ -341,7 +342,11 @@ class App:
 
     def _notes_on_unread_jobs(self) -> list[str]:
         """Return a sentence about the jobs that the account may not read."""
-        kinds = [name for name, watcher in self._watchers.items() if watcher.is_forbidden]
+        kinds = [
+            name
+            for name, watcher in self._watchers.items()
+            if watcher.is_forbidden and not name.startswith("podgroups.")
+        ]
         if not kinds:
             return []
         return [

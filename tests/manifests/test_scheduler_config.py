@@ -38,6 +38,7 @@ RIGHTS = {
     ),
     "sees PodGroups": (True, "watch", "scheduling.run.ai/podgroups", "team-a", ""),
     "sees coscheduling's": (True, "list", "scheduling.x-k8s.io/podgroups", "", ""),
+    "sees Kubernetes' own": (True, "watch", "scheduling.k8s.io/podgroups", "", ""),
     "writes their status": (True, "patch", "scheduling.run.ai/podgroups/status", "team-a", "g"),
     "reads policies": (True, "watch", "configmaps", "muster-system", "kai-scheduler-config"),
     "no policies of others": (False, "watch", "configmaps", "kai-scheduler", "kai-scheduler-config"),

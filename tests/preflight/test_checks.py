@@ -124,6 +124,13 @@ CASES: dict[str, tuple[dict[str, Any], str, Level, tuple[str, ...]]] = {
     "no CRD of PodGroups": (
         {"served": without("scheduling.run.ai/v2")}, "podgroups", Level.NOTE, ("crd-podgroup.yaml",),
     ),
+    "no PodGroups of Kubernetes": (
+        {}, "podgroups", Level.OK, ("scheduling.run.ai/v2", "feature gate GenericWorkload of the API server"),
+    ),
+    "PodGroups of Kubernetes alone": (
+        {"served": without("scheduling.run.ai/v2") | {"scheduling.k8s.io/v1beta1": frozenset({"podgroups"})}},
+        "podgroups", Level.OK, ("PodGroups of scheduling.k8s.io/v1beta1 are read",),
+    ),
     "no GPUs": ({"nodes": (NodeFacts("a"),)}, "gpus", Level.ERROR, ("device plugin",)),
     "GPUs by DRA alone": (
         {"nodes": (), "gpu_drivers": frozenset({"gpu.nvidia.com"})},

@@ -48,11 +48,14 @@ var (
 // NewFactory returns the plugin's constructor. kube-scheduler calls it once per profile
 // (framework/runtime/framework.go, NewFramework). The queue, the nominator and the waiting pods are the same for all
 // profiles. So only the first call creates the core. The constructor fails if the API server does not serve a resource
-// for which the scheduler would wait.
+// for which the scheduler would wait, or if kube-scheduler would schedule PodGroups itself.
 func NewFactory() frameworkruntime.PluginFactory {
 	create := newFactory(nil)
 	var once sync.Once
 	return func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
+		if err := checkGangs(utilfeature.DefaultFeatureGate.Enabled); err != nil {
+			return nil, err
+		}
 		if err := checkServed(ctx, handle.ClientSet().Discovery(), utilfeature.DefaultFeatureGate.Enabled); err != nil {
 			return nil, err
 		}

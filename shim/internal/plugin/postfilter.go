@@ -38,9 +38,6 @@ func (p *Plugin) admissionOf(state fwk.CycleState, pod *v1.Pod) (gangs.Admission
 	if c := cycleOf(state); c != nil {
 		return c.Admission, true
 	}
-	if hasSchedulingGroup(pod) {
-		return gangs.Admission{}, false
-	}
 	return p.store.Admit(pod.UID)
 }
 

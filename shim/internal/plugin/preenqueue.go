@@ -17,7 +17,7 @@ const (
 // it runs under the lock of the scheduling queue (backend/queue/scheduling_queue.go, Add). A pod that it gates has
 // neither condition nor event.
 func (p *Plugin) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
-	if !p.isOurs(pod) || hasSchedulingGroup(pod) {
+	if !p.isOurs(pod) {
 		return nil
 	}
 	if pod.Size() > largestTold {
@@ -28,7 +28,3 @@ func (p *Plugin) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonGated)
 }
-
-// hasSchedulingGroup returns whether kube-scheduler would schedule the pod with its own PodGroup cycle as well
-// (GenericWorkload, off by default). PreFilter refuses such a pod, so that its owner sees the reason.
-func hasSchedulingGroup(pod *v1.Pod) bool { return pod.Spec.SchedulingGroup != nil }

@@ -8,10 +8,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-const (
-	reasonSchedulingGroup = "spec.schedulingGroup is not supported for GPU pods here: name the gang by label or annotation"
-	reasonOtherNode       = "node is not a candidate of the gang's plan"
-)
+const reasonOtherNode = "node is not a candidate of the gang's plan"
 
 // PreFilter returns the nodes that the plan gives this member. It looks up the verdict again, by UID, because
 // PreEnqueue is skipped for pods popped out of the back-off queue (backend/queue/scheduling_queue.go, moveToActiveQ).
@@ -19,9 +16,6 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 	state.Write(cycleDataKey, &cycleData{core: p.core})
 	if !p.isOurs(pod) {
 		return nil, fwk.NewStatus(fwk.Skip)
-	}
-	if hasSchedulingGroup(pod) {
-		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonSchedulingGroup)
 	}
 	admission, ok := p.store.Admit(pod.UID)
 	if !ok {

@@ -218,12 +218,14 @@ func TestSurplusMembersBindAfterTheQuorum(t *testing.T) {
 	}
 }
 
-func TestSchedulingGroupIsRefusedWithAReason(t *testing.T) {
+func TestPodsOfAPodGroupOfKubernetesAreGatedAndBound(t *testing.T) {
 	h := newHarness(t, node("n", "16"))
+	h.service.plan(spread(2, "n")...)
 	h.run("")
 	h.podsWith(func(pod *v1.Pod) {
-		pod.Labels = map[string]string{"gpu-topology": "job"}
 		pod.Spec.SchedulingGroup = &v1.PodSchedulingGroup{PodGroupName: new("g")}
-	}, "", "grouped")
-	h.until("the condition says why", func() bool { return strings.Contains(h.condition("grouped"), reasonSchedulingGroup) })
+	}, "", "m0", "m1")
+	h.until("both are gated", func() bool { return h.gated("m0", "m1") })
+	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	h.waitForBindings(2)
 }

@@ -8,9 +8,10 @@ import (
 )
 
 // schedules returns whether this plugin schedules a pod: it requests a GPU, or it names a gang. A gang member may
-// request no GPU, for example the master of a job. Only the service interprets the values of the keys.
+// request no GPU, for example the master of a job. Only the service interprets the values of the keys, and the PodGroup
+// of Kubernetes that spec.schedulingGroup names.
 func (a *Args) schedules(pod *v1.Pod) bool {
-	return a.namesGang(pod.Labels) || a.namesGang(pod.Annotations) ||
+	return pod.Spec.SchedulingGroup != nil || a.namesGang(pod.Labels) || a.namesGang(pod.Annotations) ||
 		a.wantsGPU(pod.Spec.InitContainers) || a.wantsGPU(pod.Spec.Containers)
 }
 

@@ -52,6 +52,7 @@ func TestConcerns(t *testing.T) {
 		"a key that is longer": {annotated("gpu-topology-of-another"), false},
 		"the prefix alone":     {annotated("gpu.topology"), false},
 		"another key of KAI":   {annotated("scheduling.run.ai/topology-policy"), false},
+		"Kubernetes' PodGroup": {v1.Pod{Spec: v1.PodSpec{SchedulingGroup: &v1.PodSchedulingGroup{PodGroupName: new("g")}}}, true},
 	}
 	args := defaultArgs()
 	for name, c := range cases {

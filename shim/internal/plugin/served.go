@@ -18,6 +18,16 @@ import (
 // servedTimeout bounds the request at start. If the API server does not answer, the informers ask it again anyway.
 const servedTimeout = 10 * time.Second
 
+// checkGangs returns an error if kube-scheduler would schedule the pods of a PodGroup itself, in cycles of its own. Muster
+// could then start no gang with some of its pods, because one gated pod holds up the whole PodGroup.
+func checkGangs(enabled func(featuregate.Feature) bool) error {
+	if !enabled(features.GenericWorkload) {
+		return nil
+	}
+	return fmt.Errorf("the feature gate %s is on in this process, so kube-scheduler would hold up the pods of PodGroups. Add %[1]s=false to --feature-gates of the container shim",
+		features.GenericWorkload)
+}
+
 // checkServed returns an error that names the gate to switch off, if the API server does not serve the resource that the
 // gate needs. kube-scheduler would wait for this resource and bind no pod, without any message. Older API servers do not
 // serve it. checkServed returns nil if the server does not answer.

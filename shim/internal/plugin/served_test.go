@@ -12,7 +12,20 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/component-base/featuregate"
+	"k8s.io/kubernetes/pkg/features"
 )
+
+func TestThePodGroupsOfKubernetesAreMustersAlone(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		err := checkGangs(func(gate featuregate.Feature) bool { return on && gate == features.GenericWorkload })
+		if (err != nil) != on {
+			t.Fatalf("gate on %v: %v", on, err)
+		}
+		if on && !strings.Contains(err.Error(), "Add GenericWorkload=false to --feature-gates of the container shim") {
+			t.Errorf("got %q", err)
+		}
+	}
+}
 
 func TestGatesOfResourcesThatAreNotServedAreNamed(t *testing.T) {
 	group := func(names ...string) []*metav1.APIResourceList {

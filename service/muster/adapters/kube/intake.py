@@ -16,6 +16,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 
 import msgspec
 import structlog
@@ -25,11 +26,12 @@ from muster.adapters.kube.devices import DeviceIntake, ServedResources
 from muster.adapters.kube.jobs import Jobs
 from muster.adapters.kube.key_groups import KeyGroups
 from muster.adapters.kube.leftout import LeftOutObjects, PendingEvents, leads_always
+from muster.adapters.kube.native import NativeGroups
 from muster.adapters.kube.nodes import NodeIntake
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import policies as policy_dialect
 from muster.dialects.devices.claims import claims_of
-from muster.dialects.gangs import other_systems, podgroups
+from muster.dialects.gangs import native, other_systems, own, podgroups
 from muster.dialects.gangs.subgroups import KaiTopology
 from muster.dialects.kinds.description import JobPod
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject, PodObject
@@ -39,7 +41,7 @@ from muster.domain import allocation
 from muster.domain.levels import repeated_names
 from muster.domain.node import Usage
 from muster.domain.peers import Labels
-from muster.domain.pod import Pod
+from muster.domain.pod import KUBERNETES, Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.gangs.messages.inputs import (
@@ -57,6 +59,9 @@ READ_AT_ONCE = 16
 """Number of pods that are read at once when an object with facts about them has changed."""
 REST_SHARE = 4
 """The pause after these and after each further pod, as a multiple of the time that reading took."""
+MAX_ANNOTATIONS, MAX_ANNOTATION = 64, own.MAX_CHARACTERS + 1
+"""Largest number of our annotations of a PodGroup that are kept, and of characters of each value. A value
+of that length is refused."""
 _encoder = msgspec.json.Encoder()
 
 log = structlog.get_logger(__name__)
@@ -173,6 +178,7 @@ class Intake:
         """Held so that no old state of a pod is read again while the pod changes or goes."""
         self._pod_rereads = PodRereads(self._read_pod_again)
         self.jobs = Jobs(settings, put, self._standing, self._pod_rereads.read)
+        self.native_groups = NativeGroups(settings, put, self._pod_rereads.read)
         self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods, served)
         slices = self.devices.slices
         self.nodes = NodeIntake(settings, put, self._left_out, slices.on_node, self._labels_changed)
@@ -209,6 +215,7 @@ class Intake:
 
     async def on_pod(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod's change, and pass it on if it changes the pod's facts."""
+        await self.native_groups.see_pod(uid, obj)
         async with self._reading_pod:
             await self.nodes.agents.see(uid, obj)
             await (self._on_pod(uid, obj) if obj is not None else self._forget_pod(uid))
@@ -236,7 +243,8 @@ class Intake:
 
     async def _read_pod_again(self, uid: str) -> None:
         async with self._reading_pod:
-            if (obj := self._claiming.get(uid) or self.jobs.waiting_pod(uid)) is not None:
+            waiting_pod = self.native_groups.waiting_pod(uid) or self.jobs.waiting_pod(uid)
+            if (obj := self._claiming.get(uid) or waiting_pod) is not None:
                 with self._left_out.guard("pods", uid, full_name(obj.metadata)):
                     await self._take_pod(obj)
 
@@ -255,7 +263,8 @@ class Intake:
         """
         try:
             in_gang = place_in_job is not None and self.jobs.is_gang(place_in_job, obj.metadata.namespace)
-            return pods.read(obj, self._settings, place_in_job if in_gang else None, self.devices.claims)
+            member, group = place_in_job if in_gang else None, self.native_groups.group_of(obj)
+            return pods.read(obj, self._settings, member, self.devices.claims, group)
         except Exception:
             if not obj.spec.node_name:
                 raise
@@ -374,7 +383,10 @@ class Intake:
             self._group_objects.pop(uid, None)
             if (group := self._groups.pop(uid, None)) is not None:
                 self.jobs.forget_group(group.key)
-                await self._put(PodGroupGone(time.monotonic(), group.key))
+                if group.dialect == KUBERNETES:
+                    await self.native_groups.forget_group(group)
+                else:
+                    await self._put(PodGroupGone(time.monotonic(), group.key))
             return
         self._group_objects[uid] = without_labels(obj)
         await self._read_group(uid)
@@ -407,7 +419,10 @@ class Intake:
             )
         if old_group != group or old_group.status != group.status:
             self._groups[uid] = group
-            await self._put(PodGroupSeen(time.monotonic(), group))
+            if group.dialect == KUBERNETES:
+                await self.native_groups.see_group(group)
+            else:
+                await self._put(PodGroupSeen(time.monotonic(), group))
             self.jobs.see_group(group)
 
 
@@ -435,10 +450,11 @@ def without_scheduling(obj: PodObject) -> PodObject:
 
 def without_labels(obj: CustomObject) -> CustomObject:
     """Return a PodGroup or Topology with the fields that are read, without its labels (up to 1.5 MB)."""
-    meta = obj.metadata
-    group_annotations = {
-        key: "…" for key in other_systems.MORE_OF_GROUPS if (meta.annotations or {}).get(key)
-    }
+    meta, annotations = obj.metadata, obj.metadata.annotations or {}
+    group_annotations = {key: "…" for key in other_systems.MORE_OF_GROUPS if annotations.get(key)}
+    if obj.api_version in native.APIS:
+        keys = (key for key in annotations if key.startswith(own.PREFIX))
+        group_annotations |= {key: annotations[key][:MAX_ANNOTATION] for key in islice(keys, MAX_ANNOTATIONS)}
     named_alone = Metadata(
         meta.name, "", meta.namespace, meta.uid, meta.resource_version, annotations=group_annotations or None
     )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from muster.adapters.preflight.facts import Facts, NodeFacts
+from muster.dialects.gangs import native
 from muster.dialects.gangs.podgroups import APIS
 from muster.dialects.keys import NODE_AGENT, SECOND_ENDPOINT
 from muster.domain import exactness
@@ -237,10 +238,13 @@ def dra_guard(facts: Facts) -> CheckResult:
 def pod_groups(facts: Facts) -> CheckResult:
     """Say which PodGroups can be read."""
     served = [group for group in POD_GROUPS if "podgroups" in facts.served.get(group, frozenset())]
+    gate = ""
+    if not any(group in native.APIS for group in served):
+        gate = "; Kubernetes' own are not served (feature gate GenericWorkload of the API server)"
     if served:
-        return ok(f"PodGroups of {list_names(served)} are read")
+        return ok(f"PodGroups of {list_names(served)} are read{gate}")
     return note(
-        "no CRD of PodGroups is installed: gangs come from labels, annotations and jobs",
+        f"no CRD of PodGroups is installed: gangs come from labels, annotations and jobs{gate}",
         "if PodGroups are wanted, create scheduler-config/podgroups/crd-podgroup.yaml",
     )
 

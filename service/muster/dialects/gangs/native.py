@@ -116,6 +116,17 @@ def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
     )
 
 
+def refused_unread(key: PodGroupKey) -> PodGroup:
+    """Return a PodGroup that pods name, and that can't be read at all, with the cause."""
+    namespace, _, name = key
+    expected = (
+        "an API that the server serves to Muster: switch it and the feature gate GenericWorkload on, or "
+        "grant the right to read it (scheduler-config/rbac-service.yaml)"
+    )
+    cause = BadValue(f"podgroup/{namespace}/{name}", "apiVersion", APIS[1], expected)
+    return PodGroup(namespace, KUBERNETES, name, causes=(cause,), api_version=APIS[1])
+
+
 def check_scheduler(group: PodGroup, foreign: tuple[str, str] | None, settings: Settings) -> PodGroup:
     """Return the PodGroup, with a cause if it has a pod of another scheduler. `foreign`: the name and the
     scheduler of such a pod."""

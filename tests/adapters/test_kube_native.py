@@ -1,0 +1,205 @@
+"""PodGroups of Kubernetes' own API in the intake: late, deleted, made anew, basic, foreign, not served."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+import pytest
+
+from muster.adapters.kube import decode
+from muster.adapters.kube.intake import MAX_ANNOTATION, MAX_ANNOTATIONS, Intake, without_labels
+from muster.dialects.gangs import native
+from muster.dialects.objects import CustomObject
+from muster.dialects.settings import DEFAULTS
+from muster.domain.pod import KUBERNETES, Pod
+from muster.domain.podgroup import PodGroup
+from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen, PodSeen
+from tests.adapters.changes import seen
+from tests.adapters.fake_api import custom, gpu_pod
+
+API = "scheduling.k8s.io/v1beta1"
+GANG = {"schedulingPolicy": {"gang": {"minCount": 2}}}
+BASIC: dict[str, Any] = {"schedulingPolicy": {"basic": {}}}
+KEY = ("default", KUBERNETES, "x")
+
+
+class Bench:
+    """An intake, and the newest facts that it passed on."""
+
+    def __init__(self) -> None:
+        self.events: list[Input] = []
+        self.intake = Intake(DEFAULTS, self._put, lambda _: None)
+
+    async def _put(self, message: Input) -> None:
+        self.events.append(message)
+
+    async def sees_pod(self, name: str = "p0", **spec: Any) -> None:
+        item = gpu_pod(name, 1)
+        item["spec"] |= {"schedulerName": "muster", "schedulingGroup": {"podGroupName": "x"}, **spec}
+        item["status"] = {"phase": item["spec"].pop("phase", "Pending")}
+        await self.intake.on_pod(*seen(decode.pods().item(json.dumps(item).encode())))
+
+    async def sees_group(self, spec: dict[str, Any], uid: str = "g", **metadata: Any) -> None:
+        item = custom(API, "PodGroup", "x", spec, uid=uid, **metadata)
+        await self.intake.on_pod_group(*seen(msgspec.convert(item, CustomObject)))
+
+    async def deletes_group(self, uid: str = "g") -> None:
+        await self.intake.on_pod_group(uid, None)
+
+    def pod(self, name: str = "p0") -> Pod:
+        return next(
+            event.pod
+            for event in reversed(self.events)
+            if isinstance(event, PodSeen) and event.pod.name == name
+        )
+
+    def dialect(self, name: str = "p0") -> str:
+        claim = self.pod(name).claim
+        assert claim is not None
+        return claim.dialect
+
+    def group(self) -> PodGroup | None:
+        """The facts that count now; None if there is no gang."""
+        last = [event for event in self.events if isinstance(event, PodGroupSeen | PodGroupGone)]
+        return last[-1].group if last and isinstance(last[-1], PodGroupSeen) else None
+
+    def says(self) -> Collection[str]:
+        group = self.group()
+        return [str(cause) for cause in group.causes] if group is not None else []
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_pods_wait_for_a_group_that_comes_late(bench: Bench) -> None:
+    await bench.sees_pod()
+    assert (bench.dialect(), bench.group()) == (KUBERNETES, None)
+    await bench.sees_group(GANG)
+    group = bench.group()
+    assert group is not None
+    assert (group.key, group.min_member) == (KEY, 2)
+    assert [type(event) for event in bench.events] == [PodSeen, PodGroupSeen]
+
+
+async def test_a_basic_group_that_comes_late_frees_its_pods(bench: Bench) -> None:
+    await bench.sees_pod()
+    await bench.sees_pod("bound", nodeName="n")
+    await bench.sees_group(BASIC)
+    assert (bench.dialect(), bench.dialect("bound"), bench.group()) == ("gputopology", "gputopology", None)
+
+
+async def test_a_changed_number_is_passed_on(bench: Bench) -> None:
+    await bench.sees_group(GANG)
+    await bench.sees_group({"schedulingPolicy": {"gang": {"minCount": 3}}})
+    await bench.sees_group({"schedulingPolicy": {"gang": {"minCount": 3}}}, resourceVersion="9")
+    assert [event.group.min_member for event in bench.events if isinstance(event, PodGroupSeen)] == [2, 3]
+
+
+async def test_a_group_that_is_deleted_holds_its_waiting_pods(bench: Bench) -> None:
+    await bench.sees_pod()
+    await bench.sees_group(GANG)
+    await bench.deletes_group()
+    assert bench.group() is None
+    assert isinstance(bench.events[-1], PodGroupGone)
+    assert bench.events[-1].key == KEY
+
+
+async def test_a_basic_group_that_is_deleted_holds_its_waiting_pods_too(bench: Bench) -> None:
+    await bench.sees_group(BASIC)
+    await bench.sees_pod()
+    await bench.deletes_group()
+    assert (bench.dialect(), bench.group()) == (KUBERNETES, None)
+
+
+async def test_a_group_made_anew_with_another_policy_is_read_anew(bench: Bench) -> None:
+    await bench.sees_group(GANG)
+    await bench.sees_pod()
+    await bench.deletes_group()
+    await bench.sees_group(BASIC, "new")
+    assert (bench.dialect(), bench.group()) == ("gputopology", None)
+    await bench.deletes_group("new")
+    await bench.sees_group(GANG, "newest")
+    group = bench.group()
+    assert group is not None
+    assert (bench.dialect(), group.uid) == (KUBERNETES, "newest")
+
+
+async def test_the_deletion_of_the_object_before_does_not_count(bench: Bench) -> None:
+    await bench.sees_group(GANG)
+    await bench.sees_group(GANG, "new")
+    await bench.deletes_group()
+    group = bench.group()
+    assert group is not None
+    assert group.uid == "new"
+
+
+async def test_a_deleted_group_counts_until_its_last_running_pod_is_gone(bench: Bench) -> None:
+    await bench.sees_group(GANG)
+    await bench.sees_pod(nodeName="n", phase="Running")
+    await bench.sees_pod("p1")
+    await bench.deletes_group()
+    assert bench.group() is not None
+    await bench.sees_pod(nodeName="n", phase="Succeeded")
+    assert bench.group() is None
+
+
+async def test_a_deleted_group_of_running_pods_is_replaced_by_a_new_one(bench: Bench) -> None:
+    await bench.sees_group(GANG)
+    await bench.sees_pod(nodeName="n", phase="Running")
+    await bench.deletes_group()
+    await bench.sees_group({"schedulingPolicy": {"gang": {"minCount": 3}}}, "new")
+    await bench.intake.on_pod(bench.pod().uid, None)
+    group = bench.group()
+    assert group is not None
+    assert (group.uid, group.min_member) == ("new", 3)
+
+
+async def test_a_pod_of_another_scheduler_is_named_until_it_ends(bench: Bench) -> None:
+    await bench.sees_group(GANG)
+    await bench.sees_pod("theirs", schedulerName="other")
+    expected = (
+        'pod/default/theirs: spec.schedulerName is "other", expected muster, since PodGroup default/x has'
+    )
+    assert [sentence.startswith(expected) for sentence in bench.says()] == [True]
+    await bench.sees_pod("theirs", schedulerName="other", nodeName="n", phase="Running")
+    assert len(bench.says()) == 1
+    await bench.sees_pod("theirs", schedulerName="other", nodeName="n", phase="Failed")
+    assert bench.says() == []
+
+
+async def test_pods_are_refused_while_pod_groups_are_not_served(bench: Bench) -> None:
+    await bench.sees_pod()
+    await bench.intake.native_groups.on_absence(True)
+    expected = f'podgroup/default/x: apiVersion is "{API}", expected an API that the server serves to Muster'
+    assert [sentence.startswith(expected) for sentence in bench.says()] == [True]
+    await bench.intake.on_pod(bench.pod().uid, None)
+    assert bench.group() is None
+    await bench.sees_pod("p1")
+    assert len(bench.says()) == 1
+    await bench.intake.native_groups.on_absence(False)
+    assert bench.group() is None
+    await bench.sees_group(GANG)
+    assert bench.says() == []
+
+
+def test_only_muster_s_annotations_of_a_group_are_kept() -> None:
+    annotations = {"gpu.topology/scope": "rack", "gpu.topology/size": "9" * 5000, "example.com/a": "b"}
+    annotations |= {f"gpu.topology/{number}": "" for number in range(100)}
+    item = custom(API, "PodGroup", "x", GANG, annotations=annotations)  # type: ignore[arg-type]
+    texts = without_labels(msgspec.convert(item, CustomObject)).metadata.annotations
+    assert texts is not None
+    assert len(texts) == MAX_ANNOTATIONS
+    assert (texts["gpu.topology/scope"], len(texts["gpu.topology/size"])) == ("rack", MAX_ANNOTATION)
+    assert "example.com/a" not in texts
+
+
+def test_each_version_is_watched_and_an_account_without_the_right_starts() -> None:
+    (resource,) = [resource for resource in decode.pod_groups() if resource.by_right]
+    assert resource.plural == "podgroups.scheduling.k8s.io"
+    assert resource.paths == tuple(f"/apis/{version}/podgroups" for version in native.APIS)
+    assert resource.optional
