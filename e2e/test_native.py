@@ -1,0 +1,138 @@
+"""Gangs that Kubernetes' own PodGroups describe, on a cluster that serves them (NATIVE_GATES)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e import objects
+from e2e.arena import QuickStack
+from e2e.client import Client
+from e2e.scene import Scene
+from local_cluster.api import Object
+from local_cluster.cluster import LocalCluster
+from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
+
+pytestmark = pytest.mark.cluster
+
+RACK = "topology.kubernetes.io/rack"
+IN_A_RACK = {"topology": [{"key": RACK}]}
+API = "scheduling.k8s.io/v1beta1"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client of a cluster that serves PodGroups and has Muster."""
+    folder = tmp_path_factory.mktemp("native")
+    (credentials := folder / "credentials").mkdir(mode=0o700)
+    with (
+        LocalCluster(folder / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES) as cluster,
+        QuickStack(cluster, folder / "stack"),
+    ):
+        yield Client.of(cluster.kubeconfig, credentials)
+
+
+@pytest.fixture
+def scene(client: Client) -> Iterator[Scene]:
+    """A scene with two racks, of one node with six GPUs and of two nodes with four each."""
+    with Scene(client) as new_scene:
+        for name, gpus, rack in (("a", 6, "r1"), ("b", 4, "r2"), ("c", 4, "r2")):
+            new_scene.node(objects.node(name, gpus=gpus, labels={RACK: rack}))
+        yield new_scene
+        new_scene.audit()
+
+
+def pod_group(name: str, min_count: int, **spec: object) -> Object:
+    policy = {"gang": {"minCount": min_count}} if min_count else {"basic": {}}
+    return {
+        "apiVersion": API,
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"schedulingPolicy": policy, **spec},
+    }
+
+
+def members(scene: Scene, group: str, count: int, gpus: int = 1) -> list[str]:
+    membership = {"schedulingGroup": {"podGroupName": group}}
+    return scene.create(
+        *(objects.pod(f"{group}-{rank}", gpus=gpus, spec=membership) for rank in range(count))
+    )
+
+
+def racks(scene: Scene, names: list[str]) -> set[str]:
+    by_node = {node["metadata"]["name"]: node["metadata"]["labels"][RACK] for node in nodes(scene)}
+    return {by_node[scene.pods()[name].node] for name in names}
+
+
+def nodes(scene: Scene) -> list[Object]:
+    listed: list[Object] = scene.client.get("/api/v1/nodes")["items"]
+    return listed
+
+
+def test_pods_wait_for_their_podgroup_and_start_together_in_one_rack(scene: Scene) -> None:
+    names = members(scene, "train", 4, gpus=2)
+    waiting = scene.event("TopologyWaiting", names[0])
+    assert f"PodGroup {scene.name}/train does not exist yet" in waiting.message
+    scene.runs(scene.create(objects.pod("lone")))
+    assert not {*names} & scene.bound()
+    scene.apply(pod_group("train", 4, schedulingConstraints=IN_A_RACK))
+    scene.runs(names)
+    assert racks(scene, names) == {"r2"}
+
+
+def test_the_minimum_may_change_while_the_gang_waits(scene: Scene) -> None:
+    scene.apply(pod_group("train", 3))
+    names = members(scene, "train", 2)
+    assert "minCount of PodGroup" in scene.event("TopologyWaiting", names[0]).message
+    path = f"/apis/{API}/namespaces/{scene.name}/podgroups/train"
+    scene.client.patch(path, {"spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
+    scene.runs(names)
+
+
+def test_pods_of_a_basic_podgroup_start_one_by_one(scene: Scene) -> None:
+    scene.apply(pod_group("replicas", 0))
+    names = members(scene, "replicas", 4, gpus=4)
+    scene.until(lambda: len(scene.bound()) == 3, "three of four replicas are bound")
+    (waiting,) = {*names} - scene.bound()
+    scene.says(waiting, objects.GPU)
+
+
+def test_a_job_whose_podgroup_the_job_controller_makes_is_a_gang(scene: Scene) -> None:
+    job = objects.job("train", objects.pod("template", gpus=2), completions=4)
+    job["spec"]["scheduling"] = {"schedulingPolicy": {"gang": {}}, "schedulingConstraints": IN_A_RACK}
+    scene.create_job(job)
+    scene.until(lambda: len(scene.pods_of_job("train")) == 4, "the Job has four pods")
+    names = scene.pods_of_job("train")
+    scene.runs(names)
+    assert racks(scene, names) == {"r2"}
+
+
+def test_a_job_with_annotations_stays_a_gang_beside_its_basic_podgroup(scene: Scene) -> None:
+    """With the gate WorkloadWithJob each Job gets a PodGroup. Without spec.scheduling its policy is basic."""
+    scene.create_job(
+        objects.job("train", objects.pod("template", gpus=4, gang=objects.ack("g", 4)), completions=4)
+    )
+    scene.until(lambda: len(scene.pods_of_job("train")) == 4, "the Job has four pods")
+    names = scene.pods_of_job("train")
+    assert all(body["spec"].get("schedulingGroup") for body in pods(scene))
+    scene.event("TopologyUnplaceable", names[0])
+    assert not scene.bound()
+    scene.node(objects.node("d", gpus=4, labels={RACK: "r3"}))
+    scene.runs(names)
+
+
+def pods(scene: Scene) -> list[Object]:
+    listed: list[Object] = scene.client.get(f"/api/v1/namespaces/{scene.name}/pods")["items"]
+    return listed
+
+
+def test_a_priority_that_differs_from_the_pods_is_refused(scene: Scene) -> None:
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    name = f"high-{scene.name}"
+    scene.client.post(classes, {"metadata": {"name": name}, "value": 1000})
+    scene.apply(pod_group("train", 2, priorityClassName=name))
+    names = members(scene, "train", 2)
+    scene.says(names[0], f"podgroup/{scene.name}/train", "spec.priority", "1000")
+    assert not scene.bound()
+    scene.client.delete(f"{classes}/{name}")
