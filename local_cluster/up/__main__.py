@@ -53,7 +53,7 @@ class Up:
         *,
         native: bool = False,
     ) -> None:
-        self._nodes, self._what, self._resource, self._native = nodes, title, resource, native
+        self._nodes, self._what, self._resource = nodes, title, resource
         console = Console(width=WIDTH, highlight=False)
         self._show = Show(console)
         self._interrupts = Interrupts()
@@ -82,8 +82,6 @@ class Up:
         yield f"export KUBECONFIG={shlex.quote(str(self._sandbox.cluster.kubeconfig))}"
         if shutil.which("kubectl") is None:
             yield f"# there is no kubectl on PATH: install it ({INSTALL_KUBECTL})"
-        if self._native:
-            yield "# here each Job has a PodGroup, and Muster refuses GPU pods of PodGroups"
         if self._resource == "nvidia.com/gpu":
             yield f"kubectl apply -f {shlex.quote(str(EXAMPLE))}"
         else:
@@ -166,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--native",
         action="store_true",
-        help="serve Kubernetes' own PodGroups, and give each Job one; Muster refuses GPU pods of PodGroups",
+        help="serve Kubernetes' own PodGroups (scheduling.k8s.io), and give each Job one",
     )
     parser.add_argument("--shape", type=Path, help="nodes from a file of local_cluster/shapes/ instead")
     parser.add_argument("--dir", type=Path, help="keep cluster and logs in this folder")
