@@ -76,12 +76,9 @@ class Coordinator:
                 self._cluster_changed(message)
         self._pods.catch_up()
         self._sessions.catch_up()
-        return self._instructions()
-
-    def _instructions(self) -> list[Instruction]:
-        """Return the instructions gathered so far, including PodGroup statuses that are due."""
         self._statuses.write_due()
-        return planning.take_instructions(self.state)
+        planning.ask_planners(self.state)
+        return self.state.publisher.take()
 
     def _cluster_changed(self, change: inputs.ClusterChange) -> None:
         """Take in a change of an object in the cluster."""
@@ -211,8 +208,11 @@ class Coordinator:
         Raises:
             StaleError: the epoch, or the plan or question that the call names, is not the current one.
         """
-        changes_nothing = isinstance(call, calls.Filter | calls.Score)
-        if not changes_nothing:
-            self.state.now = call.now
-        answer: calls.CallAnswer = bindings.ANSWERS[type(call)](self.state, call)
-        return answer, [] if changes_nothing else self._instructions()
+        answer_call = bindings.ANSWERS[type(call)]
+        if isinstance(call, calls.Filter | calls.Score):  # these calls change nothing
+            return answer_call(self.state, call), []
+        self.state.now = call.now
+        answer: calls.CallAnswer = answer_call(self.state, call)
+        self._statuses.write_due()
+        planning.ask_planners(self.state)
+        return answer, self.state.publisher.take()

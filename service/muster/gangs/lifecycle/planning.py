@@ -24,7 +24,7 @@ from muster.gangs.lifecycle import reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import Unreserve
-from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Outcome, Solve
+from muster.gangs.messages.instructions import EndSolve, EventReason, Lane, Outcome, Solve
 from muster.gangs.pending.in_tree import MODELLED
 from muster.gangs.pending.reservations import with_scores
 from muster.gangs.pending.scheduling_queue import namespace_of
@@ -154,11 +154,14 @@ def _requeue_woken(state: State) -> None:
             state.replan(gang, Trigger.FREED)
 
 
-def _ask_planners(state: State) -> None:
+def ask_planners(state: State) -> None:
     """Ask each idle planner about its next gang. End a background decision if other gangs wait for too long.
 
-    The two planners run concurrently, so a plan is accepted only if its capacity is still free.
+    This first queues the gangs that changes since the last call may help. The two planners run concurrently,
+    so a plan is accepted only if its capacity is still free.
     """
+    if state.ledger.gained_nodes or state.ledger.existing_pods.changes.concern_peers:
+        note_gangs_to_wake(state)
     if not (state.to_group or state.to_tell):
         _requeue_woken(state)
     if state.members_counted >= _COUNTED_AT_ONCE:
@@ -298,17 +301,6 @@ def _send_solve(state: State, solving: Solving, ended_decisions: int = 0) -> Non
         namespace_of(solve.gang), state.now, state.settings.patience_s, ended_decisions
     )
     state.publisher.instruct(solve)
-
-
-def take_instructions(state: State) -> list[Instruction]:
-    """Return the instructions so far, with the next Solve for each idle planner.
-
-    This first wakes the gangs that the changes since the last call may help.
-    """
-    if state.ledger.gained_nodes or state.ledger.existing_pods.changes.concern_peers:
-        note_gangs_to_wake(state)
-    _ask_planners(state)
-    return state.publisher.take()
 
 
 def review_backfill(state: State) -> None:
