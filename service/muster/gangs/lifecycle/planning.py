@@ -31,7 +31,7 @@ from muster.gangs.pending.scheduling_queue import namespace_of
 from muster.gangs.record import phases
 from muster.gangs.record.exclusions import NODE_CHANGED, ROOM, ROOM_AFTER_S, ROOM_EVERY_S
 from muster.gangs.record.gang import Gang, Solving, Timer
-from muster.gangs.record.phases import AcceptedPlan, Phase, Planned, Planning, Trigger, Withdrawn, usages
+from muster.gangs.record.phases import AcceptedPlan, Phase, Planned, Trigger, Withdrawn, usages
 from muster.gangs.reporting.places import with_holders
 from muster.gangs.reporting.publisher import Kinds, kinds_of
 from muster.placement.cluster.matching import request_of_plan, serves
@@ -282,8 +282,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     if lane is Lane.BACKGROUND and not _is_above_share(state, gang, lane):
         # Gangs of a priority below `floor` wait. If the cluster changed while the last plan was computed,
         # raise the floor by one: then gangs of equal priority can't change the cluster again meanwhile.
-        overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
-        floor = gang.group.priority + overtaken
+        floor = gang.group.priority + gang.was_overtaken
     solve = Solve(gang.key, gang.generation, tried_request, snapshot, excluded, lane)
     _send_solve(
         state,
@@ -342,10 +341,16 @@ def _ask_for_reservation(state: State, gang: Gang) -> bool:
 
 def take_answer(state: State, answer: inputs.SolveAnswered) -> None:
     """Handle the planner's answer: a plan, or causes why nothing fits."""
-    open_question = _close_question(state, answer)
-    if open_question is None:
+    closed_question = _close_question(state, answer)
+    if closed_question is None:
         return
-    gang, phase, solving, took_s = open_question
+    solving, took_s = closed_question
+    if solving.solve.reserves:
+        _take_reservation(state, solving, answer.decision)
+        return
+    gang = _find_waiting_gang(state, answer)
+    if gang is None:
+        return
     decision, request = requests.without_followers_in_answer(answer.decision, solving.solve.request)
     solving = replace(solving, solve=replace(solving.solve, request=request))
     if solving.solve.lane is Lane.FOREGROUND and decision.truncated:
@@ -353,7 +358,7 @@ def take_answer(state: State, answer: inputs.SolveAnswered) -> None:
         state.enqueue_again(gang)
         return
     if isinstance(decision, Unplaceable):
-        _take_refusal(state, gang, phase, solving, decision, took_s)
+        _take_refusal(state, gang, solving, decision, took_s)
         return
     pods = {pod.uid: pod for pod in gang.group.unbound}
     if {place.uid for place in decision.members} - pods.keys():
@@ -363,16 +368,14 @@ def take_answer(state: State, answer: inputs.SolveAnswered) -> None:
     plan_usages = usages(decision, pods)
     if state.active and not _is_outdated(state, gang, solving, decision, plan_usages):
         _accept_plan(state, gang, solving, decision, plan_usages, answer.trace_id)
-    elif phase.overtaken:  # twice in a row: other gangs have the planner first
+    elif gang.was_overtaken:  # twice in a row: other gangs have the planner first
         state.transition(gang, Trigger.OVERTAKEN, Withdrawn())
         state.timers.set(gang, state.now + state.settings.recheck_s)
     else:
         state.replan(gang, Trigger.OUTDATED)
 
 
-def _take_refusal(
-    state: State, gang: Gang, phase: Planning, solving: Solving, decision: Unplaceable, took_s: float
-) -> None:
+def _take_refusal(state: State, gang: Gang, solving: Solving, decision: Unplaceable, took_s: float) -> None:
     """Handle causes why nothing fits."""
     decision = with_holders(decision, solving.solve.request.priority, state.ledger, state.roster.pods)
     gang.refusal_causes, gang.relaxations = decision.causes, decision.relaxations
@@ -394,7 +397,7 @@ def _take_refusal(
         gang.plan_all_members_next = True
         state.enqueue_again(gang)
         return
-    if is_outdated and not phase.overtaken:
+    if is_outdated and not gang.was_overtaken:
         state.replan(gang, Trigger.OUTDATED)
         return
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
@@ -408,9 +411,13 @@ def _take_refusal(
 
 def take_failure(state: State, failure: inputs.SolveFailed) -> None:
     """Handle a defect of the planner: refuse the gang, and ask about it again later."""
-    open_question = _close_question(state, failure)
-    if open_question is not None:
-        gang, _, solving, _ = open_question
+    closed_question = _close_question(state, failure)
+    if closed_question is None:
+        return
+    solving, _ = closed_question
+    if solving.solve.reserves:
+        _take_reservation(state, solving, None)
+    elif (gang := _find_waiting_gang(state, failure)) is not None:
         gang.refusal_causes, gang.relaxations = (PlannerDefect(failure.error),), ()
         text = f"the planner failed, which is a defect: {failure.error}"
         _refuse_undecided(state, gang, solving.hint, text)
@@ -418,35 +425,26 @@ def take_failure(state: State, failure: inputs.SolveFailed) -> None:
 
 def _close_question(
     state: State, answer: inputs.SolveAnswered | inputs.SolveFailed
-) -> tuple[Gang, Planning, Solving, float] | None:
-    """Close the question of this answer. Return its gang, the gang's phase, the question, and how long it
-    took.
+) -> tuple[Solving, float] | None:
+    """Close the question that is answered. Return the question and how long its planner took, in seconds.
 
-    Return None if no gang waits for the answer any more, or if the answer is for a backfill reservation.
+    Return None if no such question is open.
     """
-    identity = (answer.gang, answer.generation)
-    open_questions = (
-        solving
-        for solving in state.solving.values()
-        if (solving.solve.gang, solving.solve.generation) == identity
-    )
-    solving = next(open_questions, None)
-    if solving is None:
-        return None
-    del state.solving[solving.solve.lane]
-    share = state.shares[solving.solve.lane]
-    if isinstance(answer, inputs.SolveAnswered):
-        took_s = share.note_end(state.now, answer.waited_s, answer.processor_s)
-    else:
-        took_s = share.note_end(state.now)
-    if solving.solve.reserves:
-        decision = answer.decision if isinstance(answer, inputs.SolveAnswered) else None
-        _take_reservation(state, solving, decision)
-        return None
+    for lane, solving in state.solving.items():
+        if (solving.solve.gang, solving.solve.generation) == (answer.gang, answer.generation):
+            del state.solving[lane]
+            if isinstance(answer, inputs.SolveFailed):
+                return solving, state.shares[lane].note_end(state.now)
+            return solving, state.shares[lane].note_end(state.now, answer.waited_s, answer.processor_s)
+    return None
+
+
+def _find_waiting_gang(state: State, answer: inputs.SolveAnswered | inputs.SolveFailed) -> Gang | None:
+    """Return the gang that waits for this answer; None if no gang waits for the answer any more."""
     gang = state.gangs.get(answer.gang)
-    if gang is None or gang.generation != answer.generation or not isinstance(gang.in_phase, Planning):
+    if gang is None or gang.generation != answer.generation or gang.phase is not Phase.PLANNING:
         return None
-    return gang, gang.in_phase, solving, took_s
+    return gang
 
 
 def _find_changed_nodes(state: State, solving: Solving, decision: Placed) -> set[str]:

@@ -28,6 +28,7 @@ from muster.gangs.record.phases import (
     Permitted,
     Phase,
     Planned,
+    Planning,
     Reserving,
     Running,
     Trigger,
@@ -193,6 +194,11 @@ class Gang:
                 return plan
             case _:
                 return None
+
+    @property
+    def was_overtaken(self) -> bool:
+        """Return whether the gang is planned again because the cluster changed while it was planned."""
+        return isinstance(self.in_phase, Planning) and self.in_phase.overtaken
 
     @property
     def awaited_bindings(self) -> Mapping[str, float]:
