@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 from unittest.mock import patch
 
-from muster.gangs.lifecycle import arrivals, deferral, planning, recovery
+from muster.gangs.lifecycle import arrivals, deferral, recovery, refusals
 from tests.gangs.model import Cluster
 from tests.gangs.stage import Chooser
 
@@ -96,7 +96,7 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
         patch.object(deferral, "COUNT_EVERY_S", every_s),
         patch.object(arrivals, "GROUPED_AT_ONCE", at_once or arrivals.GROUPED_AT_ONCE),
         patch.object(recovery, "TOLD_AT_ONCE", at_once or recovery.TOLD_AT_ONCE),
-        patch.object(planning, "_WOKEN_AT_ONCE", at_once or planning._WOKEN_AT_ONCE),
+        patch.object(refusals, "_WOKEN_AT_ONCE", at_once or refusals._WOKEN_AT_ONCE),
     ):
         return _sequence(seed, number, steps)
 

@@ -12,7 +12,7 @@ from muster.domain.causes.ill_formed import BadValue
 from muster.domain.decision import Placed
 from muster.domain.request import Slice
 from muster.domain.sentences import MAX_CHARACTERS
-from muster.gangs.lifecycle import planning
+from muster.gangs.lifecycle import decisions
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate, FilterAnswer, PermitAnswer
 from muster.gangs.messages.inputs import NodeSeen
@@ -457,7 +457,7 @@ def test_verdict_answers_and_bindings_follow_one_order_of_the_members(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = order.scheduling_order
-    monkeypatch.setattr(planning, "scheduling_order", lambda *arguments: real(*arguments)[::-1])
+    monkeypatch.setattr(decisions, "scheduling_order", lambda *arguments: real(*arguments)[::-1])
     world = World().start(node("a", 1), node("b", 2))
     world.see(pod("p0", gpus=1), pod("p1", gpus=2))
     assert world.verdict().members == (("p0", "p0"), ("p1", "p1"))  # the large role is first in the request

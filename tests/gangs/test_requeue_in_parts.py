@@ -6,7 +6,7 @@ import pytest
 
 from muster.domain.node import Resources
 from muster.domain.pod import TopologyRequest
-from muster.gangs.lifecycle import planning
+from muster.gangs.lifecycle import refusals
 from muster.gangs.messages import inputs
 from muster.gangs.record.phases import Phase
 from tests.gangs.world import World, foreign, node, pod, with_topology
@@ -29,7 +29,7 @@ def refused() -> World:
 @pytest.fixture
 def crowd(monkeypatch: pytest.MonkeyPatch) -> World:
     """The same, and three of them are queued again in one event."""
-    monkeypatch.setattr(planning, "_WOKEN_AT_ONCE", 3)
+    monkeypatch.setattr(refusals, "_WOKEN_AT_ONCE", 3)
     return refused()
 
 
@@ -58,7 +58,7 @@ def test_the_same_gangs_get_the_room_as_where_all_are_queued_at_once(
     crowd: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crowd.gone("f")
-    monkeypatch.setattr(planning, "_WOKEN_AT_ONCE", 12)
+    monkeypatch.setattr(refusals, "_WOKEN_AT_ONCE", 12)
     at_once = refused()
     at_once.gone("f")
     assert phases(crowd) == {"planned": 4, "unplaceable": 8}

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from muster.domain.snapshot import Snapshot
-from muster.gangs.lifecycle import alternatives, bindings, planning
+from muster.gangs.lifecycle import alternatives, bindings, decisions, planning
 from muster.gangs.lifecycle.arrivals import PodHandler
 from muster.gangs.lifecycle.node_changes import NodeHandler
 from muster.gangs.lifecycle.recovery import Clock, SessionHandler
@@ -51,9 +51,9 @@ class Coordinator:
         self.state.now, self.state.members_counted = message.now, 0
         match message:
             case inputs.SolveFailed():
-                planning.take_failure(self.state, message)
+                decisions.take_failure(self.state, message)
             case inputs.SolveAnswered():
-                planning.take_answer(self.state, message)
+                decisions.take_answer(self.state, message)
             case inputs.Synced():
                 self.state.synced = True
                 self._pods.catch_up()

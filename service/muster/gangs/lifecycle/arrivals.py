@@ -15,7 +15,7 @@ from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 from muster.domain.rate import Rate
 from muster.domain.sentences import sentence
-from muster.gangs.lifecycle import bindings, deferral, planning, reconciliation
+from muster.gangs.lifecycle import bindings, deferral, reconciliation, refusals
 from muster.gangs.lifecycle.deferral import Change, Count
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group, NameKey, name_key, planning_facts
@@ -277,7 +277,7 @@ class PodHandler:
         if old_usage is not None:
             self._keep_place_of(old_pod, old_usage)
         else:
-            planning.try_full_nodes(state)
+            refusals.try_full_nodes(state)
 
     def see_claim(self, claim: DeviceClaim) -> tuple[str, ...]:
         """Take in the devices that a ResourceClaim holds. Return the nodes on which they changed.
@@ -343,7 +343,7 @@ class PodHandler:
         self._state.roster.policies = policies
         self._state.ledger.set_policies(policies)
         self._state.to_group |= dict.fromkeys(self._state.roster.names)
-        planning.note_gangs_to_wake(self._state, anywhere=True)
+        refusals.note_gangs_to_wake(self._state, anywhere=True)
 
     def group_pods(self, names: set[NameKey]) -> None:
         """Group the pods of these names again. Before the cluster is known, only note the names."""

@@ -16,7 +16,7 @@ from muster.domain.request import Role
 from muster.domain.sentences import placed_sentence
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import fits
-from muster.gangs.lifecycle import planning, reconciliation
+from muster.gangs.lifecycle import planning, reconciliation, refusals
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.calls import (
     BindingFate,
@@ -208,7 +208,7 @@ def _unreserve(state: State, call: Unreserve) -> None:
     uid, name = pod.uid, pod.name
     why, is_first_refusal = f"pod {name} was given back", False
     if call.plugin:
-        is_first_refusal = planning.exclude_node(state, gang, pod, call)
+        is_first_refusal = refusals.exclude_node(state, gang, pod, call)
         state.in_tree.note_refusal(gang, call.plugin)
         why = f"node {call.node} was refused to pod {name} by {call.plugin}"
     if call.message:
@@ -216,7 +216,7 @@ def _unreserve(state: State, call: Unreserve) -> None:
     match gang.in_phase:
         case Planned() | Reserving():
             trigger = Trigger.NODE_REFUSED if call.plugin else Trigger.GIVEN_BACK
-            pause_s = planning.pause_between_nodes(state, gang) if is_first_refusal else 0.0
+            pause_s = refusals.pause_between_nodes(state, gang) if is_first_refusal else 0.0
             pause = not call.plugin
             reconciliation.withdraw(
                 state, gang, trigger, why, pause=pause, cause_is_excluded=is_first_refusal, pause_s=pause_s

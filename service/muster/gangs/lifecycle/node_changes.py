@@ -12,7 +12,7 @@ from muster.domain.node import Node
 from muster.domain.rate import Rate
 from muster.domain.sentences import unhealthy_sentence
 from muster.gangs.capacity.ledger import is_equal_for_plans, is_same_for, labels_of_domains
-from muster.gangs.lifecycle import planning, reconciliation
+from muster.gangs.lifecycle import reconciliation, refusals
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
@@ -168,7 +168,7 @@ class NodeHandler:
         else:
             self._renames.forget()
             self._renames.charge(name, self._state.settings.numbers_s)
-            planning.note_gangs_to_wake(self._state, anywhere=True)
+            refusals.note_gangs_to_wake(self._state, anywhere=True)
 
     def _drop_annotations(self, node: str) -> None:
         """Drop the annotations of plans on the node: new annotations say whether its GPUs are exact now."""

@@ -6,7 +6,7 @@ import math
 from itertools import islice
 
 from muster.domain.node import Usage
-from muster.gangs.lifecycle import arrivals, bindings, planning, reconciliation
+from muster.gangs.lifecycle import arrivals, backfill, bindings, reconciliation, refusals
 from muster.gangs.lifecycle.arrivals import PodHandler
 from muster.gangs.lifecycle.node_changes import NodeHandler
 from muster.gangs.lifecycle.state import State
@@ -132,7 +132,7 @@ def _tell(state: State, gang: Gang) -> None:
     state.refresh_group(gang)
     reconciliation.note_partially_bound(state, gang)
     if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
-        planning.refresh_refusal(state, gang)
+        refusals.refresh_refusal(state, gang)
     elif gang.phase is Phase.COLLECTING and gang.group.waits_for is not None:
         state.timers.set(gang, state.now + state.settings.waiting_s)
 
@@ -146,7 +146,7 @@ def _handle_timer(state: State, gang: Gang, timer: Timer, same: bool) -> None:
             state.retained.release(gang, gang.retained_uids & gang.lost_members.keys())
             reconciliation.review_losses(state, gang)  # waiting replacements keep their precedence
         case Timer.REFUSAL:
-            planning.refresh_refusal(state, gang)
+            refusals.refresh_refusal(state, gang)
         case Timer.RECOUNT if same:
             arrivals.end_series(state, gang)
         case Timer.IN_TREE if same:
@@ -231,7 +231,7 @@ class Clock:
         if state.queue.update_at is not None and state.queue.update_at <= state.now:
             state.queue.update()
         if (look_at := state.backfill.next_at()) is not None and look_at <= state.now:
-            planning.review_backfill(state)
+            backfill.review(state)
         for uid in [uid for uid, until in state.orphans.items() if until <= state.now]:
             reconciliation.drop_orphan(state, uid)
         for gang, timer in list(islice(state.timers.pop_due(), MAX_TIMERS_PER_TICK)):
