@@ -28,7 +28,7 @@ def check(coordinator: Coordinator) -> list[str]:
     queued = Counter(key for queue in state.queue._queues.values() for key in queue._entries)
     broken += [f"{key} waits for both planners" for key in sorted(queued) if queued[key] > 1]
     standing = waiting_or_refused(state.queue)
-    questions = {(out.solve.gang, out.solve.generation) for out in state.solving.values()}
+    questions = {(out.solve.gang, out.solve.generation) for out in state.open_questions.values()}
     for gang in state.gangs.values():
         broken += _gang(gang, state.ledger)
         broken += _goes_on(gang, gang.key in standing, (gang.key, gang.generation) in questions, state.active)

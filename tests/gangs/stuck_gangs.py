@@ -93,7 +93,7 @@ def stuck_gangs(world: World, nodes: Iterable[Node]) -> Iterator[str]:
 
 def _idle(state: State, throttled_namespaces: Collection[str]) -> Iterator[str]:
     """Say which planner is idle although gangs wait for it."""
-    background = state.solving.get(Lane.BACKGROUND)
+    background = state.open_questions.get(Lane.BACKGROUND)
     floor = -math.inf if background is None or background.floor is None else background.floor
     for lane in Lane:
         waiting = [
@@ -101,7 +101,7 @@ def _idle(state: State, throttled_namespaces: Collection[str]) -> Iterator[str]:
         ]
         if lane is Lane.FOREGROUND:
             waiting = [key for key in waiting if state.gangs[key].group.priority >= floor]
-        if waiting and lane not in state.solving:
+        if waiting and lane not in state.open_questions:
             yield f"the {lane} planner is asked about nothing, and {sorted(waiting)} wait"
 
 

@@ -9,7 +9,7 @@ from muster.gangs.lifecycle import planning
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.instructions import EventReason, Lane, Solve
 from muster.gangs.pending.reservations import with_scores
-from muster.gangs.record.gang import Gang, Solving
+from muster.gangs.record.gang import Gang, PlannerQuestion
 from muster.gangs.record.phases import Phase, Trigger
 
 
@@ -20,7 +20,7 @@ def review(state: State) -> None:
     if gang is not None and gang.phase is Phase.UNPLACEABLE:
         state.replan(gang, Trigger.FREED)
     lane = Lane.BACKGROUND
-    is_idle = state.active and lane not in state.solving and not state.queue.count_waiting(lane)
+    is_idle = state.active and lane not in state.open_questions and not state.queue.count_waiting(lane)
     for _ in range(planning.MAX_GANGS_PER_INPUT if is_idle else 0):
         key = state.backfill.next_turn()
         if key is None or _ask(state, state.gangs[key]):
@@ -46,17 +46,17 @@ def _ask(state: State, gang: Gang) -> bool:
     excluded = state.excluded_nodes(gang, scored_request.roles, group.unbound)
     number, lane = next(state.numbers), Lane.BACKGROUND
     solve = Solve(gang.key, number, scored_request, snapshot, excluded, lane, reserves=True)
-    planning.send_solve(state, Solving(solve, QueueingHint.of(request)))
+    planning.send_question(state, PlannerQuestion(solve, QueueingHint.of(request)))
     return True
 
 
-def take_answer(state: State, solving: Solving, decision: Decision | None) -> None:
+def take_answer(state: State, question: PlannerQuestion, decision: Decision | None) -> None:
     """Reserve the place that a gang would have if all pods with GPUs had ended, and publish the reservation.
 
     The gang gets no reservation if it would not fit even then, or if the planner did not decide.
     """
-    is_reserved = state.backfill.take_answer(solving.solve.gang, solving.solve.request, decision)
-    gang = state.gangs.get(solving.solve.gang)
+    is_reserved = state.backfill.take_answer(question.gang, question.request, decision)
+    gang = state.gangs.get(question.gang)
     if is_reserved and gang is not None and gang.phase is Phase.UNPLACEABLE:
         kinds, text = (*gang.refusal_kinds, "backfill"), f"{gang.reason}. {state.backfill.current}"
         state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text)

@@ -23,7 +23,7 @@ from muster.gangs.lifecycle import backfill, reconciliation, refusals
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Lane, Outcome
-from muster.gangs.record.gang import Gang, Solving
+from muster.gangs.record.gang import Gang, PlannerQuestion
 from muster.gangs.record.phases import AcceptedPlan, Phase, Planned, Trigger, Withdrawn, usages
 from muster.gangs.reporting.places import with_holders
 from muster.gangs.reporting.publisher import kinds_of
@@ -36,30 +36,30 @@ def take_answer(state: State, answer: inputs.SolveAnswered) -> None:
     closed_question = _close_question(state, answer)
     if closed_question is None:
         return
-    solving, took_s = closed_question
-    if solving.solve.reserves:
-        backfill.take_answer(state, solving, answer.decision)
+    question, took_s = closed_question
+    if question.solve.reserves:
+        backfill.take_answer(state, question, answer.decision)
         return
     gang = _find_waiting_gang(state, answer)
     if gang is None:
         return
-    decision, request = requests.without_followers_in_answer(answer.decision, solving.solve.request)
-    solving = replace(solving, solve=replace(solving.solve, request=request))
-    if solving.solve.lane is Lane.FOREGROUND and decision.truncated:
+    decision, request = requests.without_followers_in_answer(answer.decision, question.request)
+    question = replace(question, solve=replace(question.solve, request=request))
+    if question.solve.lane is Lane.FOREGROUND and decision.truncated:
         gang.slow = True
         state.enqueue_again(gang)
         return
     if isinstance(decision, Unplaceable):
-        _take_refusal(state, gang, solving, decision, took_s)
+        _take_refusal(state, gang, question, decision, took_s)
         return
     pods = {pod.uid: pod for pod in gang.group.unbound}
     if {place.uid for place in decision.members} - pods.keys():
         text = "the planner placed pods that it was not asked for, which is a defect"
-        _refuse_undecided(state, gang, solving.hint, text)
+        _refuse_undecided(state, gang, question.hint, text)
         return
     plan_usages = usages(decision, pods)
-    if state.active and not _is_outdated(state, gang, solving, decision, plan_usages):
-        _accept_plan(state, gang, solving, decision, plan_usages, answer.trace_id)
+    if state.active and not _is_outdated(state, gang, question, decision, plan_usages):
+        _accept_plan(state, gang, question, decision, plan_usages, answer.trace_id)
     elif gang.was_overtaken:  # twice in a row: other gangs have the planner first
         state.transition(gang, Trigger.OVERTAKEN, Withdrawn())
         state.timers.set(gang, state.now + state.settings.recheck_s)
@@ -72,28 +72,28 @@ def take_failure(state: State, failure: inputs.SolveFailed) -> None:
     closed_question = _close_question(state, failure)
     if closed_question is None:
         return
-    solving, _ = closed_question
-    if solving.solve.reserves:
-        backfill.take_answer(state, solving, None)
+    question, _ = closed_question
+    if question.solve.reserves:
+        backfill.take_answer(state, question, None)
     elif (gang := _find_waiting_gang(state, failure)) is not None:
         gang.refusal_causes, gang.relaxations = (PlannerDefect(failure.error),), ()
         text = f"the planner failed, which is a defect: {failure.error}"
-        _refuse_undecided(state, gang, solving.hint, text)
+        _refuse_undecided(state, gang, question.hint, text)
 
 
 def _close_question(
     state: State, answer: inputs.SolveAnswered | inputs.SolveFailed
-) -> tuple[Solving, float] | None:
+) -> tuple[PlannerQuestion, float] | None:
     """Close the question that is answered. Return the question and how long its planner took, in seconds.
 
     Return None if no such question is open.
     """
-    for lane, solving in state.solving.items():
-        if (solving.solve.gang, solving.solve.generation) == (answer.gang, answer.generation):
-            del state.solving[lane]
+    for lane, question in state.open_questions.items():
+        if (question.gang, question.solve.generation) == (answer.gang, answer.generation):
+            del state.open_questions[lane]
             if isinstance(answer, inputs.SolveFailed):
-                return solving, state.shares[lane].note_end(state.now)
-            return solving, state.shares[lane].note_end(state.now, answer.waited_s, answer.processor_s)
+                return question, state.shares[lane].note_end(state.now)
+            return question, state.shares[lane].note_end(state.now, answer.waited_s, answer.processor_s)
     return None
 
 
@@ -106,21 +106,21 @@ def _find_waiting_gang(state: State, answer: inputs.SolveAnswered | inputs.Solve
 
 
 def _is_outdated(
-    state: State, gang: Gang, solving: Solving, decision: Placed, plan_usages: tuple[Usage, ...]
+    state: State, gang: Gang, question: PlannerQuestion, decision: Placed, plan_usages: tuple[Usage, ...]
 ) -> bool:
     """Return whether a fact that the plan relies on has changed. `plan_usages`: the capacity that the plan
     takes."""
     nodes = state.ledger.nodes
-    if changed := _find_changed_nodes(state, solving, decision):
+    if changed := _find_changed_nodes(state, question, decision):
         for name in changed & nodes.keys():
             gang.exclusions.add_voided(name, gang.group.unbound, state.now)
         return True
     if state.in_tree.has_new_answers(gang.key):
         answers = state.in_tree.answers(gang.key)
-        refused = answers.excluded_nodes(solving.solve.request.roles)
+        refused = answers.excluded_nodes(question.request.roles)
         if any(place.node in refused.get(place.role, ()) for place in decision.members):
             return True
-        subrequests_by_role = answers.subrequests_by_role(solving.solve.request.roles)
+        subrequests_by_role = answers.subrequests_by_role(question.request.roles)
         for place, usage in zip(decision.members, plan_usages, strict=True):
             subrequests = subrequests_by_role.get(place.role, (Subrequest({}, len(place.gpus)),))
             untainted = ~nodes[place.node].tainted
@@ -129,11 +129,11 @@ def _is_outdated(
     return not fits(state.snapshot_for(gang), plan_usages)
 
 
-def _find_changed_nodes(state: State, solving: Solving, decision: Placed) -> set[str]:
+def _find_changed_nodes(state: State, question: PlannerQuestion, decision: Placed) -> set[str]:
     """Return the nodes of the plan that have changed since the question."""
     names = {place.node for place in decision.members}
-    pairs = {name: (solving.solve.snapshot.nodes[name].node, state.ledger.nodes.get(name)) for name in names}
-    request, policies = solving.solve.request, state.ledger.policies
+    pairs = {name: (question.snapshot.nodes[name].node, state.ledger.nodes.get(name)) for name in names}
+    request, policies = question.request, state.ledger.policies
     return {
         name
         for name, (old_node, new_node) in pairs.items()
@@ -144,7 +144,7 @@ def _find_changed_nodes(state: State, solving: Solving, decision: Placed) -> set
 def _accept_plan(
     state: State,
     gang: Gang,
-    solving: Solving,
+    question: PlannerQuestion,
     decision: Placed,
     plan_usages: tuple[Usage, ...],
     trace_id: str,
@@ -152,12 +152,12 @@ def _accept_plan(
     """Reserve the capacity of a plan, `plan_usages`, and send the plan to the shim."""
     pod_by_uid = {pod.uid: pod for pod in gang.group.unbound}
     pods = {member.uid: pod_by_uid[member.uid] for member in decision.members}
-    order = scheduling_order(solving.solve.request, decision, solving.solve.snapshot)
+    order = scheduling_order(question.request, decision, question.snapshot)
     # With a quorum, some members of each subgroup may be too few for any subgroup to start. So all planned
     # members are required.
-    least = len(order) if solving.solve.request.quorum else min(solving.solve.request.min_member, len(order))
+    least = len(order) if question.request.quorum else min(question.request.min_member, len(order))
     batch = _batch(state, gang, len(order), least)
-    request = request_of_plan(solving.solve.snapshot, solving.solve.request, decision.members)
+    request = request_of_plan(question.snapshot, question.request, decision.members)
     plan = AcceptedPlan(gang.generation, request, decision, pods, order, batch, trace_id)
     gang.reason, gang.ended_decisions, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(plan_usages)
@@ -182,12 +182,14 @@ def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
     )
 
 
-def _take_refusal(state: State, gang: Gang, solving: Solving, decision: Unplaceable, took_s: float) -> None:
+def _take_refusal(
+    state: State, gang: Gang, question: PlannerQuestion, decision: Unplaceable, took_s: float
+) -> None:
     """Handle causes why nothing fits."""
-    decision = with_holders(decision, solving.solve.request.priority, state.ledger, state.roster.pods)
+    decision = with_holders(decision, question.request.priority, state.ledger, state.roster.pods)
     gang.refusal_causes, gang.relaxations = decision.causes, decision.relaxations
     kinds, text = kinds_of(decision.causes), sentence(decision)
-    is_outdated = state.queue.is_overtaken(gang, solving) or state.in_tree.has_new_answers(gang.key)
+    is_outdated = state.queue.is_overtaken(gang, question) or state.in_tree.has_new_answers(gang.key)
     if gang.change_window is not None:  # pods came that were not in the request
         reconciliation.reconcile(state, gang)
         return
@@ -196,11 +198,11 @@ def _take_refusal(state: State, gang: Gang, solving: Solving, decision: Unplacea
         # free all the time.
         gang.ended_decisions += 1
         gang.pause_s = state.settings.pause(gang.pause_s, took_s)
-        refusals.refuse(state, gang, solving.hint, ("not decided",), text, state.now + gang.pause_s)
+        refusals.refuse(state, gang, question.hint, ("not decided",), text, state.now + gang.pause_s)
         state.queue.remove(gang)
         return
     gang.ended_decisions, gang.pause_s = 0, 0.0
-    if solving.partial:  # the question was about the fewest members, and other members may fit
+    if question.partial:  # the question was about the fewest members, and other members may fit
         gang.plan_all_members_next = True
         state.enqueue_again(gang)
         return
@@ -208,9 +210,9 @@ def _take_refusal(state: State, gang: Gang, solving: Solving, decision: Unplacea
         state.replan(gang, Trigger.OUTDATED)
         return
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
-        _refuse_undecided(state, gang, solving.hint, text)
+        _refuse_undecided(state, gang, question.hint, text)
         return
-    refusals.refuse(state, gang, solving.hint, kinds, text)
+    refusals.refuse(state, gang, question.hint, kinds, text)
     if is_outdated:
         # If capacity comes free or plugins answer all the time, other gangs come first.
         state.timers.set(gang, state.now + state.settings.recheck_s)

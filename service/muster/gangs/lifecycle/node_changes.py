@@ -154,8 +154,8 @@ class NodeHandler:
         state = self._state
         keys = set(self._gangs_of(state.ledger.stated_usages_on(name)).values())
         state.to_wake |= dict.fromkeys(sorted(keys))
-        for solving in state.solving.values():
-            solving.since.anywhere |= solving.solve.gang in keys
+        for question in state.open_questions.values():
+            question.since.anywhere |= question.gang in keys
 
     def _plan_refused(self, name: str) -> None:
         """Plan all refused gangs again: the change of this node may have merged two domains.

@@ -14,7 +14,7 @@ from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 from muster.gangs.pending.in_tree import MODELLED
 from muster.gangs.pending.scheduling_queue import namespace_of
 from muster.gangs.record.exclusions import NODE_CHANGED
-from muster.gangs.record.gang import Gang, Solving, Timer
+from muster.gangs.record.gang import Gang, PlannerQuestion, Timer
 from muster.gangs.record.phases import Phase, Trigger
 from muster.gangs.reporting.publisher import kinds_of
 
@@ -42,11 +42,11 @@ def ask_planners(state: State) -> None:
         for lane in (Lane.BACKGROUND, Lane.FOREGROUND, Lane.BACKGROUND):
             # The foreground planner has work even if no gang waits: it updates the numbers of refused gangs.
             has_work = lane is Lane.FOREGROUND or state.queue.count_waiting(lane)
-            if has_work and lane not in state.solving:
+            if has_work and lane not in state.open_questions:
                 _ask(state, lane)
     if state.background_ends_at is not None and state.shares[Lane.BACKGROUND].becomes_late(state.now):
-        solving = state.solving[Lane.BACKGROUND]
-        state.publisher.instruct(EndSolve(solving.solve.gang, solving.solve.generation))
+        question = state.open_questions[Lane.BACKGROUND]
+        state.publisher.instruct(EndSolve(question.gang, question.solve.generation))
 
 
 def _ask(state: State, lane: Lane) -> None:
@@ -84,7 +84,7 @@ def _next_gang(state: State, lane: Lane) -> Gang | None:
             paused=throttled_namespaces,
         )
     else:
-        background = state.solving.get(Lane.BACKGROUND)
+        background = state.open_questions.get(Lane.BACKGROUND)
         floor = background.floor if background is not None else None
         key = state.queue.pop_next(lane, planned_enough, floor=floor, paused=throttled_namespaces)
     if lane is Lane.FOREGROUND and not planned_enough and not state.queue.count_waiting(lane):
@@ -164,18 +164,18 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
         # raise the floor by one: then gangs of equal priority can't change the cluster again meanwhile.
         floor = gang.group.priority + gang.was_overtaken
     solve = Solve(gang.key, gang.generation, tried_request, snapshot, excluded, lane)
-    send_solve(
+    send_question(
         state,
-        Solving(solve, hint, floor, requests.asks_for_less(tried_request, request)),
+        PlannerQuestion(solve, hint, floor, requests.asks_for_less(tried_request, request)),
         gang.ended_decisions,
     )
     return True
 
 
-def send_solve(state: State, solving: Solving, ended_decisions: int = 0) -> None:
+def send_question(state: State, question: PlannerQuestion, ended_decisions: int = 0) -> None:
     """Send a question to its planner. `ended_decisions` as in `Gang`."""
-    solve = solving.solve
-    state.solving[solve.lane] = solving
+    solve = question.solve
+    state.open_questions[solve.lane] = question
     state.shares[solve.lane].note_begin(
         namespace_of(solve.gang), state.now, state.settings.patience_s, ended_decisions
     )

@@ -61,8 +61,8 @@ def note_gangs_to_wake(state: State, anywhere: bool = False) -> None:
     """
     changes = state.ledger.take_changes()
     changes.anywhere = anywhere
-    for solving in state.solving.values():
-        solving.since.add(changes)
+    for question in state.open_questions.values():
+        question.since.add(changes)
     state.to_wake |= dict.fromkeys(state.queue.gangs_helped_by(changes, state.now + state.settings.numbers_s))
 
 

@@ -20,7 +20,7 @@ from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
 from muster.gangs.pending.reservations import Backfill, Retained
 from muster.gangs.pending.scheduling_queue import SchedulingQueue, namespace_of
-from muster.gangs.record.gang import Gang, QueueOrder, Solving, Timer, Timers
+from muster.gangs.record.gang import Gang, PlannerQuestion, QueueOrder, Timer, Timers
 from muster.gangs.record.phases import InPhase, Phase, Planned, Planning, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Publisher
 from muster.placement.cluster.candidates import Excluded
@@ -48,7 +48,7 @@ class State:
         """Resource whose watch is interrupted → since when."""
         self.members_counted = 0
         """Number of members that were counted for the input that is being handled."""
-        self.solving: dict[Lane, Solving] = {}
+        self.open_questions: dict[Lane, PlannerQuestion] = {}
         """The open question of each planner."""
         self.numbers = itertools.count(1)
         """Generations: numbers of plans and refusals, over all gangs."""
@@ -100,7 +100,9 @@ class State:
         Gangs that wait for the foreground planner count too: during a background decision, that planner plans
         no gang of a lower priority.
         """
-        foreground_waits = self.queue.count_waiting(Lane.FOREGROUND) and Lane.FOREGROUND not in self.solving
+        foreground_waits = (
+            self.queue.count_waiting(Lane.FOREGROUND) and Lane.FOREGROUND not in self.open_questions
+        )
         if foreground_waits or self.queue.count_waiting(Lane.BACKGROUND):
             return self.shares[Lane.BACKGROUND].ends_at
         return None

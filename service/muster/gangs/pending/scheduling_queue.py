@@ -15,7 +15,7 @@ from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.peers.existing_pods import Changes
 from muster.gangs.pending.watchers import Watchers
-from muster.gangs.record.gang import Gang, QueueOrder, Solving
+from muster.gangs.record.gang import Gang, PlannerQuestion, QueueOrder
 
 FAIR_TURN = 4
 """In one of this many turns, the gang that was planned longest ago comes first."""
@@ -287,12 +287,12 @@ class SchedulingQueue:
                 self.update_at = update_at
         return sorted(itertools.chain.from_iterable(self._refused[hint] for hint in helped))
 
-    def is_overtaken(self, gang: Gang, solving: Solving) -> bool:
+    def is_overtaken(self, gang: Gang, question: PlannerQuestion) -> bool:
         """Return whether changes since the planner was asked may help the gang, which was refused."""
-        since = solving.since
+        since = question.since
         if since.anywhere:
             return True
-        hint, watchers, hints = self._hint_for(gang, solving.hint), Watchers(), HintTable()
+        hint, watchers, hints = self._hint_for(gang, question.hint), Watchers(), HintTable()
         watchers.add(hint)
         hints.add(hint)
         return bool(hints.may_fit(self._ledger, since.gained_nodes, self._hints_touched_by(watchers, since)))

@@ -14,6 +14,8 @@ from muster.domain.decision import Placed
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.reasons import Cause, CauseView, Relaxation, cause_views
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages.instructions import EventReason, PushVerdict, Solve
@@ -37,10 +39,11 @@ from muster.gangs.record.phases import (
 
 
 @dataclass(frozen=True, slots=True)
-class Solving:
-    """A question to a planner (`Solve`) that is not answered yet."""
+class PlannerQuestion:
+    """A question to a planner, with the facts that matter when its answer comes."""
 
     solve: Solve
+    """The instruction that asks the planner."""
     hint: QueueingHint
     """What the gang must have to fit."""
     floor: int | None = None
@@ -50,6 +53,21 @@ class Solving:
     """Whether the request is for the fewest members with which the gang starts, and not for all members."""
     since: Changes = field(default_factory=Changes)
     """The changes since the planner was asked."""
+
+    @property
+    def gang(self) -> str:
+        """Return the key of the gang that the question is about."""
+        return self.solve.gang
+
+    @property
+    def request(self) -> Request:
+        """Return what the gang asks for."""
+        return self.solve.request
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return the cluster as the planner was shown it."""
+        return self.solve.snapshot
 
 
 @dataclass(frozen=True, slots=True)
