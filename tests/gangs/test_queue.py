@@ -7,7 +7,7 @@ from muster.gangs.record.gang import QueueOrder
 
 
 def order(priority: int, created: float, is_partial: bool = False, is_covered: bool = False) -> QueueOrder:
-    return QueueOrder(not is_covered, -priority, not is_partial, created)
+    return QueueOrder.of(is_covered=is_covered, priority=priority, has_precedence=is_partial, created=created)
 
 
 def popped(queue: Queue) -> list[str]:

@@ -178,7 +178,7 @@ def seen(
     is_partial: bool = False,
     reason: str = "",
 ) -> GangView:
-    order = QueueOrder(True, -priority, not is_partial, created)
+    order = QueueOrder.of(is_covered=False, priority=priority, has_precedence=is_partial, created=created)
     return GangView(
         f"ns/x/{name}", "ns", name, "x", phase, 1, 2, 0, 2, priority, created, reason, None, order
     )

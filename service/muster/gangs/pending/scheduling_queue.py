@@ -35,7 +35,7 @@ class _Entry(NamedTuple):
 
     def is_below(self, floor: int | None) -> bool:
         """Return whether the gang's priority is below `floor`, and the gang is not covered."""
-        return floor is not None and self.order.not_covered and -self.order.negative_priority < floor
+        return floor is not None and not self.order.is_covered and self.order.priority < floor
 
 
 def namespace_of(key: str) -> str:
@@ -74,15 +74,17 @@ class _Order:
             namespace = namespace_of(entry.key)
             if not self._is_current(entry):
                 heapq.heappop(self._heap)
-            elif entry.order.not_covered and (
-                namespace in resting or (entry.order.not_partial and namespace in paused)
+            elif not entry.order.is_covered and (
+                namespace in resting or (namespace in paused and not entry.order.has_precedence)
             ):
                 heapq.heappush(self._heap_by_namespace.setdefault(namespace, []), heapq.heappop(self._heap))
             else:
                 return entry
         heads = ((namespace, self._head(heap)) for namespace, heap in self._heap_by_namespace.items())
         allowed = (
-            head for namespace, head in heads if head and not (head.order.not_partial and namespace in paused)
+            head
+            for namespace, head in heads
+            if head and (head.order.has_precedence or namespace not in paused)
         )
         return min(allowed, default=None)
 
@@ -126,7 +128,7 @@ class Queue:
         self._entries[key] = self._number
         entry = _Entry(0, order, key, self._number)
         self._by_priority.push(entry)
-        last_turn = self._last_turn.get(key, 0) if order.not_covered else -1
+        last_turn = -1 if order.is_covered else self._last_turn.get(key, 0)
         self._by_last_turn.push(entry._replace(last_turn=last_turn))
         self._tidy()  # here too: without a session nothing is popped, and old entries would pile up
 
@@ -157,7 +159,7 @@ class Queue:
         partially bound gangs.
         """
         entry = self._by_priority.first_entry(resting, paused)
-        if only_partial and (entry is None or entry.order.not_partial):
+        if only_partial and (entry is None or not entry.order.has_precedence):
             return None
         self._turn += 1
         if entry is None or entry.is_below(floor):

@@ -98,13 +98,32 @@ class LastPermit:
 class QueueOrder(NamedTuple):
     """Sort key of a gang in the queue: the gang with the lowest key is planned first."""
 
+    # The fields are negated where the higher value comes first. Readers use the properties.
     not_covered: bool
-    """Whether the gang holds no place for some waiting member."""
     negative_priority: int
-    not_partial: bool
-    """Whether the gang has no precedence over gangs of its priority."""
+    no_precedence: bool
     created: float
     """Since when the gang waits, in seconds since the Unix epoch."""
+
+    @classmethod
+    def of(cls, *, is_covered: bool, priority: int, has_precedence: bool, created: float) -> QueueOrder:
+        """Return the sort key of a gang with these properties."""
+        return cls(not is_covered, -priority, not has_precedence, created)
+
+    @property
+    def is_covered(self) -> bool:
+        """Return whether the gang holds a place for each waiting member."""
+        return not self.not_covered
+
+    @property
+    def priority(self) -> int:
+        """Return the gang's priority."""
+        return -self.negative_priority
+
+    @property
+    def has_precedence(self) -> bool:
+        """Return whether the gang comes before others of its priority, as `Gang.has_precedence`."""
+        return not self.no_precedence
 
 
 class Timer(StrEnum):
@@ -269,12 +288,17 @@ class Gang:
         A gang that waits only for optional members counts as `optional_delay_s` younger. So gangs that lack
         required members come first, if they came within this time.
         """
-        created, is_partial = self.group.since, self.has_precedence
-        if is_partial:  # the gang is as old as its oldest bound member
+        created, has_precedence = self.group.since, self.has_precedence
+        if has_precedence:  # the gang is as old as its oldest bound member
             created = min(created, *(pod.created for pod in self.group.bound))
         if self.group.enough_bound:
             created += optional_delay_s
-        return QueueOrder(not is_covered, -self.group.priority, not is_partial, created)
+        return QueueOrder.of(
+            is_covered=is_covered,
+            priority=self.group.priority,
+            has_precedence=has_precedence,
+            created=created,
+        )
 
     @property
     def idle_uids(self) -> set[str]:
