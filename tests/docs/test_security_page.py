@@ -43,7 +43,7 @@ BOUNDS = (
     f"of a pod {peers.MAX_TERMS} terms of a kind, {peers.MAX_SIZE:,} names and values; "
     f"of a gang {constraints.MAX_RULES} rules, {constraints.MAX_LOOKED_AT:,} label sets",
     f"{claims.MAX_CLAIMS} of a pod",
-    f"of {deferral.MANY} pods or more | once in {deferral.COUNT_EVERY_S * 1000:g} ms for each pod",
+    f"of {deferral.MANY} pods or more | once in {deferral.REGROUP_EVERY_S * 1000:g} ms for each pod",
     f"for each pod, after {arrivals.GROUPS_AHEAD_S:g} s in advance of a namespace",
     f"{PLANNER.time_limit_s:g} s and {PLANNER.memory_mib:,} MiB for a decision, "
     f"{PLANNER.most_roles} roles of a gang",

@@ -22,7 +22,7 @@ from tests.gangs.stage import Chooser
 
 T = TypeVar("T")
 FEW_TIMERS, MANY_TIMERS = 2, recovery.MAX_TIMERS_PER_TICK
-FEW_PODS, MANY_PODS = 2, (deferral.MANY, deferral.COUNT_EVERY_S)
+FEW_PODS, MANY_PODS = 2, (deferral.MANY, deferral.REGROUP_EVERY_S)
 ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.create_all: 6,
     Cluster.as_it_should: 12,
@@ -82,7 +82,7 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
     """One sequence: the transitions that it saw, and what it broke, "" for nothing.
 
     In every second one, a Tick leaves timers to the next, as in a cluster of thousands of gangs. In others,
-    gangs are not counted for each change, as if they had many pods. In others, what concerns all gangs is
+    gangs are not regrouped for each change, as if they had many pods. In others, what concerns all gangs is
     done for one of them with each input.
     """
     at_once = (1, None)[number // 4 % 2]
@@ -93,8 +93,8 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
     with (
         patch.object(recovery, "MAX_TIMERS_PER_TICK", timers),
         patch.object(deferral, "MANY", pods),
-        patch.object(deferral, "COUNT_EVERY_S", every_s),
-        patch.object(arrivals, "GROUPED_AT_ONCE", at_once or arrivals.GROUPED_AT_ONCE),
+        patch.object(deferral, "REGROUP_EVERY_S", every_s),
+        patch.object(arrivals, "REGROUPED_AT_ONCE", at_once or arrivals.REGROUPED_AT_ONCE),
         patch.object(recovery, "TOLD_AT_ONCE", at_once or recovery.TOLD_AT_ONCE),
         patch.object(refusals, "_WOKEN_AT_ONCE", at_once or refusals._WOKEN_AT_ONCE),
     ):

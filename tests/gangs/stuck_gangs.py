@@ -25,10 +25,10 @@ from muster.placement.limits import Budget, Limits
 from muster.placement.search.search import best_for_most
 from tests.gangs.world import World
 
-_COUNTED = (Phase.COLLECTING, Phase.INVALID, Phase.RUNNING)
+_REGROUPED = (Phase.COLLECTING, Phase.INVALID, Phase.RUNNING)
 """Phases in which nothing but its members brings a gang further."""
 _GOES_ON = (Phase.PLANNING, Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED)
-"""Phases that end in a bounded time, with what the gang is at: pods that come meanwhile are counted then."""
+"""Phases that end in a bounded time, with what the gang is at: pods that come meanwhile are grouped then."""
 CATCHES_UP_S = 2.0
 """After the service stood still, everything that was due comes this many seconds after the first of it."""
 
@@ -75,10 +75,10 @@ def stuck_gangs(world: World, nodes: Iterable[Node]) -> Iterator[str]:
     for name in sorted(state.roster.names):
         gangs = {key: gang for key, gang in state.gangs.items() if gang.name == name}
         soon = state.settings.settle_most_s + CATCHES_UP_S
-        if any(_within(world, gang, Timer.RECOUNT, soon) for gang in gangs.values()):
+        if any(_within(world, gang, Timer.REGROUP, soon) for gang in gangs.values()):
             continue
         if any(gang.stale and gang.phase in _GOES_ON for gang in gangs.values()):
-            continue  # they are counted after that
+            continue  # they are regrouped after that
         for group in state.roster.groups(name):
             if not group.unbound or group.causes or group.waits_for is not None:
                 continue
@@ -87,8 +87,8 @@ def stuck_gangs(world: World, nodes: Iterable[Node]) -> Iterator[str]:
             elif gang.phase is Phase.UNPLACEABLE:
                 if not _pauses(world, gang) and fits_now(world, nodes, gang.key):
                     yield f"{gang.key} fits now, and nobody asks about it"
-            elif gang.phase in _COUNTED:
-                yield f"{gang.key} is {gang.phase}, and nobody counts it though it is complete"
+            elif gang.phase in _REGROUPED:
+                yield f"{gang.key} is {gang.phase}, and nobody regroups it though it is complete"
 
 
 def _idle(state: State, throttled_namespaces: Collection[str]) -> Iterator[str]:

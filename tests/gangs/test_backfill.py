@@ -131,7 +131,7 @@ def test_racks_of_one_name_in_two_zones_are_two_domains(unique: bool) -> None:
 
 
 def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
-    """They are not counted yet when the reservation before ends."""
+    """They are not regrouped yet when the reservation before ends."""
     world = World(Settings()).start(node("a", gpus=4))
     world.see(pod("p0", gang="", gpus=4))
     world.run("p0")

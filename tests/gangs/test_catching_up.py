@@ -18,7 +18,7 @@ GANGS = 6
 
 @pytest.fixture(autouse=True)
 def _one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "GROUPED_AT_ONCE", 1)
+    monkeypatch.setattr(arrivals, "REGROUPED_AT_ONCE", 1)
     monkeypatch.setattr(recovery, "TOLD_AT_ONCE", 1)
 
 

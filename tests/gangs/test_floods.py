@@ -12,7 +12,7 @@ from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import NodeRules
 from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint
-from muster.gangs.lifecycle.deferral import COUNT_EVERY_S, MANY
+from muster.gangs.lifecycle.deferral import MANY, REGROUP_EVERY_S
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import Settings
@@ -32,7 +32,7 @@ def stream(world: World, pods: list[Pod], every_s: float = 0.01) -> None:
 
 
 def counting(world: World, monkeypatch: pytest.MonkeyPatch) -> list[NameKey]:
-    """Every time that the pods of a name are counted from now on."""
+    """Every time that the pods of a name are grouped from now on."""
     counted: list[NameKey] = []
     groups = world.coordinator.state.roster.groups
 
@@ -108,7 +108,7 @@ def test_pods_of_thousands_of_owners_are_counted_a_few_times(monkeypatch: pytest
     counted = counting(world, monkeypatch)
     for number in range(200):
         world.see(pod(f"p{number}", of=200, owner=f"o{number}"))
-    world.wait(COUNT_EVERY_S * 200)
+    world.wait(REGROUP_EVERY_S * 200)
     assert len(counted) <= 5
     assert [solve.request.size for solve in world.solves] == [200]
 

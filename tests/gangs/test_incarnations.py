@@ -267,7 +267,7 @@ BARE = {
 @pytest.mark.parametrize("connects", [True, False], ids=["a session opens", "the gangs are shown"])
 @pytest.mark.parametrize("case", BARE.values(), ids=BARE.keys())
 def test_pods_without_an_owner_are_of_one_run(case: Bare, connects: bool) -> None:
-    """Also where each run is looked at before all of the name are counted."""
+    """Also where each run is looked at before all of the name are regrouped."""
     world = World(Settings()).start(node("a", 8))
     look = world.connect if connects else world.coordinator.summary
     world.see(*case.pods)
@@ -343,7 +343,7 @@ def test_the_pods_of_a_complete_gang_that_begin_to_run_are_not_counted_again() -
 
 def test_what_is_dealt_anew_while_its_gang_is_refused_is_looked_at_after_it() -> None:
     """A gang of two owners waits for the planner. Its older owner gets enough pods for a gang of its own; the
-    planner is asked, and refuses the gang as it was, before it is counted."""
+    planner is asked, and refuses the gang as it was, before it is regrouped."""
     world = World(Settings(), auto=False).start(node("a", gpus=2))
     world.see(with_topology("e0", of=2, owner="one", created=1.0))
     world.see(*(with_topology(f"e{i}", of=2, owner="two", created=2.0) for i in (1, 2)))

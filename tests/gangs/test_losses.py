@@ -145,7 +145,7 @@ def test_no_more_is_kept_than_still_runs() -> None:
 
 
 def large() -> World:
-    """Gang g is so large that it is counted later. It runs on all nodes."""
+    """Gang g is so large that it is regrouped later. It runs on all nodes."""
     members = MANY + 8
     world = World().start(*(node(f"n{i}", 8) for i in range(members // 8)))
     world.see(*(member(f"g{i}", of=members, gpus=1) for i in range(members)))

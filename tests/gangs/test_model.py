@@ -113,7 +113,7 @@ def test_the_model_sees_that_a_change_of_other_pods_is_missed(monkeypatch: pytes
 
 
 def test_the_model_sees_that_a_complete_gang_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.gangs.lifecycle.arrivals.PodHandler._count_after", lambda *_: None)
+    monkeypatch.setattr("muster.gangs.lifecycle.arrivals.PodHandler._regroup_after", lambda *_: None)
     cluster = Cluster()
     cluster.world.see(pod("p0", "g"), pod("p1", "g"))
     with pytest.raises(Broken, match="g is complete, and not known"):

@@ -127,7 +127,7 @@ def test_pods_of_others_are_told_nothing() -> None:
 
 
 def test_gangs_that_were_told_at_once_are_told_again_one_after_another() -> None:
-    """When the service starts, all gangs are counted at once. One Tick for all would hold up the shim."""
+    """When the service starts, all gangs are regrouped at once. One Tick for all would hold up the shim."""
     world = World().start(node("a", 8))
     world.see(*(replace(pod(f"p{i}", gang=f"g{i}"), owner=f"job{i}") for i in range(200)))
     world.wait(LONG_ENOUGH_S)

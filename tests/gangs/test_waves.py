@@ -155,7 +155,7 @@ def test_a_plan_of_a_wave_outlives_the_end_of_the_one_before() -> None:
 def test_a_gang_whose_waiting_pods_form_another_one_by_its_turn_is_not_planned(looks: str) -> None:
     """A start is reported late: the pod that waits for the planner is the first of the next wave by then.
 
-    A look at the gang before all gangs of the name are counted loses no pod.
+    A look at the gang before all gangs of the name are regrouped loses no pod.
     """
     world = World(Settings(), auto=False).start(node("a", 16))
     done = replace(pod("p1", of=2, owner="w"), created=1.0, started=20.0, node="a")

@@ -48,7 +48,7 @@ class Coordinator:
 
     def handle(self, message: inputs.Input) -> list[Instruction]:
         """Take in an input, and return the instructions that follow from it."""
-        self.state.now, self.state.members_counted = message.now, 0
+        self.state.now, self.state.members_regrouped = message.now, 0
         match message:
             case inputs.SolveFailed():
                 decisions.take_failure(self.state, message)
@@ -167,8 +167,8 @@ class Coordinator:
         return tuple(map(self._view, self._gangs(keys)))
 
     def _view(self, gang: Gang) -> GangView:
-        """Count the gang again if it is stale, and return its view."""
-        self.state.try_refresh(gang)
+        """Regroup the gang if it is stale, and return its view."""
+        self.state.try_regroup(gang)
         return view(gang, self.state.queue_order(gang))
 
     def gpus_of_pods(self, nodes: Sequence[str]) -> list[tuple[places.PodGpus, ...]]:

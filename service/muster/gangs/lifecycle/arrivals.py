@@ -1,6 +1,6 @@
 """Arrivals: take in changes of pods, group the pods into gangs, and update each gang whose members changed.
 
-`deferral.py` says when a gang is counted after a change of one of its pods.
+`deferral.py` says when a gang is regrouped after a change of one of its pods.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from muster.domain.policies import Policies
 from muster.domain.rate import Rate
 from muster.domain.sentences import sentence
 from muster.gangs.lifecycle import bindings, deferral, reconciliation, refusals
-from muster.gangs.lifecycle.deferral import Change, Count
+from muster.gangs.lifecycle.deferral import Change, Regroup
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group, NameKey, name_key, planning_facts
 from muster.gangs.record.gang import Gang, Timer
@@ -121,7 +121,7 @@ def _take_over_history(state: State, gang: Gang, group: Group, earlier_gangs: It
     evicted, even if this gang was given up.
     """
     bound = {pod.uid for pod in group.bound}
-    # A permitted gang may not have counted members that were bound just now, so its waiting members count
+    # The group of a permitted gang may lack members that were bound just now, so its waiting members count
     # too.
     predecessors = [predecessor for predecessor in earlier_gangs if bound & predecessor.group.uids]
     if not gang.group.bound:
@@ -161,8 +161,8 @@ def _gangs_losing_members(gangs: Iterable[Gang], groups: Mapping[str, Group]) ->
     ]
 
 
-def _defer_count(state: State, gang: Gang, change: Change) -> None:
-    """Note that a pod came or went. The gang is counted once the other pods have come or gone too.
+def _regroup_later(state: State, gang: Gang, change: Change) -> None:
+    """Note that a pod came or went. The gang is regrouped once the other pods have come or gone too.
 
     If a waiting member left, the gang waits for no planner until then.
     """
@@ -170,17 +170,17 @@ def _defer_count(state: State, gang: Gang, change: Change) -> None:
     reconciliation.note_pod_change(state, gang)
     if gang.phase is Phase.PLANNING and change.is_departure:
         state.transition(gang, Trigger.IN_MOTION, Collecting())
-    if gang.phase in deferral.COUNTED_AFTER_SERIES:
-        if gang.change_window is None or Timer.RECOUNT not in gang.timers:
-            gang.change_window = (state.now, state.now)  # earlier pods have been counted
+    if gang.phase in deferral.REGROUPED_AFTER_SERIES:
+        if gang.change_window is None or Timer.REGROUP not in gang.timers:
+            gang.change_window = (state.now, state.now)  # earlier pods have been grouped
         # `Clock` takes a deadline in the past for a service that stood still, and postpones all timers.
         until = max(state.now, state.settings.settle_until(gang.change_window))
-        state.timers.set(gang, until, Timer.RECOUNT)
+        state.timers.set(gang, until, Timer.REGROUP)
 
 
 def end_series(state: State, gang: Gang) -> None:
     """End a series: its pods have come or gone, so move the gang to the phase that follows."""
-    if gang.phase in deferral.COUNTED_AFTER_SERIES:
+    if gang.phase in deferral.REGROUPED_AFTER_SERIES:
         reconciliation.reconcile(state, gang)
 
 
@@ -219,13 +219,13 @@ def _remove_gang(state: State, gang: Gang) -> None:
 
 
 GROUPS_AHEAD_S = 5.0
-"""A namespace may owe this many seconds of counting. Above this, changes of its PodGroups wait, and only the
-last change of each PodGroup is used. One change costs `deferral.COUNT_EVERY_S` × (pods that name the PodGroup
-+ _MORE_PODS)."""
+"""A namespace may owe this many seconds of grouping. Above this, changes of its PodGroups wait, and only the
+last change of each PodGroup is used. One change costs `deferral.REGROUP_EVERY_S` × (pods that name the
+PodGroup + _MORE_PODS)."""
 _MORE_PODS = 4
 """Cost of a change of a PodGroup itself, in pods."""
 
-GROUPED_AT_ONCE = 128
+REGROUPED_AT_ONCE = 128
 """When a change concerns all pods, one input groups this number of pods: about 10 ms."""
 
 
@@ -237,8 +237,8 @@ class PodHandler:
         self.differences = Differences(state.publisher, state.ledger)
         self._names: dict[NameKey, set[str]] = {}
         """Name → keys of the gangs that have this name."""
-        self._counted_at: dict[NameKey, float] = {}
-        """Name → when its pods were grouped last."""
+        self._regrouped_at: dict[NameKey, float] = {}
+        """Name → when its pods were regrouped last."""
         self._waiting_changes: dict[str, dict[PodGroupKey, PodGroup | None]] = {}
         """Namespace → PodGroups whose last change waits; None for a PodGroup that is gone."""
         self._rate = Rate(GROUPS_AHEAD_S, clock=lambda: state.now)
@@ -254,12 +254,12 @@ class PodHandler:
         if pod.uid in state.orphans and (pod.node or not pod.present):
             reconciliation.drop_orphan(state, pod.uid)
         new_pod = state.roster.pods.get(pod.uid, pod)
-        self._count_after(names, old_pod, new_pod)
+        self._regroup_after(names, old_pod, new_pod)
         while state.roster.begun_names:
             gangs = self._gangs_of(state.roster.begun_names.pop())
             for gang in gangs if any(gang.group.unbound for gang in gangs) else ():
                 gang.stale = True
-                state.count_soon(gang)
+                state.regroup_soon(gang)
         if old_usage is not None and self._is_lost(old_pod, pod, old_usage):
             self._keep_place_of(old_pod, old_usage)
         return changed_nodes
@@ -273,7 +273,7 @@ class PodHandler:
         reconciliation.drop_orphan(state, uid)
         old_pod = state.roster.pods.get(uid)
         names = state.roster.drop(uid)
-        self._count_after(names, old_pod, None)
+        self._regroup_after(names, old_pod, None)
         if old_usage is not None:
             self._keep_place_of(old_pod, old_usage)
         else:
@@ -310,8 +310,8 @@ class PodHandler:
         if not later and (names := self._state.roster.see_pod_group(key, group)):
             if synced:
                 self._rate.forget()
-                self._rate.charge(key[0], deferral.COUNT_EVERY_S * (pod_count + _MORE_PODS))
-            self.group_pods(names)
+                self._rate.charge(key[0], deferral.REGROUP_EVERY_S * (pod_count + _MORE_PODS))
+            self.regroup(names)
 
     def tick(self) -> None:
         """Take in one change of a PodGroup that is due. Only one change, because a change may take long."""
@@ -328,12 +328,12 @@ class PodHandler:
         """Take in how many pods of a Job have succeeded."""
         names = self._state.roster.see_succeeded(uid, succeeded)
         if len(names) <= deferral.MANY or not self._state.synced:
-            self._group_pods_or_defer(names, {uid})
+            self._regroup_or_defer(names, {uid})
             return
         for gang in (gang for name in names for gang in self._gangs_of(name)):
             gang.stale = True
-            until = self._state.now + deferral.COUNT_JOB_EVERY_S * len(names)
-            self._state.timers.start(gang, until, Timer.RECOUNT)
+            until = self._state.now + deferral.REGROUP_JOB_EVERY_S * len(names)
+            self._state.timers.start(gang, until, Timer.REGROUP)
 
     def see_policies(self, policies: Policies) -> None:
         """Take in new policies, and plan the waiting gangs again.
@@ -342,17 +342,17 @@ class PodHandler:
         """
         self._state.roster.policies = policies
         self._state.ledger.set_policies(policies)
-        self._state.to_group |= dict.fromkeys(self._state.roster.names)
+        self._state.to_regroup |= dict.fromkeys(self._state.roster.names)
         refusals.note_gangs_to_wake(self._state, anywhere=True)
 
-    def group_pods(self, names: set[NameKey]) -> None:
-        """Group the pods of these names again. Before the cluster is known, only note the names."""
+    def regroup(self, names: set[NameKey]) -> None:
+        """Regroup the gangs of these names. Before the cluster is known, only note the names."""
         if not self._state.synced:
-            self._state.to_group |= dict.fromkeys(names)
+            self._state.to_regroup |= dict.fromkeys(names)
             return
         for name in sorted(names):
             groups = {group.gang.key: group for group in self._state.roster.groups(name)}
-            self._state.members_counted += self._state.roster.size(name)
+            self._state.members_regrouped += self._state.roster.size(name)
             old_gangs = self._gangs_of(name)
             losing_gangs = _gangs_losing_members(old_gangs, groups)
             ended = [gang for gang in old_gangs if gang.key not in groups]
@@ -370,25 +370,25 @@ class PodHandler:
                         earlier_gangs,
                     )
             self._names[name] = set(groups)
-            self._counted_at[name] = self._state.now
+            self._regrouped_at[name] = self._state.now
             if not groups:
-                del self._names[name], self._counted_at[name]
+                del self._names[name], self._regrouped_at[name]
         for key in sorted(set(self.gangs_of(self._state.orphans).values())):
             _take_over_bindings(self._state, self._state.gangs[key])
 
     def catch_up(self) -> None:
-        """Group the pods of the next few names that are to be grouped again."""
+        """Regroup the gangs of the next few names that are to be regrouped."""
         if not self._state.synced:
             return
         names: set[NameKey] = set()
         pods = 0
-        while self._state.to_group and pods < GROUPED_AT_ONCE:
-            name = next(iter(self._state.to_group))
-            del self._state.to_group[name]
+        while self._state.to_regroup and pods < REGROUPED_AT_ONCE:
+            name = next(iter(self._state.to_regroup))
+            del self._state.to_regroup[name]
             names.add(name)
             pods += max(1, self._state.roster.size(name))
         if names:
-            self.group_pods(names)
+            self.regroup(names)
 
     def gangs_of(self, uids: Iterable[str]) -> dict[str, str]:
         """Return UID → key of its gang, for bound and waiting pods. Pods of no gang are left out.
@@ -417,37 +417,37 @@ class PodHandler:
         return name_key(pod)
 
     def gangs_named(self, name: NameKey) -> list[Gang]:
-        """Return the gangs of a name, counted again if they are stale."""
+        """Return the gangs of a name, regrouped if they are stale."""
         gangs = self._gangs_of(name)
         for gang in gangs:
-            self._state.refresh_group(gang)
+            self._state.regroup_if_stale(gang)
         return gangs
 
     def _gangs_of(self, name: NameKey) -> list[Gang]:
         return [self._state.gangs[key] for key in sorted(self._names.get(name, ()))]
 
-    def _count_after(self, names: set[NameKey], old_pod: Pod | None, pod: Pod | None) -> None:
-        """Count the gangs of these names after a change of a pod, or have them counted later."""
+    def _regroup_after(self, names: set[NameKey], old_pod: Pod | None, pod: Pod | None) -> None:
+        """Regroup the gangs of these names after a change of a pod, or have them regrouped later."""
         is_present = pod is not None and pod.present
         owners = [pod_state.owner for pod_state in (old_pod, pod) if pod_state is not None]
         owner = owners[0] if owners else ""
         gang = self._find_gang_of_change(names, owner, is_present)
         if gang is None:
-            self._group_pods_or_defer(names, set(owners))
+            self._regroup_or_defer(names, set(owners))
             return
         state, change = self._state, Change(old_pod, pod, self._count_present(gang))
-        match deferral.when_to_count(gang, change):
-            case Count.NOW:
-                self._group_pods_or_defer(names, set(owners))
-            case Count.AFTER_SERIES:
-                _defer_count(state, gang, change)
-            case Count.AFTER_BINDINGS:
+        match deferral.when_to_regroup(gang, change):
+            case Regroup.NOW:
+                self._regroup_or_defer(names, set(owners))
+            case Regroup.AFTER_SERIES:
+                _regroup_later(state, gang, change)
+            case Regroup.AFTER_BINDINGS:
                 assert pod is not None
                 bindings.note_bound(state, gang, pod.uid)
-            case Count.WHEN_READ:
+            case Regroup.WHEN_READ:
                 gang.stale = True
                 if not is_present and (len(self._names[gang.name]) > 1 or owner not in gang.group.owners):
-                    state.count_soon(gang)  # owners may be assigned anew
+                    state.regroup_soon(gang)  # owners may be assigned anew
                 if gang.phase is Phase.COLLECTING:
                     # New pods need conditions. A large gang has a longer pause.
                     pause_s = max(state.settings.waiting_s, state.settings.member_s * change.present)
@@ -483,36 +483,36 @@ class PodHandler:
     def _is_short(self, gang: Gang) -> bool:
         """Return whether some members are bound, and fewer than the gang needs.
 
-        The members of a large gang are not counted again, because thousands of its pods may end together.
+        A large gang is not regrouped, because thousands of its pods may end together.
         """
         size = self._state.roster.size(gang.name)
         if size < deferral.MANY:
-            group = self._state.refresh_group(gang)
+            group = self._state.regroup_if_stale(gang)
             return bool(group.bound) and not group.enough_bound
         return 0 < size - len(gang.group.unbound) < gang.group.fewest_needed
 
-    def _group_pods_or_defer(self, names: set[NameKey], owners: set[str]) -> None:
-        """Group the pods of these names, except for names that `_try_defer_by_rate` takes."""
-        self.group_pods({name for name in names if not self._try_defer_by_rate(name, owners)})
+    def _regroup_or_defer(self, names: set[NameKey], owners: set[str]) -> None:
+        """Regroup the gangs of these names, except for names that `_try_defer_by_rate` takes."""
+        self.regroup({name for name in names if not self._try_defer_by_rate(name, owners)})
 
     def _try_defer_by_rate(self, name: NameKey, owners: set[str]) -> bool:
-        """Have the gangs of a name counted later, if they have many pods and were just counted.
+        """Have the gangs of a name regrouped later, if they have many pods and were just regrouped.
 
         This limits the time that one name can take, however often its pods change. Return whether the gangs
-        are counted later; until then they wait for no planner. `owners` are the owners of the pod that
+        are regrouped later; until then they wait for no planner. `owners` are the owners of the pod that
         changed.
         """
         state, size = self._state, self._state.roster.size(name)
-        until = self._counted_at.get(name, -math.inf) + deferral.COUNT_EVERY_S * size
+        until = self._regrouped_at.get(name, -math.inf) + deferral.REGROUP_EVERY_S * size
         if size < deferral.MANY or state.now >= until:
             return False
-        later = deferral.gangs_to_count_later(self._gangs_of(name), owners)
+        later = deferral.gangs_to_regroup_later(self._gangs_of(name), owners)
         for gang in later:
             gang.stale = True
             reconciliation.note_pod_change(state, gang)
             if gang.phase is Phase.PLANNING:
                 state.transition(gang, Trigger.IN_MOTION, Collecting())
-            state.timers.start(gang, until, Timer.RECOUNT)
+            state.timers.start(gang, until, Timer.REGROUP)
         return bool(later)
 
     def _find_gang_of_change(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:

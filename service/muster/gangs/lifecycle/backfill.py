@@ -33,7 +33,7 @@ def _ask(state: State, gang: Gang) -> bool:
 
     Return False if the gang can never fit, or if none of its pods waits.
     """
-    group = state.refresh_group(gang)
+    group = state.regroup_if_stale(gang)
     if not group.unbound or any(cause.stays for cause in gang.refusal_causes):
         return False
     request = requests.request(group, state.ledger)

@@ -48,7 +48,7 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool =
     When no member is awaited any more, reconcile the gang. Until then, capacity that was given back is
     retained, because it is not known yet whether the gang is partially bound.
     """
-    unbound = {pod.uid for pod in state.refresh_group(gang).unbound}
+    unbound = {pod.uid for pod in state.regroup_if_stale(gang).unbound}
     awaited = permitted.awaited_bindings
     settled = [uid for uid, until in awaited.items() if uid not in unbound or (late and until <= state.now)]
     for uid in settled:
@@ -86,7 +86,7 @@ def note_bound(state: State, gang: Gang, uid: str) -> None:
     if len(gang.group.bound) + gang.newly_bound_count < gang.group.fewest_needed:
         reconciliation.start_partial_grace(state, gang)
     else:
-        state.refresh_group(gang)
+        state.regroup_if_stale(gang)
         reconciliation.note_partially_bound(state, gang)
 
 

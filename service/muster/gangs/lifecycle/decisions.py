@@ -172,7 +172,7 @@ def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
     """Return the record of this plan for each Binding: of `planned` members, `least` must be bound.
 
     After a crash, the next service reads this record to tell whether the gang was split. Pods with the gang's
-    name that were not counted yet are recorded as left out, so that an uncertain case never looks split.
+    name that were not grouped yet are recorded as left out, so that an uncertain case never looks split.
     """
     bound = len(gang.group.bound)
     return Batch(

@@ -1,12 +1,12 @@
-"""When a gang is counted (its pods are grouped anew) after a change of one of its pods.
+"""When a gang is regrouped (its pods are grouped anew) after a change of one of its pods.
 
-If each change had all pods of the gang counted, each pod of a gang of thousands would cost tens of
-milliseconds. Decision 0064 says why the counts are not kept up to date instead. `PodHandler` asks three
+If each change had the whole gang regrouped, each pod of a gang of thousands would cost tens of
+milliseconds. Decision 0064 says why groups are not kept up to date instead. `PodHandler` asks three
 questions in order:
 
-1. Does the change concern one gang alone? If not, all gangs of the name are counted now.
-2. `when_to_count`: can the count wait, because the change leaves the gang in its phase, or begins a series?
-3. `gangs_to_count_later`: if the gangs are counted now, have they many pods and were they just counted?
+1. Does the change concern one gang alone? If not, all gangs of the name are regrouped now.
+2. `when_to_regroup`: can this wait, because the change leaves the gang in its phase, or begins a series?
+3. `gangs_to_regroup_later`: if the gangs are regrouped now, have they many pods and were they just regrouped?
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from muster.gangs.record.phases import Phase
 _MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
 """Phases in which the departure of a member voids no plan."""
 _MAY_WAIT = (*_MAY_LEAVE, Phase.RUNNING)
-"""Phases in which a gang of many pods is counted later."""
-COUNTED_AFTER_SERIES = (
+"""Phases in which a gang of many pods is regrouped later."""
+REGROUPED_AFTER_SERIES = (
     Phase.COLLECTING,
     Phase.RUNNING,
     Phase.UNPLACEABLE,
     Phase.INVALID,
     Phase.WITHDRAWN,
 )
-"""Phases in which pods that come one after another are counted together, after the last of them. In other
-phases such pods are counted when the phase ends."""
+"""Phases in which pods that come one after another are grouped together, after the last of them. In other
+phases such pods are grouped when the phase ends."""
 MANY = 64
-"""With this number of pods or more, the gangs of a name are not counted for each change. A count takes 5 to
-20 µs per pod."""
-COUNT_EVERY_S = 0.0005
-"""Seconds between two counts of such gangs, for each pod: a gang of 4,000 pods is counted once in 2 s."""
-COUNT_JOB_EVERY_S = 0.002
-"""If the pods of a Job name more than `MANY` gangs, seconds until their count, for each gang."""
+"""With this number of pods or more, the gangs of a name are not regrouped for each change. That would
+take 5 to 20 µs per pod."""
+REGROUP_EVERY_S = 0.0005
+"""Seconds until such gangs are regrouped again, for each pod: 2 s for a gang of 4,000 pods."""
+REGROUP_JOB_EVERY_S = 0.002
+"""If the pods of a Job name more than `MANY` gangs, seconds until they are regrouped, for each gang."""
 
 
-class Count(Enum):
-    """When a gang is counted after a change."""
+class Regroup(Enum):
+    """When a gang is regrouped after a change."""
 
     NOW = auto()
-    """Now; later if the gang has many pods and was just counted."""
+    """Now; later if the gang has many pods and was just regrouped."""
     AFTER_SERIES = auto()
     """After the last of the pods that come or go one after another."""
     AFTER_BINDINGS = auto()
@@ -92,8 +92,8 @@ class Change:
         )
 
 
-def when_to_count(gang: Gang, change: Change) -> Count:
-    """Return when to count the gang.
+def when_to_regroup(gang: Gang, change: Change) -> Regroup:
+    """Return when to regroup the gang.
 
     The first case that matches decides:
 
@@ -104,32 +104,32 @@ def when_to_count(gang: Gang, change: Change) -> Count:
       more pods may follow: `AFTER_SERIES`.
     - Otherwise: `NOW`.
 
-    A partially bound gang, and a gang that was given up, are not counted after a series.
+    A partially bound gang, and a gang that was given up, are not regrouped after a series.
     """
     group, pod = gang.group, change.after
     awaited = gang.awaited_bindings
     if pod is not None and pod.node and pod.uid in awaited and len(awaited) > 1:
-        return Count.AFTER_BINDINGS
+        return Regroup.AFTER_BINDINGS
     if gang.phase is Phase.COLLECTING and group.waits_for is not None:
         # While nothing runs, the owner does not matter: owners are assigned when enough are there.
         may_stay = pod is None or change.waits_in(gang, owned=bool(group.bound))
-        return Count.WHEN_READ if 0 < change.present < group.needed and may_stay else Count.NOW
+        return Regroup.WHEN_READ if 0 < change.present < group.needed and may_stay else Regroup.NOW
     if gang.phase is Phase.RUNNING and not group.unbound and (pod is None or pod.node):
-        return Count.WHEN_READ if change.present else Count.NOW
+        return Regroup.WHEN_READ if change.present else Regroup.NOW
     if not _expects_more(gang, change.present):
-        return Count.NOW
+        return Regroup.NOW
     if change.before is not None and change.before.present:
         is_in_series = gang.phase in _MAY_LEAVE and change.is_departure
     else:
         is_in_series = change.waits_in(gang, same_claim=gang.phase is not Phase.INVALID)
-    return Count.AFTER_SERIES if is_in_series else Count.NOW
+    return Regroup.AFTER_SERIES if is_in_series else Regroup.NOW
 
 
-def gangs_to_count_later(gangs: Collection[Gang], owners: set[str]) -> list[Gang]:
-    """Return the gangs of a name that wait for a later count; [] if all gangs are counted now.
+def gangs_to_regroup_later(gangs: Collection[Gang], owners: set[str]) -> list[Gang]:
+    """Return the gangs of a name that are regrouped later; [] if all gangs are regrouped now.
 
     `owners` are the owners of the pod that changed. If one of their gangs holds a plan or is partially bound,
-    all gangs are counted now.
+    all gangs are regrouped now.
     """
     later = [gang for gang in gangs if gang.phase in _MAY_WAIT and not gang.is_partially_bound]
     return [] if any(owners & gang.group.owners for gang in gangs if gang not in later) else later

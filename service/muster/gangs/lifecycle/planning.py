@@ -18,8 +18,8 @@ from muster.gangs.record.gang import Gang, PlannerQuestion, Timer
 from muster.gangs.record.phases import Phase, Trigger
 from muster.gangs.reporting.publisher import kinds_of
 
-_COUNTED_AT_ONCE = 2048
-"""If one input counts this many members (about 10 ms), the planner is asked with the next input."""
+_REGROUPED_AT_ONCE = 2048
+"""If one input regroups this many members (about 10 ms), the planner is asked with the next input."""
 MAX_GANGS_PER_INPUT = 32
 """Largest number of gangs that one input looks at until a gang needs the planner."""
 
@@ -32,9 +32,9 @@ def ask_planners(state: State) -> None:
     """
     if state.ledger.gained_nodes or state.ledger.existing_pods.changes.concern_peers:
         refusals.note_gangs_to_wake(state)
-    if not (state.to_group or state.to_tell):
+    if not (state.to_regroup or state.to_tell):
         refusals.requeue_woken(state)
-    if state.members_counted >= _COUNTED_AT_ONCE:
+    if state.members_regrouped >= _REGROUPED_AT_ONCE:
         state.queue.update_at = state.now  # a Tick continues: one input must not take long
     elif not state.catches_up and state.active and not state.interrupted:
         # The background planner comes first: a slow gang may have the highest priority. It comes again for
@@ -58,7 +58,7 @@ def _ask(state: State, lane: Lane) -> None:
         if lane is Lane.FOREGROUND and _is_above_share(state, gang, lane):
             state.enqueue_again(gang, Lane.BACKGROUND)
             continue
-        state.refresh_group(gang)
+        state.regroup_if_stale(gang)
         if not _ask_in_tree(state, gang) and _solve(state, gang, lane):
             return
     state.queue.update_at = state.now  # a Tick continues: one input must not take long
@@ -99,7 +99,7 @@ def _next_to_update(state: State) -> str | None:
     """
     while state.queue.to_update:
         gang = state.gangs.get(state.queue.to_update.pop())
-        if gang is not None and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
+        if gang is not None and gang.phase is Phase.UNPLACEABLE and Timer.REGROUP not in gang.timers:
             state.replan(gang, Trigger.NUMBERS_OLD)
             if (key := state.queue.pop_next(Lane.FOREGROUND)) is not None:
                 return key
@@ -126,7 +126,7 @@ def take_in_tree_answers(state: State, gang: Gang, changed: bool) -> None:
         gang.exclusions.keep(lambda _, exclusion: exclusion.plugin in (*MODELLED, NODE_CHANGED))
     if gang.timers.pop(Timer.IN_TREE, None) is not None:
         state.enqueue_again(gang)
-    elif changed and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
+    elif changed and gang.phase is Phase.UNPLACEABLE and Timer.REGROUP not in gang.timers:
         state.replan(gang, Trigger.FREED)
 
 

@@ -41,13 +41,13 @@ from muster.gangs.reporting.publisher import kinds_of, shorten
 
 def reconcile(state: State, gang: Gang) -> None:
     """Move a gang without Bindings under way to the phase that follows from its members."""
-    group = state.refresh_group(gang)
+    group = state.regroup_if_stale(gang)
     note_partially_bound(state, gang)
     if isinstance(given_up := gang.in_phase, GivenUp) and group.bound and given_up.evicting:
         evict(state, gang, given_up)
     else:
         reconcile_members(state, gang, group)
-    state.refresh_group(gang)  # a stale gang is counted, whatever its phase is now
+    state.regroup_if_stale(gang)  # a stale gang is regrouped, whatever its phase is now
 
 
 def reconcile_members(state: State, gang: Gang, group: Group) -> None:
@@ -82,7 +82,7 @@ def reconcile_members(state: State, gang: Gang, group: Group) -> None:
     elif (until := _expect_more_until(state, gang)) > state.now:
         state.transition(gang, Trigger.IN_MOTION, Collecting())
         gang.reason = ""
-        state.timers.set(gang, until, Timer.RECOUNT)
+        state.timers.set(gang, until, Timer.REGROUP)
         state.queue.note_lacking(gang)
     else:
         state.transition(gang, Trigger.COMPLETE, Planning())
@@ -126,7 +126,7 @@ def withdraw(
     if not silent:
         gang.failed_attempts += not cause_is_excluded
         state.publisher.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
-    state.refresh_group(gang)
+    state.regroup_if_stale(gang)
     if gang.is_partially_bound:
         state.retained.keep(gang, held_uids)
         release_retained(state, gang)
@@ -216,7 +216,7 @@ def end_partial_grace(state: State, gang: Gang) -> None:
     Without a session nothing is evicted: another service may have the shim and complete the gang. A new
     session starts a new grace period.
     """
-    group = state.refresh_group(gang)
+    group = state.regroup_if_stale(gang)
     gang.was_complete |= all_bound(state, gang)
     if not gang.is_partially_bound or gang.phase is Phase.GIVEN_UP or not state.active:
         return
@@ -275,7 +275,7 @@ def review_losses(state: State, gang: Gang) -> None:
     """Forget lost members if the gang has enough members again, or if no replacement came in time."""
     group = gang.group
     replacements_wait = bool(group.unbound) and group.waits_for is None
-    # A large gang is counted later.
+    # A large gang is regrouped later.
     lacks_members = bool(group.bound) and (gang.stale or not group.enough_bound)
     if gang.lost_members and not (lacks_members and (replacements_wait or Timer.LOST in gang.timers)):
         state.retained.release(gang, gang.retained_uids & gang.lost_members.keys())

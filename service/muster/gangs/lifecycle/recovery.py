@@ -82,7 +82,7 @@ class SessionHandler:
     def catch_up(self) -> None:
         """Report the next few gangs that a new shim does not know yet."""
         state = self._state
-        for key in list(islice(state.to_tell, TOLD_AT_ONCE if state.active and not state.to_group else 0)):
+        for key in list(islice(state.to_tell, TOLD_AT_ONCE if state.active and not state.to_regroup else 0)):
             del state.to_tell[key]
             if (gang := state.gangs.get(key)) is not None:
                 _tell(state, gang)
@@ -119,9 +119,9 @@ def _begin_grace(state: State, gang: Gang) -> None:
     Another service may have completed the gang meanwhile.
     """
     if gang.phase is Phase.GIVEN_UP:
-        reconciliation.reconcile_members(state, gang, state.refresh_group(gang))
+        reconciliation.reconcile_members(state, gang, state.regroup_if_stale(gang))
     gang.timers.pop(Timer.PARTIAL, None)
-    state.refresh_group(gang)
+    state.regroup_if_stale(gang)
     reconciliation.note_partially_bound(state, gang)
 
 
@@ -129,7 +129,7 @@ def _tell(state: State, gang: Gang) -> None:
     """Report the gang's present state to a new shim."""
     if (question := state.in_tree.ask_again(gang)) is not None:
         state.publisher.instruct(question)
-    state.refresh_group(gang)
+    state.regroup_if_stale(gang)
     reconciliation.note_partially_bound(state, gang)
     if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
         refusals.refresh_refusal(state, gang)
@@ -145,15 +145,15 @@ def _handle_timer(state: State, gang: Gang, timer: Timer, same: bool) -> None:
         case Timer.LOST:
             state.retained.release(gang, gang.retained_uids & gang.lost_members.keys())
             reconciliation.review_losses(state, gang)  # waiting replacements keep their precedence
-        case Timer.REFUSAL:
+        case Timer.REPORT_REFUSAL:
             refusals.refresh_refusal(state, gang)
-        case Timer.RECOUNT if same:
+        case Timer.REGROUP if same:
             arrivals.end_series(state, gang)
         case Timer.IN_TREE if same:
             state.enqueue_again(gang)
         case Timer.PHASE if same:
             _handle_phase_timer(state, gang)
-        case Timer.RECOUNT | Timer.IN_TREE | Timer.PHASE:
+        case Timer.REGROUP | Timer.IN_TREE | Timer.PHASE:
             pass  # the phase has ended
 
 
@@ -237,7 +237,7 @@ class Clock:
         for gang, timer in list(islice(state.timers.pop_due(), MAX_TIMERS_PER_TICK)):
             phase = gang.phase
             if gang.stale and gang.key in state.gangs:
-                self._pods.group_pods({gang.name})
+                self._pods.regroup({gang.name})
             if gang.key in state.gangs:
                 _handle_timer(state, gang, timer, same=gang.phase is phase)
         self._unfinished_at = state.now if (state.timers.next_at() or math.inf) <= state.now else -math.inf

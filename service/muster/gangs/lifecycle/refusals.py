@@ -78,7 +78,7 @@ def requeue_woken(state: State) -> None:
         gang = state.gangs.get(key)
         if gang is None or gang.phase is not Phase.UNPLACEABLE:
             continue  # it was planned again meanwhile for another reason
-        if Timer.RECOUNT not in gang.timers:  # else the gang is planned again once it is counted
+        if Timer.REGROUP not in gang.timers:  # else the gang is planned again once it is regrouped
             state.replan(gang, Trigger.FREED)
 
 

@@ -46,8 +46,8 @@ class State:
         self.synced = False
         self.interrupted: dict[str, float] = {}
         """Resource whose watch is interrupted → since when."""
-        self.members_counted = 0
-        """Number of members that were counted for the input that is being handled."""
+        self.members_regrouped = 0
+        """Number of members that were regrouped for the input that is being handled."""
         self.open_questions: dict[Lane, PlannerQuestion] = {}
         """The open question of each planner."""
         self.numbers = itertools.count(1)
@@ -55,8 +55,8 @@ class State:
         self.timers = Timers(self.gangs, lambda: self.now, self.interrupted)
         self.publisher = Publisher(settings, self.timers, self.numbers, lambda: self.active)
         self.queue = SchedulingQueue(self.ledger)
-        self.to_group: dict[NameKey, None] = {}
-        """Names whose pods are to be grouped again. All names are when the cluster is known, and when its
+        self.to_regroup: dict[NameKey, None] = {}
+        """Names whose gangs are to be regrouped. All names are when the cluster is known, and when its
         policies change."""
         self.to_tell: dict[str, None] = {}
         """Keys of gangs that a new shim does not know yet."""
@@ -91,7 +91,7 @@ class State:
         Each input updates some of them. No gang is planned before all were updated, so that the first in
         order is planned first.
         """
-        return self.synced and bool(self.to_group or self.to_tell or self.to_wake)
+        return self.synced and bool(self.to_regroup or self.to_tell or self.to_wake)
 
     @property
     def background_ends_at(self) -> float | None:
@@ -120,20 +120,20 @@ class State:
         namespaces = frozenset(namespace for namespace, number in members.items() if number >= half)
         return sum(min(number, half) for number in members.values()) >= self.settings.ahead, namespaces
 
-    def refresh_group(self, gang: Gang) -> Group:
-        """Group the gang's pods again if the gang is stale, and return the group.
+    def regroup_if_stale(self, gang: Gang) -> Group:
+        """Regroup the gang if it is stale, and return the group.
 
-        If `try_refresh` can't, return the old group, and set a timer that has all gangs of the name counted.
+        If `try_regroup` can't, return the old group, and set a timer that regroups all gangs of the name.
         """
-        if self.try_refresh(gang) is None:
-            self.timers.start(gang, self.now, Timer.RECOUNT)
+        if self.try_regroup(gang) is None:
+            self.timers.start(gang, self.now, Timer.REGROUP)
         return gang.group
 
-    def try_refresh(self, gang: Gang) -> Group | None:
-        """Group the gang's pods again if the gang is stale, and return the group.
+    def try_regroup(self, gang: Gang) -> Group | None:
+        """Regroup the gang if it is stale, and return the group.
 
         Return None if some of the gang's pods now belong to another gang, or if a gang of its name is not
-        known yet. The gang then stays stale: a count of this gang alone would leave these pods without a
+        known yet. The gang then stays stale: to regroup this gang alone would leave these pods without a
         gang.
         """
         if gang.stale:
@@ -148,12 +148,12 @@ class State:
             ):
                 return None
             gang.group, gang.stale, gang.newly_bound_count = same, False, 0
-            self.members_counted += same.present
+            self.members_regrouped += same.present
         return gang.group
 
-    def count_soon(self, gang: Gang) -> None:
-        """Have the gangs of the name counted soon, because more pods may come and go."""
-        self.timers.start(gang, self.now + self.settings.settle_s, Timer.RECOUNT)
+    def regroup_soon(self, gang: Gang) -> None:
+        """Have the gangs of the name regrouped soon, because more pods may come and go."""
+        self.timers.start(gang, self.now + self.settings.settle_s, Timer.REGROUP)
 
     def transition(self, gang: Gang, trigger: Trigger, new_phase: InPhase) -> None:
         """Move the gang to its next phase, and drop the timers of the phase before.
@@ -165,10 +165,10 @@ class State:
         self.publisher.note_move(gang, trigger)
         self.roster.changed_pod_groups.add(gang.name[:3])
         gang.timers.pop(Timer.PHASE, None)
-        if not gang.stale:  # a stale gang needs its timer, or it would not be counted
-            gang.timers.pop(Timer.RECOUNT, None)
-        elif isinstance(new_phase, Unplaceable):  # no input may come that has the gang counted
-            self.count_soon(gang)
+        if not gang.stale:  # a stale gang needs its timer, or it would not be regrouped
+            gang.timers.pop(Timer.REGROUP, None)
+        elif isinstance(new_phase, Unplaceable):  # no input may come that has the gang regrouped
+            self.regroup_soon(gang)
         gang.timers.pop(Timer.IN_TREE, None)
         if isinstance(new_phase, Planned):
             self.planned_members[gang.key] = len(new_phase.plan.order)

@@ -131,10 +131,10 @@ class Timer(StrEnum):
 
     PHASE = "phase"
     """Ends the gang's wait in its phase. The timer is dropped when the phase ends."""
-    RECOUNT = "recount"
-    """Counts the gang after pods have come or gone one after another.
+    REGROUP = "regroup"
+    """Regroups the gang after pods have come or gone one after another.
 
-    The timer is dropped when the phase ends, unless some pods are not counted yet.
+    The timer is dropped when the phase ends, unless some pods are not grouped yet.
     """
     PARTIAL = "partial"
     """Ends the grace period of a partially bound gang."""
@@ -143,8 +143,8 @@ class Timer(StrEnum):
     IN_TREE = "in-tree"
     """Plans the gang although answers of in-tree plugins are missing. The timer is dropped when the phase
     ends."""
-    REFUSAL = "refusal"
-    """Allows a refusal to be published again because its numbers have changed."""
+    REPORT_REFUSAL = "report-refusal"
+    """Reports a refusal again because its numbers have changed."""
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class Gang:
     - A member of the last Permit may be bound, or turn out to be lost, after other phases have followed.
     - A partially bound gang retains capacity from one plan to the next.
     - Withdrawals count as consecutive although the gang passes through other phases between them.
-    - Pods come in any phase, and make the counts of `group` old.
+    - Pods come in any phase, and make `group` old.
     """
 
     key: str
@@ -210,10 +210,10 @@ class Gang:
     """Whether the next request to the planner is for all members. The last request was for the fewest
     members, and they did not fit."""
     stale: bool = False
-    """Whether pods have changed since `group` was counted: a gang of thousands is not counted for each
+    """Whether pods have changed since `group` was made: a gang of thousands is not regrouped for each
     pod."""
     newly_bound_count: int = 0
-    """Number of members that were seen bound since `group` was counted."""
+    """Number of members that were seen bound since `group` was made."""
     change_window: tuple[float, float] | None = None
     """When the first and the last pod came or went since the planner was last asked; None if no pod did."""
     exclusions: Exclusions = field(default_factory=Exclusions)

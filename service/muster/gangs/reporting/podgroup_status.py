@@ -49,7 +49,7 @@ class _Written:
 class PodGroupStatuses:
     """Decide when the status of a PodGroup is written, and compute the status.
 
-    `gangs_of` returns the gangs of a name, counted again if they are stale.
+    `gangs_of` returns the gangs of a name, regrouped if they are stale.
     """
 
     def __init__(

@@ -105,7 +105,7 @@ class Publisher:
             again_at = gang.refused_at + self._settings.numbers_s
             if text == last.reason or self.now < again_at:
                 if text != last.reason:
-                    self._timers.set(gang, again_at, Timer.REFUSAL)
+                    self._timers.set(gang, again_at, Timer.REPORT_REFUSAL)
                 if not set(members) <= set(last.members):
                     self.push(gang, last.generation, Outcome.REFUSED, members, last.reason)
                 return
