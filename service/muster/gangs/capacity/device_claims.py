@@ -210,16 +210,16 @@ def _add_claimed_gpus(
     """
     all_usages, bytes_by_gpu, whole_gpus = dict(usages), Counter[int](), 0
     for holder, claimed in gpus_by_holder.items():
-        extra = claimed
+        surplus = claimed
         if (usage := usages.get(holder)) is not None:
-            all_usages[holder], extra = _split_claimed(node, usage, claimed, bound=holder in bound)
+            all_usages[holder], surplus = _split_claimed(node, usage, claimed, bound=holder in bound)
             whole_gpus |= 0 if all_usages[holder].units else all_usages[holder].gpus
-        if extra.whole_gpus:
+        if surplus.whole_gpus:
             all_usages[f"{holder}'s devices"] = Usage(
-                holder, node.name, Resources(pods=0), gpus=extra.whole_gpus
+                holder, node.name, Resources(pods=0), gpus=surplus.whole_gpus
             )
-        whole_gpus |= extra.whole_gpus
-        bytes_by_gpu.update(extra.bytes_by_gpu)
+        whole_gpus |= surplus.whole_gpus
+        bytes_by_gpu.update(surplus.bytes_by_gpu)
     for gpu, amount in bytes_by_gpu.items():
         units = min(_units(amount), node.gpu_memory[gpu] - _sum_units(all_usages.values(), gpu))
         if units > 0 and not whole_gpus >> gpu & 1:
@@ -237,7 +237,7 @@ def _split_claimed(
     gpu_count = usage.unindexed_gpus or usage.gpus.bit_count()
     if usage.units:
         if bound and claimed.mask.bit_count() == gpu_count:
-            return _split_claimed_of_bound(node, usage, claimed)
+            return _split_shares_of_bound(node, usage, claimed)
         units = [_units(share) for share in claimed.bytes_on(node).values()]
         is_planned = claimed.mask == usage.gpus and max(units, default=0) <= usage.units
         return usage, NOTHING if is_planned else claimed
@@ -250,21 +250,22 @@ def _split_claimed(
     return usage, claimed
 
 
-def _split_claimed_of_bound(node: Node, usage: Usage, claimed: ClaimedGpus) -> tuple[Usage, ClaimedGpus]:
-    """Return the usage of a bound pod: the same whole GiB of each GPU. Also return the bytes beyond this
-    usage.
+def _split_shares_of_bound(node: Node, usage: Usage, claimed: ClaimedGpus) -> tuple[Usage, ClaimedGpus]:
+    """Return a bound pod's usage in whole GiB, equal on all its GPUs. Also return what its claims take beyond
+    this usage.
 
-    These bytes are rounded up once for each GPU, and not for each pod.
+    The caller adds up these bytes of all pods on a GPU before it rounds them. So each GPU is rounded up once.
     """
     bytes_by_gpu = claimed.bytes_on(node)
-    if not (units := min(bytes_by_gpu.values(), default=0) // GIB):
-        return replace(usage, gpus=claimed.whole_gpus, unindexed_gpus=0, units=0), replace(
-            claimed, whole_gpus=0
-        )
-    extra = {
-        gpu: extra_bytes for gpu, amount in bytes_by_gpu.items() if (extra_bytes := amount - units * GIB)
+    units = min(bytes_by_gpu.values(), default=0) // GIB
+    if not units:  # no whole GiB on some GPU
+        whole_gpu_usage = replace(usage, gpus=claimed.whole_gpus, unindexed_gpus=0, units=0)
+        return whole_gpu_usage, replace(claimed, whole_gpus=0)
+    surplus_bytes = {
+        gpu: amount - units * GIB for gpu, amount in bytes_by_gpu.items() if amount > units * GIB
     }
-    return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), ClaimedGpus(0, extra, len(extra))
+    surplus = ClaimedGpus(0, surplus_bytes, len(surplus_bytes))
+    return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), surplus
 
 
 def _sum_units(usages: Iterable[Usage], gpu: int) -> int:
