@@ -53,7 +53,7 @@ from muster.gangs.messages.instructions import (
     Solve,
     WriteStatus,
 )
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 
 MEMBERS = 8
 SIDES = ("traced", "untraced")
@@ -74,7 +74,7 @@ class Service:
         metrics, attempts = Metrics(), self._attempts["untraced"]
         self._planner = Planner(PlannerWithFallback(Bounds()), self._put, metrics, attempts, 10.0)
         self.loop = ControlLoop(
-            Coordinator(Settings(settle_s=0)),
+            Coordinator(GangSettings(settle_s=0)),
             metrics,
             attempts,
             {

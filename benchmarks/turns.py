@@ -25,7 +25,7 @@ from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Solve
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.placement.limits import Limits
 from muster.placement.place import place
 
@@ -40,7 +40,7 @@ class World:
     """A coordinator with what it sees. Each gang is refused with the reason of the first."""
 
     def __init__(self, nodes: int, gangs: int) -> None:
-        self.coordinator = Coordinator(Settings(settle_s=0))
+        self.coordinator = Coordinator(GangSettings(settle_s=0))
         self.now = 1000.0
         self.turns: list[float] = []
         self.epoch = 0

@@ -5,7 +5,7 @@
 A word in backticks that looks like a Python name must be a name or a word of a string in its module. It may
 also be the name of a module, a builtin, or a whole string elsewhere in the service, such as a label's value.
 Classes and constants of all modules may stand alone. Another name of another module has its class or module
-before it: `Settings.session_s`.
+before it: `GangSettings.session_s`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from muster.app import dialect_settings
 from muster.config import Config
 from muster.config_sources import SettingsError, load, reference
 from muster.dialects.kinds.table import KINDS
-from muster.dialects.settings import Settings as DialectSettings
+from muster.dialects.settings import DialectSettings
 from muster.gangs.messages.settings import Partial
 
 

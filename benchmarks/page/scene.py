@@ -20,7 +20,7 @@ from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import Filter, Permit, PlanRef, Reserve
 from muster.gangs.messages.instructions import Instruction, Moved, Outcome, PushVerdict, Solve
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import GangView
 from muster.gangs.reporting.places import GangDetails
 from muster.placement.alternatives import alternatives
@@ -75,7 +75,7 @@ class Scene:
     """Gangs on nodes. What the planner is asked is answered at once."""
 
     def __init__(self) -> None:
-        self.gangs = Coordinator(Settings(settle_s=0))
+        self.gangs = Coordinator(GangSettings(settle_s=0))
         self.history = History()
         self.pods: dict[str, Pod] = {}
         self._verdicts: dict[str, PushVerdict] = {}

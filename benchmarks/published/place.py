@@ -13,10 +13,10 @@ from typing import Any
 from muster.adapters.files.reading.sources import BadInput, Document, read
 from muster.adapters.files.run import place_files
 from muster.dialects.kinds.table import modes_of
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 
-AS_IS = Settings()
-INFERRED = Settings(infer_gangs=modes_of(["on"]))
+AS_IS = DialectSettings()
+INFERRED = DialectSettings(infer_gangs=modes_of(["on"]))
 
 WITHOUT_CONTAINERS = ("TrainJob", "RayJob", "PodGroup")
 """Kinds that say something of pods whose containers are in another object."""
@@ -67,7 +67,7 @@ def renamed(path: Path, into: Path) -> Path:
     return changed
 
 
-def outcome(files: Sequence[Path], settings: Settings) -> Outcome:
+def outcome(files: Sequence[Path], settings: DialectSettings) -> Outcome:
     """Run `muster place -o json` on the files, and keep what it says."""
     stdout, stderr = io.StringIO(), io.StringIO()
     place_files(

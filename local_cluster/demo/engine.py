@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from local_cluster.demo.manifests import EXAMPLES
 from local_cluster.demo.show import Show
 from muster.adapters.files.run import place_files
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 
 CLUSTER = "clusters/documents.yaml"
 
@@ -67,7 +67,7 @@ def answer(scene: Scene) -> str:
         [str(EXAMPLES / CLUSTER), str(EXAMPLES / scene.example)],
         "table",
         time_limit_s=None,
-        settings=Settings(),
+        settings=DialectSettings(),
         stdin=io.BytesIO(),
         stdout=printed,
         stderr=printed,

@@ -52,7 +52,7 @@ from muster.config import Config
 from muster.dialects.keys import GPU_PRODUCT
 from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import PodObject
-from muster.dialects.settings import Settings as DialectSettings
+from muster.dialects.settings import DialectSettings
 from muster.domain import exactness
 from muster.domain.words import list_names
 from muster.gangs.coordinator import Coordinator

@@ -24,7 +24,7 @@ from muster.command_line import (
 
 if TYPE_CHECKING:
     from muster.config import Config
-    from muster.dialects.settings import Settings
+    from muster.dialects.settings import DialectSettings
 
 
 class Output(StrEnum):
@@ -232,17 +232,17 @@ def place(
 
 def _settings_of_place(
     scheduler_name: list[str] | None, unique_names: list[str] | None, infer_gangs: list[str] | None
-) -> Settings:
+) -> DialectSettings:
     """Return the settings for reading pods. Raise Failed if a mode of --infer-gangs does not exist."""
     from muster.dialects.kinds.table import modes_of
-    from muster.dialects.settings import Settings
+    from muster.dialects.settings import DialectSettings
 
     try:
         modes = modes_of(infer_gangs or ())
     except ValueError as problem:
         raise Failed(f"--infer-gangs: {problem}", USAGE) from None
-    return Settings(
-        scheduler_names=frozenset(scheduler_name or Settings().scheduler_names),
+    return DialectSettings(
+        scheduler_names=frozenset(scheduler_name or DialectSettings().scheduler_names),
         unique_names=tuple(unique_names or ()),
         infer_gangs=modes,
     )

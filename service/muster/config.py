@@ -24,8 +24,7 @@ from pydantic import (
 
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.settings import Mode
-from muster.gangs.messages.settings import Seconds
-from muster.gangs.messages.settings import Settings as Gangs
+from muster.gangs.messages.settings import GangSettings, Seconds
 
 _STRICT = ConfigDict(
     extra="forbid",
@@ -232,7 +231,7 @@ class Planner(_Section):
     """Roles (pods with equal requests) of one gang; a gang of more is refused."""
 
 
-with_config(_STRICT)(Gangs)
+with_config(_STRICT)(GangSettings)
 
 
 class Config(_Section):
@@ -270,4 +269,4 @@ class Config(_Section):
     conditions: Conditions = Conditions()
     traces: Traces = Traces()
     planner: Planner = Planner()
-    gangs: Gangs = Gangs()
+    gangs: GangSettings = GangSettings()

@@ -17,7 +17,7 @@ from muster.adapters.kube.watch import Watcher
 from muster.adapters.kube.writers import EventPoster
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Events, Watch
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.gangs.messages.inputs import Input, NodeSeen, PodGone, PodSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.heard import Heard
@@ -59,7 +59,7 @@ async def test_sees_nodes_and_pods_survives_a_restart_and_posts_an_event(
     api, pods_path = cluster.api, "/api/v1/namespaces/default/pods"
     settings = Watch(backoff_first_s=0.05, backoff_limit_s=0.5)
     heard, metrics = Heard(), Metrics()
-    intake = Intake(Settings(), heard.put, lambda _: None)
+    intake = Intake(DialectSettings(), heard.put, lambda _: None)
     await asyncio.to_thread(api.create, "/api/v1/nodes", NODE)
     async with KubeClient(str(cluster.kubeconfig)) as client:
         pods = Watcher(client, decode.pods(), intake.on_pod, metrics, settings)

@@ -26,7 +26,7 @@ from muster.app import App, planners_of
 from muster.config import Watch
 from muster.config_sources import load
 from muster.dialects.pods import pods
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.pod import Pod
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages.inputs import Input, PodGone, PodSeen
@@ -239,7 +239,7 @@ async def test_pages_of_large_objects_are_asked_for_in_smaller_ones(
 class Events:
     def __init__(self) -> None:
         self.seen: list[Input] = []
-        self.intake = Intake(Settings(), self._put, lambda _: None)
+        self.intake = Intake(DialectSettings(), self._put, lambda _: None)
 
     async def _put(self, message: Input) -> None:
         self.seen.append(message)

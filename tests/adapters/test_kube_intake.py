@@ -14,7 +14,7 @@ from muster.adapters.kube import decode
 from muster.adapters.kube.intake import Intake
 from muster.dialects.objects import ConfigMapObject, CustomObject, NamespaceObject
 from muster.dialects.pods import pods
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Node
 from muster.domain.podgroup import PodGroup
@@ -41,7 +41,7 @@ class Bench:
     def __init__(self) -> None:
         self.events: list[Input] = []
         self.posted: list[EmitEvent] = []
-        self.intake = Intake(Settings(node_agents=AGENTS), self._put, self.posted.append)
+        self.intake = Intake(DialectSettings(node_agents=AGENTS), self._put, self.posted.append)
 
     async def _put(self, message: Input) -> None:
         self.events.append(message)
@@ -379,7 +379,7 @@ async def test_a_pod_that_looks_like_an_agent_is_none_unless_the_setting_says_wh
 ) -> None:
     node = gpu_node("node-a", 8)
     node["metadata"]["labels"] = {"gpu.topology/node-agent": "second-endpoint"}
-    bench.intake = Intake(Settings(), bench._put, bench.posted.append)
+    bench.intake = Intake(DialectSettings(), bench._put, bench.posted.append)
     await bench.sees_pod(agent_pod("agent-1", "node-a"))
     await bench.sees_node(node)
     assert bench.last_node().hands_out == AWAY

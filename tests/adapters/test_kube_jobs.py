@@ -14,7 +14,7 @@ from muster.adapters.kube import jobs
 from muster.adapters.kube.intake import READ_AT_ONCE, Intake
 from muster.dialects.kinds.table import modes_of
 from muster.dialects.objects import CustomObject, NodeObject, OwnerReference, PodObject
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.gangs.messages.inputs import Input, Tick
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
@@ -33,7 +33,7 @@ class Bench:
     def __init__(self, *modes: str) -> None:
         self.world = World()
         self.posted: list[EmitEvent] = []
-        settings = Settings(infer_gangs=modes_of(modes))
+        settings = DialectSettings(infer_gangs=modes_of(modes))
         self.leads = True
         self.inbox: asyncio.Queue[Input] | None = None
         """Where inputs wait in place of going to the coordinator."""

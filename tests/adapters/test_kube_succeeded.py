@@ -9,7 +9,7 @@ import pytest
 
 from muster.adapters.kube.intake import Intake
 from muster.dialects.objects import CustomObject, NodeObject, PodObject
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.gangs.messages.inputs import Input, JobSeen
 from tests.adapters.changes import seen, seen_by_name
 from tests.adapters.fake_api import gpu_node
@@ -23,7 +23,7 @@ class Bench:
         self.world = World().start()
         self.said: list[tuple[str, int]] = []
         """(Job, number) as the gangs were told."""
-        self.intake = Intake(Settings(), self._put, lambda event: None)
+        self.intake = Intake(DialectSettings(), self._put, lambda event: None)
 
     async def _put(self, message: Input) -> None:
         if isinstance(message, JobSeen):

@@ -12,7 +12,7 @@ from local_cluster.topology import load_topology
 from muster.dialects.nodes import nodes
 from muster.dialects.nodes.configmaps import NodeFact, PolicyText, read
 from muster.dialects.nodes.matrices import Matrix
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, Link
 from tests.dialects.objects import as_json, config_map, full_matrix, node_object
@@ -61,7 +61,7 @@ def test_where_the_policies_are() -> None:
     assert read(config_map(data={"config.yaml": "x"}, **at)) == PolicyText("x")
     assert read(config_map(data={"other.yaml": "x"}, **at)) == PolicyText("")
     assert read(config_map(data=None, **at)) == PolicyText("")
-    moved = Settings(policies_namespace="a", policies_name="b", policies_key="c")
+    moved = DialectSettings(policies_namespace="a", policies_name="b", policies_key="c")
     assert read(config_map("b", {"c": "x"}, namespace="a"), moved) == PolicyText("x")
 
 

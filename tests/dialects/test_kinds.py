@@ -14,7 +14,7 @@ from muster.dialects.kinds.description import JobPod
 from muster.dialects.kinds.table import KINDS, member, modes_of
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
 from muster.dialects.pods import bounds
-from muster.dialects.settings import DEFAULTS, Mode, Settings
+from muster.dialects.settings import DEFAULTS, DialectSettings, Mode
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.levels import DEFAULT_LEVELS
 from muster.domain.request import Segment
@@ -66,7 +66,7 @@ def mpi(**spec: object) -> Object:
 def read(
     kind: str,
     spec: Object,
-    settings: Settings = DEFAULTS,
+    settings: DialectSettings = DEFAULTS,
     made_by: Metadata | None = None,
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
@@ -485,7 +485,7 @@ MODES: dict[str, tuple[str, Object, Object, Mode, bool, bool]] = {
 @pytest.mark.parametrize("name", MODES)
 def test_the_setting(name: str) -> None:
     kind, spec, labels, mode, joined, warned = MODES[name]
-    settings = Settings(infer_gangs=(("default", mode),))
+    settings = DialectSettings(infer_gangs=(("default", mode),))
     result = read(kind, spec, settings, labels=labels)
     assert (result.is_gang(settings), result.is_warned_of(settings)) == (joined, warned)
 
@@ -500,9 +500,9 @@ def test_kais_key_may_stand_on_a_template_or_on_the_maker() -> None:
 
 
 def test_a_statefulset_is_a_gang_on_request_alone() -> None:
-    assert Settings(infer_gangs=modes_of(["on"])).infers("StatefulSet") == "off"
-    assert Settings(infer_gangs=modes_of(["StatefulSet=on"])).infers("StatefulSet") == "on"
-    assert Settings(infer_gangs=modes_of(["on", "Job=off"])).infers("Job") == "off"
+    assert DialectSettings(infer_gangs=modes_of(["on"])).infers("StatefulSet") == "off"
+    assert DialectSettings(infer_gangs=modes_of(["StatefulSet=on"])).infers("StatefulSet") == "on"
+    assert DialectSettings(infer_gangs=modes_of(["on", "Job=off"])).infers("Job") == "off"
     for text in ("Jobb=on", "yes", "Job="):
         with pytest.raises(ValueError, match="expected"):
             modes_of([text])

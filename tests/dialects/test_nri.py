@@ -6,12 +6,12 @@ import pytest
 
 from muster.dialects.nodes import nodes
 from muster.dialects.pods import pods
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.causes.ill_formed import ForgedAllocation
 from muster.domain.node import HandsOut
 from tests.dialects.objects import node_object, pod_object
 
-ON = Settings(nri_nodes="example.com/nri=on")
+ON = DialectSettings(nri_nodes="example.com/nri=on")
 NRI_LABELS = {"example.com/nri": "on"}
 UUIDS = {"gpu.topology/gpu-uuids": "GPU-1, GPU-0"}
 GPUS = {"aliyun.com/gpu": "2"}
@@ -26,12 +26,12 @@ def test_a_named_node_has_cdi_devices_by_uuid_in_the_order_of_its_gpus() -> None
 @pytest.mark.parametrize(
     ("settings", "labels"),
     [
-        (Settings(), NRI_LABELS),
+        (DialectSettings(), NRI_LABELS),
         (ON, {}),
         (ON, {"example.com/nri": "off"}),
     ],
 )
-def test_other_nodes_have_none(settings: Settings, labels: dict[str, str]) -> None:
+def test_other_nodes_have_none(settings: DialectSettings, labels: dict[str, str]) -> None:
     node = nodes.read(node_object(allocatable=GPUS, labels=labels, annotations=UUIDS), settings)
     assert (node.cdi_devices, node.problems) == ((), ())
     assert node.hands_out is not HandsOut.NRI

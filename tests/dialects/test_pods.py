@@ -13,7 +13,7 @@ import pytest
 from muster.dialects.keys import SHARED_GPUS
 from muster.dialects.pods.pods import gang_keys, read
 from muster.dialects.reading import Reading, merge_readings
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.node import GPU_MEM, Resources
 from muster.domain.pod import Batch, Controller, GangClaim
@@ -382,7 +382,7 @@ def test_what_the_shim_holds_is_read_or_refused() -> None:
         assert match
         return set(re.findall(r'"([^"]+)"', match[1]))
 
-    settings = Settings()
+    settings = DialectSettings()
     assert held("Resources") == {*settings.gpu_resources, GPU_MEM, SHARED_GPUS}
     assert held("GangKeys") == set(gang_keys())
 

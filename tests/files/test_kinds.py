@@ -15,7 +15,7 @@ from muster.adapters.files.decide import Cluster
 from muster.adapters.files.reading import sources
 from muster.adapters.files.reading.cluster import cluster_of
 from muster.dialects.kinds.table import KINDS, modes_of
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from tests.files.manifests import Object, decisions, gang, node, place, spec, spots, write
 
 T: Object = {"spec": spec(1)}
@@ -170,10 +170,10 @@ CASES = {
         {"x": [" x-0", " x-1"]},
     ),
 }
-ON = Settings(infer_gangs=modes_of(["on", "StatefulSet=on"]))
+ON = DialectSettings(infer_gangs=modes_of(["on", "StatefulSet=on"]))
 
 
-def read(folder: Path, *objects: Object, settings: Settings = ON) -> Cluster:
+def read(folder: Path, *objects: Object, settings: DialectSettings = ON) -> Cluster:
     nodes = [node("a", 8), node("b", 8)]
     return cluster_of(sources.read([write(folder, *nodes, *objects)], None), settings)  # type: ignore[arg-type]
 

@@ -26,7 +26,7 @@ import structlog
 
 from muster.adapters.kube.intake import Intake
 from muster.dialects.objects import ConfigMapObject, CustomObject, NodeObject, PodObject
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.gangs.messages.inputs import Input
 from tests.adapters.changes import seen
 from tests.gangs.reachable import sizes
@@ -48,7 +48,7 @@ class Churn:
 
     def __init__(self) -> None:
         self.world = World()
-        self.intake = Intake(Settings(), self._put, lambda _: None)
+        self.intake = Intake(DialectSettings(), self._put, lambda _: None)
         self._numbers = count()
         self._history: list[list[str]] = []
         self.pods = 0

@@ -19,7 +19,7 @@ from muster.domain.policies import Policies
 from muster.domain.reasons import Cause
 from muster.domain.request import NodeRules, Segment, SelectorTerm
 from muster.gangs.messages.inputs import PoliciesSeen, SolveFailed
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from tests.gangs.test_in_tree import but, claiming
 from tests.gangs.world import World, foreign, node, pod, with_topology
 
@@ -120,7 +120,7 @@ def test_racks_of_one_name_in_two_zones_are_two_domains(unique: bool) -> None:
         node(zone, 4, {"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/rack": "r1"})
         for zone in "ab"
     ]
-    world = World(Settings(settle_s=0, backfill_share=1.0)).start(*nodes)
+    world = World(GangSettings(settle_s=0, backfill_share=1.0)).start(*nodes)
     world.send(PoliciesSeen(world.now, Policies(naming=Naming(("rack",) if unique else ()))))
     world.see(foreign("f", "a", 4), foreign("g", "b", 1))
     world.see(
@@ -132,7 +132,7 @@ def test_racks_of_one_name_in_two_zones_are_two_domains(unique: bool) -> None:
 
 def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
     """They are not regrouped yet when the reservation before ends."""
-    world = World(Settings()).start(node("a", gpus=4))
+    world = World(GangSettings()).start(node("a", gpus=4))
     world.see(pod("p0", gang="", gpus=4))
     world.run("p0")
     world.see(pod("old", gang="", gpus=4))
@@ -277,7 +277,7 @@ def test_nodes_that_came_free_in_a_term_are_reserved_again() -> None:
     [(0.75, 3, {"a", "b", "c"}), (0.74, 3, set()), (0.1, 1, {"a"}), (1.0, 4, {"a", "b", "c", "d"})],
 )
 def test_it_covers_a_share_of_the_cluster_or_one_node(share: float, members: int, nodes: set[str]) -> None:
-    world = World(Settings(settle_s=0, backfill_share=share)).start(*(node(name) for name in "abcd"))
+    world = World(GangSettings(settle_s=0, backfill_share=share)).start(*(node(name) for name in "abcd"))
     world.see(*(foreign(f"f{name}", name, 1) for name in "abcd"))
     world.see(*(pod(f"p{i}", of=members, gpus=4) for i in range(members)))
     world.wait(600)

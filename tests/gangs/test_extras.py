@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from muster.domain.pod import GangClaim, Pod, TopologyRequest
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from tests.gangs.world import World, foreign, node, pod
 
 
@@ -29,9 +29,9 @@ def members(
     ]
 
 
-def together(*gangs: list[Pod], gpus: int = 4, settings: Settings | None = None) -> World:
+def together(*gangs: list[Pod], gpus: int = 4, settings: GangSettings | None = None) -> World:
     """All pods come within the settle time of all gangs."""
-    world = World(settings or Settings()).start(node("a", gpus))
+    world = World(settings or GangSettings()).start(node("a", gpus))
     for gang in gangs:
         world.see(*gang)
     world.wait(world.settings.settle_most_s)

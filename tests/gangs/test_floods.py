@@ -15,7 +15,7 @@ from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint
 from muster.gangs.lifecycle.deferral import MANY, REGROUP_EVERY_S
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages import inputs
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from tests.gangs.world import World, foreign, node, pod, with_topology
 
 
@@ -48,7 +48,7 @@ def counting(world: World, monkeypatch: pytest.MonkeyPatch) -> list[NameKey]:
 
 
 def test_an_ill_formed_gang_that_arrives_pod_by_pod_is_refused_a_few_times() -> None:
-    world = World(Settings()).start(node("a"))
+    world = World(GangSettings()).start(node("a"))
     stream(world, [with_topology(f"p{i}", of=None) for i in range(200)])
     world.wait(3)
     assert world.phase() == "invalid"
@@ -76,7 +76,7 @@ def test_of_a_refused_gang_only_new_members_are_told() -> None:
 def test_thousands_that_come_and_go_are_counted_a_few_times(
     of: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(Settings(), auto=False).start(node("a"))
+    world = World(GangSettings(), auto=False).start(node("a"))
     counted = counting(world, monkeypatch)
     pods = [with_topology(f"p{i}", of=of) for i in range(1000)]
     for member in pods:
@@ -96,7 +96,7 @@ def test_thousands_that_come_and_go_are_counted_a_few_times(
 def test_an_ill_formed_gang_that_arrives_slowly_is_counted_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World(Settings()).start(node("a"))
+    world = World(GangSettings()).start(node("a"))
     counted = counting(world, monkeypatch)
     stream(world, [with_topology(f"p{i}", of=None) for i in range(200)], every_s=0.1)
     assert len(counted) < 10
@@ -104,7 +104,7 @@ def test_an_ill_formed_gang_that_arrives_slowly_is_counted_a_few_times(
 
 def test_pods_of_thousands_of_owners_are_counted_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where each member is a Job of its own."""
-    world = World(Settings(), auto=False).start(node("a"))
+    world = World(GangSettings(), auto=False).start(node("a"))
     counted = counting(world, monkeypatch)
     for number in range(200):
         world.see(pod(f"p{number}", of=200, owner=f"o{number}"))
@@ -114,7 +114,7 @@ def test_pods_of_thousands_of_owners_are_counted_a_few_times(monkeypatch: pytest
 
 
 def test_an_owner_that_comes_early_and_goes_again_is_not_counted_as_there() -> None:
-    world = World(Settings()).start(node("a"))
+    world = World(GangSettings()).start(node("a"))
     world.see(pod("p0", of=3, owner="o0"), pod("p1", of=3, owner="o1"))
     world.gone("p0")
     world.see(pod("p2", of=3, owner="o2"))
@@ -125,7 +125,7 @@ def test_an_owner_that_comes_early_and_goes_again_is_not_counted_as_there() -> N
 
 def test_a_second_run_of_thousands_is_counted_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the first is there, as its pods come and as they are bound."""
-    world = World(Settings()).start(*(node(f"n{number}", 8) for number in range(32)))
+    world = World(GangSettings()).start(*(node(f"n{number}", 8) for number in range(32)))
     ran = [pod(f"p{number}", of=100, owner="first", created=1.0) for number in range(100)]
     world.see(*(replace(member, node="n0", started=5.0) for member in ran))
     counted = counting(world, monkeypatch)
@@ -141,7 +141,7 @@ def test_a_second_run_of_thousands_is_counted_a_few_times(monkeypatch: pytest.Mo
 def test_waiting_pods_that_change_beside_a_first_run_are_counted_a_few_times(
     phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(Settings(plan_s=600)).start(node("a", 8))
+    world = World(GangSettings(plan_s=600)).start(node("a", 8))
     first = [pod(f"p{number}", of=2, owner="first", created=1.0) for number in range(2)]
     world.see(*(replace(member, node="a", started=5.0) if phase == "running" else member for member in first))
     world.wait(1)
@@ -158,7 +158,7 @@ def test_waiting_pods_that_change_beside_a_first_run_are_counted_a_few_times(
 def test_a_first_run_of_thousands_that_goes_beside_a_second_is_counted_a_few_times(
     phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(Settings()).start(*(node(f"n{number}", 8) for number in range(32)))
+    world = World(GangSettings()).start(*(node(f"n{number}", 8) for number in range(32)))
     ran = [pod(f"p{number}", of=100, owner="first", created=1.0) for number in range(100)]
     world.see(*(replace(member, node="n0", started=5.0) for member in ran))
     world.see(*(pod(f"q{number}", of=100, owner="second", created=9.0) for number in range(100)))
@@ -181,7 +181,7 @@ def test_a_first_run_of_thousands_that_goes_beside_a_second_is_counted_a_few_tim
 
 
 def test_an_elastic_gang_is_planned_when_its_pods_have_come() -> None:
-    world = World(Settings(), auto=False).start(node("a"))
+    world = World(GangSettings(), auto=False).start(node("a"))
     stream(world, [with_topology(f"p{i}", of=2) for i in range(10)], every_s=0.1)
     assert world.solves == []
     world.wait(0.5)
@@ -190,17 +190,17 @@ def test_an_elastic_gang_is_planned_when_its_pods_have_come() -> None:
 
 
 def test_pods_that_never_end_to_come_are_not_waited_for() -> None:
-    world = World(Settings(), auto=False).start(node("a"))
+    world = World(GangSettings(), auto=False).start(node("a"))
     stream(world, [with_topology(f"p{i}", of=2) for i in range(40)], every_s=0.1)
     assert len(world.solves) == 1
     assert 29 <= world.solves[0].request.size <= 31
 
 
 def test_a_gang_that_is_complete_at_last_waits_for_more_from_then_on() -> None:
-    world = World(Settings(), auto=False).start(node("a"))
+    world = World(GangSettings(), auto=False).start(node("a"))
     stream(world, [with_topology(f"p{i}", of=4) for i in range(4)], every_s=1.5)
     assert [solve.request.size for solve in world.solves] == [4]  # 0.5 s after the last one
-    world = World(Settings(), auto=False).start(node("a"))
+    world = World(GangSettings(), auto=False).start(node("a"))
     stream(world, [with_topology(f"p{i}", of=4) for i in range(3)], every_s=1.5)
     stream(world, [with_topology(f"p{i}", of=4) for i in range(3, 9)], every_s=0.1)
     world.wait(0.5)
@@ -208,13 +208,13 @@ def test_a_gang_that_is_complete_at_last_waits_for_more_from_then_on() -> None:
 
 
 def test_a_gang_of_a_fixed_number_is_planned_at_once() -> None:
-    world = World(Settings(), auto=False).start(node("a"))
+    world = World(GangSettings(), auto=False).start(node("a"))
     world.see(pod("p0"), pod("p1"))
     assert len(world.solves) == 1
 
 
 def test_members_that_come_while_the_planner_works_are_part_of_its_next_answer() -> None:
-    world = World(Settings(), auto=False).start(node("a", gpus=1))
+    world = World(GangSettings(), auto=False).start(node("a", gpus=1))
     world.see(*(with_topology(f"p{i}", of=2) for i in range(2)))
     world.wait(1)
     world.see(with_topology("p2", of=2))
@@ -225,7 +225,7 @@ def test_members_that_come_while_the_planner_works_are_part_of_its_next_answer()
 
 
 def test_members_that_join_a_running_gang_are_planned_together() -> None:
-    world = World(Settings()).start(node("a"))
+    world = World(GangSettings()).start(node("a"))
     world.see(*(with_topology(f"p{i}", of=2) for i in range(2)))
     world.wait(1)
     world.run()
@@ -328,7 +328,7 @@ def test_where_members_run_a_new_label_asks_again_however_full_the_node_is() -> 
 
 
 def test_needs_pass_over_a_gang_only_where_it_can_not_fit() -> None:
-    world = World(Settings(), auto=False).start(node("a", gpus=4), node("b", gpus=4))
+    world = World(GangSettings(), auto=False).start(node("a", gpus=4), node("b", gpus=4))
     ledger = world.coordinator.state.ledger
     world.see(*(with_topology(f"p{i}", of=2, gpus=size) for i, size in enumerate((4, 4, 4, 1))))
     world.wait(1)
@@ -344,7 +344,7 @@ def test_needs_pass_over_a_gang_only_where_it_can_not_fit() -> None:
 
 
 def test_times_grow_with_the_gang() -> None:
-    settings = Settings()
+    settings = GangSettings()
     assert (settings.plan_for(8), settings.bind_for(8), settings.partial_for(8)) == (60, 20, 30)
     assert (settings.plan_for(10_000), settings.bind_for(10_000), settings.partial_for(10_000)) == (
         200,
@@ -355,7 +355,7 @@ def test_times_grow_with_the_gang() -> None:
 
 def test_pods_of_thousands_of_roles_are_counted_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pod asks for something else than those before, so none of them can be left uncounted for good."""
-    world = World(settings=Settings()).start(node("a"))
+    world = World(settings=GangSettings()).start(node("a"))
     counted = counting(world, monkeypatch)
     stream(world, [with_topology(f"p{i}", TopologyRequest(role=f"r{i}"), of=1000) for i in range(999)])
     assert world.phase() == "collecting"
@@ -369,7 +369,7 @@ def test_pods_of_thousands_of_roles_are_counted_a_few_times(monkeypatch: pytest.
 def test_a_member_of_thousands_that_changes_again_and_again_is_counted_a_few_times(
     at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(settings=Settings()).start(node("a"))
+    world = World(settings=GangSettings()).start(node("a"))
     size = 1000 if at == "unplaceable" else 1001
     stream(world, [with_topology(f"p{i}", of=size) for i in range(1000)])
     world.wait(5)
@@ -387,7 +387,7 @@ def test_a_pod_group_that_changes_again_and_again_is_taken_in_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each change concerns all pods that name it. Others' do not wait, and the last change counts."""
-    world = World(settings=Settings()).start(node("a"))
+    world = World(settings=GangSettings()).start(node("a"))
     group = PodGroup("ns", "kai", "g", uid="g", min_member=1001)
     namesake = replace(group, namespace="other", uid="o", min_member=2)
     for pod_group in (group, namesake):
@@ -412,7 +412,7 @@ def test_a_pod_group_that_changes_again_and_again_is_taken_in_a_few_times(
 
 def test_no_pod_group_waits_while_the_service_starts() -> None:
     """Else a gang of many PodGroups' namespace would be planned after those of less importance."""
-    world, count = World(settings=Settings()), 4000
+    world, count = World(settings=GangSettings()), 4000
     for number in range(count):
         claim = GangClaim("kai", f"g{number}", by_object=True)
         world.send(inputs.PodSeen(world.now, pod(f"p{number}", claim=claim)))
@@ -429,7 +429,7 @@ def test_a_job_whose_pods_name_thousands_of_gangs_has_them_counted_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each pod that succeeds may be one that any of these gangs needs no more."""
-    world = World(settings=Settings()).start(node("a"))
+    world = World(settings=GangSettings()).start(node("a"))
     stream(world, [with_topology(f"p{i}", gang=f"g{i}", of=2, owner="job") for i in range(200)])
     world.wait(10)
     counted = counting(world, monkeypatch)

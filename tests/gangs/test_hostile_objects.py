@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from muster.adapters.grpc import messages
 from muster.adapters.kube.intake import Intake
 from muster.dialects.objects import NodeObject, PodObject
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.gangs.messages.inputs import Input
 from tests.adapters.changes import seen
 from tests.dialects.test_fuzz import NODE, POD
@@ -55,7 +55,7 @@ def test_any_objects_are_planned_or_refused(steps: list[PodObject | NodeObject |
     async def put(message: Input) -> None:
         world.send(replace(message, now=world.now))
 
-    intake = Intake(Settings(), put, world.events.append)
+    intake = Intake(DialectSettings(), put, world.events.append)
 
     async def run() -> None:
         for step in steps:

@@ -12,7 +12,7 @@ from muster.domain.pod import TopologyRequest
 from muster.domain.request import Role, Segment
 from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 from muster.gangs.messages.instructions import AskInTree
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.pending import answers
 from muster.gangs.pending.answers import SubrequestCache, subrequests
 from muster.gangs.pending.refinement import GangAnswers
@@ -25,7 +25,7 @@ CLAIMS = PeerRules(volume_claims=("c",))
 
 def cluster() -> World:
     """It waits a second for more members. No planner answers."""
-    world = World(settings=Settings(settle_s=1), auto=False, answers_in_tree=True)
+    world = World(settings=GangSettings(settle_s=1), auto=False, answers_in_tree=True)
     return world.start(*(node(name, 8) for name in NAMES))
 
 

@@ -11,7 +11,7 @@ from muster.domain.pod import Pod
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import Filter, Permit, PlanRef, Reserve
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.placement.limits import Limits
 from muster.placement.place import place
 from tests.gangs.world import World, bound, node, pod, with_topology
@@ -112,14 +112,14 @@ def gangs(world: World) -> dict[str, int]:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_pods_of_one_name_are_dealt_to_its_runs(case: Case) -> None:
-    world = World(Settings()).start(node("a", 8))
+    world = World(GangSettings()).start(node("a", 8))
     world.see(*case.pods)
     world.wait(0.5)
     assert gangs(world) == case.gangs
 
 
 def test_the_first_pods_of_a_second_run_are_not_planned_beside_the_first_one() -> None:
-    world = World(Settings()).start(node("a", 8))
+    world = World(GangSettings()).start(node("a", 8))
     world.see(runs("p0", "A"), later("q0", "B"))
     world.wait(0.4)
     world.see(later("q1", "B"))
@@ -131,7 +131,7 @@ def test_the_first_pods_of_a_second_run_are_not_planned_beside_the_first_one() -
 
 def test_a_gang_whose_owner_goes_is_not_planned_with_the_pods_of_that_owner() -> None:
     """While others are waited for, and the gang is shown meanwhile."""
-    world = World(Settings()).start(node("a", 8))
+    world = World(GangSettings()).start(node("a", 8))
     world.see(first("m", "A1", of=3, elastic=True))
     world.see(*(replace(first(f"w{i}", "A2", of=3, elastic=True), created=2.0) for i in range(3)))
     world.gone("m")
@@ -142,7 +142,7 @@ def test_a_gang_whose_owner_goes_is_not_planned_with_the_pods_of_that_owner() ->
 
 def test_what_is_left_of_a_complete_incarnation_is_not_evicted_with_the_next_one() -> None:
     """No pod has begun to run yet, so what is left of the first looks like a member of the second."""
-    world = World(Settings(settle_s=0)).start(node("a"))
+    world = World(GangSettings(settle_s=0)).start(node("a"))
     world.see(first("p0", ""), first("p1", ""), *(replace(first(f"q{i}", "B"), created=2.0) for i in (0, 1)))
     gang = world.verdicts[0].gang
     ref = PlanRef(world.epoch, gang, world.verdicts[0].generation)
@@ -161,7 +161,7 @@ def test_what_is_left_of_a_complete_incarnation_is_not_evicted_with_the_next_one
 
 def test_what_is_left_of_a_partially_bound_incarnation_is_evicted_even_if_the_next_one_has_come() -> None:
     """What is left looks like a member of the next run, which is one too many with it."""
-    world = World(Settings(settle_s=0)).start(node("a", 2))
+    world = World(GangSettings(settle_s=0)).start(node("a", 2))
     world.see(first("p0", ""), first("p1", ""))
     assert world.reserve().claimed
     world.bind(world.permit(), members=(0,))
@@ -177,7 +177,7 @@ def test_what_is_left_of_a_partially_bound_incarnation_is_evicted_even_if_the_ne
 
 def test_a_complete_incarnation_stays_when_the_one_before_it_is_given_up() -> None:
     """With the first pod that is evicted, those of the next run, bare ones, look like its replacements."""
-    world = World(Settings(settle_s=0)).start(node("a", 2))
+    world = World(GangSettings(settle_s=0)).start(node("a", 2))
     world.see(first("p0", "A"), first("p1", "A"))
     assert world.reserve().claimed
     world.bind(world.permit(), members=(0,))
@@ -192,7 +192,7 @@ def test_a_complete_incarnation_stays_when_the_one_before_it_is_given_up() -> No
 
 
 def test_what_another_owner_sends_for_a_lost_pod_is_planned_when_no_more_has_come() -> None:
-    world = World(Settings()).start(node("a", 8))
+    world = World(GangSettings()).start(node("a", 8))
     world.see(runs("m", "A1"), later("w", "A2"))
     assert world.verdicts == []
     world.wait(0.5)
@@ -201,7 +201,7 @@ def test_what_another_owner_sends_for_a_lost_pod_is_planned_when_no_more_has_com
 
 def test_the_pods_of_the_next_run_replace_what_the_first_has_lost_a_moment_later() -> None:
     """None of them has begun to run, so that they may be one."""
-    world = World(Settings()).start(node("a", 8))
+    world = World(GangSettings()).start(node("a", 8))
     world.see(replace(first("p0", "A", of=3), node="a"), replace(first("p1", "A", of=3), node="a"))
     world.see(replace(first("p2", "A", of=3), node="a"))
     world.see(replace(first("q0", "B", of=3), created=2.0))
@@ -213,7 +213,7 @@ def test_the_pods_of_the_next_run_replace_what_the_first_has_lost_a_moment_later
 
 def test_a_bare_pod_takes_the_place_of_a_finished_one_that_is_deleted() -> None:
     """Both came before any pod began, so it may be of the same run. Nothing else changes."""
-    world = World(Settings(settle_s=0)).start(node("a", 8))
+    world = World(GangSettings(settle_s=0)).start(node("a", 8))
     world.see(first("p0", "A"), first("p1", "A"), replace(first("b", ""), created=2.0))
     world.run()
     assert gangs(world) == {"": 1, "A": 2}
@@ -268,7 +268,7 @@ BARE = {
 @pytest.mark.parametrize("case", BARE.values(), ids=BARE.keys())
 def test_pods_without_an_owner_are_of_one_run(case: Bare, connects: bool) -> None:
     """Also where each run is looked at before all of the name are regrouped."""
-    world = World(Settings()).start(node("a", 8))
+    world = World(GangSettings()).start(node("a", 8))
     look = world.connect if connects else world.coordinator.summary
     world.see(*case.pods)
     look()
@@ -282,7 +282,7 @@ def test_pods_without_an_owner_are_of_one_run(case: Bare, connects: bool) -> Non
 
 def test_a_gang_of_many_owners_has_a_short_key_that_is_theirs_alone() -> None:
     def key(owners: list[str]) -> str:
-        world = World(Settings(settle_s=0)).start(node("a", 8))
+        world = World(GangSettings(settle_s=0)).start(node("a", 8))
         world.see(*(pod(f"p-{owner}", of=len(owners), owner=owner) for owner in owners))
         (view,) = world.coordinator.summary()
         assert view.present == len(owners)
@@ -296,7 +296,7 @@ def test_a_gang_of_many_owners_has_a_short_key_that_is_theirs_alone() -> None:
 
 def test_what_many_owners_send_is_of_their_gang() -> None:
     """Next to another incarnation, in place of a lost pod, and another gang with the last pod of an owner."""
-    world = World(Settings(settle_s=0)).start(node("a", 8))
+    world = World(GangSettings(settle_s=0)).start(node("a", 8))
     world.see(*(runs(f"p{number}", f"o{number}", of=6) for number in range(6)))
     world.see(runs("p6", "o5", of=6))
     world.see(*(later(f"q{number}", "B", of=6) for number in range(6)))
@@ -311,7 +311,7 @@ def test_what_many_owners_send_is_of_their_gang() -> None:
 
 
 def test_an_owner_all_of_whose_pods_were_replaced_stays_in_its_gang() -> None:
-    world = World(Settings(settle_s=0)).start(node("a", 8))
+    world = World(GangSettings(settle_s=0)).start(node("a", 8))
     workers = [first(f"w{i}", "A2", elastic=True) for i in range(3)]
     world.see(runs("m", "A1", elastic=True), *workers)
     world.gone("w0", "w1", "w2")
@@ -322,7 +322,7 @@ def test_an_owner_all_of_whose_pods_were_replaced_stays_in_its_gang() -> None:
 
 def test_whose_pods_are_whose_is_asked_again_when_the_first_is_seen_to_run() -> None:
     """Its kubelet reports late that it began before the others came: they are another incarnation."""
-    world = World(Settings(), auto=False).start(node("a", 8))
+    world = World(GangSettings(), auto=False).start(node("a", 8))
     world.see(replace(runs("p0", "A", elastic=True), started=0.0))
     world.see(later("q0", "B", elastic=True), later("q1", "B", elastic=True))
     world.wait(1)
@@ -333,7 +333,7 @@ def test_whose_pods_are_whose_is_asked_again_when_the_first_is_seen_to_run() -> 
 
 
 def test_the_pods_of_a_complete_gang_that_begin_to_run_are_not_counted_again() -> None:
-    world = World(Settings(settle_s=0)).start(node("a", 8))
+    world = World(GangSettings(settle_s=0)).start(node("a", 8))
     world.see(*(first(f"p{i}", "A", of=4) for i in range(4)))
     world.run()
     for uid in list(world.pods):
@@ -344,7 +344,7 @@ def test_the_pods_of_a_complete_gang_that_begin_to_run_are_not_counted_again() -
 def test_what_is_dealt_anew_while_its_gang_is_refused_is_looked_at_after_it() -> None:
     """A gang of two owners waits for the planner. Its older owner gets enough pods for a gang of its own; the
     planner is asked, and refuses the gang as it was, before it is regrouped."""
-    world = World(Settings(), auto=False).start(node("a", gpus=2))
+    world = World(GangSettings(), auto=False).start(node("a", gpus=2))
     world.see(with_topology("e0", of=2, owner="one", created=1.0))
     world.see(*(with_topology(f"e{i}", of=2, owner="two", created=2.0) for i in (1, 2)))
     world.see(pod("busy", gang=""))

@@ -18,12 +18,12 @@ from muster.gangs.lifecycle import reconciliation
 from muster.gangs.lifecycle.deferral import MANY
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.pending import reservations, scheduling_queue
 from tests.gangs.test_device_claims import devices, served
 from tests.gangs.world import World, foreign, node, pod, with_topology
 
-KEPT_S = Settings().lost_s
+KEPT_S = GangSettings().lost_s
 
 
 def member(uid: str, **more: object) -> Pod:

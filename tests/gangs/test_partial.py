@@ -12,16 +12,16 @@ from muster.domain.pod import Batch, Pod
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.instructions import EventReason
-from muster.gangs.messages.settings import Partial, Settings
+from muster.gangs.messages.settings import GangSettings, Partial
 from tests.gangs.invariants import check
 from tests.gangs.world import World, bound, foreign, node, pod, with_topology
 
 PAIR = (pod("p0", gpus=2), pod("p1", gpus=2))
 
 
-def split(settings: Settings | None = None) -> World:
+def split(settings: GangSettings | None = None) -> World:
     """Node a of four GPUs is full with gang g; p0 is bound, p1's Binding was refused."""
-    world = World(settings or Settings(settle_s=0)).start(node("a"))
+    world = World(settings or GangSettings(settle_s=0)).start(node("a"))
     world.see(*PAIR)
     assert world.reserve().claimed
     answer = world.permit()
@@ -130,7 +130,7 @@ def test_an_eviction_is_asked_again_while_the_pod_is_there_and_the_gang_begins_a
 
 
 def test_a_binding_that_lands_after_all_is_evicted_too() -> None:
-    world = World(Settings(settle_s=0, bind_s=100)).start(node("a"))
+    world = World(GangSettings(settle_s=0, bind_s=100)).start(node("a"))
     world.see(*PAIR)
     assert world.reserve().claimed
     answer = world.permit()
@@ -143,7 +143,7 @@ def test_a_binding_that_lands_after_all_is_evicted_too() -> None:
 
 
 def test_with_partial_keep_the_rest_waits_like_any_gang() -> None:
-    world = split(Settings(settle_s=0, partial=Partial.KEEP))
+    world = split(GangSettings(settle_s=0, partial=Partial.KEEP))
     world.see(foreign("f", "a", gpus=2))
     world.wait(100)
     assert (world.evictions, world.phase()) == ([], "unplaceable")
@@ -174,7 +174,7 @@ def test_members_that_die_while_others_are_on_their_way_do_not_make_it_partially
 
 
 def test_an_elastic_gang_with_enough_bound_is_not_partially_bound() -> None:
-    world = World(Settings()).start(node("a"))
+    world = World(GangSettings()).start(node("a"))
     world.see(*(with_topology(f"p{i}", of=2) for i in range(3)))
     world.wait(1)
     assert world.reserve().claimed
@@ -189,7 +189,7 @@ def test_an_elastic_gang_with_enough_bound_is_not_partially_bound() -> None:
 
 
 def test_a_gang_with_enough_bound_stays_complete_when_one_dies_while_others_are_on_their_way() -> None:
-    world = World(Settings()).start(node("a"))
+    world = World(GangSettings()).start(node("a"))
     world.see(*(with_topology(f"p{i}", of=2) for i in range(4)))
     world.wait(1)
     assert world.reserve().claimed

@@ -11,7 +11,7 @@ from muster.domain.causes.not_planned import Ended, TookTooLong, TookTooMuchMemo
 from muster.domain.decision import MemberPlacement, Placed, Unplaceable
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.pending.planner_share import BACKGROUND, FOREGROUND, PlannerShare
 from muster.placement.place import Limits, place
 from tests.gangs.invariants import check, waiting_or_refused
@@ -28,7 +28,7 @@ class Planner:
 
     def __init__(self, cost_s: float = 0.0) -> None:
         self._cost_s = cost_s
-        self.world = World(Settings(settle_s=0.0), auto=False)
+        self.world = World(GangSettings(settle_s=0.0), auto=False)
         self.world.start(*(node(f"n{i:03}", 8) for i in range(10)))
         self.took: list[tuple[str, float, float]] = []
         """Decisions about hogs in the background: which, when it began, how long it took."""
@@ -104,7 +104,7 @@ def test_a_gang_that_was_ended_waits_longer_each_time_whatever_comes_free() -> N
     pauses = [later - began - took for (_, began, took), (_, later, _) in pairwise(planner.took)]
     times = [took for _, _, took in planner.took]
     assert all(later >= 1.9 * pause for pause, later in pairwise(pauses[:5]))
-    assert max(pauses) <= Settings().pause_max_s + 1
+    assert max(pauses) <= GangSettings().pause_max_s + 1
     assert sum(times) < 0.04 * 3000
 
 
@@ -118,9 +118,9 @@ def test_a_decision_is_ended_only_while_others_wait_for_it() -> None:
     for planner in (alone, beside, before):
         planner.run(25)
     ends = [[round(took) for _, _, took in planner.took[:1]] for planner in (alone, beside, before)]
-    assert ends == [[LIMIT_S], [LIMIT_S], [Settings().patience_s]]
+    assert ends == [[LIMIT_S], [LIMIT_S], [GangSettings().patience_s]]
     assert max(beside.waited.values()) <= SLICE_S + 2 * STEP_S
-    assert max(before.waited.values()) <= SLICE_S + Settings().patience_s + 4 * STEP_S
+    assert max(before.waited.values()) <= SLICE_S + GangSettings().patience_s + 4 * STEP_S
 
 
 def test_others_do_not_wait_long_for_a_namespace_of_hogs() -> None:
@@ -155,11 +155,11 @@ def test_the_older_of_two_slow_gangs_does_not_hold_up_the_other_one() -> None:
         planner.add(name, "hogs")
     planner.run(10)
     assert [name for name, _, _ in planner.took[:2]] == ["first", "second"]
-    assert planner.took[0][2] == pytest.approx(Settings().patience_s, abs=2 * STEP_S)
+    assert planner.took[0][2] == pytest.approx(GangSettings().patience_s, abs=2 * STEP_S)
 
 
 def test_a_slow_gang_is_placed_by_the_background_planner_while_others_go_on() -> None:
-    world = World(Settings(settle_s=0), auto=False).start(node("a", 8), node("b", 4))
+    world = World(GangSettings(settle_s=0), auto=False).start(node("a", 8), node("b", 4))
     world.see(pod("slow", gang="", gpus=8))
     world.solve(replace(_placed(world, 0), truncated=True))
     world.see(pod("quick", gang="", gpus=4))
@@ -172,7 +172,7 @@ def test_a_slow_gang_is_placed_by_the_background_planner_while_others_go_on() ->
 
 
 def test_a_background_plan_whose_gpus_were_taken_is_made_again_and_its_equals_wait() -> None:
-    world = World(Settings(settle_s=0), auto=False).start(node("a", 8))
+    world = World(GangSettings(settle_s=0), auto=False).start(node("a", 8))
     world.see(pod("slow", gang="", gpus=4))
     world.solve(replace(_placed(world, 0), truncated=True))
     world.see(pod("quick", gang="", gpus=2))

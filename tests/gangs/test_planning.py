@@ -17,7 +17,7 @@ from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate, FilterAnswer, PermitAnswer
 from muster.gangs.messages.inputs import NodeSeen
 from muster.gangs.messages.instructions import EventReason, Outcome
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.phases import Phase
 from muster.placement import order
 from muster.placement.limits import Limits
@@ -374,7 +374,7 @@ def test_what_a_moved_member_leaves_is_looked_at() -> None:
 
 def throttled() -> World:
     """Room for two members of a namespace that are planned and not permitted: g has taken it, h waits."""
-    world = World(Settings(settle_s=0, ahead=4)).start(node("a"), node("b"))
+    world = World(GangSettings(settle_s=0, ahead=4)).start(node("a"), node("b"))
     world.see(*PAIR, *(pod(f"h{number}", "h") for number in (0, 1)))
     assert (world.phase(), world.phase("h")) == ("planned", "planning")
     return world
@@ -407,7 +407,7 @@ def test_what_is_more_urgent_and_comes_while_the_shim_is_busy_goes_first() -> No
 
 
 def test_the_plans_of_one_namespace_do_not_hold_up_another() -> None:
-    world = World(Settings(settle_s=0, ahead=4)).start(node("a", 16), node("b", 16))
+    world = World(GangSettings(settle_s=0, ahead=4)).start(node("a", 16), node("b", 16))
     gangs = [(namespace, name) for name in "ghij" for namespace in ("crowd", "other", "third")]
     for namespace, name in gangs:
         uids = [f"{namespace}-{name}{number}" for number in (0, 1)]
@@ -418,7 +418,7 @@ def test_the_plans_of_one_namespace_do_not_hold_up_another() -> None:
 
 def test_a_partially_bound_gang_does_not_wait_for_the_shim() -> None:
     """Members may wait in the shim for longer than the grace of a partially bound gang."""
-    world = World(Settings(settle_s=0, ahead=4)).start(node("a"), node("b"))
+    world = World(GangSettings(settle_s=0, ahead=4)).start(node("a"), node("b"))
     world.see(*PAIR)
     world.reserve()
     answer = world.permit()
@@ -433,14 +433,14 @@ def test_a_partially_bound_gang_does_not_wait_for_the_shim() -> None:
 
 
 def test_a_gang_larger_than_the_shims_door_is_planned_alone() -> None:
-    world = World(Settings(settle_s=0, ahead=2)).start(node("a"))
+    world = World(GangSettings(settle_s=0, ahead=2)).start(node("a"))
     world.see(*PAIR)
     world.run()
     assert world.phase() == "running"
 
 
 def test_planning_ahead_leaves_the_backfill_reservation_as_it_is() -> None:
-    world = World(Settings(settle_s=0, ahead=2)).start(node("a"), node("b"), node("c"))
+    world = World(GangSettings(settle_s=0, ahead=2)).start(node("a"), node("b"), node("c"))
     world.see(foreign("fa", "a", 1), foreign("fb", "b", 2), foreign("fc", "c", 2))
     world.see(pod("p0", gpus=4), pod("p1", gpus=4))
     world.wait(600)

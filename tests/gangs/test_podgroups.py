@@ -20,7 +20,7 @@ from muster.gangs.capacity import requests
 from muster.gangs.membership.group import complete_pod
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Phase
 from tests.gangs.world import World, foreign, node, pod
@@ -172,7 +172,9 @@ SUBGROUPS = replace(
 def test_a_level_that_several_subgroups_share_names_all_roles_that_their_pods_are() -> None:
     """Pods of one subgroup that ask for different things are several roles."""
     shared = Subgroup("the level of subgroup up", "rack", frozenset({"prefill", "decode"}))
-    world = World(Settings(settle_s=0), auto=False).start(node("a", 8, {"topology.kubernetes.io/rack": "r"}))
+    world = World(GangSettings(settle_s=0), auto=False).start(
+        node("a", 8, {"topology.kubernetes.io/rack": "r"})
+    )
     seen(world, replace(SUBGROUPS, subgroups=(shared,)))
     world.see(named("p0", role="prefill"), named("d0", role="decode"))
     world.see(replace(named("p1", role="prefill"), gpus=2))
@@ -187,7 +189,7 @@ def test_a_level_that_several_subgroups_share_names_all_roles_that_their_pods_ar
 
 def test_preferences_of_subgroups_name_all_roles_that_their_pods_are() -> None:
     up = RolePreference("subgroup up", ("zone",), frozenset({"prefill", "decode"}))
-    world = World(Settings(settle_s=0), auto=False).start(node("a", 8))
+    world = World(GangSettings(settle_s=0), auto=False).start(node("a", 8))
     topology_request = {
         **SUBGROUPS.role_topology_requests,
         "prefill": TopologyRequest(role="prefill", role_preferred=("rack",)),
@@ -204,7 +206,7 @@ def test_preferences_of_subgroups_name_all_roles_that_their_pods_are() -> None:
 
 
 def test_a_gang_with_subgroups_waits_for_the_least_of_each() -> None:
-    world = World(Settings(settle_s=0)).start(node("a", gpus=8))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=8))
     seen(world, SUBGROUPS)
     world.see(*(named(f"p{number}", role="prefill") for number in range(4)))
     assert gang(world).phase is Phase.COLLECTING
@@ -217,7 +219,7 @@ def test_a_gang_with_subgroups_waits_for_the_least_of_each() -> None:
 
 def test_as_many_as_fit_start_and_the_least_of_each() -> None:
     """Five pods, three must fit, and there is room for four."""
-    world = World(Settings(settle_s=0)).start(node("a", gpus=1))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=1))
     seen(world, SUBGROUPS)
     world.see(*(named(f"p{number}", role="prefill") for number in range(4)))
     world.see(named("d0", role="decode"))
@@ -246,7 +248,7 @@ def waits_for(decode: int, gpus: int, least: int | None = None) -> World:
         follower_templates=(template,),
         topology_request=TopologyRequest(required_scope="rack"),
     )
-    world = World(Settings(settle_s=0))
+    world = World(GangSettings(settle_s=0))
     world.start(node("a", gpus=1, labels={RACK: "small"}), node("b", gpus=gpus, labels={RACK: "big"}))
     seen(world, group)
     world.see(named("p0", role="prefill"))
@@ -297,7 +299,7 @@ def test_a_plan_of_roles_with_minimums_is_permitted_as_a_whole_while_others_come
         role_later={"b": 2},
         follower_templates=(FollowerTemplate(sample, (0, 1)),),
     )
-    world = World(Settings(settle_s=0)).start(node("n", gpus=1))
+    world = World(GangSettings(settle_s=0)).start(node("n", gpus=1))
     seen(world, group)
     world.see(*(named(f"a{number}", role="a") for number in range(4)))
     world.see(*(named(f"c{number}", role="c") for number in range(3)))
@@ -332,7 +334,7 @@ def host(replica: int, number: int) -> Pod:
 
 
 def test_replicas_of_two_start_whole() -> None:
-    world = World(Settings(settle_s=0)).start(node("n", gpus=1))
+    world = World(GangSettings(settle_s=0)).start(node("n", gpus=1))
     seen(world, REPLICAS_OF_TWO)
     world.see(*(host(replica, number) for replica in range(3) for number in range(2)))
     world.send(inputs.NodeSeen(world.now, node("n", gpus=5)))
@@ -340,7 +342,7 @@ def test_replicas_of_two_start_whole() -> None:
 
 
 def test_hosts_of_replicas_that_served_come_back_one_by_one() -> None:
-    world = World(Settings(settle_s=0)).start(node("n", gpus=4))
+    world = World(GangSettings(settle_s=0)).start(node("n", gpus=4))
     seen(world, REPLICAS_OF_TWO)
     for replica in range(2):
         world.see(*(host(replica, number) for number in range(2)))
@@ -373,7 +375,7 @@ def test_room_for_as_many_later_members_as_must_start_is_enough() -> None:
 
 def started(gpus: int) -> World:
     """Return a world in which prefill runs, with this number of GPUs left for decode."""
-    world = World(Settings(settle_s=0)).start(node("a", gpus=gpus + 1))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=gpus + 1))
     seen(world, LATER)
     world.see(named("p0", role="prefill"))
     world.run("train")
@@ -414,7 +416,7 @@ def test_one_of_the_members_that_came_later_is_replaced_alone() -> None:
 
 
 def test_all_of_them_start_at_once_where_they_fit() -> None:
-    world = World(Settings(settle_s=0)).start(node("a", gpus=2))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=2))
     seen(world, SUBGROUPS)
     world.see(*(named(f"p{number}", role="prefill") for number in range(4)))
     world.see(named("d0", role="decode"))
@@ -450,7 +452,7 @@ def members(world: World) -> list[str]:
 
 def test_as_many_subgroups_start_as_are_enough_and_the_others_when_they_fit() -> None:
     """The first replica needs more than there is free."""
-    world = World(Settings(settle_s=0)).start(node("a", gpus=5))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=5))
     seen(world, REPLICAS)
     world.see(*replica("a", gpus=4), *replica("b"), *replica("c"))
     assert members(world) == ["b0", "b1", "c0", "c1"]
@@ -466,7 +468,7 @@ def test_as_many_subgroups_start_as_are_enough_and_the_others_when_they_fit() ->
 
 def test_a_plan_for_some_subgroups_is_permitted_as_a_whole() -> None:
     """Four members of three replicas are no start, though two replicas have four."""
-    world = World(Settings(settle_s=0)).start(node("a", gpus=1))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=1))
     seen(world, REPLICAS)
     world.see(*replica("a"), *replica("b"), *replica("c"))
     assert gang(world).phase is Phase.UNPLACEABLE
@@ -475,7 +477,7 @@ def test_a_plan_for_some_subgroups_is_permitted_as_a_whole() -> None:
 
 
 def test_a_gang_waits_for_the_pods_of_as_many_subgroups_as_are_enough() -> None:
-    world = World(Settings(settle_s=0)).start(node("a", gpus=8))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=8))
     seen(world, REPLICAS)
     world.see(*replica("a"), *replica("b", count=1), *replica("c", count=1))
     assert gang(world).phase is Phase.COLLECTING
@@ -488,7 +490,7 @@ def test_a_gang_waits_for_the_pods_of_as_many_subgroups_as_are_enough() -> None:
 
 def test_a_subgroup_that_is_not_needed_waits_for_what_another_gang_needs() -> None:
     second_claim = GangClaim("kai", "other", topology_request=TopologyRequest(), by_object=True)
-    world = World(Settings(settle_s=0), auto=False).start(node("a", gpus=6))
+    world = World(GangSettings(settle_s=0), auto=False).start(node("a", gpus=6))
     seen(world, REPLICAS)
     seen(world, replace(GROUP, name="other", uid="o", topology_request=TopologyRequest()))
     world.see(
@@ -528,7 +530,7 @@ def test_a_large_gang_of_a_pod_group_is_not_counted_again_for_each_pod() -> None
 
 
 def test_a_gang_with_an_unbound_role_is_partially_bound_however_many_others_are_bound() -> None:
-    world = World(Settings(settle_s=0)).start(node("a", gpus=5))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=5))
     seen(world, SUBGROUPS)
     world.see(*(named(f"p{number}", role="prefill") for number in range(4)), named("d0", role="decode"))
     assert world.reserve(gang="train").claimed
@@ -547,7 +549,7 @@ def test_a_gang_with_an_unbound_role_is_partially_bound_however_many_others_are_
 
 def test_a_gang_whose_pod_group_is_deleted_between_permit_and_binding_is_still_evicted_in_part() -> None:
     """How many members it needs is not known meanwhile: that is no proof that all were bound."""
-    world = World(Settings(settle_s=0)).start(node("a", gpus=2))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=2))
     seen(world, GROUP)
     world.see(named("p0"), named("p1"))
     assert world.reserve(gang="train").claimed
@@ -576,7 +578,7 @@ def test_the_names_of_roles_are_looked_up_once_and_not_for_each_subgroup(
     names = [f"s{i}" for i in range(100)]
     quorum = Quorum(50, tuple(Leaf(frozenset({name}), 1) for name in names))
     role_topology_requests = {name: TopologyRequest(role=name) for name in names}
-    world = World(Settings(settle_s=0)).start(node("a", gpus=50), node("b", gpus=50))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=50), node("b", gpus=50))
     seen(
         world,
         replace(

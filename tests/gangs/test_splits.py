@@ -12,7 +12,7 @@ from muster.domain.pod import Batch, Pod
 from muster.domain.podgroup import PodGroup
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
-from muster.gangs.messages.settings import Partial, Settings
+from muster.gangs.messages.settings import GangSettings, Partial
 from tests.gangs.test_podgroups import named
 from tests.gangs.world import World, bound, foreign, node, with_topology
 
@@ -57,7 +57,7 @@ CASES = {
 @POLICIES
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_what_was_split_is_proven_by_what_was_written_on_its_pods(case: Case, partial: Partial) -> None:
-    world = World(Settings(settle_s=0, partial=partial))
+    world = World(GangSettings(settle_s=0, partial=partial))
     for number, batch in enumerate(case.batches):
         world.see(member(f"b{number}", case.needed, node="a", allocation=1 << number, batch=batch))
     world.see(*(member(f"w{number}", case.needed) for number in range(case.there)))
@@ -78,7 +78,7 @@ def member(uid: str, min_member: int, **more: object) -> Pod:
 @pytest.mark.parametrize("restart", ["before", "after", "never"])
 def test_a_running_gang_of_which_more_is_asked_is_not_evicted(partial: Partial, restart: str) -> None:
     """Its surplus member has waited since before the others began to run."""
-    world = World(Settings(settle_s=0, partial=partial)).start(node("a", gpus=2))
+    world = World(GangSettings(settle_s=0, partial=partial)).start(node("a", gpus=2))
     needs(world, 2)
     world.see(*(named(f"p{number}") for number in range(3)))
     world.run("train")
@@ -96,7 +96,7 @@ def test_a_running_gang_of_which_more_is_asked_is_not_evicted(partial: Partial, 
 
 @POLICIES
 def test_a_gang_that_a_crash_has_split_is_given_up_though_more_is_asked_of_it(partial: Partial) -> None:
-    world = World(Settings(settle_s=0, partial=partial)).start(node("a", gpus=2))
+    world = World(GangSettings(settle_s=0, partial=partial)).start(node("a", gpus=2))
     needs(world, 2)
     world.see(*(named(f"p{number}") for number in range(2)))
     assert world.reserve(gang="train").claimed
@@ -126,7 +126,7 @@ def again(world: World, members: int, in_flight: tuple[Usage, ...] = ()) -> None
 @POLICIES
 def test_more_that_is_asked_of_a_gang_on_its_way_splits_it_not(partial: Partial) -> None:
     """Both are let go as a gang of two; it needs three when they are seen bound by another service."""
-    world = World(Settings(settle_s=0, partial=partial)).start(node("a", gpus=2))
+    world = World(GangSettings(settle_s=0, partial=partial)).start(node("a", gpus=2))
     needs(world, 2)
     world.see(*(named(f"p{number}") for number in range(2)))
     assert world.reserve(gang="train").claimed
@@ -140,7 +140,7 @@ def test_more_that_is_asked_of_a_gang_on_its_way_splits_it_not(partial: Partial)
 
 
 def test_a_binding_carries_with_whom_it_was_let_go() -> None:
-    world = World(Settings(settle_s=0)).start(node("a", gpus=2))
+    world = World(GangSettings(settle_s=0)).start(node("a", gpus=2))
     world.see(*(member(f"p{number}", 2) for number in range(2)), replace(member("p9", 2), created=NEWEST + 9))
     carried = world.run().annotations[0]
     assert allocation.read_batch(carried) == Batch(needed=2, left_out=0, newest=NEWEST)

@@ -12,13 +12,13 @@ from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup, PodGroupStatus
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EventReason, Instruction, WriteStatus
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from tests.gangs.world import World, foreign, node, pod
 
 GROUP = PodGroup(
     "ns", "kai", "train", uid="g", min_member=2, topology_request=TopologyRequest(required_scope="node")
 )
-QUIET = Settings(settle_s=0)
+QUIET = GangSettings(settle_s=0)
 
 
 class Written(World):

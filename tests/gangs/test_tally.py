@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from muster.gangs.messages.calls import BindingFate
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from tests.gangs.world import World, node, pod
 
 
 def test_gangs_are_counted_through_their_life() -> None:
-    world = World(Settings(settle_s=0)).start(node("a"))
+    world = World(GangSettings(settle_s=0)).start(node("a"))
     world.see(pod("p0", of=2, gpus=2, created=5.0))
     tally = world.coordinator.tally()
     assert (dict(tally.phases), tally.oldest) == ({"collecting": 1}, {"collecting": 5.0})
@@ -30,7 +30,7 @@ def test_gangs_are_counted_through_their_life() -> None:
 
 
 def test_each_namespace_has_its_gangs_gpus_and_what_blocks_them() -> None:
-    world = World(Settings(settle_s=0)).start(node("a"))
+    world = World(GangSettings(settle_s=0)).start(node("a"))
     world.see(pod("p0", of=2, gpus=2, created=5.0))
     world.see(pod("q0", gang="q", of=1, gpus=1, namespace="team-b", created=6.0))
     namespaces = world.coordinator.tally().namespaces
@@ -41,7 +41,7 @@ def test_each_namespace_has_its_gangs_gpus_and_what_blocks_them() -> None:
 
 
 def test_many_namespaces_are_cut_to_the_largest_and_a_sum() -> None:
-    world = World(Settings(settle_s=0)).start(node("a"))
+    world = World(GangSettings(settle_s=0)).start(node("a"))
     for number in range(5):
         world.see(pod(f"p{number}", gang=f"g{number}", of=2, gpus=1, namespace=f"n{number % 4}", created=9.0))
     tally = world.coordinator.tally()

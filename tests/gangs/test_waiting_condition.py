@@ -9,10 +9,10 @@ import pytest
 from muster.domain.pod import Controller, Pod
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import ShowWaiting
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from tests.gangs.world import World, foreign, node, pod
 
-DEFAULTS = Settings()
+DEFAULTS = GangSettings()
 LONG_ENOUGH_S = DEFAULTS.waiting_s + 0.1
 
 

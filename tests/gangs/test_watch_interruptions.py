@@ -10,7 +10,7 @@ import pytest
 from muster.gangs.lifecycle.recovery import MAX_TIMERS_PER_TICK
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from tests.gangs.world import World, bound, node, pod, stand, with_topology
 
 PAIR = (pod("p0"), pod("p1"))
@@ -180,7 +180,7 @@ def is_refused_for_an_exclusion_that_has_ended(world: World) -> None:
     ],
 )
 def test_what_began_long_ago_in_one_gang_moves_nothing_of_others(happens: Callable[[World], None]) -> None:
-    world = World(Settings()).start(node("a"))
+    world = World(GangSettings()).start(node("a"))
     happens(world)
     world.see(pod("q0", gang="q"))
     world.wait(3)
@@ -191,7 +191,7 @@ def test_what_began_long_ago_in_one_gang_moves_nothing_of_others(happens: Callab
 @pytest.mark.parametrize("came", [0.0, 250.0, 400.0])
 def test_timers_are_postponed_by_the_interruption_since_they_were_set(came: float) -> None:
     """Pods that come during the interruption, or at its end, wait for other members as long as always."""
-    world = World(Settings()).start(node("a"))
+    world = World(GangSettings()).start(node("a"))
     silent(world, "nodes")
     world.wait(came)
     world.see(*(with_topology(f"p{i}", of=2) for i in range(2)))
@@ -229,7 +229,7 @@ def goes_on_under_other_owners_while_it_is_half(world: World) -> None:
 )
 def test_an_interruption_is_counted_once(happens: Callable[[World], None]) -> None:
     """The timers of a gang that came later are not postponed by the same interruption again."""
-    world = World(Settings()).start(node("a"))
+    world = World(GangSettings()).start(node("a"))
     happens(world)
     heard(world)
     world.see(pod("q0", gang="q"))

@@ -9,7 +9,7 @@ import pytest
 
 from muster.domain.pod import Pod
 from muster.gangs.messages.calls import BindingFate
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from tests.gangs.world import World, foreign, node, pod, with_topology
 
 
@@ -85,7 +85,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("backwards", [False, True], ids=["in order", "backwards"])
 def test_the_pods_of_one_owner_are_dealt_to_its_waves(case: Case, backwards: bool) -> None:
-    world = World(Settings(), auto=False).start(node("a", 16))
+    world = World(GangSettings(), auto=False).start(node("a", 16))
     world.see(*(reversed(case.pods) if backwards else case.pods))
     world.wait(5)
     counts_by_gang = {
@@ -97,7 +97,7 @@ def test_the_pods_of_one_owner_are_dealt_to_its_waves(case: Case, backwards: boo
 @pytest.mark.parametrize("elastic", [False, True])
 def test_the_second_wave_is_placed_completely_or_not_at_all(elastic: bool) -> None:
     """Its pods come one after another; two of four GPUs are taken."""
-    world = World(Settings()).start(node("a", 4))
+    world = World(GangSettings()).start(node("a", 4))
     world.see(*(first(uid, elastic=elastic) for uid in named("a")))
     world.see(foreign("f", "a", 2))
     for uid in named("b"):
@@ -157,7 +157,7 @@ def test_a_gang_whose_waiting_pods_form_another_one_by_its_turn_is_not_planned(l
 
     A look at the gang before all gangs of the name are regrouped loses no pod.
     """
-    world = World(Settings(), auto=False).start(node("a", 16))
+    world = World(GangSettings(), auto=False).start(node("a", 16))
     done = replace(pod("p1", of=2, owner="w"), created=1.0, started=20.0, node="a")
     runs = replace(pod("p2", of=2, owner="w"), created=1.0, node="a")
     world.see(done, runs, pod("x", gang=""))

@@ -12,7 +12,7 @@ from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
 from muster.domain.request import PolicyTerm
 from muster.gangs.messages import inputs
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from tests.gangs.stage import (
     APPS,
     GANGS,
@@ -38,7 +38,7 @@ class Users:
     """The cluster as they see it: its nodes, PodGroups and policies; its pods are the world's."""
 
     def __init__(self) -> None:
-        self.world = Cut(Settings(ahead=6), auto=False, answers_in_tree=True)
+        self.world = Cut(GangSettings(ahead=6), auto=False, answers_in_tree=True)
         self.nodes = {name: node(name, labels={ZONE: ZONES[name]}) for name in NODES[:2]}
         self.pod_group: PodGroup | None = None
         self.policies = NEAR

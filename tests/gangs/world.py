@@ -38,7 +38,7 @@ from muster.gangs.messages.instructions import (
     ShowWaiting,
     Solve,
 )
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.placement.limits import Limits
 from muster.placement.place import place
 from tests.gangs.invariants import check
@@ -107,7 +107,7 @@ class World:
     questions about in-tree plugins; `report` is such an answer.
     """
 
-    settings: Settings = field(default_factory=lambda: Settings(settle_s=0))
+    settings: GangSettings = field(default_factory=lambda: GangSettings(settle_s=0))
     auto: bool = True
     now: float = 1000.0
     epoch: int = 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.config import Config
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from tests.manifests.comparing import made
 from tests.manifests.everything import EVERY_OPTION, components
 from tests.manifests.helm import template
@@ -66,7 +66,7 @@ def test_the_chart_trusts_the_namespaces_that_it_makes(values: dict[str, Any]) -
 
 
 def test_the_defaults_of_the_service_trust_no_other_namespace() -> None:
-    settings, config = Settings(), Config()
+    settings, config = DialectSettings(), Config()
     believed = {settings.system_namespace, settings.policies_namespace, settings.node_agents}
     believed |= {config.config_maps.namespace, config.policies.namespace, config.node_agents.namespace}
     assert believed == {"muster-system", "kube-system", ""}

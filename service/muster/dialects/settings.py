@@ -15,7 +15,7 @@ BY_REQUEST = ("StatefulSet",)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DialectSettings:
     """The configuration about a cluster."""
 
     scheduler_names: frozenset[str] = frozenset({"muster"})
@@ -55,4 +55,4 @@ class Settings:
         return resource not in ("cpu", "memory", "pods", *gpus)
 
 
-DEFAULTS = Settings()
+DEFAULTS = DialectSettings()

@@ -17,7 +17,7 @@ from muster.gangs.lifecycle.recovery import Clock, SessionHandler
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import calls, inputs
 from muster.gangs.messages.instructions import Instruction, Lane
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import Gang, GangView, view
 from muster.gangs.record.phases import GivenUp
 from muster.gangs.reporting import places
@@ -25,7 +25,7 @@ from muster.gangs.reporting.differences import Differences
 from muster.gangs.reporting.podgroup_status import PodGroupStatuses
 from muster.gangs.reporting.tally import Tally
 
-_DEFAULTS = Settings()
+_DEFAULTS = GangSettings()
 
 
 class Coordinator:
@@ -34,7 +34,7 @@ class Coordinator:
     `state` is for tests and this package. Adapters use the methods.
     """
 
-    def __init__(self, settings: Settings = _DEFAULTS) -> None:
+    def __init__(self, settings: GangSettings = _DEFAULTS) -> None:
         self.state = State(settings)
         self._pods = PodHandler(self.state)
         self._nodes = NodeHandler(self.state, self._pods.gangs_of)

@@ -22,12 +22,12 @@ from muster.adapters.kube.client import KubeError
 from muster.adapters.kube.decode import Undecodable
 from muster.adapters.status import nodes_of
 from muster.dialects.keys import GPU_PRODUCT
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.decision import Unplaceable
 from muster.domain.levels import domains_by_scope
 from muster.domain.pod import Pod
 from muster.domain.reasons import cause_views
-from muster.gangs.messages import settings as gang_settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import Gang, view
 from muster.gangs.reporting.places import Owner
 
@@ -43,7 +43,7 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
     Raises:
         NoAnswer: The cluster can't be read.
     """
-    settings = Settings()
+    settings = DialectSettings()
     try:
         items = read_cluster(kubeconfig, context).items
         documents = [
@@ -85,7 +85,7 @@ def _gang(outcome: GangOutcome) -> dict[str, Any]:
     relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
     gang = Gang(group.gang.key, (group.gang.namespace, group.gang.dialect, group.gang.name, ""), group)
     # The settings of the service are not known here.
-    queue_order = gang.queue_order(is_covered=False, optional_delay_s=gang_settings.Settings().extras_s)
+    queue_order = gang.queue_order(is_covered=False, optional_delay_s=GangSettings().extras_s)
     return {
         **msgspec.to_builtins(view(gang, queue_order)),
         "phase": _PHASES.get(outcome.status, outcome.status.value),

@@ -20,7 +20,7 @@ from muster.adapters.files.reading.notes import nothing_pending
 from muster.adapters.files.reading.sources import BadInput
 from muster.adapters.files.showing import report
 from muster.adapters.kube.client import KubeClient
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.alternatives import AS_DECIDED, Alternatives, Question
 from muster.domain.causes.not_planned import PlannerDefect
 from muster.domain.decision import Decision, Placed, Unplaceable
@@ -50,7 +50,7 @@ def place_files(
     output: str,
     *,
     time_limit_s: float | None,
-    settings: Settings,
+    settings: DialectSettings,
     explain: bool = False,
     stdin: BinaryIO,
     stdout: TextIO,

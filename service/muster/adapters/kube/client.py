@@ -34,7 +34,7 @@ OPEN_TIMEOUT_S = 30.0
 """Timeout until a watch is established: a server may let it queue for a while."""
 DEAD_PEER_S = 9
 """A peer that acknowledges nothing for this time is gone (TCP_USER_TIMEOUT and keep-alive probes). It is
-shorter than the time after which gangs give a place up because no Binding was seen (`Settings.session_s`)."""
+shorter than the time after which gangs give up a place without a Binding (`GangSettings.session_s`)."""
 CREDENTIALS_RELOAD_AFTER_S = 10.0
 ERROR_BODY_LIMIT = 4096
 _MISSHAPEN = (TypeError, AttributeError)
@@ -391,7 +391,7 @@ class Liveness:
     queue of a busy server delays the answer (the flow schema "probes" is exempt). Without an answer all
     watches are closed.
 
-    A frozen server is noticed after 8 s. Until `Settings.session_s` has passed, gangs keep places of pods
+    A frozen server is noticed after 8 s. Until `GangSettings.session_s` has passed, gangs keep places of pods
     whose Binding was not seen. The limit of 8 s is shorter, because the Binding may be in the server's socket
     and succeed when the server wakes.
     """

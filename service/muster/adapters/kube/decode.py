@@ -41,7 +41,7 @@ from muster.dialects.objects import (
     StorageClass,
 )
 from muster.dialects.pods import bounds, requests
-from muster.dialects.settings import DEFAULTS, Settings
+from muster.dialects.settings import DEFAULTS, DialectSettings
 
 log = structlog.get_logger(__name__)
 
@@ -259,7 +259,7 @@ def full_name(metadata: Identity) -> str:
 class _Pods(Resource[PodObject]):
     """The pods. Only the parts that are read are kept of a large pod (`dialects.pods.bounds`)."""
 
-    settings: Settings = DEFAULTS
+    settings: DialectSettings = DEFAULTS
 
     def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> PodObject:
         try:
@@ -327,7 +327,7 @@ RESOURCE_CLAIM_TEMPLATES = resource("ResourceClaimTemplate", ResourceClaimTempla
 """Only captures list these."""
 
 
-def pods(settings: Settings = DEFAULTS) -> Resource[PodObject]:
+def pods(settings: DialectSettings = DEFAULTS) -> Resource[PodObject]:
     """Return pods of all namespaces and phases, because finished pods must be seen as finished."""
     return _Pods("Pod", "pods", ("/api/v1/pods",), PodObject, _uid, settings=settings)
 

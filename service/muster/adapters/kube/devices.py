@@ -24,7 +24,7 @@ from muster.dialects.devices.objects import (
 )
 from muster.dialects.devices.resource_slices import ResourceSlices
 from muster.dialects.quantities import MAX_AMOUNT
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.node import Device, DeviceClaim, Node
 from muster.domain.pod import Pod
 from muster.gangs.messages.inputs import DeviceClaimSeen, Input, NodeGone, NodeSeen, PodGone, PodSeen
@@ -45,7 +45,7 @@ class ServedResources:
     devices are planned.
     """
 
-    def __init__(self, settings: Settings, put: Callable[[Input], Awaitable[None]]) -> None:
+    def __init__(self, settings: DialectSettings, put: Callable[[Input], Awaitable[None]]) -> None:
         self._settings = settings
         self._pass_on = put
         self._served: dict[str, frozenset[str]] = {}
@@ -146,7 +146,7 @@ class DeviceIntake:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DialectSettings,
         put: Callable[[Input], Awaitable[None]],
         read_again: Callable[[str], Awaitable[None]],
         read_pods_again: Callable[[str | None], Awaitable[None]],

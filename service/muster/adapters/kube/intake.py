@@ -36,7 +36,7 @@ from muster.dialects.gangs.subgroups import KaiTopology
 from muster.dialects.kinds.description import JobPod
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject, PodObject
 from muster.dialects.pods import peers, pods, requests
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain import allocation
 from muster.domain.levels import repeated_names
 from muster.domain.node import Usage
@@ -162,7 +162,7 @@ class Intake:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DialectSettings,
         put: Callable[[Input], Awaitable[None]],
         emit: Callable[[EmitEvent], None],
         left_out: LeftOutObjects | None = None,

@@ -31,7 +31,7 @@ from muster.dialects.kinds import batch
 from muster.dialects.kinds.description import JobPod, controller_of
 from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata, PodObject
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.levels import DEFAULT_LEVELS, FabricLevel
 from muster.domain.pod import Controller, GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
@@ -196,7 +196,7 @@ class Jobs:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DialectSettings,
         put: Callable[[Input], Awaitable[None]],
         standing: PendingEvents,
         read_again: Callable[[Iterable[tuple[str, str]], bool], Awaitable[None]],

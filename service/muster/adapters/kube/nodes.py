@@ -22,7 +22,7 @@ from muster.dialects.devices.published import NodeSlices
 from muster.dialects.nodes import bounds, configmaps, nodes
 from muster.dialects.nodes.configmaps import NodeFact, PolicyText
 from muster.dialects.objects import ConfigMapObject, NodeObject, PodObject
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.node import Node
 from muster.domain.rate import Rate
 from muster.gangs.messages.inputs import Input, NodeGone, NodeSeen
@@ -50,7 +50,7 @@ class NodeAgents:
     `on_change` is called with a node whose agent became ready, or stopped being ready.
     """
 
-    def __init__(self, settings: Settings, on_change: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, settings: DialectSettings, on_change: Callable[[str], Awaitable[None]]) -> None:
         self._settings = settings
         self._on_change = on_change
         self._ready = KeyGroups[str, str]()
@@ -71,7 +71,7 @@ class NodeAgents:
         return node in self._ready.groups
 
 
-def is_ready_agent(obj: PodObject, settings: Settings) -> bool:
+def is_ready_agent(obj: PodObject, settings: DialectSettings) -> bool:
     """Return whether the pod is a node agent that is ready."""
     meta, namespace = obj.metadata, settings.node_agents
     if not namespace or meta.namespace != namespace:
@@ -89,7 +89,7 @@ class _ConfigMap:
     """A ConfigMap about a node. It is read together with the node, on the same thread."""
 
     obj: ConfigMapObject
-    settings: Settings
+    settings: DialectSettings
 
     @cached_property
     def fact(self) -> NodeFact | None:
@@ -106,7 +106,7 @@ class _Facts:
     maps: tuple[_ConfigMap, ...]
     published: NodeSlices
     agent: bool
-    settings: Settings
+    settings: DialectSettings
 
     @property
     def size(self) -> int:
@@ -132,7 +132,7 @@ class NodeIntake:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DialectSettings,
         put: Callable[[Input], Awaitable[None]],
         left_out: LeftOutObjects,
         published: Callable[[str], NodeSlices],

@@ -38,7 +38,7 @@ from muster.dialects.devices.offers import NodeOffer
 from muster.dialects.devices.resource_slices import ResourceSlices
 from muster.dialects.nodes import nodes as node_dialect
 from muster.dialects.objects import NodeObject, PodObject
-from muster.dialects.settings import DEFAULTS, Settings
+from muster.dialects.settings import DEFAULTS, DialectSettings
 from muster.domain import exactness
 from muster.domain.node import GPU_MEM
 
@@ -78,7 +78,7 @@ class Reader:
         published = await self._devices(served)
         nodes = await self._list_all(decode.NODES)
         believed = await self._exists("validatingadmissionpolicies", f"{POLICIES}/muster-node-agent")
-        settings = Settings(node_agents=AGENTS if believed else "")
+        settings = DialectSettings(node_agents=AGENTS if believed else "")
         pods = await self._list_all(
             decode.pods(), lambda pod: _has_gpus(pod) or is_ready_agent(pod, settings)
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.pod import Pod
 
 _OTHER_DEVICES = re.compile(
@@ -39,7 +39,7 @@ def accelerators(resources: Iterable[str]) -> list[str]:
     return sorted(filter(is_accelerator, resources))
 
 
-def asked_by(pod: Pod, settings: Settings) -> list[str]:
+def asked_by(pod: Pod, settings: DialectSettings) -> list[str]:
     """Return the accelerators, other than GPUs, that a pod of ours requests. All its claims are one entry."""
     ours = pod.scheduler_name in settings.scheduler_names
     by_claims = [CLAIMS] if pod.device_claims else []

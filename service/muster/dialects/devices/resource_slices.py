@@ -30,7 +30,7 @@ from muster.dialects.devices.published import (
 )
 from muster.dialects.devices.selectors import UnreadableSelectorError
 from muster.dialects.devices.shares import Rounding
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.node import PoolKey
 
 Key = TypeVar("Key")
@@ -40,7 +40,7 @@ class ResourceSlices:
     """The ResourceSlices, DeviceClasses and DeviceTaintRules of a cluster. `see_…` return the nodes whose
     offer may have changed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DialectSettings) -> None:
         self._settings = settings
         self._slices: dict[str, PublishedSlice] = {}
         self._pools: dict[PoolKey, PoolIndex] = {}

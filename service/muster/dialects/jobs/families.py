@@ -17,7 +17,7 @@ from muster.dialects.kinds.description import Described, JobObject, JobPod, JobR
 from muster.dialects.objects import Affinity, CustomObject, Metadata, PodObject, PodSpec
 from muster.dialects.pods import pods
 from muster.dialects.reading import Fields, positive
-from muster.dialects.settings import BY_REQUEST, Settings
+from muster.dialects.settings import BY_REQUEST, DialectSettings
 from muster.domain.levels import FabricLevel
 from muster.domain.node import GPU_MEM
 from muster.domain.pod import KUBERNETES, Controller, GangClaim, TopologyRequest
@@ -74,12 +74,12 @@ class JobGangs:
         least, size = (group.min_member or 0) + later_members, (group.size or 0) + later_members
         return replace(group, min_member=least, size=size, role_min=role_min)
 
-    def is_gang(self, settings: Settings) -> bool:
+    def is_gang(self, settings: DialectSettings) -> bool:
         """Return whether its pods are a gang although they name no gang."""
         as_gang = self.by_key or settings.infers(self.kind) == "on"
         return as_gang and not self.skipped and (self.with_gpus or self.shim_holds)
 
-    def is_warned_of(self, settings: Settings) -> bool:
+    def is_warned_of(self, settings: DialectSettings) -> bool:
         """Return whether its pods are no gang, but could be a gang, and the settings ask for a warning."""
         could_be_gang = self.with_accelerators and not self.skipped and self.full_size > 1
         return could_be_gang and settings.infers(self.kind) != "off" and not self.is_gang(settings)
@@ -107,7 +107,7 @@ class JobGangs:
 def job_gangs(
     kind: Kind,
     obj: CustomObject,
-    settings: Settings,
+    settings: DialectSettings,
     levels: tuple[FabricLevel, ...],
     topologies: Topologies | None,
     made_by: Metadata | None = None,
@@ -337,14 +337,16 @@ class _Template(msgspec.Struct):
     spec: PodSpec = PodSpec()
 
 
-def _followers(owner: JobObject, described: Described, settings: Settings) -> Iterator[FollowerTemplate]:
+def _followers(
+    owner: JobObject, described: Described, settings: DialectSettings
+) -> Iterator[FollowerTemplate]:
     """Yield the followers of each role whose pods come later and run together with the others."""
     later = [role for role in described.roles if role.later and role.runs_with_first]
     for role in later if sum(role.later for role in later) <= _MAX_FOLLOWERS else ():
         yield from _followers_of(owner, role, settings)
 
 
-def _followers_of(owner: JobObject, role: JobRole, settings: Settings) -> Iterator[FollowerTemplate]:
+def _followers_of(owner: JobObject, role: JobRole, settings: DialectSettings) -> Iterator[FollowerTemplate]:
     """Yield the role's followers; none if the template can't be read, or does not fix the pods' requests.
 
     Only the parts that the service keeps of a template are read: resources, and rules for nodes.

@@ -48,7 +48,7 @@ def member(meta: Metadata) -> JobPod | None:
 
 
 def modes_of(texts: Iterable[str]) -> tuple[tuple[str, Mode], ...]:
-    """Return `Settings.infer_gangs` from texts like "on" and "Job=on".
+    """Return `DialectSettings.infer_gangs` from texts like "on" and "Job=on".
 
     Raises:
         ValueError: A text has another form. The message says what is expected.

@@ -13,7 +13,7 @@ import msgspec
 from muster.dialects.keys import GPU_COUNT, GPU_UUIDS
 from muster.dialects.objects import ConfigMapObject, NodeObject, NodeTaint
 from muster.dialects.quantities import Quantity
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.allocation import MAX_GPUS
 
 MAX_CONFIG_MAPS = 8
@@ -34,7 +34,7 @@ _ENTRY = 16
 """The characters that a label, taint or resource counts in `reading_size`."""
 
 
-def cut_to_limits(obj: NodeObject, settings: Settings) -> tuple[NodeObject, list[str]]:
+def cut_to_limits(obj: NodeObject, settings: DialectSettings) -> tuple[NodeObject, list[str]]:
     """Return the node with only the parts that are read, and sentences about the parts left out."""
     meta, spec, status, problems = obj.metadata, obj.spec, obj.status, list[str]()
     if (count := len(meta.labels or ())) > MAX_LABELS:
@@ -60,7 +60,7 @@ def first_problems(problems: Iterable[str]) -> tuple[str, ...]:
     return (*first, *([f"and {unshown_count} more problems"] if unshown_count else ()))
 
 
-def reading_size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -> int:
+def reading_size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: DialectSettings) -> int:
     """Return how long a node takes to read, as a number of characters."""
     annotations, status = obj.metadata.annotations or {}, obj.status
     texts = chain(annotations.values(), *((part.data or {}).values() for part in maps))

@@ -25,7 +25,7 @@ from muster.dialects.nodes.bounds import MAX_TEXT
 from muster.dialects.nodes.matrices import Matrix
 from muster.dialects.objects import ConfigMapObject, Metadata
 from muster.dialects.reading import mask_of_list, natural
-from muster.dialects.settings import DEFAULTS, Settings
+from muster.dialects.settings import DEFAULTS, DialectSettings
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.topology import Link
 
@@ -61,7 +61,7 @@ class PolicyText:
     text: str
 
 
-def read(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> NodeFact | PolicyText | None:
+def read(obj: ConfigMapObject, settings: DialectSettings = DEFAULTS) -> NodeFact | PolicyText | None:
     """Return the facts that the ConfigMap publishes; None if it is another ConfigMap."""
     meta, data = obj.metadata, obj.data or {}
     if (meta.namespace, meta.name) == (settings.policies_namespace, settings.policies_name):
@@ -72,7 +72,7 @@ def read(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> NodeFact | Poli
     return (_read_topology if _is_topology(obj) else _read_unhealthy)(node, name, data)
 
 
-def node_of(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> str:
+def node_of(obj: ConfigMapObject, settings: DialectSettings = DEFAULTS) -> str:
     """Return the node that the ConfigMap describes; "" if it describes none."""
     meta = obj.metadata
     if meta.namespace != settings.system_namespace:

@@ -27,7 +27,7 @@ from muster.dialects.nodes import bounds, matrices, products
 from muster.dialects.nodes.configmaps import NodeFact
 from muster.dialects.objects import NodeObject
 from muster.dialects.reading import NAME_PATTERN, SHOWN, mask_of_list, natural, positive
-from muster.dialects.settings import ALIYUN_GPU, DEFAULTS, Settings
+from muster.dialects.settings import ALIYUN_GPU, DEFAULTS, DialectSettings
 from muster.domain.allocation import CDI_KIND, FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS, SECOND_RESOURCE
 from muster.domain.node import GPU_MEM, Device, HandsOut, Node, Resources, Taint
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
@@ -50,7 +50,7 @@ _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 def read(
     obj: NodeObject,
-    settings: Settings = DEFAULTS,
+    settings: DialectSettings = DEFAULTS,
     facts: Iterable[NodeFact] = (),
     offer: NodeOffer = NO_OFFER,
     *,
@@ -132,7 +132,7 @@ class _NodeReader:
     """Reads one node. `problems` gets sentences about contradictions, and about values that can't be read."""
 
     def __init__(
-        self, obj: NodeObject, settings: Settings, facts: Iterable[NodeFact], problems: list[str]
+        self, obj: NodeObject, settings: DialectSettings, facts: Iterable[NodeFact], problems: list[str]
     ) -> None:
         self.labels, self.annotations = obj.metadata.labels or {}, obj.metadata.annotations or {}
         self.settings, self.problems = settings, problems

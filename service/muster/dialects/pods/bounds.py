@@ -30,7 +30,7 @@ from muster.dialects.objects import (
 )
 from muster.dialects.pods import peers
 from muster.dialects.pods.requests import MAX_CONTAINERS, MAX_RESOURCES, RESIZE_PENDING
-from muster.dialects.settings import DEFAULTS, Settings
+from muster.dialects.settings import DEFAULTS, DialectSettings
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import GPU_MEM
 
@@ -80,7 +80,7 @@ _TOO_MANY = NodeSelector(
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def cut_to_limits(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
+def cut_to_limits(obj: PodObject, settings: DialectSettings = DEFAULTS) -> PodObject:
     """Return the pod with one more entry in each field than is read. A second call changes nothing.
 
     Of labels, annotations and resources, the known keys and the first others are kept.

@@ -16,7 +16,7 @@ from muster.dialects.objects import Metadata, PodObject, PodSpec
 from muster.dialects.pods import bounds, peers, requests
 from muster.dialects.pods.requests import MAX_OF_A_POD, PodRequests
 from muster.dialects.reading import Reading, merge_readings
-from muster.dialects.settings import DEFAULTS, Settings
+from muster.dialects.settings import DEFAULTS, DialectSettings
 from muster.domain import allocation
 from muster.domain.causes.ill_formed import DialectsDisagree, ForgedAllocation
 from muster.domain.pod import Controller, GangClaim, Pod, TopologyRequest
@@ -39,7 +39,7 @@ them, and `own` is always read too."""
 
 def read(
     obj: PodObject,
-    settings: Settings = DEFAULTS,
+    settings: DialectSettings = DEFAULTS,
     member: JobPod | None = None,
     claims: Claims | None = None,
     group: PodGroup | None = None,
@@ -157,7 +157,7 @@ def _gang(
     object_name: str,
     obj: PodObject,
     amounts: PodRequests,
-    settings: Settings,
+    settings: DialectSettings,
     member: JobPod | None,
     group: PodGroup | None,
 ) -> _Gang:
@@ -225,7 +225,7 @@ def _topology_request(
     return replace(own_keys.topology_request, role=role, policies=kai_keys.policies), tuple(causes)
 
 
-def _forged_annotations(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:
+def _forged_annotations(obj: PodObject, settings: DialectSettings) -> tuple[ForgedAllocation, ...]:
     annotations = obj.metadata.annotations or {}
     keys = [key for key in allocation.RESERVED_KEYS if key in annotations]
     if settings.nri_nodes:

@@ -30,7 +30,7 @@ from muster.dialects.keys import SHARED_GPUS
 from muster.dialects.objects import Container, ContainerStatus, PodCondition, PodObject, PodSpec, PodStatus
 from muster.dialects.quantities import BILLION, Quantity
 from muster.dialects.reading import Fields, positive
-from muster.dialects.settings import DEFAULTS, Settings
+from muster.dialects.settings import DEFAULTS, DialectSettings
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import GPU_MEM, Resources
@@ -95,7 +95,7 @@ class _Parts:
     pod: list[tuple[PodSpec, PodStatus]] = field(compare=False)
 
 
-def of_pod(object_name: str, obj: PodObject, settings: Settings) -> PodRequests:
+def of_pod(object_name: str, obj: PodObject, settings: DialectSettings) -> PodRequests:
     """Return a pod's requests. For a bound pod, the amounts that its containers hold count too."""
     amounts = read(object_name, obj.spec, settings, obj.status if obj.spec.node_name else None)
     labels = obj.metadata.labels or {}
@@ -120,7 +120,9 @@ def with_claims(
     return replace(amounts, gpus=gpus, gpu_resource=devices.gpu_resource, container_gpus=()), devices.causes
 
 
-def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> PodRequests:
+def read(
+    object_name: str, spec: PodSpec, settings: DialectSettings, status: PodStatus | None = None
+) -> PodRequests:
     """Return the sum of one pod's requests. `object_name` is the pod, as kind/namespace/name.
 
     `status` is given for a bound pod only. After a resize, its containers may hold other amounts than the
@@ -136,7 +138,7 @@ def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus 
     return replace(amounts, causes=tuple(replace(cause, where=object_name) for cause in amounts.causes))
 
 
-def of_containers(spec: PodSpec, settings: Settings = DEFAULTS) -> Amounts:
+def of_containers(spec: PodSpec, settings: DialectSettings = DEFAULTS) -> Amounts:
     """Return the sum of the containers' requests, without the pod's overhead and requests as a whole."""
     reader = _RequestReader(settings)
     inits = [(reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
@@ -144,11 +146,11 @@ def of_containers(spec: PodSpec, settings: Settings = DEFAULTS) -> Amounts:
 
 
 @lru_cache(maxsize=1024)
-def _cached_sum(parts: _Parts, settings: Settings) -> PodRequests:
+def _cached_sum(parts: _Parts, settings: DialectSettings) -> PodRequests:
     return _sum(*parts.pod.pop(), settings)
 
 
-def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodRequests:
+def _sum(spec: PodSpec, status: PodStatus, settings: DialectSettings) -> PodRequests:
     reader = _RequestReader(settings)
     containers = [(c.name, reader.requests(c)) for c in spec.containers or ()]
     inits = [(c.name, reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
@@ -190,7 +192,7 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> PodRequests:
 class _RequestReader:
     """Reads the quantities of one pod. `slips` gets causes for invalid ones, without the pod's name."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DialectSettings) -> None:
         self.slips = Fields.of_keys("", {})
         self.names: set[str] = set()
         """Names of all resources in its maps, also with amount 0."""
@@ -230,7 +232,7 @@ class _RequestReader:
         return names[0] if names else ""
 
 
-def _other_resources(total: Amounts, settings: Settings) -> tuple[tuple[str, int], ...]:
+def _other_resources(total: Amounts, settings: DialectSettings) -> tuple[tuple[str, int], ...]:
     """Return the requests for resources that are neither cpu, memory nor GPUs, as `Resources.others`."""
     return tuple(
         sorted(

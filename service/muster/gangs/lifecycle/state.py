@@ -14,7 +14,7 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.instructions import Lane
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.pending import planner_share
 from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
@@ -35,7 +35,7 @@ class State:
     The other modules of this folder are functions on the state. Only one thread may use it.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: GangSettings) -> None:
         self.settings = settings
         self.roster = Roster()
         self.ledger = Ledger()

@@ -22,7 +22,7 @@ Count = Annotated[int, Ge(0)]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GangSettings:
     """How long each phase of a gang may last: in seconds, unless the text says otherwise."""
 
     recheck_s: Seconds = 1.0

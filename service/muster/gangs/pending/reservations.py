@@ -25,7 +25,7 @@ from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.gangs.capacity.ledger import Ledger, fits
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import Gang
 
 _REVIEW_EVERY_S = 0.5
@@ -113,7 +113,7 @@ class Backfill:
     amount of work.
     """
 
-    def __init__(self, settings: Settings, ledger: Ledger, now: Callable[[], float]) -> None:
+    def __init__(self, settings: GangSettings, ledger: Ledger, now: Callable[[], float]) -> None:
         self.current: BackfillReservation | None = None
         self._now = now
         self._settings = settings

@@ -14,7 +14,7 @@ from muster.domain.pod import Pod
 from muster.domain.request import Role
 from muster.gangs.capacity.requests import PodRequests, pod_requests
 from muster.gangs.messages.calls import Unreserve
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 
 NODE_CHANGED = "NodeChanged"
 """Stands for a plugin: the node's own changes voided plans of the gang."""
@@ -112,7 +112,7 @@ class Exclusions:
             pair: times for pair, times in self.refusals.items() if pair[1] != node or pair in self.by_pair
         }
 
-    def set_ends(self, now: float, unbound_gone_at: float, settings: Settings) -> float:
+    def set_ends(self, now: float, unbound_gone_at: float, settings: GangSettings) -> float:
         """Set when exclusions end, now that all other nodes have been tried. Return when the
         first exclusion ends."""
         for pair, exclusion in self.by_pair.items():

@@ -19,7 +19,7 @@ from muster.domain.sentences import sentence
 from muster.gangs.membership.group import NameKey
 from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.instructions import Outcome, WriteStatus
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Phase
 from muster.gangs.reporting.publisher import Publisher
@@ -54,7 +54,7 @@ class PodGroupStatuses:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: GangSettings,
         roster: Roster,
         gangs_of: Callable[[NameKey], Iterable[Gang]],
         publisher: Publisher,

@@ -26,7 +26,7 @@ from muster.gangs.messages.instructions import (
     PushVerdict,
     ShowWaiting,
 )
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import Gang, Timer, Timers
 from muster.gangs.record.phases import Phase
 
@@ -41,7 +41,7 @@ class Publisher:
     """Collect instructions. `listening` returns whether a shim is connected to carry them out."""
 
     def __init__(
-        self, settings: Settings, timers: Timers, numbers: Iterator[int], listening: Callable[[], bool]
+        self, settings: GangSettings, timers: Timers, numbers: Iterator[int], listening: Callable[[], bool]
     ) -> None:
         self._settings = settings
         self._timers = timers

@@ -44,7 +44,7 @@ from muster.dialects.objects import (
 )
 from muster.dialects.pods import bounds, peers
 from muster.dialects.pods.pods import TEMPLATE_HASH
-from muster.dialects.settings import DEFAULTS, Settings
+from muster.dialects.settings import DEFAULTS, DialectSettings
 
 DeviceObject = ResourceSlice | DeviceClassObject | DeviceTaintRule | ResourceClaim | ResourceClaimTemplate
 V = TypeVar("V")
@@ -111,7 +111,7 @@ class CapturedCluster:
     problems: tuple[str, ...]
 
 
-async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> CapturedCluster:
+async def capture(client: KubeClient, settings: DialectSettings = DEFAULTS) -> CapturedCluster:
     """Read nodes, pods and the objects that complete them, page by page. Completing objects without read
     access are left out.
 
@@ -151,7 +151,7 @@ async def _namespaces(lister: _Lister, keys: frozenset[str]) -> AsyncIterator[di
         yield _item("v1", "Namespace", namespace, Metadata(namespace.metadata.name, labels=labels))
 
 
-async def _completing_objects(lister: _Lister, settings: Settings) -> AsyncIterator[dict[str, Any]]:
+async def _completing_objects(lister: _Lister, settings: DialectSettings) -> AsyncIterator[dict[str, Any]]:
     places = {settings.policies_namespace: settings.policies_name, settings.system_namespace: ""}
     for place in places.items():
         for config_map in await lister.list_if_served(decode.config_maps(*place)):
@@ -290,7 +290,7 @@ def pod_item(pod: PodObject, keys: frozenset[str] = frozenset()) -> dict[str, An
     return _item("v1", "Pod", pod, replace(meta, owner_references=_controllers(meta)))
 
 
-def config_map_item(config_map: ConfigMapObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
+def config_map_item(config_map: ConfigMapObject, settings: DialectSettings = DEFAULTS) -> dict[str, Any]:
     """Return the part of a ConfigMap that is read, as an API object."""
     data_keys = {configmaps.DEVICES, configmaps.LINKS, configmaps.BANDWIDTH, configmaps.UNHEALTHY}
     data = _select_keys(config_map.data, data_keys | {settings.policies_key})

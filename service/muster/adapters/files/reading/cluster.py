@@ -42,7 +42,7 @@ from muster.dialects.nodes import nodes
 from muster.dialects.objects import Metadata, NodeObject
 from muster.dialects.pods import peers, pods
 from muster.dialects.policies import not_a_scope_of_labels
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.levels import repeated_names
 from muster.domain.pod import KUBERNETES, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
@@ -83,7 +83,7 @@ class _Inputs:
         return self.order[document.source, document.place]
 
 
-def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: Settings) -> Cluster:
+def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: DialectSettings) -> Cluster:
     """Return the cluster that these documents describe.
 
     Raises:
@@ -294,7 +294,7 @@ def _add_pods_of_controllers(inputs: _Inputs) -> list[Malformed]:
 
 def _pods(
     inputs: _Inputs,
-    settings: Settings,
+    settings: DialectSettings,
     devices: Devices,
     admitted: Admission,
     groups: Iterable[PodGroup],
@@ -335,7 +335,7 @@ def _pods(
 
 
 def _check_schedulers(
-    groups: Iterable[PodGroup], manifests: Iterable[PodManifest], settings: Settings
+    groups: Iterable[PodGroup], manifests: Iterable[PodManifest], settings: DialectSettings
 ) -> Iterator[PodGroup]:
     """Yield the PodGroups, with a cause on each of Kubernetes that has pods of another scheduler too."""
     foreign: dict[PodGroupKey, tuple[str, str]] = {}

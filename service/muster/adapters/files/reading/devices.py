@@ -44,7 +44,7 @@ from muster.dialects.devices.offers import NodeOffer
 from muster.dialects.devices.resource_slices import ResourceSlices
 from muster.dialects.devices.selectors import AttributeTerm, UnreadableSelectorError
 from muster.dialects.objects import CustomObject, Metadata, PodResourceClaim, PodResourceClaimStatus
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.node import Device, DeviceClaim, Node, Resources
 from muster.domain.pod import Pod
 from muster.domain.words import plural
@@ -130,7 +130,7 @@ READERS: Readers = {
 class Devices:
     """The devices of a cluster, and the claims of its pods, by all documents together."""
 
-    def __init__(self, objects: Objects, settings: Settings) -> None:
+    def __init__(self, objects: Objects, settings: DialectSettings) -> None:
         self._slices = ResourceSlices(settings)
         self._given_classes = {
             item.metadata.name: item for item in objects.of("DeviceClass", DeviceClassObject)

@@ -18,7 +18,7 @@ from muster.dialects.gangs import misspelt
 from muster.dialects.gangs.other_systems import WAY_OUT
 from muster.dialects.jobs import slips
 from muster.dialects.objects import PodObject
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.causes.out_of_place import told_by_preset
 from muster.domain.levels import FabricLevel, part_of, preset_with, scope_meant
 from muster.domain.node import GPU_MEM, Node, TaintEffect
@@ -34,7 +34,7 @@ _NAMED = 3
 """Largest number of names in one note."""
 
 
-def nothing_pending(settings: Settings) -> str:
+def nothing_pending(settings: DialectSettings) -> str:
     """Return the sentence for an input in which no gang was decided."""
     names = " or ".join(sorted(settings.scheduler_names))
     return (
@@ -66,7 +66,9 @@ def about_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> Iterator[str]:
         yield f"{len(stranded)} {plural('pod', len(stranded))} on nodes that are not in the input: {missing}"
 
 
-def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings: Settings) -> Iterator[str]:
+def about_pods(
+    pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings: DialectSettings
+) -> Iterator[str]:
     """Yield how many pending pods are not placed, and why. `manifests` are by UID."""
     pending = [pod for pod in pods if not (pod.node or pod.finished or pod.terminating)]
     ours = [pod for pod in pending if pod.scheduler_name in settings.scheduler_names]
@@ -153,7 +155,7 @@ def _optional_scopes(topology_request: TopologyRequest) -> Mapping[str, str]:
     return limits | dict.fromkeys(preferred, "that preference is passed over")
 
 
-def _phrase_on_accelerators(pods: Iterable[PodObject], settings: Settings) -> str:
+def _phrase_on_accelerators(pods: Iterable[PodObject], settings: DialectSettings) -> str:
     """Return a phrase about accelerators that are no GPUs here: MIG devices, misspelt names, others."""
     names_read = accelerators(
         {

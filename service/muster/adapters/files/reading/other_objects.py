@@ -17,7 +17,7 @@ from muster.dialects.nodes import configmaps
 from muster.dialects.nodes.configmaps import NodeFact, PolicyText
 from muster.dialects.objects import ConfigMapObject, CustomObject, NamespaceObject
 from muster.dialects.pods import peers
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.levels import FabricLevel, Naming
 from muster.domain.peers import Labels
 from muster.domain.podgroup import PodGroup
@@ -86,7 +86,7 @@ def old_versions(document: Document) -> Iterator[str]:
 
 
 def facts_and_policies(
-    objects: Objects, settings: Settings, notes: list[str]
+    objects: Objects, settings: DialectSettings, notes: list[str]
 ) -> tuple[Mapping[str, list[NodeFact]], Policies]:
     """Return the facts of ConfigMaps: node → facts about it, and the policies in force."""
     facts: dict[str, list[NodeFact]] = {}

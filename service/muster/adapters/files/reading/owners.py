@@ -16,7 +16,7 @@ from muster.dialects.jobs.families import JobGangs, job_gangs
 from muster.dialects.kinds.description import JobPod
 from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.levels import FabricLevel
 from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
@@ -58,7 +58,7 @@ class OwnerObjects:
         return False
 
     def read(
-        self, settings: Settings, levels: tuple[FabricLevel, ...], topologies: Topologies | None
+        self, settings: DialectSettings, levels: tuple[FabricLevel, ...], topologies: Topologies | None
     ) -> Iterator[str]:
         """Read the gangs of the objects. Yield a sentence for each ineffective key."""
         yield from self.versions
@@ -71,7 +71,7 @@ class OwnerObjects:
             self.job_gangs[key] = job_gangs(kind, obj, settings, levels, topologies, made_by)
             yield from (f"{_title(key)}: {problem}" for problem in self.job_gangs[key].group.problems)
 
-    def place_of(self, meta: Metadata, settings: Settings) -> JobPod | None:
+    def place_of(self, meta: Metadata, settings: DialectSettings) -> JobPod | None:
         """Return the place of a pod whose owner's pods are a gang. Return None for any other pod."""
         place = member(meta)
         if place is None:
@@ -91,7 +91,7 @@ class OwnerObjects:
             for gangs in [self.job_gangs[Key(kind, namespace, owner)]]
         )
 
-    def warnings(self, pods: Sequence[tuple[Metadata, Pod]], settings: Settings) -> Iterator[str]:
+    def warnings(self, pods: Sequence[tuple[Metadata, Pod]], settings: DialectSettings) -> Iterator[str]:
         """Yield a sentence on how waiting pods of a job become a gang, if they name no gang."""
         lone = Counter(
             Key(place.kind, pod.namespace, place.owner)
