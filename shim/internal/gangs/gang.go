@@ -276,7 +276,8 @@ func (g *Gang) unreserveRequest(i int, node string, fate musterv1.BindingFate, p
 	}
 }
 
-func (i *Instructions) add(next Instructions) {
+// append adds the instructions of another call, so that the caller carries out both.
+func (i *Instructions) append(next Instructions) {
 	i.Closed = append(i.Closed, next.Closed...)
 	i.Reports = append(i.Reports, next.Reports...)
 }

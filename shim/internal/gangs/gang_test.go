@@ -165,8 +165,8 @@ func TestAGangThatClosesPastPermitReportsMembersThatHaveNotCome(t *testing.T) {
 			permit(t, g)
 			reported := map[uint32]int{}
 			do := end(g)
-			do.add(g.Fail(0, "n0", neverSent, "", "closed"))
-			do.add(g.Fail(1, "n1", neverSent, "", "closed"))
+			do.append(g.Fail(0, "n0", neverSent, "", "closed"))
+			do.append(g.Fail(1, "n1", neverSent, "", "closed"))
 			for _, report := range do.Reports {
 				reported[report.Member]++
 			}

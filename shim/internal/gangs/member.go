@@ -266,8 +266,8 @@ func (g *Gang) Abort(reason string) Instructions {
 	return g.closeFailed(reason)
 }
 
-// Stale closes a gang without a report, because the service has a newer generation of it.
-func (g *Gang) Stale() Instructions {
+// CloseAsStale closes a gang without a report, because the service has a newer generation of it.
+func (g *Gang) CloseAsStale() Instructions {
 	defer g.lock()()
 	return g.voidByService("the service has a newer plan")
 }

@@ -73,7 +73,7 @@ func (s *Store) EndSession() Instructions {
 	defer s.mu.Unlock()
 	var do Instructions
 	for _, g := range s.gangs {
-		do.add(g.voidByService("the session with the service was lost"))
+		do.append(g.voidByService("the session with the service was lost"))
 	}
 	s.epoch = 0
 	clear(s.gangs)

@@ -121,7 +121,7 @@ func retryCall[Answer any](ctx context.Context, c *core, g *gangs.Gang, ask func
 			return answer, nil
 		}
 		if service.IsStale(err) {
-			c.carryOut(ctx, g.Stale())
+			c.carryOut(ctx, g.CloseAsStale())
 		}
 		klog.FromContext(ctx).V(3).Info("Asking again", "gang", g.Plan.Gang, "error", err)
 		if !sleep(ctx, delay) || ctx.Err() != nil {

@@ -36,7 +36,7 @@ type deviceWaiters struct {
 	pods  map[string]*waitingPod
 	ended int       // number of ended plans
 	last  time.Time // when pods were last tried
-	armed bool      // a timer will try further pods
+	armed bool      // a timer runs, after which further pods are tried
 }
 
 // waitingPod is an entry for a refused pod. `pod` is nil from a retry to the next refusal. `due` means that a plan
@@ -200,7 +200,7 @@ func (c *core) activateWaiters() {
 	}
 }
 
-// arm returns whether the caller must start a timer, because none is running.
+// arm records that a timer runs. It returns whether the caller must start this timer, because none was running.
 func (w *deviceWaiters) arm() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -209,6 +209,7 @@ func (w *deviceWaiters) arm() bool {
 	return !wasArmed
 }
 
+// disarm records that no timer runs.
 func (w *deviceWaiters) disarm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -73,7 +73,7 @@ func (p *Plugin) askPermit(ctx context.Context, g *gangs.Gang) (release []types.
 	requestTime := time.Now()
 	answer, err := p.client.Permit(ctx, &musterv1.PermitRequest{Plan: g.Plan})
 	if service.IsStale(err) {
-		p.carryOut(ctx, g.Stale())
+		p.carryOut(ctx, g.CloseAsStale())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("permit for gang %s: %w", g.Plan.Gang, err)

@@ -45,7 +45,7 @@ func (p *Plugin) requestReserve(ctx context.Context, c *cycle, node string) {
 	answer, err := p.client.Reserve(ctx, &musterv1.ReserveRequest{Plan: g.Plan, Member: uint32(c.Member), Node: node})
 	switch {
 	case service.IsStale(err):
-		p.carryOut(ctx, g.Stale())
+		p.carryOut(ctx, g.CloseAsStale())
 	case err != nil:
 		p.carryOut(ctx, g.Abort(fmt.Sprintf("reserving for gang %s: %v", g.Plan.Gang, err)))
 	case !answer.Claimed:

@@ -209,14 +209,16 @@ class Agent:
         self._writes = for_writes
         self._outbox = Outbox(for_writes, settings.node)
         self._probe = Probe(settings.probe_port)
-        self._found_hardware: Hardware | None = None
+        self._raw_hardware: Hardware | None = None
         self._hardware: Hardware | None = None
-        """The GPUs that were found, with the health that the kubelet knows."""
+        """The raw hardware with the health that the kubelet knows."""
         self._mode: str | None = None
         self._uuids: tuple[str, ...] = ()
-        self._read = asyncio.Event()
-        self._changed = asyncio.Event()
-        self._own: tuple[OwnDevices, str] | None = None
+        self._node_was_read = asyncio.Event()
+        self._next_change = asyncio.Event()
+        """The next change of the hardware or the mode. Each change has an event of its own."""
+        self._own_devices: tuple[OwnDevices, str] | None = None
+        """What this agent offers in place of NVIDIA's plugin: the devices and their resource."""
         self._facts: AllocatorFacts | None = None
         self._allocators: dict[str, Allocator] = {}
         """Resource → its allocator, which outlives registrations."""
@@ -253,7 +255,7 @@ class Agent:
     # --- what the node has ------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        await self._read.wait()  # the node's object tells which GPUs it had
+        await self._node_was_read.wait()  # the node's object tells which GPUs it had
         while True:
             try:
                 hardware = await asyncio.to_thread(self._source.read)
@@ -301,14 +303,14 @@ class Agent:
 
     def _take_in(self, hardware: Hardware | None = None, mode: str | None = None) -> None:
         old_state = (self._hardware, self._mode)
-        self._found_hardware = hardware or self._found_hardware
-        self._hardware = with_unhealthy(self._missing, self._found_hardware) if self._found_hardware else None
+        self._raw_hardware = hardware or self._raw_hardware
+        self._hardware = with_unhealthy(self._missing, self._raw_hardware) if self._raw_hardware else None
         self._mode = mode if mode is not None else self._mode
         if old_state == (self._hardware, self._mode):
             return
         self._update()
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self._next_change.set()
+        self._next_change = asyncio.Event()
 
     def _update(self) -> None:
         """Pass the node's present GPUs on to the running parts."""
@@ -318,8 +320,8 @@ class Agent:
         if self._facts is None:
             self._facts = AllocatorFacts(self._hardware.inventory, isolation, self._settings.cdi)
         self._facts.inventory, self._facts.isolation = self._hardware.inventory, isolation
-        if self._own is not None:
-            own_devices, resource = self._own
+        if self._own_devices is not None:
+            own_devices, resource = self._own_devices
             own_devices.offer(self._hardware.inventory.devices(resource))
 
     # --- the node's object ------------------------------------------------------------------------
@@ -327,7 +329,7 @@ class Agent:
     async def _publish(self) -> None:
         backoff = Backoff(limit=self._settings.publish_every_s)
         while True:
-            changed = self._changed
+            next_change = self._next_change
             try:
                 await self._publish_once()
             except (ApiError, msgspec.DecodeError) as problem:
@@ -337,15 +339,15 @@ class Agent:
                 backoff.reset()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._settings.publish_every_s):
-                        await changed.wait()
+                        await next_change.wait()
 
     async def _publish_once(self) -> None:
         name = self._settings.node
         node = _node.decode(await self._writes.get(f"node {name}", f"/api/v1/nodes/{name}"))
         labels, annotations = node.metadata.labels or {}, node.metadata.annotations or {}
-        if not self._read.is_set():
+        if not self._node_was_read.is_set():
             self._uuids = tuple(annotations.get(UUIDS, "").split(","))
-            self._read.set()
+            self._node_was_read.set()
         self._take_in(mode=self._mode_of(node))
         if self._hardware is None:
             return
@@ -365,10 +367,10 @@ class Agent:
         """
         backoff = Backoff(limit=10.0)
         while not self._stopping:
-            changed, mode = self._changed, self._mode
+            next_change, mode = self._next_change, self._mode
             if self._facts is None or mode not in RESOURCE_OF_MODE:
                 self._probe.ready = self._hardware is not None and mode not in (None, UNSUPPORTED)
-                await changed.wait()
+                await next_change.wait()
                 continue
             try:
                 await self._offering(mode, self._facts, backoff).run(lambda: self._is_wanted(mode))  # noqa: B023
@@ -402,7 +404,7 @@ class Agent:
         resource_name = resource.rpartition("/")[2]
         if mode == SECOND_ENDPOINT:
             first: Path | None = sockets.plugins / FIRST
-            self._own = None
+            self._own_devices = None
             # The kubelet may still know a socket of this name, and would refuse it.
             resource_name += f"-{time.time_ns() // 1_000_000:x}"
             backend: Backend = SecondEndpoint(sockets.plugins / FIRST, sockets, allocator, self._note_missing)
@@ -410,7 +412,7 @@ class Agent:
             self._note_missing(frozenset())
             first, backend = None, (own_devices := OwnDevices(allocator, self._outbox))
             own_devices.offer(facts.inventory.devices(resource))
-            self._own = own_devices, resource
+            self._own_devices = own_devices, resource
 
         def report_ready(is_ready: bool) -> None:
             self._probe.ready = is_ready
