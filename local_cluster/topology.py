@@ -13,8 +13,8 @@ from itertools import combinations
 from pathlib import Path
 
 from local_cluster.places import TOPOLOGIES
-from muster.devices.hardware import SWITCHED_FROM
 from muster.domain.topology import LINK_WORDS
+from muster.node_agent.hardware import SWITCHED_FROM
 
 _LINK = re.compile(r"[A-Z]+\d*")
 

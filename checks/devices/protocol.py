@@ -16,7 +16,7 @@ from checks.devices.table import DIFFERS, SAME, UNKNOWN, Row, same
 from muster.adapters.agent.api import ApiServer
 from muster.adapters.agent.gpus import Source
 from muster.adapters.agent.run import Agent, AgentSettings
-from muster.devices.hardware import MATRIX, UUIDS
+from muster.node_agent.hardware import MATRIX, UUIDS
 from tests.adapters.agent_world import FakeApi, next_devices, pod, refused
 from tests.adapters.fake_kubelet import Asking, FakeKubelet
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from checks.devices import smi
 from checks.devices.smi import Card, Smi
 from checks.devices.table import DIFFERS, SAME, UNKNOWN, NotCheckedError, Row, same
-from muster.devices.hardware import Hardware
+from muster.node_agent.hardware import Hardware
 
 if TYPE_CHECKING:  # it needs packages
     from muster.adapters.agent.gpus import Source
@@ -81,7 +81,7 @@ def opened() -> Source:
         NotCheckedError: the driver's library can't be opened.
     """
     from muster.adapters.agent import nvml  # noqa: PLC0415 - its package may be missing
-    from muster.devices.inventory import InventoryError  # noqa: PLC0415
+    from muster.node_agent.inventory import InventoryError  # noqa: PLC0415
 
     try:
         return nvml.Nvml()

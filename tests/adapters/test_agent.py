@@ -11,10 +11,10 @@ import yaml
 
 from muster.adapters.agent.api import MAX_BYTES
 from muster.adapters.agent.gpus import source_of
-from muster.devices.inventory import InventoryError
 from muster.dialects.objects import PodObject
 from muster.dialects.pods import pods
 from muster.domain.pod import Pod
+from muster.node_agent.inventory import InventoryError
 from tests.adapters.agent_world import ALL, MATRIX, FakeApi, World, next_devices, pod, refused
 from tests.adapters.fake_kubelet import FakeKubelet
 from tests.manifests.rendering import SCHEDULER_CONFIG

@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from muster.adapters.agent import nvml
-from muster.devices.inventory import InventoryError
+from muster.node_agent.inventory import InventoryError
 from tests.adapters.fake_nvml import GIB, SWITCH, Card, FakeNvml
 
 

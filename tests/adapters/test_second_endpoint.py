@@ -12,7 +12,7 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters.agent.generated import v1beta1 as api
 from muster.adapters.agent.plugin import Plugin
-from muster.devices.booking import Refused
+from muster.node_agent.booking import Refused
 from tests.adapters.agent_world import ALL, MATRIX, FakeApi, World, refused
 from tests.adapters.agent_world import pod as any_pod
 from tests.adapters.fake_kubelet import FakeKubelet

@@ -9,8 +9,8 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 
 from local_cluster.cluster import LocalCluster
-from muster.devices import hardware
 from muster.domain.allocation import ASSIGNED, DEVICES, GROUP
+from muster.node_agent import hardware
 from tests.local_cluster.cluster_waiting import eventually
 from tests.manifests.annotating import pod, pods, refused
 from tests.manifests.applying import apply, connect

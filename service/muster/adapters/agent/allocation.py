@@ -11,14 +11,14 @@ import msgspec
 
 from muster.adapters.agent.api import ApiError, ApiServer, Outbox, Target
 from muster.adapters.agent.kubelet import KubeletError, Sockets, devices_of_pods
-from muster.devices.booking import Ask, Booking, Planless, Refused, Waiter, bookings_in_order
-from muster.devices.inventory import MEMORY, Inventory, uuid_of
-from muster.devices.turns import VISIBLE, ContainerGrant, Isolation, Turns
 from muster.dialects import quantities
 from muster.dialects.objects import Container, PodObject
 from muster.dialects.pods import pods
 from muster.domain.allocation import ALLOCATION, DEVICES, write_devices
 from muster.domain.pod import Pod
+from muster.node_agent.booking import Ask, Booking, Planless, Refused, Waiter, bookings_in_order
+from muster.node_agent.inventory import MEMORY, Inventory, uuid_of
+from muster.node_agent.turns import VISIBLE, ContainerGrant, Isolation, Turns
 
 _pod = msgspec.json.Decoder(PodObject)
 REFUSED, DIFFER = "GpusRefused", "GpusDiffer"

@@ -25,9 +25,9 @@ from muster.adapters.agent.api import Outbox
 from muster.adapters.agent.generated import v1beta1 as api
 from muster.adapters.agent.kubelet import OPTIONS, KubeletError, Sockets, call, devices_of_node
 from muster.adapters.agent.plugin import SERVICE
-from muster.devices.booking import Planless, Refused
-from muster.devices.inventory import MEMORY, KubeletDevice
 from muster.domain.allocation import ASSIGNED, MEM_ASSIGNED
+from muster.node_agent.booking import Planless, Refused
+from muster.node_agent.inventory import MEMORY, KubeletDevice
 
 NOT_ISOLATED = "GpuMemoryNotIsolated"
 """Reason of an event."""

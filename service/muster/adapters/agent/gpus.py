@@ -19,9 +19,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from muster.devices.hardware import Hardware
-from muster.devices.inventory import Gpu, Inventory, InventoryError
 from muster.dialects.nodes import matrices
+from muster.node_agent.hardware import Hardware
+from muster.node_agent.inventory import Gpu, Inventory, InventoryError
 
 if TYPE_CHECKING:  # the library is not always there
     from muster.adapters.agent.nvml import Nvml

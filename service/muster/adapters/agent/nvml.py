@@ -11,9 +11,9 @@ from typing import Any
 
 import pynvml
 
-from muster.devices.hardware import Hardware
-from muster.devices.inventory import Gpu, Inventory, InventoryError
 from muster.domain.topology import bits
+from muster.node_agent.hardware import Hardware
+from muster.node_agent.inventory import Gpu, Inventory, InventoryError
 
 GIB = 1 << 30
 MAX_LINKS = 18

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from muster.adapters.agent.generated import v1beta1 as api
-from muster.devices.booking import Refused
+from muster.node_agent.booking import Refused
 
 SERVICE = "v1beta1.DevicePlugin"
 MAX_BYTES = 32 * 1024 * 1024

@@ -15,7 +15,7 @@ from muster.adapters.agent.api import ApiAccess, ApiError, ApiServer
 from muster.adapters.agent.gpus import source_of
 from muster.adapters.agent.kubelet import Sockets
 from muster.adapters.agent.run import AgentSettings, serve
-from muster.devices.inventory import InventoryError
+from muster.node_agent.inventory import InventoryError
 
 
 def main(

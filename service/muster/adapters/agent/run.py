@@ -29,14 +29,14 @@ from muster.adapters.agent.generated.grpc.health import v1 as health
 from muster.adapters.agent.gpus import Source
 from muster.adapters.agent.kubelet import KubeletError, Sockets, creation_time, register
 from muster.adapters.agent.plugin import Backend, Plugin, listen
-from muster.devices.booking import Refused
-from muster.devices.hardware import UUIDS, Hardware, changed_uuid, changes, with_lost, with_unhealthy
-from muster.devices.inventory import MEMORY, WHOLE, InventoryError
-from muster.devices.turns import Isolation
 from muster.dialects.keys import ACK_NODE_MODE, NODE_AGENT, SECOND_ENDPOINT
 from muster.dialects.objects import NodeObject
 from muster.domain.allocation import SECOND_RESOURCE, SEVERAL_ENDPOINTS_SINCE
 from muster.domain.rate import Backoff
+from muster.node_agent.booking import Refused
+from muster.node_agent.hardware import UUIDS, Hardware, changed_uuid, changes, with_lost, with_unhealthy
+from muster.node_agent.inventory import MEMORY, WHOLE, InventoryError
+from muster.node_agent.turns import Isolation
 
 RESOURCE_OF_MODE = {"topology": WHOLE, "share": MEMORY, "cgpu": MEMORY, SECOND_ENDPOINT: SECOND_RESOURCE}
 """Value of a node's label → resource that the agent offers."""

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from muster.devices.booking import Booking, Planless, Refused, Waiter, container_in_admission
-from muster.devices.inventory import Gpu, Inventory, devices_by_gpu, units_of
 from muster.domain.allocation import CDI_KIND, MEM_GPUS, MEM_OF_GPU, MEM_OF_POD
+from muster.node_agent.booking import Booking, Planless, Refused, Waiter, container_in_admission
+from muster.node_agent.inventory import Gpu, Inventory, devices_by_gpu, units_of
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 MEM_OF_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"

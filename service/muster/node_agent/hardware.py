@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from muster.devices.inventory import Gpu, Inventory
 from muster.domain.topology import LINK_WORDS
+from muster.node_agent.inventory import Gpu, Inventory
 
 MATRIX = "GPU_TOPOLOGY"
 UNHEALTHY = "gpu.topology/unhealthy"

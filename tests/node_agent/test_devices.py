@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.devices.booking import (
+from muster.domain import allocation
+from muster.domain.decision import MemberPlacement
+from muster.domain.node import Resources
+from muster.domain.pod import Pod
+from muster.domain.request import Slice
+from muster.node_agent.booking import (
     Ask,
     Booking,
     Refused,
@@ -18,13 +23,8 @@ from muster.devices.booking import (
     bookings_of,
     container_in_admission,
 )
-from muster.devices.inventory import MEMORY, WHOLE, Gpu, Inventory, InventoryError, uuid_of
-from muster.devices.turns import Grant, Isolation, allocate, prefer
-from muster.domain import allocation
-from muster.domain.decision import MemberPlacement
-from muster.domain.node import Resources
-from muster.domain.pod import Pod
-from muster.domain.request import Slice
+from muster.node_agent.inventory import MEMORY, WHOLE, Gpu, Inventory, InventoryError, uuid_of
+from muster.node_agent.turns import Grant, Isolation, allocate, prefer
 
 NODE = Inventory(tuple(Gpu(index, f"GPU-{index}", 16) for index in range(8)))
 ALL = tuple(device.id for device in NODE.devices(WHOLE))

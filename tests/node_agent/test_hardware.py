@@ -7,7 +7,8 @@ import json
 import pytest
 
 from local_cluster.topology import load_topology
-from muster.devices.hardware import (
+from muster.dialects import keys
+from muster.node_agent.hardware import (
     PUBLISHED,
     Hardware,
     annotations_of,
@@ -17,8 +18,7 @@ from muster.devices.hardware import (
     matrix,
     with_lost,
 )
-from muster.devices.inventory import Gpu, Inventory
-from muster.dialects import keys
+from muster.node_agent.inventory import Gpu, Inventory
 from tests.local_cluster.test_cluster_topology import DOCUMENT
 
 

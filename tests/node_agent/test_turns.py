@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from muster.devices.booking import Ask, Booking, Refused, Waiter
-from muster.devices.inventory import MEMORY, WHOLE, Gpu, Inventory
-from muster.devices.turns import ContainerGrant, Isolation, Turns
+from muster.node_agent.booking import Ask, Booking, Refused, Waiter
+from muster.node_agent.inventory import MEMORY, WHOLE, Gpu, Inventory
+from muster.node_agent.turns import ContainerGrant, Isolation, Turns
 
 NODE = Inventory(tuple(Gpu(index, f"GPU-{index}", 16) for index in range(8)))
 ALL = tuple(device.id for device in NODE.devices(WHOLE))
