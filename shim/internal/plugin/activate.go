@@ -54,11 +54,11 @@ func (c *core) followVerdict(session context.Context, g *gangs.Gang) {
 		return
 	}
 	c.nominate(ctx, g, answer)
-	ticket, ok := c.admission.Take(ctx, g.Namespace, len(g.UIDs))
+	ticket, ok := c.limits.inFlight.Take(ctx, g.Namespace, len(g.UIDs))
 	if !ok {
 		return
 	}
-	c.tickets.Store(g, ticket)
+	c.limits.tickets.Store(g, ticket)
 	go c.watchTicket(g, ticket)
 	if g.Open(answer, c.oldestCreation(g)) {
 		c.addSpanEvent(g, "members activated")
@@ -110,13 +110,13 @@ func (c *core) fetchAnswer(ctx context.Context, g *gangs.Gang) (*gangs.Answer, e
 func retryCall[Answer any](ctx context.Context, c *core, g *gangs.Gang, ask func(context.Context, *musterv1.PlanRef) (Answer, error)) (Answer, error) {
 	var answer Answer
 	for delay := minBackoff; ; delay = nextBackoff(delay) {
-		turn, ok := c.fetches.Take(ctx, g.Namespace, 1)
+		turn, ok := c.limits.fetches.Take(ctx, g.Namespace, 1)
 		if !ok {
 			return answer, ctx.Err()
 		}
 		var err error
 		answer, err = ask(ctx, g.Plan)
-		c.fetches.Leave(turn) // during the pause, so that a failing gang does not block others
+		c.limits.fetches.Leave(turn) // during the pause, so that a failing gang does not block others
 		if err == nil {
 			return answer, nil
 		}

@@ -145,7 +145,7 @@ func (p *Plugin) sendInTurn(ctx context.Context, c *cycle, pod *v1.Pod, binding 
 	if !ok {
 		return musterv1.BindingFate_BINDING_FATE_NEVER_SENT, cmp.Or(ctx.Err(), errTooLate)
 	}
-	defer p.bindings.Leave(turn)
+	defer p.limits.bindings.Leave(turn)
 	ctx, span := p.startBindingSpan(ctx, binding)
 	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, p.args.BindTimeout.Duration)
@@ -168,9 +168,9 @@ func (p *Plugin) sendInTurn(ctx context.Context, c *cycle, pod *v1.Pod, binding 
 func (p *Plugin) waitForTurn(ctx context.Context, g *gangs.Gang) (*fair.Ticket, bool) {
 	ctx, cancel := context.WithDeadline(ctx, g.SendBy())
 	defer cancel()
-	turn, ok := p.bindings.Take(ctx, g.Namespace, 1)
+	turn, ok := p.limits.bindings.Take(ctx, g.Namespace, 1)
 	if ok && ctx.Err() != nil { // select picks at random if both are ready
-		p.bindings.Leave(turn)
+		p.limits.bindings.Leave(turn)
 		return nil, false
 	}
 	return turn, ok

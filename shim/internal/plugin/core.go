@@ -49,12 +49,7 @@ type core struct {
 	synced        cache.InformerSynced
 	profiles      sets.Set[string] // schedulerNames; complete before the informers start and run continues
 	reports       chan *musterv1.UnreserveRequest
-	fetches       *fair.Room
-	admission     *fair.Room // limits members in flight
-	tickets       sync.Map   // *gangs.Gang to its *fair.Ticket there
-	bindings      *fair.Room // limits Bindings that are being sent
-	refusedLimit  *fair.Room // limits members of refused gangs that are let through
-	refusedRate   *fair.Rate // limits them over time
+	limits        limits
 	inTree        *intree.Asker
 	tracer        *tracing.Tracer // nil if no spans are exported
 	spans         sync.Map        // *gangs.Gang to its *gangSpan
@@ -66,6 +61,16 @@ type core struct {
 	// nominations serializes nominating a gang and removing its nominations. PreEnqueue never takes this lock, unlike
 	// the store's. So a holder of this lock can call the queue without a deadlock.
 	nominations sync.Mutex
+}
+
+// limits are shared by all namespaces. No namespace can use up a limit and block the others.
+type limits struct {
+	fetches     *fair.Room // concurrent calls of Filter and Score
+	inFlight    *fair.Room // members between PreEnqueue and the answer to their Binding
+	tickets     sync.Map   // *gangs.Gang to its *fair.Ticket of inFlight
+	bindings    *fair.Room // Bindings that are being sent
+	refused     *fair.Room // members of refused gangs that are let through
+	refusedRate *fair.Rate // the same members, by time
 }
 
 func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*core, error) {
@@ -83,14 +88,16 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 	metrics.Register()
 	c := &core{
 		args: args, store: gangs.NewStore(), client: client, handle: handle, send: send, stop: ctx.Done(),
-		profiles:     sets.New[string](),
-		reports:      make(chan *musterv1.UnreserveRequest, maxReports),
-		fetches:      fair.NewRoom(maxFetches, maxFetches),
-		admission:    fair.NewRoom(maxInFlight, maxInFlight/2),
-		bindings:     fair.NewRoom(maxBindings, maxBindings),
-		refusedLimit: fair.NewRoom(maxRefused, maxRefused/2),
-		refusedRate:  newRefusedRate(),
-		tracer:       tracer,
+		profiles: sets.New[string](),
+		reports:  make(chan *musterv1.UnreserveRequest, maxReports),
+		limits: limits{
+			fetches:     fair.NewRoom(maxFetches, maxFetches),
+			inFlight:    fair.NewRoom(maxInFlight, maxInFlight/2),
+			bindings:    fair.NewRoom(maxBindings, maxBindings),
+			refused:     fair.NewRoom(maxRefused, maxRefused/2),
+			refusedRate: newRefusedRate(),
+		},
+		tracer: tracer,
 	}
 	c.nodes = handle.SharedInformerFactory().Core().V1().Nodes().Lister()
 	c.inTree = intree.New(handle, client.ReportInTree, args.Resources)

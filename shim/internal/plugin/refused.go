@@ -48,7 +48,7 @@ func newRefusedRate() *fair.Rate {
 // some of the maxRefused places.
 func (c *core) letRefusedThrough(ctx context.Context, g *gangs.Gang) {
 	for members := range slices.Chunk(g.MembersWithoutCycle(), refusedTurn) {
-		if !c.refusedRate.Wait(ctx, g.Namespace, c.rateCost(g, members)) {
+		if !c.limits.refusedRate.Wait(ctx, g.Namespace, c.rateCost(g, members)) {
 			return
 		}
 		if g.Phase() == gangs.Pending {
@@ -57,13 +57,13 @@ func (c *core) letRefusedThrough(ctx context.Context, g *gangs.Gang) {
 				return
 			}
 		}
-		ticket, ok := c.refusedLimit.Take(ctx, g.Namespace, len(members))
+		ticket, ok := c.limits.refused.Take(ctx, g.Namespace, len(members))
 		if !ok {
 			return
 		}
-		c.admission.WaitUntilIdle(ctx, refusedYields)
+		c.limits.inFlight.WaitUntilIdle(ctx, refusedYields)
 		c.activateUntilSeen(ctx, g, members)
-		c.refusedLimit.LeaveAll(ticket)
+		c.limits.refused.LeaveAll(ticket)
 	}
 	for late := g.MembersWithoutCycle(); len(late) > 0; late = g.MembersWithoutCycle() {
 		c.activate(ctx, g, late[:min(len(late), maxRefused)])

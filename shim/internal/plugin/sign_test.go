@@ -18,7 +18,7 @@ func TestABatchKeepsOffTheNominated(t *testing.T) {
 	if signature := h.sched.Profiles["muster"].SignPod(h.ctx, foreign); signature == nil {
 		t.Error("not signed: no batches in this profile")
 	}
-	full, _ := h.plugin.admission.Take(h.ctx, "ns", maxInFlight) // the member stays nominated and waits
+	full, _ := h.plugin.limits.inFlight.Take(h.ctx, "ns", maxInFlight) // the member stays nominated and waits
 	h.pods("1", "m0")
 	h.until("gated", func() bool { return h.gated("m0") }) // the informer knows the pod; otherwise it would not be nominated
 	h.service.push(verdict(plannedOutcome, 1, "m0"))
@@ -42,7 +42,7 @@ func TestABatchKeepsOffTheNominated(t *testing.T) {
 			t.Errorf("a foreign pod on the nominated node: %v", nodes)
 		}
 	}
-	h.plugin.admission.LeaveAll(full)
+	h.plugin.limits.inFlight.LeaveAll(full)
 	if b := next(t, "binding", h.bound); b.Target.Name != "n1" {
 		t.Errorf("bound to %s", b.Target.Name)
 	}

@@ -11,11 +11,11 @@ import (
 // that takes longer waits for volumes or devices, perhaps for minutes, and not for the scheduler or the API server.
 const hangsAfter = 2 * time.Second
 
-// watchTicket gives back a gang's places in the admission when its verdict is void, when it hangs, or when no Binding can
+// watchTicket gives back a gang's places in limits.inFlight when its verdict is void, when it hangs, or when no Binding can
 // be sent any more. Until then each member gives back its place with the answer to its Binding.
 func (c *core) watchTicket(g *gangs.Gang, t *fair.Ticket) {
-	defer c.tickets.Delete(g)
-	defer c.admission.LeaveAll(t)
+	defer c.limits.tickets.Delete(g)
+	defer c.limits.inFlight.LeaveAll(t)
 	select {
 	case <-g.Permitted():
 	case <-g.Closed():
@@ -40,8 +40,8 @@ func (c *core) watchTicket(g *gangs.Gang, t *fair.Ticket) {
 
 // recordBindingAnswer records that a member of the gang is no longer in flight, which makes room for another member.
 func (c *core) recordBindingAnswer(g *gangs.Gang) {
-	if t, ok := c.tickets.Load(g); ok {
-		c.admission.Leave(t.(*fair.Ticket))
+	if t, ok := c.limits.tickets.Load(g); ok {
+		c.limits.inFlight.Leave(t.(*fair.Ticket))
 	}
 	c.countAnswerInSpan(g)
 }

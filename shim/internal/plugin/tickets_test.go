@@ -31,7 +31,7 @@ func TestGangsThatHangInPreBindDoNotHoldUpOthers(t *testing.T) {
 		verdicts = append(verdicts, v)
 	}
 	h.run("")
-	h.plugin.admission = fair.NewRoom(8, 4)
+	h.plugin.limits.inFlight = fair.NewRoom(8, 4)
 	for _, v := range verdicts {
 		h.service.push(v)
 	}
@@ -44,7 +44,7 @@ func TestGangsThatHangInPreBindDoNotHoldUpOthers(t *testing.T) {
 	h.until("those that hang do not hold up their own namespace", func() bool { return len(h.plugin.store.InFlight()) == crowd })
 	stand.open()
 	h.waitForBindings(crowd)
-	h.until("no one is in flight", func() bool { return h.plugin.admission.MemberCount() == 0 })
+	h.until("no one is in flight", func() bool { return h.plugin.limits.inFlight.MemberCount() == 0 })
 }
 
 func TestGangsWaitWhileTheAPIServerIsBehind(t *testing.T) {
@@ -53,7 +53,7 @@ func TestGangsWaitWhileTheAPIServerIsBehind(t *testing.T) {
 	answer := make(chan struct{})
 	h.bind = func(*v1.Binding) error { <-answer; return nil }
 	h.run("")
-	h.plugin.admission = fair.NewRoom(2, 1)
+	h.plugin.limits.inFlight = fair.NewRoom(2, 1)
 	var names []string
 	for g := range 3 {
 		pair := []string{fmt.Sprintf("g%d-a", g), fmt.Sprintf("g%d-b", g)}
@@ -64,7 +64,7 @@ func TestGangsWaitWhileTheAPIServerIsBehind(t *testing.T) {
 		h.service.push(v)
 		names = append(names, pair...)
 	}
-	h.until("the first gang's Bindings are under way", func() bool { return h.plugin.bindings.MemberCount() == 2 })
+	h.until("the first gang's Bindings are under way", func() bool { return h.plugin.limits.bindings.MemberCount() == 2 })
 	h.until("the others are nominated", func() bool { return h.nominated("n") == 4 })
 	if got := h.service.called(); got != "Filter 3 Score 3 Reserve 1 Permit 1" {
 		t.Errorf("calls while the API server is behind: %s", got)
