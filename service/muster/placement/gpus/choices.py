@@ -191,11 +191,12 @@ def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeConte
     whole_counts = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     slots_needed = packings[:, sliced] * gpus
     max_slots = int(slots_needed.sum(axis=1).max(initial=0))
-    gpu_sets = _gpu_ways(node, context, min(units, default=0), int(whole_counts.max(initial=0)), max_slots)
-    if gpu_sets is None:
+    max_whole = int(whole_counts.max(initial=0))
+    gpu_ways = _ways_to_take_gpus(node, context, min(units, default=0), max_whole, max_slots)
+    if gpu_ways is None:
         return None
-    shared, index = np.unique(gpu_sets.shared, return_inverse=True)
-    right_size = gpu_counts(gpu_sets.whole_gpus) == whole_counts[:, None]
+    shared, index = np.unique(gpu_ways.shared, return_inverse=True)
+    right_size = gpu_counts(gpu_ways.whole_gpus) == whole_counts[:, None]
     candidates: list[tuple[Values, Values, Values]] = []
     # A member of several GPUs has at most one slice on a GPU, so the number of such members limits the slices
     # of a GPU. Packings with equal limits are solved together.
@@ -213,28 +214,34 @@ def _candidates(asks: Asks, packings: Values, node: NodeGpus, context: NodeConte
         group_index, way = np.nonzero((damage < UNFILLED) & right_size[group])
         candidates.append((group[group_index], way, damage[group_index, way]))
     packing, way, damage = (np.concatenate(arrays) for arrays in zip(*candidates, strict=True))
-    return _Candidates(packing, GpuWays(gpu_sets.shared[way], gpu_sets.whole_gpus[way]), damage)
+    return _Candidates(packing, GpuWays(gpu_ways.shared[way], gpu_ways.whole_gpus[way]), damage)
 
 
-def _gpu_ways(
-    node: NodeGpus, context: NodeContext, smallest: int, max_whole: int, max_slots: int
+def _ways_to_take_gpus(
+    node: NodeGpus, context: NodeContext, min_units: int, max_whole: int, max_slots: int
 ) -> GpuWays | None:
     """Return the ways to take GPUs, one of all that differ by a swap of equal GPUs; None if too many.
 
-    At most `max_slots` GPUs are for slices, each with `smallest` free units or more. At most `max_whole` are
-    whole.
+    At most `max_slots` GPUs are for slices, each with `min_units` free units or more. At most `max_whole` are
+    taken whole.
     """
     shared, whole_gpus = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for gpus in _swappable_groups(node, context):
-        slices, free = 0 < smallest <= node.units(gpus[0]), node.is_whole(gpus[0])
+        can_share = 0 < min_units <= node.units(gpus[0])
+        can_take_whole = max_whole > 0 and node.is_whole(gpus[0])
         size_pairs = [
-            (first, second)
-            for first in range(len(gpus) + 1 if slices else 1)
-            for second in range(len(gpus) - first + 1 if free and max_whole else 1)
+            (shared_count, whole_count)
+            for shared_count in range(len(gpus) + 1 if can_share else 1)
+            for whole_count in range(len(gpus) - shared_count + 1 if can_take_whole else 1)
         ]
         first_gpus = [sum(1 << gpu for gpu in gpus[:n]) for n in range(len(gpus) + 1)]
-        new_shared = np.array([first_gpus[first] for first, _ in size_pairs])
-        new_whole = np.array([first_gpus[first + second] - first_gpus[first] for first, second in size_pairs])
+        new_shared = np.array([first_gpus[shared_count] for shared_count, _ in size_pairs])
+        new_whole = np.array(
+            [
+                first_gpus[shared_count + whole_count] - first_gpus[shared_count]
+                for shared_count, whole_count in size_pairs
+            ]
+        )
         shared, whole_gpus = (shared[:, None] + new_shared).ravel(), (whole_gpus[:, None] + new_whole).ravel()
         small_enough = (gpu_counts(shared) <= max_slots) & (gpu_counts(whole_gpus) <= max_whole)
         shared, whole_gpus = shared[small_enough], whole_gpus[small_enough]
