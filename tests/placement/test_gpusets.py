@@ -296,7 +296,7 @@ def test_split_takes_the_largest_sum_where_another_member_is_slow_anyway() -> No
         ((8, 2, 96_000, -5), (3, 1_000), 0),
     ],
 )
-def test_left_over_counts_eighths(
+def test_the_best_fit_counts_eighths(
     node: tuple[int, int, int, int], taking: tuple[int, int], steps: int
 ) -> None:
     many = [np.full(3, value, np.int64) for value in node]

@@ -75,7 +75,7 @@ def node_kinds(instance: Instance, rows: Ints) -> Ints:
     return np.stack([line.astype(np.int64) for line in properties])
 
 
-def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
+def fit_with_penalty(instance: Instance, rows: Ints, counts: Ints) -> Ints:
     """Return [row, packing] int64: the best fit of these members on these nodes, then their score penalty.
 
     Both are one number: one unit of best fit outweighs all score penalties of the gang together. `counts` is

@@ -88,7 +88,7 @@ WEAKEST_LINK = Level("weakest_link", "weakest", -1, worst=True)
 RING = Level("ring", "ring", -1)
 SOCKETS = Level("sockets", "sockets")
 DAMAGE = Level("damage", "damage")
-BEST_FIT = Level("best_fit", "left_over")
+BEST_FIT = Level("best_fit", "best_fit")
 RAILS = "rails"
 
 POLICY_LEVELS = {
@@ -355,7 +355,7 @@ OBJECTIVE = (
         "5 | of pods with [preferences](what-a-pod-may-ask.md#preferences): Σ over members of 100 − the "
         "score of their node | less",
         "preference_penalty",
-        lambda scopes, costs, without_gpus: (),  # on_node.best_fit adds it below the best fit, in one number
+        lambda scopes, costs, without_gpus: (),  # `fit_with_penalty` adds it below the best fit
         _score_penalty,
         optional=True,
     ),

@@ -60,9 +60,7 @@ class Patterns:
     choice: ByPattern
     """The index of the GPU set among the GPU sets of the packing."""
     costs: Mapping[str, ByPattern] = field(default_factory=dict)
-    """The other values by name: `gpusets.SET_VALUES`, `left_over` (the best fit), the levels of
-    gpus.costs.
-    """
+    """The other values by name: `gpusets.SET_VALUES`, `best_fit`, the levels of gpus.costs."""
 
     def values(self, name: str) -> Ints:
         """Return the cost of this name; 0 if no pattern has the cost."""

@@ -16,7 +16,7 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import Bools, Ints, count_up
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
-from muster.placement.gang.on_node import best_fit
+from muster.placement.gang.on_node import fit_with_penalty
 from muster.placement.gang.packings import PackingsByRow, packings_on
 from muster.placement.gpus.choices import sets_under
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
@@ -200,7 +200,7 @@ def packing_values(instance: Instance, rows: Ints, counts: Ints) -> dict[str, In
 
     `counts` is [packing, role].
     """
-    values = {BEST_FIT.field: best_fit(instance, rows, counts)}
+    values = {BEST_FIT.field: fit_with_penalty(instance, rows, counts)}
     if instance.prices is not None:
         values[DAMAGE.field] = instance.prices.damage_of_gpus(
             rows, instance.gpus(counts), instance.cpu(counts)

@@ -37,7 +37,7 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
-from muster.placement.gang.on_node import best_fit, context_on, gpus_on, node_kinds
+from muster.placement.gang.on_node import context_on, fit_with_penalty, gpus_on, node_kinds
 from muster.placement.gang.packings import distinct_columns
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME, Choices, sets_under
 from muster.placement.gpus.choices import choices as node_choices
@@ -303,16 +303,12 @@ class NodeSets:
     """
 
     values: Mapping[str, Ints]
-    """By field of the levels."""
+    """By field of the levels. The best fit is equal for all choices."""
     valid: Bools
     """Whether the set exists and may be in a best plan."""
-    left_over: Ints
-    """[node, members] The best fit."""
 
     def cost(self, level: Level, choice: Ints) -> Ints:
         """Return [node, members] the cost of these choices [node, members] at a level."""
-        if level is BEST_FIT:
-            return self.left_over
         return level.sign * np.take_along_axis(self.values[level.field], choice[:, :, None], 2)[:, :, 0]
 
     def tells_apart(self, level: Level) -> bool:
@@ -365,8 +361,9 @@ def possible_sets(
     instance: Instance, role: int, options: DomainOptions, values: Mapping[str, Ints], valid: Bools
 ) -> NodeSets:
     """Return these GPU sets, without the sets for member counts that no plan has."""
-    left_over = best_fit(instance, options.rows, packings(instance, role, options))
-    return NodeSets(values, valid & options.possible[:, :, None], left_over)
+    fit = fit_with_penalty(instance, options.rows, packings(instance, role, options))
+    fit_of_sets = np.broadcast_to(fit[:, :, None], valid.shape)
+    return NodeSets({**values, BEST_FIT.field: fit_of_sets}, valid & options.possible[:, :, None])
 
 
 def packings(instance: Instance, role: int, options: DomainOptions) -> Ints:
@@ -460,14 +457,7 @@ def _level_sums(sets: NodeSets, levels: Sequence[Level], choice: Ints, members: 
     """Return by field the value of a plan with `members` [node] at levels that are sums over nodes."""
     used_nodes = np.flatnonzero(members)
     set_index = (used_nodes, members[used_nodes], choice[used_nodes, members[used_nodes]])
-    return {
-        level.field: int(
-            (
-                sets.left_over[set_index[:2]] if level is BEST_FIT else sets.values[level.field][set_index]
-            ).sum()
-        )
-        for level in levels
-    }
+    return {level.field: int(sets.values[level.field][set_index].sum()) for level in levels}
 
 
 def _may_hold_all(options: DomainOptions, possible: Bools) -> bool:
@@ -486,7 +476,7 @@ def _cheapest_members(
 
     The result is None if there is no plan, or if the combined costs do not fit into 64 bits.
     """
-    varied = [level for level in levels if level is BEST_FIT or sets.values[level.field].any()]
+    varied = [level for level in levels if sets.values[level.field].any()]
     cost = combine_levels([sets.cost(level, choice) for level in varied], possible, options.nodes)
     if cost is None:
         return None
@@ -561,7 +551,7 @@ def _bounds_by_domain(instance: Instance, role: int, options: DomainOptions) -> 
     """Yield a lower bound of the value of plans in each domain that holds the members, and the domain."""
     counts = packings(instance, role, options)
     bounds = lower_bounds(instance, options.rows, tuple(map(tuple, counts.tolist())))
-    bounds_by_level = split_by_level(instance, bounds, best_fit(instance, options.rows, counts))
+    bounds_by_level = split_by_level(instance, bounds, fit_with_penalty(instance, options.rows, counts))
     link = [*bounds_by_level].index(WEAKEST_LINK)
     fastest = np.zeros(len(options.open), np.int64)
     np.minimum.at(

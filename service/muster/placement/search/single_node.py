@@ -16,7 +16,7 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Ints
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.instance import Instance, fits_at_once
-from muster.placement.gang.on_node import best_fit, context_on, gpus_on, node_kinds
+from muster.placement.gang.on_node import context_on, fit_with_penalty, gpus_on, node_kinds
 from muster.placement.gang.packings import packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, LowerBounds, choices
 from muster.placement.gpus.costs import Cost
@@ -136,7 +136,7 @@ def find_best_node(
     if not len(rows):
         return None, True
     counts = np.array([need], np.int64)
-    exact = {BEST_FIT: best_fit(instance, rows, counts)[:, 0]}
+    exact = {BEST_FIT: fit_with_penalty(instance, rows, counts)[:, 0]}
     usable = np.full(len(rows), -1)
     if instance.prices is not None:
         exact[DAMAGE], usable = _priced_damage(instance, instance.prices, rows, need)
@@ -265,9 +265,9 @@ def lower_bounds(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -
     return bounds
 
 
-def split_by_level(instance: Instance, bounds: Ints, left_over: Ints) -> dict[Level, Ints]:
+def split_by_level(instance: Instance, bounds: Ints, fit: Ints) -> dict[Level, Ints]:
     """Return level → the bounds of `lower_bounds` or the best fit, the most important level first."""
-    return dict(zip(quality_levels(instance.policy_costs), (*bounds, left_over), strict=True))
+    return dict(zip(quality_levels(instance.policy_costs), (*bounds, fit), strict=True))
 
 
 def _first_of_each_kind(instance: Instance, rows: Ints, values: Sequence[Ints]) -> Ints:
