@@ -27,7 +27,9 @@ def main() -> int:
 
 def table(rows: Sequence[LevelRow]) -> str:
     """Return the table of the levels."""
-    lines = (f"| {row.doc} | `{row.field}` |\n" for row in rows if row.doc)
+    lines = (
+        f"| {row.number} | {row.title} | {row.better} | `{row.field}` |\n" for row in rows if row.in_decision
+    )
     return HEAD + "".join(lines)
 
 

@@ -145,21 +145,27 @@ has members without GPUs.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LevelRow:
     """One row of OBJECTIVE: one level, or several levels that are counted alike.
 
-    `doc` and `field` are a row of the table in docs/objective.md: number, level, which value is better, and
-    the field of `domain.decision.Objective` with the value. `levels` returns the levels that the search
-    decides. `count` returns the value of a plan. `worths` yields the values of such a plan that alternatives
-    compare: by default the value itself.
+    `number`, `title`, `better` and `field` are a row of the table in docs/objective.md.
     """
 
-    doc: str
+    number: str
+    title: str
+    better: str
+    """Which value is better: "fewer", "more GB/s"."""
     field: str
+    """Where a decision has the value: a field of `domain.decision.Objective`, or `members` of the plan."""
+    in_decision: bool = True
+    """Whether the value comes from this row. If a level has two rows, it comes from only one of them."""
     levels: LevelsOfRow
+    """The levels that the search decides."""
     count: Callable[[EvaluatedPlan], Any]
+    """Return the value of a plan."""
     worths: Callable[[EvaluatedPlan, Any], Iterator[Worth]] | None = None
+    """Yield the values of a plan that alternatives compare: by default what `count` returns."""
     key: str = ""
     """The name of the value in JSON, if it is not `field`."""
     unit: str = ""
@@ -183,10 +189,6 @@ def _one_level(level: Level) -> LevelsOfRow:
     return lambda scopes, costs, without_gpus: (level,)
 
 
-def _unusable_if(which: WithoutGpus) -> LevelsOfRow:
-    return lambda scopes, costs, without_gpus: (UNUSABLE,) if without_gpus is which else ()
-
-
 def _preferred_scope(plan: EvaluatedPlan) -> str | None:
     return next((scope for scope in plan.request.preferred_scopes if plan.parts.common_parts(scope)), None)
 
@@ -204,17 +206,31 @@ def _rank_among(scopes: Sequence[str], reached: str | None) -> int:
     return scopes.index(reached) if reached in scopes else len(scopes)
 
 
-def _unusable_worth(plan: EvaluatedPlan, unusable: int | None) -> Iterator[Worth]:
-    if unusable is not None:
-        yield Worth(UNUSABLE.name, unusable, unusable, noun="unusable GPU")
+def _unusable_row(*, before_parts: bool) -> LevelRow:
+    """Return one of the two rows of the level of unusable GPUs. A gang has the level at one of two places.
 
+    A gang without GPUs has the level before the parts: it takes more nodes rather than make GPUs unusable. A
+    gang with GPUs has the level after the nodes, because the level must not put members with GPUs further
+    apart. The row after the nodes writes the value of all gangs into the decision.
+    """
+    which = WithoutGpus.ALL_MEMBERS if before_parts else WithoutGpus.SOME_MEMBERS
 
-def _unusable_before_parts(plan: EvaluatedPlan, unusable: int | None) -> Iterator[Worth]:
-    return iter(()) if asks_gpus(plan.request) else _unusable_worth(plan, unusable)
+    def worths(plan: EvaluatedPlan, unusable: int | None) -> Iterator[Worth]:
+        if unusable is not None and asks_gpus(plan.request) != before_parts:
+            yield Worth(UNUSABLE.name, unusable, unusable, noun="unusable GPU")
 
-
-def _unusable_after_nodes(plan: EvaluatedPlan, unusable: int | None) -> Iterator[Worth]:
-    return _unusable_worth(plan, unusable) if asks_gpus(plan.request) else iter(())
+    return LevelRow(
+        number="2⁺",
+        title="GPUs that [members without GPUs](#members-without-gpus) make unusable",
+        better="fewer",
+        field="unusable_gpus",
+        in_decision=not before_parts,
+        levels=lambda scopes, costs, without_gpus: (UNUSABLE,) if without_gpus is which else (),
+        count=lambda plan: plan.unusable_gpus(),
+        worths=worths,
+        is_counted=before_parts,
+        optional=True,
+    )
 
 
 def _parts_worths(plan: EvaluatedPlan, crossings: Sequence[tuple[str, int]]) -> Iterator[Worth]:
@@ -259,112 +275,120 @@ def _score_penalty(plan: EvaluatedPlan) -> int | None:
 
 OBJECTIVE = (
     LevelRow(
-        "0 | members placed | more",
-        "members",
-        _one_level(MEMBERS),
-        lambda plan: len(plan.members),
+        number="0",
+        title="members placed",
+        better="more",
+        field="members",
+        levels=_one_level(MEMBERS),
+        count=lambda plan: len(plan.members),
         is_counted=True,
     ),
     LevelRow(
-        "1 | preferred scopes of the gang, tried in the order given | the first that can hold",
-        "preferred_reached",
-        _one_level(PREFERRED_SCOPE),
-        _preferred_scope,
-        _preferred_worth,
+        number="1",
+        title="preferred scopes of the gang, tried in the order given",
+        better="the first that can hold",
+        field="preferred_reached",
+        levels=_one_level(PREFERRED_SCOPE),
+        count=_preferred_scope,
+        worths=_preferred_worth,
         is_counted=True,
     ),
     LevelRow(
-        "1a | preferred scopes of roles, the earlier preferences first | for each the first that can hold",
-        "role_preferences",
-        _one_level(ROLE_PREFERENCES),
-        lambda plan: plan.role_preferences(),
-        _role_worths,
+        number="1a",
+        title="preferred scopes of roles, the earlier preferences first",
+        better="for each the first that can hold",
+        field="role_preferences",
+        levels=_one_level(ROLE_PREFERENCES),
+        count=lambda plan: plan.role_preferences(),
+        worths=_role_worths,
         is_counted=True,
         optional=True,
     ),
+    _unusable_row(before_parts=True),
     LevelRow(
-        "",
-        "",
-        _unusable_if(WithoutGpus.ALL_MEMBERS),
-        lambda plan: plan.unusable_gpus(),
-        _unusable_before_parts,
+        number="2",
+        title="parts crossed: zones, then racks, then nodes, then NVLink domains",
+        better="fewer",
+        field="crossings",
+        levels=lambda scopes, costs, without_gpus: (*map(parts_level, scopes), NODES),
+        count=lambda plan: plan.crossings,
+        worths=_parts_worths,
         is_counted=True,
     ),
+    _unusable_row(before_parts=False),
     LevelRow(
-        "2 | parts crossed: zones, then racks, then nodes, then NVLink domains | fewer",
-        "crossings",
-        lambda scopes, costs, without_gpus: (*map(parts_level, scopes), NODES),
-        lambda plan: plan.crossings,
-        _parts_worths,
-        is_counted=True,
-    ),
-    LevelRow(
-        "2⁺ | GPUs that [members without GPUs](#members-without-gpus) make unusable | fewer",
-        "unusable_gpus",
-        _unusable_if(WithoutGpus.SOME_MEMBERS),
-        lambda plan: plan.unusable_gpus(),
-        _unusable_after_nodes,
-        optional=True,
-    ),
-    LevelRow(
-        "2a | of gangs with [slices](#slices): GPUs that slices open, then GPUs that they touch | fewer; "
-        "on nodes that spread, more",
-        "costs",
-        lambda scopes, costs, without_gpus: tuple(
+        number="2a",
+        title="of gangs with [slices](#slices): GPUs that slices open, then GPUs that they touch",
+        better="fewer; on nodes that spread, more",
+        field="costs",
+        levels=lambda scopes, costs, without_gpus: tuple(
             POLICY_LEVELS[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)
         ),
-        lambda plan: plan.cost_totals(),
-        _cost_worths,
+        count=lambda plan: plan.cost_totals(),
+        worths=_cost_worths,
         optional=True,
     ),
     LevelRow(
-        "3a | the weakest link on the best [rings](#rings), one ring for each touched node | more GB/s",
-        "weakest_link_gb_per_s",
-        _one_level(WEAKEST_LINK),
-        _weakest_link,
-        _weakest_worth,
+        number="3a",
+        title="the weakest link on the best [rings](#rings), one ring for each touched node",
+        better="more GB/s",
+        field="weakest_link_gb_per_s",
+        levels=_one_level(WEAKEST_LINK),
+        count=_weakest_link,
+        worths=_weakest_worth,
     ),
     LevelRow(
-        "3b | the sum of the links on those rings | more GB/s",
-        "ring_gb_per_s",
-        _one_level(RING),
-        lambda plan: sum(nodes * gpus.ring for gpus, nodes in plan.gpu_sets) / MB_PER_GB,
+        number="3b",
+        title="the sum of the links on those rings",
+        better="more GB/s",
+        field="ring_gb_per_s",
+        levels=_one_level(RING),
+        count=lambda plan: sum(nodes * gpus.ring for gpus, nodes in plan.gpu_sets) / MB_PER_GB,
         unit=" GB/s",
     ),
     LevelRow(
-        "3c | [socket distance](#sockets): how far apart CPU sockets and PCIe switches put the gang's "
-        "GPUs | less",
-        "socket_distance",
-        _one_level(SOCKETS),
-        lambda plan: sum(nodes * gpus.sockets for gpus, nodes in plan.gpu_sets),
+        number="3c",
+        title="[socket distance](#sockets): how far apart CPU sockets and PCIe switches put the gang's GPUs",
+        better="less",
+        field="socket_distance",
+        levels=_one_level(SOCKETS),
+        count=lambda plan: sum(nodes * gpus.sockets for gpus, nodes in plan.gpu_sets),
     ),
     LevelRow(
-        "4a | [damage](#damage): how many free GPUs typical requests can no longer use | less",
-        "damage",
-        _one_level(DAMAGE),
-        lambda plan: plan.damage(),
+        number="4a",
+        title="[damage](#damage): how many free GPUs typical requests can no longer use",
+        better="less",
+        field="damage",
+        levels=_one_level(DAMAGE),
+        count=lambda plan: plan.damage(),
         key="damage_gpu_thousandths",
     ),
     LevelRow(
-        "4b | [best fit](#best-fit): what stays free on the touched nodes, and which nodes are opened | less",
-        "best_fit",
-        _one_level(BEST_FIT),
-        lambda plan: plan.best_fit(),
+        number="4b",
+        title="[best fit](#best-fit): what stays free on the touched nodes, and which nodes are opened",
+        better="less",
+        field="best_fit",
+        levels=_one_level(BEST_FIT),
+        count=lambda plan: plan.best_fit(),
     ),
     LevelRow(
-        "5 | of pods with [preferences](what-a-pod-may-ask.md#preferences): Σ over members of 100 − the "
-        "score of their node | less",
-        "preference_penalty",
-        lambda scopes, costs, without_gpus: (),  # `fit_with_penalty` adds it below the best fit
-        _score_penalty,
+        number="5",
+        title="of pods with [preferences](what-a-pod-may-ask.md#preferences): Σ over members of 100 − the "
+        "score of their node",
+        better="less",
+        field="preference_penalty",
+        levels=lambda scopes, costs, without_gpus: (),  # `fit_with_penalty` adds it below the best fit
+        count=_score_penalty,
         optional=True,
     ),
     LevelRow(
-        "6 | of gangs on several nodes: the network [rails](#rails) of their GPUs | fewer",
-        RAILS,
-        lambda scopes, costs, without_gpus: (),  # decided after the search: see placement/rails.py
-        lambda plan: plan.rails(),
-        lambda plan, rails: iter(()),  # rails do not decide between nodes
+        number="6",
+        title="of gangs on several nodes: the network [rails](#rails) of their GPUs",
+        better="fewer",
+        field=RAILS,
+        levels=lambda scopes, costs, without_gpus: (),  # decided after the search: see placement/rails.py
+        count=lambda plan: plan.rails(),
+        worths=lambda plan, rails: iter(()),  # rails do not decide between nodes
         optional=True,
     ),
 )
@@ -372,7 +396,7 @@ OBJECTIVE = (
 docs/objective.md.
 """
 
-VALUES = tuple(row for row in OBJECTIVE if row.field in Objective.__slots__)
+VALUES = tuple(row for row in OBJECTIVE if row.in_decision and row.field in Objective.__slots__)
 """The rows whose values are in `domain.decision.Objective`."""
 
 
