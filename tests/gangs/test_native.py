@@ -10,7 +10,7 @@ import pytest
 from muster.domain.pod import KUBERNETES, GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.gangs.messages import inputs
-from muster.gangs.messages.settings import Settings
+from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Phase
 from tests.gangs.world import World, node, pod
@@ -52,7 +52,7 @@ def test_a_waiting_gang_names_the_field_that_states_its_number() -> None:
 
 
 def test_a_gang_of_min_count_pods_waits_for_no_more() -> None:
-    world = World(Settings(settle_s=60)).start(node("a"))
+    world = World(GangSettings(settle_s=60)).start(node("a"))
     see(world, GROUP)
     world.see(member("p0"), member("p1"))
     assert gang(world).phase is Phase.PLANNED
@@ -100,7 +100,7 @@ def test_another_priority_of_the_group_is_refused_until_both_agree() -> None:
 
 
 def test_a_higher_number_evicts_no_running_member() -> None:
-    world = World(Settings(settle_s=0, partial_s=1)).start(node("a"))
+    world = World(GangSettings(settle_s=0, partial_s=1)).start(node("a"))
     see(world, GROUP)
     world.see(member("p0"), member("p1"))
     world.run("x")

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from muster.adapters.kube.key_groups import KeyGroups
 from muster.dialects.gangs import native
 from muster.dialects.objects import PodObject
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen
 
@@ -24,7 +24,7 @@ class NativeGroups:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: DialectSettings,
         put: Callable[[Input], Awaitable[None]],
         read_again: Callable[[Iterable[tuple[str, str]], bool], Awaitable[None]],
     ) -> None:

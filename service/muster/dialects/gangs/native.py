@@ -27,7 +27,7 @@ from muster.dialects.reading import (
     Fields,
     Reading,
 )
-from muster.dialects.settings import Settings
+from muster.dialects.settings import DialectSettings
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.levels import FabricLevel
 from muster.domain.pod import KUBERNETES, NO_TOPOLOGY_REQUEST, GangClaim, TopologyRequest
@@ -75,7 +75,7 @@ def key_of(namespace: str, spec: PodSpec) -> PodGroupKey:
     return (namespace, KUBERNETES, name or "")
 
 
-def counts_as_foreign(obj: PodObject, settings: Settings) -> bool:
+def counts_as_foreign(obj: PodObject, settings: DialectSettings) -> bool:
     """Return whether the pod names a PodGroup, is for another scheduler, and has not ended."""
     is_foreign = obj.spec.scheduler_name not in settings.scheduler_names
     return obj.spec.scheduling_group is not None and is_foreign and not has_ended(obj)
@@ -127,7 +127,7 @@ def refused_unread(key: PodGroupKey) -> PodGroup:
     return PodGroup(namespace, KUBERNETES, name, causes=(cause,), api_version=APIS[1])
 
 
-def check_scheduler(group: PodGroup, foreign: tuple[str, str] | None, settings: Settings) -> PodGroup:
+def check_scheduler(group: PodGroup, foreign: tuple[str, str] | None, settings: DialectSettings) -> PodGroup:
     """Return the PodGroup, with a cause if it has a pod of another scheduler. `foreign`: the name and the
     scheduler of such a pod."""
     if foreign is None or not group.makes_gang:
