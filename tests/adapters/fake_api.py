@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from local_cluster.patience import HANG_S
+from muster.adapters.kube.decode import api_version_of
 
 EMPTY = (
     "/configmaps",
@@ -208,13 +209,18 @@ class FakeApi:
         if query.get("watch") == "true":
             streams = self._streams_of.setdefault(path, asyncio.Queue())
             return await self._watch(request, Stream(query), streams)
-        return self._listed(self.served.get(path, []))
+        return self._listed(self.served.get(path, []), api_version=api_version_of(path))
 
     def _listed(
-        self, items: list[dict[str, Any]], version: str = "1", more: str = "", kind: str = "List"
+        self,
+        items: list[dict[str, Any]],
+        version: str = "1",
+        more: str = "",
+        kind: str = "List",
+        api_version: str = "v1",
     ) -> web.Response:
         metadata = {"resourceVersion": version, "continue": more}
-        body = {"kind": kind, "metadata": metadata, "items": items}
+        body = {"kind": kind, "apiVersion": api_version, "metadata": metadata, "items": items}
         return web.Response(text=with_texts(body, self.texts), content_type="application/json")
 
     async def _on_patch(self, request: web.Request) -> web.Response:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from muster.adapters.kube import decode
+from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.intake import MAX_ANNOTATION, MAX_ANNOTATIONS, Intake, without_labels
+from muster.adapters.kube.watch import Watcher
+from muster.adapters.telemetry.metrics import Metrics
+from muster.config import Watch
 from muster.dialects.gangs import native
 from muster.dialects.objects import CustomObject
 from muster.dialects.settings import DEFAULTS
@@ -18,7 +24,8 @@ from muster.domain.pod import KUBERNETES, Pod
 from muster.domain.podgroup import PodGroup
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen, PodSeen
 from tests.adapters.changes import seen
-from tests.adapters.fake_api import custom, gpu_pod
+from tests.adapters.fake_api import FakeApi, custom, gpu_pod, kubeconfig
+from tests.adapters.heard import Heard
 
 API = "scheduling.k8s.io/v1beta1"
 GANG = {"schedulingPolicy": {"gang": {"minCount": 2}}}
@@ -185,6 +192,23 @@ async def test_pods_are_refused_while_pod_groups_are_not_served(bench: Bench) ->
     assert bench.group() is None
     await bench.sees_group(GANG)
     assert bench.says() == []
+
+
+async def test_listed_items_have_the_version_of_their_list(tmp_path: Path) -> None:
+    """The API server states the version of a built-in kind once in a list, and not in its items."""
+    api, heard = FakeApi(), Heard()
+    listed_group = custom(API, "PodGroup", "x", GANG)
+    del listed_group["apiVersion"], listed_group["kind"]
+    api.served[f"/apis/{API}/podgroups"] = [listed_group]
+    (resource,) = [resource for resource in decode.pod_groups() if resource.by_right]
+    intake = Intake(DEFAULTS, heard.put, lambda _: None)
+    async with api.running() as port, KubeClient(kubeconfig(tmp_path, port)) as client:
+        watcher = Watcher(client, resource, intake.on_pod_group, Metrics(), Watch(backoff_first_s=0.01))
+        task = asyncio.create_task(watcher.run())
+        await heard.hears(lambda event: isinstance(event, PodGroupSeen))
+        task.cancel()
+    (listed,) = [event.group for event in heard.events if isinstance(event, PodGroupSeen)]
+    assert (listed.key, listed.api_version, listed.min_member) == (KEY, API, 2)
 
 
 def test_only_muster_s_annotations_of_a_group_are_kept() -> None:

@@ -92,9 +92,10 @@ class _ListMeta(msgspec.Struct, rename="camel"):
     continue_: str = msgspec.field(name="continue", default="")
 
 
-class _RawList(msgspec.Struct):
+class _RawList(msgspec.Struct, rename="camel"):
     metadata: _ListMeta
     items: list[msgspec.Raw] | None = None
+    api_version: str = ""
 
 
 class _Event(msgspec.Struct):
@@ -135,6 +136,7 @@ class ListPage(Generic[S]):
     version: str
     token: str
     unreadable: tuple[Undecodable, ...] = ()
+    api_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ class Resource(Generic[T]):
         items, unreadable = [], []
         for item in raw.items:
             try:
-                items.append(self.item(item, in_part=False))
+                items.append(self.with_version(self.item(item, in_part=False), raw.api_version))
             except Undecodable as problem:
                 unreadable.append(problem)
         return ListPage(items, raw.version, raw.token, tuple(unreadable))
@@ -206,7 +208,12 @@ class Resource(Generic[T]):
             raw = _read(_raw_list, body)
         except Unreadable as problem:
             raise Undecodable(f"{self.kind}List", str(problem)) from problem
-        return ListPage(raw.items or [], raw.metadata.resource_version, raw.metadata.continue_)
+        meta = raw.metadata
+        return ListPage(raw.items or [], meta.resource_version, meta.continue_, api_version=raw.api_version)
+
+    def with_version(self, item: T, api_version: str) -> T:
+        """Return an item of a list, with the version of the list if the item states none."""
+        return item
 
     def item(self, text: bytes | msgspec.Raw, *, in_part: bool = True) -> T:
         """Read one object. `in_part`: read a bound pod even if some of its fields can't be read.
@@ -287,6 +294,10 @@ class _CustomResources(Resource[CustomObject]):
             # the exact number is left out, so that a change of it is no new problem
             raise ValueError(f"spec and status have more than {most_bytes:,} bytes")
         return item
+
+    def with_version(self, item: CustomObject, api_version: str) -> CustomObject:
+        # In a list of a built-in kind, the items have no apiVersion.
+        return item if item.api_version else msgspec.structs.replace(item, api_version=api_version)
 
 
 # --- what is listed and watched: a row for each kind ---------------------------------------------------

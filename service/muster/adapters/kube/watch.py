@@ -254,7 +254,8 @@ class Watcher(Generic[T]):
         until = time.monotonic() + SLICE_S
         for text in raw.items:
             try:
-                items.append(await self._decode(self._resource.item, text))
+                item = await self._decode(self._resource.item, text)
+                items.append(self._resource.with_version(item, raw.api_version))
             except Undecodable as problem:
                 unreadable.append(problem)
                 self._leave_out(problem)
