@@ -14,7 +14,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import refusal
 from muster.placement.cluster.columns import columns_of
-from muster.placement.evaluate import objective
+from muster.placement.evaluate import EvaluatedPlan, objective_of
 from muster.placement.naming import sort_by_rank
 
 
@@ -44,7 +44,7 @@ def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
                     states[name] = state.with_usage(usage)
                     members.append(MemberPlacement(member.uid, member.name, role.name, name, gpus, units))
                     break
-    value, _, _ = objective(request, members, view)
+    value = objective_of(EvaluatedPlan(request, members, view))
     return FirstFit(tuple(members), value, len(members) == request.size)
 
 

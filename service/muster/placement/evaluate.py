@@ -43,33 +43,39 @@ _mask_of = lru_cache(maxsize=1 << 14)(mask_of)
 """`mask_of` with a cache, because many members have equal GPU indices."""
 
 
-def objective(
-    request: Request, members: Sequence[MemberPlacement], columns: Columns
-) -> tuple[Objective, str | None, str]:
-    """Return the plan's values, the narrowest scope that holds all members, and the part ("node a").
+def objective_of(plan: EvaluatedPlan) -> Objective:
+    """Return the plan's value at each level.
 
     Running members count for the values of the whole gang: parts, scopes, and the links on nodes with a new
     member.
     """
-    plan = EvaluatedPlan(request, members, columns)
-    parts, gpus = plan.parts, plan.parts.masks.any() or any(plan.parts.running.masks.values())
-    value = Objective(**{row.field: row.count(plan) for row in VALUES})
+    return Objective(**{row.field: row.count(plan) for row in VALUES})
+
+
+def narrowest_common_part(plan: EvaluatedPlan) -> tuple[str | None, str]:
+    """Return the narrowest scope in which one part holds all members, and that part ("node a").
+
+    Without such a scope, the result is None and "".
+    """
+    request, parts = plan.request, plan.parts
+    has_gpus = parts.masks.any() or any(parts.running.masks.values())
     scopes = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
-    for scope in narrow_to_wide(columns.levels, scopes):
+    for scope in narrow_to_wide(plan.columns.levels, scopes):
         common = parts.common_parts(scope)
-        if common and (scope != Scope.GPU or gpus):
-            return value, scope, f"{scope} {min(common, key=natural_key)}"
-    return value, None, ""
+        if common and (scope != Scope.GPU or has_gpus):
+            return scope, f"{scope} {min(common, key=natural_key)}"
+    return None, ""
 
 
 def evaluate(cluster: GangCluster, members: tuple[MemberPlacement, ...]) -> Placed:
     """Return the plan of these members with its values. The plan is not marked as proven."""
     request, columns = cluster.request, cluster.columns
-    value, scope, part = objective(request, members, columns)
+    plan = EvaluatedPlan(request, members, columns)
+    scope, part = narrowest_common_part(plan)
     return Placed(
         request.gang,
         members,
-        value,
+        objective_of(plan),
         scope,
         part,
         optimal=False,
