@@ -91,27 +91,32 @@ class Bound:
         touch.
 
         The arrays are [class, pattern] bool and [part of the counted scope] bool.
+
+        L(x) counts the `limit` cheapest parts. If a plan does not touch one of them, the cheapest part left
+        out takes its place. If this costs more than the allowance, the part is in every plan.
         """
         still_open = problem.open.copy()
-        always = np.zeros(len(self.points[0].by_part), bool)
+        in_every_plan = np.zeros(len(self.points[0].by_part), bool)
         for point in self.points:
-            gap = upper - point.bound + EPSILON * max(1.0, abs(upper))
-            room = np.full(problem.classes, gap)
+            allowance = upper - point.bound + EPSILON * max(1.0, abs(upper))
+            allowance_of_class = np.full(problem.classes, allowance)
             if self.limit is not None and len(point.by_part) > self.limit:
-                last, following = -np.inf, -np.inf
+                dearest_chosen, cheapest_left_out = -np.inf, -np.inf
                 if self.limit:
                     ordered = np.partition(point.by_part, [self.limit - 1, self.limit])
-                    last, following = ordered[self.limit - 1], ordered[self.limit]
-                    always |= following - point.by_part > gap
+                    dearest_chosen, cheapest_left_out = ordered[self.limit - 1], ordered[self.limit]
+                    in_every_plan |= cheapest_left_out - point.by_part > allowance
                 in_part = self.part != FREE
-                room[in_part] -= np.maximum(0.0, point.by_part[self.part[in_part]] - last)
+                allowance_of_class[in_part] -= np.maximum(
+                    0.0, point.by_part[self.part[in_part]] - dearest_chosen
+                )
             if self.patterns_touching_none is None:
-                still_open &= point.slack <= room[:, None]
+                still_open &= point.slack <= allowance_of_class[:, None]
             else:
                 still_open &= point.slack <= np.where(
-                    self.patterns_touching_none[problem.kind], gap, room[:, None]
+                    self.patterns_touching_none[problem.kind], allowance, allowance_of_class[:, None]
                 )
-        return still_open, always
+        return still_open, in_every_plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
