@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.cluster import LocalCluster
 from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
+from local_cluster.stack import Stack
 
 pytestmark = pytest.mark.cluster
 
@@ -22,21 +24,21 @@ API = "scheduling.k8s.io/v1beta1"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a cluster that serves PodGroups and has Muster."""
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Muster's processes on a cluster that serves PodGroups."""
     folder = tmp_path_factory.mktemp("native")
-    (credentials := folder / "credentials").mkdir(mode=0o700)
     with (
         LocalCluster(folder / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES) as cluster,
-        QuickStack(cluster, folder / "stack"),
+        QuickStack(cluster, folder / "stack") as native_stack,
     ):
-        yield Client.of(cluster.kubeconfig, credentials)
+        yield native_stack
 
 
 @pytest.fixture
-def scene(client: Client) -> Iterator[Scene]:
+def scene(stack: Stack, tmp_path: Path) -> Iterator[Scene]:
     """A scene with two racks, of one node with six GPUs and of two nodes with four each."""
-    with Scene(client) as new_scene:
+    stack.restore()
+    with Scene(Client.of(stack.cluster.kubeconfig, tmp_path)) as new_scene:
         for name, gpus, rack in (("a", 6, "r1"), ("b", 4, "r2"), ("c", 4, "r2")):
             new_scene.node(objects.node(name, gpus=gpus, labels={RACK: rack}))
         yield new_scene
@@ -53,11 +55,13 @@ def pod_group(name: str, min_count: int, **spec: object) -> Object:
     }
 
 
-def members(scene: Scene, group: str, count: int, gpus: int = 1) -> list[str]:
+def member(group: str, rank: int, gpus: int = 1) -> Object:
     membership = {"schedulingGroup": {"podGroupName": group}}
-    return scene.create(
-        *(objects.pod(f"{group}-{rank}", gpus=gpus, spec=membership) for rank in range(count))
-    )
+    return objects.pod(f"{group}-{rank}", gpus=gpus, spec=membership)
+
+
+def members(scene: Scene, group: str, count: int, gpus: int = 1) -> list[str]:
+    return scene.create(*(member(group, rank, gpus) for rank in range(count)))
 
 
 def racks(scene: Scene, names: list[str]) -> set[str]:
@@ -88,6 +92,23 @@ def test_the_minimum_may_change_while_the_gang_waits(scene: Scene) -> None:
     path = f"/apis/{API}/namespaces/{scene.name}/podgroups/train"
     scene.client.patch(path, {"spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
     scene.runs(names)
+
+
+def test_a_gang_outlives_a_restart_of_the_service(scene: Scene, stack: Stack) -> None:
+    """The new process reads the PodGroup from a list, and takes the bound members for members."""
+    scene.apply(pod_group("train", 2, schedulingConstraints=IN_A_RACK))
+    (first,) = members(scene, "train", 1, gpus=4)
+    scene.event("TopologyWaiting", first)
+    stack.service.kill()
+    stack.restore()
+    (second,) = scene.create(member("train", 1, gpus=4))
+    scene.runs([first, second])
+    stack.service.kill()
+    stack.restore()
+    scene.delete(second)
+    (replacement,) = scene.create(member("train", 1, gpus=4))
+    scene.runs([first, replacement])
+    assert racks(scene, [first, replacement]) == {"r2"}
 
 
 def test_pods_of_a_basic_podgroup_start_one_by_one(scene: Scene) -> None:
