@@ -13,7 +13,13 @@ import pytest
 
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.intake import MAX_ANNOTATION, MAX_ANNOTATIONS, Intake, without_labels
+from muster.adapters.kube.intake import (
+    MAX_ANNOTATION,
+    MAX_ANNOTATIONS,
+    READ_AT_ONCE,
+    Intake,
+    without_labels,
+)
 from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Watch
@@ -227,3 +233,17 @@ def test_each_version_is_watched_and_an_account_without_the_right_starts() -> No
     assert resource.plural == "podgroups.scheduling.k8s.io"
     assert resource.paths == tuple(f"/apis/{version}/podgroups" for version in native.APIS)
     assert resource.optional
+
+
+async def test_a_group_that_is_basic_and_a_gang_in_turn_has_few_pods_read_at_once(bench: Bench) -> None:
+    names = [f"p{number}" for number in range(3 * READ_AT_ONCE)]
+    await bench.sees_group(BASIC)
+    for name in names:
+        await bench.sees_pod(name)
+    await bench.intake.finish_start()
+    bench.events.clear()
+    await bench.sees_group(GANG)
+    pods = [event.pod for event in bench.events if isinstance(event, PodSeen)]
+    assert [pod.name for pod in pods] == names[:READ_AT_ONCE]
+    await bench.intake._pod_rereads.reader  # type: ignore[misc]
+    assert {bench.dialect(name) for name in names} == {KUBERNETES}

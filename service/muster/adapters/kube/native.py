@@ -26,7 +26,7 @@ class NativeGroups:
         self,
         settings: DialectSettings,
         put: Callable[[Input], Awaitable[None]],
-        read_again: Callable[[Iterable[tuple[str, str]], bool], Awaitable[None]],
+        read_again: Callable[[Iterable[tuple[str, str]]], Awaitable[None]],
     ) -> None:
         self._settings = settings
         self._put = put
@@ -118,7 +118,7 @@ class NativeGroups:
         if group is not None:
             self._groups[key] = group
         if _makes_gang(old_group) != _makes_gang(group):
-            await self._read_again([(key[0], uid) for uid in self._named.keys_of(key)], True)
+            await self._read_again([(key[0], uid) for uid in self._named.keys_of(key)])
         await self._pass_on(key)
 
     async def _pass_on(self, key: PodGroupKey) -> None:
