@@ -154,6 +154,8 @@ def test_a_priority_that_differs_from_the_pods_is_refused(scene: Scene) -> None:
     scene.client.post(classes, {"metadata": {"name": name}, "value": 1000})
     scene.apply(pod_group("train", 2, priorityClassName=name))
     names = members(scene, "train", 2)
-    scene.says(names[0], f"podgroup/{scene.name}/train", "spec.priority", "1000")
+    scene.says(
+        names[0], f"pod/{scene.name}/train-0", "spec.priority", f"1000, as PodGroup {scene.name}/train"
+    )
     assert not scene.bound()
     scene.client.delete(f"{classes}/{name}")

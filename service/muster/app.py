@@ -235,6 +235,8 @@ class App:
                 await self.page.start(page.host, page.port)
             await self._client.connect()
             log.info("serving", api=self._client.host)
+            if not self._config.pod_groups.enabled:
+                await self._intake.native_groups.on_absence(True)
             works: list[_Runnable] = [*self._watchers.values(), self.control_loop, *self._planners.values()]
             works += [self._board, self._events, self._evictor, self._statuses, self._conditions]
             works.append(Liveness(self._client))

@@ -188,7 +188,7 @@ async def test_a_pod_of_another_scheduler_is_named_until_it_ends(bench: Bench) -
 async def test_pods_are_refused_while_pod_groups_are_not_served(bench: Bench) -> None:
     await bench.sees_pod()
     await bench.intake.native_groups.on_absence(True)
-    expected = f'podgroup/default/x: apiVersion is "{API}", expected an API that the server serves to Muster'
+    expected = f'podgroup/default/x: apiVersion is "{API}", expected an API that Muster may read'
     assert [sentence.startswith(expected) for sentence in bench.says()] == [True]
     await bench.intake.on_pod(bench.pod().uid, None)
     assert bench.group() is None

@@ -384,8 +384,8 @@ def test_pods_of_another_priority_are_refused() -> None:
     facts = group({**GANG, "priority": 1000})
     assert completed(facts, spec={"priority": 1000}).causes == ()
     (cause,) = completed(facts).causes
-    expected = "expected 0, as its pods have it: set one priorityClassName in both"
-    assert str(cause) == f'podgroup/ns/x: spec.priority is "1000", {expected}'
+    expected = "expected 1000, as PodGroup ns/x has it: set one priorityClassName in both"
+    assert str(cause) == f'pod/ns/p: spec.priority is "0", {expected}'
     assert completed(facts, node="n").causes == ()  # it runs, whatever its group states
 
 

@@ -166,7 +166,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "Kubernetes 1.35": (
         {"spec": {"workloadRef": {"name": "wl", "podGroup": "workers"}}},
-        "workloadRef",
+        "spec.workloadRef",
         "spec.schedulingGroup",
     ),
     "Koordinator: gangs that start together": (

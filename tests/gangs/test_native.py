@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from muster.domain.pod import KUBERNETES, GangClaim, Pod, TopologyRequest
+from muster.dialects.gangs import native
+from muster.domain.pod import KUBERNETES, Batch, GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import GangSettings
@@ -89,12 +90,40 @@ def test_pods_of_several_owners_are_one_gang() -> None:
     assert gang(world).phase is Phase.PLANNED
 
 
+def test_pods_that_use_a_group_again_begin_anew() -> None:
+    """The succeeded pods of an earlier Job are no members of a later Job that names the same PodGroup."""
+    world = World().start(node("a"))
+    see(world, GROUP)
+    early = [
+        member(uid, owner="early", created=1.0, started=2.0, finished=True, succeeded=True) for uid in "ab"
+    ]
+    world.see(*early)
+    world.see(member("p2", owner="late", created=900.0))
+    assert gang(world).phase is Phase.COLLECTING
+    world.see(member("p3", owner="late", created=901.0))
+    assert gang(world).phase is Phase.PLANNED
+
+
+def test_a_split_is_seen_while_the_groups_can_not_be_read() -> None:
+    world = World(GangSettings(settle_s=0)).start(node("a"))
+    unread = native.refused_unread(GROUP.key)
+    see(world, unread)
+    batch = Batch(needed=4, newest=1, left_out=0)
+    world.see(*(member(f"b{number}", node="a", created=1.0, batch=batch) for number in range(2)))
+    world.see(*(member(f"p{number}", created=1.0) for number in range(2)))
+    group = gang(world).group
+    assert (group.was_fully_bound, group.was_split_by_crash) == (False, True)
+
+
 def test_another_priority_of_the_group_is_refused_until_both_agree() -> None:
     world = World().start(node("a"))
     see(world, replace(GROUP, priority=1000))
     world.see(member("p0"), member("p1"))
     assert gang(world).phase is Phase.INVALID
-    assert 'podgroup/ns/x: spec.priority is "1000", expected 0' in gang(world).reason
+    assert gang(world).reason == (
+        '2 pods (pod/ns/p0 is the first): spec.priority is "0", expected 1000, as PodGroup ns/x has it: '
+        "set one priorityClassName in both"
+    )
     see(world, replace(GROUP, priority=0))
     assert gang(world).phase is Phase.PLANNED
 

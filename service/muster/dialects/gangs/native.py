@@ -120,8 +120,9 @@ def refused_unread(key: PodGroupKey) -> PodGroup:
     """Return a PodGroup that pods name, and that can't be read at all, with the cause."""
     namespace, _, name = key
     expected = (
-        "an API that the server serves to Muster: switch it and the feature gate GenericWorkload on, or "
-        "grant the right to read it (scheduler-config/rbac-service.yaml)"
+        "an API that Muster may read. This needs Kubernetes 1.37 with "
+        "--runtime-config=scheduling.k8s.io/v1beta1=true and the feature gate GenericWorkload, the right to "
+        "read podgroups (scheduler-config/rbac-service.yaml), and Muster's setting pod_groups.enabled"
     )
     cause = BadValue(f"podgroup/{namespace}/{name}", "apiVersion", APIS[1], expected)
     return PodGroup(namespace, KUBERNETES, name, causes=(cause,), api_version=APIS[1])

@@ -242,7 +242,7 @@ def check_workload_ref(object_name: str, spec: PodSpec) -> tuple[BadValue, ...]:
     if (workload := spec.workload_ref) is None:
         return ()
     expected = f"none: Kubernetes has spec.schedulingGroup in place of it since 1.36. Use that, or {WAY_OUT}"
-    return (BadValue(object_name, "workloadRef", f"{workload.name}/{workload.pod_group}", expected),)
+    return (BadValue(object_name, "spec.workloadRef", f"{workload.name}/{workload.pod_group}", expected),)
 
 
 def volcano_role(meta: Metadata) -> str:

@@ -57,9 +57,9 @@ def complete_pod(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
             BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.topology_request.role, expected),
         )
     if not pod.node and group.priority not in (None, pod.priority):
-        expected = f"{pod.priority}, as its pods have it: set one priorityClassName in both"
-        name = f"podgroup/{group.namespace}/{group.name}"
-        causes = (*causes, BadValue(name, "spec.priority", str(group.priority), expected))
+        expected = f"{group.priority}, as {group.title} has it: set one priorityClassName in both"
+        name = f"pod/{pod.namespace}/{pod.name}"
+        causes = (*causes, BadValue(name, "spec.priority", str(pod.priority), expected))
     topology_request = _merge_topology_requests(
         claim.topology_request,
         group.topology_request,
@@ -320,10 +320,12 @@ class Group:
     def was_fully_bound(self) -> bool:
         """Return whether all members are bound that are required now, or were required at their Permit.
 
-        While the gang's PodGroup is gone, the number that the gang needs now is not known.
+        While the gang's PodGroup is gone or can't be read, the number that the gang needs now is not known.
         """
         least = min((pod.batch.needed for pod in self.bound if pod.batch is not None), default=None)
-        is_known = not any(claim.by_object for claim in self.claims)
+        group = self.pod_group
+        states_number = group is None or group.min_member is not None or group.quorum is not None
+        is_known = states_number and not any(claim.by_object for claim in self.claims)
         return (is_known and self.enough_bound) or (least is not None and len(self.bound) >= least)
 
     @property

@@ -4,6 +4,8 @@ Owners are taken in the order of their oldest pods. "The last" is the incarnatio
 joined, and its count is the number of members that its pods state. The first row that holds decides:
 
     owner                                                       | result
+    of a PodGroup of Kubernetes: it has ended, and began before |
+    another owner came                                          | left out: an earlier gang of the PodGroup
     a job, or Kubernetes' PodGroup, states the number of pods   | joins: all such owners are one gang
     it is the first owner                                       | opens an incarnation
     the last has reached its count                              | opens an incarnation
@@ -43,7 +45,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from muster.domain.pod import Pod
+from muster.domain.pod import KUBERNETES, Pod
 from muster.gangs.membership.consistency import asked_of_gang, claim_of
 
 Incarnation = dict[str, list[Pod]]
@@ -91,7 +93,7 @@ def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list
     `born`: when each owner came, even if its first pod is gone.
     """
     if belong_to_job(pod for pods in by_owner.values() for pod in pods):
-        return list(_waves({owner: by_owner[owner] for owner in sorted(by_owner)}))
+        return list(_waves({owner: by_owner[owner] for owner in _owners_of_gang(by_owner, born)}))
     incarnations: list[_IncarnationBuilder] = []
     remaining = sum(map(len, by_owner.values()))
     for owner in sorted(by_owner, key=lambda owner: (born[owner], owner)):
@@ -101,6 +103,17 @@ def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list
         incarnations[-1].join(owner, pods)
         remaining -= len(pods)
     return [wave for incarnation in incarnations for wave in _waves(incarnation.pods)]
+
+
+def _owners_of_gang(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list[str]:
+    """Return the owners that are one gang, without those of an earlier gang of the same PodGroup.
+
+    A job has all of its owners. A PodGroup of Kubernetes may be used again, by pods of another owner.
+    """
+    if all(claim_of(pod).dialect != KUBERNETES for pods in by_owner.values() for pod in pods):
+        return sorted(by_owner)
+    newest = max(born[owner] for owner in by_owner)
+    return [owner for owner in sorted(by_owner) if _begin_if_ended(by_owner[owner]) >= newest]
 
 
 def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
