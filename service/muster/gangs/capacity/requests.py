@@ -349,7 +349,7 @@ def names_of_roles(stated: list[str]) -> list[str]:
 def _roles_to_place(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
     """Yield the roles with members that are to be placed."""
     for name, pods in by_role.items():
-        members = tuple(_member(pod) for pod in pods if not pod.node)
+        members = tuple([Member(pod.uid, pod.name, pod.rank) for pod in pods if not pod.node])
         if members:
             first, topology_request = pods[0], pods[0].topology_request
             yield Role(
@@ -376,11 +376,7 @@ def _running_members(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[
                 gpus, usage = ledger.gpus_of(pod.uid), ledger.usage(pod.uid)
                 if usage is not None and usage.gpus != gpus:
                     usage = replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count())
-                yield RunningMember(_member(pod), name, pod.node, gpus, usage)
-
-
-def _member(pod: Pod) -> Member:
-    return Member(pod.uid, pod.name, pod.rank)
+                yield RunningMember(Member(pod.uid, pod.name, pod.rank), name, pod.node, gpus, usage)
 
 
 _AFTER = 1 << 61
