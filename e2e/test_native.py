@@ -119,6 +119,13 @@ def test_pods_of_a_basic_podgroup_start_one_by_one(scene: Scene) -> None:
     scene.says(waiting, objects.GPU)
 
 
+def test_a_job_without_gpus_and_annotations_starts_beside_its_basic_podgroup(scene: Scene) -> None:
+    scene.create_job(objects.job("ordinary", objects.pod("template", gpus=0), completions=3))
+    scene.until(lambda: len(scene.pods_of_job("ordinary")) == 3, "the Job has three pods")
+    assert all(body["spec"].get("schedulingGroup") for body in pods(scene))
+    scene.runs(scene.pods_of_job("ordinary"))
+
+
 def test_a_job_whose_podgroup_the_job_controller_makes_is_a_gang(scene: Scene) -> None:
     job = objects.job("train", objects.pod("template", gpus=2), completions=4)
     job["spec"]["scheduling"] = {"schedulingPolicy": {"gang": {}}, "schedulingConstraints": IN_A_RACK}
