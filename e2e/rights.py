@@ -33,6 +33,9 @@ ROLES = {
 AGENTS = {"muster": SERVICE, "shim": SCHEDULER}
 """What a user agent begins with, up to "/"."""
 
+PUBLIC_PATHS = frozenset({"/livez"})
+"""Paths that we ask for and that the role system:public-info-viewer of each cluster allows to every user."""
+
 DECISION = "authorization.k8s.io/decision"
 
 
@@ -138,19 +141,15 @@ def unused(all_grants: Iterable[Grant], sent: Iterable[Request], excepted: Mappi
 
 def refused(all_grants: Iterable[Grant], sent: Iterable[Request]) -> list[str]:
     """Requests that were refused and that no role allows. Others may be refused all the same: for
-    a moment after its start an API server knows no roles, not even its own, which allow some paths."""
-    all_grants, sent = [*all_grants], [*sent]
-    allowed = {request.resource for request in sent if request.allowed and request.resource.startswith("/")}
-    missing = (
-        sent_request
-        for sent_request in sent
-        if not sent_request.allowed and sent_request.resource not in allowed
-    )
+    a moment after its start an API server knows no roles, not even its own, which allow PUBLIC_PATHS."""
+    all_grants = [*all_grants]
     return sorted(
         {
-            str(sent_request)
-            for sent_request in missing
-            if not any(grant.covers(sent_request) for grant in all_grants)
+            str(request)
+            for request in sent
+            if not request.allowed
+            and request.resource not in PUBLIC_PATHS
+            and not any(grant.covers(request) for grant in all_grants)
         }
     )
 

@@ -113,8 +113,10 @@ def test_what_is_refused_by_a_server_that_just_started_is_no_missing_right() -> 
     early = [forbidden(line) for line in USED]
     assert not refused(all_grants, requests([*early, *USED]))
     assert len(unused(all_grants, requests(early), {})) == len(all_grants)  # but nothing shows that it works
-    assert refused(all_grants, requests([forbidden(LIVEZ)]))
-    assert not refused(all_grants, requests([forbidden(LIVEZ), LIVEZ]))
+    assert not refused(all_grants, requests([forbidden(LIVEZ)]))
+    assert refused(all_grants, requests([forbidden(LIVEZ.replace("livez", "metrics"))])) == [
+        "service: get /metrics /"
+    ]
 
 
 def test_a_request_under_the_other_parts_role_is_found() -> None:
