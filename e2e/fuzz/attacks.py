@@ -25,7 +25,7 @@ POLICIES = "/api/v1/namespaces/muster-system/configmaps"
 NODES = "/api/v1/nodes"
 
 _SPEC = ("minMember", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "minSubGroup", "any")
-_ANNOTATIONS = (
+ANNOTATIONS = (
     "gpu.topology/scope",
     "gpu.topology/group",
     "gpu.topology/min-member",
@@ -77,8 +77,8 @@ def sure() -> list[Attack]:
     attacks = [owned_fields(path, text) for path in paths for text in (half, texts.nested(texts.DEPTHS[-1]))]
     keys = json.dumps([texts.MANY_KEYS])
     for text in (keys, "[" * texts.DEEPEST + "]" * texts.DEEPEST, json.dumps("x" * texts.LARGE), r'"\ud800"'):
-        attacks.append(_patch("PodGroup patch", f"{GROUPS}/{GROUP}", f'{{"spec":{{"any":{text}}}}}'))
-    attacks.append(_patch("PodGroup patch", f"{GROUPS}/{GROUP}", '{"spec":{"any":null}}'))
+        attacks.append(patch("PodGroup patch", f"{GROUPS}/{GROUP}", f'{{"spec":{{"any":{text}}}}}'))
+    attacks.append(patch("PodGroup patch", f"{GROUPS}/{GROUP}", '{"spec":{"any":null}}'))
     for number, (field_name, value) in enumerate(product(_SPEC[1:], texts.EACH_TYPE)):
         path, version = ((GROUPS, "v2"), (KAI_GROUPS, "v2alpha2"))[number % 2]
         attacks.append(_group(path, version, f"t{number}", f'"{field_name}":{value}'))
@@ -117,10 +117,11 @@ def draw_of_users(dice: random.Random, number: int) -> Attack:
 def owned_fields(path: str, fields_v1: str) -> Attack:
     """A patch of any object's managedFields, in which the API server checks little."""
     entry = '{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":%s}'
-    return _patch("managedFields", path, '{"metadata":{"managedFields":[' + entry % fields_v1 + "]}}")
+    return patch("managedFields", path, '{"metadata":{"managedFields":[' + entry % fields_v1 + "]}}")
 
 
-def _patch(name: str, path: str, body: str) -> Attack:
+def patch(name: str, path: str, body: str) -> Attack:
+    """A merge patch. `name` is its kind, for the report."""
     return Attack(name, "PATCH", path, body, MERGE_PATCH)
 
 
@@ -131,14 +132,14 @@ def _managed_fields(dice: random.Random, _: int) -> Attack:
 
 def _annotation(dice: random.Random, _: int) -> Attack:
     path = dice.choice((f"{PODS}/{POD}", f"{NODES}/{NODE}", f"{GROUPS}/{GROUP}"))
-    key = dice.choice((*_ANNOTATIONS, "GPU_TOPOLOGY", "gpu.topology/gpu-mem", "NODE_TYPE"))
-    return _patch("annotation", path, f'{{"metadata":{{"annotations":{{"{key}":{texts.text(dice)}}}}}}}')
+    key = dice.choice((*ANNOTATIONS, "GPU_TOPOLOGY", "gpu.topology/gpu-mem", "NODE_TYPE"))
+    return patch("annotation", path, f'{{"metadata":{{"annotations":{{"{key}":{texts.text(dice)}}}}}}}')
 
 
 def _labels(dice: random.Random, _: int) -> Attack:
     path = dice.choice((f"{PODS}/{POD}", f"{NODES}/{NODE}", f"{GROUPS}/{GROUP}", f"{MAPS}/{MAP}"))
     count = dice.choice((10, 1_000, 40_000))
-    return _patch("labels", path, json.dumps({"metadata": {"labels": {f"k{n}": "" for n in range(count)}}}))
+    return patch("labels", path, json.dumps({"metadata": {"labels": {f"k{n}": "" for n in range(count)}}}))
 
 
 def _field_of_a_group(dice: random.Random, number: int) -> Attack:
@@ -150,19 +151,19 @@ def _field_of_a_group(dice: random.Random, number: int) -> Attack:
 
 def _patch_of_a_group(dice: random.Random, _: int) -> Attack:
     field = dice.choice(_SPEC)
-    return _patch("PodGroup patch", f"{GROUPS}/{GROUP}", f'{{"spec":{{"{field}":{texts.value(dice)}}}}}')
+    return patch("PodGroup patch", f"{GROUPS}/{GROUP}", f'{{"spec":{{"{field}":{texts.value(dice)}}}}}')
 
 
 def _status_of_a_group(dice: random.Random, _: int) -> Attack:
     field = dice.choice(("phase", "needed", "domain", "reason", "conditions", "any"))
     body = f'{{"status":{{"phase":"running","{field}":{texts.value(dice)}}}}}'
-    return _patch("PodGroup status", f"{GROUPS}/{GROUP}/status", body)
+    return patch("PodGroup status", f"{GROUPS}/{GROUP}/status", body)
 
 
 def _pod(dice: random.Random, number: int) -> Attack:
     body = objects.pod(f"p{number}", gpus=dice.choice((0, 1, 9, 2**31 - 1)))
     spec, meta = body["spec"], body["metadata"]
-    for key in dice.sample(_ANNOTATIONS, 3):
+    for key in dice.sample(ANNOTATIONS, 3):
         meta["annotations"][key] = json.loads(texts.text(dice))[:50_000]
     if dice.random() < 0.3:
         spec["nodeName"] = NODE  # bound by the user
@@ -197,7 +198,7 @@ def _change_of_a_large_pod(_: random.Random, number: int) -> Attack:
 def _tick(number: int) -> Attack:
     """Return a small request that sends all watches a large object."""
     tick = json.dumps({"metadata": {"labels": {"tick": str(number)}}})
-    return _patch("large Pod patch", f"{PODS}/{LARGE_POD}", tick)
+    return patch("large Pod patch", f"{PODS}/{LARGE_POD}", tick)
 
 
 def _large_group(dice: random.Random, number: int) -> Attack:
@@ -217,7 +218,7 @@ def _config_map(dice: random.Random, number: int) -> Attack:
     name = f"unhealthy-gpu-{NODE}" if "gpus" in data else f"m{number}"
     if path == POLICIES:
         name = "kai-scheduler-config"
-        return _patch("policies", f"{path}/{name}", json.dumps({"data": data}))
+        return patch("policies", f"{path}/{name}", json.dumps({"data": data}))
     return Attack("ConfigMap", "POST", path, _map(name, data))
 
 
@@ -233,7 +234,7 @@ def _node(dice: random.Random, _: int) -> Attack:
             (f"{NODES}/{NODE}", {"spec": {"taints": taints}}),
         )
     )
-    return _patch("Node", path, json.dumps(body))
+    return patch("Node", path, json.dumps(body))
 
 
 _ATTACKS: tuple[Callable[[random.Random, int], Attack], ...] = (

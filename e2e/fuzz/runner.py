@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 import urllib3
 
 from e2e import objects
-from e2e.fuzz import attacks, texts
+from e2e.fuzz import attacks, native, texts
 from e2e.fuzz.attacks import Attack
 from local_cluster.api import AS_TABLE, Api, ApiUnreachable, Object
 from local_cluster.cluster import LocalCluster
@@ -61,7 +61,7 @@ class Report:
 
 
 class Fuzz:
-    """One run on a cluster of its own."""
+    """One run on a cluster of its own, which serves Kubernetes' own PodGroups."""
 
     def __init__(self, cluster: LocalCluster, stack: Stack, seed: int) -> None:
         self.report = Report(seed)
@@ -88,7 +88,7 @@ class Fuzz:
             self._api.post("/api/v1/nodes", node)
         policies = {"metadata": {"name": "kai-scheduler-config"}, "data": {}}
         self._api.create(attacks.POLICIES, policies)
-        for path, body in attacks.first():
+        for path, body in (*attacks.first(), *native.first()):
             self._api.post(path, body)
         (holder,) = self._place("holder", 1, 3)
         self._held = _gpus(holder)
@@ -104,19 +104,19 @@ class Fuzz:
             Failed: the service ended, was not ready, or placed no gang in time.
         """
         with self._probing():
-            for attack in attacks.sure():
+            for attack in (*attacks.sure(), *native.sure()):
                 self._send(attack)
             self._ordinary()
             while more():
                 for _ in range(BATCH):
-                    self._send(attacks.draw(self._dice, self._sent))
+                    self._send(self._draw())
                 self._ordinary()
         for _ in range(restarts):
             self._stack.service.kill()
             self._stack.start_service()
             self.report.restarts += 1
             with self._probing():
-                self._send(attacks.draw(self._dice, self._sent))
+                self._send(self._draw())
                 self._ordinary()
         self._left_out_by_name()
         self.report.left_out = self._metric("muster_objects_unreadable_total")
@@ -170,6 +170,10 @@ class Fuzz:
             raise Failed(f"{late}\n{self._stack.service.log_tail(30)}") from late
 
     # --- hostile users ----------------------------------------------------------------------------------
+
+    def _draw(self) -> Attack:
+        draw = self._dice.choice((attacks.draw, attacks.draw, native.draw))
+        return draw(self._dice, self._sent)
 
     def _send(self, attack: Attack) -> None:
         self._sent += 1
