@@ -140,6 +140,8 @@ class FakeApi:
         self.asked: list[tuple[str, dict[str, str]]] = []
         """Lists and watches of these: path and query."""
         self.patched: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        self.patch_types: list[str] = []
+        """Content types of these."""
         self._streams_of: dict[str, asyncio.Queue[Stream]] = {}
 
     def has(self, *names: str) -> None:
@@ -231,6 +233,7 @@ class FakeApi:
             "application/strategic-merge-patch+json",
         )
         body = await request.json()
+        self.patch_types.append(request.content_type)
         self.patched.put_nowait((request.path, body))
         if self.frozen:
             await asyncio.sleep(HANG_S)

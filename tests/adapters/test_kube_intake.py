@@ -17,7 +17,7 @@ from muster.dialects.pods import pods
 from muster.dialects.settings import DialectSettings
 from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Node
-from muster.domain.podgroup import PodGroup
+from muster.domain.podgroup import PodGroup, PodGroupStatus
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.messages.inputs import (
     Input,
@@ -340,7 +340,7 @@ async def test_another_status_of_ours_is_an_event(bench: Bench) -> None:
         await bench.sees_pod_group(group | {"status": {"phase": phase}})
     assert bench.kinds() == [PodGroupSeen] * 3
     shown = bench.last_group().status
-    assert shown is not None
+    assert isinstance(shown, PodGroupStatus)
     assert shown.phase == "Running"
 
 

@@ -27,7 +27,7 @@ from muster.dialects.gangs import native
 from muster.dialects.objects import CustomObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.pod import KUBERNETES, Pod
-from muster.domain.podgroup import PodGroup
+from muster.domain.podgroup import SCHEDULED, Condition, PodGroup
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen, PodSeen
 from tests.adapters.changes import seen
 from tests.adapters.fake_api import FakeApi, custom, gpu_pod, kubeconfig
@@ -36,6 +36,14 @@ from tests.adapters.heard import Heard
 API = "scheduling.k8s.io/v1beta1"
 GANG = {"schedulingPolicy": {"gang": {"minCount": 2}}}
 BASIC: dict[str, Any] = {"schedulingPolicy": {"basic": {}}}
+Object = dict[str, Any]
+WAITS: Object = {
+    "type": SCHEDULED,
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": "No room.",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
 KEY = ("default", KUBERNETES, "x")
 
 
@@ -55,8 +63,11 @@ class Bench:
         item["status"] = {"phase": item["spec"].pop("phase", "Pending")}
         await self.intake.on_pod(*seen(decode.pods().item(json.dumps(item).encode())))
 
-    async def sees_group(self, spec: dict[str, Any], uid: str = "g", **metadata: Any) -> None:
+    async def sees_group(
+        self, spec: dict[str, Any], uid: str = "g", condition: Object | None = None, **metadata: Any
+    ) -> None:
         item = custom(API, "PodGroup", "x", spec, uid=uid, **metadata)
+        item["status"] = {"conditions": [condition] if condition else []}
         await self.intake.on_pod_group(*seen(msgspec.convert(item, CustomObject)))
 
     async def deletes_group(self, uid: str = "g") -> None:
@@ -103,7 +114,10 @@ async def test_a_basic_group_that_comes_late_frees_its_pods(bench: Bench) -> Non
     await bench.sees_pod()
     await bench.sees_pod("bound", nodeName="n")
     await bench.sees_group(BASIC)
-    assert (bench.dialect(), bench.dialect("bound"), bench.group()) == ("gputopology", "gputopology", None)
+    assert (bench.dialect(), bench.dialect("bound")) == ("gputopology", "gputopology")
+    group = bench.group()
+    assert group is not None
+    assert not group.makes_gang
 
 
 async def test_a_changed_number_is_passed_on(bench: Bench) -> None:
@@ -247,3 +261,47 @@ async def test_a_group_that_is_basic_and_a_gang_in_turn_has_few_pods_read_at_onc
     assert [pod.name for pod in pods] == names[:READ_AT_ONCE]
     await bench.intake._pod_rereads.reader  # type: ignore[misc]
     assert {bench.dialect(name) for name in names} == {KUBERNETES}
+
+
+async def test_the_condition_that_a_gang_shows_is_passed_on(bench: Bench) -> None:
+    await bench.sees_group(GANG, generation=2)
+    await bench.sees_group(GANG, generation=2, condition=WAITS, resourceVersion="2")
+    await bench.sees_group(GANG, generation=2, condition=WAITS, resourceVersion="3")
+    groups = [event.group for event in bench.events if isinstance(event, PodGroupSeen)]
+    shown = Condition(SCHEDULED, False, "Unschedulable", "No room.")
+    assert [group.status for group in groups] == [None, shown]
+    assert isinstance(groups[1].status, Condition)
+    assert (groups[1].status.since, groups[1].generation) == (WAITS["lastTransitionTime"], 2)
+
+
+async def test_a_basic_group_begins_with_its_first_bound_pod(bench: Bench) -> None:
+    await bench.sees_group(BASIC)
+    await bench.sees_pod()
+    assert bench.group() is None
+    await bench.sees_pod(nodeName="n")
+    group = bench.group()
+    assert group is not None
+    assert (group.makes_gang, group.begun) == (False, True)
+    count = len(bench.events)
+    await bench.sees_pod(nodeName="n", phase="Succeeded")
+    await bench.sees_group(BASIC, resourceVersion="2")
+    assert not [event for event in bench.events[count:] if not isinstance(event, PodSeen)]
+    await bench.deletes_group()
+    assert bench.group() is None
+
+
+async def test_a_basic_group_that_comes_after_its_bound_pod_has_begun(bench: Bench) -> None:
+    await bench.sees_pod(nodeName="n", phase="Running")
+    await bench.sees_group(BASIC)
+    group = bench.group()
+    assert group is not None
+    assert group.begun
+
+
+async def test_a_basic_group_made_anew_has_not_begun(bench: Bench) -> None:
+    await bench.sees_group(BASIC)
+    await bench.sees_pod(nodeName="n", phase="Running")
+    await bench.sees_pod(nodeName="n", phase="Succeeded")
+    await bench.deletes_group()
+    await bench.sees_group(BASIC, "new")
+    assert bench.group() is None

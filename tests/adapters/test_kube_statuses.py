@@ -11,10 +11,10 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.outbox import Outbox
+from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.kube.writers import MAX_STATUSES, StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
-from muster.domain.podgroup import PodGroupStatus
+from muster.domain.podgroup import SCHEDULED, Condition, PodGroupStatus
 from muster.gangs.messages.instructions import WriteStatus
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import FakeApi
@@ -119,6 +119,90 @@ async def test_a_condition_keeps_its_time_while_it_holds(api: FakeApi, client: K
             _, body = await api.patch()
             times.append([condition["lastTransitionTime"] for condition in body["status"]["conditions"]])
         assert times[0] == times[1]
+
+
+NATIVE_API = "scheduling.k8s.io/v1beta1"
+
+
+def waiting(message: str, since: str = "") -> WriteStatus:
+    condition = Condition(SCHEDULED, False, "Unschedulable", message, since)
+    return WriteStatus("ns", "train", "u", condition, NATIVE_API, generation=4)
+
+
+async def test_of_kubernetes_own_podgroups_one_condition_is_patched(api: FakeApi, client: KubeClient) -> None:
+    async with writing(client) as (writer, metrics):
+        writer.write(waiting("No\nroom."))
+        path, body = await api.patch()
+        await until(metrics, "written")
+    assert path == f"/apis/{NATIVE_API}/namespaces/ns/podgroups/train/status"
+    assert api.patch_types == ["application/strategic-merge-patch+json"]
+    (condition,) = body["status"].pop("conditions")
+    assert body == {"metadata": {"uid": "u"}, "status": {}}
+    assert condition.pop("lastTransitionTime")
+    assert condition == {
+        "type": "PodGroupInitiallyScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": r"No\nroom.",
+        "observedGeneration": 4,
+    }
+
+
+async def test_the_time_that_the_object_shows_is_kept(api: FakeApi, client: KubeClient) -> None:
+    since = "2020-01-01T00:00:00Z"
+    async with writing(client) as (writer, _):
+        writer.write(waiting("Less room.", since))
+        _, first = await api.patch()
+        writer.write(waiting("No room."))
+        _, second = await api.patch()
+        writer.write(WriteStatus("ns", "train", "u", Condition(SCHEDULED, True, "Scheduled"), NATIVE_API))
+        _, third = await api.patch()
+    times = [body["status"]["conditions"][0]["lastTransitionTime"] for body in (first, second, third)]
+    assert times[:2] == [since, since]
+    assert times[2] > since
+
+
+@pytest.mark.parametrize("status", [404, 409, 422])
+async def test_a_condition_that_is_refused_for_good_is_tried_once(
+    api: FakeApi, client: KubeClient, status: int
+) -> None:
+    api.failing = [status]
+    async with writing(client) as (writer, metrics):
+        writer.write(waiting("No room."))
+        await until(metrics, "failed")
+        await writer.until_empty()
+    assert api.patched.empty()
+
+
+async def test_a_condition_that_is_refused_for_now_is_tried_again(api: FakeApi, client: KubeClient) -> None:
+    api.failing = [403, 429]
+    async with writing(client) as (writer, metrics):
+        writer.write(waiting("No room."))
+        await api.patch()
+        await until(metrics, "written")
+    assert not api.failing
+
+
+async def test_a_missing_right_is_given_up_in_the_end(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StatusWriter, "retry", Retry(tries=StatusWriter.retry.tries, first_s=0, limit_s=0))
+    api.failing = StatusWriter.retry.tries * [403]
+    async with writing(client) as (writer, metrics):
+        writer.write(waiting("No room."))
+        await until(metrics, "failed")
+    assert api.failing == []
+    assert api.patched.empty()
+
+
+async def test_podgroups_of_two_apis_with_one_name_are_two_objects(api: FakeApi, client: KubeClient) -> None:
+    metrics = Metrics()
+    writer = StatusWriter(client, metrics)
+    writer.write(running(1))
+    writer.write(waiting("No room."))
+    async with at_work(writer):
+        paths = {(await api.patch())[0] for _ in range(2)}
+    assert len(paths) == 2
 
 
 async def test_10_000_statuses_of_one_namespace_do_not_delay_that_of_another(

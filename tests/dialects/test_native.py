@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from muster.dialects.gangs import native, podgroups
@@ -13,7 +14,7 @@ from muster.domain.causes.ill_formed import DialectsDisagree
 from muster.domain.constraints import MaxPer
 from muster.domain.levels import FabricLevel
 from muster.domain.pod import KUBERNETES, GangClaim, Pod
-from muster.domain.podgroup import PodGroup
+from muster.domain.podgroup import SCHEDULED, Condition, PodGroup
 from muster.domain.request import Segment
 from muster.gangs.membership.group import complete_pod
 from tests.dialects.objects import custom_object, pod_object
@@ -406,3 +407,27 @@ def test_only_living_pods_of_other_schedulers_count() -> None:
     assert not native.counts_as_foreign(ended, DEFAULTS)
     assert not native.counts_as_foreign(pod_object(spec=IN_GROUP), DEFAULTS)
     assert not native.counts_as_foreign(pod_object(scheduler="other"), DEFAULTS)
+
+
+# --- the condition that an object shows -------------------------------------------------------------
+
+TRUE = {"type": SCHEDULED, "status": "True", "reason": "Scheduled"}
+OTHER = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+SHOWN: dict[str, tuple[Any, Condition | None]] = {
+    "no status": (None, None),
+    "no conditions": ({"resourceClaimStatuses": []}, None),
+    "the condition among others": ({"conditions": [OTHER, TRUE]}, Condition(SCHEDULED, True, "Scheduled")),
+    "another condition": ({"conditions": [OTHER]}, None),
+    "an unknown status": ({"conditions": [TRUE | {"status": "Unknown"}]}, None),
+    "no condition at all": ({"conditions": [TRUE | {"reason": 1}]}, None),
+    "numbers": ({"conditions": [1, {"type": 2}]}, None),
+    "a text": ("x", None),
+    "conditions of another type": ({"conditions": {"type": SCHEDULED}}, None),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_shown_condition_is_read(name: str) -> None:
+    status, expected = SHOWN[name]
+    obj = msgspec.structs.replace(custom_object(API, "PodGroup", "x", GANG), status=status)
+    assert podgroups.read(obj).status == expected

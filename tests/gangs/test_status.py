@@ -37,7 +37,12 @@ class Written(World):
     def shows(self) -> PodGroupStatus:
         """The status, once nothing changes any more."""
         self.wait(2 * self.settings.status_s)
-        return self.written[-1][1].status
+        return self.statuses()[-1]
+
+    def statuses(self) -> list[PodGroupStatus]:
+        """All statuses that were written."""
+        statuses = [write.status for _, write in self.written]
+        return [status for status in statuses if isinstance(status, PodGroupStatus)]
 
 
 def named(uid: str, gpus: int = 1) -> Pod:
@@ -215,4 +220,4 @@ def test_a_new_leader_writes_what_is_not_shown_yet(last: str, writes: int) -> No
     world.wait(10)
     world.connect()
     world.wait(10)
-    assert [write.status.phase for _, write in world.written] == ["Collecting"] * writes
+    assert [status.phase for status in world.statuses()] == ["Collecting"] * writes

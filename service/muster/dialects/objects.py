@@ -47,6 +47,7 @@ class Metadata(Identity, frozen=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
+    generation: int = 0
 
 
 class ResourceRequirements(ApiObject, frozen=True):

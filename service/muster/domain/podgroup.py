@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster.domain.constraints import Subgroup
-from muster.domain.pod import Controller, Pod, TopologyRequest
+from muster.domain.pod import KUBERNETES, Controller, Pod, TopologyRequest
 from muster.domain.quorums import Quorum
 from muster.domain.reasons import Cause
 from muster.domain.request import RolePreference, SelectorTerm
@@ -15,17 +15,21 @@ PodGroupKey = tuple[str, str, str]
 """Namespace, dialect, name."""
 
 OURS = "scheduling.run.ai/v2"
-"""The API whose PodGroups get a status from Muster. For other APIs, their own scheduler writes the status."""
+"""The API whose PodGroups get a whole status from Muster."""
+SCHEDULED = "PodGroupInitiallyScheduled"
+"""Type of the condition of Kubernetes' own PodGroups, by its API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition of a status, without its time. `reason` is one word, `message` a sentence."""
+    """One condition of a status. `reason` is one word, `message` a sentence."""
 
     type: str
     status: bool
     reason: str
     message: str = ""
+    since: str = field(default="", compare=False)
+    """Since when the object shows this `status`, as the API writes times; "" if not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,10 @@ class PodGroupStatus:
             Condition("Complete", complete, "MembersPresent" if complete else "MembersMissing"),
             Condition("Placed", all_placed, self.phase, self.reason),
         )
+
+
+GroupStatus = PodGroupStatus | Condition
+"""A whole status, or for Kubernetes' own PodGroups the one condition that Muster writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +139,22 @@ class PodGroup:
     disruption: str = ""
     """Kubernetes' disruptionMode: preemption may evict a "single" pod, or must evict "all" pods. It has no
     effect yet, because Muster evicts no pod for another."""
-    status: PodGroupStatus | None = field(default=None, compare=False)
+    begun: bool = False
+    """Whether a pod of a PodGroup that makes no gang was bound. For gangs this is not filled."""
+    generation: int = field(default=0, compare=False)
+    status: GroupStatus | None = field(default=None, compare=False)
+    """The status that the object shows."""
 
     @property
     def key(self) -> PodGroupKey:
         """Return the identity of the PodGroup. The dialect is part of it, because two dialects may use the
         same name."""
         return (self.namespace, self.dialect, self.name)
+
+    @property
+    def gets_status(self) -> bool:
+        """Return whether Muster writes a status of the object. For other APIs, their own scheduler does."""
+        return self.api_version == OURS or (self.dialect == KUBERNETES and bool(self.uid))
 
     @property
     def title(self) -> str:

@@ -456,6 +456,12 @@ def without_labels(obj: CustomObject) -> CustomObject:
         keys = (key for key in annotations if key.startswith(own.PREFIX))
         group_annotations |= {key: annotations[key][:MAX_ANNOTATION] for key in islice(keys, MAX_ANNOTATIONS)}
     named_alone = Metadata(
-        meta.name, "", meta.namespace, meta.uid, meta.resource_version, annotations=group_annotations or None
+        meta.name,
+        "",
+        meta.namespace,
+        meta.uid,
+        meta.resource_version,
+        annotations=group_annotations or None,
+        generation=meta.generation,
     )
     return msgspec.structs.replace(obj, metadata=named_alone)

@@ -3,12 +3,15 @@
 Whether a PodGroup makes a gang decides how its pods are read. So the pods are read again when a PodGroup
 comes late, is deleted, or is made anew with another policy. A PodGroup that is deleted while its pods run
 counts until the last of these pods has ended, so that no running gang is split.
+
+A PodGroup that makes no gang is passed on once a pod of it was bound, because its condition then changes.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 
 from muster.adapters.kube.key_groups import KeyGroups
 from muster.dialects.gangs import native
@@ -35,7 +38,7 @@ class NativeGroups:
         self._deleted: set[PodGroupKey] = set()
         """PodGroups in `_groups` that are deleted, and that still have running pods."""
         self._passed: dict[PodGroupKey, PodGroup] = {}
-        """The facts of gangs that were passed on."""
+        """The facts of PodGroups that were passed on."""
         self._pods: dict[str, PodObject] = {}
         """UID → object, of the pods of ours that wait, and of all whose PodGroup is not there."""
         self._named = KeyGroups[str, PodGroupKey]()
@@ -71,6 +74,8 @@ class NativeGroups:
             if changed is not None and self._absent:
                 await self._pass_on(changed)
         await self._see_foreign_pod(uid, obj)
+        if running is not None and running not in self._passed:
+            await self._pass_on(running)
         if old_running in self._deleted and old_running not in self._running.groups:
             await self._set(old_running, None)
 
@@ -122,17 +127,20 @@ class NativeGroups:
         await self._pass_on(key)
 
     async def _pass_on(self, key: PodGroupKey) -> None:
-        """Pass the facts of a PodGroup on, if it makes a gang and if they changed."""
-        group = self._groups.get(key)
+        """Pass changed facts of a PodGroup on, if it makes a gang, or if a pod of it was bound."""
+        group, old_facts = self._groups.get(key), self._passed.get(key)
         if group is None and self._absent and key in self._named.groups:
             group = native.refused_unread(key)
-        if group is None or not group.makes_gang:
+        if group is not None and not group.makes_gang:
+            was_begun = old_facts is not None and old_facts.begun and old_facts.uid == group.uid
+            group = replace(group, begun=was_begun or key in self._running.groups)
+        if group is None or not (group.makes_gang or group.begun):
             if self._passed.pop(key, None) is not None:
                 await self._put(PodGroupGone(time.monotonic(), key))
             return
         foreign = next(iter(self._foreign.keys_of(key)), "")
         facts = native.check_scheduler(group, self._schedulers.get(foreign), self._settings)
-        if facts != self._passed.get(key):
+        if old_facts is None or facts != old_facts or facts.status != old_facts.status:
             self._passed[key] = facts
             await self._put(PodGroupSeen(time.monotonic(), facts))
 

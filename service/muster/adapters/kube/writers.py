@@ -20,7 +20,7 @@ from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Events, Rates
 from muster.dialects.objects import PodObject
-from muster.domain.podgroup import OURS, Condition
+from muster.domain.podgroup import Condition, PodGroupStatus
 from muster.domain.printable import printable
 from muster.gangs.messages.instructions import EmitEvent, EventReason, Evict, ShowWaiting, WriteStatus
 
@@ -108,12 +108,14 @@ class Evictor(Outbox[_Pod]):
 
 
 class StatusWriter(Outbox[WriteStatus]):
-    """Writes the status of PodGroup objects, by merge patch of the status subresource.
+    """Writes the status of PodGroup objects, by a patch of the status subresource.
 
     A new status replaces the waiting status of its object. So an outage of the API server costs one write for
     each object, and not one for each change. A patch without an answer may succeed after the next patch. Then
-    the watch shows the old status, and the gangs request the status again. Only PodGroups of our own API are
-    written, because gangs request no others.
+    the watch shows the old status, and the gangs request the status again.
+
+    In Kubernetes' own PodGroups, one condition is written. The rest of their status belongs to other writers,
+    and a strategic merge patch does not change it. The UID in that patch protects a later object of the name.
     """
 
     retry = Retry(tries=100, limit_s=30.0)
@@ -128,21 +130,27 @@ class StatusWriter(Outbox[WriteStatus]):
     def write(self, instruction: WriteStatus) -> None:
         """Queue the status of an object. Never waits."""
         # keyed by name, not UID: the status of a deleted object is replaced by that of its successor
-        if self._put(instruction.namespace, instruction.name, instruction) is not None:
+        key = (instruction.api_version, instruction.name)
+        if self._put(instruction.namespace, key, instruction) is not None:
             self._metrics.status("dropped")
 
     async def _send(self, item: WriteStatus) -> None:
-        path = f"/apis/{OURS}/namespaces/{item.namespace}/podgroups/{item.name}/status"
-        await self._client.patch(f"status of podgroup {item.namespace}/{item.name}", path, self._body(item))
+        path = f"/apis/{item.api_version}/namespaces/{item.namespace}/podgroups/{item.name}/status"
+        subject = f"status of podgroup {item.namespace}/{item.name}"
+        if isinstance(item.status, Condition):
+            condition = self._condition(item.uid, item.status) | {"observedGeneration": item.generation}
+            body = {"metadata": {"uid": item.uid}, "status": {"conditions": [condition]}}
+            await self._client.patch(subject, path, body, kind="strategic-merge")
+        else:
+            await self._client.patch(subject, path, self._body(item.uid, item.status))
 
     def _after_send(self, item: WriteStatus, refusal: KubeError | None) -> None:
         if refusal is not None:  # the object is gone, or its CRD is not ours
             log.warning("status not written", podgroup=f"{item.namespace}/{item.name}", error=str(refusal))
         self._metrics.status("written" if refusal is None else "failed")
 
-    def _body(self, instruction: WriteStatus) -> dict[str, object]:
+    def _body(self, uid: str, status: PodGroupStatus) -> dict[str, object]:
         """Return the status as a patch, in which null removes empty fields."""
-        status = instruction.status
         return {
             "status": {
                 "phase": status.phase,
@@ -152,21 +160,20 @@ class StatusWriter(Outbox[WriteStatus]):
                 "running": status.running,
                 "domain": printable(status.domain, TEXT_LIMIT) or None,
                 "reason": printable(status.reason, TEXT_LIMIT) or None,
-                "conditions": [
-                    self._condition(instruction.uid, condition) for condition in status.conditions
-                ],
+                "conditions": [self._condition(uid, condition) for condition in status.conditions],
             },
         }
 
     def _condition(self, uid: str, condition: Condition) -> dict[str, object]:
-        """Return the condition with the time of its last transition, as far as this process knows."""
+        """Return the condition with the time of its last transition, as far as this process or the object
+        knows."""
         states = self._since.setdefault(uid, {})
         self._since.move_to_end(uid)
         if len(self._since) > MAX_STATUSES:
             self._since.popitem(last=False)
         was, since = states.get(condition.type, (None, ""))
-        if was is not condition.status:
-            since = _text_of(datetime.now(UTC))
+        if condition.since or was is not condition.status:
+            since = condition.since or _text_of(datetime.now(UTC))
             states[condition.type] = (condition.status, since)
         return {
             "type": condition.type,

@@ -6,6 +6,7 @@
     priority, preemptionPolicy       the pods' priority must be the same; no gang preempts a pod
     disruptionMode                   kept
     workloadRef, priorityClassName   only checked: the controllers have copied what these objects state
+    status.conditions                the condition of type SCHEDULED, which the service writes
 
 The annotations `gpu.topology/…` that speak of a whole gang add what the API lacks. A field that is unknown in
 the policy or in the constraints would change their meaning, so it is a cause. Other unknown fields are
@@ -15,9 +16,12 @@ problems. The fields are those of k8s.io/api, scheduling/v1beta1/types.go of Kub
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
+
+import msgspec
 
 from muster.dialects.gangs import misspelt, own, subgroups
-from muster.dialects.objects import CustomObject, Metadata, PodObject, PodSpec
+from muster.dialects.objects import ApiObject, CustomObject, Metadata, PodObject, PodSpec
 from muster.dialects.reading import (
     AN_OBJECT_NAME,
     LABEL_KEY,
@@ -31,7 +35,7 @@ from muster.dialects.settings import DialectSettings
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.levels import FabricLevel
 from muster.domain.pod import KUBERNETES, NO_TOPOLOGY_REQUEST, GangClaim, TopologyRequest
-from muster.domain.podgroup import PodGroup, PodGroupKey
+from muster.domain.podgroup import SCHEDULED, Condition, PodGroup, PodGroupKey
 
 APIS = ("scheduling.k8s.io/v1", "scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3")
 """The versions that are read. Their fields are the same."""
@@ -113,6 +117,8 @@ def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
         count_field=MIN_COUNT if min_count is not None else "",
         priority=_read_priority(spec),
         disruption=disruption,
+        generation=meta.generation,
+        status=_read_condition(obj.status),
     )
 
 
@@ -208,6 +214,33 @@ def _merge_annotations(
         expected = f"{scope}, as {_SCOPE_FIELD} is"
         spec.bad_value(f"annotation {own.SCOPE}", request.required_scope, expected)
     return replace(request, required_scope=scope or request.required_scope), keys.size or min_count
+
+
+class _ShownCondition(ApiObject, frozen=True):
+    type: str
+    status: Literal["True", "False"]
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+
+
+def _read_condition(status: object) -> Condition | None:
+    """Return the condition of type SCHEDULED that the object shows; None if it shows none."""
+    conditions = status.get("conditions") if isinstance(status, dict) else None
+    for entry in conditions if isinstance(conditions, list) else ():
+        if isinstance(entry, dict) and entry.get("type") == SCHEDULED:
+            try:
+                shown = msgspec.convert(entry, _ShownCondition)
+            except msgspec.ValidationError:
+                return None
+            return Condition(
+                SCHEDULED,
+                shown.status == "True",
+                shown.reason,
+                shown.message,
+                since=shown.last_transition_time,
+            )
+    return None
 
 
 def _read_priority(spec: Fields) -> int | None:

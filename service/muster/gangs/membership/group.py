@@ -35,13 +35,13 @@ def key_of(pod: Pod) -> PodGroupKey | None:
 def complete_pod(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
     """Return the pod with everything that its PodGroup states.
 
-    Return the same pod if its PodGroup does not exist. If pod and PodGroup state different values, the pod is
-    ill-formed.
+    Return the same pod if its PodGroup does not exist, or makes no gang. If pod and PodGroup state different
+    values, the pod is ill-formed.
     """
     key = key_of(pod)
     group = groups.get(key) if key is not None else None
     claim = pod.claim
-    if group is None or claim is None:
+    if group is None or claim is None or not group.makes_gang:
         return pod
     causes = (*pod.causes, *(group.causes if not pod.node else ()))
     if not pod.node and (cause := _disagreement(pod.name, claim, group)) is not None:

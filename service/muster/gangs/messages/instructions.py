@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from muster.domain.podgroup import PodGroupStatus
+from muster.domain.podgroup import OURS, GroupStatus
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 
@@ -124,12 +124,17 @@ class Evict:
 
 @dataclass(frozen=True, slots=True)
 class WriteStatus:
-    """Write the status of a PodGroup object. A later instruction replaces a waiting one."""
+    """Write the status of a PodGroup object. A later instruction replaces a waiting one.
+
+    `generation` is the generation of the object's spec that the status is about.
+    """
 
     namespace: str
     name: str
     uid: str
-    status: PodGroupStatus
+    status: GroupStatus
+    api_version: str = OURS
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""The status of PodGroup objects: the phase of their gangs, written rarely.
+"""The status of PodGroup objects, written rarely: the phase of their gangs, or one condition.
+
+Kubernetes' own PodGroups get the condition of `group_condition`. PodGroups of v2 get a whole status.
 
 When a gang may have changed, the status of its PodGroup is computed after `status_s`, and written if it
 differs. So a status is written at most once in that time, however many pods came or were bound. If only the
@@ -13,15 +15,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from muster.domain.causes.not_planned import MembersMissing
-from muster.domain.pod import Pod
-from muster.domain.podgroup import OURS, PodGroup, PodGroupKey, PodGroupStatus
+from muster.domain.pod import KUBERNETES, Pod
+from muster.domain.podgroup import Condition, GroupStatus, PodGroup, PodGroupKey, PodGroupStatus
 from muster.domain.sentences import sentence
 from muster.gangs.membership.group import NameKey
 from muster.gangs.membership.roster import Roster
-from muster.gangs.messages.instructions import Outcome, WriteStatus
+from muster.gangs.messages.instructions import WriteStatus
 from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Phase
+from muster.gangs.reporting.group_condition import scheduled_condition, waiting_condition, was_refused
 from muster.gangs.reporting.publisher import Publisher
 
 _SHOWN_AS = {Phase.PLANNED: Phase.PLANNING, Phase.RESERVING: Phase.PLANNING, Phase.WITHDRAWN: Phase.PLANNING}
@@ -40,8 +43,8 @@ class _Written:
     """The last status written to a PodGroup object, and the status that the object last showed."""
 
     uid: str
-    status: PodGroupStatus | None
-    shown_status: PodGroupStatus | None
+    status: GroupStatus | None
+    shown_status: GroupStatus | None
     written_at: float
     """When it was written, in seconds of the inputs' clock."""
 
@@ -102,7 +105,7 @@ class PodGroupStatuses:
         group = self._roster.pod_groups.get(key)
         if group is None:
             self._written.pop(key, None)
-        elif group.api_version == OURS:
+        elif group.gets_status:
             due = self._publisher.now + self._settings.status_s
             self._due[key] = min(due, self._due.get(key, due))
 
@@ -117,21 +120,38 @@ class PodGroupStatuses:
             last = self._written[key] = _Written(
                 group.uid, group.status, group.status, now - self._settings.numbers_s
             )
-        name = (*key, "")
-        gangs = sorted(self._gangs_of(name), key=lambda gang: (gang.group.since, gang.key))
-        status = _status_of(group, self._roster.pods_named(name), gangs, last.status)
-        if status == last.shown_status:
+        status = self._compute(group, last)
+        if status is None or status == last.shown_status:
             return
         soon = last.written_at + self._settings.numbers_s
         if (
             last.shown_status is not None
             and now < soon
-            and replace(status, reason=last.shown_status.reason) == last.shown_status
+            and _without_text(status) == _without_text(last.shown_status)
         ):
             self._due[key] = soon
             return
         last.status, last.shown_status, last.written_at = status, status, now
-        self._publisher.instruct(WriteStatus(group.namespace, group.name, group.uid, status))
+        self._publisher.instruct(
+            WriteStatus(group.namespace, group.name, group.uid, status, group.api_version, group.generation)
+        )
+
+    def _compute(self, group: PodGroup, last: _Written) -> GroupStatus | None:
+        """Return the status that the PodGroup must show; None if it need not show one."""
+        name, is_native = (*group.key, ""), group.dialect == KUBERNETES
+        pods = self._roster.pods_named(name)
+        if is_native and (condition := scheduled_condition(group, pods, last.shown_status, last.status)):
+            return condition  # before its gangs are regrouped, which may take long
+        gangs = sorted(self._gangs_of(name), key=lambda gang: (gang.group.since, gang.key))
+        if is_native:
+            waiting_gang = next((gang for gang in gangs if gang.phase is not Phase.RUNNING), None)
+            return waiting_condition(waiting_gang, last.shown_status)
+        old_status = last.status if isinstance(last.status, PodGroupStatus) else None
+        return _status_of(group, pods, gangs, old_status)
+
+
+def _without_text(status: GroupStatus) -> GroupStatus:
+    return replace(status, message="") if isinstance(status, Condition) else replace(status, reason="")
 
 
 def _status_of(
@@ -148,10 +168,7 @@ def _status_of(
     if not present_pods or not gangs:
         return _without_pods(group, bool(pods), last)
     gang = next((gang for gang in gangs if gang.phase is not Phase.RUNNING), gangs[-1])
-    refused = gang.verdict is not None and gang.verdict.outcome is Outcome.REFUSED
-    phase = gang.phase
-    if phase is Phase.PLANNING and refused:
-        phase = Phase.UNPLACEABLE  # a refused gang about which the planner is asked again
+    phase = Phase.UNPLACEABLE if was_refused(gang) else gang.phase
     awaited_uids = {uid for other_gang in gangs for uid in other_gang.awaited_bindings}
     placed_count = sum(bool(pod.node) or pod.uid in awaited_uids for pod in present_pods)
     domain = last.domain if last is not None and placed_count else ""
