@@ -6,21 +6,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from e2e import objects
 from e2e.arena import QuickStack
 from e2e.client import Client
+from e2e.record import Record
+from e2e.rights import AUDIT_POLICY, grants, refused, requests, unused
 from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.cluster import LocalCluster
 from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.stack import Stack
+from local_cluster.stack_config import MANIFESTS
 
 pytestmark = pytest.mark.cluster
 
 RACK = "topology.kubernetes.io/rack"
 IN_A_RACK = {"topology": [{"key": RACK}]}
 API = "scheduling.k8s.io/v1beta1"
+SCHEDULED = "PodGroupInitiallyScheduled"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +33,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Muster's processes on a cluster that serves PodGroups."""
     folder = tmp_path_factory.mktemp("native")
     with (
-        LocalCluster(folder / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES) as cluster,
+        LocalCluster(
+            folder / "cluster",
+            api_flags=NATIVE_API_FLAGS,
+            feature_gates=NATIVE_GATES,
+            audit=True,
+            audit_policy=AUDIT_POLICY,
+        ) as cluster,
         QuickStack(cluster, folder / "stack") as native_stack,
     ):
         yield native_stack
@@ -166,3 +177,112 @@ def test_a_priority_that_differs_from_the_pods_is_refused(scene: Scene) -> None:
     )
     assert not scene.bound()
     scene.client.delete(f"{classes}/{name}")
+
+
+# --- the condition PodGroupInitiallyScheduled ---------------------------------------------------------
+
+
+class Groups:
+    """The conditions of the PodGroups of a scene, as a watch shows them."""
+
+    def __init__(self, scene: Scene, record: Record, path: str) -> None:
+        self._client = scene.client
+        self._record = record
+        self._path = path
+
+    def history(self, name: str = "train") -> list[str]:
+        """Status and reason of the condition, of each change; "" without a condition."""
+        words: list[str] = []
+        for change in self._record.changes():
+            if change.body["metadata"]["name"] == name:
+                condition = condition_of(change.body)
+                word = f"{condition['status']} {condition['reason']}" if condition else ""
+                words += [word] if words[-1:] != [word] else []
+        return words
+
+    def until(self, *words: str, name: str = "train") -> Object:
+        """Wait until the condition had these in turn, and has the last of them now; the condition."""
+        self._record.until(lambda: self.history(name)[-len(words) :] == [*words], f"{name} shows {words}")
+        return condition_of(self.get(name))
+
+    def get(self, name: str = "train") -> Object:
+        return self._client.get(f"{self._path}/{name}")
+
+    def change_status(self, status: Object, name: str = "train") -> None:
+        """Merge this into the status, as a user with the right to do so."""
+        self._client.patch(f"{self._path}/{name}/status", {"status": status})
+
+
+def condition_of(group: Object) -> Object:
+    """The condition PodGroupInitiallyScheduled; empty without one."""
+    conditions = (group.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition["type"] == SCHEDULED), {})
+
+
+@pytest.fixture
+def groups(scene: Scene) -> Iterator[Groups]:
+    path = f"/apis/{API}/namespaces/{scene.name}/podgroups"
+    with Record(scene.client, (path,)) as record:
+        yield Groups(scene, record, path)
+
+
+def test_the_condition_is_false_with_the_sentence_of_the_pods_and_true_once_bound(
+    scene: Scene, groups: Groups
+) -> None:
+    scene.apply(pod_group("train", 4, schedulingConstraints=IN_A_RACK))
+    names = members(scene, "train", 4, gpus=4)
+    waiting = groups.until("False Unschedulable")
+    assert waiting["message"]
+    generations = (waiting.get("observedGeneration"), groups.get()["metadata"].get("generation"))
+    assert generations[0] == generations[1]  # Kubernetes 1.37 counts no generations of PodGroups
+    scene.says(names[0], waiting["message"])
+    for name in ("d", "e"):
+        scene.node(objects.node(name, gpus=8, labels={RACK: "r3"}))
+    scene.runs(names)
+    assert groups.until("", "False Unschedulable", "True Scheduled")["message"] == ""
+
+
+def test_true_outlives_a_failed_pod_a_restart_and_forged_statuses(
+    scene: Scene, groups: Groups, stack: Stack
+) -> None:
+    scene.apply(pod_group("train", 2))
+    names = members(scene, "train", 2, gpus=4)
+    scene.runs(names)
+    groups.until("True Scheduled")
+    scene.fail(names[0])
+    scene.until(lambda: scene.pods()[names[0]].finished, "a member has failed")
+    stack.service.kill()
+    stack.restore()
+    (big,) = scene.create(member("train", 7, gpus=64))
+    scene.event("TopologyUnplaceable", big)  # without the condition, this verdict would be its False
+    forged = {"type": SCHEDULED, "status": "False", "reason": "Forged", "message": ""}
+    groups.change_status({"conditions": [forged | {"lastTransitionTime": "2026-01-01T00:00:00Z"}]})
+    groups.until("", "True Scheduled", "False Forged", "True Scheduled")
+    scene.delete(big)
+
+
+def test_a_refused_group_says_why_and_the_rest_of_its_status_stays(scene: Scene, groups: Groups) -> None:
+    scene.apply(pod_group("train", 2, resourceClaims=[{"name": "c", "resourceClaimTemplateName": "none"}]))
+    claim_statuses = [{"name": "c", "resourceClaimName": "made"}]
+    groups.change_status({"resourceClaimStatuses": claim_statuses})
+    names = members(scene, "train", 2)
+    condition = groups.until("False SchedulerError")
+    assert f"podgroup/{scene.name}/train: spec.resourceClaims" in condition["message"]
+    scene.says(names[0], condition["message"])
+    assert groups.get()["status"]["resourceClaimStatuses"] == claim_statuses
+
+
+def test_a_basic_group_is_scheduled_with_its_first_pod(scene: Scene, groups: Groups) -> None:
+    scene.apply(pod_group("replicas", 0))
+    scene.runs(scene.create(member("replicas", 0)))
+    groups.until("True Scheduled", name="replicas")
+
+
+def test_the_service_has_the_rights_for_podgroups_and_uses_them(stack: Stack) -> None:
+    """e2e/test_rights.py has no API server that serves PodGroups. Run the whole file."""
+    roles = yaml.safe_load_all((MANIFESTS / "rbac-service.yaml").read_text())
+    of_groups = {grant for grant in grants(roles) if "podgroups.scheduling.k8s.io" in grant.resource}
+    sent = {*requests(stack.cluster.audit_log.read_text().splitlines())}
+    assert {grant.verb for grant in of_groups} == {"list", "watch", "patch"}
+    assert not unused(of_groups, sent, {})
+    assert not refused(of_groups, sent)

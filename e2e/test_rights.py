@@ -33,6 +33,7 @@ EXCEPTIONS = {
     "which is off here: a claim for an extended resource has its pod as owner",
     "update resourceclaims.resource.k8s.io/binding": "no request of its own: updating /status asks for it",
     "patch resourceclaims.resource.k8s.io/binding": "and patching it",
+    "patch podgroups.scheduling.k8s.io/status": "used in test_native.py: the API server here serves none",
     **{
         f"watch {resource.plural}": "its CRD is not installed here: it is listed, again and again"
         for resource in (*map(jobs, KINDS), *map(makers, MAKERS), *pod_groups())
