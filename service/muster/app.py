@@ -54,6 +54,7 @@ from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import DialectSettings
 from muster.domain import exactness
+from muster.domain.pod import COMPOSITE
 from muster.domain.words import list_names
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages.inputs import Input, Synced, WatchInterrupted, WatchResumed
@@ -199,6 +200,8 @@ class App:
             for pod_groups in decode.pod_groups():
                 on_absence = intake.native_groups.on_absence if pod_groups.by_right else None
                 yield watch(pod_groups, intake.on_pod_group, on_absence=on_absence)
+            no_trees = partial(intake.native_groups.on_absence, kind=COMPOSITE)
+            yield watch(decode.COMPOSITE_POD_GROUPS, intake.on_pod_group, on_absence=no_trees)
             yield watch(decode.TOPOLOGIES, intake.on_topology)
         for kind in KINDS:
             on_job, on_absent = partial(intake.jobs.on_job, kind), partial(intake.jobs.on_absence, kind)

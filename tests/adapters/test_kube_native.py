@@ -26,7 +26,7 @@ from muster.config import Watch
 from muster.dialects.gangs import native
 from muster.dialects.objects import CustomObject
 from muster.dialects.settings import DEFAULTS
-from muster.domain.pod import KUBERNETES, Pod
+from muster.domain.pod import COMPOSITE, KUBERNETES, Pod
 from muster.domain.podgroup import SCHEDULED, Condition, PodGroup
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen, PodSeen
 from tests.adapters.changes import seen
@@ -72,6 +72,41 @@ class Bench:
 
     async def deletes_group(self, uid: str = "g") -> None:
         await self.intake.on_pod_group(uid, None)
+
+    async def sees(self, kind: str, name: str, least: int, parent: str = "", uid: str = "") -> None:
+        """A group of a tree, with `name` as its UID unless said otherwise; with `least` 0 it is basic."""
+        count = "minGroupCount" if kind == COMPOSITE else "minCount"
+        spec: dict[str, Any] = {
+            "schedulingPolicy": {"gang": {count: least}} if least else {"basic": {}},
+            "workloadRef": {"workloadName": "w", "templateName": "t"},
+        }
+        spec |= {"parentCompositePodGroupName": parent} if parent else {}
+        item = custom("scheduling.k8s.io/v1alpha3", kind, name, spec, uid=uid or f"{kind}/{name}")
+        await self.intake.on_pod_group(*seen(msgspec.convert(item, CustomObject)))
+
+    async def sees_tree(self, least: int = 2) -> None:
+        """Root t, with PodGroups x and y."""
+        await self.sees(COMPOSITE, "t", least)
+        await self.sees("PodGroup", "x", 2, "t")
+        await self.sees("PodGroup", "y", 2, "t")
+
+    async def deletes(self, kind: str, name: str) -> None:
+        await self.deletes_group(f"{kind}/{name}")
+
+    def gang(self, name: str, kind: str = COMPOSITE) -> PodGroup | None:
+        """The facts of this gang that count now."""
+        for event in reversed(self.events):
+            if isinstance(event, PodGroupSeen) and event.group.key == ("default", kind, name):
+                return event.group
+            if isinstance(event, PodGroupGone) and event.key == ("default", kind, name):
+                return None
+        return None
+
+    def place(self, name: str = "p0") -> tuple[str, str, str]:
+        """Kind and name of the pod's gang, and its role."""
+        claim = self.pod(name).claim
+        assert claim is not None
+        return claim.dialect, claim.name, claim.topology_request.role
 
     def pod(self, name: str = "p0") -> Pod:
         return next(
@@ -305,3 +340,134 @@ async def test_a_basic_group_made_anew_has_not_begun(bench: Bench) -> None:
     await bench.deletes_group()
     await bench.sees_group(BASIC, "new")
     assert bench.group() is None
+
+
+# --- trees -----------------------------------------------------------------------------------------
+
+
+IN_Y = {"schedulingGroup": {"podGroupName": "y"}}
+
+
+async def test_a_tree_is_one_gang_whatever_comes_first(bench: Bench) -> None:
+    await bench.sees_pod()
+    assert bench.place() == (KUBERNETES, "x", "")
+    await bench.sees("PodGroup", "x", 2, "t")
+    assert (bench.place(), bench.gang("x", KUBERNETES)) == ((COMPOSITE, "t", "x"), None)
+    await bench.sees("PodGroup", "y", 3, "t")
+    assert bench.gang("t") is None
+    await bench.sees(COMPOSITE, "t", 2)
+    tree = bench.gang("t")
+    assert tree is not None
+    assert (tree.role_min, tree.causes) == ({"x": 2, "y": 3}, ())
+    await bench.sees_pod("p1", **IN_Y)
+    assert bench.place("p1") == (COMPOSITE, "t", "y")
+
+
+async def test_a_bound_pod_moves_with_a_tree_that_comes_late(bench: Bench) -> None:
+    """When the service starts, pods may be read before the groups, and each level of groups one by one."""
+    await bench.sees_pod(nodeName="n", phase="Running")
+    await bench.sees("PodGroup", "x", 2, "m")
+    await bench.sees_pod(nodeName="n", phase="Running", hostname="changed")
+    await bench.sees(COMPOSITE, "m", 1, "t")
+    await bench.sees(COMPOSITE, "t", 1)
+    assert bench.place() == (COMPOSITE, "t", "x")
+
+
+async def test_a_group_that_comes_late_is_a_part_of_the_tree(bench: Bench) -> None:
+    await bench.sees(COMPOSITE, "t", 1)
+    await bench.sees("PodGroup", "x", 2, "t")
+    await bench.sees("PodGroup", "y", 2, "t")
+    tree = bench.gang("t")
+    assert tree is not None
+    assert tree.quorum is not None
+    assert (tree.quorum.min_parts, len(tree.quorum.parts)) == (1, 2)
+
+
+async def test_a_root_that_is_deleted_holds_its_waiting_pods(bench: Bench) -> None:
+    await bench.sees_tree()
+    await bench.sees_pod()
+    await bench.deletes(COMPOSITE, "t")
+    assert (bench.gang("t"), bench.place()) == (None, (COMPOSITE, "t", "x"))
+    await bench.sees(COMPOSITE, "t", 0, uid="new")  # basic, so each PodGroup is a gang
+    assert (bench.gang("t"), bench.place()) == (None, (KUBERNETES, "x", ""))
+    alone = bench.gang("x", KUBERNETES)
+    assert alone is not None
+    assert alone.min_member == 2
+
+
+async def test_a_tree_keeps_its_shape_until_its_last_running_pod_has_ended(bench: Bench) -> None:
+    await bench.sees(COMPOSITE, "t", 1)
+    await bench.sees(COMPOSITE, "m", 1, "t")
+    await bench.sees("PodGroup", "x", 1, "m")
+    await bench.sees("PodGroup", "y", 1, "t")
+    await bench.sees_pod(nodeName="n", phase="Running")
+    await bench.sees_pod("p1", nodeName="n", phase="Running", **IN_Y)
+    await bench.sees_pod("waits")
+    shape = bench.gang("t")
+    assert shape is not None
+    await bench.deletes(COMPOSITE, "m")
+    await bench.deletes(COMPOSITE, "t")
+    assert bench.gang("t") == shape
+    await bench.sees_pod(nodeName="n", phase="Succeeded")
+    assert (bench.gang("t"), bench.place("waits")) == (shape, (COMPOSITE, "t", "x"))
+    await bench.sees_pod("p1", nodeName="n", phase="Succeeded", **IN_Y)
+    assert (bench.gang("t"), bench.place("waits")) == (None, (COMPOSITE, "m", "x"))
+
+
+async def test_parents_that_form_a_circle_are_named(bench: Bench) -> None:
+    await bench.sees_tree()
+    await bench.sees_pod()
+    await bench.deletes(COMPOSITE, "t")
+    await bench.sees(COMPOSITE, "t", 1, "u", uid="new")
+    await bench.sees(COMPOSITE, "u", 1, "t")
+    assert bench.place() == (KUBERNETES, "x", "")
+    alone = bench.gang("x", KUBERNETES)
+    assert alone is not None
+    (sentence,) = map(str, alone.causes)
+    assert sentence.startswith("compositepodgroup/default/t: spec.parentCompositePodGroupName is ")
+    await bench.deletes(COMPOSITE, "u")
+    assert (bench.place(), bench.gang("x", KUBERNETES)) == ((COMPOSITE, "u", "x"), None)
+
+
+async def test_a_pod_of_another_scheduler_in_a_tree_is_named(bench: Bench) -> None:
+    await bench.sees_tree()
+    await bench.sees_pod("theirs", schedulerName="other", **IN_Y)
+    tree = bench.gang("t")
+    assert tree is not None
+    (sentence,) = map(str, tree.causes)
+    assert sentence == (
+        'pod/default/theirs: spec.schedulerName is "other", expected muster, since CompositePodGroup '
+        "default/t has pods of that scheduler too"
+    )
+    await bench.intake.on_pod("uid-theirs", None)
+    tree = bench.gang("t")
+    assert tree is not None
+    assert tree.causes == ()
+
+
+async def test_pods_are_refused_while_trees_are_not_served(bench: Bench) -> None:
+    await bench.sees("PodGroup", "x", 2, "t")
+    await bench.sees_pod()
+    await bench.intake.native_groups.on_absence(True, COMPOSITE)
+    tree = bench.gang("t")
+    assert tree is not None
+    (sentence,) = map(str, tree.causes)
+    assert sentence.startswith('compositepodgroup/default/t: apiVersion is "scheduling.k8s.io/v1alpha3"')
+    assert "the feature gate CompositePodGroup, the right to read compositepodgroups" in sentence
+    await bench.intake.native_groups.on_absence(False, COMPOSITE)
+    assert bench.gang("t") is None
+
+
+async def test_the_number_of_groups_is_not_compared_with_a_job(bench: Bench) -> None:
+    await bench.sees(COMPOSITE, "t", 9)
+    assert not bench.intake.jobs._groups
+
+
+def test_trees_are_watched_in_each_version() -> None:
+    resource = decode.COMPOSITE_POD_GROUPS
+    assert resource.plural == "compositepodgroups.scheduling.k8s.io"
+    assert resource.paths == tuple(f"/apis/{version}/compositepodgroups" for version in native.APIS)
+    assert (resource.optional, resource.by_right) == (True, True)
+    text = b'{"metadata":{"resourceVersion":"1"},"apiVersion":"scheduling.k8s.io/v1alpha3","items":'
+    page = resource.page(text + b'[{"metadata":{"name":"t","namespace":"ns","uid":"u"},"spec":{}}]}')
+    assert [(item.kind, item.api_version) for item in page.items] == [(COMPOSITE, native.APIS[2])]

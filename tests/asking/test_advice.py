@@ -18,10 +18,12 @@ from muster.domain.causes.ill_formed import (
 )
 from muster.domain.causes.not_planned import (
     ClaimsMissing,
+    GroupsMissing,
     JobMissing,
     MembersMissing,
     NotDecided,
     NotSupported,
+    ParentMissing,
     PlannerDefect,
     PodGroupMissing,
     RefusedEverywhere,
@@ -96,6 +98,18 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         PodGroupMissing("default/g"),
         "PodGroup default/g does not exist yet; its pods wait for it.",
         "Create PodGroup default/g, or remove its name from the pods.",
+    ),
+    (
+        ParentMissing("default/t"),
+        "CompositePodGroup default/t does not exist yet; the pods below it wait for it, since "
+        "spec.parentCompositePodGroupName of a group names it, and names this namespace's groups alone.",
+        "Create CompositePodGroup default/t, or create the groups again that name it.",
+    ),
+    (
+        GroupsMissing("CompositePodGroup default/t", 1, 3),
+        "Waiting for 2 more groups: 1 of 3 are here (spec.schedulingPolicy.gang.minGroupCount of "
+        "CompositePodGroup default/t).",
+        "Create 2 more groups below CompositePodGroup default/t.",
     ),
     (
         JobMissing("Job default/train"),

@@ -85,10 +85,10 @@ def config_map(
 def custom_object(
     api_version: str, kind: str, name: str, spec: Any, *, annotations: dict[str, str] | None = None
 ) -> CustomObject:
-    """A PodGroup or a Topology."""
+    """A PodGroup, a CompositePodGroup or a Topology."""
     namespace = "" if kind == "Topology" else "ns"
     metadata = Metadata(name=name, namespace=namespace, uid="u", annotations=annotations)
-    return CustomObject(api_version, metadata, spec)
+    return CustomObject(api_version, metadata, spec, kind=kind)
 
 
 def full_matrix(gpus: int, kind: str = "NV2", words: str = "Two NVLinks") -> dict[str, str]:

@@ -61,13 +61,13 @@ FIELDS = [
 WORKLOAD = {"workloadRef": {"workloadName": "w", "templateName": "t"}}
 CLAIM = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]}
 TEMPLATE_CLAIM = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]}
-NO_TREE = (
-    'podgroup/ns/x: spec.parentCompositePodGroupName is "p", expected none: a PodGroup below another group'
-)
 NO_CLAIM = 'podgroup/ns/x: spec.resourceClaims is "a list of 1", expected none: a claim of a whole PodGroup'
 READ: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
-    "parentCompositePodGroupName": ({"parentCompositePodGroupName": "p"}, NO_TREE),
-    "workloadRef.workloadName": (WORKLOAD, {"causes": (), "problems": ()}),
+    "parentCompositePodGroupName": (
+        {"parentCompositePodGroupName": "p", **WORKLOAD},
+        {"parent": "p", "causes": ()},
+    ),
+    "workloadRef.workloadName": (WORKLOAD, {"workload": "w", "causes": (), "problems": ()}),
     "workloadRef.templateName": (WORKLOAD, {"causes": (), "problems": ()}),
     "schedulingPolicy.basic": (BASIC, {"makes_gang": False, "size": None}),
     "schedulingPolicy.gang.minCount": (GANG, {"makes_gang": True, "min_member": 4, "size": 4}),
@@ -198,6 +198,15 @@ BAD: dict[str, tuple[Any, str]] = {
     "half a Workload": (
         {**GANG, "workloadRef": {"workloadName": "w"}},
         'spec.workloadRef.templateName is "", expected a string',
+    ),
+    "a parent in another namespace": (
+        {**GANG, **WORKLOAD, "parentCompositePodGroupName": "other/tree"},
+        'spec.parentCompositePodGroupName is "other/tree", expected the name of a CompositePodGroup in '
+        "namespace ns",
+    ),
+    "a parent without a Workload": (
+        {**GANG, "parentCompositePodGroupName": "tree"},
+        'spec.workloadRef.workloadName is "", expected a string',
     ),
     "two disruption modes": (
         {**GANG, "disruptionMode": {"single": {}, "all": {}}},

@@ -135,10 +135,6 @@ def test_group_and_pods_must_have_one_priority(name: str, tmp_path: Path) -> Non
 
 REFUSED: dict[str, tuple[list[Object], str]] = {
     "no policy": ([group({}), *members(2)], "podgroup/default/x: spec.schedulingPolicy is"),
-    "a parent": (
-        [gang(2, parentCompositePodGroupName="tree"), *members(2)],
-        'spec.parentCompositePodGroupName is "tree", expected none: a PodGroup below another group',
-    ),
     "a claim of the group": (
         [gang(2, resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}]), *members(2)],
         'podgroup/default/x: spec.resourceClaims is "a list of 1"',
@@ -195,6 +191,240 @@ def test_an_unknown_field_is_noted(tmp_path: Path) -> None:
     assert answer["notes"] == ["PodGroup default/x: spec.queue is not read"]
 
 
+# --- trees -----------------------------------------------------------------------------------------
+
+ALPHA = "scheduling.k8s.io/v1alpha3"
+ZONE = "topology.kubernetes.io/zone"
+
+
+def of_tree(kind: str, name: str, least: int, parent: str = "", key: str = "", **fields: Any) -> Object:
+    """A group of a tree; with `least` 0 it is basic."""
+    count = "minGroupCount" if kind == "CompositePodGroup" else "minCount"
+    group_spec: Object = {
+        "schedulingPolicy": {"gang": {count: least}} if least else {"basic": {}},
+        "workloadRef": {"workloadName": "w", "templateName": "t"},
+        **fields,
+    }
+    group_spec |= {"parentCompositePodGroupName": parent} if parent else {}
+    group_spec |= {"schedulingConstraints": {"topology": [{"key": key}]}} if key else {}
+    return {"apiVersion": ALPHA, "kind": kind, "metadata": {"name": name}, "spec": group_spec}
+
+
+def composite(name: str, least: int, parent: str = "", key: str = "", **fields: Any) -> Object:
+    return of_tree("CompositePodGroup", name, least, parent, key, **fields)
+
+
+def pod_group(name: str, least: int, parent: str = "", key: str = "", **fields: Any) -> Object:
+    return of_tree("PodGroup", name, least, parent, key, **fields)
+
+
+def in_zone(zone: str, name: str, gpus: int, rack: str) -> Object:
+    return node(name, gpus, rack, labels={ZONE: zone})
+
+
+SMALL_AND_LARGE = [*members(2, "x"), *members(1, "y", gpus=8)]
+ZONES = [
+    in_zone("z1", "a", 4, "r1"),
+    in_zone("z1", "b", 4, "r2"),
+    in_zone("z2", "c", 4, "r3"),
+    in_zone("z2", "d", 4, "r3"),
+    in_zone("z2", "e", 2, "r4"),
+]
+TREES: dict[str, tuple[list[Object], str, set[str]]] = {
+    "x alone would take the only node for y": (
+        [*RACKS, composite("t", 2), pod_group("x", 2, "t", RACK), pod_group("y", 1, "t"), *SMALL_AND_LARGE],
+        "placed",
+        {"x-0", "x-1", "y-0"},
+    ),
+    "not both, and both must": (
+        [node("c", 8), composite("t", 2), pod_group("x", 2, "t"), pod_group("y", 1, "t"), *SMALL_AND_LARGE],
+        "unplaceable",
+        set(),
+    ),
+    "not both, and one is enough": (
+        [
+            *(node("a", 4), node("b", 4)),
+            composite("t", 1),
+            pod_group("x", 2, "t"),
+            pod_group("y", 1, "t"),
+            *SMALL_AND_LARGE,
+        ],
+        "placed",
+        {"x-0", "x-1"},
+    ),
+    "a zone for all, a rack for x": (
+        [
+            *ZONES,
+            composite("t", 2, key=ZONE),
+            pod_group("x", 2, "t", RACK),
+            pod_group("y", 1, "t"),
+            *members(2, "x"),
+            *members(1, "y", gpus=2),
+        ],
+        "placed",
+        {"x-0", "x-1", "y-0"},
+    ),
+    "a rack for all does not hold y": (
+        [
+            *ZONES,
+            composite("t", 2, key=RACK),
+            pod_group("x", 2, "t", ZONE),
+            pod_group("y", 1, "t"),
+            *members(2, "x"),
+            *members(1, "y", gpus=2),
+        ],
+        "unplaceable",
+        set(),
+    ),
+    "three keys for the same pods": (
+        [
+            *ZONES,
+            composite("t", 1, key="kubernetes.io/hostname"),
+            composite("m", 1, "t", RACK),
+            pod_group("x", 2, "m", ZONE),
+            *members(2, "x", gpus=2),
+        ],
+        "placed",
+        {"x-0", "x-1"},
+    ),
+    "the key in the middle is the narrowest": (
+        [
+            *ZONES,
+            composite("t", 1, key=ZONE),
+            composite("m", 1, "t", "kubernetes.io/hostname"),
+            pod_group("x", 2, "m", RACK),
+            *members(2, "x", gpus=4),
+        ],
+        "unplaceable",
+        set(),
+    ),
+    "a key of a PodGroup of unlike pods": (
+        [
+            *(node("a", 5), node("b", 4), node("c", 3, "r2")),
+            composite("t", 2),
+            pod_group("x", 3, "t", RACK),
+            pod_group("y", 1, "t"),
+            *members(2, "x"),
+            pod("x-small", gpus=1, schedulingGroup={"podGroupName": "x"}),
+            *members(1, "y", gpus=3),
+        ],
+        "placed",
+        {"x-0", "x-1", "x-small", "y-0"},
+    ),
+    "a basic root without a key": (
+        [
+            node("c", 8),
+            composite("t", 0),
+            pod_group("x", 2, "t"),
+            pod_group("y", 1, "t"),
+            *members(2, "x"),
+            *members(1, "y", gpus=16),
+        ],
+        "placed",
+        {"x-0", "x-1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_tree_is_decided_as_one_gang(name: str, tmp_path: Path) -> None:
+    objects, status, placed = TREES[name]
+    answer = decisions(write(tmp_path, *objects))
+    assert answer["gangs"][0]["status"] == status
+    assert {pod for pod, on in nodes_of(answer).items() if on} == placed
+    assert answer["notes"] == []
+
+
+def test_the_scopes_of_a_tree_hold(tmp_path: Path) -> None:
+    objects, _, _ = TREES["a zone for all, a rack for x"]
+    on = nodes_of(decisions(write(tmp_path, *objects)))
+    assert ({on["x-0"], on["x-1"]}, on["y-0"]) == ({"c", "d"}, "e")
+
+
+REFUSED_TREES: dict[str, tuple[list[Object], str, str]] = {
+    "a parent that is not there": (
+        [pod_group("x", 2, "t"), *members(2)],
+        "waiting",
+        "CompositePodGroup default/t does not exist yet; the pods below it wait for it, since "
+        "spec.parentCompositePodGroupName of a group names it",
+    ),
+    "a parent in another namespace": (
+        [pod_group("x", 2, "other/t"), *members(2)],
+        "invalid",
+        'podgroup/default/x: spec.parentCompositePodGroupName is "other/t", expected the name of a '
+        "CompositePodGroup in namespace default",
+    ),
+    "a circle": (
+        [composite("t", 1, "u"), composite("u", 1, "t"), pod_group("x", 2, "t"), *members(2)],
+        "invalid",
+        'compositepodgroup/default/t: spec.parentCompositePodGroupName is "u", expected no circle of groups',
+    ),
+    "too few groups": (
+        [composite("t", 2), pod_group("x", 2, "t"), *members(2)],
+        "waiting",
+        "Waiting for 1 more group: 1 of 2 are here",
+    ),
+    "a group without pods": (
+        [composite("t", 2), pod_group("x", 2, "t"), pod_group("y", 1, "t"), *members(2)],
+        "waiting",
+        "Waiting for 1 more member of role y: 0 of 1 are here (spec.schedulingPolicy of PodGroup default/y)",
+    ),
+    "another priority": (
+        [
+            high(),
+            composite("t", 1, priorityClassName="high"),
+            pod_group("x", 2, "t"),
+            *members(2, priorityClassName="high"),
+        ],
+        "invalid",
+        'podgroup/default/x: spec.priority is "0", expected 1000, as CompositePodGroup default/t has it',
+    ),
+    "another scheduler": (
+        [
+            composite("t", 1),
+            pod_group("x", 2, "t"),
+            pod_group("y", 1, "t"),
+            *members(2),
+            *members(1, "y", schedulerName="default-scheduler"),
+        ],
+        "invalid",
+        'pod/default/y-0: spec.schedulerName is "default-scheduler", expected muster, since '
+        "CompositePodGroup default/t has pods of that scheduler too",
+    ),
+    "a key that no node has": (
+        [composite("t", 1, key="example.com/row"), pod_group("x", 2, "t"), *members(2)],
+        "unplaceable",
+        "example.com/row",
+    ),
+    "more PodGroups than are planned": (
+        [
+            composite("t", 65),
+            *(pod_group(f"p{number}", 1, "t") for number in range(65)),
+            *(pod for number in range(65) for pod in members(1, f"p{number}", gpus=0)),
+        ],
+        "unplaceable",
+        "CompositePodGroup default/t has pods of 65 PodGroups or different requests, and a tree may have 64",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_TREES)
+def test_a_tree_that_can_t_start_says_why(name: str, tmp_path: Path) -> None:
+    objects, status, says = REFUSED_TREES[name]
+    (shown,) = decisions(write(tmp_path, *RACKS, *objects))["gangs"]
+    assert (shown["status"], says in shown["message"]) == (status, True), shown["message"]
+
+
+def test_a_part_of_a_tree_without_pods_is_noted(tmp_path: Path) -> None:
+    answer = decisions(
+        write(
+            tmp_path, *RACKS, composite("t", 1), pod_group("x", 2, "t"), pod_group("y", 1, "t"), *members(2)
+        )
+    )
+    assert answer["gangs"][0]["status"] == "placed"
+    assert answer["notes"] == ["PodGroup default/y: no pod of ours names it"]
+
+
 async def test_a_captured_group_decides_as_in_the_cluster(tmp_path: Path) -> None:
     api = FakeApi()
     fields: Object = {**IN_RACK, "priority": 0, "disruptionMode": {"all": {}}}
@@ -207,7 +437,15 @@ async def test_a_captured_group_decides_as_in_the_cluster(tmp_path: Path) -> Non
         "annotations": annotations,
     }
     del stored["apiVersion"], stored["kind"]  # a list of a built-in kind states them once
+    stored["spec"] |= {
+        "parentCompositePodGroupName": "t",
+        "workloadRef": {"workloadName": "w", "templateName": "t"},
+    }
+    root = composite("t", 1, priority=0)
+    root["metadata"] |= {"namespace": "default", "uid": "t", "resourceVersion": "1"}
+    del root["apiVersion"], root["kind"]
     api.served["/apis/scheduling.k8s.io/v1beta1/podgroups"] = [stored]
+    api.served["/apis/scheduling.k8s.io/v1alpha3/compositepodgroups"] = [root]
     api.nodes = RACKS
     api.pods = {item["metadata"]["name"]: item for item in members(2)}
     for name, item in api.pods.items():
@@ -219,5 +457,7 @@ async def test_a_captured_group_decides_as_in_the_cluster(tmp_path: Path) -> Non
     assert captured_group["metadata"]["annotations"] == {"gpu.topology/preferred-scopes": "node"}
     path = tmp_path / "captured.json"
     path.write_text(text_of(captured.items, as_yaml=False))
+    (captured_root,) = [item for item in captured.items if item["kind"] == "CompositePodGroup"]
+    assert (captured_root["apiVersion"], captured_root["spec"]) == (ALPHA, root["spec"])
     (shown,) = decisions(str(path))["gangs"]
-    assert (shown["name"], shown["status"]) == ("x", "placed")
+    assert (shown["name"], shown["status"]) == ("t", "placed")

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from muster.dialects.gangs import native
-from muster.domain.pod import KUBERNETES, Batch, GangClaim, Pod, TopologyRequest
+from muster.domain.causes.not_planned import GroupsMissing
+from muster.domain.pod import COMPOSITE, KUBERNETES, Batch, GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
+from muster.domain.quorums import Leaf, Quorum
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import Gang
-from muster.gangs.record.phases import Phase
+from muster.gangs.record.phases import Phase, Planned
 from tests.gangs.world import World, node, pod
 
 GROUP = PodGroup(
@@ -134,5 +136,87 @@ def test_a_higher_number_evicts_no_running_member() -> None:
     world.see(member("p0"), member("p1"))
     world.run("x")
     see(world, replace(GROUP, min_member=4, size=4))
+    world.wait(60)
+    assert (world.phase("x"), world.evictions) == ("running", [])
+
+
+# --- trees -----------------------------------------------------------------------------------------
+
+BOTH = PodGroup(
+    "ns", COMPOSITE, "x", uid="t", min_member=4, size=4, role_min={"a": 2, "b": 2},
+    role_topology_requests={"a": TopologyRequest("a"), "b": TopologyRequest("b")},
+    api_version="scheduling.k8s.io/v1alpha3",
+)  # fmt: skip
+"""A CompositePodGroup of two PodGroups, which start together."""
+ANY = replace(
+    BOTH, min_member=2, role_min={}, quorum=Quorum(1, (Leaf(frozenset("a"), 2), Leaf(frozenset("b"), 2)))
+)
+"""The same, but one PodGroup is enough."""
+
+
+def part(uid: str, role: str, **more: Any) -> Pod:
+    request = TopologyRequest(role)
+    return pod(uid, claim=GangClaim(COMPOSITE, "x", by_object=True, topology_request=request), **more)
+
+
+def parts(role: str, **more: Any) -> list[Pod]:
+    return [part(f"{role}{number}", role, **more) for number in range(2)]
+
+
+def test_the_groups_of_a_tree_start_together() -> None:
+    world = World().start(node("a"))
+    see(world, BOTH)
+    world.see(*parts("a"))
+    assert gang(world).phase is Phase.COLLECTING
+    world.wait(60)  # a changed number is told rarely
+    named = "(spec.schedulingPolicy of PodGroup ns/b)"
+    assert gang(world).reason == f"Waiting for 2 more members of role b: 0 of 2 are here {named}"
+    world.see(*parts("b"))
+    assert gang(world).phase is Phase.PLANNED
+    assert len(world.verdict("x").members) == 4
+
+
+def test_one_group_of_a_tree_may_be_enough() -> None:
+    world = World(GangSettings(settle_s=0)).start(node("a", 2))
+    see(world, ANY)
+    world.see(*parts("a"), *parts("b"))
+    assert gang(world).phase is Phase.PLANNED
+    phase = gang(world).in_phase
+    assert isinstance(phase, Planned)
+    assert {uid[0] for uid in phase.plan.pods} in ({"a"}, {"b"})
+
+
+def test_a_tree_waits_for_a_parent_and_for_groups() -> None:
+    world = World(GangSettings(settle_s=0)).start(node("a"))
+    world.see(*parts("a"))
+    assert gang(world).reason.startswith("CompositePodGroup ns/x does not exist yet; the pods below it wait")
+    see(world, replace(ANY, missing=GroupsMissing("CompositePodGroup ns/x", 1, 2)))
+    assert gang(world).phase is Phase.COLLECTING
+    stated_by = "(spec.schedulingPolicy.gang.minGroupCount of CompositePodGroup ns/x)"
+    assert gang(world).reason == f"Waiting for 1 more group: 1 of 2 are here {stated_by}"
+    see(world, ANY)
+    assert gang(world).phase is Phase.PLANNED
+
+
+@pytest.mark.parametrize("owners", [("first", "second"), ("", "")])
+def test_a_group_that_has_ended_counts_when_the_pods_of_another_come(owners: tuple[str, str]) -> None:
+    """It is no earlier gang of the tree, as it would be of one PodGroup."""
+    world = World().start(node("a"))
+    see(world, BOTH)
+    ended = {"created": 1.0, "started": 2.0, "finished": True, "succeeded": True}
+    world.see(*parts("a", owner=owners[0], **ended))
+    world.see(*parts("b", owner=owners[1], created=900.0))
+    assert gang(world).phase is Phase.PLANNED
+
+
+def test_a_tree_that_needs_more_evicts_no_running_member() -> None:
+    world = World(GangSettings(settle_s=0, partial_s=1)).start(node("a"))
+    see(world, ANY)
+    world.see(*parts("a"))
+    world.run("x")
+    see(world, BOTH)
+    world.wait(60)
+    assert (world.phase("x"), world.evictions) == ("running", [])
+    see(world, replace(ANY, missing=GroupsMissing("CompositePodGroup ns/x", 1, 2)))
     world.wait(60)
     assert (world.phase("x"), world.evictions) == ("running", [])

@@ -76,6 +76,7 @@ async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
         (decode.config_maps("kube-system"), intake.on_config_map),
         (decode.config_maps("muster-system", "kai-scheduler-config"), intake.on_config_map),
         *((pod_groups, intake.on_pod_group) for pod_groups in decode.pod_groups()),
+        (decode.COMPOSITE_POD_GROUPS, intake.on_pod_group),
         (decode.TOPOLOGIES, intake.on_topology),
     ]
     volumes = VolumeIntake(heard.put)

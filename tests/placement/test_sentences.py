@@ -16,10 +16,12 @@ from muster.domain.causes.ill_formed import (
 )
 from muster.domain.causes.not_planned import (
     ClaimsMissing,
+    GroupsMissing,
     JobMissing,
     MembersMissing,
     NotDecided,
     NotSupported,
+    ParentMissing,
     PlannerDefect,
     PodGroupMissing,
     RefusedEverywhere,
@@ -104,6 +106,21 @@ GOLDEN: list[tuple[Cause, str]] = [
         "PyTorchJob ns/train is not there; its pods wait for it, since it says how many they are",
     ),
     (PodGroupMissing("ns/train"), "PodGroup ns/train does not exist yet; its pods wait for it"),
+    (
+        ParentMissing("ns/tree"),
+        "CompositePodGroup ns/tree does not exist yet; the pods below it wait for it, since "
+        "spec.parentCompositePodGroupName of a group names it, and names this namespace's groups alone",
+    ),
+    (
+        GroupsMissing("CompositePodGroup ns/tree", 1, 2),
+        "Waiting for 1 more group: 1 of 2 are here (spec.schedulingPolicy.gang.minGroupCount of "
+        "CompositePodGroup ns/tree)",
+    ),
+    (
+        TooManyRoles(80, 64, "CompositePodGroup ns/tree"),
+        "CompositePodGroup ns/tree has pods of 80 PodGroups or different requests, and a tree may have 64: make "
+        "several trees, or give the pods of each PodGroup equal requests",
+    ),
     (
         BadValue("pod/default/w-0", "label gpu-topology-replica", "four", "a positive integer"),
         'pod/default/w-0: label gpu-topology-replica is "four", expected a positive integer',

@@ -405,3 +405,4 @@ class CustomObject(ApiObject, frozen=True):
     metadata: Metadata = Metadata()
     spec: Any = None
     status: Any = None
+    kind: str = ""

@@ -18,6 +18,10 @@ The rank of a pod in a group is the group's index times this number, plus the po
 
 KUBERNETES = "PodGroup"
 """The dialect of gangs that a PodGroup of Kubernetes' own API describes."""
+COMPOSITE = "CompositePodGroup"
+"""The dialect of gangs that a CompositePodGroup describes: each PodGroup below it is a role."""
+NATIVE = (KUBERNETES, COMPOSITE)
+"""The dialects of Kubernetes' own API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,8 @@ class GangClaim:
     @property
     def ignores_owners(self) -> bool:
         """Return whether all pods with this name are one gang, whichever owners they have. This is so if a
-        job, or a PodGroup of Kubernetes, states which pods belong to it."""
-        return bool(self.job) or self.dialect == KUBERNETES
+        job, or a group of Kubernetes, states which pods belong to it."""
+        return bool(self.job) or self.dialect in NATIVE
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster.domain.constraints import Subgroup
-from muster.domain.pod import KUBERNETES, Controller, Pod, TopologyRequest
+from muster.domain.pod import COMPOSITE, KUBERNETES, Controller, Pod, TopologyRequest
 from muster.domain.quorums import Quorum
 from muster.domain.reasons import Cause
 from muster.domain.request import RolePreference, SelectorTerm
@@ -89,7 +89,7 @@ class FollowerTemplate:
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """The facts of a PodGroup, or of a job whose pods are a gang."""
+    """The facts of a PodGroup, of a CompositePodGroup, or of a job whose pods are a gang."""
 
     namespace: str
     dialect: str
@@ -139,6 +139,12 @@ class PodGroup:
     disruption: str = ""
     """Kubernetes' disruptionMode: preemption may evict a "single" pod, or must evict "all" pods. It has no
     effect yet, because Muster evicts no pod for another."""
+    parent: str = ""
+    """Name of the CompositePodGroup around it; "" if there is none."""
+    workload: str = ""
+    """Name of its Workload. All groups of one tree have the same."""
+    missing: Cause | None = None
+    """The groups of the tree that must come before the gang can start; None if they are there."""
     begun: bool = False
     """Whether a pod of a PodGroup that makes no gang was bound. For gangs this is not filled."""
     generation: int = field(default=0, compare=False)
@@ -159,6 +165,12 @@ class PodGroup:
     @property
     def title(self) -> str:
         """Return the object's kind, namespace and name, as sentences say it."""
+        name = self.owner.name if self.owner is not None else self.name
+        return f"{self.kind} {self.namespace}/{name}"
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the object from which these facts were read."""
         if self.owner is not None:
-            return f"{self.owner.kind} {self.namespace}/{self.owner.name}"
-        return f"PodGroup {self.namespace}/{self.name}"
+            return self.owner.kind
+        return COMPOSITE if self.dialect == COMPOSITE else "PodGroup"

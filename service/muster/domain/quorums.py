@@ -1,4 +1,4 @@
-"""The number of subgroups of a gang that must start, as a tree: KAI's minSubGroup.
+"""The number of subgroups of a gang that must start, as a tree: KAI's minSubGroup, Kubernetes' minGroupCount.
 
 A `Leaf` is a subgroup without subgroups: it starts with at least `min_members` members, or gets none. A
 `Quorum` is a subgroup with parts, or the whole gang: it starts if at least `min_parts` of its parts start. If
@@ -100,6 +100,13 @@ class Quorum:
         """Return the tree in which exactly the minimum of subgroups gets members."""
         parts = (part if isinstance(part, Leaf) else part.with_exact_minimum() for part in self.parts)
         return Quorum(self.min_parts, tuple(parts), only=True)
+
+    @property
+    def needs_all(self) -> bool:
+        """Return whether all leaves must start."""
+        return self.min_parts == len(self.parts) and all(
+            isinstance(part, Leaf) or part.needs_all for part in self.parts
+        )
 
     @property
     def leaves_no_choice(self) -> bool:

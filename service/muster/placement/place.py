@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from muster.domain.causes.not_planned import NotPlanned, TooManyRoles
 from muster.domain.decision import Decision, Placed, Step, Unplaceable
+from muster.domain.pod import COMPOSITE
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.matching import GangCluster, variants_by_subrequest
@@ -67,7 +68,9 @@ def _decide(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Un
     """
     roles = count_unlike_roles(request, limits.excluded)
     if roles > limits.most_roles:
-        return Unplaceable(request.gang, (TooManyRoles(roles, limits.most_roles),))
+        gang = request.gang
+        tree = f"{COMPOSITE} {gang.namespace}/{gang.name}" if gang.dialect == COMPOSITE else ""
+        return Unplaceable(gang, (TooManyRoles(roles, limits.most_roles, tree),))
     cluster, budget = GangCluster(snapshot, request), Budget(limits)
     with budget.phase("scan"):
         instance = instance_of(cluster, limits.excluded)

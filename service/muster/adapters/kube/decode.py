@@ -42,6 +42,7 @@ from muster.dialects.objects import (
 )
 from muster.dialects.pods import bounds, requests
 from muster.dialects.settings import DEFAULTS, DialectSettings
+from muster.domain.pod import COMPOSITE
 
 log = structlog.get_logger(__name__)
 
@@ -296,8 +297,10 @@ class _CustomResources(Resource[CustomObject]):
         return item
 
     def with_version(self, item: CustomObject, api_version: str) -> CustomObject:
-        # In a list of a built-in kind, the items have no apiVersion.
-        return item if item.api_version else msgspec.structs.replace(item, api_version=api_version)
+        # In a list of a built-in kind, the items have no apiVersion and no kind.
+        if item.api_version:
+            return item
+        return msgspec.structs.replace(item, api_version=api_version, kind=self.kind)
 
 
 # --- what is listed and watched: a row for each kind ---------------------------------------------------
@@ -389,3 +392,4 @@ def _custom_resource(
 
 TOPOLOGIES = _custom_resource("Topology", "topologies", TOPOLOGY_APIS, _name)
 """KAI's Topology objects, which have no namespace."""
+COMPOSITE_POD_GROUPS = _custom_resource(COMPOSITE, "compositepodgroups", native.APIS, _uid, by_right=True)

@@ -41,7 +41,7 @@ from muster.domain import allocation
 from muster.domain.levels import repeated_names
 from muster.domain.node import Usage
 from muster.domain.peers import Labels
-from muster.domain.pod import KUBERNETES, Pod
+from muster.domain.pod import COMPOSITE, NATIVE, Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.gangs.messages.inputs import (
@@ -378,12 +378,12 @@ class Intake:
     # --- PodGroups -----------------------------------------------------------------------------------
 
     async def on_pod_group(self, uid: str, obj: CustomObject | None) -> None:
-        """Take in a PodGroup's change."""
+        """Take in the change of a PodGroup or a CompositePodGroup."""
         if obj is None:
             self._group_objects.pop(uid, None)
             if (group := self._groups.pop(uid, None)) is not None:
                 self.jobs.forget_group(group.key)
-                if group.dialect == KUBERNETES:
+                if group.dialect in NATIVE:
                     await self.native_groups.forget_group(group)
                 else:
                     await self._put(PodGroupGone(time.monotonic(), group.key))
@@ -419,11 +419,12 @@ class Intake:
             )
         if old_group != group or old_group.status != group.status:
             self._groups[uid] = group
-            if group.dialect == KUBERNETES:
+            if group.dialect in NATIVE:
                 await self.native_groups.see_group(group)
             else:
                 await self._put(PodGroupSeen(time.monotonic(), group))
-            self.jobs.see_group(group)
+            if group.dialect != COMPOSITE:  # its number is one of groups
+                self.jobs.see_group(group)
 
 
 def digest(pod: PodObject) -> bytes:

@@ -1,8 +1,10 @@
-"""Take in PodGroups of Kubernetes' own API, with the pods that name them, and pass on the facts of gangs.
+"""Take in groups of Kubernetes' own API, with the pods that name them, and pass on the facts of gangs.
 
-Whether a PodGroup makes a gang decides how its pods are read. So the pods are read again when a PodGroup
-comes late, is deleted, or is made anew with another policy. A PodGroup that is deleted while its pods run
-counts until the last of these pods has ended, so that no running gang is split.
+A gang is a PodGroup, or a whole tree of CompositePodGroups and PodGroups (`Forest`). The groups decide how a
+pod is read: whether it is in a gang, and in which. So pods are read again when their gang becomes another: a
+group comes late, is deleted, or is made anew with another policy or parent. A PodGroup that is deleted while
+its pods run counts until the last of these pods has ended. A CompositePodGroup counts until the last running
+pod of its tree has ended. So no running gang is split.
 
 A PodGroup that makes no gang is passed on once a pod of it was bound, because its condition then changes.
 """
@@ -12,18 +14,21 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from itertools import islice
 
 from muster.adapters.kube.key_groups import KeyGroups
 from muster.dialects.gangs import native
+from muster.dialects.gangs.forest import MAX_GROUPS, Forest
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import DialectSettings
+from muster.domain.pod import COMPOSITE, KUBERNETES
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen
 
 
 class NativeGroups:
-    """The PodGroups of Kubernetes' own API. `put` takes inputs in order. `read_again` reads the pods again
-    that `waiting_pod` returns."""
+    """The groups of Kubernetes' own API. `put` takes inputs in order. `read_again` reads the pods again that
+    `waiting_pod` returns."""
 
     def __init__(
         self,
@@ -34,13 +39,13 @@ class NativeGroups:
         self._settings = settings
         self._put = put
         self._read_again = read_again
-        self._groups: dict[PodGroupKey, PodGroup] = {}
+        self._forest = Forest()
         self._deleted: set[PodGroupKey] = set()
-        """PodGroups in `_groups` that are deleted, and that still have running pods."""
+        """Groups in `_forest` that are deleted, and that count while pods run (`_runs`)."""
         self._passed: dict[PodGroupKey, PodGroup] = {}
         """The facts of PodGroups that were passed on."""
         self._pods: dict[str, PodObject] = {}
-        """UID → object, of the pods of ours that wait, and of all whose PodGroup is not there."""
+        """UID → object, of the pods of ours that wait, and of all whose gang is not there."""
         self._named = KeyGroups[str, PodGroupKey]()
         """UIDs of the pods in `_pods`, by their PodGroup."""
         self._running = KeyGroups[str, PodGroupKey]()
@@ -49,15 +54,17 @@ class NativeGroups:
         """UIDs of pods of other schedulers that have not ended, by their PodGroup."""
         self._schedulers: dict[str, tuple[str, str]] = {}
         """UID → name and scheduler, of these pods."""
-        self._absent = False
-        """Whether the API server does not serve PodGroups to this account."""
+        self._absent: set[str] = set()
+        """The kinds of groups that the API server does not serve to this account."""
 
     def group_of(self, obj: PodObject) -> PodGroup | None:
-        """Return the PodGroup that a pod names; None if it does not exist (yet), or the pod names none."""
-        return self._groups.get(native.key_of(obj.metadata.namespace, obj.spec))
+        """Return the PodGroup that a pod names, or the root of its tree; None if the pod names none."""
+        if obj.spec.scheduling_group is None:
+            return None
+        return self._forest.root_of(native.key_of(obj.metadata.namespace, obj.spec))
 
     def waiting_pod(self, uid: str) -> PodObject | None:
-        """Return the object of a pod that is read again when its PodGroup changes; None for other pods."""
+        """Return the object of a pod that is read again when its gang changes; None for other pods."""
         return self._pods.get(uid)
 
     async def see_pod(self, uid: str, obj: PodObject | None) -> None:
@@ -67,17 +74,18 @@ class NativeGroups:
         if obj is not None and obj.spec.scheduling_group is not None and self._is_ours(obj):
             key, is_bound = native.key_of(obj.metadata.namespace, obj.spec), bool(obj.spec.node_name)
             running = key if is_bound and not native.has_ended(obj) else None
-            if key not in self._groups or not (is_bound or native.has_ended(obj)):
+            is_there = self._forest.get(self._forest.root_of(key).key) is not None
+            if not is_there or not (is_bound or native.has_ended(obj)):
                 self._pods[uid], named = obj, key
         old_named, old_running = self._named.put(uid, named), self._running.put(uid, running)
         for changed in (named, old_named):
-            if changed is not None and self._absent:
-                await self._pass_on(changed)
+            if changed is not None and (root := self._forest.root_of(changed)).dialect in self._absent:
+                await self._pass_on(root.key)
         await self._see_foreign_pod(uid, obj)
         if running is not None and running not in self._passed:
             await self._pass_on(running)
-        if old_running in self._deleted and old_running not in self._running.groups:
-            await self._set(old_running, None)
+        if old_running is not None and old_running not in self._running.groups:
+            await self._forget_deleted(old_running)
 
     def _is_ours(self, obj: PodObject) -> bool:
         return obj.spec.scheduler_name in self._settings.scheduler_names
@@ -93,58 +101,88 @@ class NativeGroups:
         if key is None:
             del self._schedulers[uid]
         if (changed := key or old_key) is not None:
-            await self._pass_on(changed)
+            await self._pass_on(self._forest.root_of(changed).key)
 
-    async def on_absence(self, absent: bool) -> None:
-        """Note whether the API server serves PodGroups to this account. If not, the pods that name one are
-        refused."""
-        self._absent = absent
-        for key in list(self._named.groups):
+    async def on_absence(self, absent: bool, kind: str = KUBERNETES) -> None:
+        """Note whether the API server serves this kind of groups to this account. If not, the pods below a
+        group of this kind are refused."""
+        self._absent = self._absent | {kind} if absent else self._absent - {kind}
+        for key in dict.fromkeys(self._forest.root_of(pod_group).key for pod_group in self._named.groups):
             await self._pass_on(key)
 
     async def see_group(self, group: PodGroup) -> None:
-        """Take in a PodGroup's new facts."""
+        """Take in a group's new facts."""
         await self._set(group.key, group)
 
     async def forget_group(self, group: PodGroup) -> None:
-        """Take in that a PodGroup was deleted, unless another object has its name by now."""
-        current = self._groups.get(group.key)
+        """Take in that a group was deleted, unless another object has its name by now."""
+        current = self._forest.get(group.key)
         if current is None or current.uid != group.uid:
             return
-        if group.key in self._running.groups:
+        if self._runs(group.key):
             self._deleted.add(group.key)
         else:
             await self._set(group.key, None)
 
+    def _runs(self, key: PodGroupKey) -> bool:
+        """Return whether pods of ours run in a PodGroup, or in the tree of a CompositePodGroup."""
+        top = self._top_of(key) if key[1] == COMPOSITE else key
+        return any(pod_group in self._running.groups for pod_group in self._forest.pod_groups_below(top))
+
+    def _top_of(self, key: PodGroupKey) -> PodGroupKey:
+        return self._forest.ancestry(key)[-1].key
+
+    async def _forget_deleted(self, pod_group: PodGroupKey) -> None:
+        """Forget a PodGroup without running pods if it is deleted. Forget the deleted CompositePodGroups of
+        its tree if no pod of the tree runs any more."""
+        top = self._top_of(pod_group)
+        if pod_group in self._deleted:
+            await self._set(pod_group, None)
+        if self._deleted and not self._runs(top):
+            for key in [deleted for deleted in self._deleted if self._top_of(deleted) == top]:
+                await self._set(key, None)
+
     async def _set(self, key: PodGroupKey, group: PodGroup | None) -> None:
-        """Set the facts of a PodGroup; None if it is gone. Read its pods again if they get another gang."""
-        old_group = self._groups.pop(key, None)
+        """Set the facts of a group; None if it is gone. Read the pods again that get another gang."""
+        pod_groups = list(self._forest.pod_groups_below(key))
+        old_roots = [self._forest.root_of(pod_group) for pod_group in pod_groups]
         self._deleted.discard(key)
-        if group is not None:
-            self._groups[key] = group
-        if _makes_gang(old_group) != _makes_gang(group):
-            await self._read_again([(key[0], uid) for uid in self._named.keys_of(key)])
-        await self._pass_on(key)
+        self._forest.put(key, group)
+        changed_pods: list[tuple[str, str]] = []
+        changed_gangs: dict[PodGroupKey, None] = {}
+        for pod_group, old_root in zip(pod_groups, old_roots, strict=True):
+            root = self._forest.root_of(pod_group)
+            changed_gangs |= {old_root.key: None, root.key: None}
+            if (old_root.key, old_root.makes_gang) != (root.key, root.makes_gang):
+                changed_pods += [(key[0], uid) for uid in self._named.keys_of(pod_group)]
+        await self._read_again(changed_pods)
+        for gang in changed_gangs:
+            await self._pass_on(gang)
 
     async def _pass_on(self, key: PodGroupKey) -> None:
-        """Pass changed facts of a PodGroup on, if it makes a gang, or if a pod of it was bound."""
-        group, old_facts = self._groups.get(key), self._passed.get(key)
-        if group is None and self._absent and key in self._named.groups:
-            group = native.refused_unread(key)
-        if group is not None and not group.makes_gang:
-            was_begun = old_facts is not None and old_facts.begun and old_facts.uid == group.uid
-            group = replace(group, begun=was_begun or key in self._running.groups)
-        if group is None or not (group.makes_gang or group.begun):
+        """Pass changed facts on, of a gang or of a PodGroup that makes no gang and has a bound pod."""
+        group, old_facts = self._forest.gang(key), self._passed.get(key)
+        pod_groups = self._forest.pod_groups_below(key)
+        few_pod_groups = list(islice(pod_groups, MAX_GROUPS))  # a tree of more is refused anyway
+        if key[1] in self._absent and self._forest.get(key) is None:
+            is_named = any(pod_group in self._named.groups for pod_group in few_pod_groups)
+            group = native.refused_unread(key) if is_named else None
+        if group is None:
+            group = self._begun_group(key, old_facts)
+        if group is None:
             if self._passed.pop(key, None) is not None:
                 await self._put(PodGroupGone(time.monotonic(), key))
             return
-        foreign = next(iter(self._foreign.keys_of(key)), "")
+        foreign = next((uid for pod_group in few_pod_groups for uid in self._foreign.keys_of(pod_group)), "")
         facts = native.check_scheduler(group, self._schedulers.get(foreign), self._settings)
         if old_facts is None or facts != old_facts or facts.status != old_facts.status:
             self._passed[key] = facts
             await self._put(PodGroupSeen(time.monotonic(), facts))
 
-
-def _makes_gang(group: PodGroup | None) -> bool:
-    """Return whether the pods of a PodGroup are read as a gang. They are, if they wait for the PodGroup."""
-    return group is None or group.makes_gang
+    def _begun_group(self, key: PodGroupKey, old_facts: PodGroup | None) -> PodGroup | None:
+        """Return the PodGroup with this key if it makes no gang, is in none, and has had a bound pod."""
+        group = self._forest.get(key)
+        if group is None or key[1] != KUBERNETES or group.makes_gang or self._forest.root_of(key).key != key:
+            return None
+        was_begun = old_facts is not None and old_facts.begun and old_facts.uid == group.uid
+        return replace(group, begun=True) if was_begun or key in self._running.groups else None

@@ -1,16 +1,19 @@
-"""PodGroups of Kubernetes' own API (scheduling.k8s.io) → facts, and the gang of a pod that names a PodGroup.
+"""Groups of Kubernetes' own API (scheduling.k8s.io) → facts, and the gang of a pod that names a PodGroup.
 
     schedulingPolicy                 gang {minCount}: the pods are a gang. basic: each pod is planned alone,
                                      but with a topology constraint the pods share its domain
+    parentCompositePodGroupName      the CompositePodGroup that makes one gang of several groups (`forest`)
     schedulingConstraints.topology   the node label of the gang's required scope
     priority, preemptionPolicy       the pods' priority must be the same; no gang preempts a pod
     disruptionMode                   kept
     workloadRef, priorityClassName   only checked: the controllers have copied what these objects state
     status.conditions                the condition of type SCHEDULED, which the service writes
 
+A CompositePodGroup has the same fields, but minGroupCount in place of minCount, and no resourceClaims.
 The annotations `gpu.topology/…` that speak of a whole gang add what the API lacks. A field that is unknown in
 the policy or in the constraints would change their meaning, so it is a cause. Other unknown fields are
-problems. The fields are those of k8s.io/api, scheduling/v1beta1/types.go of Kubernetes 1.37.
+problems. The fields are those of k8s.io/api, scheduling/v1beta1/types.go of Kubernetes 1.37; its v1alpha3 has
+CompositePodGroup.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from muster.dialects.reading import (
 from muster.dialects.settings import DialectSettings
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.levels import FabricLevel
-from muster.domain.pod import KUBERNETES, NO_TOPOLOGY_REQUEST, GangClaim, TopologyRequest
+from muster.domain.pod import COMPOSITE, KUBERNETES, NO_TOPOLOGY_REQUEST, GangClaim, TopologyRequest
 from muster.domain.podgroup import SCHEDULED, Condition, PodGroup, PodGroupKey
 
 APIS = ("scheduling.k8s.io/v1", "scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3")
@@ -43,24 +46,33 @@ FIELDS = (
     "parentCompositePodGroupName", "workloadRef", "schedulingPolicy", "schedulingConstraints",
     "resourceClaims", "disruptionMode", "priorityClassName", "priority", "preemptionPolicy",
 )  # fmt: skip
-"""The fields of the spec."""
+"""The fields of the spec of a PodGroup."""
+COMPOSITE_FIELDS = tuple(field for field in FIELDS if field != "resourceClaims")
+"""The fields of the spec of a CompositePodGroup."""
 MAX_PRIORITY = 10**9
 """Largest priority of a user's priority class."""
 MIN_COUNT = "spec.schedulingPolicy.gang.minCount"
+PARENT = "parentCompositePodGroupName"
+MIN_GROUP_COUNT = "minGroupCount"
 _SCOPE_FIELD = "spec.schedulingConstraints.topology[0].key"
 _MAX_KEYS = 1
 """Number of topology constraints that the API allows. If a later version allows more, none is dropped: the
 PodGroup is refused."""
 _MAX_CLAIMS = 4
 _PREEMPTION = ("PreemptLowerPriority", "Never")
+_NEEDS = {KUBERNETES: (APIS[1], "GenericWorkload"), COMPOSITE: (APIS[2], "CompositePodGroup")}
+"""Kind → the version in which Kubernetes 1.37 has it, and the feature gate that it needs."""
 _OF_PODS = (own.GROUP, own.ROLE, own.ROLE_SCOPE, own.ROLE_PREFERRED_SCOPES, own.RANK)
 """Annotations that speak of one pod or of a role."""
+_OF_COMPOSITES = (own.SCOPE, own.PREFERRED_SCOPES)
+"""Annotations that a CompositePodGroup may have."""
 
 
 def claim(object_name: str, namespace: str, spec: PodSpec, group: PodGroup | None) -> Reading:
     """Return the gang of the PodGroup that the pod `object_name` names in spec.schedulingGroup.
 
-    `group` is this PodGroup; None if it does not exist (yet), so that its pods wait for it.
+    `group` is this PodGroup, or the CompositePodGroup whose tree it is in (`Forest.root_of`); None if it does
+    not exist (yet), so that its pods wait for it.
     """
     if spec.scheduling_group is None or (group is not None and not group.makes_gang):
         return Reading()
@@ -68,7 +80,23 @@ def claim(object_name: str, namespace: str, spec: PodSpec, group: PodGroup | Non
     if not OBJECT_NAME.fullmatch(name):
         expected = f"the name of a PodGroup in namespace {namespace}: {AN_OBJECT_NAME}"
         return Reading(causes=(BadValue(object_name, "spec.schedulingGroup.podGroupName", name, expected),))
+    if group is not None and group.dialect == COMPOSITE:
+        return Reading(GangClaim(COMPOSITE, group.name, by_object=True))
     return Reading(GangClaim(KUBERNETES, name, by_object=True))
+
+
+def role_in_tree(
+    object_name: str, spec: PodSpec, role: str, group: PodGroup | None
+) -> tuple[str, tuple[BadValue, ...]]:
+    """Return the pod's role, and a cause if the pod states another: in the tree of a CompositePodGroup, the
+    role is the pod's PodGroup. `role`: the role that the pod states; `group` as in `claim`."""
+    if group is None or group.dialect != COMPOSITE or spec.scheduling_group is None:
+        return role, ()
+    name = spec.scheduling_group.pod_group_name or ""
+    if role in ("", name):
+        return name, ()
+    expected = f"none: in {group.title} the role of a pod is its PodGroup {name}"
+    return name, (BadValue(object_name, "role", role, expected),)
 
 
 def key_of(namespace: str, spec: PodSpec) -> PodGroupKey:
@@ -91,20 +119,29 @@ def has_ended(obj: PodObject) -> bool:
 
 
 def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
-    """Return the facts of one PodGroup. `levels` have the words for the labels of topology constraints."""
-    meta = obj.metadata
-    object_name = f"podgroup/{meta.namespace}/{meta.name}"
+    """Return the facts of one PodGroup or CompositePodGroup, without its parents and children.
+
+    `levels` have the words for the labels of topology constraints. The `min_member` of a CompositePodGroup is
+    its number of groups.
+    """
+    meta, dialect = obj.metadata, COMPOSITE if obj.kind == COMPOSITE else KUBERNETES
+    object_name = f"{dialect.lower()}/{meta.namespace}/{meta.name}"
     spec = Fields.of(object_name, "spec", obj.spec)
-    min_count = _read_policy(spec)
+    min_count = _read_policy(spec, MIN_GROUP_COUNT if dialect == COMPOSITE else "minCount")
     scope = _read_scope(spec, levels)
-    topology_request, size = _merge_annotations(object_name, meta, spec, min_count, scope)
+    if dialect == COMPOSITE:
+        topology_request, size = _annotations_of_composite(object_name, meta, spec, scope), None
+    else:
+        topology_request, size = _merge_annotations(object_name, meta, spec, min_count, scope)
     disruption = _read_union(spec, "disruptionMode", ("single", "all")) or "single"
-    _check_other_fields(spec)
+    parent, workload = _read_links(spec, meta.namespace, dialect)
+    _check_other_fields(spec, dialect)
     is_gang = min_count is not None or topology_request != NO_TOPOLOGY_REQUEST
-    unread_fields = [field for field in spec.names() if field not in FIELDS][:MAX_CAUSES]
+    fields = COMPOSITE_FIELDS if dialect == COMPOSITE else FIELDS
+    unread_fields = [field for field in spec.names() if field not in fields][:MAX_CAUSES]
     return PodGroup(
         meta.namespace,
-        KUBERNETES,
+        dialect,
         meta.name,
         uid=meta.uid,
         min_member=min_count or 1,
@@ -114,28 +151,31 @@ def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
         api_version=obj.api_version,
         size=size,
         makes_gang=is_gang or bool(spec.causes),
-        count_field=MIN_COUNT if min_count is not None else "",
+        count_field=MIN_COUNT if min_count is not None and dialect == KUBERNETES else "",
         priority=_read_priority(spec),
         disruption=disruption,
         generation=meta.generation,
         status=_read_condition(obj.status),
+        parent=parent,
+        workload=workload,
     )
 
 
 def refused_unread(key: PodGroupKey) -> PodGroup:
-    """Return a PodGroup that pods name, and that can't be read at all, with the cause."""
-    namespace, _, name = key
+    """Return a group that pods or other groups name, and that can't be read at all, with the cause."""
+    namespace, dialect, name = key
+    version, gate = _NEEDS[dialect]
     expected = (
-        "an API that Muster may read. This needs Kubernetes 1.37 with "
-        "--runtime-config=scheduling.k8s.io/v1beta1=true and the feature gate GenericWorkload, the right to "
-        "read podgroups (scheduler-config/rbac-service.yaml), and Muster's setting pod_groups.enabled"
+        f"an API that Muster may read. This needs Kubernetes 1.37 with --runtime-config={version}=true and "
+        f"the feature gate {gate}, the right to read {dialect.lower()}s "
+        "(scheduler-config/rbac-service.yaml), and Muster's setting pod_groups.enabled"
     )
-    cause = BadValue(f"podgroup/{namespace}/{name}", "apiVersion", APIS[1], expected)
-    return PodGroup(namespace, KUBERNETES, name, causes=(cause,), api_version=APIS[1])
+    cause = BadValue(f"{dialect.lower()}/{namespace}/{name}", "apiVersion", version, expected)
+    return PodGroup(namespace, dialect, name, causes=(cause,), api_version=version)
 
 
 def check_scheduler(group: PodGroup, foreign: tuple[str, str] | None, settings: DialectSettings) -> PodGroup:
-    """Return the PodGroup, with a cause if it has a pod of another scheduler. `foreign`: the name and the
+    """Return the gang, with a cause if it has a pod of another scheduler. `foreign`: the name and the
     scheduler of such a pod."""
     if foreign is None or not group.makes_gang:
         return group
@@ -156,8 +196,9 @@ def _read_union(spec: Fields, field: str, names: tuple[str, str]) -> str:
     return ""
 
 
-def _read_policy(spec: Fields) -> int | None:
-    """Return the number of pods that start together; None for the policy basic, and without a policy."""
+def _read_policy(spec: Fields, count: str) -> int | None:
+    """Return the number of pods or groups that start together, which is in the field `count`; None for the
+    policy basic, and without a policy."""
     policy = _read_union(spec, "schedulingPolicy", ("basic", "gang"))
     if spec.raw("schedulingPolicy") is None:
         spec.bad("schedulingPolicy", "", "either basic or gang")
@@ -168,10 +209,11 @@ def _read_policy(spec: Fields) -> int | None:
         if fields.names():
             spec.bad("schedulingPolicy.basic", ", ".join(fields.names())[:SHOWN], "no fields")
         return None
-    fields.note_unknown("minCount")
-    if fields.raw("minCount") is None:
-        fields.bad("minCount", "", "how many pods must fit at once: 1, 2, …")
-    return fields.positive("minCount")
+    fields.note_unknown(count)
+    if fields.raw(count) is None:
+        members = "groups" if count == MIN_GROUP_COUNT else "pods"
+        fields.bad(count, "", f"how many {members} must fit at once: 1, 2, …")
+    return fields.positive(count)
 
 
 def _read_scope(spec: Fields, levels: tuple[FabricLevel, ...]) -> str | None:
@@ -193,7 +235,7 @@ def _merge_annotations(
 
     An annotation can't contradict a field.
     """
-    annotations = {key: text for key, text in (meta.annotations or {}).items() if key.startswith(own.PREFIX)}
+    annotations = _own_annotations(meta)
     corrected, slips = misspelt.correct_keys(object_name, Metadata(meta.name, annotations=annotations))
     keys = own.read(object_name, corrected)
     spec.causes.extend((*slips, *keys.gang_causes, *keys.causes))
@@ -209,11 +251,33 @@ def _merge_annotations(
         spec.bad_value(
             f"annotation {own.SIZE}", str(keys.size), f"at least {MIN_COUNT}, which is {min_count}"
         )
-    request = keys.topology_request
+    return _with_scope(spec, keys.topology_request, scope), keys.size or min_count
+
+
+def _annotations_of_composite(
+    object_name: str, meta: Metadata, spec: Fields, scope: str | None
+) -> TopologyRequest:
+    """Return the scopes of field and annotations together. All other annotations of ours are causes."""
+    annotations = _own_annotations(meta)
+    for key in sorted(annotations.keys() - set(_OF_COMPOSITES)):
+        expected = f"none: of these annotations a CompositePodGroup has {' and '.join(_OF_COMPOSITES)} alone"
+        spec.bad_value(f"annotation {key[:SHOWN]}", annotations[key], expected)
+    scopes = {key: annotations[key] for key in _OF_COMPOSITES if key in annotations}
+    keys = own.read(object_name, Metadata(meta.name, annotations=scopes))
+    spec.causes.extend(keys.causes)
+    return _with_scope(spec, keys.topology_request, scope)
+
+
+def _own_annotations(meta: Metadata) -> dict[str, str]:
+    return {key: text for key, text in (meta.annotations or {}).items() if key.startswith(own.PREFIX)}
+
+
+def _with_scope(spec: Fields, request: TopologyRequest, scope: str | None) -> TopologyRequest:
+    """Return the request of the annotations with the scope of the field, if the field has one."""
     if scope is not None and request.required_scope not in (None, scope):
         expected = f"{scope}, as {_SCOPE_FIELD} is"
         spec.bad_value(f"annotation {own.SCOPE}", request.required_scope, expected)
-    return replace(request, required_scope=scope or request.required_scope), keys.size or min_count
+    return replace(request, required_scope=scope or request.required_scope)
 
 
 class _ShownCondition(ApiObject, frozen=True):
@@ -249,16 +313,25 @@ def _read_priority(spec: Fields) -> int | None:
     return value if is_number and value <= MAX_PRIORITY else None
 
 
-def _check_other_fields(spec: Fields) -> None:
-    """Add a cause for each field that can't be followed, or that the API server would refuse."""
-    if (parent := spec.raw("parentCompositePodGroupName")) is not None:
-        spec.bad(
-            "parentCompositePodGroupName", parent, "none: a PodGroup below another group is not read yet"
-        )
+def _read_links(spec: Fields, namespace: str, dialect: str) -> tuple[str, str]:
+    """Return the name of the group's parent, and that of its Workload; "" if there is none.
+
+    Groups of a tree must name a Workload.
+    """
+    expected = f"the name of a CompositePodGroup in namespace {namespace}: {AN_OBJECT_NAME}"
+    parent = spec.text_matching(PARENT, OBJECT_NAME, expected)
     workload = spec.part("workloadRef")
-    for name in ("workloadName", "templateName") if workload.names() else ():
+    in_tree = parent is not None or dialect == COMPOSITE
+    texts = [
         workload.text_matching(name, OBJECT_NAME, AN_OBJECT_NAME, required=True)
-    if spec.objects_in("resourceClaims", _MAX_CLAIMS):
+        for name in (("workloadName", "templateName") if workload.names() or in_tree else ())
+    ]
+    return parent or "", (texts[0] or "") if texts else ""
+
+
+def _check_other_fields(spec: Fields, dialect: str) -> None:
+    """Add a cause for each field that can't be followed, or that the API server would refuse."""
+    if dialect == KUBERNETES and spec.objects_in("resourceClaims", _MAX_CLAIMS):
         expected = "none: a claim of a whole PodGroup is not planned yet. Name claims in the pods alone"
         spec.bad("resourceClaims", spec.raw("resourceClaims"), expected)
     spec.text_matching("priorityClassName", OBJECT_NAME, f"the name of a PriorityClass: {AN_OBJECT_NAME}")

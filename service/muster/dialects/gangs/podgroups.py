@@ -6,7 +6,7 @@ group.
     scheduling.x-k8s.io/v1alpha1     coscheduling's: minMember
     scheduling.sigs.k8s.io/v1alpha1  the same before it was renamed, as Koordinator and ACK have it
     scheduling.volcano.sh/v1beta1    Volcano's: minMember, minTaskMember, queue
-    scheduling.k8s.io                Kubernetes' own (`native`)
+    scheduling.k8s.io                Kubernetes' own (`native`), and its CompositePodGroup
 
 The first two are versions of one CRD, and neither prunes the other's fields. An object may have the fields of
 both, so both are read, and misspelt fields are seen. Three fields are not read: priorityClassName (the pods'

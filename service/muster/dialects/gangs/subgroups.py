@@ -213,7 +213,7 @@ def read(spec: Fields, levels: tuple[FabricLevel, ...], topologies: Topologies |
         return Tree()
     quorum = _read_quorum(None, spec, groups)
     tree = _TreeReader(Nesting.of(levels, topologies), spec, root, groups, _leaves_by_group(groups)).tree()
-    if _needs_all(quorum):
+    if quorum.needs_all:
         return replace(
             tree, role_min={role: leaf.min_members for leaf in quorum.leaves() for role in leaf.roles}
         )
@@ -351,12 +351,6 @@ def _read_quorum(name: str | None, owner: Fields, groups: Mapping[str, _Subgroup
         )
         least = None
     return Quorum(len(parts) if least is None else least, tuple(parts))
-
-
-def _needs_all(part: Quorum | Leaf) -> bool:
-    if isinstance(part, Leaf):
-        return True
-    return part.min_parts == len(part.parts) and all(map(_needs_all, part.parts))
 
 
 def scope_of_label(fields: Fields, field: str, label: str, levels: tuple[FabricLevel, ...]) -> str:

@@ -47,7 +47,7 @@ def read(
     """Return the facts of one pod. Of pods of other schedulers, and of static pods, only the usage is read.
 
     `member`: the pod's place in its job, if the job's pods are a gang. It counts if the pod names no gang
-    itself. `claims`: those of the cluster, if known. `group`: that of spec.schedulingGroup, if it exists.
+    itself. `claims`: those of the cluster, if known. `group`: as in `native.claim`.
     """
     meta, spec, status = obj.metadata, obj.spec, obj.status
     annotations, object_name = meta.annotations or {}, f"pod/{meta.namespace}/{meta.name}"
@@ -189,11 +189,13 @@ def _gang(
         return _Gang()
     bad_fields = other_systems.check_workload_ref(object_name, spec)
     topology_request, topology_causes = _topology_request(object_name, meta, own_keys)
+    role, bad_role = native.role_in_tree(object_name, spec, topology_request.role, group)
+    topology_request = replace(topology_request, role=role)
     if member is not None and not topology_request.role:
         topology_request = replace(topology_request, role=member.role)
     claim = reading.claim or GangClaim(LONE, name, min_member=1, replicas=1, lone=True)
     bad_amounts = (*amounts.causes, *amounts.share_causes)
-    causes = (*slips, *reading.causes, *topology_causes, *bad_amounts, *bad_fields, *forged)
+    causes = (*slips, *reading.causes, *topology_causes, *bad_role, *bad_amounts, *bad_fields, *forged)
     return _Gang(
         replace(claim, topology_request=topology_request), own_keys.rank, () if spec.node_name else causes
     )

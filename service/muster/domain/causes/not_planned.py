@@ -80,6 +80,48 @@ class PodGroupMissing(Waiting):
 
 
 @dataclass(frozen=True, slots=True)
+class ParentMissing(Waiting):
+    """A group names a CompositePodGroup that does not exist (yet). `name` is namespace/name."""
+
+    name: str
+    stays = True
+
+    def __str__(self) -> str:
+        names = (
+            "spec.parentCompositePodGroupName of a group names it, and names this namespace's groups alone"
+        )
+        return (
+            f"CompositePodGroup {self.name} does not exist yet; the pods below it wait for it, since {names}"
+        )
+
+    @property
+    def advice(self) -> str:
+        return f"Create CompositePodGroup {self.name}, or create the groups again that name it."
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsMissing(Waiting):
+    """A CompositePodGroup has fewer groups below it than must start. `title` is its kind, namespace and
+    name."""
+
+    title: str
+    present: int
+    needed: int
+    stays = True
+
+    def __str__(self) -> str:
+        missing = self.needed - self.present
+        counts = f"{self.present} of {self.needed} are here"
+        stated_by = f"spec.schedulingPolicy.gang.minGroupCount of {self.title}"
+        return f"waiting for {missing} more {plural('group', missing)}: {counts} ({stated_by})"
+
+    @property
+    def advice(self) -> str:
+        missing = self.needed - self.present
+        return f"Create {missing} more {plural('group', missing)} below {self.title}."
+
+
+@dataclass(frozen=True, slots=True)
 class JobMissing(Waiting):
     """The job that made the pods, and that states their number, does not exist. `job` is its kind, namespace
     and name."""
@@ -205,12 +247,18 @@ class TookTooMuchMemory(Ended):
 
 @dataclass(frozen=True, slots=True)
 class TooManyRoles(NotPlanned):
-    """The gang has `roles` roles. At most `most` roles are planned together."""
+    """The gang has `roles` roles. At most `most` roles are planned together. `tree`: the CompositePodGroup
+    whose PodGroups are these roles; "" for other gangs."""
 
     roles: int
     most: int
+    tree: str = ""
 
     def __str__(self) -> str:
+        if self.tree:
+            way_out = "make several trees, or give the pods of each PodGroup equal requests"
+            subject = f"{self.tree} has pods of {self.roles} PodGroups or different requests"
+            return f"{subject}, and a tree may have {self.most}: {way_out}"
         way_out = "give pods that do the same work equal requests, node selectors and tolerations"
         return f"its pods are of {self.roles} different roles, and a gang may have {self.most}: {way_out}"
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
-from muster.domain.causes.not_planned import JobMissing, MembersMissing, PodGroupMissing
+from muster.domain.causes.not_planned import JobMissing, MembersMissing, ParentMissing, PodGroupMissing
 from muster.domain.constraints import Subgroup
-from muster.domain.pod import GROUP, NO_TOPOLOGY_REQUEST, GangClaim, Pod, TopologyRequest
+from muster.domain.pod import COMPOSITE, GROUP, NO_TOPOLOGY_REQUEST, GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import FollowerTemplate, PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 from muster.domain.quorums import CountByRole, Leaf, Quorum, members_of
@@ -279,12 +279,22 @@ class Group:
         for claim in self.claims:
             if claim.by_object and self.unbound:
                 missing = f"{self.gang.namespace}/{claim.name}"
-                return JobMissing(claim.job) if claim.job else PodGroupMissing(missing)
-        if self.present < self.needed:
+                if claim.job:
+                    return JobMissing(claim.job)
+                return ParentMissing(missing) if claim.dialect == COMPOSITE else PodGroupMissing(missing)
+        if self.pod_group is not None and self.pod_group.missing is not None:
+            return self.pod_group.missing
+        short_role = next(self.roles_short(self.members), None)
+        if self.present < self.needed and (short_role is None or not self._is_tree):
             return MembersMissing(
                 self.present, self.needed, stateful_set=self._stateful_set, stated_by=self._stated_by
             )
-        return next(iter(self.roles_short(self.members)), None)
+        return short_role
+
+    @property
+    def _is_tree(self) -> bool:
+        """Return whether a CompositePodGroup describes the gang, so that each role is a PodGroup."""
+        return self.pod_group is not None and self.pod_group.dialect == COMPOSITE
 
     @property
     def _stated_by(self) -> str:
@@ -361,7 +371,9 @@ class Group:
         for leaf, missing in self.quorum.without_members(present_by_role).fewest_members() or ():
             if missing:
                 present, roles = leaf.count_in(present_by_role), ", ".join(sorted(leaf.roles))
-                yield MembersMissing(present, present + missing, roles)
+                pod_group = f"PodGroup {self.gang.namespace}/{roles}"
+                stated_by = f"spec.schedulingPolicy of {pod_group}" if self._is_tree else ""
+                yield MembersMissing(present, present + missing, roles, stated_by=stated_by)
 
     @property
     def placeholders(self) -> tuple[Pod, ...]:
@@ -401,6 +413,7 @@ class Group:
             self.subgroups,
             self.role_preferences,
             self.causes,
+            self.pod_group.missing if self.pod_group is not None else None,
         )
 
 

@@ -6,7 +6,7 @@ joined, and its count is the number of members that its pods state. The first ro
     owner                                                       | result
     of a PodGroup of Kubernetes: it has ended, and began before |
     another owner came                                          | left out: an earlier gang of the PodGroup
-    a job, or Kubernetes' PodGroup, states the number of pods   | joins: all such owners are one gang
+    a job, or Kubernetes' groups, state the number of pods      | joins: all such owners are one gang
     it is the first owner                                       | opens an incarnation
     the last has reached its count                              | opens an incarnation
     it came after an ended owner of the last had begun          | opens an incarnation
@@ -45,7 +45,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from muster.domain.pod import KUBERNETES, Pod
+from muster.domain.pod import COMPOSITE, NATIVE, Pod
 from muster.gangs.membership.consistency import asked_of_gang, claim_of
 
 Incarnation = dict[str, list[Pod]]
@@ -110,10 +110,23 @@ def _owners_of_gang(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]
 
     A job has all of its owners. A PodGroup of Kubernetes may be used again, by pods of another owner.
     """
-    if all(claim_of(pod).dialect != KUBERNETES for pods in by_owner.values() for pod in pods):
+    if all(claim_of(pod).dialect not in NATIVE for pods in by_owner.values() for pod in pods):
         return sorted(by_owner)
-    newest = max(born[owner] for owner in by_owner)
-    return [owner for owner in sorted(by_owner) if _begin_if_ended(by_owner[owner]) >= newest]
+    newest: dict[str, float] = {}
+    for owner, pods in by_owner.items():
+        for name in map(_group_in_tree, pods):
+            newest[name] = max(newest.get(name, -math.inf), born[owner])
+    return [
+        owner
+        for owner in sorted(by_owner)
+        if any(_begin_if_ended(by_owner[owner]) >= newest[_group_in_tree(pod)] for pod in by_owner[owner])
+    ]
+
+
+def _group_in_tree(pod: Pod) -> str:
+    """Return the pod's PodGroup in the tree of a CompositePodGroup; "" in other gangs. Pods of one group that
+    come after another group has ended are no new gang."""
+    return pod.topology_request.role if claim_of(pod).dialect == COMPOSITE else ""
 
 
 def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
@@ -139,11 +152,19 @@ def without_earlier(pods: Collection[Pod]) -> list[Pod]:
     """Return the pods, which have no owner, without succeeded pods that may belong to an earlier gang.
 
     A succeeded pod is kept if all present pods existed when it began, and together these pods are no more
-    than the gang has members. Nothing else shows that a name is used again.
+    than the gang has members. Nothing else shows that a name is used again. In a tree of groups, only pods of
+    the same group are compared.
     """
+    pods_by_group: dict[str, list[Pod]] = {}
+    for pod in pods:
+        pods_by_group.setdefault(_group_in_tree(pod), []).append(pod)
+    return [pod for group_pods in pods_by_group.values() for pod in _without_earlier(group_pods)]
+
+
+def _without_earlier(pods: Collection[Pod]) -> Collection[Pod]:
     present = [pod for pod in pods if pod.present]
-    if len(present) == len(pods):
-        return present
+    if len(present) == len(pods) or (not present and any(map(_group_in_tree, pods))):
+        return pods
     newest = max((pod.created for pod in present), default=math.inf)
     gang_pods = [pod for pod in pods if pod.present or (pod.succeeded and newest <= pod.started)]
     return gang_pods if len(gang_pods) <= max(map(_fixed_size, present), default=0) else present

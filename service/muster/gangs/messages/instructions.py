@@ -101,7 +101,7 @@ class EventReason(StrEnum):
 class EmitEvent:
     """Post one Kubernetes event on each of these objects: (name, UID).
 
-    An event is never retried. `kind` is Pod, PodGroup, the kind of a controller, ConfigMap, or Node. A node
+    An event is never retried. `kind` is Pod, the kind of a group or a controller, ConfigMap, or Node. A node
     has no namespace: its events go to `default` with its name as UID, like the kubelet's events.
     """
 

@@ -163,9 +163,10 @@ class Publisher:
             first = min(pods)
             self._out.append(EmitEvent(namespace, (first,), reason, message))
             if (group := gang.group.pod_group) is not None:
-                kind, name = (group.owner.kind, group.owner.name) if group.owner else ("PodGroup", group.name)
-                objects = ((name, group.uid),)
-                self._out.append(EmitEvent(namespace, objects, reason, message, kind, group.api_version))
+                objects = ((group.owner.name if group.owner else group.name, group.uid),)
+                self._out.append(
+                    EmitEvent(namespace, objects, reason, message, group.kind, group.api_version)
+                )
             elif (controller := _controller(gang, first[1])) is not None:
                 objects = ((controller.name, controller.uid),)
                 self._out.append(

@@ -157,7 +157,7 @@ async def _completing_objects(lister: _Lister, settings: DialectSettings) -> Asy
         for config_map in await lister.list_if_served(decode.config_maps(*place)):
             if configmaps.read(config_map, settings) is not None:
                 yield config_map_item(config_map, settings)
-    for resource in (decode.TOPOLOGIES, *decode.pod_groups()):
+    for resource in (decode.TOPOLOGIES, *decode.pod_groups(), decode.COMPOSITE_POD_GROUPS):
         for item in await lister.list_if_served(resource):
             yield custom_item(resource.kind, item)
     for admission_kind in FOR_NEW_PODS:
@@ -323,7 +323,7 @@ def _without_config(spec: ResourceClaimSpec) -> ResourceClaimSpec:
 
 
 def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
-    """Return a PodGroup or a Topology as an API object."""
+    """Return a PodGroup, a CompositePodGroup or a Topology as an API object."""
     kept_fields = native.FIELDS if item.api_version in native.APIS else KEPT_SPEC
     spec = _select_keys(item.spec, kept_fields) if isinstance(item.spec, dict) else item.spec
     annotations = {

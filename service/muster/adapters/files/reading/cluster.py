@@ -35,6 +35,7 @@ from muster.adapters.files.reading.sources import (
 )
 from muster.adapters.files.reading.templates import with_children
 from muster.dialects.gangs import native
+from muster.dialects.gangs.forest import Forest
 from muster.dialects.keys import MATRIX
 from muster.dialects.kinds.description import MAX_PODS, JobPod, letters
 from muster.dialects.kinds.table import member
@@ -44,7 +45,7 @@ from muster.dialects.pods import peers, pods
 from muster.dialects.policies import not_a_scope_of_labels
 from muster.dialects.settings import DialectSettings
 from muster.domain.levels import repeated_names
-from muster.domain.pod import KUBERNETES, Pod
+from muster.domain.pod import COMPOSITE, NATIVE, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 
@@ -104,9 +105,9 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: DialectS
     inputs.notes += [*replaced, *owners.read(settings, levels, topologies or None)]
     admitted = Admission(objects)
     groups = other_objects.pod_groups(objects, levels, admitted.admit_group)
-    all_pods = _pods(inputs, settings, devices, admitted, groups, any(node.devices for node in all_nodes))
+    forest = Forest(group for group in groups if group.dialect in NATIVE)
+    all_pods = _pods(inputs, settings, devices, admitted, forest, any(node.devices for node in all_nodes))
     all_nodes = devices.with_offers(all_nodes)
-    groups = tuple(_check_schedulers(groups, inputs.manifests.values(), settings))
     waiting = [pod.uid for pod in all_pods if pod.claim is not None and not pod.node]
     for uid in waiting:
         manifest = inputs.manifests[uid]
@@ -121,7 +122,7 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: DialectS
         *notes.about_groups(groups, all_pods),
         *notes.about_scopes(groups, all_pods, all_nodes, levels),
         *owners.warnings(manifests, settings),
-        *owners.differences(manifests, groups),
+        *owners.differences(manifests, (group for group in groups if group.dialect != COMPOSITE)),
         *owners.ineffective_keys(manifests),
         *inputs.unfollowed_notes,
         *inputs.misspelt_notes,
@@ -130,7 +131,10 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: DialectS
     return Cluster(
         all_nodes,
         all_pods,
-        (*groups, *owners.groups(inputs.members.values())),
+        (
+            *_gangs(groups, forest, inputs.manifests.values(), settings),
+            *owners.groups(inputs.members.values()),
+        ),
         policies,
         other_objects.labels_of_namespaces(objects, {pod.namespace for pod in all_pods}),
         tuple(inputs.notes),
@@ -297,12 +301,11 @@ def _pods(
     settings: DialectSettings,
     devices: Devices,
     admitted: Admission,
-    groups: Iterable[PodGroup],
+    forest: Forest,
     only_devices: bool,
 ) -> tuple[Pod, ...]:
     """Return the pods as the API server would store them. `only_devices`: as in
     `PublishedDevices.with_claimed_devices`."""
-    native_groups = {group.key: group for group in groups if group.dialect == KUBERNETES}
     pods_in_order: list[tuple[int, Pod]] = []
     problems = list[Malformed]()
     for document, manifest in sorted(inputs.pods, key=lambda pod: inputs.number(pod[0])):
@@ -321,7 +324,8 @@ def _pods(
         in_gang = inputs.owners.place_of(filled.metadata, settings)
         if in_gang is not None:
             inputs.members[filled.metadata.uid] = (namespace, in_gang)
-        group = native_groups.get(native.key_of(namespace, filled.spec))
+        names_group = filled.spec.scheduling_group is not None
+        group = forest.root_of(native.key_of(namespace, filled.spec)) if names_group else None
         pod = pods.read(filled, settings, in_gang, devices.claims, group)
         pod = devices.with_claimed_devices(pod, only_devices)
         pods_in_order.append((place, pod))
@@ -334,17 +338,23 @@ def _pods(
     )
 
 
-def _check_schedulers(
-    groups: Iterable[PodGroup], manifests: Iterable[PodManifest], settings: DialectSettings
+def _gangs(
+    groups: Iterable[PodGroup], forest: Forest, manifests: Iterable[PodManifest], settings: DialectSettings
 ) -> Iterator[PodGroup]:
-    """Yield the PodGroups, with a cause on each of Kubernetes that has pods of another scheduler too."""
+    """Yield the gangs of the groups: each PodGroup, and each tree of Kubernetes' groups as one gang. A gang
+    of Kubernetes has a cause if it has pods of another scheduler too."""
     foreign: dict[PodGroupKey, tuple[str, str]] = {}
     for manifest in manifests:
         meta, spec = manifest.metadata, manifest.spec
         if native.counts_as_foreign(manifest, settings):
             foreign.setdefault(native.key_of(meta.namespace, spec), (meta.name, spec.scheduler_name))
     for group in groups:
-        yield native.check_scheduler(group, foreign.get(group.key), settings)
+        gang = forest.gang(group.key) if group.dialect in NATIVE else None
+        if gang is not None:
+            foreign_pods = (foreign[key] for key in forest.pod_groups_below(gang.key) if key in foreign)
+            yield native.check_scheduler(gang, next(foreign_pods, None), settings)
+        elif group.dialect not in NATIVE:
+            yield group
 
 
 def _store(admitted: Admission, document: Document, pod: PodManifest) -> PodManifest:

@@ -22,7 +22,7 @@ from muster.dialects.settings import DialectSettings
 from muster.domain.causes.out_of_place import told_by_preset
 from muster.domain.levels import FabricLevel, part_of, preset_with, scope_meant
 from muster.domain.node import GPU_MEM, Node, TaintEffect
-from muster.domain.pod import Pod, TopologyRequest
+from muster.domain.pod import COMPOSITE, KUBERNETES, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
@@ -106,13 +106,18 @@ def about_pods(
 def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[str]:
     """Yield problems of PodGroups, and PodGroups that no pod names."""
     for group in groups:
-        yield from (f"PodGroup {group.namespace}/{group.name}: {problem}" for problem in group.problems)
+        yield from (f"{group.title}: {problem}" for problem in group.problems)
     claims = {(pod.namespace, pod.claim) for pod in pods if pod.claim is not None}
-    named_by_pods = {(namespace, claim.dialect, claim.name) for namespace, claim in claims}
+    named_by_pods = {
+        (namespace, KUBERNETES, claim.topology_request.role)  # its PodGroup in the tree
+        if claim.dialect == COMPOSITE
+        else (namespace, claim.dialect, claim.name)
+        for namespace, claim in claims
+    }
     group_names = {group.name for group in groups}
     missing = [claim.name for _, claim in claims if claim.by_object and claim.name not in group_names]
     for group in groups:
-        if group.key not in named_by_pods and group.makes_gang:
+        if group.key not in named_by_pods and group.makes_gang and group.dialect != COMPOSITE:
             meant = did_you_mean(group.name, missing)
             yield f"PodGroup {group.namespace}/{group.name}: no pod of ours names it{meant}"
 
@@ -132,7 +137,7 @@ def about_scopes(
         for scope, effect in _optional_scopes(pod.claim.topology_request).items()
     }
     effects |= {
-        (f"PodGroup {group.namespace}/{group.name}", scope): effect
+        (group.title, scope): effect
         for group in groups
         for topology_request in (group.topology_request, *group.role_topology_requests.values())
         for scope, effect in _optional_scopes(topology_request).items()

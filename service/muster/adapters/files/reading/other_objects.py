@@ -20,6 +20,7 @@ from muster.dialects.pods import peers
 from muster.dialects.settings import DialectSettings
 from muster.domain.levels import FabricLevel, Naming
 from muster.domain.peers import Labels
+from muster.domain.pod import COMPOSITE, NATIVE
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 
@@ -45,6 +46,7 @@ READERS: Readers = {
         (api.partition("/")[0], "PodGroup"): partial(_read_custom_object, versions=POD_GROUP_APIS)
         for api in POD_GROUP_APIS
     },
+    ("scheduling.k8s.io", COMPOSITE): partial(_read_custom_object, versions=native.APIS),
     **{
         (api.partition("/")[0], "Topology"): partial(_read_custom_object, versions=TOPOLOGY_APIS)
         for api in TOPOLOGY_APIS
@@ -78,8 +80,8 @@ class Objects:
 
 
 def old_versions(document: Document) -> Iterator[str]:
-    """Yield a note about a PodGroup of Kubernetes in a version that is not read."""
-    if (document.group, document.kind) == ("scheduling.k8s.io", "PodGroup"):
+    """Yield a note about a group of Kubernetes in a version that is not read."""
+    if document.group == "scheduling.k8s.io" and document.kind in NATIVE:
         version, read = document.value["apiVersion"], native.APIS[1]
         way_out = f"write it in {read}, where its fields have other names"
         yield f"{document.name} is not read in {version}: {way_out}"
@@ -126,14 +128,13 @@ def labels_of_namespaces(objects: Objects, names: Iterable[str]) -> dict[str, La
 def pod_groups(
     objects: Objects, levels: tuple[FabricLevel, ...], admit: Callable[[CustomObject], CustomObject]
 ) -> tuple[PodGroup, ...]:
-    """Return the PodGroups as facts. `levels` say which node label is which scope.
+    """Return PodGroups and CompositePodGroups as facts. `levels` say which node label is which scope.
 
     `admit` returns a PodGroup as the API server stores it.
     """
     by_name = topologies(objects) or None
-    return tuple(
-        podgroups.read(admit(item), levels, by_name) for item in objects.of("PodGroup", CustomObject)
-    )
+    items = (*objects.of("PodGroup", CustomObject), *objects.of(COMPOSITE, CustomObject))
+    return tuple(podgroups.read(admit(item), levels, by_name) for item in items)
 
 
 def topologies(objects: Objects) -> dict[str, KaiTopology]:
