@@ -26,6 +26,8 @@ RACK = "topology.kubernetes.io/rack"
 IN_A_RACK = {"topology": [{"key": RACK}]}
 API = "scheduling.k8s.io/v1beta1"
 SCHEDULED = "PodGroupInitiallyScheduled"
+API_OF_TREES = "scheduling.k8s.io/v1alpha3"
+WAITING = "gpu.topology/WaitingForMembers"
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,26 @@ def pod_group(name: str, min_count: int, **spec: object) -> Object:
         "metadata": {"name": name},
         "spec": {"schedulingPolicy": policy, **spec},
     }
+
+
+def part(name: str, min_count: int, parent: str = "tree", **spec: object) -> Object:
+    """A PodGroup in a tree."""
+    return pod_group(name, min_count, **in_tree(parent), **spec)
+
+
+def composite(name: str, min_groups: int, parent: str = "", **spec: object) -> Object:
+    policy = {"gang": {"minGroupCount": min_groups}} if min_groups else {"basic": {}}
+    return {
+        "apiVersion": API_OF_TREES,
+        "kind": "CompositePodGroup",
+        "metadata": {"name": name},
+        "spec": {"schedulingPolicy": policy, **in_tree(parent), **spec},
+    }
+
+
+def in_tree(parent: str) -> Object:
+    fields: Object = {"workloadRef": {"workloadName": "w", "templateName": "t"}}
+    return fields | ({"parentCompositePodGroupName": parent} if parent else {})
 
 
 def member(group: str, rank: int, gpus: int = 1) -> Object:
@@ -286,3 +308,91 @@ def test_the_service_has_the_rights_for_podgroups_and_uses_them(stack: Stack) ->
     assert {grant.verb for grant in of_groups} == {"list", "watch", "patch"}
     assert not unused(of_groups, sent, {})
     assert not refused(of_groups, sent)
+
+
+# --- trees -----------------------------------------------------------------------------------------
+
+
+def waits(scene: Scene, name: str, words: str) -> None:
+    """Wait until the pod says with these words for what its gang waits."""
+    scene.until(
+        lambda: words in scene.conditions(name).get(WAITING, {}).get("message", ""),
+        f"{name} says that its gang waits: {words}",
+    )
+
+
+def test_the_groups_of_a_tree_start_jointly(scene: Scene) -> None:
+    """`small` alone would take node a, the tightest for its GPUs. Then `large` would fit nowhere."""
+    scene.apply(composite("tree", 2), part("small", 2, schedulingConstraints=IN_A_RACK), part("large", 1))
+    small = members(scene, "small", 2, gpus=3)
+    large = members(scene, "large", 1, gpus=6)
+    scene.runs([*small, *large])
+    assert (racks(scene, small), racks(scene, large)) == ({"r2"}, {"r1"})
+
+
+def test_a_tree_starts_with_as_many_groups_as_it_needs(scene: Scene) -> None:
+    scene.apply(composite("tree", 1, schedulingConstraints=IN_A_RACK), part("wide", 2), part("small", 1))
+    wide = members(scene, "wide", 2, gpus=6)
+    scene.event("TopologyUnplaceable", wide[0])
+    small = members(scene, "small", 1, gpus=4)
+    scene.runs(small)
+    assert scene.bound() == {*small}
+
+
+def test_a_tree_waits_for_a_parent_that_comes_late(scene: Scene) -> None:
+    scene.apply(part("x", 2, parent="middle"), part("y", 1))
+    names = [*members(scene, "x", 2), *members(scene, "y", 1)]
+    waits(scene, names[0], f"CompositePodGroup {scene.name}/middle does not exist yet")
+    scene.apply(composite("middle", 1, parent="tree"))
+    waits(scene, names[0], f"CompositePodGroup {scene.name}/tree does not exist yet")
+    assert not scene.bound()
+    scene.apply(composite("tree", 2, schedulingConstraints=IN_A_RACK))
+    scene.runs(names)
+    assert len(racks(scene, names)) == 1
+
+
+def test_parents_that_form_a_circle_are_refused(scene: Scene) -> None:
+    scene.apply(composite("tree", 1, parent="other"), composite("other", 1, parent="tree"), part("x", 2))
+    names = members(scene, "x", 2)
+    fault = f"compositepodgroup/{scene.name}/other: spec.parentCompositePodGroupName"
+    scene.says(names[0], fault, "expected no circle of groups")
+    assert not scene.bound()
+    scene.client.delete(f"{trees(scene)}/other")
+    scene.apply(composite("other", 1))
+    scene.runs(names)
+
+
+def trees(scene: Scene) -> str:
+    return f"/apis/{API_OF_TREES}/namespaces/{scene.name}/compositepodgroups"
+
+
+def test_a_running_tree_keeps_its_shape_when_its_root_is_deleted(scene: Scene) -> None:
+    scene.apply(composite("tree", 2, schedulingConstraints=IN_A_RACK), part("x", 1), part("y", 1))
+    x, y = members(scene, "x", 1, gpus=4), members(scene, "y", 1, gpus=4)
+    scene.runs([*x, *y])
+    scene.client.delete(f"{trees(scene)}/tree")
+    scene.delete(*x)
+    scene.create(member("x", 0, gpus=4))
+    scene.runs([*x, *y])
+    assert racks(scene, [*x, *y]) == {"r2"}
+    assert not scene.events("TopologyEvicted")
+    scene.delete(*x, *y)
+    late = members(scene, "x", 1, gpus=4)
+    waits(scene, late[0], f"CompositePodGroup {scene.name}/tree does not exist yet")
+
+
+def test_a_tree_outlives_a_restart_of_the_service(scene: Scene, stack: Stack) -> None:
+    """The new process reads the groups from lists, whatever their order."""
+    scene.apply(composite("tree", 2, schedulingConstraints=IN_A_RACK), part("x", 1), part("y", 1))
+    x = members(scene, "x", 1, gpus=4)
+    waits(scene, x[0], f"0 of 1 are here (spec.schedulingPolicy of PodGroup {scene.name}/y)")
+    stack.service.kill()
+    stack.restore()
+    y = members(scene, "y", 1, gpus=4)
+    scene.runs([*x, *y])
+    stack.service.kill()
+    stack.restore()
+    scene.delete(*y)
+    scene.create(member("y", 0, gpus=4))
+    scene.runs([*x, *y])
+    assert racks(scene, [*x, *y]) == {"r2"}

@@ -23,7 +23,7 @@ from e2e.scene import Scene
 from local_cluster.api import Api, Object
 from local_cluster.stack import Stack
 from local_cluster.stack_config import MANIFESTS
-from muster.adapters.kube.decode import jobs, makers, pod_groups
+from muster.adapters.kube.decode import COMPOSITE_POD_GROUPS, jobs, makers, pod_groups
 from muster.dialects.kinds.table import KINDS, MAKERS
 
 EXCEPTIONS = {
@@ -36,7 +36,7 @@ EXCEPTIONS = {
     "patch podgroups.scheduling.k8s.io/status": "used in test_native.py: the API server here serves none",
     **{
         f"watch {resource.plural}": "its CRD is not installed here: it is listed, again and again"
-        for resource in (*map(jobs, KINDS), *map(makers, MAKERS), *pod_groups())
+        for resource in (*map(jobs, KINDS), *map(makers, MAKERS), *pod_groups(), COMPOSITE_POD_GROUPS)
         if not resource.plural.endswith((".batch", ".apps", ".scheduling.run.ai", ".scheduling.x-k8s.io"))
     },
 }
