@@ -23,6 +23,7 @@ from muster.adapters.kube.intake import (
 from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Watch
+from muster.dialects import keys
 from muster.dialects.gangs import native
 from muster.dialects.objects import CustomObject
 from muster.dialects.settings import DEFAULTS
@@ -232,6 +233,22 @@ async def test_a_pod_of_another_scheduler_is_named_until_it_ends(bench: Bench) -
     assert len(bench.says()) == 1
     await bench.sees_pod("theirs", schedulerName="other", nodeName="n", phase="Failed")
     assert bench.says() == []
+
+
+@pytest.mark.parametrize("scheduler", ["other", "muster"])
+async def test_a_static_pod_of_a_hostile_node_has_no_part_in_a_group(bench: Bench, scheduler: str) -> None:
+    """A kubelet may make a static pod in any namespace, and name any PodGroup there."""
+    await bench.sees_group(GANG)
+    item = gpu_pod("static", 1)
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n", "controller": True}
+    item["metadata"] |= {"annotations": {keys.MIRROR: "4f2a"}, "ownerReferences": [owner]}
+    membership = {"schedulingGroup": {"podGroupName": "x"}}
+    item["spec"] |= {"schedulerName": scheduler, "nodeName": "n", **membership}
+    await bench.intake.on_pod(*seen(decode.pods().item(json.dumps(item).encode())))
+    assert bench.says() == []
+    assert bench.pod("static").claim is None
+    await bench.deletes_group()
+    assert bench.group() is None
 
 
 async def test_pods_are_refused_while_pod_groups_are_not_served(bench: Bench) -> None:

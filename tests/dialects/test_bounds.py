@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from e2e.fuzz import largest
 from muster.adapters.kube import decode
 from muster.adapters.kube.decode import ObjectChange
+from muster.dialects.keys import MIRROR
 from muster.dialects.objects import PodObject
 from muster.dialects.pods import bounds, peers, pods, requests
 from muster.domain.causes.ill_formed import BadValue
@@ -274,5 +275,5 @@ def test_pods_of_one_template_share_their_node_rules() -> None:
 
 
 def test_the_annotation_of_static_pods_is_never_left_out() -> None:
-    many = {f"example.com/{number}": "" for number in range(2 * bounds.MAX_KEYS)} | {bounds.MIRROR: "4f2a"}
-    assert bounds.MIRROR in (bounds.cut_to_limits(pod_object(annotations=many)).metadata.annotations or {})
+    many = {f"example.com/{number}": "" for number in range(2 * bounds.MAX_KEYS)} | {MIRROR: "4f2a"}
+    assert MIRROR in (bounds.cut_to_limits(pod_object(annotations=many)).metadata.annotations or {})

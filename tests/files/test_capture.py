@@ -23,7 +23,7 @@ from muster.dialects import keys
 from muster.dialects.gangs import kai, other_systems, own, ranks
 from muster.dialects.nodes import nodes
 from muster.dialects.objects import Metadata, NodeObject, PodObject
-from muster.dialects.pods import bounds, pods
+from muster.dialects.pods import pods
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.decision import Placed
@@ -171,7 +171,7 @@ async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient
         *other_systems.places(),
         *ranks.KEYS,
         pods.TEMPLATE_HASH,
-        bounds.MIRROR,
+        keys.MIRROR,
         keys.MATRIX,
         keys.MACHINE,
         keys.ACK_NAME,

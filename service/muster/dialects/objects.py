@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from muster.dialects.keys import MIRROR
+
 
 class ApiObject(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True, gc=False):
     """The base of API objects, whose fields are camelCase. Fields that are not named here are skipped.
@@ -273,6 +275,17 @@ class PodObject(ApiObject, frozen=True):
     metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    @property
+    def is_static(self) -> bool:
+        """Return whether a kubelet made the pod for a static pod, so that no scheduler places it.
+
+        Such a pod may be in any namespace and name any gang. The API server demands its owner and its
+        annotation.
+        """
+        owners = self.metadata.owner_references or ()
+        has_node_as_owner = any(owner.controller and owner.kind == "Node" for owner in owners)
+        return bool(self.spec.node_name) and has_node_as_owner and MIRROR in (self.metadata.annotations or {})
 
 
 class ClaimSpec(ApiObject, frozen=True):

@@ -88,7 +88,7 @@ class NativeGroups:
             await self._forget_deleted(old_running)
 
     def _is_ours(self, obj: PodObject) -> bool:
-        return obj.spec.scheduler_name in self._settings.scheduler_names
+        return obj.spec.scheduler_name in self._settings.scheduler_names and not obj.is_static
 
     async def _see_foreign_pod(self, uid: str, obj: PodObject | None) -> None:
         key = None

@@ -108,8 +108,11 @@ def key_of(namespace: str, spec: PodSpec) -> PodGroupKey:
 
 
 def counts_as_foreign(obj: PodObject, settings: DialectSettings) -> bool:
-    """Return whether the pod names a PodGroup, is for another scheduler, and has not ended."""
-    is_foreign = obj.spec.scheduler_name not in settings.scheduler_names
+    """Return whether the pod names a PodGroup, is for another scheduler, and has not ended.
+
+    Static pods do not count: a kubelet may make such a pod in any namespace.
+    """
+    is_foreign = obj.spec.scheduler_name not in settings.scheduler_names and not obj.is_static
     return obj.spec.scheduling_group is not None and is_foreign and not has_ended(obj)
 
 

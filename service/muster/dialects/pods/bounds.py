@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from muster.dialects.devices.claims import MAX_CLAIMS
 from muster.dialects.gangs import misspelt
-from muster.dialects.keys import SHARED_GPUS
+from muster.dialects.keys import MIRROR, SHARED_GPUS
 from muster.dialects.objects import (
     Container,
     NodeAffinity,
@@ -34,8 +34,6 @@ from muster.dialects.settings import DEFAULTS, DialectSettings
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import GPU_MEM
 
-MIRROR = "kubernetes.io/config.mirror"
-"""The annotation of a pod that a kubelet made to show a static pod."""
 MAX_KEYS = 512
 """Largest number of labels, and of annotations, of one pod. Of more, the known keys and the first others are
 read."""

@@ -112,16 +112,6 @@ def _owner(meta: Metadata) -> str:
     return next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
 
 
-def _is_static(obj: PodObject) -> bool:
-    """Return whether a kubelet made the pod for a static pod, so that no scheduler places it. Such a pod may
-    be in any namespace and name any gang. The API server demands its owner and its annotation."""
-    owners = obj.metadata.owner_references or ()
-    has_node_as_owner = any(owner.controller and owner.kind == "Node" for owner in owners)
-    return (
-        bool(obj.spec.node_name) and has_node_as_owner and bounds.MIRROR in (obj.metadata.annotations or {})
-    )
-
-
 def _controller(meta: Metadata) -> Controller | None:
     """Return the pod's direct controller. For a Deployment's pod this is the ReplicaSet."""
     for owner in meta.owner_references or ():
@@ -168,7 +158,7 @@ def _gang(
     reported. A bound pod has no causes, because it runs whatever its keys are.
     """
     spec = obj.spec
-    if spec.scheduler_name not in settings.scheduler_names or _is_static(obj):
+    if spec.scheduler_name not in settings.scheduler_names or obj.is_static:
         return _Gang()
     has_keys = _has_gang_keys(obj.metadata) or spec.scheduling_group is not None
     forged = _forged_annotations(obj, settings)

@@ -31,7 +31,7 @@ from muster.dialects.devices.objects import (
 )
 from muster.dialects.gangs import kai, misspelt, native, other_systems, own, ranks
 from muster.dialects.jobs.pruned import prune, words
-from muster.dialects.keys import ACK_NAME, ACK_NODE_MODE, ACK_NODE_NAME, ACK_REPLICAS, MATRIX
+from muster.dialects.keys import ACK_NAME, ACK_NODE_MODE, ACK_NODE_NAME, ACK_REPLICAS, MATRIX, MIRROR
 from muster.dialects.kinds.table import KINDS, MEMBER_KEYS, member
 from muster.dialects.nodes import configmaps
 from muster.dialects.objects import (
@@ -42,7 +42,7 @@ from muster.dialects.objects import (
     OwnerReference,
     PodObject,
 )
-from muster.dialects.pods import bounds, peers
+from muster.dialects.pods import peers
 from muster.dialects.pods.pods import TEMPLATE_HASH
 from muster.dialects.settings import DEFAULTS, DialectSettings
 
@@ -72,7 +72,7 @@ KEPT_PREFIXES = (
     *ranks.KEYS,
     *MEMBER_KEYS,
     TEMPLATE_HASH,
-    bounds.MIRROR,
+    MIRROR,
 )
 """Labels and annotations of pods, and annotations of nodes, that dialects read.
 
