@@ -25,7 +25,8 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Watch
 from muster.dialects import keys
 from muster.dialects.gangs import native
-from muster.dialects.objects import CustomObject
+from muster.dialects.kinds.description import JobPod
+from muster.dialects.objects import CustomObject, PodObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.pod import COMPOSITE, KUBERNETES, Pod
 from muster.domain.podgroup import SCHEDULED, Condition, PodGroup
@@ -60,6 +61,7 @@ class Bench:
 
     async def sees_pod(self, name: str = "p0", **spec: Any) -> None:
         item = gpu_pod(name, 1)
+        item["metadata"]["labels"] = spec.pop("labels", {})
         item["spec"] |= {"schedulerName": "muster", "schedulingGroup": {"podGroupName": "x"}, **spec}
         item["status"] = {"phase": item["spec"].pop("phase", "Pending")}
         await self.intake.on_pod(*seen(decode.pods().item(json.dumps(item).encode())))
@@ -301,17 +303,28 @@ def test_each_version_is_watched_and_an_account_without_the_right_starts() -> No
     assert resource.optional
 
 
-async def test_a_group_that_is_basic_and_a_gang_in_turn_has_few_pods_read_at_once(bench: Bench) -> None:
+async def test_a_group_that_is_basic_and_a_gang_in_turn_has_few_pods_read_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All its pods are in the gang at once: else those that are read later could start alone."""
     names = [f"p{number}" for number in range(3 * READ_AT_ONCE)]
     await bench.sees_group(BASIC)
     for name in names:
         await bench.sees_pod(name)
     await bench.intake.finish_start()
-    bench.events.clear()
+    names_read: list[str] = []
+    read = bench.intake._read_pod
+
+    def count_and_read(obj: PodObject, place_in_job: JobPod | None) -> Pod:
+        names_read.append(obj.metadata.name)
+        return read(obj, place_in_job)
+
+    monkeypatch.setattr(bench.intake, "_read_pod", count_and_read)
     await bench.sees_group(GANG)
-    pods = [event.pod for event in bench.events if isinstance(event, PodSeen)]
-    assert [pod.name for pod in pods] == names[:READ_AT_ONCE]
+    assert names_read == names[:READ_AT_ONCE]
+    assert {bench.dialect(name) for name in names} == {KUBERNETES}
     await bench.intake._pod_rereads.reader  # type: ignore[misc]
+    assert names_read == names
     assert {bench.dialect(name) for name in names} == {KUBERNETES}
 
 
@@ -488,3 +501,42 @@ def test_trees_are_watched_in_each_version() -> None:
     text = b'{"metadata":{"resourceVersion":"1"},"apiVersion":"scheduling.k8s.io/v1alpha3","items":'
     page = resource.page(text + b'[{"metadata":{"name":"t","namespace":"ns","uid":"u"},"spec":{}}]}')
     assert [(item.kind, item.api_version) for item in page.items] == [(COMPOSITE, native.APIS[2])]
+
+
+async def test_running_pods_of_a_basic_group_are_members_of_the_gang_that_is_made_anew(bench: Bench) -> None:
+    await bench.sees_group(BASIC)
+    await bench.sees_pod(nodeName="n", phase="Running")
+    await bench.sees_pod("p1")
+    assert (bench.dialect(), bench.dialect("p1")) == ("gputopology", "gputopology")
+    await bench.sees_group(GANG, "new")
+    await bench.deletes_group()
+    assert (bench.dialect(), bench.dialect("p1")) == (KUBERNETES, KUBERNETES)
+
+
+async def test_a_group_that_changes_all_the_time_has_few_pods_passed_on(bench: Bench) -> None:
+    names = [f"p{number}" for number in range(3 * READ_AT_ONCE)]
+    for name in names:
+        await bench.sees_pod(name)
+    await bench.intake.finish_start()
+    await bench.sees_group(BASIC, "0")
+    bench.events.clear()
+    for uid in range(20):
+        await bench.deletes_group(str(uid))
+        await bench.sees_group(BASIC, str(uid + 1))
+    assert len([event for event in bench.events if isinstance(event, PodSeen)]) < 3 * len(names)
+    await bench.intake._pod_rereads.reader  # type: ignore[misc]
+    assert {bench.dialect(name) for name in names} == {"gputopology"}
+
+
+async def test_a_pod_keeps_its_own_gang_until_it_is_read(bench: Bench) -> None:
+    """Its gang starts as a whole, and the disagreement with the PodGroup is seen when the pod is read."""
+    names = [f"p{number}" for number in range(READ_AT_ONCE + 1)]
+    await bench.sees_group(BASIC)
+    for name in names:
+        await bench.sees_pod(name, labels={"gpu-topology": "own", "gpu-topology-replica": "2"})
+    await bench.intake.finish_start()
+    await bench.sees_group(GANG)
+    assert [bench.dialect(name) for name in (names[0], names[-1])] == [KUBERNETES, "ack"]
+    await bench.intake._pod_rereads.reader  # type: ignore[misc]
+    assert bench.dialect(names[-1]) == KUBERNETES
+    assert bench.pod(names[-1]).causes

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from itertools import islice
 
@@ -41,7 +41,7 @@ from muster.domain import allocation
 from muster.domain.levels import repeated_names
 from muster.domain.node import Usage
 from muster.domain.peers import Labels
-from muster.domain.pod import COMPOSITE, NATIVE, Pod
+from muster.domain.pod import COMPOSITE, NATIVE, GangClaim, Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.gangs.messages.inputs import (
@@ -178,7 +178,7 @@ class Intake:
         """Held so that no old state of a pod is read again while the pod changes or goes."""
         self._pod_rereads = PodRereads(self._read_pod_again)
         self.jobs = Jobs(settings, put, self._standing, self._pod_rereads.read)
-        self.native_groups = NativeGroups(settings, put, self._pod_rereads.read)
+        self.native_groups = NativeGroups(settings, put, self._join_gang, self._pod_rereads.read)
         self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods, served)
         slices = self.devices.slices
         self.nodes = NodeIntake(settings, put, self._left_out, slices.on_node, self._labels_changed)
@@ -240,6 +240,23 @@ class Intake:
         """Read the pods again that name this claim (namespace and name), or all pods with claims if it is
         None."""
         await self._pod_rereads.read(self._claiming.pods_naming(claim))
+
+    async def _join_gang(self, uids: Collection[str], claim: GangClaim) -> None:
+        """Let pods that were planned alone, bound pods too, join the gang of this claim.
+
+        They are read again with pauses. Until then none of them can start alone.
+        """
+        async with self._reading_pod:
+            for number, uid in enumerate(uids, 1):
+                pod = self._pods.get(uid)
+                if pod is not None and pod.claim is not None and pod.claim.lone:
+                    role = claim.topology_request.role or pod.claim.topology_request.role
+                    request = replace(pod.claim.topology_request, role=role)
+                    new_claim = replace(claim, topology_request=request)
+                    self._pods[uid] = pod = replace(pod, claim=new_claim)
+                    await self._put(PodSeen(time.monotonic(), pod))
+                if number % READ_AT_ONCE == 0:
+                    await asyncio.sleep(0)
 
     async def _read_pod_again(self, uid: str) -> None:
         async with self._reading_pod:

@@ -12,7 +12,7 @@ A PodGroup that makes no gang is passed on once a pod of it was bound, because i
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from itertools import islice
 
@@ -21,23 +21,25 @@ from muster.dialects.gangs import native
 from muster.dialects.gangs.forest import MAX_GROUPS, Forest
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import DialectSettings
-from muster.domain.pod import COMPOSITE, KUBERNETES
+from muster.domain.pod import COMPOSITE, KUBERNETES, GangClaim
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen
 
 
 class NativeGroups:
-    """The groups of Kubernetes' own API. `put` takes inputs in order. `read_again` reads the pods again that
-    `waiting_pod` returns."""
+    """The groups of Kubernetes' own API. `put` takes inputs in order. `join` lets pods that were planned
+    alone join the gang of this claim. `read_again` reads the pods again that `waiting_pod` returns."""
 
     def __init__(
         self,
         settings: DialectSettings,
         put: Callable[[Input], Awaitable[None]],
+        join: Callable[[Collection[str], GangClaim], Awaitable[None]],
         read_again: Callable[[Iterable[tuple[str, str]]], Awaitable[None]],
     ) -> None:
         self._settings = settings
         self._put = put
+        self._join = join
         self._read_again = read_again
         self._forest = Forest()
         self._deleted: set[PodGroupKey] = set()
@@ -154,7 +156,11 @@ class NativeGroups:
             root = self._forest.root_of(pod_group)
             changed_gangs |= {old_root.key: None, root.key: None}
             if (old_root.key, old_root.makes_gang) != (root.key, root.makes_gang):
-                changed_pods += [(key[0], uid) for uid in self._named.keys_of(pod_group)]
+                waiting_uids = list(self._named.keys_of(pod_group))
+                if root.makes_gang and not old_root.makes_gang:
+                    uids = [*waiting_uids, *self._running.keys_of(pod_group)]
+                    await self._join(uids, native.claim_of_member(pod_group[2], root))
+                changed_pods += [(key[0], uid) for uid in waiting_uids]
         await self._read_again(changed_pods)
         for gang in changed_gangs:
             await self._pass_on(gang)

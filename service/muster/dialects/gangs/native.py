@@ -80,9 +80,15 @@ def claim(object_name: str, namespace: str, spec: PodSpec, group: PodGroup | Non
     if not OBJECT_NAME.fullmatch(name):
         expected = f"the name of a PodGroup in namespace {namespace}: {AN_OBJECT_NAME}"
         return Reading(causes=(BadValue(object_name, "spec.schedulingGroup.podGroupName", name, expected),))
+    return Reading(claim_of_member(name, group))
+
+
+def claim_of_member(pod_group: str, group: PodGroup | None) -> GangClaim:
+    """Return the claim of a pod that names this PodGroup. `group` as in `claim`, and it makes a gang."""
     if group is not None and group.dialect == COMPOSITE:
-        return Reading(GangClaim(COMPOSITE, group.name, by_object=True))
-    return Reading(GangClaim(KUBERNETES, name, by_object=True))
+        request = TopologyRequest(role=pod_group)
+        return GangClaim(COMPOSITE, group.name, topology_request=request, by_object=True)
+    return GangClaim(KUBERNETES, pod_group, by_object=True)
 
 
 def role_in_tree(
