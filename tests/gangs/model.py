@@ -16,7 +16,7 @@ from muster.domain import allocation
 from muster.domain.causes.not_planned import TookTooLong
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Usage
-from muster.domain.pod import Pod
+from muster.domain.pod import KUBERNETES, Pod
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
     BindingFate,
@@ -32,7 +32,17 @@ from muster.gangs.messages.calls import (
 )
 from muster.gangs.messages.instructions import AskInTree, Outcome, PushVerdict
 from muster.gangs.record.phases import Phase
-from tests.gangs.stage import GANGS, NODES, POD_GROUP, Broken, Chooser, First, Flying
+from tests.gangs.native_watch import NATIVE
+from tests.gangs.stage import (
+    GANGS,
+    NODES,
+    POD_GROUP,
+    Broken,
+    Chooser,
+    First,
+    Flying,
+    names_native,
+)
 from tests.gangs.stuck_gangs import CATCHES_UP_S, fits_now, stuck_gangs
 from tests.gangs.users import Users
 from tests.gangs.world import bound
@@ -70,15 +80,25 @@ class Cluster(Users):
         other incarnations of the name."""
         self._service_begins()
 
-    def _service_begins(self) -> None:
-        """It sees all that is there."""
-        if self.pod_group is not None:
-            self.world.send(inputs.PodGroupSeen(self.world.now, self.pod_group))
+    def _service_begins(self, groups_first: bool = True) -> None:
+        """It sees all that is there, PodGroups before pods or after them."""
+        native = self.world.native
+        native.begin()
+        if groups_first:
+            self._pod_groups_are_seen()
         self.world.send(inputs.PoliciesSeen(self.world.now, self.policies))
         self.jobs_say()
         for member_pod in self.world.pods.values():
             self.world.send(inputs.PodSeen(self.world.now, member_pod))
+        if not groups_first:
+            self._pod_groups_are_seen()
+        native.reads.starts = False
         self.world.start(*self.nodes.values(), in_flight=tuple(self._in_flight()))
+
+    def _pod_groups_are_seen(self) -> None:
+        if self.pod_group is not None:
+            self.world.send(inputs.PodGroupSeen(self.world.now, self.pod_group))
+        self.world.native.see_group()
 
     # --- the planner, time, the API server ----------------------------------------------------------
 
@@ -105,6 +125,8 @@ class Cluster(Users):
         """The shim's Bindings end long before the service gives them up."""
         while self.flying and seconds > 1:
             self._land(self.flying[0]) if landed else self.flying.pop(0)
+        if seconds > 1:
+            self.world.native.reads.read_later()
         self.world.wait(seconds)
 
     def pause(self, choose: Chooser) -> None:
@@ -215,7 +237,30 @@ class Cluster(Users):
         except StaleError:
             return
         if answer.allowed and not self._has_sent(verdict):
+            self._starts_by_its_pod_group(verdict)
             self._send(verdict, answer)
+
+    def _starts_by_its_pod_group(self, verdict: PushVerdict) -> None:
+        """Pods start with as many as their PodGroup of Kubernetes says, and alone only if it is basic."""
+        pods = [self.world.pods[uid] for _, uid in verdict.members if uid in self.world.pods]
+        natives = [member_pod for member_pod in pods if names_native(member_pod)]
+        key = ("ns", KUBERNETES, NATIVE)
+        if not natives:
+            return
+        if verdict.gang != "/".join(key):
+            group = self.world.native.known_group(natives[0])
+            if group is None or group.makes_gang:
+                raise Broken(f"{verdict.gang} starts alone, and its PodGroup is {group}")
+            return
+        # the namespace may owe time for its changes, so the last change may wait
+        group = self.world.coordinator.state.roster.pod_groups.get(key)
+        if group is None:
+            raise Broken(f"{verdict.gang} starts without its PodGroup")
+        others = [p for p in self.world.pods.values() if names_native(p) and p not in natives]
+        members = len(natives) + sum(bool(p.present and p.node) or p.succeeded for p in others)
+        members += sum(self.deleted[owner] for owner in {p.owner for p in natives})
+        if members < (group.min_member or 1):
+            raise Broken(f"{verdict.gang} starts with {members} of {group.min_member}")
 
     def _send(self, verdict: PushVerdict, answer: PermitAnswer) -> None:
         self.sent.add(self._ref(verdict))
@@ -232,6 +277,7 @@ class Cluster(Users):
         self.flying.remove(flying)
         pending = self.world.pods.get(flying.uid)
         if pending is not None and not pending.node and not pending.terminating:
+            self.world.native.bindings[flying.uid] = flying.annotations
             self.world.see(bound(pending, flying.on, flying.annotations))
             gang, generation = flying.verdict.gang, flying.verdict.generation
             self.landed[gang, generation] += 1
@@ -288,7 +334,7 @@ class Cluster(Users):
         self.world.solves.clear()
         self.world.questions.clear()
         self.last.clear()
-        self._service_begins()
+        self._service_begins(groups_first=choose.of((True, False)))
 
     def restart_shim(self, choose: Chooser) -> None:
         """It connects again, or another one does."""
@@ -336,12 +382,25 @@ class Cluster(Users):
 
     def _needed(self, name: str, members: list[Pod]) -> int:
         """Return how many must be bound: for a PodGroup's gang, as it states, or stated at Permit."""
-        if name != POD_GROUP or self.pod_group is None or self.pod_group.min_member is None:
+        least = self._stated_minimum(name)
+        if least is None:
             return GANGS[name][0]
         then = (
             member_pod.batch.needed for member_pod in members if member_pod.batch and member_pod.batch.needed
         )
-        return min((self.pod_group.min_member, *then))
+        return min((least, *then))
+
+    def _stated_minimum(self, name: str) -> int | None:
+        """Return how many members the gang's PodGroup states; None if no PodGroup states it."""
+        if name == POD_GROUP and self.pod_group is not None:
+            return self.pod_group.min_member
+        if name == NATIVE and (group := self.world.native.group) is not None:
+            return int(group.spec["schedulingPolicy"].get("gang", {"minCount": 1})["minCount"])
+        return None
+
+    def _lacks_pod_group(self, name: str) -> bool:
+        """Return whether the pods of this gang wait for a PodGroup."""
+        return name in (POD_GROUP, NATIVE) and self._stated_minimum(name) is None
 
     def _nobody_whole_is_evicted(self) -> None:
         """Where a label is edited under way, which gang was complete is not asked here."""
@@ -358,8 +417,9 @@ class Cluster(Users):
             run, *more_runs = self.world.coordinator.state.gangs[view.key].group.owners
             if run not in self.deleted or more_runs or view.phase is not Phase.COLLECTING:
                 continue
-            without = view.name == POD_GROUP and self.pod_group is None
-            if not without and view.present + self.succeeded(run) >= self._needed(view.name, []):
+            if not self._lacks_pod_group(view.name) and view.present + self.succeeded(run) >= self._needed(
+                view.name, []
+            ):
                 raise Broken(f"{view.key} waits for members that have succeeded")
 
     def _no_gpu_is_bound_twice(self) -> None:
@@ -405,6 +465,8 @@ class Cluster(Users):
             self.restart_shim(First())
         for question in tuple(self.world.questions):
             self._answer(question, InTreeAnswer(), InTreeAnswer())
+        self.world.native.serve()
+        self.world.native.reads.read_later()
         self.jobs_say()
         end = self.world.now + 2000
         for _ in range(2000):
@@ -428,8 +490,8 @@ class Cluster(Users):
                 raise Broken(f"{view.key} is {view.phase} for ever")
             if view.phase is Phase.UNPLACEABLE and fits_now(self.world, self.nodes.values(), view.key):
                 raise Broken(f"{view.key} waits though it fits")
-            without = view.name == POD_GROUP and self.pod_group is None
-            if view.phase is Phase.COLLECTING and view.present >= view.needed and not without:
+            complete = view.present >= view.needed and not self._lacks_pod_group(view.name)
+            if view.phase is Phase.COLLECTING and complete:
                 raise Broken(f"{view.key} waits for nobody")
             group = self.world.coordinator.state.gangs[view.key].group
             partially_bound = 0 < view.bound < view.needed and not any(

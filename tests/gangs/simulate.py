@@ -18,6 +18,7 @@ from unittest.mock import patch
 
 from muster.gangs.lifecycle import arrivals, deferral, recovery, refusals
 from tests.gangs.model import Cluster
+from tests.gangs.native_watch import NATIVE
 from tests.gangs.stage import Chooser
 
 T = TypeVar("T")
@@ -31,6 +32,11 @@ ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.create_wave: 2,
     Cluster.pod_group_seen: 2,
     Cluster.pod_group_gone: 1,
+    Cluster.native_group_seen: 2,
+    Cluster.native_group_gone: 1,
+    Cluster.native_groups_refused: 1,
+    Cluster.native_groups_served: 3,
+    Cluster.native_pods_read: 2,
     Cluster.policies_seen: 1,
     Cluster.delete: 3,
     Cluster.finish: 2,
@@ -64,6 +70,12 @@ ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
 }
 """What can happen → how often, in proportion."""
 
+NATIVE_ACTIONS = (
+    Cluster.native_group_seen, Cluster.native_group_gone, Cluster.native_groups_served,
+    Cluster.native_pods_read,
+)  # fmt: skip
+NATIVE_NAMES = (NATIVE, NATIVE, NATIVE, "g", "")
+"""In every third sequence these gangs alone are made, and these actions come four times more often."""
 SHOWN = 10
 """Broken sequences that are printed in full."""
 
@@ -104,6 +116,9 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
 def _sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
     dice, cluster = Dice(f"{seed}/{number}"), Cluster()
     actions = [action for action, times in ACTIONS.items() for _ in range(times)]
+    if number % 3 == 0:
+        cluster.names = NATIVE_NAMES
+        actions += 4 * NATIVE_ACTIONS
     done: list[str] = []
     phases: Counter[str] = Counter()
     try:

@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from muster.domain.peers import PeerRules, PeerTerm, Selector, SpreadTerm
+from muster.domain.pod import KUBERNETES, Pod
 from muster.domain.request import SelectorTerm
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import PushVerdict
+from tests.gangs.native_watch import NATIVE, NativeWatch, at
 from tests.gangs.world import World
 
 NODES = ("a", "b", "c")
-GANGS = {"g": (2, 2), "h": (3, 2), "k": (2, 4), "o": (3, 1), "e": (2, 1), "p": (2, 1), "": (1, 3)}
-"""Name → (members, GPUs of each). e and p are elastic and have at least this number; o has two owners."""
-MAX_MEMBERS = {"e": 4, "p": 4}
+GANGS = {
+    "g": (2, 2), "h": (3, 2), "k": (2, 4), "o": (3, 1), "e": (2, 1), "p": (2, 1), NATIVE: (2, 1), "": (1, 3),
+}  # fmt: skip
+"""Name → (members, GPUs of each). e, p and n are elastic and have at least this number; o has two owners."""
+MAX_MEMBERS = {"e": 4, "p": 4, NATIVE: 4}
 POD_GROUP = "p"
-"""The gang whose PodGroup states how many members it needs."""
+"""The gang whose PodGroup, of KAI, states how many members it needs."""
 VOLUMES = ("k", "e", "")
 """Gangs whose pods use volumes: in-tree plugins are asked about them."""
 PREFERENCES = ("h", "e")
@@ -73,9 +77,16 @@ class Broken(AssertionError):
 
 
 class Cut(World):
-    """A world whose watch can be interrupted: what happened meanwhile is sent when it resumes."""
+    """A world whose watch can be interrupted: what happened meanwhile is sent when it resumes.
+
+    Pods that name a PodGroup of Kubernetes go through `native`.
+    """
 
     missed: list[inputs.Input] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.native = NativeWatch(lambda message: super(Cut, self).send(at(message, self.now)))
 
     def send(self, message: inputs.Input) -> None:
         told_by_watch = isinstance(
@@ -83,6 +94,10 @@ class Cut(World):
         )
         if self.missed is not None and told_by_watch:
             self.missed.append(message)
+        elif isinstance(message, inputs.PodSeen) and names_native(message.pod):
+            self.native.see_pod(message.pod)
+        elif isinstance(message, inputs.PodGone) and message.uid.startswith(f"{NATIVE}-"):
+            self.native.forget_pod(message.uid)
         else:
             super().send(message)
 
@@ -90,6 +105,11 @@ class Cut(World):
         missed, self.missed = self.missed or [], None
         for event in missed:
             self.send(replace(event, now=self.now))
+
+
+def names_native(pod: Pod) -> bool:
+    """Return whether the pod names the PodGroup of Kubernetes."""
+    return pod.claim is not None and (pod.claim.dialect, pod.claim.name) == (KUBERNETES, NATIVE)
 
 
 class First:

@@ -14,12 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from muster.adapters.kube.intake import Intake
 from muster.domain.peers import PeerRules, PeerTerm
 from muster.domain.pod import Batch, GangClaim, Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import SelectorTerm
 from muster.gangs.record.phases import Phase
 from tests.gangs.model import Cluster
+from tests.gangs.native_watch import NATIVE, group_object
 from tests.gangs.simulate import ACTIONS, sequence
 from tests.gangs.stage import Broken
 from tests.gangs.world import World, foreign, node, pod
@@ -152,6 +154,25 @@ def test_the_model_asks_the_pod_group_whether_its_gang_was_complete(says: int, c
         cluster.world.pods[uid] = pod(uid, claim=claim, node="a", batch=Batch(says, 0, 0.0))
     cluster.check()
     assert cluster.was_complete == ({"p0", "p1"} if complete else set())
+
+
+def test_the_model_sees_a_pod_that_starts_alone_though_its_pod_group_makes_a_gang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(Intake, "_join_gang", nothing)
+    cluster = Cluster()
+    native = cluster.world.native
+    native.group = group_object("old", {"basic": {}}, "")
+    native.see_group()
+    for _ in range(3):
+        cluster._create(NATIVE, 0, PeerRules())
+    native.group = group_object("new", {"gang": {"minCount": 3}}, "")
+    native.see_group()
+    with pytest.raises(Broken, match="starts alone"):
+        list(iter(cluster._next_step, False))
 
 
 @settings(max_examples=60, deadline=None)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
+
+import msgspec
 
 from muster.domain.levels import FabricLevel
 from muster.domain.peers import PeerRules
-from muster.domain.pod import GangClaim, TopologyRequest
+from muster.domain.pod import KUBERNETES, GangClaim, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
 from muster.domain.request import PolicyTerm
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import GangSettings
+from tests.gangs.native_watch import NATIVE, group_object
 from tests.gangs.stage import (
     APPS,
     GANGS,
+    HOST,
     MAX_MEMBERS,
     NODES,
     POD_GROUP,
@@ -26,12 +32,18 @@ from tests.gangs.stage import (
     Chooser,
     Cut,
     Flying,
+    names_native,
     peer_rules,
 )
 from tests.gangs.world import foreign, node, pod, with_topology
 
 NEAR = Policies(True, (Policy("near", 10, PolicyTerm("nvlink", "pack")),), (FabricLevel("rack", ("rack",)),))
 """Policies that a ConfigMap may hold; the pods of k name `near`."""
+NATIVE_POLICIES: tuple[dict[str, Any], ...] = (
+    *({"gang": {"minCount": count}} for count in (2, 2, 1, 3)),
+    {"basic": {}},
+)
+"""Policies that Kubernetes' PodGroup may have."""
 
 
 class Users:
@@ -40,6 +52,8 @@ class Users:
     def __init__(self) -> None:
         self.world = Cut(GangSettings(ahead=6), auto=False, answers_in_tree=True)
         self.nodes = {name: node(name, labels={ZONE: ZONES[name]}) for name in NODES[:2]}
+        self.names: Sequence[str] = sorted(GANGS)
+        """Gangs that are made."""
         self.pod_group: PodGroup | None = None
         self.policies = NEAR
         self.serial = 0
@@ -51,19 +65,19 @@ class Users:
         """Pods whose gang label was edited: bound by the plan of one gang, they may be members of another."""
 
     def create_one(self, choose: Chooser) -> None:
-        gang = choose.of(sorted(GANGS))
+        gang = choose.of(self.names)
         self._create(gang, choose.of((0, 1)), peer_rules(choose, gang))
 
     def create_all(self, choose: Chooser) -> None:
         """A complete gang, pod by pod."""
-        gang = choose.of(sorted(GANGS))
+        gang = choose.of(self.names)
         peers = peer_rules(choose, gang)
         for _ in range(GANGS[gang][0]):
             self._create(gang, 0, peers)
 
     def create_again(self, choose: Chooser) -> None:
         """Another run under a name that may be there, by an owner of its own."""
-        gang, run = choose.of(("e", "g", "p")), f"run-{self.serial}"
+        gang, run = choose.of(("e", "g", "p", NATIVE)), f"run-{self.serial}"
         peers = peer_rules(choose, gang)
         for _ in range(GANGS[gang][0]):
             self._create(gang, 0, peers, run)
@@ -144,6 +158,8 @@ class Users:
         new_pod = pod(uid, gang, members, gpus, created=self._clock(), priority=priority, owner=run)
         if gang == POD_GROUP:
             new_pod = replace(new_pod, claim=GangClaim("kai", gang, by_object=True))
+        elif gang == NATIVE:
+            new_pod, peers = replace(new_pod, claim=GangClaim(KUBERNETES, gang, by_object=True)), PeerRules()
         elif gang in MAX_MEMBERS:
             new_pod = replace(new_pod, claim=with_topology(uid, of=members, gang=gang).claim)
         elif gang == "k" and new_pod.claim is not None:
@@ -175,6 +191,40 @@ class Users:
         if self.pod_group is not None:
             self.world.send(inputs.PodGroupGone(self.world.now, self.pod_group.key))
             self.pod_group = None
+
+    def native_group_seen(self, choose: Chooser) -> None:
+        """Kubernetes' PodGroup is made, or its minCount changes."""
+        native, policy = self.world.native, choose.of(NATIVE_POLICIES)
+        old_group = native.group
+        if old_group is None:
+            self.serial += 1
+            native.group = group_object(f"native-{self.serial}", policy, choose.of(("", "", HOST)))
+        elif old_group.spec["schedulingPolicy"].keys() == policy.keys():  # no update may change the choice
+            spec = old_group.spec | {"schedulingPolicy": policy}
+            native.group = msgspec.structs.replace(old_group, spec=spec)
+        native.see_group()
+
+    def native_group_gone(self, choose: Chooser) -> None:
+        """It is deleted, and perhaps made anew with other rules before the service sees the deletion."""
+        native = self.world.native
+        if native.group is None:
+            return
+        old_uid, native.group = native.group.metadata.uid, None
+        if seen_late := choose.of((True, False, False)):
+            self.native_group_seen(choose)
+        native.forget_group(old_uid)
+        if not seen_late and choose.of((True, False)):
+            self.native_group_seen(choose)
+
+    def native_groups_refused(self, choose: Chooser) -> None:
+        self.world.native.refuse()
+
+    def native_groups_served(self, choose: Chooser) -> None:
+        self.world.native.serve()
+
+    def native_pods_read(self, choose: Chooser) -> None:
+        """Some of the pods are read again whose PodGroup has changed."""
+        self.world.native.reads.read_later(choose.of((1, 2, None)))
 
     def policies_seen(self, choose: Chooser) -> None:
         self.policies = choose.of((NEAR, DEFAULT_POLICIES))
@@ -212,7 +262,8 @@ class Users:
 
     def rename(self, choose: Chooser) -> None:
         """A pod's gang label is edited."""
-        pods = sorted(p.uid for p in self.world.pods.values() if not p.node and p.claim and not p.claim.lone)
+        waiting = [p for p in self.world.pods.values() if not (p.node or names_native(p))]
+        pods = sorted(p.uid for p in waiting if p.claim and not p.claim.lone)
         if pods:
             gang = choose.of(("g", "h"))
             claim = pod("x", gang, GANGS[gang][0]).claim
