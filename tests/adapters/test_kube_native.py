@@ -303,6 +303,13 @@ def test_each_version_is_watched_and_an_account_without_the_right_starts() -> No
     assert resource.optional
 
 
+@pytest.mark.parametrize("resource", decode.pod_groups(), ids=lambda resource: resource.plural)
+def test_podgroups_of_each_api_have_one_limit_of_their_size(resource: decode.Resource[CustomObject]) -> None:
+    large = custom(API, "PodGroup", "x", {"note": "x" * decode.MAX_FREE_BYTES})
+    with pytest.raises(decode.Undecodable, match="spec and status have more than 262,144 bytes"):
+        resource.item(json.dumps(large).encode())
+
+
 async def test_a_group_that_is_basic_and_a_gang_in_turn_has_few_pods_read_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

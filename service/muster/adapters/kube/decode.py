@@ -285,15 +285,18 @@ class _Pods(Resource[PodObject]):
         return pod
 
 
+@dataclass(eq=False)
 class _CustomResources(Resource[CustomObject]):
     """Objects with any fields, which must be neither deep nor large."""
 
+    most_bytes: int = MAX_FREE_BYTES
+
     def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> CustomObject:
         item = self._decoder.decode(bound_depth(bytes(text)))
-        most_bytes = MAX_JOB_BYTES if self.by_right else MAX_FREE_BYTES
-        if len(text) > most_bytes and len(_encoder.encode((item.spec, item.status))) > most_bytes:
+        most = self.most_bytes
+        if len(text) > most and len(_encoder.encode((item.spec, item.status))) > most:
             # the exact number is left out, so that a change of it is no new problem
-            raise ValueError(f"spec and status have more than {most_bytes:,} bytes")
+            raise ValueError(f"spec and status have more than {most:,} bytes")
         return item
 
     def with_version(self, item: CustomObject, api_version: str) -> CustomObject:
@@ -367,14 +370,16 @@ def jobs(kind: str) -> Resource[CustomObject]:
     """Return the objects of one kind of job, if it is served and the account may read it."""
     job_kind = KINDS[kind]
     versions = tuple(f"{job_kind.group}/{version}" for version in job_kind.versions)
-    return _custom_resource(job_kind.kind, job_kind.plural, versions, full_name, by_right=True)
+    kind, plural = job_kind.kind, job_kind.plural
+    return _custom_resource(kind, plural, versions, full_name, by_right=True, most_bytes=MAX_JOB_BYTES)
 
 
 def makers(kind: str) -> Resource[CustomObject]:
     """Return the objects that make jobs: RayJobs and TrainJobs."""
     group, versions = MAKERS[kind]
     paths = tuple(f"{group}/{version}" for version in versions)
-    return _custom_resource(kind, f"{kind.lower()}s", paths, full_name, by_right=True)
+    plural = f"{kind.lower()}s"
+    return _custom_resource(kind, plural, paths, full_name, by_right=True, most_bytes=MAX_JOB_BYTES)
 
 
 def _custom_resource(
@@ -384,10 +389,13 @@ def _custom_resource(
     key: Callable[[Identity], str],
     *,
     by_right: bool = False,
+    most_bytes: int = MAX_FREE_BYTES,
 ) -> Resource[CustomObject]:
     name = f"{plural}.{versions[0].partition('/')[0]}"
     paths = tuple(f"/apis/{version}/{plural}" for version in versions)
-    return _CustomResources(kind, name, paths, CustomObject, key, optional=True, by_right=by_right)
+    return _CustomResources(
+        kind, name, paths, CustomObject, key, optional=True, by_right=by_right, most_bytes=most_bytes
+    )
 
 
 TOPOLOGIES = _custom_resource("Topology", "topologies", TOPOLOGY_APIS, _name)
