@@ -9,6 +9,7 @@ import pytest
 
 from muster.adapters.files.reading.capture import capture, text_of
 from muster.adapters.kube.client import KubeClient
+from muster.dialects.gangs import native
 from tests.adapters.fake_api import FakeApi, kubeconfig
 from tests.files.manifests import Object, controller, decisions, node, nodes_of, pod, spec, write
 
@@ -461,3 +462,18 @@ async def test_a_captured_group_decides_as_in_the_cluster(tmp_path: Path) -> Non
     assert (captured_root["apiVersion"], captured_root["spec"]) == (ALPHA, root["spec"])
     (shown,) = decisions(str(path))["gangs"]
     assert (shown["name"], shown["status"]) == ("t", "placed")
+
+
+async def test_a_capture_without_the_right_to_read_podgroups_says_whose_are_left_out(tmp_path: Path) -> None:
+    api = FakeApi()
+    api.forbidden = {f"/apis/{version}/podgroups" for version in native.APIS}
+    api.nodes = RACKS
+    api.pods = {item["metadata"]["name"]: item for item in members(2)}
+    for name, item in api.pods.items():
+        item["metadata"] |= {"namespace": "default", "uid": name}
+    async with api.running() as port, KubeClient(kubeconfig(tmp_path, port)) as client:
+        captured = await capture(client)
+    assert captured.problems == (
+        "GET podgroups.scheduling.k8s.io: 403, refused by the test: left out. "
+        "So `muster place` does not find the PodGroups of 2 waiting pods",
+    )

@@ -8,7 +8,7 @@ annotations of pods, and the labels by which other pods select. It has only jobs
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -45,6 +45,7 @@ from muster.dialects.objects import (
 from muster.dialects.pods import peers
 from muster.dialects.pods.pods import TEMPLATE_HASH
 from muster.dialects.settings import DEFAULTS, DialectSettings
+from muster.domain.words import counted_noun
 
 DeviceObject = ResourceSlice | DeviceClassObject | DeviceTaintRule | ResourceClaim | ResourceClaimTemplate
 V = TypeVar("V")
@@ -124,7 +125,7 @@ async def capture(client: KubeClient, settings: DialectSettings = DEFAULTS) -> C
     pods = await lister.list(decode.pods())
     keys, namespace_keys = _selector_keys(pods)
     parts = (
-        _completing_objects(lister, settings),
+        _completing_objects(lister, settings, pods),
         _namespaces(lister, namespace_keys),
         _jobs(lister, pods),
         _devices(lister),
@@ -151,14 +152,19 @@ async def _namespaces(lister: _Lister, keys: frozenset[str]) -> AsyncIterator[di
         yield _item("v1", "Namespace", namespace, Metadata(namespace.metadata.name, labels=labels))
 
 
-async def _completing_objects(lister: _Lister, settings: DialectSettings) -> AsyncIterator[dict[str, Any]]:
+async def _completing_objects(
+    lister: _Lister, settings: DialectSettings, pods: Sequence[PodObject]
+) -> AsyncIterator[dict[str, Any]]:
     places = {settings.policies_namespace: settings.policies_name, settings.system_namespace: ""}
     for place in places.items():
         for config_map in await lister.list_if_served(decode.config_maps(*place)):
             if configmaps.read(config_map, settings) is not None:
                 yield config_map_item(config_map, settings)
+    members = sum(pod.spec.scheduling_group is not None and not pod.spec.node_name for pod in pods)
+    effect = f". So `muster place` does not find the PodGroups of {counted_noun('waiting pod', members)}"
     for resource in (decode.TOPOLOGIES, *decode.pod_groups(), decode.COMPOSITE_POD_GROUPS):
-        for item in await lister.list_if_served(resource):
+        effect_of_resource = effect if resource.by_right and members else ""
+        for item in await lister.list_if_served(resource, effect=effect_of_resource):
             yield custom_item(resource.kind, item)
     for admission_kind in FOR_NEW_PODS:
         for item in await lister.list_if_served(admission_kind):
@@ -230,16 +236,18 @@ class _Lister:
         return await self.list_if_served(resource, is_named)
 
     async def list_if_served(
-        self, resource: Resource[T], keep: Callable[[T], bool] = lambda _: True
+        self, resource: Resource[T], keep: Callable[[T], bool] = lambda _: True, effect: str = ""
     ) -> list[T]:
-        """Return the objects of a kind; [] if the API server does not serve the kind or refuses to list
-        it."""
+        """Return the objects of a kind; [] if the API server does not serve the kind or refuses to list it.
+
+        A refusal is a problem. `effect`: what it does to the capture.
+        """
         for path in resource.paths:
             try:
                 return await self.list(resource, path, keep)
             except ApiError as refusal:
                 if refusal.status == HTTP_FORBIDDEN:
-                    problem = f"{refusal}: left out"
+                    problem = f"{refusal}: left out{effect}"
                     if problem not in self.problems:  # each version is refused
                         self.problems.append(problem)
                 elif refusal.status != HTTP_NOT_FOUND:
