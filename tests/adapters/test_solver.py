@@ -287,11 +287,16 @@ def test_a_slice_of_processor_time_ends_a_decision_and_not_its_process(
         planner.close()
 
 
+MAX_NICENESS = 19
+"""Linux gives a process no higher niceness, and the tests themselves may run with some."""
+
+
 def test_a_background_process_leaves_the_processor_to_others() -> None:
     planner = PlannerProcess(Bounds(niceness=7), HOGS)
     try:
         planner.load()
         assert planner.pid is not None
-        assert os.getpriority(os.PRIO_PROCESS, planner.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 7
+        niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + 7, MAX_NICENESS)
+        assert os.getpriority(os.PRIO_PROCESS, planner.pid) == niceness
     finally:
         planner.close()
