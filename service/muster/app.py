@@ -347,11 +347,8 @@ class App:
 
     def _notes_on_unread_jobs(self) -> list[str]:
         """Return a sentence about the jobs that the account may not read."""
-        kinds = [
-            name
-            for name, watcher in self._watchers.items()
-            if watcher.is_forbidden and not name.startswith("podgroups.")
-        ]
+        resources = (*map(decode.jobs, KINDS), *map(decode.makers, MAKERS))
+        kinds = [kind.plural for kind in resources if self._watchers[kind.plural].is_forbidden]
         if not kinds:
             return []
         return [

@@ -19,6 +19,7 @@ import pytest
 
 from local_cluster.patience import HANG_S, slowness
 from muster.adapters.grpc.generated.muster import v1
+from muster.adapters.kube.watch import FORBIDDEN_TRIES
 from muster.adapters.page.server import page_address_file
 from muster.adapters.telemetry.tracing import ENDPOINTS
 from muster.app import App, planners_of
@@ -55,6 +56,15 @@ def test_each_kind_of_instruction_is_carried_out() -> None:
     config = Config()
     app = App(config, Coordinator(config.gangs), planners_of(config))
     assert app.control_loop.carried_out_by.keys() == set(get_args(Instruction))
+
+
+def test_a_note_names_the_jobs_that_may_not_be_read_and_no_other_kind() -> None:
+    app = App(Config(), Coordinator(), planners_of(Config()))
+    for watcher in app._watchers.values():
+        watcher._absent, watcher._forbidden = True, FORBIDDEN_TRIES
+    (note,) = app._notes_on_unread_jobs()
+    assert "pytorchjobs.kubeflow.org" in note
+    assert [name for name in app._watchers if name in note and "group" in name] == []
 
 
 async def get(app: App, path: str) -> tuple[int, str]:
