@@ -199,7 +199,7 @@ class App:
         if config.pod_groups.enabled:
             for pod_groups in decode.pod_groups():
                 on_absence = intake.native_groups.on_absence if pod_groups.by_right else None
-                yield watch(pod_groups, intake.on_pod_group, on_absence=on_absence)
+                yield watch(pod_groups, intake.on_pod_group, on_absence=on_absence, watcher=PacedWatcher)
             no_trees = partial(intake.native_groups.on_absence, kind=COMPOSITE)
             yield watch(decode.COMPOSITE_POD_GROUPS, intake.on_pod_group, on_absence=no_trees)
             yield watch(decode.TOPOLOGIES, intake.on_topology)

@@ -14,9 +14,13 @@ from muster.adapters.kube import decode, watch
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.watch import LARGE_BYTES, PacedWatcher
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects.objects import PodObject
+from muster.app import App, planners_of
+from muster.config import Config
+from muster.dialects.gangs import native
+from muster.dialects.objects import CustomObject, PodObject
+from muster.gangs.coordinator import Coordinator
 from tests.adapters.at_work import at_work
-from tests.adapters.fake_api import FakeApi, Stream, pod
+from tests.adapters.fake_api import FakeApi, Stream, custom, pod
 from tests.adapters.test_kube_watch import QUICK, Sink
 
 
@@ -79,6 +83,36 @@ async def test_the_last_change_is_read_when_the_namespace_has_paid(
         owes[0] = False
         await bench.sink.hears("+a/3")
         assert bench.watcher._waiting_bytes == 0
+
+
+async def test_large_changes_of_podgroups_are_paced_too(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = App(Config(), Coordinator(), planners_of(Config()))
+    watchers = [watcher for name, watcher in app._watchers.items() if name.startswith("podgroups.")]
+    assert [type(watcher) for watcher in watchers] == [PacedWatcher] * len(decode.pod_groups())
+
+    def large_group(version: int) -> dict[str, Any]:
+        group = custom(native.APIS[0], "PodGroup", "g", {}, resourceVersion=str(version))
+        group["metadata"]["annotations"] = {"large": "x" * LARGE_BYTES}
+        return group
+
+    monkeypatch.setattr(watch, "BURST_BYTES", 0)
+    monkeypatch.setattr(watch, "BYTES_PER_S", LARGE_BYTES / 3600)
+    (resource,) = [resource for resource in decode.pod_groups() if resource.by_right]
+    path = resource.paths[0]
+    api.served[path] = []
+    sink = Sink()
+    watcher: PacedWatcher[CustomObject] = PacedWatcher(client, resource, sink, Metrics(), QUICK)
+    async with at_work(watcher):
+        stream = await api.stream_of(path)
+        stream.event("ADDED", large_group(2))
+        await sink.hears("+g/2")
+        for version in range(3, 23):
+            stream.event("MODIFIED", large_group(version))
+        stream.event("ADDED", custom(native.APIS[0], "PodGroup", "small", {}, resourceVersion="23"))
+        await sink.hears("+small/23")
+        assert sink.said == []
 
 
 @pytest.mark.parametrize("kind", ["new", "bound", "small", "gone"])
