@@ -224,6 +224,26 @@ async def test_a_deleted_group_of_running_pods_is_replaced_by_a_new_one(bench: B
     assert (group.uid, group.min_member) == ("new", 3)
 
 
+async def test_a_group_of_another_namespace_is_no_group_of_its_namesakes_pods(bench: Bench) -> None:
+    """Who may write PodGroups in one namespace has no part in the gangs of others."""
+    await bench.sees_pod()
+    for spec, uid in ((GANG, "gang"), (BASIC, "basic")):
+        await bench.sees_group(spec, uid, namespace="other")
+        assert bench.dialect() == KUBERNETES
+        await bench.deletes_group(uid)
+    await bench.sees_group(GANG)
+    await bench.sees_group({"schedulingPolicy": {"gang": {"minCount": 1}}}, "theirs", namespace="other")
+    await bench.deletes_group("theirs")
+    facts = [event.group for event in bench.events if isinstance(event, PodGroupSeen)]
+    assert [(group.min_member, bench.pod().namespace) for group in facts if group.key == KEY] == [
+        (2, "default")
+    ]
+    gone = [event.key for event in bench.events if isinstance(event, PodGroupGone)]
+    assert {key[0] for key in gone} == {"other"}
+    assert isinstance(bench.events[0], PodSeen)
+    assert len([event for event in bench.events if isinstance(event, PodSeen)]) == 1
+
+
 async def test_a_pod_of_another_scheduler_is_named_until_it_ends(bench: Bench) -> None:
     await bench.sees_group(GANG)
     await bench.sees_pod("theirs", schedulerName="other")

@@ -25,6 +25,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.intake import Intake
+from muster.dialects.gangs import native
 from muster.dialects.objects import ConfigMapObject, CustomObject, NodeObject, PodObject
 from muster.dialects.settings import DialectSettings
 from muster.gangs.messages.inputs import Input
@@ -70,6 +71,7 @@ class Churn:
             await self._gang_that_never_fits()
             await self._pod_of_another_scheduler()
             await self._pod_group()
+            await self._native_pod_group()
             await self._node_with_facts()
             self.world.wait(30)
             for log_lists in (self.world.verdicts, self.world.events, self.world.evictions, self.world.shown):
@@ -120,6 +122,27 @@ class Churn:
         self.world.wait(5)
         await self._delete(member)
         await self.intake.on_pod_group(uid, None)
+
+    async def _native_pod_group(self) -> None:
+        """PodGroups of Kubernetes, basic and a gang in turn, under a name used again. A pod of ours and
+        one of another scheduler name them."""
+        number = next(self._numbers)
+        container = {"name": "main", "resources": {"limits": {GPU: "1"}}}
+        membership = {"schedulingGroup": {"podGroupName": "native"}, "containers": [container]}
+        pods = ((f"native-{number}", "muster", ""), (f"stranger-{number}", "default-scheduler", "b"))
+        for uid, scheduler, node in pods:
+            metadata = {"name": uid, "namespace": "ns", "uid": uid}
+            spec = {"schedulerName": scheduler, "nodeName": node, **membership}
+            await self.intake.on_pod(*seen(msgspec.convert({"metadata": metadata, "spec": spec}, PodObject)))
+        policies: tuple[dict[str, Any], ...] = ({"basic": {}}, {"gang": {"minCount": 2}})
+        for policy in policies:
+            uid = f"group-{next(self._numbers)}"
+            metadata = {"name": "native", "namespace": "ns", "uid": uid}
+            body = {"apiVersion": native.APIS[1], "metadata": metadata, "spec": {"schedulingPolicy": policy}}
+            await self.intake.on_pod_group(*seen(msgspec.convert(body, CustomObject)))
+            self.world.wait(5)
+            await self.intake.on_pod_group(uid, None)
+        await self._delete(*(uid for uid, *_ in pods))
 
     async def _node_with_facts(self) -> None:
         """A node of a name never used before, as an autoscaler makes them, with a broken ConfigMap."""

@@ -61,7 +61,9 @@ def test_a_gang_of_min_count_pods_waits_for_no_more() -> None:
     assert gang(world).phase is Phase.PLANNED
 
 
-@pytest.mark.parametrize(("min_count", "phase"), [(1, Phase.PLANNED), (3, Phase.COLLECTING)])
+@pytest.mark.parametrize(
+    ("min_count", "phase"), [(1, Phase.PLANNED), (3, Phase.COLLECTING), (2**31 - 1, Phase.COLLECTING)]
+)
 def test_a_changed_number_counts_while_the_gang_waits(min_count: int, phase: Phase) -> None:
     world = World().start(node("a"))
     see(world, replace(GROUP, min_member=4, size=4))
@@ -115,6 +117,36 @@ def test_a_split_is_seen_while_the_groups_can_not_be_read() -> None:
     world.see(*(member(f"p{number}", created=1.0) for number in range(2)))
     group = gang(world).group
     assert (group.was_fully_bound, group.was_split_by_crash) == (False, True)
+
+
+def test_a_running_gang_outlives_a_restart_that_finds_its_group_gone() -> None:
+    """No finalizer kept the PodGroup. What it said is forgotten: a replacement waits, and no member goes."""
+    world = World(GangSettings(settle_s=0, partial_s=1)).start(node("a"))
+    see(world, GROUP)
+    world.see(member("p0"), member("p1"))
+    world.run("x")
+    world.restart()
+    for running in world.pods.values():
+        world.send(inputs.PodSeen(world.now, running))
+    world.start(node("a"))
+    world.gone("p1")
+    world.see(member("p2", created=900.0))
+    world.wait(60)
+    assert gang(world).reason == "PodGroup ns/x does not exist yet; its pods wait for it"
+    assert world.evictions == []
+    see(world, GROUP)
+    assert gang(world).phase is Phase.PLANNED
+    assert world.evictions == []
+
+
+def test_groups_without_pods_make_no_gang_and_ask_no_planner() -> None:
+    """Who may write PodGroups and no pods costs others nothing."""
+    world = World(GangSettings()).start(node("a"))
+    for number in range(1000):
+        see(world, replace(GROUP, name=f"x{number}", uid=f"g{number}"))
+        see(world, replace(GROUP, name=f"x{number}", uid=f"g{number}", min_member=3))
+    assert (world.coordinator.state.gangs, world.asked, world.events) == ({}, 0, [])
+    assert world.coordinator.next_deadline() is None
 
 
 def test_another_priority_of_the_group_is_refused_until_both_agree() -> None:
