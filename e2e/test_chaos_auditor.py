@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 import pytest
 
 from e2e import objects
-from e2e.chaos.auditor import ALLOCATION, DOUBLE_BOOKED, GRACE_S, LOST, PARTIAL, ChaosAuditor
+from e2e.chaos.auditor import (
+    ALLOCATION,
+    DOUBLE_BOOKED,
+    GRACE_S,
+    LOST,
+    NATIVE_PODGROUPS,
+    PARTIAL,
+    RACE_S,
+    ChaosAuditor,
+)
 from e2e.forged import NAMESPACE, bound_by_others, node, pod, sharing, slice_pod
 from e2e.record import NODES, PODS, Change
 from local_cluster.api import Object
@@ -144,6 +153,71 @@ def test_a_history_is_judged(name: str) -> None:
     case = CASES[name]
     verdict = auditor_of(case).verdict(case.left, [node("a"), sharing("s")])
     assert {rule for rule, texts in verdict.items() if texts} == case.broken
+
+
+def native(name: str, on: str = "", gpu: int = 0) -> Object:
+    body = pod(name, on, (gpu,) if on else ())
+    body["spec"]["schedulingGroup"] = {"podGroupName": "x"}
+    return body
+
+
+def says(count: int) -> Object:
+    """A PodGroup of Kubernetes; basic for 0."""
+    policy = {"gang": {"minCount": count}} if count else {"basic": {}}
+    return {
+        "metadata": {"namespace": NAMESPACE, "name": "x", "uid": "x"},
+        "spec": {"schedulingPolicy": policy},
+    }
+
+
+FIRST, SECOND, FIRST_BOUND, SECOND_BOUND = native("p"), native("q"), native("p", "a"), native("q", "a", 1)
+NATIVE_CASES: dict[str, tuple[Sequence[tuple[float, Object]], Sequence[Object], set[str]]] = {
+    "bound": (
+        [(0, says(2)), (0, FIRST), (0, SECOND), (1, FIRST_BOUND), (1, SECOND_BOUND)],
+        [FIRST_BOUND, SECOND_BOUND],
+        set(),
+    ),
+    "half": ([(0, says(2)), (0, FIRST), (0, SECOND), (1, FIRST_BOUND)], [FIRST_BOUND, SECOND], {PARTIAL}),
+    "bound before the other was there": (
+        [(0, says(2)), (0, FIRST), (1, FIRST_BOUND)],
+        [FIRST_BOUND],
+        {PARTIAL, ALLOCATION},
+    ),
+    "basic": ([(0, says(0)), (0, FIRST), (0, SECOND), (1, FIRST_BOUND)], [FIRST_BOUND, SECOND], set()),
+    "needs fewer now": (
+        [(0, says(2)), (0, FIRST), (0, SECOND), (1, FIRST_BOUND), (2, says(1))],
+        [FIRST_BOUND, SECOND],
+        set(),
+    ),
+    "needs more while it runs": (
+        [(0, says(1)), (0, FIRST), (0, SECOND), (1, FIRST_BOUND), (2, says(2)), (3, SECOND)],
+        [FIRST_BOUND, SECOND],
+        set(),
+    ),
+    "needed more long before it started": (
+        [(0, says(1)), (0, FIRST), (0, SECOND), (1, says(2)), (2 + RACE_S, FIRST_BOUND)],
+        [FIRST_BOUND, SECOND],
+        {PARTIAL},
+    ),
+    "needed more just before it started": (
+        [(0, says(1)), (0, FIRST), (0, SECOND), (2, says(2)), (3, FIRST_BOUND)],
+        [FIRST_BOUND, SECOND],
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NATIVE_CASES)
+def test_a_gang_needs_what_its_podgroup_of_kubernetes_says(name: str) -> None:
+    steps, pods_at_end, broken = NATIVE_CASES[name]
+    auditor = ChaosAuditor(NAMESPACE, 8, grace_s=GRACE_S)
+    auditor.see(Change(0, NODES, "ADDED", node("a")))
+    for at, body in steps:
+        kind = PODS if "containers" in body["spec"] else NATIVE_PODGROUPS
+        auditor.see(Change(at, kind, "MODIFIED", body))
+    auditor.passed(LATE_S)
+    verdict = auditor.verdict(pods_at_end, [node("a")])
+    assert {rule for rule, texts in verdict.items() if texts} == broken
 
 
 def test_a_pod_whose_creation_was_answered_counts_though_no_watch_saw_it() -> None:

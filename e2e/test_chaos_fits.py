@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from e2e import objects
-from e2e.chaos.auditor import POD_GROUP, PODGROUPS, WAITS, ChaosAuditor
+from e2e.chaos.auditor import NATIVE_PODGROUPS, POD_GROUP, PODGROUPS, WAITS, ChaosAuditor
 from e2e.chaos.fits import DRA_RESOURCE, GPUS_BY_CLAIM
 from e2e.facts import DRA_GPUS
 from e2e.forged import NAMESPACE, bound_by_others, gated, greedy, node, own, pod, sharing, slice_pod
@@ -202,4 +202,28 @@ def test_a_podgroup_says_how_many_and_where() -> None:
     assert [fit.gang for fit in auditor.fits(members, nodes)] == [f"{NAMESPACE}/{POD_GROUP}/pg"]
     assert not auditor.fits(members[:1], nodes)
     group["spec"]["topologyPolicy"] = {"scope": "rack"}
+    assert not auditor.fits(members, nodes)
+
+
+def test_a_podgroup_of_kubernetes_says_how_many_and_where_as_it_is_now() -> None:
+    members = [pod(f"m-{rank}", gpus=4) for rank in range(2)]
+    for member in members:
+        member["spec"]["schedulingGroup"] = {"podGroupName": "pg"}
+    nodes = [node("a", gpus=4, labels={RACK: "r"}), node("b", gpus=4, labels={RACK: "s"})]
+    auditor = ChaosAuditor(NAMESPACE, 8)
+    assert not auditor.fits(members, nodes)
+
+    def says(at: float, count: int, **spec: Object) -> None:
+        body: Object = {"metadata": {"namespace": NAMESPACE, "name": "pg"}, "spec": spec}
+        body["spec"]["schedulingPolicy"] = {"gang": {"minCount": count}}
+        auditor.see(Change(at, NATIVE_PODGROUPS, "MODIFIED", body))
+
+    says(0, 2)
+    assert [fit.gang for fit in auditor.fits(members, nodes)] == [f"{NAMESPACE}/schedulingGroup/pg"]
+    assert not auditor.fits(members[:1], nodes)
+    says(1, 1)
+    assert auditor.fits(members[:1], nodes)
+    says(2, 3)
+    assert not auditor.fits(members, nodes)
+    says(3, 2, schedulingConstraints={"topology": [{"key": RACK}]})
     assert not auditor.fits(members, nodes)

@@ -127,6 +127,22 @@ def test_the_minimum_may_change_while_the_gang_waits(scene: Scene) -> None:
     scene.runs(names)
 
 
+def test_a_podgroup_made_anew_holds_and_a_raised_minimum_takes_no_member_back(scene: Scene) -> None:
+    scene.apply(pod_group("train", 4))
+    names = members(scene, "train", 3)
+    scene.event("TopologyWaiting", names[0])
+    path = f"/apis/{API}/namespaces/{scene.name}/podgroups/train"
+    scene.client.delete(path)
+    assert scene.client.get(path)["metadata"]["deletionTimestamp"]  # a finalizer keeps it while pods name it
+    scene.client.patch(path, {"metadata": {"finalizers": None}})
+    scene.apply(pod_group("train", 3, schedulingConstraints=IN_A_RACK))
+    scene.runs(names)
+    assert len(racks(scene, names)) == 1
+    scene.client.patch(path, {"spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}})
+    late = scene.create(member("train", 3))
+    scene.runs([*names, *late])
+
+
 def test_a_gang_outlives_a_restart_of_the_service(scene: Scene, stack: Stack) -> None:
     """The new process reads the PodGroup from a list, and takes the bound members for members."""
     scene.apply(pod_group("train", 2, schedulingConstraints=IN_A_RACK))

@@ -1,6 +1,7 @@
 """`make chaos`: gangs under load on a local cluster whose parts die, and an auditor's report as JSON.
 
 Real processes: etcd, kube-apiserver, controller manager, kwok, the service, the scheduler with its plugin.
+The API server serves Kubernetes' own PodGroups, and each Job gets one.
 All that is drawn at random comes from the seed; what happens between the processes does not.
 
 Exit status: 0 when nothing was violated and as many faults hit as were asked for, 1 when not, 2 when the run
@@ -23,6 +24,7 @@ from e2e.record import TooLateError
 from local_cluster.api import ApiError, ApiUnreachable
 from local_cluster.build import BuildError
 from local_cluster.cluster import ClusterError, LocalCluster
+from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.demo.interrupts import Interrupts
 from local_cluster.processes import ProcessError
 from local_cluster.stack import Stack, StackError
@@ -66,7 +68,8 @@ def _run(options: Options, folder: Path) -> Report:
     credentials.mkdir(mode=0o700, parents=True)
     _say(f"seed {options.seed}; logs: {folder}")
     with contextlib.ExitStack() as started:
-        cluster = started.enter_context(LocalCluster(folder / "cluster"))
+        native = LocalCluster(folder / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES)
+        cluster = started.enter_context(native)
         stack = started.enter_context(Stack(cluster, folder / "stack"))
         started.callback(interrupts.hold)
         return run(cluster, stack, Client.of(cluster.kubeconfig, credentials), options, _say)

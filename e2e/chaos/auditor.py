@@ -10,6 +10,7 @@ devices            claims of DRA hold planned devices, and not longer than their
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,11 +18,13 @@ from e2e.audit import Auditor, Violation, judge
 from e2e.chaos.fits import Fit, waiting_that_fit
 from e2e.chaos.losses import Losses
 from e2e.chaos.meter import Meter
+from e2e.chaos.minimums import Minimums, least_of
 from e2e.chaos.waits import WaitReport, Waits
 from e2e.device_claims import CLAIMS, LEFT_S, ClaimFacts, DeviceHistory, DevicePod, twice, unplanned
 from e2e.facts import Gang, NodeFacts, PodFacts
 from e2e.record import NODES, PODS, Change
 from local_cluster.api import Object
+from local_cluster.nodes import HOSTNAME, RACK
 
 GRACE_S = 30.0
 """How long a gang may be half bound while the system is up, as the design says."""
@@ -34,6 +37,9 @@ RACE_S = 15.0
 
 PODGROUPS = "/apis/scheduling.run.ai/v2/podgroups"
 POD_GROUP = "scheduling.run.ai/pod-group"
+NATIVE_PODGROUPS, SCHEDULING_GROUP = "/apis/scheduling.k8s.io/v1beta1/podgroups", "schedulingGroup"
+"""PodGroups of Kubernetes' own API, and the field by which a pod names one."""
+SCOPES_BY_LABEL = {RACK: "rack", HOSTNAME: "node"}
 
 DOUBLE_BOOKED, PARTIAL, LOST, WAITS = "double-booked", "partial", "lost", "waits-though-fits"
 ALLOCATION, DEVICES = "allocation", "devices"
@@ -74,6 +80,11 @@ class ChaosAuditor:
         self._outages: list[tuple[float, float]] = []
         self._half_since: dict[str, float] = {}
         self._groups: dict[str, Object] = {}
+        self._natives: dict[str, Object] = {}
+        """The PodGroups of Kubernetes that exist."""
+        self._minimums = Minimums(RACE_S)
+        self._members: dict[str, dict[str, Object]] = defaultdict(dict)
+        """The name of such a PodGroup → UID → the pods that name it."""
         self._found: list[Violation] = []
 
     # --- during the run -------------------------------------------------------------------------
@@ -96,10 +107,24 @@ class ChaosAuditor:
             self._history.node(NodeFacts.of(change.body))
         elif change.kind == PODGROUPS:
             self._groups[_name(change.body)] = change.body
+        elif change.kind == NATIVE_PODGROUPS:
+            self._see_native(change)
         elif change.kind == PODS and _name(change.body).startswith(self._prefix):
             self._see_pod(change)
         elif change.kind == CLAIMS and _name(change.body).startswith(self._prefix):
             self._see_claim(change)
+
+    def _see_native(self, change: Change) -> None:
+        """A PodGroup of Kubernetes: its members need as many as it says from now on."""
+        name = _name(change.body)
+        if change.deed == "DELETED":
+            self._natives.pop(name, None)
+            return
+        self._natives[name] = change.body
+        self._minimums.says(change.at, name, change.body)
+        for member in self._members.get(name, {}).values():
+            self._history.pod(self._up(change.at), self.facts(member, change.at))
+        self._time_halves(self._up(change.at))
 
     def _see_claim(self, change: Change) -> None:
         at = self._up(change.at)
@@ -119,7 +144,8 @@ class ChaosAuditor:
         return now(at) - sum(now(min(at, ended)) - now(began) for began, ended in self._outages if began < at)
 
     def _see_pod(self, change: Change) -> None:
-        pod = self.facts(change.body)
+        self._see_member(change)
+        pod = self.facts(change.body, change.at)
         key = pod.gang.key if pod.gang else pod.name
         if change.deed == "DELETED":
             half = key in self._history.half_bound()
@@ -137,6 +163,19 @@ class ChaosAuditor:
             self.devices.pod(self._up(change.at), DevicePod.of(change.body))
         self._time_halves(self._up(change.at))
 
+    def _see_member(self, change: Change) -> None:
+        """Keep the pod, if it names a PodGroup of Kubernetes."""
+        group = _native_of(change.body)
+        members = self._members[group] if group else {}
+        if change.deed == "DELETED":
+            members.pop(change.uid, None)
+        else:
+            members[change.uid] = change.body
+        if any(member["spec"].get("nodeName") for member in members.values()):
+            self._minimums.bound(change.at, group)
+        else:
+            self._minimums.ended(group)
+
     def _time_halves(self, now: float) -> None:
         """How long gangs stay half bound, also below the grace."""
         half = {*self._history.half_bound()}
@@ -145,9 +184,14 @@ class ChaosAuditor:
         for key in {*self._half_since} - half:
             self.longest_partial_s = max(self.longest_partial_s, now - self._half_since.pop(key))
 
-    def facts(self, pod: Object) -> PodFacts:
-        """A pod as the rules see it; its gang may be a PodGroup's."""
+    def facts(self, pod: Object, at: float | None = None) -> PodFacts:
+        """A pod as the rules see it; its gang may be a PodGroup's. `at`: with what its gang needed then."""
         facts = PodFacts.of(pod)
+        if facts.gang is None and (group := _native_of(pod)):
+            body = self._natives.get(group)
+            now = least_of(body) if body is not None else 0
+            needed = now if at is None else self._minimums.needed(at, group)
+            return replace(facts, gang=Gang(_native_key(group), needed))
         name = str((pod["metadata"].get("annotations") or {}).get(POD_GROUP, ""))
         if facts.gang is not None or not name:
             return facts
@@ -165,6 +209,9 @@ class ChaosAuditor:
         for group in self._groups.values():
             key = f"{group['metadata']['namespace']}/{POD_GROUP}/{group['metadata']['name']}"
             scopes[key] = str((group["spec"].get("topologyPolicy") or {}).get("scope", ""))
+        for name, group in self._natives.items():
+            for constraint in (group["spec"].get("schedulingConstraints") or {}).get("topology") or ():
+                scopes[_native_key(name)] = SCOPES_BY_LABEL[constraint["key"]]
         trusted = [node for node in nodes if node["metadata"]["name"] not in self._hostile_nodes]
         return waiting_that_fit(ours, trusted, gangs, scopes)
 
@@ -203,3 +250,15 @@ class ChaosAuditor:
 
 def _name(body: Object) -> str:
     return f"{body['metadata'].get('namespace', '')}/{body['metadata']['name']}"
+
+
+def _native_of(pod: Object) -> str:
+    """Return namespace and name of the PodGroup of Kubernetes that the pod names; "" if it names none."""
+    name = (pod["spec"].get(SCHEDULING_GROUP) or {}).get("podGroupName", "")
+    return f"{pod['metadata']['namespace']}/{name}" if name else ""
+
+
+def _native_key(group: str) -> str:
+    """Return the key of the gang of this PodGroup, as `Submission.key` has it."""
+    namespace, _, name = group.partition("/")
+    return f"{namespace}/{SCHEDULING_GROUP}/{name}"

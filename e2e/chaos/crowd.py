@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from e2e.chaos.auditor import PODGROUPS
 from e2e.chaos.losses import Losses
 from e2e.chaos.patience import Patient
 from e2e.chaos.strangers import Strangers
-from e2e.chaos.submissions import PODGROUP, Submission, ordinary
+from e2e.chaos.submissions import NATIVE, Submission, ordinary
 from e2e.facts import FINISHED, SUCCEEDED
-from e2e.record import PODS, Record, TooLateError
+from e2e.record import PODS, Record, TooLateError, within
 from e2e.scene import COMPLETE
 from local_cluster.api import Object
 from local_cluster.patience import HANG_S
@@ -29,13 +28,15 @@ LASTS_S = (40, 140)
 
 @dataclass
 class Counts:
-    """What became of what was submitted, in gangs (single pods are gangs of one) and pods; `slices` and
-    `devices`: how many of these ask for memory of shared GPUs, and for GPUs of a DRA driver."""
+    """What became of what was submitted, in gangs (single pods are gangs of one) and pods; `slices`,
+    `devices` and `native`: how many of these ask for memory of shared GPUs, ask for GPUs of a DRA driver, and
+    name a PodGroup of Kubernetes."""
 
     gangs: int = 0
     pods: int = 0
     slices: int = 0
     devices: int = 0
+    native: int = 0
     ended: int = 0
     withdrawn: int = 0
     replaced_pods: int = 0
@@ -116,8 +117,9 @@ class Crowd:
             self.counts.pods += submission.members
             self.counts.slices += submission.members if submission.memory else 0
             self.counts.devices += submission.members if submission.devices else 0
+            self.counts.native += submission.members if submission.dialect == NATIVE else 0
             opened = self._open[submission.name] = _Open(submission)
-            if submission.dialect == PODGROUP:
+            if submission.podgroups:
                 self.create_podgroup(submission)
             if submission.job:
                 self._patient.create(f"/apis/batch/v1/namespaces/{self._namespace}/jobs", submission.as_job())
@@ -126,12 +128,19 @@ class Crowd:
                 self._create(opened, rank)
 
     def create_podgroup(self, submission: Submission) -> None:
-        path = PODGROUPS.replace("/podgroups", f"/namespaces/{self._namespace}/podgroups")
-        self._patient.create(path, submission.podgroup())
+        self._patient.create(within(submission.podgroups, self._namespace), submission.podgroup())
 
-    def delete_podgroup(self, submission: Submission) -> None:
-        path = PODGROUPS.replace("/podgroups", f"/namespaces/{self._namespace}/podgroups")
-        self._patient.delete(f"{path}/{submission.name}")
+    def delete_podgroup(self, submission: Submission, *, at_once: bool = False) -> None:
+        """`at_once`: also a PodGroup of Kubernetes, which a finalizer keeps while pods name it."""
+        path = f"{within(submission.podgroups, self._namespace)}/{submission.name}"
+        self._patient.delete(path)
+        if at_once:
+            self._patient.patch(path, {"metadata": {"finalizers": None}})
+
+    def set_min_count(self, submission: Submission, count: int) -> Object | None:
+        """Change how many members a PodGroup of Kubernetes needs; None if it is gone."""
+        path = f"{within(submission.podgroups, self._namespace)}/{submission.name}"
+        return self._patient.patch(path, {"spec": {"schedulingPolicy": {"gang": {"minCount": count}}}})
 
     def withdraw(self, submission: Submission) -> None:
         """Its submitter takes it back, with all its pods."""
@@ -263,7 +272,7 @@ class Crowd:
         else:
             for name in opened.names.values():
                 self._patient.delete(f"/api/v1/namespaces/{self._namespace}/pods/{name}")
-        if submission.dialect == PODGROUP:
+        if submission.podgroups:
             self.delete_podgroup(submission)
 
     def _by_submission(self) -> dict[str, list[Object]]:

@@ -9,10 +9,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from e2e.chaos.aim import BINDING, Target
 from e2e.chaos.sight import PERMITTED, PLANNED, RESERVING
+from e2e.chaos.submissions import NATIVE, PODGROUP
 from e2e.chaos.world import World
 from e2e.record import NODES
 from local_cluster.api import Object
@@ -41,12 +42,14 @@ def _nothing(_: World, __: Target) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`inject` comes at the moment, `heal` when the processes that were held for it go on."""
+    """`inject` comes at the moment, `heal` when the processes that were held for it go on. `dialects`: of the
+    gangs that it is aimed at; () for all."""
 
     name: str
     inject: Deed
     heal: Heal = _nothing
     moments: tuple[str, ...] = (PLANNED, RESERVING, PERMITTED)
+    dialects: tuple[str, ...] = ()
 
     @property
     def asks_api(self) -> bool:
@@ -115,6 +118,34 @@ def _delete_podgroup(world: World, target: Target) -> int:
 def _create_podgroup(world: World, target: Target) -> None:
     _wait(world)
     world.crowd.create_podgroup(target.submission)
+
+
+def _delete_native_podgroup(world: World, target: Target) -> int:
+    world.crowd.delete_podgroup(target.submission, at_once=True)
+    return 0
+
+
+def _create_other_podgroup(world: World, target: Target) -> None:
+    """Under the same name, basic or with another minCount, and perhaps with another scope."""
+    _wait(world)
+    submission = target.submission
+    needed, scope = world.chance.choice((0, 1, submission.needed)), world.chance.choice(("", "rack"))
+    world.crowd.create_podgroup(replace(submission, needed=needed, scope=scope))
+
+
+def _change_min_count(world: World, target: Target) -> int:
+    """Fewer than it has, or more than will ever come."""
+    submission = target.submission
+    count = world.chance.choice((1, submission.needed - 1, submission.members + 1))
+    patched = world.crowd.set_min_count(submission, count)
+    if patched is None:
+        raise NothingToBreakError("its PodGroup is gone")
+    return int(patched["metadata"]["resourceVersion"])
+
+
+def _restore_min_count(world: World, target: Target) -> None:
+    _wait(world)
+    world.crowd.set_min_count(target.submission, target.submission.needed)
 
 
 # --- nodes ------------------------------------------------------------------------------------------
@@ -201,12 +232,18 @@ FAULTS = (
     Fault("flip-schedule-label", _flip(SCHEDULE, ("disabled", "default", "share"))),
     Fault("cordon", _cordon),
 )
-DELETE_PODGROUP = Fault("delete-podgroup", _delete_podgroup, _create_podgroup, (PLANNED, RESERVING))
+PODGROUP_FAULTS = (
+    Fault("delete-podgroup", _delete_podgroup, _create_podgroup, (PLANNED, RESERVING), (PODGROUP,)),
+    Fault(
+        "remake-podgroup", _delete_native_podgroup, _create_other_podgroup, (PLANNED, RESERVING), (NATIVE,)
+    ),
+    Fault("change-min-count", _change_min_count, _restore_min_count, dialects=(NATIVE,)),
+)
 
 
-def deck(chance: random.Random, *, podgroups: bool) -> Iterator[tuple[Fault, str]]:
-    """All faults at all their moments, shuffled, again and again."""
-    faults = (*FAULTS, DELETE_PODGROUP) if podgroups else FAULTS
+def deck(chance: random.Random, dialects: Sequence[str]) -> Iterator[tuple[Fault, str]]:
+    """All faults of these dialects at all their moments, shuffled, again and again."""
+    faults = (*FAULTS, *(fault for fault in PODGROUP_FAULTS if {*fault.dialects} <= {*dialects}))
     cards = [(fault, moment) for fault in faults for moment in fault.moments]
     while True:
         yield from chance.sample(cards, len(cards))

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from e2e.chaos import ground
 from e2e.chaos.aim import MissedError, aim
-from e2e.chaos.auditor import PODGROUPS, ChaosAuditor
+from e2e.chaos.auditor import ChaosAuditor
 from e2e.chaos.crowd import Crowd
-from e2e.chaos.faults import DELETE_PODGROUP, Fault, NothingToBreakError, deck
+from e2e.chaos.faults import Fault, NothingToBreakError, deck
 from e2e.chaos.hostile import Hostile
 from e2e.chaos.patience import NOT_FOUND, Patient
 from e2e.chaos.report import Hit, Report
 from e2e.chaos.sight import BETWEEN, Sight, look
 from e2e.chaos.strangers import StockScheduler
-from e2e.chaos.submissions import ACK, OWN, PODGROUP, Submission, ordinary
+from e2e.chaos.submissions import ACK, COLLECTIONS, OWN, Submission, ordinary
 from e2e.chaos.watching import Deadline, Watching
 from e2e.chaos.world import World
 from e2e.client import Client
@@ -81,11 +81,11 @@ class _Run:
         self._patient = Patient(client)
         self._chance = random.Random(options.seed)
         self._name = f"chaos-{uuid.uuid4().hex[:6]}"
-        self._podgroups = _serves_podgroups(client)
-        dialects = (ACK, OWN, PODGROUP) if self._podgroups else (ACK, OWN)
+        podgroups = {dialect: path for dialect, path in COLLECTIONS.items() if _serves(client, path)}
+        dialects = (ACK, OWN, *podgroups)
         self._pace = Pace(client, self._name)
         self._auditor = ChaosAuditor(self._name, ground.TOTAL_GPUS, clock=self._pace.at, hostile_nodes=[NODE])
-        self._watching = Watching(client, self._auditor, self._name, podgroups=self._podgroups)
+        self._watching = Watching(client, self._auditor, self._name, podgroups=podgroups.values())
         self._record = Record(client, (PODS, NODES), namespace=self._name)
         pools = f"{self._name}{ground.DEVICES_OF}{{:02}}"
         self._hostile = Hostile(cluster, Patient(client), options.seed, pools) if options.hostile else None
@@ -220,7 +220,7 @@ class _Run:
     # --- faults ---------------------------------------------------------------------------------
 
     def _break_things(self, began: float) -> None:
-        for number, (fault, moment) in enumerate(deck(self._chance, podgroups=self._podgroups)):
+        for number, (fault, moment) in enumerate(deck(self._chance, self._crowd.dialects)):
             self._world.repair()
             self._check()
             hits = sum(hit.hit for hit in self._hits)
@@ -252,7 +252,7 @@ class _Run:
         """Submit a gang, wait for the moment, break, heal."""
         world, note, ran = self._world, "", 0
         started = at = self._restore(time.monotonic())
-        dialects = [PODGROUP] if fault is DELETE_PODGROUP else self._crowd.dialects
+        dialects = fault.dialects or self._crowd.dialects
         sight: Sight | None = None
         hurt: Submission | None = None
         try:
@@ -368,10 +368,10 @@ class _Run:
         )
 
 
-def _serves_podgroups(client: Client) -> bool:
-    """Whether the cluster has the CRD."""
+def _serves(client: Client, collection: str) -> bool:
+    """Whether the cluster has these PodGroups."""
     try:
-        client.get(PODGROUPS)
+        client.get(collection)
     except ApiError as problem:
         if problem.status != NOT_FOUND:
             raise

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from e2e import objects
-from e2e.chaos.auditor import POD_GROUP
+from e2e.chaos.auditor import NATIVE_PODGROUPS, POD_GROUP, PODGROUPS, SCHEDULING_GROUP
 from e2e.chaos.fits import CLAIM_OF_RACK, DRA_RESOURCE, GPUS_BY_CLAIM, SCOPE
 from e2e.objects import Words
 from e2e.scene import COMPLETE
 from e2e.slices import COUNT, RESOURCE
 from local_cluster.api import Object
-from local_cluster.nodes import RACK
+from local_cluster.nodes import HOSTNAME, RACK
 
 BY_RESOURCE, BY_CLAIM = "resource", "claim"
 """How members ask for GPUs of a DRA driver: by nvidia.com/gpu, or by a claim from a template."""
@@ -24,7 +24,11 @@ DEVICES, DEVICES_OF_TARGETS = 0.2, 0.35
 TEMPLATE_OF = "gpus-"
 """Begins the names of templates; the rest is how many devices their claims have."""
 
-ACK, OWN, PODGROUP, SINGLE = "ack", "own", "podgroup", ""
+ACK, OWN, PODGROUP, NATIVE, SINGLE = "ack", "own", "podgroup", "native", ""
+"""PODGROUP: a PodGroup of scheduling.run.ai; NATIVE: of Kubernetes' own API."""
+COLLECTIONS = {PODGROUP: PODGROUPS, NATIVE: NATIVE_PODGROUPS}
+TOPOLOGY_KEYS = {"rack": RACK, "node": HOSTNAME}
+"""Scope → the label that a PodGroup of Kubernetes names. Of other scopes its pods say the word."""
 TERMINATE = "local-cluster/terminate-after"
 RETRIES = 1_000
 """Of a Job: each member that the chaos deletes counts as one that failed."""
@@ -54,11 +58,11 @@ RACKS_WITH_VOLUMES = ("r0", "r1")
 class Submission:
     """A gang, or a single pod (`dialect` SINGLE). All members ask for the same.
 
-    `needed` is less than `members` in an elastic gang. `lasts_s`: how long each runs; None: until it is told
-    to end. `slow_s`: how long a deleted member stays, terminating. `memory`: GiB of shared GPUs that a member
-    asks for, evenly over `gpus` of them; 0: it asks for whole ones. `asks` is one of APART, SPREAD and
-    VOLUME, or ""; `rack` is where the volume is. `devices` is BY_RESOURCE or BY_CLAIM if a DRA driver serves
-    its GPUs, else "".
+    `needed` is less than `members` in an elastic gang, and 0 for a PodGroup whose policy is basic. `lasts_s`:
+    how long each runs; None: until it is told to end. `slow_s`: how long a deleted member stays, terminating.
+    `memory`: GiB of shared GPUs that a member asks for, evenly over `gpus` of them; 0: it asks for whole
+    ones. `asks` is one of APART, SPREAD and VOLUME, or ""; `rack` is where the volume is. `devices` is
+    BY_RESOURCE or BY_CLAIM if a DRA driver serves its GPUs, else "".
     """
 
     name: str
@@ -83,6 +87,7 @@ class Submission:
     def key(self, namespace: str) -> str:
         """The gang as the auditor names it."""
         words = {ACK: "gpu-topology/", OWN: "gpu.topology/group/", PODGROUP: f"{POD_GROUP}/", SINGLE: ""}
+        words[NATIVE] = f"{SCHEDULING_GROUP}/"
         suffix = "-0" if self.dialect == SINGLE else ""
         return f"{namespace}/{words[self.dialect]}{self.name}{suffix}"
 
@@ -99,6 +104,8 @@ class Submission:
             self._ask_for_devices(pod)
         pod["metadata"]["labels"][GANG] = self.name
         pod["spec"] |= self._constraints()
+        if self.dialect == NATIVE:
+            pod["spec"][SCHEDULING_GROUP] = {"podGroupName": self.name}
         if self.lasts_s is not None:
             pod["metadata"]["annotations"][COMPLETE] = f"{self.lasts_s}s"
         if self.slow_s:
@@ -114,13 +121,31 @@ class Submission:
         job["spec"]["backoffLimit"] = RETRIES
         return job
 
+    @property
+    def podgroups(self) -> str:
+        """The collection of its PodGroup; "" if it has none."""
+        return COLLECTIONS.get(self.dialect, "")
+
     def podgroup(self) -> Object:
+        if self.dialect == NATIVE:
+            return self._native_podgroup()
         policy = {"topologyPolicy": {"scope": self.scope}} if self.scope else {}
         return {
             "apiVersion": "scheduling.run.ai/v2",
             "kind": "PodGroup",
             "metadata": {"name": self.name},
             "spec": {"minMember": self.needed, **policy},
+        }
+
+    def _native_podgroup(self) -> Object:
+        key = TOPOLOGY_KEYS.get(self.scope)
+        constraints = {"schedulingConstraints": {"topology": [{"key": key}]}} if key else {}
+        policy: Object = {"gang": {"minCount": self.needed}} if self.needed else {"basic": {}}
+        return {
+            "apiVersion": "scheduling.k8s.io/v1beta1",
+            "kind": "PodGroup",
+            "metadata": {"name": self.name},
+            "spec": {"schedulingPolicy": policy, **constraints},
         }
 
     def _ask_for_devices(self, pod: Object) -> None:
@@ -150,7 +175,8 @@ class Submission:
         return {}
 
     def _words(self) -> Words:
-        scope = {SCOPE: self.scope} if self.scope and self.dialect != PODGROUP else {}
+        in_podgroup = self.dialect == PODGROUP or (self.dialect == NATIVE and self.scope in TOPOLOGY_KEYS)
+        scope = {SCOPE: self.scope} if self.scope and not in_podgroup else {}
         if self.dialect == ACK:
             return Words(objects.ack(self.name, self.members).labels, scope)
         if self.dialect == OWN:
@@ -232,8 +258,8 @@ def _gang(
     lasts_s: int | None,
 ) -> Submission:
     dialect = chance.choice(dialects)
-    job = dialect != PODGROUP and chance.random() < 0.4
-    elastic = dialect == OWN and members > 2 and chance.random() < 0.4
+    job = dialect not in COLLECTIONS and chance.random() < 0.4
+    elastic = dialect in (OWN, NATIVE) and members > 2 and chance.random() < 0.4
     members_needed = members - chance.randint(1, members - 2) if elastic else members
     slow_s = chance.choice((0, 0, 0, 1, 2))
     return Submission(name, dialect, job, members, members_needed, gpus, scope, lasts_s, slow_s)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from e2e.chaos.auditor import PODGROUPS, ChaosAuditor
+from e2e.chaos.auditor import ChaosAuditor
 from e2e.client import Client
 from e2e.device_claims import CLAIMS
 from e2e.record import NODES, PODS, Record, TooLateError, within
@@ -37,14 +37,19 @@ class Deadline:
 
 
 class Watching:
-    """Feeds an auditor from when it is entered to when it is left. For one thread."""
+    """Feeds an auditor from when it is entered to when it is left. For one thread.
 
-    def __init__(self, client: Client, auditor: ChaosAuditor, namespace: str, *, podgroups: bool) -> None:
+    `podgroups`: the collections of PodGroups that the cluster serves.
+    """
+
+    def __init__(
+        self, client: Client, auditor: ChaosAuditor, namespace: str, *, podgroups: Iterable[str]
+    ) -> None:
         self._client = client
         self._namespace = namespace
         self._auditor = auditor
-        kinds = (NODES, PODGROUPS, PODS) if podgroups else (NODES, PODS)
-        self._record = Record(client, (*kinds, CLAIMS), relists=True, namespace=namespace)
+        kinds = (NODES, *podgroups, PODS, CLAIMS)
+        self._record = Record(client, kinds, relists=True, namespace=namespace)
         self._seen = 0
 
     def __enter__(self) -> Self:
