@@ -23,7 +23,7 @@ from e2e.scene import Scene
 from local_cluster.api import Api, Object
 from local_cluster.stack import Stack
 from local_cluster.stack_config import MANIFESTS
-from muster.adapters.kube.decode import COMPOSITE_POD_GROUPS, jobs, makers, pod_groups
+from muster.adapters.kube.decode import COMPOSITE_POD_GROUPS, WORKLOADS, jobs, makers, pod_groups
 from muster.dialects.kinds.table import KINDS, MAKERS
 
 EXCEPTIONS = {
@@ -39,6 +39,7 @@ EXCEPTIONS = {
         for resource in (*map(jobs, KINDS), *map(makers, MAKERS), *pod_groups(), COMPOSITE_POD_GROUPS)
         if not resource.plural.endswith((".batch", ".apps", ".scheduling.run.ai", ".scheduling.x-k8s.io"))
     },
+    f"watch {WORKLOADS.plural}": "the API server does not serve it here: it is listed, again and again",
 }
 """Rights that no scene uses → why they are granted all the same."""
 

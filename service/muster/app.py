@@ -202,6 +202,7 @@ class App:
                 yield watch(pod_groups, intake.on_pod_group, on_absence=on_absence, watcher=PacedWatcher)
             no_trees = partial(intake.native_groups.on_absence, kind=COMPOSITE)
             yield watch(decode.COMPOSITE_POD_GROUPS, intake.on_pod_group, on_absence=no_trees)
+            yield watch(decode.WORKLOADS, intake.on_workload)
             yield watch(decode.TOPOLOGIES, intake.on_topology)
         for kind in KINDS:
             on_job, on_absent = partial(intake.jobs.on_job, kind), partial(intake.jobs.on_absence, kind)

@@ -26,7 +26,7 @@ from muster.config import Watch
 from muster.dialects import keys
 from muster.dialects.gangs import native
 from muster.dialects.kinds.description import JobPod
-from muster.dialects.objects import CustomObject, PodObject
+from muster.dialects.objects import CustomObject, Metadata, PodObject, WorkloadObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.pod import COMPOSITE, KUBERNETES, Pod
 from muster.domain.podgroup import SCHEDULED, Condition, PodGroup
@@ -72,6 +72,10 @@ class Bench:
         item = custom(API, "PodGroup", "x", spec, uid=uid, **metadata)
         item["status"] = {"conditions": [condition] if condition else []}
         await self.intake.on_pod_group(*seen(msgspec.convert(item, CustomObject)))
+
+    async def sees_workload(self, annotations: dict[str, str] | None, name: str = "w") -> None:
+        item = WorkloadObject(Metadata(name, namespace="default", annotations=annotations))
+        await self.intake.on_workload(f"default/{name}", item if annotations is not None else None)
 
     async def deletes_group(self, uid: str = "g") -> None:
         await self.intake.on_pod_group(uid, None)
@@ -288,6 +292,46 @@ async def test_pods_are_refused_while_pod_groups_are_not_served(bench: Bench) ->
     assert bench.says() == []
 
 
+OF_WORKLOAD: dict[str, Any] = {**GANG, "workloadRef": {"workloadName": "w", "templateName": "t"}}
+
+
+def scope(bench: Bench) -> str | None:
+    group = bench.group()
+    assert group is not None
+    return group.topology_request.required_scope
+
+
+async def test_the_annotations_of_a_workload_count_while_it_is_there(bench: Bench) -> None:
+    await bench.sees_group(OF_WORKLOAD)
+    assert scope(bench) is None
+    await bench.sees_workload({"gpu.topology/scope": "rack"})
+    assert scope(bench) == "rack"
+    await bench.sees_workload({"gpu.topology/scope": "node"}, "another")
+    await bench.sees_workload({"gpu.topology/scope": "block"})
+    assert scope(bench) == "block"
+    await bench.sees_workload({"example.com/team": "a"})
+    assert scope(bench) is None
+    await bench.sees_workload({"gpu.topology/scope": "rack"})
+    await bench.sees_workload(None)
+    assert scope(bench) is None
+
+
+async def test_a_workload_may_come_before_its_podgroup(bench: Bench) -> None:
+    await bench.sees_workload({"gpu.topology/scope": "rack"})
+    await bench.sees_group(OF_WORKLOAD)
+    assert scope(bench) == "rack"
+    await bench.sees_group(GANG)
+    assert scope(bench) is None
+    assert [type(event) for event in bench.events] == [PodGroupSeen, PodGroupSeen]
+
+
+async def test_a_workload_that_does_not_change_passes_nothing_on(bench: Bench) -> None:
+    await bench.sees_group(OF_WORKLOAD)
+    for _ in range(3):
+        await bench.sees_workload({"gpu.topology/scope": "rack"})
+    assert len(bench.events) == 2
+
+
 async def test_listed_items_have_the_version_of_their_list(tmp_path: Path) -> None:
     """The API server states the version of a built-in kind once in a list, and not in its items."""
     api, heard = FakeApi(), Heard()
@@ -328,6 +372,14 @@ def test_podgroups_of_each_api_have_one_limit_of_their_size(resource: decode.Res
     large = custom(API, "PodGroup", "x", {"note": "x" * decode.MAX_FREE_BYTES})
     with pytest.raises(decode.Undecodable, match="spec and status have more than 262,144 bytes"):
         resource.item(json.dumps(large).encode())
+
+
+def test_of_a_workload_the_service_reads_only_its_metadata() -> None:
+    resource = decode.WORKLOADS
+    assert resource.paths == tuple(f"/apis/{version}/workloads" for version in native.APIS)
+    assert (resource.optional, resource.by_right) == (True, True)
+    item = custom(API, "Workload", "w", {"podGroupTemplates": "of any form"})
+    assert msgspec.to_builtins(resource.item(json.dumps(item).encode())).keys() == {"metadata"}
 
 
 async def test_a_group_that_is_basic_and_a_gang_in_turn_has_few_pods_read_at_once(

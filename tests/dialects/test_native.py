@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from muster.dialects.gangs import native, podgroups
+from muster.dialects.objects import Metadata
 from muster.dialects.pods import pods
 from muster.dialects.settings import DEFAULTS
 from muster.domain.causes.ill_formed import DialectsDisagree
@@ -316,6 +317,73 @@ def test_annotations_contradict_no_field(name: str) -> None:
     assert [sentence.startswith(f"{WHERE}{says}") for sentence in sentences(group(spec, annotations))] == [
         True
     ]
+
+
+# --- annotations of its Workload -------------------------------------------------------------------
+
+
+def with_workload(
+    annotations: dict[str, str], spec: dict[str, Any] | None = None, of_group: dict[str, str] | None = None
+) -> PodGroup:
+    """The PodGroup of a Workload with these annotations."""
+    facts = group({**GANG, **WORKLOAD, **(spec or {})}, of_group)
+    workload = Metadata("w", namespace="ns", annotations=annotations)
+    return native.add_workload(facts, native.read_workload(workload))
+
+
+def test_annotations_of_a_workload_add_constraints() -> None:
+    request = with_workload(
+        {
+            "gpu.topology/scope": "rack",
+            "gpu.topology/preferred-scopes": "node",
+            "gpu.topology/max-per": "node=2",
+            "gpu.topology/segment-size": "2",
+            "gpu.topology/segment-scope": "nvlink-domain",
+            "example.com/team": "a",
+        }
+    ).topology_request
+    assert (request.required_scope, request.preferred_scopes) == ("rack", ("node",))
+    assert (request.per_scope, request.segments) == ((MaxPer("node", 2),), (Segment(2, "nvlink-domain"),))
+
+
+def test_a_workload_is_the_weakest_voice() -> None:
+    """Without a contradiction: a Workload states what is usual for all its PodGroups."""
+    of_workload = {"gpu.topology/scope": "node", "gpu.topology/preferred-scopes": "rack"}
+    by_field = with_workload(of_workload, key(RACK))
+    by_annotation = with_workload(of_workload, of_group={"gpu.topology/scope": "rack"})
+    for facts in (by_field, by_annotation):
+        assert facts.causes == ()
+        request = facts.topology_request
+        assert (request.required_scope, request.preferred_scopes) == ("rack", ("rack",))
+    pod = member(by_field, annotations={"gpu.topology/preferred-scopes": "node"})
+    claim = complete_pod(pod, {by_field.key: by_field}).claim
+    assert claim is not None
+    assert claim.topology_request.preferred_scopes == ("node",)
+
+
+def test_a_workload_makes_no_gang_of_a_basic_podgroup() -> None:
+    facts = with_workload({"gpu.topology/scope": "rack", "gpu.topology/scop": "rack"}, BASIC)
+    assert (facts.makes_gang, facts.topology_request.required_scope, facts.causes) == (False, None, ())
+
+
+BAD_OF_WORKLOADS = {
+    "gpu.topology/min-member": "it is for a PodGroup, and a Workload may have several",
+    "gpu.topology/size": "it is for a PodGroup, and a Workload may have several",
+    "gpu.topology/rank": "it is for pods, and this is a Workload",
+    "gpu.topology/role": "it is for pods, and this is a Workload",
+    "gpu.topology/group": "it is for pods, and this is a Workload",
+}
+
+
+@pytest.mark.parametrize("name", BAD_OF_WORKLOADS)
+def test_what_a_workload_can_t_state_is_refused(name: str) -> None:
+    expected = f'workload/ns/w: annotation {name} is "4", expected none: {BAD_OF_WORKLOADS[name]}'
+    assert sentences(with_workload({name: "4"})) == [expected]
+
+
+def test_a_misspelt_annotation_of_a_workload_is_refused() -> None:
+    (sentence,) = sentences(with_workload({"gpu.topology/scop": "rack"}))
+    assert sentence.startswith('workload/ns/w: gpu.topology/scop is "rack", expected none: did you mean')
 
 
 # --- pods ------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ RIGHTS = {
     "sees PodGroups": (True, "watch", "scheduling.run.ai/podgroups", "team-a", ""),
     "sees coscheduling's": (True, "list", "scheduling.x-k8s.io/podgroups", "", ""),
     "sees Kubernetes' own": (True, "watch", "scheduling.k8s.io/podgroups", "", ""),
+    "sees their Workloads": (True, "watch", "scheduling.k8s.io/workloads", "", ""),
     "writes their status": (True, "patch", "scheduling.run.ai/podgroups/status", "team-a", "g"),
     "writes the status of Kubernetes' own": (
         True,

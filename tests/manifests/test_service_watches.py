@@ -77,6 +77,7 @@ async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
         (decode.config_maps("muster-system", "kai-scheduler-config"), intake.on_config_map),
         *((pod_groups, intake.on_pod_group) for pod_groups in decode.pod_groups()),
         (decode.COMPOSITE_POD_GROUPS, intake.on_pod_group),
+        (decode.WORKLOADS, intake.on_workload),
         (decode.TOPOLOGIES, intake.on_topology),
     ]
     volumes = VolumeIntake(heard.put)

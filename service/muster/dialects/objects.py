@@ -407,6 +407,12 @@ class ConfigMapObject(ApiObject, frozen=True):
     data: dict[str, str] | None = None
 
 
+class WorkloadObject(ApiObject, frozen=True):
+    """A Workload of Kubernetes. The service does not read its templates, because its PodGroups are copies."""
+
+    metadata: Metadata = Metadata()
+
+
 class CustomObject(ApiObject, frozen=True):
     """An object of a CRD: a PodGroup, a Topology.
 

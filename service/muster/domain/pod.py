@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from muster.domain.constraints import PerScope
 from muster.domain.node import Device, Resources, Usage
@@ -40,6 +41,15 @@ class TopologyRequest:
     policies: tuple[str, ...] = ()
     """Names of policies of the cluster."""
     role_preferred: tuple[str, ...] = ()
+
+    def completed_by(self, *others: TopologyRequest) -> TopologyRequest:
+        """Return these constraints, completed by others: the first that states a constraint counts."""
+        stated: dict[str, Any] = {}
+        for request in (*reversed(others), self):
+            stated |= {
+                field.name: value for field in fields(request) if (value := getattr(request, field.name))
+            }
+        return TopologyRequest(**stated)
 
 
 NO_TOPOLOGY_REQUEST = TopologyRequest()

@@ -142,7 +142,8 @@ class PodGroup:
     parent: str = ""
     """Name of the CompositePodGroup around it; "" if there is none."""
     workload: str = ""
-    """Name of its Workload. All groups of one tree have the same."""
+    """Name of its Workload, whose annotations add constraints; "" for none. All groups of one tree have the
+    same."""
     missing: Cause | None = None
     """The groups of the tree that must come before the gang can start; None if they are there."""
     begun: bool = False

@@ -39,6 +39,7 @@ from muster.dialects.objects import (
     PersistentVolumeClaim,
     PodObject,
     StorageClass,
+    WorkloadObject,
 )
 from muster.dialects.pods import bounds, requests
 from muster.dialects.settings import DEFAULTS, DialectSettings
@@ -398,6 +399,15 @@ def _custom_resource(
     )
 
 
+WORKLOADS = Resource(
+    "Workload",
+    "workloads.scheduling.k8s.io",
+    tuple(f"/apis/{version}/workloads" for version in native.APIS),
+    WorkloadObject,
+    full_name,
+    optional=True,
+    by_right=True,
+)
 TOPOLOGIES = _custom_resource("Topology", "topologies", TOPOLOGY_APIS, _name)
 """KAI's Topology objects, which have no namespace."""
 COMPOSITE_POD_GROUPS = _custom_resource(COMPOSITE, "compositepodgroups", native.APIS, _uid, by_right=True)

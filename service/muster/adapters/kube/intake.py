@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -34,7 +34,14 @@ from muster.dialects.devices.claims import claims_of
 from muster.dialects.gangs import native, other_systems, own, podgroups
 from muster.dialects.gangs.subgroups import KaiTopology
 from muster.dialects.kinds.description import JobPod
-from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject, PodObject
+from muster.dialects.objects import (
+    ConfigMapObject,
+    CustomObject,
+    Metadata,
+    NamespaceObject,
+    PodObject,
+    WorkloadObject,
+)
 from muster.dialects.pods import peers, pods, requests
 from muster.dialects.settings import DialectSettings
 from muster.domain import allocation
@@ -60,8 +67,8 @@ READ_AT_ONCE = 16
 REST_SHARE = 4
 """The pause after these and after each further pod, as a multiple of the time that reading took."""
 MAX_ANNOTATIONS, MAX_ANNOTATION = 64, own.MAX_CHARACTERS + 1
-"""Largest number of our annotations of a PodGroup that are kept, and of characters of each value. A value
-of that length is refused."""
+"""Largest number of our annotations of a PodGroup or Workload that are kept, and of characters of each value.
+A value of that length is refused."""
 _encoder = msgspec.json.Encoder()
 
 log = structlog.get_logger(__name__)
@@ -408,6 +415,14 @@ class Intake:
         self._group_objects[uid] = without_labels(obj)
         await self._read_group(uid)
 
+    async def on_workload(self, name: str, obj: WorkloadObject | None) -> None:
+        """Take in a Workload's change. `name`: its namespace and name."""
+        terms = None
+        if obj is not None and (annotations := own_annotations(obj.metadata.annotations or {})):
+            meta = Metadata(obj.metadata.name, namespace=obj.metadata.namespace, annotations=annotations)
+            terms = native.read_workload(meta)
+        await self.native_groups.see_workload(name, terms)
+
     async def on_topology(self, name: str, obj: CustomObject | None) -> None:
         """Take in a KAI Topology's change, and read all PodGroups again, because they may name it."""
         if obj is None:
@@ -471,8 +486,7 @@ def without_labels(obj: CustomObject) -> CustomObject:
     meta, annotations = obj.metadata, obj.metadata.annotations or {}
     group_annotations = {key: "…" for key in other_systems.MORE_OF_GROUPS if annotations.get(key)}
     if obj.api_version in native.APIS:
-        keys = (key for key in annotations if key.startswith(own.PREFIX))
-        group_annotations |= {key: annotations[key][:MAX_ANNOTATION] for key in islice(keys, MAX_ANNOTATIONS)}
+        group_annotations |= own_annotations(annotations)
     named_alone = Metadata(
         meta.name,
         "",
@@ -483,3 +497,9 @@ def without_labels(obj: CustomObject) -> CustomObject:
         generation=meta.generation,
     )
     return msgspec.structs.replace(obj, metadata=named_alone)
+
+
+def own_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
+    """Return the annotations of a PodGroup or Workload that are read, with bounded values."""
+    keys = (key for key in annotations if key.startswith(own.PREFIX))
+    return {key: annotations[key][:MAX_ANNOTATION] for key in islice(keys, MAX_ANNOTATIONS)}

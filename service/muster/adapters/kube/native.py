@@ -6,11 +6,13 @@ group comes late, is deleted, or is made anew with another policy or parent. A P
 its pods run counts until the last of these pods has ended. A CompositePodGroup counts until the last running
 pod of its tree has ended. So no running gang is split.
 
-A PodGroup that makes no gang is passed on once a pod of it was bound, because its condition then changes.
+The annotations of its Workload add constraints to a gang. A PodGroup that makes no gang is passed on once
+a pod of it was bound, because its condition then changes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
@@ -19,11 +21,15 @@ from itertools import islice
 from muster.adapters.kube.key_groups import KeyGroups
 from muster.dialects.gangs import native
 from muster.dialects.gangs.forest import MAX_GROUPS, Forest
+from muster.dialects.gangs.native import WorkloadTerms
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import DialectSettings
 from muster.domain.pod import COMPOSITE, KUBERNETES, GangClaim
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen
+
+REST_SHARE = 4
+"""The pause after each PodGroup of a changed Workload, as a multiple of the time that the PodGroup took."""
 
 
 class NativeGroups:
@@ -46,6 +52,10 @@ class NativeGroups:
         """Groups in `_forest` that are deleted, and that count while pods run (`_runs`)."""
         self._passed: dict[PodGroupKey, PodGroup] = {}
         """The facts of PodGroups that were passed on."""
+        self._workloads: dict[str, WorkloadTerms] = {}
+        """Namespace and name → annotations, of the Workloads that have some of ours."""
+        self._of_workload = KeyGroups[PodGroupKey, str]()
+        """The groups in `_forest`, by their Workload."""
         self._pods: dict[str, PodObject] = {}
         """UID → object, of the pods of ours that wait, and of all whose gang is not there."""
         self._named = KeyGroups[str, PodGroupKey]()
@@ -112,6 +122,23 @@ class NativeGroups:
         for key in dict.fromkeys(self._forest.root_of(pod_group).key for pod_group in self._named.groups):
             await self._pass_on(key)
 
+    async def see_workload(self, name: str, terms: WorkloadTerms | None) -> None:
+        """Take in the annotations of a Workload; None without any of ours. `name`: its namespace and name.
+
+        It may have thousands of PodGroups, and its user may change it all the time. So there are pauses.
+        """
+        old_terms = self._workloads.pop(name, None)
+        if terms is not None:
+            self._workloads[name] = terms
+        if old_terms == terms:
+            return
+        for key in dict.fromkeys(
+            self._forest.root_of(group).key for group in self._of_workload.keys_of(name)
+        ):
+            began = time.monotonic()
+            await self._pass_on(key)
+            await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
+
     async def see_group(self, group: PodGroup) -> None:
         """Take in a group's new facts."""
         await self._set(group.key, group)
@@ -150,6 +177,8 @@ class NativeGroups:
         old_roots = [self._forest.root_of(pod_group) for pod_group in pod_groups]
         self._deleted.discard(key)
         self._forest.put(key, group)
+        workload = group.workload if group is not None else ""
+        self._of_workload.put(key, f"{key[0]}/{workload}" if workload else None)
         changed_pods: list[tuple[str, str]] = []
         changed_gangs: dict[PodGroupKey, None] = {}
         for pod_group, old_root in zip(pod_groups, old_roots, strict=True):
@@ -181,6 +210,7 @@ class NativeGroups:
             return
         foreign = next((uid for pod_group in few_pod_groups for uid in self._foreign.keys_of(pod_group)), "")
         facts = native.check_scheduler(group, self._schedulers.get(foreign), self._settings)
+        facts = native.add_workload(facts, self._workloads.get(f"{key[0]}/{group.workload}"))
         if old_facts is None or facts != old_facts or facts.status != old_facts.status:
             self._passed[key] = facts
             await self._put(PodGroupSeen(time.monotonic(), facts))

@@ -17,7 +17,7 @@ list,watch resourceslices.resource.k8s.io deviceclasses.resource.k8s.io
 list,watch devicetaintrules.resource.k8s.io resourceclaims.resource.k8s.io
 list,watch podgroups.scheduling.run.ai podgroups.scheduling.x-k8s.io topologies.kai.scheduler
 list,watch podgroups.scheduling.sigs.k8s.io podgroups.scheduling.volcano.sh
-list,watch podgroups.scheduling.k8s.io compositepodgroups.scheduling.k8s.io
+list,watch podgroups.scheduling.k8s.io compositepodgroups.scheduling.k8s.io workloads.scheduling.k8s.io
 patch podgroups/status.scheduling.run.ai podgroups/status.scheduling.k8s.io pods/status
 create pods/eviction events
 """

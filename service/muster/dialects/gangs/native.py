@@ -6,7 +6,8 @@
     schedulingConstraints.topology   the node label of the gang's required scope
     priority, preemptionPolicy       the pods' priority must be the same; no gang preempts a pod
     disruptionMode                   kept
-    workloadRef, priorityClassName   only checked: the controllers have copied what these objects state
+    workloadRef                      the Workload whose annotations count where no nearer object states them
+    priorityClassName                only checked: the API server has copied the number of the class
     status.conditions                the condition of type SCHEDULED, which the service writes
 
 A CompositePodGroup has the same fields, but minGroupCount in place of minCount, and no resourceClaims.
@@ -18,7 +19,8 @@ CompositePodGroup.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import msgspec
@@ -40,6 +42,7 @@ from muster.domain.levels import FabricLevel
 from muster.domain.pod import COMPOSITE, KUBERNETES, NO_TOPOLOGY_REQUEST, GangClaim, TopologyRequest
 from muster.domain.podgroup import SCHEDULED, Condition, PodGroup, PodGroupKey
 
+API_GROUP = "scheduling.k8s.io"
 APIS = ("scheduling.k8s.io/v1", "scheduling.k8s.io/v1beta1", "scheduling.k8s.io/v1alpha3")
 """The versions that are read. Their fields are the same."""
 FIELDS = (
@@ -66,6 +69,16 @@ _OF_PODS = (own.GROUP, own.ROLE, own.ROLE_SCOPE, own.ROLE_PREFERRED_SCOPES, own.
 """Annotations that speak of one pod or of a role."""
 _OF_COMPOSITES = (own.SCOPE, own.PREFERRED_SCOPES)
 """Annotations that a CompositePodGroup may have."""
+_OF_ONE_GROUP = (own.MIN_MEMBER, own.SIZE)
+"""Annotations that speak of one PodGroup. A Workload may have several PodGroups."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadTerms:
+    """What the annotations of a Workload add to each gang of its PodGroups."""
+
+    topology_request: TopologyRequest
+    causes: tuple[BadValue, ...] = ()
 
 
 def claim(object_name: str, namespace: str, spec: PodSpec, group: PodGroup | None) -> Reading:
@@ -170,6 +183,26 @@ def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
     )
 
 
+def read_workload(meta: Metadata) -> WorkloadTerms:
+    """Return what the annotations of a Workload state. Its templates are not read, because its PodGroups are
+    copies of them."""
+    refused = dict.fromkeys(_OF_PODS, "none: it is for pods, and this is a Workload")
+    refused |= dict.fromkeys(_OF_ONE_GROUP, "none: it is for a PodGroup, and a Workload may have several")
+    keys, causes = _read_annotations(f"workload/{meta.namespace}/{meta.name}", meta, refused)
+    return WorkloadTerms(keys.topology_request, tuple(causes[:MAX_CAUSES]))
+
+
+def add_workload(group: PodGroup, terms: WorkloadTerms | None) -> PodGroup:
+    """Return the facts of a gang with what its Workload adds; None without a Workload.
+
+    Each constraint that the PodGroup states itself is stronger. A basic PodGroup stays no gang.
+    """
+    if terms is None or not group.makes_gang:
+        return group
+    topology_request = group.topology_request.completed_by(terms.topology_request)
+    return replace(group, topology_request=topology_request, causes=(*group.causes, *terms.causes))
+
+
 def refused_unread(key: PodGroupKey) -> PodGroup:
     """Return a group that pods or other groups name, and that can't be read at all, with the cause."""
     namespace, dialect, name = key
@@ -237,6 +270,24 @@ def _read_scope(spec: Fields, levels: tuple[FabricLevel, ...]) -> str | None:
     return None if label is None else subgroups.scope_of_label(keys[0], "key", label, levels)
 
 
+def _read_annotations(
+    object_name: str, meta: Metadata, refused: Mapping[str, str]
+) -> tuple[own.OwnKeys, list[BadValue]]:
+    """Return what the annotations of a group or Workload add, and a cause for each ill-formed annotation.
+
+    `refused`: annotation that this object can't have → what is expected in its place.
+    """
+    annotations = _own_annotations(meta)
+    corrected, slips = misspelt.correct_keys(object_name, Metadata(meta.name, annotations=annotations))
+    keys = own.read(object_name, corrected)
+    misplaced = [
+        BadValue(object_name, f"annotation {key}", annotations[key], expected)
+        for key, expected in refused.items()
+        if key in annotations
+    ]
+    return keys, [*slips, *keys.gang_causes, *keys.causes, *misplaced]
+
+
 def _merge_annotations(
     object_name: str, meta: Metadata, spec: Fields, min_count: int | None, scope: str | None
 ) -> tuple[TopologyRequest, int | None]:
@@ -244,15 +295,9 @@ def _merge_annotations(
 
     An annotation can't contradict a field.
     """
-    annotations = _own_annotations(meta)
-    corrected, slips = misspelt.correct_keys(object_name, Metadata(meta.name, annotations=annotations))
-    keys = own.read(object_name, corrected)
-    spec.causes.extend((*slips, *keys.gang_causes, *keys.causes))
-    for key in _OF_PODS:
-        if key in annotations:
-            spec.bad_value(
-                f"annotation {key}", annotations[key], "none: it is for pods, and this is a PodGroup"
-            )
+    refused = dict.fromkeys(_OF_PODS, "none: it is for pods, and this is a PodGroup")
+    keys, causes = _read_annotations(object_name, meta, refused)
+    spec.causes.extend(causes)
     if keys.min_member not in (None, min_count):
         expected = f"{min_count}, as {MIN_COUNT} is" if min_count else f"none: {MIN_COUNT} is not set"
         spec.bad_value(f"annotation {own.MIN_MEMBER}", str(keys.min_member), expected)

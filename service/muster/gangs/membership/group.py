@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.causes.not_planned import JobMissing, MembersMissing, ParentMissing, PodGroupMissing
@@ -60,11 +59,9 @@ def complete_pod(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
         expected = f"{group.priority}, as {group.title} has it: set one priorityClassName in both"
         name = f"pod/{pod.namespace}/{pod.name}"
         causes = (*causes, BadValue(name, "spec.priority", str(pod.priority), expected))
-    topology_request = _merge_topology_requests(
-        claim.topology_request,
-        group.topology_request,
-        group.role_topology_requests.get(claim.topology_request.role, NO_TOPOLOGY_REQUEST),
-    )
+    of_pod = claim.topology_request
+    of_role = group.role_topology_requests.get(of_pod.role, NO_TOPOLOGY_REQUEST)
+    topology_request = replace(of_pod.completed_by(of_role, group.topology_request), role=of_pod.role)
     # Owners join one gang up to this number. It includes the pods of optional subgroups.
     gang_size = group.min_member if group.quorum is None else group.size
     min_member = claim.min_member or gang_size
@@ -94,17 +91,6 @@ def _rank(rank: int | None, first: int, topology_request: TopologyRequest) -> in
     if rank is None or not first or topology_request.segments or rank % GROUP < first:
         return rank
     return rank + GROUP**2
-
-
-def _merge_topology_requests(
-    pod: TopologyRequest, group: TopologyRequest, role: TopologyRequest
-) -> TopologyRequest:
-    """Return each field as the pod states it, else as the PodGroup states it for the role or for the gang."""
-    stated: dict[str, Any] = {
-        field.name: getattr(pod, field.name) or getattr(role, field.name) or getattr(group, field.name)
-        for field in fields(TopologyRequest)
-    }
-    return TopologyRequest(**{**stated, "role": pod.role})
 
 
 def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:

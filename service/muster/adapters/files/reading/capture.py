@@ -166,6 +166,17 @@ async def _completing_objects(
         effect_of_resource = effect if resource.by_right and members else ""
         for item in await lister.list_if_served(resource, effect=effect_of_resource):
             yield custom_item(resource.kind, item)
+    annotated = await lister.list_if_served(
+        decode.WORKLOADS, lambda item: bool(_own_annotations(item.metadata))
+    )
+    for workload in annotated:
+        meta = Metadata(
+            workload.metadata.name,
+            namespace=workload.metadata.namespace,
+            uid=workload.metadata.uid,
+            annotations=_own_annotations(workload.metadata),
+        )
+        yield _item(native.APIS[1], "Workload", workload, meta)
     for admission_kind in FOR_NEW_PODS:
         for item in await lister.list_if_served(admission_kind):
             meta = Metadata(item.metadata.name, namespace=item.metadata.namespace)
@@ -334,15 +345,16 @@ def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
     """Return a PodGroup, a CompositePodGroup or a Topology as an API object."""
     kept_fields = native.FIELDS if item.api_version in native.APIS else KEPT_SPEC
     spec = _select_keys(item.spec, kept_fields) if isinstance(item.spec, dict) else item.spec
-    annotations = {
-        key: value
-        for key, value in (item.metadata.annotations or {}).items()
-        if key in other_systems.MORE_OF_GROUPS or key.startswith(own.PREFIX)
-    } or None
+    of_others = _select_keys(item.metadata.annotations, other_systems.MORE_OF_GROUPS)
+    annotations = (of_others | _own_annotations(item.metadata)) or None
     meta = replace(
         item.metadata, resource_version="", labels=None, annotations=annotations, owner_references=None
     )
     return _item(item.api_version, kind, replace(item, spec=spec, status=None), meta)
+
+
+def _own_annotations(meta: Metadata) -> dict[str, str]:
+    return {key: value for key, value in (meta.annotations or {}).items() if key.startswith(own.PREFIX)}
 
 
 def _metadata(meta: Metadata, labels: dict[str, str] | None) -> Metadata:

@@ -132,7 +132,7 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: DialectS
         all_nodes,
         all_pods,
         (
-            *_gangs(groups, forest, inputs.manifests.values(), settings),
+            *_gangs(groups, forest, inputs, settings),
             *owners.groups(inputs.members.values()),
         ),
         policies,
@@ -339,12 +339,13 @@ def _pods(
 
 
 def _gangs(
-    groups: Iterable[PodGroup], forest: Forest, manifests: Iterable[PodManifest], settings: DialectSettings
+    groups: Iterable[PodGroup], forest: Forest, inputs: _Inputs, settings: DialectSettings
 ) -> Iterator[PodGroup]:
     """Yield the gangs of the groups: each PodGroup, and each tree of Kubernetes' groups as one gang. A gang
-    of Kubernetes has a cause if it has pods of another scheduler too."""
+    of Kubernetes gets what its Workload adds, and a cause if it has pods of another scheduler too."""
+    workloads = other_objects.workloads(inputs.objects)
     foreign: dict[PodGroupKey, tuple[str, str]] = {}
-    for manifest in manifests:
+    for manifest in inputs.manifests.values():
         meta, spec = manifest.metadata, manifest.spec
         if native.counts_as_foreign(manifest, settings):
             foreign.setdefault(native.key_of(meta.namespace, spec), (meta.name, spec.scheduler_name))
@@ -352,7 +353,8 @@ def _gangs(
         gang = forest.gang(group.key) if group.dialect in NATIVE else None
         if gang is not None:
             foreign_pods = (foreign[key] for key in forest.pod_groups_below(gang.key) if key in foreign)
-            yield native.check_scheduler(gang, next(foreign_pods, None), settings)
+            checked = native.check_scheduler(gang, next(foreign_pods, None), settings)
+            yield native.add_workload(checked, workloads.get((gang.namespace, gang.workload)))
         elif group.dialect not in NATIVE:
             yield group
 

@@ -1,4 +1,5 @@
-"""Read the objects that complete nodes and pods: PodGroups, KAI's Topologies, ConfigMaps, namespaces."""
+"""Read the objects that complete nodes and pods: PodGroups, Workloads, KAI's Topologies, ConfigMaps,
+namespaces."""
 
 from __future__ import annotations
 
@@ -51,6 +52,7 @@ READERS: Readers = {
         (api.partition("/")[0], "Topology"): partial(_read_custom_object, versions=TOPOLOGY_APIS)
         for api in TOPOLOGY_APIS
     },
+    (native.API_GROUP, "Workload"): partial(_read_custom_object, versions=native.APIS),
     ("", "ConfigMap"): partial(shapes.as_stored, shape=ConfigMapObject),
     ("", "Namespace"): partial(shapes.as_stored, shape=NamespaceObject),
 }
@@ -80,8 +82,8 @@ class Objects:
 
 
 def old_versions(document: Document) -> Iterator[str]:
-    """Yield a note about a group of Kubernetes in a version that is not read."""
-    if document.group == "scheduling.k8s.io" and document.kind in NATIVE:
+    """Yield a note about a group or Workload of Kubernetes in a version that is not read."""
+    if document.group == native.API_GROUP and document.kind in (*NATIVE, "Workload"):
         version, read = document.value["apiVersion"], native.APIS[1]
         way_out = f"write it in {read}, where its fields have other names"
         yield f"{document.name} is not read in {version}: {way_out}"
@@ -135,6 +137,14 @@ def pod_groups(
     by_name = topologies(objects) or None
     items = (*objects.of("PodGroup", CustomObject), *objects.of(COMPOSITE, CustomObject))
     return tuple(podgroups.read(admit(item), levels, by_name) for item in items)
+
+
+def workloads(objects: Objects) -> dict[tuple[str, str], native.WorkloadTerms]:
+    """Return what the annotations of Workloads state, by namespace and name."""
+    return {
+        (item.metadata.namespace, item.metadata.name): native.read_workload(item.metadata)
+        for item in objects.of("Workload", CustomObject)
+    }
 
 
 def topologies(objects: Objects) -> dict[str, KaiTopology]:
