@@ -34,6 +34,7 @@ from muster.adapters.files.reading.sources import (
     quote_value,
 )
 from muster.adapters.files.reading.templates import with_children
+from muster.adapters.files.reading.workloads import with_pod_groups
 from muster.dialects.gangs import native
 from muster.dialects.gangs.forest import Forest
 from muster.dialects.keys import MATRIX
@@ -73,6 +74,8 @@ class _Inputs:
     made_up_names: list[str] = field(default_factory=list)
     unfollowed_notes: NotesByObject = field(default_factory=NotesByObject)
     misspelt_notes: NotesByObject = field(default_factory=NotesByObject)
+    group_notes: NotesByObject = field(default_factory=NotesByObject)
+    """About the PodGroups that are made of Jobs and Workloads."""
     notes: list[str] = field(default_factory=list)
     manifests: dict[str, PodManifest] = field(default_factory=dict)
     """The manifests by UID, as the API server would have stored them."""
@@ -119,6 +122,7 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: DialectS
         *notes.about_pods(all_pods, inputs.manifests, settings),
         *devices.notes(waiting),
         *_notes_of_order(inputs, all_pods),
+        *inputs.group_notes,
         *notes.about_groups(groups, all_pods),
         *notes.about_scopes(groups, all_pods, all_nodes, levels),
         *owners.warnings(manifests, settings),
@@ -175,9 +179,9 @@ def _read_inputs(documents: Iterable[Document | PrintedMatrix]) -> _Inputs:
 def _with_names_and_children(
     documents: Iterable[Document | PrintedMatrix], inputs: _Inputs, problems: list[Malformed]
 ) -> list[Document]:
-    """Return the objects, all with names, and the jobs that other jobs make.
+    """Return the objects, all with names, and the jobs and PodGroups that controllers make of them.
 
-    If a job is ill-formed, note the problem and add no jobs that others make.
+    If a job or Workload is ill-formed, note the problem and add nothing.
     """
     objects = list[Document]()
     for document in documents:
@@ -187,7 +191,7 @@ def _with_names_and_children(
             objects.append(document)
     objects = list(with_names(objects, inputs.made_up_names))
     try:
-        return list(with_children(objects))
+        return list(with_pod_groups(list(with_children(objects)), inputs.group_notes))
     except Malformed as problem:
         problems.append(problem)
         return objects

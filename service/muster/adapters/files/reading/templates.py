@@ -209,7 +209,7 @@ def _children_of_ray_job(document: Document) -> Iterator[Document]:
         pod = {**pod, "containers": [*objects_at(pod, "containers"), _SUBMITTER]}
         cluster = {**cluster, "headGroupSpec": {**head, "template": {**template, "spec": pod}}}
     name = f"{document.key.name}-{letters(0)}"
-    yield _child(document, "ray.io/v1", "RayCluster", name, cluster)
+    yield child(document, "ray.io/v1", "RayCluster", name, cluster)
 
 
 # --- TrainJob --------------------------------------------------------------------------------------
@@ -255,10 +255,10 @@ def _children_of_train_job(document: Document, runtime: Document) -> Iterator[Do
     meta = {
         field: {**object_at(metadata, field), **object_at(spec, field)} for field in ("labels", "annotations")
     }
-    yield _child(document, "jobset.x-k8s.io/v1alpha2", "JobSet", name, job_set, meta)
+    yield child(document, "jobset.x-k8s.io/v1alpha2", "JobSet", name, job_set, meta)
     if api:
         size = sum(_pods_of(job) for job in objects_at(job_set, "replicatedJobs"))
-        yield _child(document, api, "PodGroup", name, {"minMember": size, **group})
+        yield child(document, api, "PodGroup", name, {"minMember": size, **group})
 
 
 def _patch(document: Document, spec: Object, template: Object) -> Object:
@@ -286,11 +286,11 @@ def _patch(document: Document, spec: Object, template: Object) -> Object:
             if (name := str(job.get("name"))) not in job_names:
                 expected = f"expected replicated Jobs of its runtime ({', '.join(job_names)})"
                 raise document.error(f"spec.{patch_path}: {expected}, got {quote_value(name)}")
-        template = _merge(template, patch)
+        template = merge(template, patch)
     return template
 
 
-def _merge(value: Object, patch: Object) -> Object:
+def merge(value: Object, patch: Object) -> Object:
     """Return the object with a strategic merge patch. A null removes its field."""
     result = {**value}
     for field, new in patch.items():
@@ -298,7 +298,7 @@ def _merge(value: Object, patch: Object) -> Object:
         if new is None:
             result.pop(field, None)
         elif isinstance(new, dict):
-            result[field] = _merge(object_at(result, field), new)
+            result[field] = merge(object_at(result, field), new)
         elif field in _NAMED_ITEMS and isinstance(new, list) and isinstance(old, list):
             result[field] = _merge_items(old, new)
         else:
@@ -309,7 +309,7 @@ def _merge(value: Object, patch: Object) -> Object:
 def _merge_items(old: list[Any], new: list[Any]) -> list[Any]:
     patches = {patch.get("name"): patch for patch in new if isinstance(patch, dict)}
     merged = [
-        _merge(item, patches.pop(item.get("name"), {})) if isinstance(item, dict) else item for item in old
+        merge(item, patches.pop(item.get("name"), {})) if isinstance(item, dict) else item for item in old
     ]
     return [*merged, *patches.values()]
 
@@ -334,7 +334,7 @@ def _job_set(spec: Object, template: Object, policy: Object) -> Object:
         is_sized = is_trainer or (is_node and mpi.get("runLauncherAsNode") is True)
         child = _with_resources(job, object_at(trainer, "resourcesPerNode")) if is_sized else job
         job_size = {"template": {"spec": {"parallelism": count, "completions": count}}}
-        jobs.append(_merge(child, {"replicas": 1, **job_size}) if count else child)
+        jobs.append(merge(child, {"replicas": 1, **job_size}) if count else child)
     return {**job_set, "replicatedJobs": jobs}
 
 
@@ -342,16 +342,16 @@ def _with_resources(job: Object, resources: Object) -> Object:
     """Return a replicated Job whose container "node" requests these resources too."""
     pod = object_at(job, "template", "spec", "template", "spec")
     containers = [
-        _merge(container, {"resources": resources}) if container.get("name") == _NODE else container
+        merge(container, {"resources": resources}) if container.get("name") == _NODE else container
         for container in objects_at(pod, "containers")
     ]
-    return _merge(job, {"template": {"spec": {"template": {"spec": {"containers": containers}}}}})
+    return merge(job, {"template": {"spec": {"template": {"spec": {"containers": containers}}}}})
 
 
 def _patch_pods(job_set: Object, patch: Object) -> Object:
     """Return the spec of a JobSet with a patch on each of its pod templates."""
     jobs = [
-        _merge(job, {"template": {"spec": {"template": patch}}})
+        merge(job, {"template": {"spec": {"template": patch}}})
         for job in objects_at(job_set, "replicatedJobs")
     ]
     return {**job_set, "replicatedJobs": jobs}
@@ -365,9 +365,10 @@ def _pods_of(job: Object) -> int:
 # --- objects as they are written -------------------------------------------------------------------
 
 
-def _child(
+def child(
     parent: Document, api_version: str, kind: str, name: str, spec: Object, metadata: Object | None = None
 ) -> Document:
+    """Return an object that the controller of `parent` makes."""
     reference = {"apiVersion": parent.value["apiVersion"], "kind": parent.kind, "name": parent.key.name}
     owner = {
         "name": name,
