@@ -64,6 +64,9 @@ class Bench:
         item["metadata"]["labels"] = spec.pop("labels", {})
         item["spec"] |= {"schedulerName": "muster", "schedulingGroup": {"podGroupName": "x"}, **spec}
         item["status"] = {"phase": item["spec"].pop("phase", "Pending")}
+        if job := item["spec"].pop("job", ""):
+            owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job, "controller": True}
+            item["metadata"]["ownerReferences"] = [owner]
         await self.intake.on_pod(*seen(decode.pods().item(json.dumps(item).encode())))
 
     async def sees_group(
@@ -76,6 +79,12 @@ class Bench:
     async def sees_workload(self, annotations: dict[str, str] | None, name: str = "w") -> None:
         item = WorkloadObject(Metadata(name, namespace="default", annotations=annotations))
         await self.intake.on_workload(f"default/{name}", item if annotations is not None else None)
+
+    async def sees_job(self, parallelism: int, name: str = "train") -> None:
+        template = {"spec": {"containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
+        spec = {"parallelism": parallelism, "completions": parallelism, "template": template}
+        item = msgspec.convert(custom("batch/v1", "Job", name, spec), CustomObject)
+        await self.intake.jobs.on_job("Job", f"default/{name}", item)
 
     async def deletes_group(self, uid: str = "g") -> None:
         await self.intake.on_pod_group(uid, None)
@@ -330,6 +339,54 @@ async def test_a_workload_that_does_not_change_passes_nothing_on(bench: Bench) -
     for _ in range(3):
         await bench.sees_workload({"gpu.topology/scope": "rack"})
     assert len(bench.events) == 2
+
+
+def size(bench: Bench) -> int | None:
+    group = bench.group()
+    assert group is not None
+    return group.size
+
+
+async def test_a_gang_expects_the_pods_that_its_job_runs_at_once(bench: Bench) -> None:
+    await bench.sees_group(GANG)
+    await bench.sees_job(4)
+    assert size(bench) == 2
+    await bench.sees_pod(job="train")
+    assert size(bench) == 4
+    await bench.sees_job(8)
+    assert size(bench) == 8
+    await bench.sees_job(1)
+    assert size(bench) == 2  # minCount
+    await bench.sees_job(4)
+    await bench.intake.on_pod(bench.pod().uid, None)
+    assert size(bench) == 2
+
+
+async def test_a_job_that_is_read_after_its_pods_counts_too(bench: Bench) -> None:
+    await bench.sees_pod(job="train")
+    await bench.sees_group(GANG)
+    assert size(bench) == 2
+    await bench.sees_job(4)
+    assert size(bench) == 4
+
+
+async def test_several_jobs_of_one_podgroup_are_not_added_up(bench: Bench) -> None:
+    await bench.sees_group(GANG)
+    for name in ("master", "worker"):
+        await bench.sees_job(4, name)
+        await bench.sees_pod(name, job=name)
+    assert size(bench) == 2
+    await bench.intake.on_pod(bench.pod("master").uid, None)
+    assert size(bench) == 4
+
+
+async def test_members_are_told_of_a_size_before_they_are_seen(bench: Bench) -> None:
+    """So the first member makes no gang that begins without the others."""
+    await bench.sees_group(GANG)
+    await bench.sees_job(4)
+    bench.events.clear()
+    await bench.sees_pod(job="train")
+    assert [type(event) for event in bench.events] == [PodGroupSeen, PodSeen]
 
 
 async def test_listed_items_have_the_version_of_their_list(tmp_path: Path) -> None:

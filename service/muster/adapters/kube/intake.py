@@ -184,8 +184,9 @@ class Intake:
         self._reading_pod = asyncio.Lock()
         """Held so that no old state of a pod is read again while the pod changes or goes."""
         self._pod_rereads = PodRereads(self._read_pod_again)
-        self.jobs = Jobs(settings, put, self._standing, self._pod_rereads.read)
         self.native_groups = NativeGroups(settings, put, self._join_gang, self._pod_rereads.read)
+        see_count = self.native_groups.see_pods_of_job
+        self.jobs = Jobs(settings, put, self._standing, self._pod_rereads.read, see_count)
         self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods, served)
         slices = self.devices.slices
         self.nodes = NodeIntake(settings, put, self._left_out, slices.on_node, self._labels_changed)

@@ -33,7 +33,7 @@ from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata, PodObject
 from muster.dialects.settings import DialectSettings
 from muster.domain.levels import DEFAULT_LEVELS, FabricLevel
-from muster.domain.pod import Controller, GangClaim, Pod
+from muster.domain.pod import KUBERNETES, Controller, GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.membership.group import key_of
 from muster.gangs.messages.inputs import Input, JobSeen, PodGroupGone, PodGroupSeen
@@ -176,6 +176,8 @@ class _Job:
     themselves."""
     present: KeyGroups[str, str] = field(default_factory=KeyGroups)
     """UIDs of the pods that neither ended nor are being deleted, by gang."""
+    members: KeyGroups[str, PodGroupKey] = field(default_factory=KeyGroups)
+    """UIDs of the pods that name a gang of Kubernetes' own API, by this PodGroup."""
     waiting: dict[str, _WaitingPod] = field(default_factory=dict)
     """Pods that are not bound, and all pods until the job is known.
 
@@ -191,7 +193,8 @@ class Jobs:
     """The jobs of the cluster and the pods of ours that they made.
 
     `put` takes inputs in order. `standing` posts events on jobs.
-    `read_again` reads the pods that `waiting_pod` returns.
+    `read_again` reads the pods that `waiting_pod` returns. `see_pods_of_job` takes a PodGroup of Kubernetes'
+    own API and the number of pods that its job makes; 0 if that is not known.
     """
 
     def __init__(
@@ -200,11 +203,13 @@ class Jobs:
         put: Callable[[Input], Awaitable[None]],
         standing: PendingEvents,
         read_again: Callable[[Iterable[tuple[str, str]], bool], Awaitable[None]],
+        see_pods_of_job: Callable[[PodGroupKey, int], Awaitable[None]],
     ) -> None:
         self._settings = settings
         self._put = put
         self._standing = standing
         self._read_again = read_again
+        self._see_pods_of_job = see_pods_of_job
         self._jobs: dict[Key, _Job] = {}
         self._makers: dict[Key, Metadata] = {}
         self._by_uid: dict[str, Key] = {}
@@ -214,6 +219,8 @@ class Jobs:
         self._named = KeyGroups[str, PodGroupKey]()
         """UIDs of waiting pods of jobs, by the PodGroup that they name. The PodGroup's number may differ from
         a job's."""
+        self._makers_of = KeyGroups[tuple[PodGroupKey, Key], PodGroupKey]()
+        """The jobs whose pods name a gang of Kubernetes' own API, by this PodGroup."""
         self._ignored = IgnoredKeys(standing)
         self._succeeded = SucceededPods(put)
         self._absent: set[str] = set()
@@ -316,7 +323,9 @@ class Jobs:
             await self._take_out_of_gang(job, key, pod.uid)
             job.pods.put(pod.uid, gang)
         job.present.put(pod.uid, gang if gang and pod.present else None)
-        self._named.put(pod.uid, None if pod.node else key_of(pod))
+        group = key_of(pod)
+        self._named.put(pod.uid, None if pod.node else group)
+        await self._see_member(job, key, pod.uid, group)
         is_known = job.text is not None or place.kind in self._absent
         if is_known and (pod.node or pod.finished):
             job.waiting.pop(pod.uid, None)
@@ -337,7 +346,30 @@ class Jobs:
         if key is not None and (job := self._jobs.get(key)) is not None:
             job.waiting.pop(uid, None)
             await self._take_out_of_gang(job, key, uid)
+            await self._see_member(job, key, uid, None)
             self._forget_if_unused(key)
+
+    async def _see_member(self, job: _Job, key: Key, uid: str, group: PodGroupKey | None) -> None:
+        """Note the PodGroup that a pod names; None for none. Only those of Kubernetes' own API count."""
+        new_group = group if group is not None and group[1] == KUBERNETES else None
+        old_group = job.members.put(uid, new_group)
+        if new_group == old_group:
+            return
+        for changed_group in filter(None, (old_group, new_group)):
+            maker = (changed_group, key)
+            is_named = changed_group in job.members.groups
+            if is_named != (self._makers_of.group_of(maker) is not None):
+                self._makers_of.put(maker, changed_group if is_named else None)
+                await self._count_pods_of_job(changed_group)
+
+    async def _count_pods_of_job(self, group: PodGroupKey) -> None:
+        """Pass on how many pods the job makes whose pods name this PodGroup.
+
+        Several jobs are not added up: one PodGroup may have thousands of jobs that come one after another.
+        """
+        makers = self._makers_of.keys_of(group)
+        gangs_of_job = self._job_gangs(next(iter(makers))[1]) if len(makers) == 1 else None
+        await self._see_pods_of_job(group, gangs_of_job.pods if gangs_of_job is not None else 0)
 
     async def _take_out_of_gang(self, job: _Job, key: Key, uid: str) -> None:
         """Take a pod out of the gang that it was in."""
@@ -385,6 +417,8 @@ class Jobs:
                 if gangs_of_job is not None and gangs_of_job != old_gangs:
                     for gang in sorted(filter(None, job.pods.groups)):
                         await self._put(PodGroupSeen(time.monotonic(), gangs_of_job.gang(gang)))
+                    for group in list(job.members.groups):
+                        await self._count_pods_of_job(group)
                     if old_gangs is None or old_gangs.is_gang(self._settings) != gangs_of_job.is_gang(
                         self._settings
                     ):

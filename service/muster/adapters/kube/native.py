@@ -6,8 +6,9 @@ group comes late, is deleted, or is made anew with another policy or parent. A P
 its pods run counts until the last of these pods has ended. A CompositePodGroup counts until the last running
 pod of its tree has ended. So no running gang is split.
 
-The annotations of its Workload add constraints to a gang. A PodGroup that makes no gang is passed on once
-a pod of it was bound, because its condition then changes.
+The annotations of its Workload add constraints to a gang. The job that makes the pods of a PodGroup tells how
+many pods will come. A PodGroup that makes no gang is passed on once a pod of it was bound, because its
+condition then changes.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class NativeGroups:
         """Namespace and name → annotations, of the Workloads that have some of ours."""
         self._of_workload = KeyGroups[PodGroupKey, str]()
         """The groups in `_forest`, by their Workload."""
+        self._pods_of_jobs: dict[PodGroupKey, int] = {}
+        """The number of pods that the job makes whose pods name the PodGroup."""
         self._pods: dict[str, PodObject] = {}
         """UID → object, of the pods of ours that wait, and of all whose gang is not there."""
         self._named = KeyGroups[str, PodGroupKey]()
@@ -139,6 +142,15 @@ class NativeGroups:
             await self._pass_on(key)
             await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
 
+    async def see_pods_of_job(self, key: PodGroupKey, pods: int) -> None:
+        """Take in how many pods the job makes whose pods name this PodGroup; 0 if that is not known."""
+        if pods == self._pods_of_jobs.get(key, 0):
+            return
+        self._pods_of_jobs[key] = pods
+        if not pods:
+            del self._pods_of_jobs[key]
+        await self._pass_on(key)
+
     async def see_group(self, group: PodGroup) -> None:
         """Take in a group's new facts."""
         await self._set(group.key, group)
@@ -211,6 +223,8 @@ class NativeGroups:
         foreign = next((uid for pod_group in few_pod_groups for uid in self._foreign.keys_of(pod_group)), "")
         facts = native.check_scheduler(group, self._schedulers.get(foreign), self._settings)
         facts = native.add_workload(facts, self._workloads.get(f"{key[0]}/{group.workload}"))
+        if (pods := self._pods_of_jobs.get(key, 0)) > (facts.size or 0):
+            facts = replace(facts, size=pods)
         if old_facts is None or facts != old_facts or facts.status != old_facts.status:
             self._passed[key] = facts
             await self._put(PodGroupSeen(time.monotonic(), facts))
