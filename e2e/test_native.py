@@ -11,6 +11,8 @@ import yaml
 from e2e import objects
 from e2e.arena import QuickStack
 from e2e.client import Client
+from e2e.kinds.controllers import Controller
+from e2e.kinds.jobs import Jobs, template
 from e2e.record import Record
 from e2e.rights import AUDIT_POLICY, grants, refused, requests, unused
 from e2e.scene import Scene
@@ -19,6 +21,8 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.stack import Stack
 from local_cluster.stack_config import MANIFESTS
+from muster.domain.pod import KUBERNETES
+from tests.local_cluster.cluster_waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -56,6 +60,22 @@ def scene(stack: Stack, tmp_path: Path) -> Iterator[Scene]:
             new_scene.node(objects.node(name, gpus=gpus, labels={RACK: rack}))
         yield new_scene
         new_scene.audit()
+
+
+@pytest.fixture(scope="module")
+def controllers(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The controllers of JobSet and LeaderWorkerSet. Their own PodGroups are not there: these versions make
+    none."""
+    folder = tmp_path_factory.mktemp("controllers")
+    with Controller(stack.cluster, folder, "jobset"), Controller(stack.cluster, folder, "lws"):
+        yield
+
+
+@pytest.fixture
+def jobs(scene: Scene, stack: Stack, controllers: None) -> Iterator[Jobs]:
+    new_jobs = Jobs(scene, stack)
+    yield new_jobs
+    new_jobs.clear()
 
 
 def pod_group(name: str, min_count: int, **spec: object) -> Object:
@@ -183,6 +203,84 @@ def test_a_job_whose_podgroup_the_job_controller_makes_is_a_gang(scene: Scene) -
     names = scene.pods_of_job("train")
     scene.runs(names)
     assert racks(scene, names) == {"r2"}
+
+
+def native_objects(scene: Scene) -> list[str]:
+    """Names of the PodGroups and Workloads of the scene."""
+    paths = (f"/apis/{API}/namespaces/{scene.name}/{plural}" for plural in ("podgroups", "workloads"))
+    return [item["metadata"]["name"] for path in paths for item in scene.client.get(path)["items"]]
+
+
+@pytest.mark.parametrize("gpus", [2, 8])
+def test_the_podgroup_of_a_deleted_job_goes_with_it(scene: Scene, gpus: int) -> None:
+    """Of a Job that runs, and of a Job that waits for room. The PodGroup has a finalizer."""
+    job = objects.job("train", objects.pod("template", gpus=gpus), completions=2)
+    job["spec"]["scheduling"] = {"schedulingPolicy": {"gang": {}}, "schedulingConstraints": IN_A_RACK}
+    scene.create_job(job)
+    scene.until(lambda: len(scene.pods_of_job("train")) == 2, "the Job has two pods")
+    names = scene.pods_of_job("train")
+    if gpus == 2:
+        scene.runs(names)
+    else:
+        scene.event("TopologyUnplaceable", names[0])
+    (group,) = scene.client.get(f"/apis/{API}/namespaces/{scene.name}/podgroups")["items"]
+    assert group["metadata"]["finalizers"] == ["scheduling.k8s.io/podgroup-protection"]
+    path = f"/apis/batch/v1/namespaces/{scene.name}/jobs/train"
+    scene.client.delete(f"{path}?propagationPolicy=Background")
+    scene.until(lambda: not scene.pods(), "the pods are gone")
+    eventually(lambda: not native_objects(scene), "PodGroup and Workload are gone")
+
+
+def in_group(gpus: int) -> Object:
+    """A pod template of the PodGroup train."""
+    body = template(gpus)
+    body["spec"]["schedulingGroup"] = {"podGroupName": "train"}
+    return body
+
+
+def test_the_pods_of_a_job_set_are_the_gang_of_their_podgroup(scene: Scene, jobs: Jobs) -> None:
+    scene.apply(pod_group("train", 4, schedulingConstraints=IN_A_RACK))
+    pods_of_workers = in_group(2)
+    pods_of_workers["spec"]["restartPolicy"] = "Never"
+    job = {"parallelism": 2, "completions": 2, "backoffLimit": 0, "template": pods_of_workers}
+    workers = {"name": "workers", "replicas": 2, "template": {"spec": job}}
+    body = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "set"}}
+    jobs.submit({**body, "spec": {"replicatedJobs": [workers]}})
+    scene.until(lambda: len(scene.pods()) == 4, "the JobSet has four pods")
+    scene.runs(scene.pods())
+    assert racks(scene, [*scene.pods()]) == {"r2"}
+    assert jobs.gangs() == {"train": (KUBERNETES, 4, 4, 4)}
+    assert native_objects(scene) == ["train"]  # the Job controller makes none of a JobSet's Jobs
+
+
+def test_the_pods_of_a_leader_worker_set_are_the_gang_of_their_podgroup(scene: Scene, jobs: Jobs) -> None:
+    """One gang of two replicas, which would be two gangs without the PodGroup."""
+    scene.apply(pod_group("train", 4, schedulingConstraints=IN_A_RACK))
+    body = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": "serve"},
+    }
+    group_template = {"size": 2, "workerTemplate": in_group(2)}
+    jobs.submit({**body, "spec": {"replicas": 2, "leaderWorkerTemplate": group_template}})
+    scene.until(lambda: len(scene.pods()) == 4, "the LeaderWorkerSet has four pods")
+    scene.runs(scene.pods())
+    assert racks(scene, [*scene.pods()]) == {"r2"}
+    assert jobs.gangs() == {"train": (KUBERNETES, 4, 4, 4)}
+
+
+def test_the_annotations_of_a_workload_count(scene: Scene) -> None:
+    """They come after the pods, and change where the gang may lie."""
+    templates = [{"name": "t", "schedulingPolicy": {"gang": {"minCount": 3}}}]
+    body = {"apiVersion": API, "kind": "Workload", "spec": {"podGroupTemplates": templates}}
+    scene.apply({**body, "metadata": {"name": "w", "annotations": {"gpu.topology/scope": "node"}}})
+    scene.apply(pod_group("train", 3, workloadRef={"workloadName": "w", "templateName": "t"}))
+    names = members(scene, "train", 3, gpus=4)
+    scene.event("TopologyUnplaceable", names[0])
+    assert not scene.bound()
+    path = f"/apis/{API}/namespaces/{scene.name}/workloads/w"
+    scene.client.patch(path, {"metadata": {"annotations": {"gpu.topology/scope": None}}})
+    scene.runs(names)
 
 
 def test_a_job_with_annotations_stays_a_gang_beside_its_basic_podgroup(scene: Scene) -> None:
