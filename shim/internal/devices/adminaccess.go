@@ -21,7 +21,7 @@ type adminRequest struct {
 func (a *AdvanceCheck) adminRequests(pod *v1.Pod) (requests []adminRequest) {
 	seen := sets.New[string]()
 	for claimName, claim := range claimsOf(a.manager, pod) {
-		if claim == nil || isSharedAndAllocated(claim) {
+		if claim == nil || a.keepsDevices(pod, claim) {
 			continue
 		}
 		for _, request := range claim.Spec.Devices.Requests {

@@ -13,13 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
-	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/utils/ptr"
 )
@@ -45,6 +44,7 @@ const (
 type AdvanceCheck struct {
 	*dynamicresources.DynamicResources
 	manager fwk.SharedDRAManager
+	pods    cache.Indexer
 	gpus    []string
 	matcher *matcher
 	view    *questionView
@@ -67,11 +67,12 @@ func NewAdvanceCheck(gpus []string) frameworkruntime.PluginFactory {
 			FilterTimeout:  &metav1.Duration{Duration: nodeTimeout},
 			BindingTimeout: &metav1.Duration{Duration: config.DynamicResourcesBindingTimeoutDefault},
 		}
-		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
-		a := &AdvanceCheck{manager: manager, gpus: gpus, matcher: newMatcher(features), features: dynamicresources.AllocatorFeatures(features)}
+		features := inTreeFeatures()
+		pods := handle.SharedInformerFactory().Core().V1().Pods().Informer().GetIndexer()
+		a := &AdvanceCheck{manager: manager, pods: pods, gpus: gpus, matcher: newMatcher(features), features: dynamicresources.AllocatorFeatures(features)}
 		a.celCache = cel.NewCache(maxExpressions, a.matcher.features)
 		a.view = &questionView{SharedDRAManager: manager, ResourceClaimTracker: manager.ResourceClaims(), check: a}
-		inTree, err := dynamicresources.New(ctx, args, viewHandle{handle, a.view}, features)
+		inTree, err := dynamicresources.New(ctx, args, viewHandle{handle, a.view, func() *v1.Pod { return a.view.pod }}, features)
 		if err != nil {
 			return nil, err
 		}
@@ -166,8 +167,8 @@ func (a *AdvanceCheck) PreFilter(ctx context.Context, state fwk.CycleState, pod 
 // preFilterInTree runs PreFilter of the in-tree plugin. The plugin sees devices of gpuDrivers without our taint. The
 // function also returns which devices are allocated, or nil if the plugin did not ask.
 func (a *AdvanceCheck) preFilterInTree(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo, gpuDrivers sets.Set[string]) (*fwk.PreFilterResult, *structured.AllocatedState, *fwk.Status) {
-	a.view.gpuDrivers = gpuDrivers
-	defer func() { a.view.gpuDrivers, a.view.allocated = nil, nil }()
+	a.view.gpuDrivers, a.view.pod = gpuDrivers, pod
+	defer func() { a.view.gpuDrivers, a.view.pod, a.view.allocated = nil, nil, nil }()
 	only, status := a.DynamicResources.PreFilter(ctx, state, pod, nodes)
 	return only, a.view.allocated, status
 }

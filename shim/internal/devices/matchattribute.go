@@ -59,7 +59,7 @@ type gpu struct {
 func (a *AdvanceCheck) matchAttributeClaimOf(pod *v1.Pod) *matchAttributeClaim {
 	match, claimsWithGPUs := &matchAttributeClaim{}, 0
 	for claimName, claim := range claimsOf(a.manager, pod) {
-		if claim == nil || isSharedAndAllocated(claim) {
+		if claim == nil || a.keepsDevices(pod, claim) {
 			continue
 		}
 		gpus, otherRequests := a.splitRequests(claim)

@@ -15,6 +15,7 @@
 //	             other     all
 //	             question  all, without our taint for adminAccess         its cycle will show them like this
 //	claims       member    with the planned subrequest alone              the allocator would take the first that fits
+//	                       of its PodGroup: as another member writes it   the write comes in PreBind (groupclaims.go)
 //	             other     all
 //	             question  without requests for GPUs                      the planner counts GPUs
 //	                       without an earlier attempt's allocation        it is freed before the gang is planned again
@@ -70,6 +71,8 @@ type Member struct {
 	Memory uint32
 	// MayBeBound means that a Binding was sent that the API server may have written.
 	MayBeBound bool
+	// Void is closed when the plan is void.
+	Void <-chan struct{}
 }
 
 // MemberOf returns the member of a scheduling cycle, or nil if the pod is no member of a gang.
@@ -91,6 +94,7 @@ var (
 	_ fwk.PreFilterPlugin = &Plugin{}
 	_ fwk.FilterPlugin    = &Plugin{}
 	_ fwk.ReservePlugin   = &Plugin{}
+	_ fwk.PreBindPlugin   = &Plugin{}
 )
 
 // NewFactory returns the plugin's constructor.
@@ -119,7 +123,7 @@ func NewFactory(memberOf MemberOf, plannedForOthers PlannedForOthers) frameworkr
 		if err := indexByPool(published); err != nil {
 			return nil, err
 		}
-		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
+		features := inTreeFeatures()
 		manager := handle.SharedDRAManager()
 		view := &cycleView{
 			SharedDRAManager: manager, ResourceClaimTracker: manager.ResourceClaims(), allocated: shared, claims: claims.GetIndexer(),
@@ -129,12 +133,20 @@ func NewFactory(memberOf MemberOf, plannedForOthers PlannedForOthers) frameworkr
 			FilterTimeout:  &metav1.Duration{Duration: config.DynamicResourcesFilterTimeoutDefault},
 			BindingTimeout: &metav1.Duration{Duration: config.DynamicResourcesBindingTimeoutDefault},
 		}
-		inTree, err := dynamicresources.New(ctx, args, viewHandle{handle, view}, features)
+		inTree, err := dynamicresources.New(ctx, args, viewHandle{handle, view, func() *v1.Pod { return view.cycle().pod }}, features)
 		if err != nil {
 			return nil, err
 		}
 		return &Plugin{inTree.(*dynamicresources.DynamicResources), view, memberOf, plannedForOthers}, nil
 	}
+}
+
+// inTreeFeatures returns the features of the in-tree plugin. It accepts claims of PodGroups whether or not the feature
+// gate is on in this process, because such claims exist if the gate is on in the API server.
+func inTreeFeatures() feature.Features {
+	features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
+	features.EnableDRAWorkloadResourceClaims = true
+	return features
 }
 
 // Name implements fwk.Plugin.
@@ -151,6 +163,11 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	if cycle.plan != nil && cycle.plan.subrequest > 0 {
 		cycle.claims = p.view.narrowClaims(pod, cycle.plan, narrowedClaimsOf(state))
+	}
+	if cycle.plan != nil {
+		if err := p.view.borrowClaims(state, cycle); err != nil {
+			return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
+		}
 	}
 	p.view.shown.Store(cycle)
 	defer p.view.shown.Store(nil)
@@ -199,6 +216,11 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	p.view.shown.Store(cycle)
 	defer p.view.shown.Store(nil)
 	restoreRequests(state) // PreBind writes the claims
+	if borrowed := borrowedBy(state); borrowed != nil {
+		if err := borrowed.reserve(p.view.ResourceClaimTracker); err != nil {
+			return fwk.AsStatus(err)
+		}
+	}
 	status := p.DynamicResources.Reserve(ctx, state, pod, node)
 	if status.IsSuccess() && cycle.plan != nil {
 		return fwk.AsStatus(cycle.plan.checkComplete())
@@ -235,16 +257,35 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if member := p.memberOf(state); member != nil && member.MayBeBound {
 		return
 	}
+	// Without Reserve, the pod has no share in a pending allocation. The in-tree plugin would take back another pod's share.
+	if borrowed := borrowedBy(state); borrowed != nil && len(borrowed.claims) > 0 && !borrowed.reserved {
+		return
+	}
 	p.DynamicResources.Unreserve(ctx, state, pod, node)
 }
 
-// viewHandle is a handle whose DRA manager is a view.
+// PreBind lets the in-tree plugin write the claims that this pod has allocated, and waits for those that another member
+// of its PodGroup writes.
+func (p *Plugin) PreBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	status := p.DynamicResources.PreBind(ctx, state, pod, node)
+	if borrowed := borrowedBy(state); borrowed != nil && status.IsSuccess() {
+		return fwk.AsStatus(borrowed.waitUntilWritten(ctx, p.view.ResourceClaimTracker, p.memberOf(state).Void))
+	}
+	return status
+}
+
+// viewHandle is a handle whose DRA manager is a view. pod returns the pod of the running PreFilter.
 type viewHandle struct {
 	fwk.Handle
 	view fwk.SharedDRAManager
+	pod  func() *v1.Pod
 }
 
 func (h viewHandle) SharedDRAManager() fwk.SharedDRAManager { return h.view }
+
+func (h viewHandle) SnapshotSharedLister() fwk.SharedLister {
+	return sharedLister{h.Handle.SnapshotSharedLister(), h.Handle.SharedDRAManager(), h.pod()}
+}
 
 // cycleView shows the cluster's DRA objects as the pod of the running cycle may see them (see the package comment). It is
 // the DRA manager of the in-tree plugin, and the manager's lister of slices and tracker of claims.

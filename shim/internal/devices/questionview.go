@@ -17,8 +17,9 @@ type questionView struct {
 	fwk.SharedDRAManager
 	fwk.ResourceClaimTracker
 	check *AdvanceCheck
-	// These are an argument and a result of preFilterInTree: devices of gpuDrivers are shown without our taint, and
-	// allocated is the state that the in-tree plugin has received.
+	// These are arguments and a result of preFilterInTree: pod asks, devices of gpuDrivers are shown without our taint,
+	// and allocated is the state that the in-tree plugin has received.
+	pod        *v1.Pod
 	gpuDrivers sets.Set[string]
 	allocated  *structured.AllocatedState
 }
@@ -44,14 +45,14 @@ func (v *questionView) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice,
 }
 
 // Get returns the claim without its requests for GPUs, and without the allocation of an earlier attempt, because this
-// allocation is freed before the gang is planned again.
+// allocation is freed before the gang is planned again. A claim of a PodGroup keeps its allocation while a pod uses it.
 func (v *questionView) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
 	claim, err := v.ResourceClaimTracker.Get(namespace, name)
 	if err != nil {
 		return nil, err
 	}
 	shown := *claim // shallow: claims of the tracker never change
-	if metav1.GetControllerOf(claim) != nil {
+	if metav1.GetControllerOf(claim) != nil && (v.pod == nil || !v.check.keepsDevices(v.pod, claim)) {
 		shown.Status = resourceapi.ResourceClaimStatus{}
 	}
 	shown.Spec.Devices.Requests = slices.DeleteFunc(slices.Clone(claim.Spec.Devices.Requests), func(r resourceapi.DeviceRequest) bool {

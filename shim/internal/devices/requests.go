@@ -87,7 +87,7 @@ func selectorsOfGPUs(manager fwk.SharedDRAManager, resources []string) (selector
 // do not exist, because the in-tree plugin reports them.
 func (a *AdvanceCheck) gpuRequests(pod *v1.Pod) (requests []gpuRequest) {
 	for claimName, claim := range claimsOf(a.manager, pod) {
-		if claim == nil || isSharedAndAllocated(claim) {
+		if claim == nil || a.keepsDevices(pod, claim) {
 			continue
 		}
 		for _, request := range claim.Spec.Devices.Requests {

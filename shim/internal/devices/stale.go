@@ -48,6 +48,7 @@ var errInUse = errors.New("it is reserved for others")
 type StaleDevices struct {
 	client kubernetes.Interface
 	claims cache.Indexer
+	pods   cache.Indexer
 	synced cache.InformerSynced
 	// tracker is the source of the allocator. It follows the informer.
 	tracker fwk.ResourceClaimTracker
@@ -56,8 +57,10 @@ type StaleDevices struct {
 // NewStaleDevices must be called before the informers start.
 func NewStaleDevices(handle fwk.Handle) (*StaleDevices, error) {
 	informer := handle.SharedInformerFactory().Resource().V1().ResourceClaims().Informer()
+	pods := handle.SharedInformerFactory().Core().V1().Pods().Informer()
 	tracker := handle.SharedDRAManager().ResourceClaims()
-	return &StaleDevices{handle.ClientSet(), informer.GetIndexer(), informer.HasSynced, tracker}, indexByPod(informer)
+	stale := &StaleDevices{handle.ClientSet(), informer.GetIndexer(), pods.GetIndexer(), informer.HasSynced, tracker}
+	return stale, errors.Join(indexByPod(informer), indexByPodGroup(pods))
 }
 
 // addIndex adds an index to the informer, unless it has been added.
@@ -182,7 +185,7 @@ func (s *StaleDevices) FreeClaim(ctx context.Context, pod *v1.Pod, claim *resour
 	if err == nil && isExtended(claim) {
 		err = s.deleteClaim(ctx, claim)
 	} else if err == nil {
-		err = s.deallocate(ctx, pod, claim)
+		err = s.deallocate(ctx, claim, func(live *resourceapi.ResourceClaim) bool { return belongsOnlyTo(live, pod.UID) })
 	}
 	if err != nil {
 		return fmt.Errorf("freeing ResourceClaim %s/%s of an earlier attempt: %w", claim.Namespace, claim.Name, err)
@@ -269,15 +272,16 @@ func (s *StaleDevices) deleteClaim(ctx context.Context, claim *resourceapi.Resou
 	return s.waitUntil(ctx, claim, func(*resourceapi.ResourceClaim) bool { return false })
 }
 
-// deallocate takes the devices from a claim that was made from a template. The claim goes with its pod.
-func (s *StaleDevices) deallocate(ctx context.Context, pod *v1.Pod, claim *resourceapi.ResourceClaim) error {
+// deallocate takes the devices from a claim that was made from a template, if mayFree is true for the claim as the API
+// server has it. The claim goes with its owner.
+func (s *StaleDevices) deallocate(ctx context.Context, claim *resourceapi.ResourceClaim, mayFree func(*resourceapi.ResourceClaim) bool) error {
 	api := s.client.ResourceV1().ResourceClaims(claim.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		live, err := api.Get(ctx, claim.Name, metav1.GetOptions{})
 		if err != nil || live.UID != claim.UID || live.Status.Allocation == nil {
 			return err
 		}
-		if !belongsOnlyTo(live, pod.UID) {
+		if !mayFree(live) {
 			return errInUse
 		}
 		live.Status = resourceapi.ResourceClaimStatus{}

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/klog/v2"
 
@@ -29,8 +32,8 @@ func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
 			pods = append(pods, pod)
 		}
 	}
-	if len(pods) == 0 {
-		return nil
+	if err := c.freeGroupClaims(ctx, g); err != nil || len(pods) == 0 {
+		return err
 	}
 	failed := make([]error, len(pods))
 	workqueue.ParallelizeUntil(ctx, maxFreed, len(pods), func(index int) {
@@ -41,6 +44,32 @@ func (c *core) freeDevices(ctx context.Context, g *gangs.Gang) error {
 		}
 	})
 	return errors.Join(failed...)
+}
+
+// freeGroupClaims frees the claims of the members' PodGroups that no pod uses. It keeps them while a Binding of any pod of
+// the PodGroup may still be sent.
+func (c *core) freeGroupClaims(ctx context.Context, g *gangs.Gang) error {
+	isOurs := func(pod *v1.Pod) bool { return c.profiles.Has(pod.Spec.SchedulerName) }
+	seen := sets.New[types.UID]()
+	for i := range g.UIDs {
+		pod := c.memberPod(g, i)
+		if pod == nil {
+			continue
+		}
+		for _, claim := range c.stale.IdleGroupClaims(pod) {
+			if seen.Has(claim.UID) {
+				continue
+			}
+			seen.Insert(claim.UID)
+			if slices.ContainsFunc(c.stale.PodsOfGroup(pod), func(member *v1.Pod) bool { return c.store.MayBeSent(member.UID) }) {
+				return fmt.Errorf("ResourceClaim %s: its devices are kept, because a Binding of its PodGroup may still be sent", claim.Name)
+			}
+			if err := c.stale.FreeGroupClaim(ctx, pod, claim, isOurs); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // freeAgain retries freeDevices until a refused gang holds no devices, or has its next verdict. Such a gang may get no

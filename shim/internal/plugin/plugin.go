@@ -123,7 +123,7 @@ func MemberOf(state fwk.CycleState) *devices.Member {
 	}
 	return &devices.Member{
 		Planned: c.Devices, Node: c.Planned, Subrequest: c.Subrequest, GPUs: c.gpus, Memory: c.DeviceMemory,
-		MayBeBound: c.fate.outcome == musterv1.BindingFate_BINDING_FATE_UNKNOWN,
+		MayBeBound: c.fate.outcome == musterv1.BindingFate_BINDING_FATE_UNKNOWN, Void: c.Gang.Closed(),
 	}
 }
 
