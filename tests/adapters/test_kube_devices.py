@@ -297,3 +297,84 @@ def test_objects_are_read_as_the_api_has_them() -> None:
     assert device_class.spec.extended_resource_name == "nvidia.com/gpu"
     claim = decode.RESOURCE_CLAIMS.item(b'{"metadata":{"name":"c","uid":"u"},"status":{"allocation":null}}')
     assert claim.status.allocation is None
+
+
+# --- claims of PodGroups ----------------------------------------------------------------------------
+
+
+class Sharing:
+    """An intake with a claim of the PodGroup g, and the newest facts that it passed on."""
+
+    def __init__(self, heard: Heard) -> None:
+        self.heard = heard
+        self.intake = Intake(DEFAULTS, heard.put, lambda event: None)
+
+    async def sees_pod(self, name: str, node: str = "", phase: str = "Pending", **more: Any) -> None:
+        spec = {
+            "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}],
+            "schedulingGroup": {"podGroupName": "g"},
+        }
+        obj = pod_object(spec=spec, name=name, uid=name, node=node, **more)
+        statuses = [{"name": "c", "resourceClaimName": "g-c"}]
+        status = msgspec.convert({"phase": phase, "resourceClaimStatuses": statuses}, PodStatus)
+        await self.intake.on_pod(*seen(msgspec.structs.replace(obj, status=status)))
+
+    async def sees_claim(self, *devices: str) -> None:
+        owner = {
+            "apiVersion": "scheduling.k8s.io/v1beta1",
+            "kind": "PodGroup",
+            "name": "g",
+            "uid": "uid-g",
+            "controller": True,
+        }
+        meta = {"namespace": "ns", "name": "g-c", "uid": "uid-c", "ownerReferences": [owner]}
+        _, gpu_claim = asking("g-c", "uid-c")
+        results = [RESULT | {"device": device} for device in devices]
+        consumers = [{"resource": "podgroups", "name": "g", "uid": "uid-g"}] if devices else []
+        status = {
+            "allocation": {"devices": {"results": results}} if devices else None,
+            "reservedFor": consumers,
+        }
+        body = {"metadata": meta, "spec": msgspec.to_builtins(gpu_claim.spec), "status": status}
+        await self.intake.devices.on_claim(*seen(msgspec.convert(body, ResourceClaim)))
+
+    def gpus(self) -> dict[str, int]:
+        """The GPUs that each pod requests."""
+        return {event.pod.name: event.pod.gpus for event in self.heard.events if isinstance(event, PodSeen)}
+
+    def consumers(self) -> list[tuple[str, ...]]:
+        """The pods that the claim's devices were for, one after another."""
+        return [event.claim.consumers for event in self.heard.events if isinstance(event, DeviceClaimSeen)]
+
+
+async def test_the_devices_of_a_podgroups_claim_count_for_one_pod_after_another(heard: Heard) -> None:
+    sharing = Sharing(heard)
+    await sharing.intake.devices.on_class(*seen(device_class()))
+    for name in ("a", "b", "d"):
+        await sharing.sees_pod(name)
+    await sharing.sees_claim()
+    assert sharing.gpus() == {"a": 2, "b": 0, "d": 0}
+    await sharing.sees_claim("gpu-0", "gpu-1")
+    named: dict[str, Any] = {"annotations": {"gpu.topology/allocation": '{"version":1,"gpus":[0,1]}'}}
+    await sharing.sees_pod("b", "n")  # the watch may show the Bindings of a gang in any order
+    assert sharing.gpus() == {"a": 0, "b": 2, "d": 0}
+    await sharing.sees_pod("a", "n", **named)
+    assert sharing.gpus() == {"a": 2, "b": 0, "d": 0}
+    await sharing.sees_pod("a", "n", "Failed", **named)
+    assert sharing.gpus() == {"a": 0, "b": 2, "d": 0}
+    await sharing.intake.on_pod("b", None)
+    assert sharing.gpus() == {"a": 0, "b": 2, "d": 2}
+    await sharing.intake.on_pod("d", None)
+    assert sharing.consumers() == [("a",), ("b",), ("a",), ("b",), ("d",), ()]
+
+
+async def test_the_claim_of_a_podgroup_may_come_with_its_devices(heard: Heard) -> None:
+    """As after a restart of the service."""
+    sharing = Sharing(heard)
+    await sharing.intake.devices.on_class(*seen(device_class()))
+    await sharing.sees_claim("gpu-0", "gpu-1")
+    named: dict[str, Any] = {"annotations": {"gpu.topology/allocation": '{"version":1,"gpus":[0,1]}'}}
+    await sharing.sees_pod("a", "n")
+    await sharing.sees_pod("b", "n", **named)
+    assert sharing.gpus() == {"a": 0, "b": 2}
+    assert sharing.consumers() == [(), ("a",), ("b",)]

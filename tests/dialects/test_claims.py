@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,9 @@ import pytest
 
 from muster.dialects.devices.claims import MAX_CAUSES, MAX_CLAIMS, Claims, claims_of
 from muster.dialects.devices.objects import ResourceClaimSpec
+from muster.dialects.devices.sharers import NewHolder
 from muster.dialects.devices.shares import Rounding
+from muster.dialects.objects import PodObject
 from muster.dialects.pods import pods
 from muster.domain.allocation import ALLOCATION
 from muster.domain.pod import Pod
@@ -398,3 +400,100 @@ def test_a_claim_that_says_nothing_new() -> None:
     spec = msgspec.convert({"devices": {"requests": case.claims[0]}}, ResourceClaimSpec)
     assert not claims.see("ns/made-0", spec)
     assert claims.see("ns/made-0", None)
+
+
+# --- claims of a PodGroup ---------------------------------------------------------------------------
+
+SHARED_GPUS = {"devices": {"requests": [request(count=2)]}}
+
+
+def sharer(
+    name: str, node: str = "", phase: str = "Pending", claims: Sequence[str] = ("c",), **more: Any
+) -> Any:
+    """A pod of the PodGroup g that names the claims of its PodGroup."""
+    entries = [{"name": claim, "resourceClaimTemplateName": "t"} for claim in claims]
+    statuses = [{"name": claim, "resourceClaimName": f"g-{claim}"} for claim in claims]
+    spec = {"resourceClaims": entries, "schedulingGroup": {"podGroupName": "g"}}
+    obj = pod_object(name=name, uid=name, node=node, spec=spec, **more)
+    status = msgspec.convert({"resourceClaimStatuses": statuses, "phase": phase}, type(obj.status))
+    return msgspec.structs.replace(obj, status=status)
+
+
+def claims_of_group(spec: dict[str, Any] | None = None, *names: str) -> Claims:
+    claims = Claims(lambda name: CLASSES.get(name, ""))
+    for name in names or ("c",):
+        claims.see(f"ns/g-{name}", msgspec.convert(spec or SHARED_GPUS, ResourceClaimSpec), group="g")
+    return claims
+
+
+def holder_after(*seen: PodObject | str) -> str:
+    """The pod that requests the claim's GPUs after these changes: objects of pods, or names of gone pods."""
+    claims, objects = claims_of_group(), dict[str, PodObject | None]()
+    for change in seen:
+        name = change if isinstance(change, str) else change.metadata.name
+        objects[name] = None if isinstance(change, str) else change
+        claims.see_pod(name, objects[name])
+    live = {name: pods.read(obj, claims=claims) for name, obj in objects.items() if obj is not None}
+    assert all(pod.group_claims == ("g-c",) for pod in live.values())
+    return " ".join(name for name, pod in live.items() if pod.gpus == 2)
+
+
+NAMED: dict[str, Any] = {"annotations": {ALLOCATION: json.dumps({"version": 1, "gpus": [0, 1]})}}
+HOLDERS: dict[str, tuple[list[PodObject | str], str]] = {
+    "the first that comes": ([sharer("b"), sharer("a")], "b"),
+    "it stays when it is bound": ([sharer("b"), sharer("a"), sharer("b", "n", **NAMED)], "b"),
+    "a bound pod before one that waits": ([sharer("a"), sharer("b", "n")], "b"),
+    "the pod with the devices before other bound ones": (
+        [sharer("a", "n"), sharer("b", "n", **NAMED), sharer("c")],
+        "b",
+    ),
+    "the next one when it is gone": ([sharer("a"), sharer("b"), "a"], "b"),
+    "the next one when it has ended": (
+        [sharer("a", "n", **NAMED), sharer("b", "n"), sharer("a", "n", "Succeeded", **NAMED)],
+        "b",
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "holder"), HOLDERS.values(), ids=HOLDERS)
+def test_the_gpus_of_a_claim_of_the_podgroup_count_for_one_pod(
+    seen: list[PodObject | str], holder: str
+) -> None:
+    assert holder_after(*seen) == holder
+
+
+def test_new_holders_are_told_once() -> None:
+    claims = claims_of_group()
+    assert claims.see_pod("a", sharer("a")) == [NewHolder("ns/g-c", "", "a")]
+    assert claims.see_pod("a", sharer("a")) == claims.see_pod("b", sharer("b")) == []
+    assert claims.see_pod("a", None) == [NewHolder("ns/g-c", "a", "b")]
+    assert claims.see_pod("b", None) == [NewHolder("ns/g-c", "b", "")]
+    assert claims.holder_of("ns/g-c") == claims.holder_of("ns/other") == ""
+
+
+def test_a_claim_of_another_podgroup_or_of_a_pod_is_not_shared() -> None:
+    claims = Claims(lambda name: CLASSES.get(name, ""))
+    for group in ("", "h"):
+        claims.see("ns/g-c", msgspec.convert(SHARED_GPUS, ResourceClaimSpec), group=group)
+        for name in ("a", "b"):
+            claims.see_pod(name, sharer(name))
+            pod = pods.read(sharer(name), claims=claims)
+            assert (pod.gpus, pod.group_claims) == (2, ())
+
+
+def test_devices_other_than_gpus_are_shared_too() -> None:
+    claims = claims_of_group({"devices": {"requests": [request(device_class="nic")]}})
+    for name in ("a", "b"):
+        claims.see_pod(name, sharer(name))
+        pod = pods.read(sharer(name), claims=claims)
+        assert (pod.gpus, pod.group_claims, pod.causes, pod.device_claims) == (0, ("g-c",), (), True)
+
+
+def test_gpus_of_the_podgroup_and_of_the_pod_are_refused() -> None:
+    claims = claims_of_group()
+    claims.see("ns/g-own", msgspec.convert(SHARED_GPUS, ResourceClaimSpec))
+    for name in ("a", "b"):
+        obj = sharer(name, claims=("c", "own"))
+        claims.see_pod(name, obj)
+        (cause,) = pods.read(obj, claims=claims).causes
+        assert 'resourceClaims is "c, own", expected GPUs of claims of the PodGroup alone' in str(cause)

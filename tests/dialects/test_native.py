@@ -62,7 +62,6 @@ FIELDS = [
 WORKLOAD = {"workloadRef": {"workloadName": "w", "templateName": "t"}}
 CLAIM = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]}
 TEMPLATE_CLAIM = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]}
-NO_CLAIM = 'podgroup/ns/x: spec.resourceClaims is "a list of 1", expected none: a claim of a whole PodGroup'
 READ: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
     "parentCompositePodGroupName": (
         {"parentCompositePodGroupName": "p", **WORKLOAD},
@@ -73,9 +72,9 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
     "schedulingPolicy.basic": (BASIC, {"makes_gang": False, "size": None}),
     "schedulingPolicy.gang.minCount": (GANG, {"makes_gang": True, "min_member": 4, "size": 4}),
     "schedulingConstraints.topology[].key": (key(RACK), {"topology_request.required_scope": "rack"}),
-    "resourceClaims[].name": (CLAIM, NO_CLAIM),
-    "resourceClaims[].resourceClaimName": (CLAIM, NO_CLAIM),
-    "resourceClaims[].resourceClaimTemplateName": (TEMPLATE_CLAIM, NO_CLAIM),
+    "resourceClaims[].name": (TEMPLATE_CLAIM, {"causes": (), "problems": ()}),
+    "resourceClaims[].resourceClaimName": (CLAIM, {"causes": (), "problems": ()}),
+    "resourceClaims[].resourceClaimTemplateName": (TEMPLATE_CLAIM, {"causes": (), "problems": ()}),
     "disruptionMode.single": ({"disruptionMode": {"single": {}}}, {"disruption": "single"}),
     "disruptionMode.all": ({"disruptionMode": {"all": {}}}, {"disruption": "all"}),
     "priorityClassName": ({"priorityClassName": "high"}, {"priority": None, "causes": ()}),

@@ -11,6 +11,7 @@ from muster.adapters.files.reading.capture import capture, text_of
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.gangs import native
 from tests.adapters.fake_api import FakeApi, kubeconfig
+from tests.files.device_manifests import gpus, request, template, tray
 from tests.files.manifests import Object, controller, decisions, node, nodes_of, pod, spec, write
 
 API = "scheduling.k8s.io/v1beta1"
@@ -136,9 +137,9 @@ def test_group_and_pods_must_have_one_priority(name: str, tmp_path: Path) -> Non
 
 REFUSED: dict[str, tuple[list[Object], str]] = {
     "no policy": ([group({}), *members(2)], "podgroup/default/x: spec.schedulingPolicy is"),
-    "a claim of the group": (
-        [gang(2, resourceClaims=[{"name": "c", "resourceClaimTemplateName": "t"}]), *members(2)],
-        'podgroup/default/x: spec.resourceClaims is "a list of 1"',
+    "a claim without a claim or a template": (
+        [gang(2, resourceClaims=[{"name": "c"}]), *members(2)],
+        "podgroup/default/x: spec.resourceClaims[0].resourceClaimTemplateName",
     ),
 }
 
@@ -149,6 +150,58 @@ def test_what_can_t_be_followed_starts_nothing(name: str, tmp_path: Path) -> Non
     (shown,) = decisions(write(tmp_path, *RACKS, *objects))["gangs"]
     assert shown["status"] == "invalid"
     assert says in shown["message"]
+
+
+def sharing(*templates: str, **fields: Any) -> Object:
+    """A PodGroup of three pods with a claim of each of these templates."""
+    return gang(3, resourceClaims=entries(*templates), **fields)
+
+
+def entries(*templates: str) -> list[Object]:
+    return [{"name": name, "resourceClaimTemplateName": name} for name in templates]
+
+
+def sharers(*templates: str, count: int = 3) -> list[Object]:
+    return members(count, gpus=0, resourceClaims=entries(*templates))
+
+
+TRAYS = [tray("a", gpus=0), tray("b", gpus=0)]
+FOUR_GPUS = template("t", request(count=4))
+
+
+def test_pods_that_share_a_claim_of_their_group_share_its_gpus_on_one_node(tmp_path: Path) -> None:
+    published = [gpus("a"), gpus("b", count=2)]
+    answer = decisions(write(tmp_path, *TRAYS, *published, FOUR_GPUS, sharing("t"), *sharers("t")))
+    (shown,) = answer["gangs"]
+    assert shown["status"] == "placed"
+    assert set(nodes_of(answer).values()) == {"a"}
+
+
+def test_a_claim_of_the_pods_alone_counts_for_each_of_them(tmp_path: Path) -> None:
+    answer = decisions(write(tmp_path, *TRAYS, gpus("a"), gpus("b"), FOUR_GPUS, gang(3), *sharers("t")))
+    assert answer["gangs"][0]["status"] == "unplaceable"
+
+
+def test_pods_with_a_claim_that_no_node_has_room_for_say_what_binds_them(tmp_path: Path) -> None:
+    room_for_two = {"allocatable": {"cpu": "144", "memory": "960Gi", "pods": "2"}}
+    nodes = [tray(name, gpus=0) | {"status": room_for_two} for name in ("a", "b")]
+    objects = [*nodes, gpus("a"), gpus("b"), FOUR_GPUS, sharing("t"), *sharers("t")]
+    (shown,) = decisions(write(tmp_path, *objects))["gangs"]
+    assert shown["status"] == "unplaceable"
+    assert "By ResourceClaim x-t, its members must lie in one node: 2 of 3 fit" in shown["message"]
+
+
+def test_a_basic_group_with_a_claim_is_a_gang_that_starts_with_one_pod(tmp_path: Path) -> None:
+    basic = group({"basic": {}}, resourceClaims=entries("t"))
+    answer = decisions(write(tmp_path, *TRAYS, gpus("a"), FOUR_GPUS, basic, *sharers("t")))
+    (shown,) = answer["gangs"]
+    assert (shown["status"], set(nodes_of(answer).values())) == ("placed", {"a"})
+
+
+def test_a_claim_template_that_is_not_there_is_named_once(tmp_path: Path) -> None:
+    answer = decisions(write(tmp_path, *TRAYS, gpus("a"), sharing("t"), *sharers("t")))
+    effect = "3 pods are planned without it. In a cluster pods wait for it"
+    assert answer["notes"] == [f"ResourceClaimTemplate default/t is not in the input: {effect}"]
 
 
 def test_a_group_with_pods_of_two_schedulers_is_refused(tmp_path: Path) -> None:

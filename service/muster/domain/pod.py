@@ -172,6 +172,9 @@ class Pod:
     """Whether its GPUs are in several claims."""
     unallocated_claims: tuple[str, ...] = ()
     """Names of its ResourceClaims that other pods may name too, and that have no devices yet."""
+    group_claims: tuple[str, ...] = ()
+    """Names of the ResourceClaims that it shares with the other pods of its PodGroup. These pods must lie on
+    one node, and the claims' GPUs count for one of them."""
     device_claims: bool = False
     """Whether it has ResourceClaims, also claims that Kubernetes makes for an extended resource. In-tree
     answers tell which nodes can serve these claims."""

@@ -23,6 +23,7 @@ from muster.dialects.devices.objects import (
     ResourceSlice,
 )
 from muster.dialects.devices.resource_slices import ResourceSlices
+from muster.dialects.devices.sharers import NewHolder, group_of
 from muster.dialects.quantities import MAX_AMOUNT
 from muster.dialects.settings import DialectSettings
 from muster.domain.node import Device, DeviceClaim, Node
@@ -189,14 +190,20 @@ class DeviceIntake:
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
     async def _see_requests(
-        self, uid: str, name: str, spec: ResourceClaimSpec | None, *, unallocated: bool | None = None
+        self,
+        uid: str,
+        name: str,
+        spec: ResourceClaimSpec | None,
+        *,
+        unallocated: bool | None = None,
+        group: str = "",
     ) -> None:
         """Take in a claim's requests, which count for the pods that name the claim."""
         if spec is not None:
             self._uids.put(uid, name)
         elif not name or name in self._uids.groups:
             return  # no pod names it, or a new claim has its name
-        if self.claims.see(name, spec, unallocated=unallocated):
+        if self.claims.see(name, spec, unallocated=unallocated, group=group):
             await self._read_pods_again(name)
 
     async def on_claim(self, uid: str, obj: ResourceClaim | None) -> None:
@@ -204,8 +211,29 @@ class DeviceIntake:
         if obj is None:
             await self._see_requests(uid, self._uids.put(uid, None) or "", None)
         elif (obj.metadata.annotations or {}).get(EXTENDED) != "true":
-            await self._see_requests(uid, full_name(obj.metadata), obj.spec, unallocated=is_unallocated(obj))
-        device_claim = devices_held_by(obj) if obj is not None else DeviceClaim(uid)
+            await self._see_requests(
+                uid,
+                full_name(obj.metadata),
+                obj.spec,
+                unallocated=is_unallocated(obj),
+                group=group_of(obj),
+            )
+        if obj is None:
+            await self._pass_on(DeviceClaim(uid))
+        else:
+            await self._pass_on(devices_held_by(obj, self.claims.holder_of(full_name(obj.metadata))))
+
+    async def see_new_holder(self, change: NewHolder) -> None:
+        """Pass on the claim of a PodGroup whose devices count for another pod now."""
+        before, now = (tuple(filter(None, (pod,))) for pod in (change.before, change.now))
+        for uid in list(self._uids.keys_of(change.claim)):
+            claim = self._holding_claims.get(uid)
+            if claim is not None and claim.consumers == before:
+                await self._pass_on(replace(claim, consumers=now))
+
+    async def _pass_on(self, device_claim: DeviceClaim) -> None:
+        """Pass on what a claim holds, if that changed."""
+        uid = device_claim.uid
         claim_before = self._holding_claims.pop(uid, DeviceClaim(uid))
         if device_claim.devices:
             self._holding_claims[uid] = device_claim
@@ -214,16 +242,17 @@ class DeviceIntake:
 
 
 def is_unallocated(claim: ResourceClaim) -> bool | None:
-    """Return whether a claim that pods may share has no devices yet; None if it belongs to one pod."""
-    belongs_to_pod = any(owner.controller for owner in claim.metadata.owner_references or ())
-    return None if belongs_to_pod else claim.status.allocation is None
+    """Return whether a claim that pods may share by its name has no devices yet; None if the claim was made
+    for a pod or for a PodGroup."""
+    was_made = any(owner.controller for owner in claim.metadata.owner_references or ())
+    return None if was_made else claim.status.allocation is None
 
 
-def devices_held_by(claim: ResourceClaim) -> DeviceClaim:
+def devices_held_by(claim: ResourceClaim, holder: str) -> DeviceClaim:
     """Return the devices that the claim holds. A claim that only watches devices (adminAccess) holds none.
 
     Users can write the owner of a claim, but only schedulers write `reservedFor`. So the owner counts only
-    while `reservedFor` is empty.
+    while `reservedFor` is empty. `holder`: the pod for which the devices of a PodGroup's claim count.
     """
     uid, allocation = claim.metadata.uid, claim.status.allocation
     all_results = allocation.devices.results or () if allocation is not None else ()
@@ -235,6 +264,7 @@ def devices_held_by(claim: ResourceClaim) -> DeviceClaim:
     owners = claim.metadata.owner_references or () if not reserved else ()
     consumers = {consumer.uid for consumer in reserved or () if consumer.resource == "pods"}
     consumers |= {owner.uid for owner in owners if owner.controller and owner.kind == "Pod"}
+    consumers = consumers or {*filter(None, (holder,))}
     shares_of_devices = tuple(map(shares.taken_bytes, results))
     shares_taken = shares_of_devices if any(shares_of_devices) else ()
     return DeviceClaim(uid, devices, tuple(sorted(consumers)), shares_taken)

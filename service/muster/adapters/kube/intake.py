@@ -224,9 +224,15 @@ class Intake:
     async def on_pod(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod's change, and pass it on if it changes the pod's facts."""
         await self.native_groups.see_pod(uid, obj)
+        new_holders = self.devices.claims.see_pod(uid, obj)
         async with self._reading_pod:
             await self.nodes.agents.see(uid, obj)
             await (self._on_pod(uid, obj) if obj is not None else self._forget_pod(uid))
+        for change in new_holders:
+            await self.devices.see_new_holder(change)
+            namespace = change.claim.partition("/")[0]
+            sharers = [(namespace, pod) for pod in (change.before, change.now) if pod not in ("", uid)]
+            await self._pod_rereads.read(sharers, at_once=True)
 
     async def _forget_pod(self, uid: str) -> None:
         self._pod_digests.pop(uid, None)

@@ -6,6 +6,8 @@ such devices. All other requests are left to kube-scheduler's own plugin, and so
 no device.
 
 Claims are read, and not their templates, because a template may change after a claim was made of it.
+
+A claim that was made for a whole PodGroup counts for one of its pods (`sharers`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from muster.dialects.devices.objects import (
     ResourceClaimSpec,
     SubRequest,
 )
+from muster.dialects.devices.sharers import NewHolder, Sharers
 from muster.dialects.devices.shares import GpuRequest, Rounding
 from muster.dialects.objects import PodObject
 from muster.domain.causes.ill_formed import BadValue
@@ -40,6 +43,8 @@ _SHARED = (
     "resourceClaimTemplateName, or a claim that has its devices before the gang starts: a pod outside of the "
     "gang that has it first gets them"
 )
+_OF_GROUP_ALONE = "GPUs of claims of the PodGroup alone, or no GPUs of such claims"
+_WHOLE_GPUS = "whole GPUs: memory of shared GPUs in a claim of the PodGroup is not planned yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,8 @@ class DeviceDemand:
     """Attributes on which the pod's GPUs must agree."""
     unallocated: tuple[str, ...] = ()
     """Names of claims that other pods may name too, and that are not allocated."""
+    group_claims: tuple[str, ...] = ()
+    """As `Pod.group_claims`."""
     slice: Slice | None = None
     """Shared GPUs. A pod with a slice requests no whole GPUs."""
     several_claims: bool = False
@@ -130,21 +137,42 @@ class Claims:
         self._roundings = roundings
         self._requests: dict[str, ClaimRequests] = {}
         self._unallocated: dict[str, bool] = {}
-        """Namespace and name → whether the claim has no devices yet, for claims that belong to no single pod.
-        """
+        """Namespace and name → whether the claim has no devices yet, for claims that were made neither for a
+        pod nor for a PodGroup."""
+        self._groups: dict[str, str] = {}
+        """Namespace and name → the PodGroup for which the claim was made."""
+        self._sharers = Sharers()
 
-    def see(self, key: str, spec: ResourceClaimSpec | None, *, unallocated: bool | None = None) -> bool:
+    def see(
+        self, key: str, spec: ResourceClaimSpec | None, *, unallocated: bool | None = None, group: str = ""
+    ) -> bool:
         """Take in a claim by its namespace and name; None if the claim is gone. Return whether it changed.
 
-        `unallocated`: whether the claim has no devices yet; None for a claim of a single pod.
+        `unallocated`: whether the claim has no devices yet; None for a claim that was made for a pod or for a
+        PodGroup. `group`: the name of this PodGroup.
         """
-        old_facts = self._requests.pop(key, None), self._unallocated.pop(key, None)
+        old_facts = self._requests.pop(key, None), self._unallocated.pop(key, None), self._groups.pop(key, "")
         new_requests = _read_claim(spec) if spec is not None else None
         if new_requests is not None:
             self._requests[key] = new_requests
+            if group:
+                self._groups[key] = group
             if unallocated is not None and new_requests.requests:
                 self._unallocated[key] = unallocated
-        return old_facts != (new_requests, self._unallocated.get(key))
+        return old_facts != (new_requests, self._unallocated.get(key), self._groups.get(key, ""))
+
+    def see_pod(self, uid: str, obj: PodObject | None) -> list[NewHolder]:
+        """Take in a pod before it is read; None if it is gone. Return the claims of PodGroups that have
+        another holder now."""
+        claims = frozenset[str]()
+        if obj is not None and obj.spec.scheduling_group is not None:
+            claims = frozenset(claim.key for claim in claims_of(obj) if claim.key and not claim.shared)
+        return [change for change in self._sharers.see(uid, obj, claims) if change.claim in self._groups]
+
+    def holder_of(self, key: str) -> str:
+        """Return the UID of the pod for which the devices of a PodGroup's claim count; "" for none, and for
+        any other claim."""
+        return self._sharers.holder_of(key) if key in self._groups else ""
 
     def demand(self, obj: PodObject) -> DeviceDemand:
         """Return the GPUs that a pod requests by its claims."""
@@ -162,13 +190,49 @@ class Claims:
         # A claim that has its devices requests no more devices. The in-tree plugin tells where they are.
         served = {key for key in shared_keys if self._unallocated.get(key) is False}
         unserved = [claim for claim in pod_claims if not (claim.shared and claim.key in served)]
+        of_group = [claim for claim in unserved if self._is_of_group(claim, obj)]
+        held_elsewhere = [
+            claim for claim in of_group if self.holder_of(claim.key or "") not in ("", obj.metadata.uid)
+        ]
+        demand = self._unserved_demand(
+            object_name, [claim for claim in unserved if claim not in held_elsewhere]
+        )
         return replace(
-            self._unserved_demand(object_name, unserved),
+            demand,
+            causes=(
+                *demand.causes,
+                *self._check_group_claims(object_name, unserved, of_group, demand.slice is not None),
+            ),
             unallocated=tuple(
                 key.partition("/")[2] for key in sorted(shared_keys) if self._unallocated.get(key)
             ),
+            group_claims=tuple(sorted((claim.key or "").partition("/")[2] for claim in of_group)),
             compute_domain=next(filter(None, domains), ""),
         )
+
+    def _is_of_group(self, claim: NamedClaim, obj: PodObject) -> bool:
+        """Return whether a claim of a pod was made for the pod's PodGroup."""
+        group = obj.spec.scheduling_group
+        owner = self._groups.get(claim.key or "")
+        return not claim.shared and group is not None and owner is not None and owner == group.pod_group_name
+
+    def _check_group_claims(
+        self,
+        object_name: str,
+        pod_claims: list[NamedClaim],
+        of_group: list[NamedClaim],
+        shares_memory: bool,
+    ) -> Iterator[BadValue]:
+        """Yield a cause for GPUs that claims of the PodGroup can't request.
+
+        The holder must be first in the order in which members start. Members with more whole GPUs come first.
+        So the pod may request no GPUs in other ways, and no memory of shared GPUs.
+        """
+        with_gpus = {claim.name: claim in of_group for claim, *_ in self._gpu_requests(pod_claims)}
+        if len(set(with_gpus.values())) > 1:
+            yield BadValue(object_name, "resourceClaims", ", ".join(with_gpus), _OF_GROUP_ALONE)
+        elif shares_memory and any(with_gpus.values()):
+            yield BadValue(object_name, "resourceClaims", ", ".join(with_gpus), _WHOLE_GPUS)
 
     def _unserved_demand(self, object_name: str, pod_claims: list[NamedClaim]) -> DeviceDemand:
         """Return the GPUs that these claims request. No claim has its devices yet."""

@@ -5,6 +5,8 @@
     parentCompositePodGroupName      the CompositePodGroup that makes one gang of several groups (`forest`)
     schedulingConstraints.topology   the node label of the gang's required scope
     priority, preemptionPolicy       the pods' priority must be the same; no gang preempts a pod
+    resourceClaims                   pods that share such a claim lie on one node (devices.sharers);
+                                     with the policy basic they are a gang that starts with one pod
     disruptionMode                   kept
     workloadRef                      the Workload whose annotations count where no nearer object states them
     priorityClassName                only checked: the API server has copied the number of the class
@@ -62,6 +64,7 @@ _MAX_KEYS = 1
 """Number of topology constraints that the API allows. If a later version allows more, none is dropped: the
 PodGroup is refused."""
 _MAX_CLAIMS = 4
+_CLAIM_SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
 _PREEMPTION = ("PreemptLowerPriority", "Never")
 _NEEDS = {KUBERNETES: (APIS[1], "GenericWorkload"), COMPOSITE: (APIS[2], "CompositePodGroup")}
 """Kind → the version in which Kubernetes 1.37 has it, and the feature gate that it needs."""
@@ -158,7 +161,7 @@ def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
     disruption = _read_union(spec, "disruptionMode", ("single", "all")) or "single"
     parent, workload = _read_links(spec, meta.namespace, dialect)
     _check_other_fields(spec, dialect)
-    is_gang = min_count is not None or topology_request != NO_TOPOLOGY_REQUEST
+    is_gang = min_count is not None or topology_request != NO_TOPOLOGY_REQUEST or _shares_claims(spec)
     fields = COMPOSITE_FIELDS if dialect == COMPOSITE else FIELDS
     unread_fields = [field for field in spec.names() if field not in fields][:MAX_CAUSES]
     return PodGroup(
@@ -367,6 +370,24 @@ def _read_priority(spec: Fields) -> int | None:
     return value if is_number and value <= MAX_PRIORITY else None
 
 
+def _check_claim(fields: Fields) -> None:
+    """Add a cause unless an item of resourceClaims has a name, and either a claim or a template."""
+    fields.text_matching("name", OBJECT_NAME, AN_OBJECT_NAME, required=True)
+    sources = [field for field in _CLAIM_SOURCES if fields.raw(field) is not None]
+    if len(sources) != 1:
+        fields.bad("resourceClaimTemplateName", ", ".join(sources), f"either {' or '.join(_CLAIM_SOURCES)}")
+    for field in sources:
+        fields.text_matching(field, OBJECT_NAME, AN_OBJECT_NAME)
+
+
+def _shares_claims(spec: Fields) -> bool:
+    """Return whether a claim is made for all pods of the PodGroup."""
+    claims = spec.raw("resourceClaims")
+    return isinstance(claims, list) and any(
+        isinstance(claim, dict) and claim.get(_CLAIM_SOURCES[1]) is not None for claim in claims
+    )
+
+
 def _read_links(spec: Fields, namespace: str, dialect: str) -> tuple[str, str]:
     """Return the name of the group's parent, and that of its Workload; "" if there is none.
 
@@ -385,9 +406,8 @@ def _read_links(spec: Fields, namespace: str, dialect: str) -> tuple[str, str]:
 
 def _check_other_fields(spec: Fields, dialect: str) -> None:
     """Add a cause for each field that can't be followed, or that the API server would refuse."""
-    if dialect == KUBERNETES and spec.objects_in("resourceClaims", _MAX_CLAIMS):
-        expected = "none: a claim of a whole PodGroup is not planned yet. Name claims in the pods alone"
-        spec.bad("resourceClaims", spec.raw("resourceClaims"), expected)
+    for claim_fields in spec.objects_in("resourceClaims", _MAX_CLAIMS) if dialect == KUBERNETES else ():
+        _check_claim(claim_fields)
     spec.text_matching("priorityClassName", OBJECT_NAME, f"the name of a PriorityClass: {AN_OBJECT_NAME}")
     if spec.raw("priority") is not None and _read_priority(spec) is None:
         spec.bad("priority", spec.raw("priority"), f"a whole number of at most {MAX_PRIORITY:,}")

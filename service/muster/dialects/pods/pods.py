@@ -55,8 +55,7 @@ def read(
     peer_rules, bad_rules = peers.rules_of(object_name, meta, spec)
     amounts = requests.of_pod(object_name, obj, settings)
     gang = _gang(object_name, obj, amounts, settings, member, group)
-    causes, ours = gang.causes, gang.claim is not None
-    devices = demand if ours else DeviceDemand()
+    causes, devices = gang.causes, demand if (ours := gang.claim is not None) else DeviceDemand()
     amounts, bad_claims = requests.with_claims(object_name, spec, amounts, devices)
     if ours and not spec.node_name:
         causes += (*bounds.exceeded_limits(object_name, obj, amounts.resource_names), *bad_claims, *bad_rules)
@@ -92,6 +91,7 @@ def read(
         match_attributes=devices.match_attributes,
         several_claims=devices.several_claims,
         unallocated_claims=devices.unallocated,
+        group_claims=devices.group_claims,
         device_claims=bool(spec.resource_claims) and spec.scheduler_name in settings.scheduler_names,
         compute_domain=devices.compute_domain,
         causes=causes,

@@ -31,16 +31,16 @@ from muster.domain.request import (
     Segment,
     Slice,
 )
-from muster.domain.words import list_names
+from muster.domain.words import list_names, plural
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import PREFIX, Group, stated_roles
 from muster.gangs.peers.constraints import MemberKind, Peers
 from muster.gangs.peers.existing_pods import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, key_by_rank
 
-_DeviceRequests = tuple[tuple[int, ...], tuple[str, ...], bool, str]
+_DeviceRequests = tuple[tuple[int, ...], tuple[str, ...], bool, str, tuple[str, ...]]
 """Requests by claims: the alternative numbers of GPUs, the attributes on which the GPUs agree, whether
-several claims have GPUs, and the ComputeDomain."""
+several claims have GPUs, the ComputeDomain, and the claims of the PodGroup."""
 _RoleKey = tuple[
     str,
     int,
@@ -183,7 +183,7 @@ def _request(group: Group, ledger: Ledger) -> Request:
         per_scope=topology_request.per_scope,
         running=tuple(_running_members(roles, ledger)),
         terms=ledger.policies.terms(topology_request.policies),
-        subgroups=tuple(_subgroups(group, names_by_stated)),
+        subgroups=(*_subgroups(group, names_by_stated), *_sharers_of_claims(roles)),
         role_preferences=tuple(_role_preferences(group, roles, names_by_stated)),
         constraints=peers.constraints(waiting),
         quorum=quorum,
@@ -242,6 +242,18 @@ def _subgroups(group: Group, names: Names) -> Iterator[Subgroup]:
         yield replace(subgroup, roles=_names_of(names, subgroup.roles))
 
 
+def _sharers_of_claims(by_role: Mapping[str, list[Pod]]) -> Iterator[Subgroup]:
+    """Yield the scopes of pods that share claims of their PodGroup: devices serve the pods of one node."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, pods in by_role.items():
+        if pods[0].group_claims:
+            names.setdefault(pods[0].group_claims, []).append(name)
+    for claims, roles in names.items():
+        if sum(len(by_role[role]) for role in roles) > 1:
+            title = f"{plural('ResourceClaim', len(claims))} {list_names(claims)}"
+            yield Subgroup(title, Scope.NODE, frozenset(roles))
+
+
 def _role_preferences(
     group: Group, by_role: Mapping[str, list[Pod]], names: Names
 ) -> Iterator[RolePreference]:
@@ -296,7 +308,13 @@ def pod_requests(pod: Pod) -> PodRequests:
 
 def _device_requests(pod: Pod) -> _DeviceRequests:
     """Return what the pod's claims request, apart from the fewest GPUs and their resource."""
-    return pod.gpu_counts, pod.match_attributes, pod.several_claims, _compute_domain(pod)
+    return (
+        pod.gpu_counts,
+        pod.match_attributes,
+        pod.several_claims,
+        _compute_domain(pod),
+        pod.group_claims,
+    )
 
 
 def _compute_domain(pod: Pod) -> str:

@@ -50,6 +50,7 @@ def ill_formed(
         _check_number_of_names(gang_title, unbound)
         or differing
         or _check_unallocated_claims(gang_title, unbound)
+        or _check_group_claims(gang_title, unbound)
     )
     if causes:
         return tuple(causes)
@@ -115,6 +116,26 @@ def _check_unallocated_claims(gang_title: str, unbound: tuple[Pod, ...]) -> list
         if members > 1:
             expected = f"a claim that has its devices before the gang starts: {members} members name it"
             return [BadValue(gang_title, "resourceClaimName", name, expected)]
+    return []
+
+
+def _check_group_claims(gang_title: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
+    """Return a cause if members that share a claim of the PodGroup differ in such claims or in their roles;
+    else [].
+
+    Then all of them have one holder, and it is before them in the order in which members start.
+    """
+    first_with: dict[str, Pod] = {}
+    for pod in unbound:
+        for name in pod.group_claims:
+            first = first_with.setdefault(name, pod)
+            also = f"as other members that name ResourceClaim {name} have it"
+            if first.group_claims != pod.group_claims:
+                expected = f"{', '.join(first.group_claims)}, {also}"
+                return [BadValue(gang_title, "resourceClaims", ", ".join(pod.group_claims), expected)]
+            if first.topology_request.role != pod.topology_request.role:
+                expected = f"{first.topology_request.role or 'none'}, {also}"
+                return [BadValue(gang_title, "role", pod.topology_request.role, expected)]
     return []
 
 

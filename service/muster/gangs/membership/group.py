@@ -417,7 +417,7 @@ def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
 def planning_facts(pod: Pod) -> tuple[object, ...]:
     """Return all facts of an unbound pod except its state: a plan depends on these facts."""
     claims = (pod.gpu_counts, pod.match_attributes, pod.several_claims, pod.compute_domain, pod.device_claims)
-    requests = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice, *claims)
+    requests = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.group_claims, *claims)
     return (pod.claim, *requests, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
 
 

@@ -186,7 +186,12 @@ class GangAnswers:
         return variants
 
     def _with_devices(self, role: Role, answers: Iterable[InTreeAnswer], cache: SubrequestCache) -> Role:
-        """Return the role with the GPUs that all these answers allow."""
+        """Return the role with the GPUs that all these answers allow.
+
+        Members without GPUs may be asked about GPUs too: those of a claim that another member holds.
+        """
+        if not (role.gpus or role.slice):
+            return role
         choices = subrequests(role, answers, self.nodes, cache)
         if len(choices) == 1 and not role.gpu_counts:
             return replace(role, matching=choices[0].matching)

@@ -107,6 +107,8 @@ class Differences:
         Claims with too few devices are no difference: other claims of the pod may not have been seen yet.
         """
         planned, node = set(pod.devices), self._ledger.nodes.get(pod.node)
+        if pod.group_claims and not planned:
+            return ""  # its devices were planned for an earlier holder of its PodGroup's claims
         claimed = self._ledger.device_claims.devices_of(pod.uid)
         gpus = set[Device | None](node.devices) if node is not None else set[Device | None]()
         drivers = {device.driver for device in planned}

@@ -310,7 +310,7 @@ def _pods(
 ) -> tuple[Pod, ...]:
     """Return the pods as the API server would store them. `only_devices`: as in
     `PublishedDevices.with_claimed_devices`."""
-    pods_in_order: list[tuple[int, Pod]] = []
+    filled_pods, pods_in_order = list[tuple[Document, PodManifest]](), list[tuple[int, Pod]]()
     problems = list[Malformed]()
     for document, manifest in sorted(inputs.pods, key=lambda pod: inputs.number(pod[0])):
         meta = manifest.metadata
@@ -322,8 +322,10 @@ def _pods(
         except Malformed as problem:
             problems.append(problem)
             continue
+        filled_pods.append((document, devices.with_claims(filled)))
+    for document, filled in filled_pods:
+        meta, namespace = filled.metadata, filled.metadata.namespace
         place = 0 if meta.creation_timestamp else inputs.number(document)
-        filled = devices.with_claims(filled)
         inputs.manifests[filled.metadata.uid] = filled
         in_gang = inputs.owners.place_of(filled.metadata, settings)
         if in_gang is not None:

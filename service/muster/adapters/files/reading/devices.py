@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import TypeVar
 
@@ -43,6 +43,8 @@ from muster.dialects.devices.objects import (
 from muster.dialects.devices.offers import NodeOffer
 from muster.dialects.devices.resource_slices import ResourceSlices
 from muster.dialects.devices.selectors import AttributeTerm, UnreadableSelectorError
+from muster.dialects.devices.sharers import group_of
+from muster.dialects.gangs import native
 from muster.dialects.objects import CustomObject, Metadata, PodResourceClaim, PodResourceClaimStatus
 from muster.dialects.settings import DialectSettings
 from muster.domain.node import Device, DeviceClaim, Node, Resources
@@ -144,12 +146,13 @@ class Devices:
         for rule in objects.of("DeviceTaintRule", DeviceTaintRule):
             self._slices.see_rule(rule.metadata.name, rule)
         self.claims = Claims(self._slices.resource_of, lambda: self._slices.roundings)
-        self._holding_claims = list[DeviceClaim]()
+        self._claim_objects = objects.of("ResourceClaim", ResourceClaim)
         self._allocated = set[Key]()
         self._specs = dict[Key, ResourceClaimSpec]()
         """Specs of claims, including the claims that are made here of templates."""
-        for claim in objects.of("ResourceClaim", ResourceClaim):
+        for claim in self._claim_objects:
             self._see_claim(claim)
+        self._claims_of_groups = dict(_claims_of_groups(objects.of("PodGroup", CustomObject)))
         self._templates = {
             _key(item.metadata): item.spec.spec
             for kind in ("ComputeDomain", "ResourceClaimTemplate")
@@ -159,37 +162,52 @@ class Devices:
             classes,
             published,
             self._slices.resource_of,
-            {device for claim in self._holding_claims for device in claim.devices},
+            {device for claim in self._claim_objects for device in devices_held_by(claim, "").devices},
         )
         self._missing = Counter[str]()
         """Claim or template that is not in the input → number of waiting pods that name it."""
-        self._specs_of_pod = dict[str, tuple[ResourceClaimSpec, ...]]()
+        self._claims_of_pod = dict[str, tuple[Key, ...]]()
         """Pod UID → its claims that are not allocated."""
 
     def _see_claim(self, claim: ResourceClaim) -> None:
         meta, key = claim.metadata, _key(claim.metadata)
-        device_claim = devices_held_by(claim)
-        if device_claim.devices:
-            self._holding_claims.append(device_claim)
         if claim.status.allocation is not None:
             self._allocated.add(key)
         if (meta.annotations or {}).get(EXTENDED) != "true":
             self._specs[key] = claim.spec
-            self.claims.see("/".join(key), claim.spec, unallocated=is_unallocated(claim))
+            self.claims.see(
+                "/".join(key), claim.spec, unallocated=is_unallocated(claim), group=group_of(claim)
+            )
+
+    @cached_property
+    def _holdings(self) -> list[DeviceClaim]:
+        """Return what each claim holds that has devices. Ask for it after `with_claims` of all pods."""
+        claims = (
+            devices_held_by(claim, self.claims.holder_of("/".join(_key(claim.metadata))))
+            for claim in self._claim_objects
+        )
+        return [claim for claim in claims if claim.devices]
+
+    def _specs_of(self, uid: str) -> tuple[ResourceClaimSpec, ...]:
+        """Return a pod's claims that are not allocated. A claim of a PodGroup counts for its holder alone."""
+        return tuple(
+            self._specs[key]
+            for key in self._claims_of_pod.get(uid, ())
+            if self.claims.holder_of("/".join(key)) in ("", uid)
+        )
 
     def offer(self, node: str) -> NodeOffer:
         """Return the GPUs that the node's slices offer."""
         return self._slices.offer(node)
 
     def with_claims(self, pod: PodManifest) -> PodManifest:
-        """Return the pod with the claims that Kubernetes makes for it, and without unknown claims."""
+        """Return the pod with the claims that Kubernetes makes for it, and without unknown claims.
+
+        Call it for all pods before any of them is read, because a claim may be shared.
+        """
         if not pod.spec.resource_claims:
             return pod
-        entries, statuses, specs = (
-            list[PodResourceClaim](),
-            list[PodResourceClaimStatus](),
-            list[ResourceClaimSpec](),
-        )
+        entries, statuses, keys = list[PodResourceClaim](), list[PodResourceClaimStatus](), list[Key]()
         status_by_name = {
             made_status.name: made_status for made_status in pod.status.resource_claim_statuses or ()
         }
@@ -204,13 +222,15 @@ class Devices:
                 statuses.append(PodResourceClaimStatus(entry.name, name))
                 key = (pod.metadata.namespace, name)
                 freed = not (pod.spec.node_name or entry.resource_claim_name)  # before its gang is planned
-                specs += [self._specs[key]] if freed or key not in self._allocated else []
-        self._specs_of_pod[pod.metadata.uid] = tuple(specs)
-        return msgspec.structs.replace(
+                keys += [key] if freed or key not in self._allocated else []
+        self._claims_of_pod[pod.metadata.uid] = tuple(keys)
+        filled = msgspec.structs.replace(
             pod,
             spec=msgspec.structs.replace(pod.spec, resource_claims=entries),
             status=msgspec.structs.replace(pod.status, resource_claim_statuses=statuses),
         )
+        self.claims.see_pod(pod.metadata.uid, filled)
+        return filled
 
     def _claim_name(self, pod: PodManifest, entry: PodResourceClaim, name: str) -> str:
         """Return the name of the claim for an entry of the pod; "" if it is unknown. A missing claim is made
@@ -223,20 +243,22 @@ class Devices:
             kind = f"ResourceClaimTemplate {namespace}/{template}" if template else ""
             self._missing[kind or f"ResourceClaim {namespace}/{name}"] += not pod.spec.node_name
             return ""
-        name = name or f"{pod.metadata.name}-{entry.name}"
+        group = pod.spec.scheduling_group.pod_group_name or "" if pod.spec.scheduling_group else ""
+        is_shared = (entry.name, template) in self._claims_of_groups.get((namespace, group), ())
+        name = name or f"{group if is_shared else pod.metadata.name}-{entry.name}"
         self._specs[namespace, name] = spec
-        self.claims.see(f"{namespace}/{name}", spec)
+        self.claims.see(f"{namespace}/{name}", spec, group=group if is_shared else "")
         return name
 
     def with_claimed_devices(self, pod: Pod, only_devices: bool) -> Pod:
         """Return the pod with the devices of its claims as resources, as
         `PublishedDevices.with_claimed_devices` does."""
-        specs = self._specs_of_pod.get(pod.uid)
+        specs = self._specs_of(pod.uid)
         return self._published.with_claimed_devices(pod, specs, only_devices) if specs else pod
 
     def with_offers(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
         """Return the nodes with the free devices that pods may ask for by claims."""
-        class_names = _class_names(chain.from_iterable(self._specs_of_pod.values()))
+        class_names = _class_names(chain.from_iterable(map(self._specs_of, self._claims_of_pod)))
         return tuple(self._published.with_offers(node, class_names) for node in nodes)
 
     def facts(self, waiting: Sequence[str], nodes: Sequence[Node]) -> ClaimFacts:
@@ -244,8 +266,8 @@ class Devices:
 
         Devices of waiting pods are left out, because they are freed before the gang is planned.
         """
-        holdings = tuple(claim for claim in self._holding_claims if not claim.is_for(waiting))
-        answers = ((uid, self._published.answer(self._specs_of_pod.get(uid, ()), nodes)) for uid in waiting)
+        holdings = tuple(claim for claim in self._holdings if not claim.is_for(waiting))
+        answers = ((uid, self._published.answer(self._specs_of(uid), nodes)) for uid in waiting)
         return ClaimFacts(holdings, {uid: answer for uid, answer in answers if answer is not None})
 
     def notes(self, waiting: Iterable[str]) -> Iterator[str]:
@@ -255,7 +277,7 @@ class Devices:
             if count:
                 pods = f"{count} {plural('pod', count)} {'is' if count == 1 else 'are'}"
                 yield f"{name} is not in the input: {pods} planned without it. In a cluster pods wait for it"
-        specs = [spec for uid in waiting for spec in self._specs_of_pod.get(uid, ())]
+        specs = [spec for uid in waiting for spec in self._specs_of(uid)]
         class_names = _class_names(specs)
         if GPU_CLASS in class_names - self._given_classes.keys():
             yield f"DeviceClass {GPU_CLASS} is not in the input: it counts as NVIDIA's chart makes it"
@@ -272,6 +294,20 @@ class Devices:
                 "status.allocatable of nodes counts, and with allocationMode All on none"
             )
         yield from sorted(f"{note} (not followed)" for note in {*self._published.notes_on_gpus(specs)})
+
+
+def _claims_of_groups(groups: Iterable[CustomObject]) -> Iterator[tuple[Key, frozenset[tuple[str, str]]]]:
+    """Yield each PodGroup of Kubernetes, with the names and templates of the claims that its pods share."""
+    for group in groups:
+        claims = group.spec.get("resourceClaims") if isinstance(group.spec, dict) else None
+        if group.api_version in native.APIS and isinstance(claims, list):
+            pairs = (
+                (claim.get("name"), claim.get("resourceClaimTemplateName"))
+                for claim in claims
+                if isinstance(claim, dict)
+            )
+            named = frozenset((str(name), template) for name, template in pairs if isinstance(template, str))
+            yield (group.metadata.namespace or "default", group.metadata.name), named
 
 
 def _check_requests(document: Document, spec: ResourceClaimSpec, field_path: str) -> None:
