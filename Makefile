@@ -286,8 +286,12 @@ throughput: build ## Pods bound per second beside a stock kube-scheduler, on the
 	$(PY) -m benchmarks.throughput
 
 .PHONY: native
-native: build ## Seconds from a gang's first pod to its last Binding, and with the gangs of kube-scheduler itself (two minutes)
-	$(PY) -m benchmarks.native
+native: build ## Seconds from a gang's first pod to its last Binding, and with the gangs of kube-scheduler itself (15 minutes; ONLY=rack ROUNDS=5)
+	$(PY) -m benchmarks.native $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
+
+.PHONY: native-compare
+native-compare: build ## What kube-scheduler's own gang scheduling, and Muster, make of 54 manifests (ten minutes; ONLY=tree,joint)
+	$(PY) -m benchmarks.native.compare $(if $(ONLY),--only $(ONLY))
 
 .PHONY: headofline
 headofline: build ## How long gangs wait beside others that hang, are slow, refused or flood (SCALE=0.05: about ten minutes)

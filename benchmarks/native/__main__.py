@@ -1,130 +1,149 @@
 """Measure the time from the first pod of a gang to its last Binding, in pairs. `make native` runs it.
 
-Both schedulers run on one cluster. The one that is not measured is stopped by a signal meanwhile, so that
-it costs the other one nothing.
+Both schedulers run on one cluster, and get the same objects but for spec.schedulerName. The one that is not
+measured reads the same changes and does nothing. It is not stopped meanwhile: it would lose its lease and its
+watches in a long trial.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated
 
 from benchmarks import options
 from benchmarks.native import sides
+from benchmarks.native.sides import COLUMNS, Column
 from benchmarks.throughput.paired import alternating, estimate, ratios
 from benchmarks.throughput.sides import Muster
-from benchmarks.throughput.site import Site
+from benchmarks.throughput.site import NAMESPACE, POLL_EVERY_S, Site
 from local_cluster.api import Api, Object
-from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
-from local_cluster.components import HOST, NATIVE_API_FLAGS, NATIVE_GATES
-from local_cluster.processes import Process
+from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
+from local_cluster.examples.objects import collection
+from local_cluster.nodes import shape_nodes
+from local_cluster.shape import NodeGroup, Shape
 from muster.command_line import Option, run_command
 
-BOUND_S = 60.0
-REST_S = 0.3
-"""After the other side goes on: it reads what it has missed."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """What one scheduler needs for a trial. `before` creates what a gang needs besides its pods."""
-
-    processes: Sequence[Process]
-    gang: Callable[[str, int], list[Object]]
-    before: Callable[[str, int], object] = lambda _name, _size: None
+BOUND_S = 120.0
+SIDES = (Muster.name, sides.NATIVE)
 
 
 def main(
-    rounds: Annotated[int, Option(min=1, help="Pairs of trials.")] = 15,
-    members: Annotated[int, Option(min=2, help="Members of the gang, of one GPU each.")] = 16,
-    nodes: Annotated[int, Option(min=1, help="Nodes of eight GPUs, in racks of 20.")] = 40,
+    only: Annotated[str, Option(help=f"Of {', '.join(COLUMNS)}; all if empty.")] = "",
+    rounds: Annotated[int, Option(min=1, help="Pairs of trials of each column.")] = 15,
     folder: Annotated[Path | None, Option(help="Where the cluster and all logs go.")] = None,
 ) -> None:
-    """Time from the first pod of a gang to its last Binding, with Muster and with native gang scheduling.
+    """Time from the first pod to the last Binding, with Muster and with native gang scheduling.
 
-    The gang lies in one rack. Muster knows its full size (gpu.topology/size). The
-    native one is a PodGroup of scheduling.k8s.io/v1beta1, with a topology constraint.
+    rack   16 pods in a rack
+    large  512 pods in a zone
+    many   100 gangs of 16 in racks, all at once, until 90 of them are bound
+    tree   8 groups of 4 in racks, in one zone
+
+    Both sides get the same PodGroups. The cluster has 200 nodes of eight GPUs, in two zones of five racks.
     """
+    names = options.chosen(only, COLUMNS, "--only")
     with ExitStack() as stack:
-        place = stack.enter_context(_folder(folder))
-        cluster = stack.enter_context(
-            LocalCluster(place / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES)
-        )
+        place = stack.enter_context(options.folder(folder, "muster-native-"))
+        gates = LocalCluster(place / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES)
+        cluster = stack.enter_context(gates)
         site = Site(cluster, place)
-        site.grow(nodes)
+        site.add(nodes())
         muster, native = Muster(cluster, place / "muster"), sides.Native(cluster, place / "native")
         stack.callback(muster.stop)
         muster.stack.start()
         stack.callback(native.process.stop)
-        native.start(lambda port: _healthy(cluster, port))
-        compared = {
-            "muster": Side(tuple(muster.processes().values()), sides.muster_gang),
-            "native": Side(
-                (native.process,),
-                sides.native_gang,
-                lambda name, size: cluster.api.post(sides.POD_GROUPS, sides.pod_group(name, size)),
-            ),
-        }
-        _trial(site, compared, "muster", "warm-up", members)
-        _trial(site, compared, "native", "warm-up", members)
-        took: dict[str, list[float]] = {"muster": [], "native": []}
-        for number, order in enumerate(alternating(rounds, ("muster", "native"))):
-            for side in order:
-                took[side].append(_trial(site, compared, side, f"{side}-{number}", members))
+        native.start()
+        for name in names:
+            _measure(site, COLUMNS[name], rounds)
+
+
+def nodes() -> list[Object]:
+    """Nodes of eight GPUs behind an NVSwitch: two zones of five racks of 20."""
+    gpu_nodes = NodeGroup(
+        name="gpu-{index:04}",
+        zones=2,
+        racks=5,
+        count=20,
+        zone="z{zone}",
+        rack="r{rack:03}",
+        topology="hgx-h100-8x-nvswitch",
+        publish="labels",
+        resources=("aliyun.com/gpu",),
+        schedule="topology",
+        cpu="192",
+        memory="2Ti",
+    )
+    return shape_nodes(Shape((gpu_nodes,)), "benchmarks.native")
+
+
+def _measure(site: Site, column: Column, rounds: int) -> None:
+    """Measure one column in pairs, after one trial of each side that is not counted. Print it."""
+    for side in SIDES:
+        _trial(site, side, column)
+    took: dict[str, list[float]] = {side: [] for side in SIDES}
+    for order in alternating(rounds, SIDES):
+        for side in order:
+            took[side].append(_trial(site, side, column))
+    print(column.title)
     for side, values in took.items():
         print(
             f"{side:>7}: median {estimate(values).median:.3f} s, from {min(values):.3f} to {max(values):.3f}"
         )
-    ratio = ratios(took["muster"], took["native"])
+    ratio = ratios(*(took[side] for side in SIDES))
     interval = f"in [{ratio.low:.2f}, {ratio.high:.2f}] with {ratio.coverage:.0%}"
-    pairs = f"{ratio.n} pairs of {members} pods on {nodes} nodes"
-    print(f"muster / native: {ratio.median:.2f}, {interval}, {pairs}")
+    print(f"muster / native: {ratio.median:.2f}, {interval}, {ratio.n} pairs", flush=True)
 
 
-def _trial(site: Site, sides: dict[str, Side], name: str, gang: str, members: int) -> float:
-    """Return the seconds from the first pod of a gang to its last Binding."""
-    side, processes = (
-        sides[name],
-        [process for key in sides if key != name for process in sides[key].processes],
-    )
-    gang = f"{name}-{gang}"
-    for process in processes:
-        process.pause()
-    try:
-        side.before(gang, members)
-        pods = side.gang(gang, members)
-        with site.watch() as binds:
-            began = time.monotonic()
-            site.create(pods)
-            binds.wait(members, BOUND_S)
-            took = max(binds.at.values()) - began
-        if len(racks := site.racks()) != 1:
-            raise RuntimeError(f"{gang} is in the racks {', '.join(sorted(racks))}, and not in one")
-        site.clear()
-    finally:
-        for process in processes:
-            process.resume()
-    time.sleep(REST_S)
+def _trial(site: Site, side: str, column: Column) -> float:
+    """Return the seconds from the first pod to the last Binding of as many gangs as the column waits for."""
+    for group in column.groups:
+        site.cluster.api.post(_path(group), group)
+    members = [_of_scheduler(pod, side) for pod in column.pods]
+    with site.watch() as binds:
+        began = time.monotonic()
+        site.create(members)
+        binds.wait(len(members), BOUND_S)
+        took = bound_after(column, binds.at) - began
+    if column.gangs == 1 and len(domains := site.domains(column.key)) != 1:
+        raise RuntimeError(f"{column.title}, {side}: it is in {', '.join(sorted(domains))}, not in one")
+    site.clear()
+    _delete_groups(site.cluster.api, column.groups)
     return took
 
 
-def _healthy(cluster: LocalCluster, port: int) -> bool:
-    keys = ClusterKeys.create(cluster.layout.pki)
-    api = Api(f"https://{HOST}:{port}", str(keys.ca.pair.certificate), keys.admin)
-    try:
-        return api.send("GET", "/healthz").ok
-    finally:
-        api.close()
+def _delete_groups(api: Api, groups: Sequence[Object]) -> None:
+    """Delete groups that have no pods, and wait until their finalizers let them go."""
+    for group in groups:
+        api.delete(f"{_path(group)}/{group['metadata']['name']}")
+    for path in {_path(group) for group in groups}:
+        while api.get(path)["items"]:
+            time.sleep(POLL_EVERY_S)
 
 
-def _folder(path: Path | None) -> AbstractContextManager[Path]:
-    return options.folder(path, "muster-native-")
+def _path(group: Object) -> str:
+    return collection({**group, "metadata": {**group["metadata"], "namespace": NAMESPACE}})
+
+
+def _of_scheduler(pod: Object, scheduler: str) -> Object:
+    copy = deepcopy(pod)
+    copy["spec"]["schedulerName"] = scheduler
+    return copy
+
+
+def bound_after(column: Column, bound_at: Mapping[str, float]) -> float:
+    """Return when the share of the gangs had all their pods bound."""
+    ends: dict[str, float] = {}
+    for pod in column.pods:
+        gang = pod["spec"]["schedulingGroup"]["podGroupName"] if column.gangs > 1 else ""
+        ends[gang] = max(ends.get(gang, 0.0), bound_at[pod["metadata"]["name"]])
+    return sorted(ends.values())[math.ceil(column.share * column.gangs) - 1]
 
 
 if __name__ == "__main__":

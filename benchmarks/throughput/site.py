@@ -65,7 +65,11 @@ class Site:
 
     def grow(self, count: int) -> None:
         """Have `count` nodes, all of them ready."""
-        apply_nodes(self.cluster.api, nodes(count), NODES_DEADLINE_S)
+        self.add(nodes(count))
+
+    def add(self, more_nodes: list[Object]) -> None:
+        """Add nodes, and wait until all of them are ready."""
+        apply_nodes(self.cluster.api, more_nodes, NODES_DEADLINE_S)
         time.sleep(SETTLE_S)
 
     def resting(self, side: Mapping[str, Process]) -> dict[str, float]:
@@ -107,11 +111,11 @@ class Site:
         listed = self._client.get(f"{PODS}?limit=1")
         return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount") or 0)
 
-    def racks(self) -> set[str]:
-        """Return the racks of the nodes that have pods."""
+    def domains(self, label: str) -> set[str]:
+        """Return the values of a label of the nodes that have pods."""
         node_names = {pod["spec"].get("nodeName") for pod in self._client.get(PODS)["items"]}
         labels = [node["metadata"] for node in self._client.get(NODES)["items"]]
-        return {meta["labels"][RACK_LABEL] for meta in labels if meta["name"] in node_names}
+        return {meta["labels"][label] for meta in labels if meta["name"] in node_names}
 
     def cpu_s(self, side: Mapping[str, Process]) -> dict[str, float]:
         """Process → processor time that it has had so far, s; this benchmark itself is `client`, what else
