@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from muster.cli import main
+from muster.dialects.gangs import native
 from muster.domain.decision import Placed
 from muster.placement.place import place
 from tests.command import PLAIN, invoke
@@ -94,6 +95,15 @@ def test_the_kai_job_is_one_gang_in_one_rack(tmp_path: Path) -> None:
     assert len(gang["members"]) == 4
 
 
+def test_the_page_of_native_groups_has_each_field_and_tests_that_are_there() -> None:
+    text = (REPOSITORY / "docs/native.md").read_text()
+    fields = text.partition("| PodGroup | read as |")[2].partition("\n\n")[0]
+    assert [name for name in native.FIELDS if f"`{name}" not in fields] == []
+    landed = re.sub(r"(?m)^.*<!-- TODO:.*$", "", text)
+    paths = re.findall(r"`(\w+/test_\w+\.py)`", landed)
+    assert [path for path in {*paths} if not (REPOSITORY / "tests" / path).exists()] == []
+
+
 def rack_nodes(rack: str) -> list[Object]:
     """The nodes that the example of objective.md draws in this rack: a circle is a free GPU."""
     (drawn_rack,) = re.findall(rf"(?m)^rack {rack}: (.*)$", OBJECTIVE.read_text())
@@ -126,12 +136,12 @@ def test_the_example_of_the_objective_is_decided_by_damage(tmp_path: Path) -> No
     assert (other_rack["domain"], other_rack["level"]) == ("rack r1", "damage")
 
 
-@pytest.mark.parametrize("page", ["dra.md", "surfaces.md"])
+@pytest.mark.parametrize("page", ["dra.md", "native.md", "surfaces.md"])
 def test_the_answer_on_a_page_is_what_muster_place_says(page: str, tmp_path: Path) -> None:
-    """The page of DRA shows the manifest in the block before the command."""
+    """The last word of the command is a file of the repository, or the manifest in the block before it."""
     text = (REPOSITORY / "docs" / page).read_text()
     (shown,) = re.finditer(r"(?ms)^\$ muster (place -f examples/.*?)\n(.*?)^…\n```", text)
-    (tmp_path / "claim.yaml").write_text(MANIFEST.findall(text[: shown.start()])[-1])
+    (tmp_path / Path(shown[1].split()[-1]).name).write_text(MANIFEST.findall(text[: shown.start()])[-1])
     words = [
         str((REPOSITORY if "/" in word else tmp_path) / word) if word.endswith("yaml") else word
         for word in shlex.split(shown[1])

@@ -1,8 +1,7 @@
 """Decide a gang of one role over the tree zones > racks > nodes > sets of GPUs, without a solver.
 
 *Domains* are the parts of the narrowest level, for example racks. A *domain rule* limits the number of
-members in each domain: to multiples of a number (segments), or to a maximum. The steps, as docs/objective.md
-numbers them:
+members in each domain: to multiples of a number (segments), or to a maximum. The steps:
 
 1. One part (`SortedCapacities`). *Regions* hold the gang: the parts of the required scopes. If one zone holds
    the gang, each such zone becomes a region of its own; then the same for racks.
