@@ -47,6 +47,7 @@ type AdvanceCheck struct {
 	pods    cache.Indexer
 	gpus    []string
 	matcher *matcher
+	slices  slicePairs
 	view    *questionView
 	// features and celCache belong to the allocator, for pods whose GPUs must agree with other devices.
 	features structured.Features
@@ -147,7 +148,7 @@ func (a *AdvanceCheck) PreFilter(ctx context.Context, state fwk.CycleState, pod 
 		only, _, status := a.preFilterInTree(ctx, state, pod, nodes, nil)
 		return only, status
 	}
-	all, err := a.manager.ResourceSlices().ListWithDeviceTaintRules()
+	all, err := a.slices.list(a.manager)
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}

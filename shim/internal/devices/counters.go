@@ -23,7 +23,7 @@ const byPool = "muster.dev/pool"
 // indexByPool adds the index byPool to the informer of ResourceSlices.
 func indexByPool(published cache.SharedIndexInformer) error {
 	return addIndex(published, byPool, func(obj any) ([]string, error) {
-		slice := obj.(*resourceapi.ResourceSlice)
+		slice := fromInTree(obj.(*inTreeSlice))
 		return []string{poolKey(slice.Spec.Driver, slice.Spec.Pool.Name)}, nil
 	})
 }
@@ -40,9 +40,14 @@ func (v *cycleView) competingDevices(p *plan) (competing []device) {
 			continue // only if the index does not exist
 		}
 		var counterSets []string
-		published = slices.DeleteFunc(published, func(obj any) bool { return !p.isOnNode(obj.(*resourceapi.ResourceSlice)) })
+		var onNode []*resourceapi.ResourceSlice
 		for _, obj := range published {
-			forEachCounted(obj.(*resourceapi.ResourceSlice), func(device *resourceapi.Device) {
+			if slice := fromInTree(obj.(*inTreeSlice)); p.isOnNode(slice) {
+				onNode = append(onNode, slice)
+			}
+		}
+		for _, slice := range onNode {
+			forEachCounted(slice, func(device *resourceapi.Device) {
 				if slices.Contains(planned.devices, device.Name) {
 					for i := range device.ConsumesCounters {
 						counterSets = append(counterSets, device.ConsumesCounters[i].CounterSet)
@@ -50,8 +55,8 @@ func (v *cycleView) competingDevices(p *plan) (competing []device) {
 				}
 			})
 		}
-		for _, obj := range published {
-			forEachCounted(obj.(*resourceapi.ResourceSlice), func(candidate *resourceapi.Device) {
+		for _, slice := range onNode {
+			forEachCounted(slice, func(candidate *resourceapi.Device) {
 				shares := slices.ContainsFunc(candidate.ConsumesCounters, func(c resourceapi.DeviceCounterConsumption) bool {
 					return slices.Contains(counterSets, c.CounterSet)
 				})
@@ -97,7 +102,7 @@ func (c shownCycle) addPlannedForOthers(allocated *structured.AllocatedState) {
 	}
 	// A device that may be allocated several times consumes its counters once. No request may choose such a device here.
 	for shared := range allocated.AllocatedSharedDeviceIDs {
-		id := shared.GetDeviceID()
+		id := deviceIDOf(shared)
 		sharedDevice := device{id.Driver.String(), id.Pool.String(), id.Device.String()}
 		if planned := plan.pool(sharedDevice.driver, sharedDevice.pool); planned != nil && !slices.Contains(planned.devices, sharedDevice.name) {
 			plan.allocated.Insert(sharedDevice)

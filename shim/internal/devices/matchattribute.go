@@ -261,7 +261,7 @@ func (a *AdvanceCheck) podsPerGroup(ctx context.Context, question *gpuQuestion, 
 	if room = a.maxPods(ctx, match, peers, room); room == 0 {
 		return 0, nil
 	}
-	allocator, err := structured.NewAllocator(ctx, a.features, allocated, classesWithAnchor{a.manager.DeviceClasses()}, shown, a.celCache)
+	allocator, err := structured.NewAllocator(ctx, a.features, allocated, classesWithAnchor{a.manager.DeviceClasses()}, a.slices.inTree(shown), a.celCache)
 	if err != nil {
 		return 0, err
 	}

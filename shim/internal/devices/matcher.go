@@ -233,11 +233,12 @@ func (m *expressionResults) matchSlice(ctx context.Context, slice *resourceapi.R
 		return result
 	}
 	result = sliceMatches{version: slice.ResourceVersion, devices: make([]bool, count), errs: make([]error, count)}
+	converted := toInTree(slice)
 	for i := range slice.Spec.Devices {
 		if ctx.Err() != nil {
 			return result
 		}
-		result.devices[i], result.errs[i] = m.matchDevice(ctx, slice.Spec.Driver, &slice.Spec.Devices[i])
+		result.devices[i], result.errs[i] = m.matchDevice(ctx, celDevice(converted, i))
 	}
 	if ctx.Err() != nil {
 		return result
@@ -258,13 +259,10 @@ func (m *expressionResults) matchSlice(ctx context.Context, slice *resourceapi.R
 }
 
 // matchDevice evaluates the expression on one device.
-func (m *expressionResults) matchDevice(ctx context.Context, driver string, device *resourceapi.Device) (bool, error) {
+func (m *expressionResults) matchDevice(ctx context.Context, device cel.Device) (bool, error) {
 	if m.program.Error != nil {
 		return false, m.program.Error
 	}
-	matches, _, err := m.program.DeviceMatches(ctx, cel.Device{
-		Driver: driver, AllowMultipleAllocations: device.AllowMultipleAllocations,
-		Attributes: device.Attributes, Capacity: device.Capacity,
-	})
+	matches, _, err := m.program.DeviceMatches(ctx, device)
 	return matches, err
 }

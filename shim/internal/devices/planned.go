@@ -119,7 +119,7 @@ func NewFactory(memberOf MemberOf, plannedForOthers PlannedForOthers) frameworkr
 				return nil, err
 			}
 		}
-		published := handle.SharedInformerFactory().Resource().V1().ResourceSlices().Informer()
+		published := SliceInformer(handle.SharedInformerFactory())
 		if err := indexByPool(published); err != nil {
 			return nil, err
 		}
@@ -200,7 +200,7 @@ func (p *Plugin) describeMissingDevices(member *Member) string {
 	if err != nil || plan.plannedCount == 0 {
 		return ""
 	}
-	all, err := p.view.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+	all, err := p.view.slices.list(p.view.SharedDRAManager)
 	if err != nil {
 		return ""
 	}
@@ -296,6 +296,7 @@ type cycleView struct {
 	claims    cache.Indexer
 	published cache.Indexer // all slices, without the taints of DeviceTaintRules
 	matcher   *matcher
+	slices    slicePairs
 	// shown is set while a PreFilter or Reserve runs, and else nil. There is one scheduling thread, so no other cycle runs
 	// meanwhile. But the queue and the binding cycles read claims in other goroutines. So only this pointer changes.
 	shown atomic.Pointer[shownCycle]
@@ -386,17 +387,23 @@ func (v *cycleView) ResourceSlices() fwk.ResourceSliceLister { return v }
 
 func (v *cycleView) ResourceClaims() fwk.ResourceClaimTracker { return v }
 
-func (v *cycleView) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
-	all, err := v.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+func (v *cycleView) ListWithDeviceTaintRules() ([]*inTreeSlice, error) {
 	cycle := v.cycle()
-	if err != nil || cycle.plan == nil {
-		return all, err
+	if cycle.plan == nil {
+		return v.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+	}
+	all, err := v.slices.list(v.SharedDRAManager)
+	if err != nil {
+		return nil, err
 	}
 	shown, err := cycle.plan.restrict(all)
+	if err != nil {
+		return nil, err
+	}
 	if cycle.onlyPlanned { // the allocator then sees no allocations, so it must see no other devices
 		shown = slices.DeleteFunc(shown, func(slice *resourceapi.ResourceSlice) bool { return !cycle.plan.hasDriver(slice.Spec.Driver) })
 	}
-	return shown, err
+	return v.slices.inTree(shown), nil
 }
 
 var errNotPlanned = errors.New("device is not planned")
@@ -428,7 +435,7 @@ func (v *cycleView) List() ([]*resourceapi.ResourceClaim, error) {
 func newAllocatedState(devices sets.Set[structured.DeviceID]) *structured.AllocatedState {
 	return &structured.AllocatedState{
 		AllocatedDevices:         devices,
-		AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AllocatedSharedDeviceIDs: sets.New[sharedID](),
 		AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
 	}
 }
@@ -464,7 +471,7 @@ func (v *cycleView) addShownUnplanned(p *plan, allocated sets.Set[structured.Dev
 	if p == nil || !p.showUnplanned {
 		return nil
 	}
-	all, err := v.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+	all, err := v.slices.list(v.SharedDRAManager)
 	if err != nil {
 		return err
 	}

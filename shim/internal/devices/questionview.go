@@ -30,10 +30,13 @@ func (v *questionView) ResourceClaims() fwk.ResourceClaimTracker { return v }
 
 func (v *questionView) DeviceClassResolver() fwk.DeviceClassResolver { return v }
 
-func (v *questionView) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
-	all, err := v.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
-	if err != nil || len(v.gpuDrivers) == 0 {
-		return all, err
+func (v *questionView) ListWithDeviceTaintRules() ([]*inTreeSlice, error) {
+	if len(v.gpuDrivers) == 0 {
+		return v.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+	}
+	all, err := v.check.slices.list(v.SharedDRAManager)
+	if err != nil {
+		return nil, err
 	}
 	shown := slices.Clone(all)
 	for i, slice := range shown {
@@ -41,7 +44,7 @@ func (v *questionView) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice,
 			shown[i] = sliceWithoutOwnedTaint(slice)
 		}
 	}
-	return shown, nil
+	return v.check.slices.inTree(shown), nil
 }
 
 // Get returns the claim without its requests for GPUs, and without the allocation of an earlier attempt, because this

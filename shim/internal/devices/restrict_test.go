@@ -299,7 +299,7 @@ func TestTheLastLook(t *testing.T) {
 }
 
 func TestRivalsShareCountersWithPlannedDevices(t *testing.T) {
-	published := cache.NewSharedIndexInformer(nil, &resourceapi.ResourceSlice{}, 0, cache.Indexers{})
+	published := cache.NewSharedIndexInformer(nil, &inTreeSlice{}, 0, cache.Indexers{})
 	if err := indexByPool(published); err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func TestRivalsShareCountersWithPlannedDevices(t *testing.T) {
 	competitor.Spec.Pool.Name = "b"
 	plain := slice("p", "gpu", "a", 1, "d5")
 	for _, s := range []*resourceapi.ResourceSlice{consuming("s", 1, "d0", "d0-0", "d1", "d1-0"), consuming("t", 1, "d0-1"), competitor, plain} {
-		if err := published.GetIndexer().Add(s); err != nil {
+		if err := published.GetIndexer().Add(toInTree(s)); err != nil {
 			t.Fatal(err)
 		}
 	}

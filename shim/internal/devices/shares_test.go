@@ -76,7 +76,8 @@ func inTreeAllocation(t *testing.T, published []*resourceapi.ResourceSlice, allo
 	t.Helper()
 	features := structured.Features{ConsumableCapacity: true, PartitionableDevices: true, DeviceTaints: true}
 	cache := cel.NewCache(10, cel.Features{EnableConsumableCapacity: true})
-	allocator, err := structured.NewAllocator(t.Context(), features, *newAllocatedState(allocated), classes{}, published, cache)
+	visible := new(slicePairs).inTree(published)
+	allocator, err := structured.NewAllocator(t.Context(), features, *newAllocatedState(allocated), classes{}, visible, cache)
 	if err != nil {
 		t.Fatal(err)
 	}

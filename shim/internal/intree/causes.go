@@ -31,7 +31,7 @@ func (a *Asker) watch(factory informers.SharedInformerFactory, plugins []config.
 		case names.NodeVolumeLimits:
 			sharedInformers = append(sharedInformers, storage.VolumeAttachments().Informer())
 		case names.DynamicResources, devices.Name:
-			sharedInformers = append(sharedInformers, resource.ResourceSlices().Informer(), resource.DeviceClasses().Informer())
+			sharedInformers = append(sharedInformers, devices.SliceInformer(factory), resource.DeviceClasses().Informer())
 			if utilfeature.DefaultFeatureGate.Enabled(features.DRADeviceTaintRules) {
 				sharedInformers = append(sharedInformers, resource.DeviceTaintRules().Informer())
 			}

@@ -255,7 +255,7 @@ func (h *harness) waiting() (count int) {
 // gated returns whether PreEnqueue holds all of these pods.
 func (h *harness) gated(names ...string) bool {
 	for _, name := range names {
-		info, ok := h.sched.SchedulingQueue.GetPod(name, "ns", nil)
+		info, ok := h.queued(name)
 		if !ok || info.GatingPlugin != Name {
 			return false
 		}
@@ -298,10 +298,6 @@ func (h *harness) condition(name string) string {
 		}
 	}
 	return ""
-}
-
-func (h *harness) nominated(node string) int {
-	return len(h.plugin.handle.NominatedPodsForNode(node))
 }
 
 func TestOrderOfPlugins(t *testing.T) {

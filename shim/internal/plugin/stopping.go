@@ -7,7 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -44,7 +43,7 @@ func (c *core) stopInOrder(ctx context.Context) {
 		os.Exit(1)
 	}()
 	c.finishBindings(ctx, stopWithin)
-	server.RequestShutdown()
+	requestShutdown()
 }
 
 // finishBindings prevents further commits of gangs. It returns when all Bindings of committed gangs are answered, or after

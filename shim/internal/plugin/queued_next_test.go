@@ -1,0 +1,18 @@
+//go:build next
+
+package plugin
+
+import (
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+)
+
+// queued returns a pod of the scheduling queue.
+func (h *harness) queued(name string) (*framework.QueuedPodInfo, bool) {
+	return h.sched.SchedulingQueue.GetPod(h.ctx, name, "ns", nil)
+}
+
+// nominated returns how many pods are nominated to a node.
+func (h *harness) nominated(node string) int {
+	return len(h.plugin.handle.NominatedPodsForNode(klog.FromContext(h.ctx), node))
+}
