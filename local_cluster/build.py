@@ -79,7 +79,7 @@ def _one_builder(folder: Path, reporter: _Progress) -> Iterator[None]:
 def _build(recipe: Recipe, folder: Path, reporter: _Progress) -> None:
     """Run `go build` into a folder next to its place, and move it there when all went well."""
     try:
-        go = find_go()
+        go = find_go(recipe.go)
     except ToolchainError as problem:
         raise BuildError(f"{recipe.name}: {problem}") from problem
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
@@ -88,6 +88,7 @@ def _build(recipe: Recipe, folder: Path, reporter: _Progress) -> None:
     log = partial / "build.log"
     argv = [str(go), "build", "-v", "-trimpath", "-o", str(partial / recipe.name)]
     argv += ["-tags", recipe.tags] if recipe.tags else []
+    argv += [f"-modfile={recipe.modfile}"] if recipe.modfile != "go.mod" else []
     argv += ["-ldflags", f"-s -w {recipe.ldflags}".strip(), recipe.package]
     reporter.say(f"building with {go}, cold it takes about {recipe.cold_build} on two cores")
     try:

@@ -11,7 +11,7 @@ from local_cluster.api import Api
 from local_cluster.certificates import ClusterKeys, write_private
 from local_cluster.places import KWOK_STAGES, Layout
 from local_cluster.real.configuration import REAL
-from local_cluster.recipes import COMPONENTS
+from local_cluster.recipes import COMPONENTS, IS_NEXT
 
 HOST = "127.0.0.1"
 SERVICE_CIDR = "10.255.0.0/16"
@@ -32,7 +32,8 @@ NATIVE_GATES = (
     "GenericWorkload=true",
     "TopologyAwareWorkloadScheduling=true",
     "CompositePodGroup=true",
-    "PodGroupPreemptionPolicy=true",
+    # 1.38 has no such gate: what it did is always on there
+    *(() if IS_NEXT else ("PodGroupPreemptionPolicy=true",)),
     "DRAWorkloadResourceClaims=true",
     "WorkloadWithJob=true",
 )

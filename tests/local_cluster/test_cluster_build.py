@@ -35,7 +35,7 @@ def recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recipe:
     go.chmod(0o755)
     new_recipe = Recipe("tool", "v1", module, ".", "", "no time")
     monkeypatch.setitem(RECIPES, "tool", new_recipe)
-    monkeypatch.setattr(build, "find_go", lambda: go)
+    monkeypatch.setattr(build, "find_go", lambda minor: go)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COUNT", str(tmp_path / "count"))
     return new_recipe

