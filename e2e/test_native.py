@@ -398,12 +398,14 @@ def test_true_outlives_a_failed_pod_a_restart_and_forged_statuses(
 
 
 def test_a_refused_group_says_why_and_the_rest_of_its_status_stays(scene: Scene, groups: Groups) -> None:
-    scene.apply(pod_group("train", 2, resourceClaims=[{"name": "c", "resourceClaimTemplateName": "none"}]))
+    group = pod_group("train", 2, resourceClaims=[{"name": "c", "resourceClaimTemplateName": "none"}])
+    group["metadata"]["annotations"] = {"gpu.topology/role": "worker"}
+    scene.apply(group)
     claim_statuses = [{"name": "c", "resourceClaimName": "made"}]
     groups.change_status({"resourceClaimStatuses": claim_statuses})
     names = members(scene, "train", 2)
     condition = groups.until("False SchedulerError")
-    assert f"podgroup/{scene.name}/train: spec.resourceClaims" in condition["message"]
+    assert f"podgroup/{scene.name}/train: annotation gpu.topology/role" in condition["message"]
     scene.says(names[0], condition["message"])
     assert groups.get()["status"]["resourceClaimStatuses"] == claim_statuses
 
