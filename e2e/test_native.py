@@ -437,13 +437,15 @@ def waits(scene: Scene, name: str, words: str) -> None:
     )
 
 
-def test_the_groups_of_a_tree_start_jointly(scene: Scene) -> None:
+def test_the_groups_of_a_tree_start_jointly(scene: Scene, groups: Groups) -> None:
     """`small` alone would take node a, the tightest for its GPUs. Then `large` would fit nowhere."""
     scene.apply(composite("tree", 2), part("small", 2, schedulingConstraints=IN_A_RACK), part("large", 1))
     small = members(scene, "small", 2, gpus=3)
     large = members(scene, "large", 1, gpus=6)
     scene.runs([*small, *large])
     assert (racks(scene, small), racks(scene, large)) == ({"r2"}, {"r1"})
+    for name in ("small", "large"):
+        groups.until("True Scheduled", name=name)
 
 
 def test_a_tree_starts_with_as_many_groups_as_it_needs(scene: Scene) -> None:

@@ -511,6 +511,10 @@ async def test_a_basic_group_made_anew_has_not_begun(bench: Bench) -> None:
 # --- trees -----------------------------------------------------------------------------------------
 
 
+IN_T = {
+    "parentCompositePodGroupName": "t",
+    "workloadRef": {"workloadName": "w", "templateName": "t"},
+}
 IN_Y = {"schedulingGroup": {"podGroupName": "y"}}
 
 
@@ -578,6 +582,17 @@ async def test_a_tree_keeps_its_shape_until_its_last_running_pod_has_ended(bench
     assert (bench.gang("t"), bench.place("waits")) == (shape, (COMPOSITE, "t", "x"))
     await bench.sees_pod("p1", nodeName="n", phase="Succeeded", **IN_Y)
     assert (bench.gang("t"), bench.place("waits")) == (None, (COMPOSITE, "m", "x"))
+
+
+async def test_the_condition_of_a_podgroup_in_a_tree_is_passed_on(bench: Bench) -> None:
+    await bench.sees_tree()
+    group = custom(API, "PodGroup", "x", GANG | IN_T, uid="PodGroup/x")
+    group["status"] = {"conditions": [WAITS]}
+    await bench.intake.on_pod_group(*seen(msgspec.convert(group, CustomObject)))
+    tree = bench.gang("t")
+    assert tree is not None
+    shown = {pod_group.name: pod_group.status for pod_group in tree.pod_groups}
+    assert shown == {"x": Condition(SCHEDULED, False, "Unschedulable", "No room."), "y": None}
 
 
 async def test_parents_that_form_a_circle_are_named(bench: Bench) -> None:

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.causes.ill_formed import BadValue
-from muster.domain.pod import KUBERNETES, GangClaim, Pod
+from muster.domain.pod import COMPOSITE, KUBERNETES, GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import SCHEDULED, Condition, PodGroup
+from muster.domain.quorums import Leaf, Quorum
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Instruction, WriteStatus
 from muster.gangs.messages.settings import GangSettings
@@ -216,3 +217,60 @@ def test_pods_that_still_name_a_group_that_makes_no_gang_wait_until_they_are_rea
     world.see(member("p0"))
     (view,) = world.coordinator.summary()
     assert "does not exist yet" in view.reason
+
+
+# --- trees -----------------------------------------------------------------------------------------
+
+
+def tree_of(*pod_groups: PodGroup) -> PodGroup:
+    """A tree that starts with one of its PodGroups."""
+    quorum = Quorum(1, tuple(Leaf(frozenset((part.name,)), part.min_member or 1) for part in pod_groups))
+    return PodGroup(
+        "ns", COMPOSITE, "t", uid="t", min_member=1, size=9, api_version="scheduling.k8s.io/v1alpha3",
+        quorum=quorum, pod_groups=pod_groups,
+    )  # fmt: skip
+
+
+def part_of_tree(name: str, min_member: int, shown: Condition | None = None) -> PodGroup:
+    return replace(GROUP, name=name, uid=name, min_member=min_member, parent="t", status=shown)
+
+
+def pod_of_tree(uid: str, role: str, on: str = "") -> Pod:
+    claim = GangClaim(COMPOSITE, "t", by_object=True, topology_request=TopologyRequest(role))
+    return replace(pod(uid, claim=claim), node=on)
+
+
+def written_by_name(world: Written) -> dict[str, list[Condition]]:
+    world.conditions()
+    by_name: dict[str, list[Condition]] = {}
+    for _, write in world.written:
+        assert isinstance(write.status, Condition)
+        assert write.uid == write.name
+        by_name.setdefault(write.name, []).append(write.status)
+    return by_name
+
+
+def test_each_podgroup_of_a_tree_shows_whether_its_own_minimum_is_bound() -> None:
+    world = begun("a", group=tree_of(part_of_tree("x", 2), part_of_tree("y", 3), part_of_tree("z", 1)))
+    world.see(*(pod_of_tree(uid, "x", on="a") for uid in ("x0", "x1")), pod_of_tree("y0", "y", on="a"))
+    assert written_by_name(world) == {"x": [YES]}
+    world.see(*(pod_of_tree(uid, "y", on="a") for uid in ("y1", "y2")))
+    assert written_by_name(world) == {"x": [YES], "y": [YES]}
+
+
+def test_podgroups_of_a_refused_tree_show_its_sentence_if_they_have_pods() -> None:
+    world = begun("a", group=tree_of(part_of_tree("x", 1), part_of_tree("y", 1)))
+    world.see(foreign("f", on="a", gpus=4), pod_of_tree("x0", "x"))
+    sentence = world.verdict("t").reason
+    assert sentence
+    assert written_by_name(world) == {"x": [Condition(SCHEDULED, False, "Unschedulable", sentence)]}
+
+
+def test_a_forged_condition_in_a_tree_is_written_again_and_true_is_not_taken_back() -> None:
+    tree = tree_of(part_of_tree("x", 1), part_of_tree("y", 1))
+    world = begun("a", group=tree)
+    world.see(pod_of_tree("x0", "x", on="a"))
+    assert written_by_name(world) == {"x": [YES]}
+    world.send(inputs.PodGroupSeen(world.now, tree_of(part_of_tree("x", 1, YES), part_of_tree("y", 1))))
+    world.send(inputs.PodGroupSeen(world.now, tree_of(part_of_tree("x", 1, STALE), part_of_tree("y", 1))))
+    assert written_by_name(world) == {"x": [YES, YES]}

@@ -146,6 +146,8 @@ class PodGroup:
     same."""
     missing: Cause | None = None
     """The groups of the tree that must come before the gang can start; None if they are there."""
+    pod_groups: tuple[PodGroup, ...] = ()
+    """The PodGroups of a tree, as their objects state them."""
     begun: bool = False
     """Whether a pod of a PodGroup that makes no gang was bound. For gangs this is not filled."""
     generation: int = field(default=0, compare=False)
@@ -160,8 +162,14 @@ class PodGroup:
 
     @property
     def gets_status(self) -> bool:
-        """Return whether Muster writes a status of the object. For other APIs, their own scheduler does."""
-        return self.api_version == OURS or (self.dialect == KUBERNETES and bool(self.uid))
+        """Return whether Muster writes a status of `objects`. For other APIs, their own scheduler does."""
+        is_native = self.dialect == KUBERNETES and bool(self.uid)
+        return self.api_version == OURS or is_native or bool(self.pod_groups)
+
+    @property
+    def objects(self) -> tuple[PodGroup, ...]:
+        """Return the PodGroups whose objects describe the gang: those of a tree, or this one."""
+        return self.pod_groups or (self,)
 
     @property
     def title(self) -> str:

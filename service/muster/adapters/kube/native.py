@@ -26,7 +26,7 @@ from muster.dialects.gangs.native import WorkloadTerms
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import DialectSettings
 from muster.domain.pod import COMPOSITE, KUBERNETES, GangClaim
-from muster.domain.podgroup import PodGroup, PodGroupKey
+from muster.domain.podgroup import GroupStatus, PodGroup, PodGroupKey
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen
 
 REST_SHARE = 4
@@ -225,7 +225,7 @@ class NativeGroups:
         facts = native.add_workload(facts, self._workloads.get(f"{key[0]}/{group.workload}"))
         if (pods := self._pods_of_jobs.get(key, 0)) > (facts.size or 0):
             facts = replace(facts, size=pods)
-        if old_facts is None or facts != old_facts or facts.status != old_facts.status:
+        if old_facts is None or facts != old_facts or _statuses(facts) != _statuses(old_facts):
             self._passed[key] = facts
             await self._put(PodGroupSeen(time.monotonic(), facts))
 
@@ -236,3 +236,7 @@ class NativeGroups:
             return None
         was_begun = old_facts is not None and old_facts.begun and old_facts.uid == group.uid
         return replace(group, begun=True) if was_begun or key in self._running.groups else None
+
+
+def _statuses(group: PodGroup) -> list[GroupStatus | None]:
+    return [pod_group.status for pod_group in group.objects]

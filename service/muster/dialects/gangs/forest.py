@@ -144,6 +144,7 @@ class Forest:
             subgroups=tuple(tree.subgroups),
             role_preferences=tuple(tree.preferences),
             causes=tuple(causes[:MAX_CAUSES]),
+            pod_groups=tuple(tree.leaves),
             missing=tree.missing.get(root.key),
         )
 

@@ -1,6 +1,7 @@
 """The status of PodGroup objects, written rarely: the phase of their gangs, or one condition.
 
-Kubernetes' own PodGroups get the condition of `group_condition`. PodGroups of v2 get a whole status.
+Kubernetes' own PodGroups, in trees too, get the condition of `group_condition`. PodGroups of v2
+get a whole status.
 
 When a gang may have changed, the status of its PodGroup is computed after `status_s`, and written if it
 differs. So a status is written at most once in that time, however many pods came or were bound. If only the
@@ -11,7 +12,7 @@ status, that status is written again: an older write arrived later, or a user ed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from muster.domain.causes.not_planned import MembersMissing
@@ -68,7 +69,8 @@ class PodGroupStatuses:
         self._publisher = publisher
         self._active = False
         self._due: dict[PodGroupKey, float] = {}
-        self._written: dict[PodGroupKey, _Written] = {}
+        self._written: dict[PodGroupKey, dict[PodGroupKey, _Written]] = {}
+        """By the gang's key, then by the key of the object."""
 
     def write_due(self) -> None:
         """Note the PodGroups that the roster reports as changed, and write the statuses that are due.
@@ -89,11 +91,13 @@ class PodGroupStatuses:
             self._write_if_changed(key)
 
     def see_status(self, group: PodGroup) -> None:
-        """Take in the status that the object shows now, perhaps an older write of this service."""
-        last = self._written.get(group.key)
-        if last is not None and last.uid == group.uid and last.shown_status != group.status:
-            last.shown_status = group.status
-            self._note_change(group.key)
+        """Take in the statuses that the gang's objects show now, perhaps older writes of this service."""
+        written = self._written.get(group.key, {})
+        for pod_group in group.objects if written else ():
+            last = written.get(pod_group.key)
+            if last is not None and last.uid == pod_group.uid and last.shown_status != pod_group.status:
+                last.shown_status = pod_group.status
+                self._note_change(group.key)
 
     def next_deadline(self) -> float | None:
         """Return when a status is due without an input, in seconds of the inputs' clock; None if no status is
@@ -101,7 +105,7 @@ class PodGroupStatuses:
         return min(self._due.values(), default=None)
 
     def _note_change(self, key: PodGroupKey) -> None:
-        """Have the status of a PodGroup computed after `status_s`."""
+        """Have the status of a gang's objects computed after `status_s`."""
         group = self._roster.pod_groups.get(key)
         if group is None:
             self._written.pop(key, None)
@@ -110,44 +114,63 @@ class PodGroupStatuses:
             self._due[key] = min(due, self._due.get(key, due))
 
     def _write_if_changed(self, key: PodGroupKey) -> None:
-        """Compute the status of a PodGroup, and write the status if it differs from the last one."""
+        """Compute the status of each object of a gang, and write those that differ from the last one."""
         del self._due[key]
-        group, now = self._roster.pod_groups.get(key), self._publisher.now
+        group = self._roster.pod_groups.get(key)
         if group is None:
             return
-        last = self._written.get(key)
-        if last is None or last.uid != group.uid:
-            last = self._written[key] = _Written(
-                group.uid, group.status, group.status, now - self._settings.numbers_s
-            )
-        status = self._compute(group, last)
+        pods = self._roster.pods_named((*key, ""))
+        pods_by_role = _by_role(pods) if group.pod_groups else {}
+        old, now = self._written.get(key, {}), self._publisher.now
+        written = self._written[key] = dict[PodGroupKey, _Written]()
+        for pod_group in group.objects:
+            last = old.get(pod_group.key)
+            if last is None or last.uid != pod_group.uid:
+                shown = pod_group.status
+                last = _Written(pod_group.uid, shown, shown, now - self._settings.numbers_s)
+            written[pod_group.key] = last
+            own_pods = pods_by_role.get(pod_group.name, ()) if group.pod_groups else pods
+            self._write(key, pod_group, self._compute(key, pod_group, own_pods, last), last)
+
+    def _write(self, key: PodGroupKey, group: PodGroup, status: GroupStatus | None, last: _Written) -> None:
+        """Write the status of one object of a gang if it differs from the last one."""
         if status is None or status == last.shown_status:
             return
-        soon = last.written_at + self._settings.numbers_s
+        now, soon = self._publisher.now, last.written_at + self._settings.numbers_s
         if (
             last.shown_status is not None
             and now < soon
             and _without_text(status) == _without_text(last.shown_status)
         ):
-            self._due[key] = soon
+            self._due[key] = min(soon, self._due.get(key, soon))
             return
         last.status, last.shown_status, last.written_at = status, status, now
         self._publisher.instruct(
             WriteStatus(group.namespace, group.name, group.uid, status, group.api_version, group.generation)
         )
 
-    def _compute(self, group: PodGroup, last: _Written) -> GroupStatus | None:
-        """Return the status that the PodGroup must show; None if it need not show one."""
-        name, is_native = (*group.key, ""), group.dialect == KUBERNETES
-        pods = self._roster.pods_named(name)
+    def _compute(
+        self, key: PodGroupKey, group: PodGroup, pods: Collection[Pod], last: _Written
+    ) -> GroupStatus | None:
+        """Return the status that the PodGroup with these pods must show; None if it need not show one. `key`
+        is that of the gang."""
+        is_native = group.dialect == KUBERNETES
         if is_native and (condition := scheduled_condition(group, pods, last.shown_status, last.status)):
             return condition  # before its gangs are regrouped, which may take long
-        gangs = sorted(self._gangs_of(name), key=lambda gang: (gang.group.since, gang.key))
+        gangs = sorted(self._gangs_of((*key, "")), key=lambda gang: (gang.group.since, gang.key))
         if is_native:
             waiting_gang = next((gang for gang in gangs if gang.phase is not Phase.RUNNING), None)
-            return waiting_condition(waiting_gang, last.shown_status)
+            return waiting_condition(waiting_gang if pods else None, last.shown_status)
         old_status = last.status if isinstance(last.status, PodGroupStatus) else None
         return _status_of(group, pods, gangs, old_status)
+
+
+def _by_role(pods: Iterable[Pod]) -> dict[str, list[Pod]]:
+    """Return role → its pods. In a tree, the role of a pod is its PodGroup."""
+    pods_by_role: dict[str, list[Pod]] = {}
+    for pod in pods:
+        pods_by_role.setdefault(pod.topology_request.role, []).append(pod)
+    return pods_by_role
 
 
 def _without_text(status: GroupStatus) -> GroupStatus:
