@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from muster.domain.causes.not_planned import MembersMissing
 from muster.domain.pod import KUBERNETES, Pod
-from muster.domain.podgroup import Condition, GroupStatus, PodGroup, PodGroupKey, PodGroupStatus
+from muster.domain.podgroup import OURS, Condition, GroupStatus, PodGroup, PodGroupKey, PodGroupStatus
 from muster.domain.sentences import sentence
 from muster.gangs.membership.group import NameKey
 from muster.gangs.membership.roster import Roster
@@ -109,9 +109,12 @@ class PodGroupStatuses:
         group = self._roster.pod_groups.get(key)
         if group is None:
             self._written.pop(key, None)
-        elif group.gets_status:
+        elif group.gets_status and (group.api_version == OURS or group.begun or self._has_pods(key)):
             due = self._publisher.now + self._settings.status_s
             self._due[key] = min(due, self._due.get(key, due))
+
+    def _has_pods(self, key: PodGroupKey) -> bool:
+        return bool(self._roster.pods_named((*key, "")))
 
     def _write_if_changed(self, key: PodGroupKey) -> None:
         """Compute the status of each object of a gang, and write those that differ from the last one."""
