@@ -20,9 +20,11 @@ from local_cluster.toolchain import NEXT_GO_MINOR, find_go, go_environment
 SOURCE_MODULE = "k8s.io/apiextensions-apiserver"
 MODULE = "k8s.io/apiextensions-api"
 FOLDER = SOURCE.parent / "out" / "apiextensions-api"
-PACKAGES = ("pkg/apis/apiextensions/v1", "pkg/apis/apiextensions/v1beta1", "pkg/client")
+APIS = ("pkg/apis/apiextensions/v1", "pkg/apis/apiextensions/v1beta1")
+PACKAGES = (*APIS, "pkg/client")
 LEFT_OUT = ("*_test.go", "clientset_test", "conversion.go", "zz_generated.conversion.go")
-"""Tests, and conversions to internal types: 1.38 has these conversions in the old module."""
+"""Tests, and conversions to internal types: 1.38 has these conversions in the old module. The other files
+need one variable of them."""
 
 
 def main() -> None:
@@ -47,14 +49,17 @@ def copy(source: Path) -> None:
             source / package,
             FOLDER / package,
             ignore=shutil.ignore_patterns(*LEFT_OUT),
-            copy_function=_copy_with_new_path,
+            copy_function=_copy_with_new_paths,
         )
+    for api in APIS:
+        package = api.rpartition("/")[2]
+        (FOLDER / api / "literals.go").write_text(f'package {package}\n\nvar nullLiteral = []byte("null")\n')
     (FOLDER / "go.mod").write_text(f"module {MODULE}\n\ngo {NEXT_GO_MINOR}.0\n")
 
 
-def _copy_with_new_path(source: str, target: str) -> None:
-    text = Path(source).read_text()
-    Path(target).write_text(text.replace(f"{SOURCE_MODULE}/", f"{MODULE}/"))
+def _copy_with_new_paths(source: str, target: str) -> None:
+    text = Path(source).read_text().replace(f"{SOURCE_MODULE}/", f"{MODULE}/")
+    Path(target).write_text(text.replace("structured-merge-diff/v6/", "structured-merge-diff/v7/"))
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ def test_packages_move_to_the_new_module(tmp_path: Path, monkeypatch: pytest.Mon
     next_module.copy(source)
     folder = tmp_path / "copy"
     files = {str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.is_file()}
-    assert files == {"go.mod", *(f"{package}/types.go" for package in next_module.PACKAGES)}
+    literals = {f"{api}/literals.go" for api in next_module.APIS}
+    assert files == {"go.mod", *literals, *(f"{package}/types.go" for package in next_module.PACKAGES)}
     copied = (folder / next_module.PACKAGES[0] / "types.go").read_text()
     assert copied == 'import "k8s.io/apiextensions-api/pkg/client"\n'
