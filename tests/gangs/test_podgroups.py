@@ -17,7 +17,7 @@ from muster.domain.policies import Policies, Policy
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import PolicyTerm, Request, RolePreference, SelectorTerm, TypicalRequest
 from muster.gangs.capacity import requests
-from muster.gangs.membership.group import complete_pod
+from muster.gangs.membership.group import Group, complete_pod
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import GangSettings
@@ -589,3 +589,13 @@ def test_the_names_of_roles_are_looked_up_once_and_not_for_each_subgroup(
     world.see(*(pod for name in names for pod in replica(name, count=1)))
     assert gang(world).phase in (Phase.PLANNED, Phase.UNPLACEABLE)
     assert 0 < len(calls) < 50 * len(names)
+
+
+def test_a_pod_of_a_gang_that_lacks_members_has_no_role_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To count the members of each role would take milliseconds for each pod of a gang of thousands."""
+    world = World(GangSettings(settle_s=0)).start(node("a"))
+    seen(world, replace(GROUP, min_member=9, role_min={"w": 8, "m": 1}))
+    world.see(*(named(f"w{number}", role="w") for number in range(3)))
+    monkeypatch.setattr(Group, "roles_short", lambda self, members: pytest.fail("counts roles"))
+    world.see(named("w3", role="w"))
+    assert gang(world).phase is Phase.COLLECTING

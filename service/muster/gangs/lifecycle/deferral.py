@@ -110,7 +110,8 @@ def when_to_regroup(gang: Gang, change: Change) -> Regroup:
     awaited = gang.awaited_bindings
     if pod is not None and pod.node and pod.uid in awaited and len(awaited) > 1:
         return Regroup.AFTER_BINDINGS
-    if gang.phase is Phase.COLLECTING and group.waits_for is not None:
+    lacks_members = group.present < group.needed or group.waits_for is not None  # the first takes less time
+    if gang.phase is Phase.COLLECTING and lacks_members:
         # While nothing runs, the owner does not matter: owners are assigned when enough are there.
         may_stay = pod is None or change.waits_in(gang, owned=bool(group.bound))
         return Regroup.WHEN_READ if 0 < change.present < group.needed and may_stay else Regroup.NOW

@@ -270,8 +270,10 @@ class Group:
                 return ParentMissing(missing) if claim.dialect == COMPOSITE else PodGroupMissing(missing)
         if self.pod_group is not None and self.pod_group.missing is not None:
             return self.pod_group.missing
-        short_role = next(self.roles_short(self.members), None)
-        if self.present < self.needed and (short_role is None or not self._is_tree):
+        is_short = self.present < self.needed
+        names_role = self._is_tree or not is_short
+        short_role = next(self.roles_short(self.members), None) if names_role else None
+        if is_short and short_role is None:
             return MembersMissing(
                 self.present, self.needed, stateful_set=self._stateful_set, stated_by=self._stated_by
             )
