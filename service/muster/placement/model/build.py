@@ -371,13 +371,14 @@ class QuorumRule:
         roles = range(len(self.need))
         return tuple(sum(self.need[i] for i in roles if self.representatives[i] == role) for role in roles)
 
-    def add(self, variables: Variables) -> list[IntVar]:
+    def add(self, model: cp_model.CpModel, placed: Sequence[LinearExprT]) -> list[IntVar]:
         """Let members be placed only so that the gang starts. Return the number of placed members of each
         role.
+
+        `placed` has the number by representative.
         """
-        model = variables.model
         by_role = [model.new_int_var(0, need, f"of/{role}") for role, need in enumerate(self.need)]
-        for role, placed_members in enumerate(variables.placed):
+        for role, placed_members in enumerate(placed):
             model.add(
                 LinearExpr.sum(
                     [
@@ -388,21 +389,23 @@ class QuorumRule:
                 )
                 == placed_members
             )
-        model.add(self._starts(variables, by_role, self.quorum, "quorum") == 1)
+        model.add(self._starts(model, by_role, self.quorum, "quorum") == 1)
         return by_role
 
-    def _starts(self, variables: Variables, by_role: list[IntVar], part: Quorum | Leaf, name: str) -> IntVar:
+    def _starts(
+        self, model: cp_model.CpModel, by_role: list[IntVar], part: Quorum | Leaf, name: str
+    ) -> IntVar:
         """Add a part of the quorum, and return whether the part starts. Else the part gets no members."""
-        model, started = variables.model, variables.model.new_bool_var(name)
+        started = model.new_bool_var(name)
         if isinstance(part, Leaf):
             roles = [role for role, role_name in enumerate(self.names) if role_name in part.roles]
             members = LinearExpr.sum([by_role[role] for role in roles])
             model.add(members >= part.min_members * started)
             model.add(members <= part.limit(sum(self.need[role] for role in roles)) * started)
             if part.unit > 1:
-                self._add_replicas(variables, members, part, name)
+                self._add_replicas(model, members, part, name)
             return started
-        parts = [self._starts(variables, by_role, inner, f"{name}/{i}") for i, inner in enumerate(part.parts)]
+        parts = [self._starts(model, by_role, inner, f"{name}/{i}") for i, inner in enumerate(part.parts)]
         for inner in parts:
             model.add_implication(inner, started)
         count = LinearExpr.sum(parts)
@@ -411,12 +414,12 @@ class QuorumRule:
             model.add(count <= part.min_parts)
         return started
 
-    def _add_replicas(self, variables: Variables, members: LinearExpr, leaf: Leaf, name: str) -> None:
+    def _add_replicas(self, model: cp_model.CpModel, members: LinearExpr, leaf: Leaf, name: str) -> None:
         """Let members complete whole replicas, together with the members that already run, or place none.
 
         Members that return to existing replicas may return one by one.
         """
-        model, max_members = variables.model, sum(self.need)
+        max_members = sum(self.need)
         any_member = model.new_bool_var(f"{name}/some")
         replicas = model.new_int_var(0, max_members // leaf.unit + 1, f"{name}/replicas")
         model.add(members >= any_member)

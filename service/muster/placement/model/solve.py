@@ -120,7 +120,7 @@ def most_members(
     between equal sums, then the second role's, and so on. With a quorum, the gang must start.
     """
     variables = build(problem)
-    by_role = variables.placed if quorum is None else quorum.add(variables)
+    by_role = variables.placed if quorum is None else quorum.add(variables.model, variables.placed)
     counts: tuple[int, ...] = ()
     proven = True
     for members in (cp_model.LinearExpr.sum(by_role), *(by_role if roles_in_order else ())):
