@@ -4,6 +4,7 @@
 `moves` looks for better places of single running members. Each folder may import the folders after it in this
 list:
 
+- `clearing/`: the cheapest victims, if a gang should fit where others run
 - `explain/`: why no plan exists, and which changes would help
 - `search/`: the best plan
 - `gang/`: the gang on this cluster: its constraints, and the packings of each node

@@ -6,5 +6,6 @@ check returns a sentence for each error.
 """
 
 from muster.placement.verify.judge import verify
+from muster.placement.verify.victims import verify_clearing
 
-__all__ = ["verify"]
+__all__ = ["verify", "verify_clearing"]

@@ -1,0 +1,151 @@
+"""Running pods as possible victims, and the victims with whose end a gang fits.
+
+A unit is the pods that start and end together: a gang, or a pod without a gang. Victims are units that lose
+pods. A clearing is the cheapest victims, and the gang's plan on what they leave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from muster.domain.decision import Placed
+from muster.domain.node import Usage
+from muster.domain.request import GangId, Request
+
+CLOCK_SKEW_S = 60.0
+"""A pod that started up to this many seconds in the future started now: clocks differ."""
+
+OLDEST_S = 366 * 86_400.0
+"""Older pods count as this old, so that losses stay small numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """What a node has given away: to a pod, or to a promise.
+
+    `unit` is a key of `Occupancy.units`. An occupant of no unit stays. `started` and `saved` are seconds
+    since the epoch: the pod's start, and its last checkpoint (0 if none is known). `budget` is the only
+    disruption budget that covers the pod, "" for none. `ends` is the time at which the pod ends anyway, 0 for
+    a pod that is not being deleted.
+    """
+
+    usage: Usage
+    name: str
+    unit: str = ""
+    started: float = 0.0
+    saved: float = 0.0
+    subgroup: str = ""
+    rank: int | None = None
+    budget: str = ""
+    ends: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A gang, or a pod without a gang.
+
+    The unit runs on with `min_members` members. If fewer would stay, all of them end. `min_by_subgroup` are
+    the minimums of its subgroups (`Occupant.subgroup`). `protected` is the reason, as a clause, why no pod of
+    the unit may be a victim; "" if there is none. `checkpoint_s` is the interval of its checkpoints.
+    """
+
+    name: str
+    priority: int
+    min_members: int
+    min_by_subgroup: Mapping[str, int] = field(default_factory=dict, hash=False)
+    protected: str = ""
+    checkpoint_s: float = math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Occupancy:
+    """All that the nodes of a snapshot have given away.
+
+    For a node with a possible victim, `occupants` has every usage that the snapshot counts there. `budgets`
+    has the number of disruptions that each budget allows now. `now` is in seconds since the epoch. A restart
+    costs each GPU `restart_s`. A pod that is still there `linger_s` after its end counts as staying.
+    """
+
+    occupants: tuple[Occupant, ...]
+    units: Mapping[str, Unit]
+    now: float
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    restart_s: float = 600.0
+    linger_s: float = 60.0
+
+    @cached_property
+    def by_node(self) -> Mapping[str, list[Occupant]]:
+        """The occupants of each node."""
+        by_node: dict[str, list[Occupant]] = {}
+        for occupant in self.occupants:
+            by_node.setdefault(occupant.usage.node, []).append(occupant)
+        return by_node
+
+
+@dataclass(frozen=True, slots=True)
+class ClearQuestion:
+    """The question which victims let a gang start.
+
+    `request` is for the members that must start, and no more: no pod is a victim for the sake of optional
+    members. `priority` is the lowest priority among these members. Only units of a lower priority may be
+    victims.
+    """
+
+    request: Request
+    occupancy: Occupancy
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A unit that loses these pods, in the order of their names. `ends`: it loses all of its pods.
+
+    `loss` is in GPU-minutes.
+    """
+
+    unit: str
+    priority: int
+    pods: tuple[Occupant, ...]
+    ends: bool
+    loss: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing:
+    """The victims of the least loss, and the verified plan on what they leave.
+
+    `priority` is the highest of a victim, None without a victim. The loss of all victims is in GPU-minutes.
+    `going` are the pods on the planned nodes that end anyway: the plan may need their end too.
+
+    If `proven`, no other victims are better. Victims are compared by the highest priority, then by the loss,
+    then by the number of units. Without a proof, the least loss may be smaller by the share `gap`. If the gap
+    is None too, victims of a lower priority may be enough.
+    """
+
+    gang: GangId
+    victims: tuple[Victim, ...]
+    going: tuple[Occupant, ...]
+    plan: Placed
+    proven: bool = True
+    gap: float | None = None
+
+    @property
+    def priority(self) -> int | None:
+        """Return the highest priority of a victim; None without a victim."""
+        return max((victim.priority for victim in self.victims), default=None)
+
+    @property
+    def loss(self) -> int:
+        """Return the loss of all victims in GPU-minutes."""
+        return sum(victim.loss for victim in self.victims)
+
+
+@dataclass(frozen=True, slots=True)
+class NoClearing:
+    """No victims are known that would help the gang. `proven`: there are none."""
+
+    gang: GangId
+    proven: bool
