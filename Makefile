@@ -288,6 +288,10 @@ device-packages: $(UV) ## What device-check needs, in out/device-packages, to co
 bench: $(READY) ## Figures beside the peers' methods: tables, and JSON lines in out/ (at most 15 minutes)
 	$(PY) -m benchmarks.run
 
+.PHONY: victims
+victims: $(READY) ## The cheapest victims on full clusters of 5,000 nodes: times, and how many are proven (SEEDS=5: minutes)
+	$(PY) -m benchmarks.victims $(if $(SEEDS),--seeds $(SEEDS))
+
 .PHONY: pairs
 pairs: $(READY) ## Decision times and plans of this code beside those of a commit, in pairs (FROM=HEAD~1 INSTANCES=40 ROUNDS=3)
 	$(PY) -m benchmarks.pairs $(or $(FROM),HEAD~1) $(if $(INSTANCES),--instances $(INSTANCES)) \

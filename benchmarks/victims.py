@@ -1,0 +1,178 @@
+"""How long the cheapest victims take on a full cluster, and how many answers are proven: `make victims`.
+
+The cluster is full of running gangs of 1 to 256 GPUs, each best fit, in a rack if one is roomy enough. Some
+end and others come, so that what is free is scattered as in life. A gang of priority 100 arrives.
+
+JSON lines on standard output. Slow is not wrong: nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import numpy as np
+
+from benchmarks import options
+from benchmarks.clusters import CPU_PER_GPU, GPU, GPUS, MEMORY_PER_GPU, NODES_PER_RACK, Cluster, Shape
+from muster.command_line import Option, run_command
+from muster.domain.clearing import Clearing, ClearQuestion, Occupancy, Occupant, Unit
+from muster.domain.node import Resources, Usage
+from muster.domain.request import GangId, Member, Request, Role, Scope
+from muster.domain.snapshot import Snapshot
+from muster.placement.clearing import clear
+from muster.placement.limits import Limits
+
+MIX = (
+    *(
+        (1, 1, 38.0),
+        (1, 2, 8),
+        (1, 4, 10),
+        (1, 8, 14),
+        (2, 8, 7),
+        (4, 8, 5),
+        (8, 8, 3),
+        (16, 8, 1.2),
+        (32, 8, 0.4),
+    ),
+    *((4, 1, 3), (8, 1, 3), (8, 2, 2), (16, 1, 2), (16, 2, 1.2), (32, 4, 0.6), (64, 1, 0.5)),
+)
+"""(members, GPUs of each, weight). Many gangs are small, and most GPU time is in whole nodes."""
+PRIORITIES = ((0, 0.40), (10, 0.25), (50, 0.20), (100, 0.15))
+PREEMPTOR = 100
+CASES: Mapping[str, tuple[int, int, bool]] = {
+    **{f"rack {n}x{g}": (n, g, True) for n, g in ((64, 1), (96, 1), (16, 4), (8, 8), (16, 8))},
+    **{
+        f"any {n}x{g}": (n, g, False)
+        for n, g in ((32, 8), (128, 2), (512, 1), (256, 8), (1024, 4), (4096, 1))
+    },
+}
+"""Members, GPUs of each, and whether one rack must hold all."""
+NOW = 2_000_000.0
+
+
+class World:
+    """A cluster full of gangs. Equal seeds give equal worlds."""
+
+    def __init__(self, nodes: int, load: float, seed: int, elastic: float) -> None:
+        self._rng = random.Random(f"{nodes} {load} {seed}")
+        self._elastic = elastic
+        self._nodes = Cluster(Shape(nodes, 0.0), seed).nodes
+        self._free = np.full(nodes, GPUS, np.int64)
+        self._gangs: list[tuple[list[int], int]] = []
+        """The nodes of the members, and the GPUs of each member."""
+        self._fill(load)
+        for _ in range(4):
+            self._rng.shuffle(self._gangs)
+            ended = len(self._gangs) * 12 // 100
+            for members, gpus in self._gangs[:ended]:
+                np.add.at(self._free, members, gpus)
+            del self._gangs[:ended]
+            self._fill(load)
+        self.occupancy = self._occupancy()
+        self.snapshot = Snapshot.of(self._nodes, [pod.usage for pod in self.occupancy.occupants])
+
+    def _fill(self, load: float) -> None:
+        misses = 0
+        while self._free.sum() > (1 - load) * GPUS * len(self._nodes) and misses < 60:
+            count, gpus, _ = self._rng.choices(MIX, [weight for *_, weight in MIX])[0]
+            members = self._places(count, gpus)
+            misses = 0 if members else misses + 1
+            if members:
+                np.subtract.at(self._free, members, gpus)
+                self._gangs.append((members, gpus))
+
+    def _places(self, count: int, gpus: int) -> list[int]:
+        """Nodes for the members: in the tightest rack that holds all, else in as few racks as possible. A
+        single pod goes to the fullest node, and now and then to any node."""
+        room = self._free // gpus
+        if count == 1:
+            fitting = np.flatnonzero(room)
+            if len(fitting) and self._rng.random() < 0.2:
+                return [int(self._rng.choice(fitting))]
+            return [int(fitting[self._free[fitting].argmin()])] if len(fitting) else []
+        by_rack = np.add.reduceat(room, np.arange(0, len(room), NODES_PER_RACK))
+        holding = np.flatnonzero(by_rack >= count)
+        racks = [holding[by_rack[holding].argmin()]] if len(holding) else np.argsort(-by_rack)
+        places: list[int] = []
+        for rack in racks:
+            first = int(rack) * NODES_PER_RACK
+            for node in np.argsort(room[first : first + NODES_PER_RACK]).tolist():
+                places += [first + node] * min(int(room[first + node]), count - len(places))
+            if len(places) == count:
+                return places
+        return []
+
+    def _occupancy(self) -> Occupancy:
+        rng = self._rng
+        open_gpus = [rng.sample(range(GPUS), GPUS) for _ in self._nodes]
+        occupants, units = list[Occupant](), dict[str, Unit]()
+        for number, (members, gpus) in enumerate(self._gangs):
+            key, size = f"gang-{number:05}", len(members)
+            priority = rng.choices([p for p, _ in PRIORITIES], [weight for _, weight in PRIORITIES])[0]
+            elastic = size > 3 and rng.random() < self._elastic
+            never = "it says never" if rng.random() < 0.05 else ""
+            units[key] = Unit(key, priority, size // 2 if elastic else size, protected=never)
+            started = NOW - 3600 * min(240.0, rng.lognormvariate(1.2, 1.5))
+            resources = Resources(CPU_PER_GPU * gpus, MEMORY_PER_GPU * gpus)
+            for rank, node in enumerate(members):
+                mask = sum(1 << open_gpus[node].pop() for _ in range(gpus))
+                usage = Usage(f"{key}-{rank}", self._nodes[node].name, resources, gpus=mask)
+                occupants.append(Occupant(usage, usage.pod_uid, key, started, rank=rank))
+        return Occupancy(tuple(occupants), units, NOW)
+
+    def question(self, case: str) -> ClearQuestion:
+        """Return the question for a case of CASES."""
+        count, gpus, in_rack = CASES[case]
+        members = tuple(Member(f"w-{i}", f"w-{i}", i) for i in range(count))
+        role = Role("w", members, Resources(8_000 * gpus, (64 << 30) * gpus), gpus, GPU)
+        gang = GangId("bench", "", "gang")
+        request = Request(gang, (role,), count, Scope.RACK if in_rack else None, priority=PREEMPTOR)
+        return ClearQuestion(request, self.occupancy, PREEMPTOR)
+
+
+def main(
+    nodes: Annotated[int, Option(help="Nodes of 8 GPUs, 16 in a rack.")] = 5_000,
+    load: Annotated[float, Option(help="The share of GPUs that is taken.")] = 0.95,
+    seeds: Annotated[int, Option(help="Worlds, each with every case.")] = 5,
+    elastic: Annotated[
+        float, Option(help="The share of gangs of four or more that may shrink to half.")
+    ] = 0.2,
+    cases: Annotated[str, Option(help="Cases by name, comma-separated; all if empty.")] = "",
+    limit: Annotated[float, Option(help="Deterministic time of the solver for one answer.")] = 2.0,
+) -> int:
+    """Ask for the cheapest victims on full clusters, and print how long the answers took."""
+    names = options.chosen(cases, CASES, "--cases")
+    samples: dict[str, list[tuple[float, bool, bool]]] = defaultdict(list)
+    for seed in range(seeds):
+        world = World(nodes, load, seed, elastic)
+        clear(world.snapshot, world.question(names[0]), Limits(limit))  # untimed: columns are warm in life
+        for name in names:
+            start = time.process_time()
+            answer = clear(world.snapshot, world.question(name), Limits(limit))
+            ms = 1000 * (time.process_time() - start)
+            has_victims = isinstance(answer, Clearing) and bool(answer.victims)
+            samples[name].append((ms, answer.proven, has_victims))
+    for name, of_case in samples.items():
+        print(json.dumps({"case": name, **_figures(of_case)}), flush=True)
+    return 0
+
+
+def _figures(samples: Sequence[tuple[float, bool, bool]]) -> dict[str, float]:
+    times = [ms for ms, *_ in samples]
+    return {
+        "n": len(samples),
+        "victims": sum(has_victims for *_, has_victims in samples),
+        "p50_ms": round(float(np.percentile(times, 50)), 1),
+        "p99_ms": round(float(np.percentile(times, 99)), 1),
+        "proven": sum(proven for _, proven, _ in samples),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main, "python -m benchmarks.victims"))
