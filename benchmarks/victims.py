@@ -47,13 +47,12 @@ PRIORITIES = ((0, 0.40), (10, 0.25), (50, 0.20), (100, 0.15))
 PREEMPTOR = 100
 CASES: Mapping[str, tuple[int, int, bool]] = {
     **{f"rack {n}x{g}": (n, g, True) for n, g in ((64, 1), (96, 1), (16, 4), (8, 8), (16, 8))},
-    **{
-        f"any {n}x{g}": (n, g, False)
-        for n, g in ((32, 8), (128, 2), (512, 1), (256, 8), (1024, 4), (4096, 1))
-    },
+    **{f"any {n}x{g}": (n, g, False) for n, g in ((256, 8), (512, 8), (1024, 4), (2048, 2), (4096, 1))},
 }
 """Members, GPUs of each, and whether one rack must hold all."""
 NOW = 2_000_000.0
+COLD = "cold"
+"""The first question of a world: nodes and pods are read for the first time."""
 
 
 class World:
@@ -151,10 +150,9 @@ def main(
     samples: dict[str, list[tuple[float, bool, bool]]] = defaultdict(list)
     for seed in range(seeds):
         world = World(nodes, load, seed, elastic)
-        clear(world.snapshot, world.question(names[0]), Limits(limit))  # untimed: columns are warm in life
-        for name in names:
+        for name in (f"{names[0]} {COLD}", *names):
             start = time.process_time()
-            answer = clear(world.snapshot, world.question(name), Limits(limit))
+            answer = clear(world.snapshot, world.question(name.removesuffix(f" {COLD}")), Limits(limit))
             ms = 1000 * (time.process_time() - start)
             has_victims = isinstance(answer, Clearing) and bool(answer.victims)
             samples[name].append((ms, answer.proven, has_victims))
@@ -163,13 +161,14 @@ def main(
     return 0
 
 
-def _figures(samples: Sequence[tuple[float, bool, bool]]) -> dict[str, float]:
-    times = [ms for ms, *_ in samples]
+def _figures(samples: Sequence[tuple[float, bool, bool]]) -> dict[str, float | None]:
+    """Return the times of the answers with victims, and how many of all answers are proven."""
+    times = [ms for ms, _, has_victims in samples if has_victims]
     return {
         "n": len(samples),
-        "victims": sum(has_victims for *_, has_victims in samples),
-        "p50_ms": round(float(np.percentile(times, 50)), 1),
-        "p99_ms": round(float(np.percentile(times, 99)), 1),
+        "victims": len(times),
+        "p50_ms": round(float(np.percentile(times, 50)), 1) if times else None,
+        "p99_ms": round(float(np.percentile(times, 99)), 1) if times else None,
         "proven": sum(proven for _, proven, _ in samples),
     }
 

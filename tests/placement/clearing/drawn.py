@@ -97,6 +97,14 @@ def _running(rng: random.Random) -> Request:
     return replace(request, running=(RunningMember(member, "w", usage.node, 1, usage),))
 
 
+def _claims(rng: random.Random) -> Request:
+    """Claims match some GPUs of nodes, and nodes attach few volumes."""
+    role = _role("w", rng.choice([1, 2, 3]), rng.choice([1, 2]))
+    matching = {node: rng.choice([15, 15, 7, 12, 3]) for node in rng.sample("mnop", 2)}
+    room = {node: rng.choice([0, 1, 2]) for node in rng.sample("mnop", 1)}
+    return _request(replace(role, matching=matching, room=room), scope=rng.choice([None, "rack"]))
+
+
 KINDS: Mapping[str, Callable[[random.Random], Request]] = {
     "plain": _plain,
     "several roles": _roles,
@@ -108,6 +116,7 @@ KINDS: Mapping[str, Callable[[random.Random], Request]] = {
     "some of several subgroups": _quorum,
     "kept apart": _apart,
     "running members": _running,
+    "claims": _claims,
 }
 """Gangs by what they ask for."""
 

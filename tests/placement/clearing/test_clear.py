@@ -208,10 +208,18 @@ def test_two_roles_are_cleared_together() -> None:
     assert world.victims("1 x 4 GPU + 1 x 2 GPU") == "x!, y!"
 
 
-def test_without_time_nothing_is_claimed() -> None:
-    world = two_nodes().unit("x", "a/0123").unit("y", "b/0123")
+def test_without_time_a_good_choice_is_given_with_a_gap_or_nothing_is_claimed() -> None:
+    world = two_nodes().unit("x", "a/012", 60).unit("y", "b/012", 90)
     answer = clear(world.snapshot, world.question("1 x 4 GPU"), Limits(deterministic_time=0))
+    assert isinstance(answer, Clearing)
     assert not answer.proven
+    assert answer.gap is not None
+    assert 0 < answer.gap < 1
+    assert [victim.unit for victim in answer.victims] == ["x"]
+    in_rack = world.question("1 x 4 GPU, scope rack")
+    assert clear(world.snapshot, in_rack, Limits(deterministic_time=0)) == NoClearing(
+        in_rack.request.gang, False
+    )
 
 
 def test_victims_are_judged_by_code_of_their_own() -> None:

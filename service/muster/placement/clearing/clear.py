@@ -9,6 +9,7 @@ lost.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -99,7 +100,7 @@ class _Search:
     def _cheapest(self, may_go: Bools) -> _Victims | None:
         """Return the cheapest victims among these pods."""
         room = self._relaxation.room(may_go)
-        cheapest: _Victims | None = None
+        cheapest = self._good_choice(room, may_go)
         for bound, region in self._relaxation.bounds(self._relaxation.possible_regions(room), may_go):
             if cheapest is not None and bound >= cheapest.cost:
                 break
@@ -110,6 +111,21 @@ class _Search:
             cheapest = self._cheapest_in(region, bound, room, may_go, below) or cheapest
         return cheapest
 
+    def _good_choice(self, room: Ints, may_go: Bools) -> _Victims | None:
+        """Return victims that help, not always the cheapest, if these are found fast.
+
+        Dearer victims are then of no interest, which leaves few units to the model.
+        """
+        units = self._relaxation.cheap_units(room, may_go)
+        parts = frozenset((unit, ALL) for unit in units)
+        gone = self._gone(parts)
+        allowed = self._question.occupancy.budgets
+        covered = Counter(self._pods.occupants[pod].budget for pod in gone)
+        is_allowed = all(count <= allowed.get(budget, 0) for budget, count in covered.items() if budget)
+        if not units or not is_allowed or not self._fits(gone):
+            return None
+        return _Victims(parts, int(self._relaxation.costs(may_go).end[units].sum()))
+
     def _cheapest_in(
         self, region: int, bound: int, room: Ints, may_go: Bools, below: int | None
     ) -> _Victims | None:
@@ -117,7 +133,7 @@ class _Search:
 
         If the search is ended, `self._lower` falls to a bound of their cost.
         """
-        problem, pods, units = self._relaxation.problem(region, room, may_go)
+        problem, pods, units = self._relaxation.problem(region, room, may_go, below)
         model, index = VictimModel(problem, below), {pod: p for p, pod in enumerate(pods.tolist())}
         for _ in range(MOST_CUTS):
             status, choice = model.cheapest(self._budget)

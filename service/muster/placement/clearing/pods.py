@@ -154,7 +154,8 @@ def _lost_seconds(occupants: list[Occupant], occupancy: Occupancy, started: Floa
 def _gpu_shares(occupants: list[Occupant], columns: Columns) -> Floats:
     """Return [pod] how many GPUs the pod holds: a part of a GPU for a slice."""
     masks = np.array([occupant.usage.gpus for occupant in occupants], np.int64)
-    share = gpu_counts(masks) + np.array([occupant.usage.unindexed_gpus for occupant in occupants], float)
+    unindexed = [occupant.usage.unindexed_gpus for occupant in occupants]
+    share: Floats = gpu_counts(masks) + np.array(unindexed, float)
     for p, occupant in enumerate(occupants):
         row = columns.row.get(occupant.usage.node) if occupant.usage.units else None
         if row is not None:

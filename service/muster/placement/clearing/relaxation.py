@@ -133,12 +133,19 @@ class Relaxation:
         by_role = np.minimum(members, np.array(self.need)[:, None])
         return np.flatnonzero(by_role.sum(axis=0) >= self.request.min_member).tolist()
 
-    def problem(self, region: int, room: Ints, may_go: Bools) -> tuple[VictimProblem, Ints, Ints]:
-        """Return the model's problem for a region, and the pods and the units of its axes."""
-        rows = np.flatnonzero((self.region == region) & room.any(axis=0))
+    def problem(
+        self, region: int, room: Ints, may_go: Bools, below: int | None
+    ) -> tuple[VictimProblem, Ints, Ints]:
+        """Return the model's problem for a region, and the pods and the units of its axes.
+
+        Pods that go only at a cost of `below` or more are left out.
+        """
+        rows, costs = np.flatnonzero((self.region == region) & room.any(axis=0)), self.costs(may_go)
+        if below is not None:
+            goes_alone = (self.pods.spare[self.pods.unit] > 0) & (costs.pod + 1 < below)
+            may_go = may_go & (goes_alone | (costs.end[self.pods.unit] < below))
         pods = np.flatnonzero(may_go & np.isin(self.pods.row, rows))
         units, unit = np.unique(self.pods.unit[pods], return_inverse=True)
-        costs = self.costs(may_go)
         quorum = None
         if self.request.quorum is not None:
             names = tuple(role.name for role in self.request.roles)
@@ -194,14 +201,61 @@ class Relaxation:
             single = [p for p in of_unit.tolist() if occupants[pods[p]].subgroup == subgroup]
             yield PodLimit(max(0, sizes[subgroup] - minimum), {}, single)
 
+    def cheap_units(self, room: Ints, may_go: Bools) -> list[int]:
+        """Return units with whose end the members fit by sums: a good choice, not the cheapest.
+
+        Units go in the order of cost by amount freed, until the members fit. Then the dearest stay if the
+        members fit without their end. The list is empty if the gang has several roles or a required scope.
+        """
+        active = [k for k, need in enumerate(self.need) if need]
+        if len(active) != 1 or self.request.required_scope is not None or not may_go.any():
+            return []
+        (k,), costs = active, self.costs(may_go)
+        lines = np.flatnonzero(self.asks[k])
+        asks, free, amounts = self.asks[k][lines, None], self.free[lines], self.freed_amounts[lines]
+        indices = np.flatnonzero(may_go & (self.pods.row >= 0))
+        units, begins = np.unique(self.pods.unit[indices], return_index=True)
+        pods_of_unit = dict(zip(units.tolist(), np.split(indices, begins[1:]), strict=False))
+        freed = np.bincount(self.pods.unit[indices], self.freed_amounts[self._main][indices], len(costs.end))
+
+        def count_members(rows: Ints) -> int:
+            return int(np.minimum((free[:, rows] // asks).min(axis=0), room[k][rows]).sum())
+
+        def change(unit: int, sign: int) -> int:
+            pods = pods_of_unit[unit]
+            rows = np.unique(self.pods.row[pods])
+            before = count_members(rows)
+            np.add.at(free.T, self.pods.row[pods], sign * amounts[:, pods].T)
+            return count_members(rows) - before
+
+        members, ended = count_members(np.arange(free.shape[1])), list[int]()
+        ratio = costs.end / np.maximum(freed, 0.5)
+        for unit in sorted(pods_of_unit, key=lambda unit: (float(ratio[unit]), unit)):
+            if members >= self.request.min_member:
+                break
+            members += change(unit, 1)
+            ended.append(unit)
+        for unit in sorted(ended, key=lambda unit: -int(costs.end[unit])):
+            members += change(unit, -1)
+            if members < self.request.min_member:
+                members += change(unit, 1)
+            else:
+                ended.remove(unit)
+        return ended if members >= self.request.min_member else []
+
+    @cached_property
+    def _main(self) -> int:
+        """The resource that bounds and good choices count: GPUs, or memory of GPUs, or cpu."""
+        names = (GPU, GPU_MEMORY, CPU, MEMORY, PODS)
+        return self.resources.index(next(name for name in names if name in self.resources))
+
     def bounds(self, regions: Sequence[int], may_go: Bools) -> list[tuple[int, int]]:
         """Return (bound, region): no victims in the region cost less. The lowest bounds come first.
 
-        The bound counts one resource: GPUs, or memory of GPUs, or cpu. Pods go in the order of cost by amount
+        The bound counts one resource. Pods go in the order of cost by amount
         freed in the region, and the last one in part.
         """
-        resource = next(name for name in (GPU, GPU_MEMORY, CPU, MEMORY, PODS) if name in self.resources)
-        r = self.resources.index(resource)
+        r = self._main
         amounts_asked = sorted(self.asks[k, r] for k, need in enumerate(self.need) for _ in range(need))
         hosts = (self.region >= 0) & self.admits.any(axis=0)
         size = int(self.region.max(initial=0)) + 1

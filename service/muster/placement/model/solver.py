@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from math import inf
 from types import ModuleType
@@ -82,14 +82,22 @@ class SolveStatus(Enum):
     """The limits ended the search before the answer was known."""
 
 
-def run(model: cp_model.CpModel, budget: Budget) -> tuple[SolveStatus, cp_model.CpSolver | None]:
+Try = tuple[Mapping[str, int | bool], float]
+"""Parameters that replace those of PARAMETERS, and the deterministic time that they get."""
+
+TRIES: tuple[Try, ...] = (({}, FIRST_TRY), (LINEAR, inf))
+
+
+def run(
+    model: cp_model.CpModel, budget: Budget, tries: Sequence[Try] = TRIES
+) -> tuple[SolveStatus, cp_model.CpSolver | None]:
     """Return how the solve ended, and the solver with its solution if there is one."""
     feasible: cp_model.CpSolver | None = None
-    for extra_parameters, limit in (({}, FIRST_TRY), (LINEAR, inf)):
+    for extra_parameters, limit in tries:
         if budget.spent:
             break
         solver = cp_model.CpSolver()
-        for name, value in (PARAMETERS | extra_parameters).items():
+        for name, value in {**PARAMETERS, **extra_parameters}.items():
             setattr(solver.parameters, name, value)
         solver.parameters.max_deterministic_time = min(limit, budget.deterministic_time)
         seconds = budget.seconds()

@@ -9,13 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from muster.placement.limits import Budget
 from muster.placement.model.build import LinearExpr, LinearExprT, Model, QuorumRule
 from muster.placement.model.problem import Bools, Ints
-from muster.placement.model.solver import SolveStatus, run
+from muster.placement.model.solver import FIRST_TRY, LINEAR, SolveStatus, Try, run
+
+TRIES: tuple[Try, ...] = (
+    ({}, FIRST_TRY),
+    (
+        {
+            **LINEAR,
+            "cp_model_presolve": True,
+            "add_mir_cuts": True,
+            "add_zero_half_cuts": True,
+            "add_clique_cuts": True,
+            "add_rlt_cuts": True,
+        },
+        inf,
+    ),
+)
+"""The first try solves most racks. The second try proved five large models in at most 3.4 s. With LINEAR
+alone, three of them were not proven in 8 s.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +166,7 @@ class VictimModel:
 
     def cheapest(self, budget: Budget) -> tuple[SolveStatus, Choice | None]:
         """Return the cheapest victims that time allows to find."""
-        status, solver = run(self._model, budget)
+        status, solver = run(self._model, budget, TRIES)
         if solver is None:
             return status, None
         units = tuple(u for u, ends in enumerate(self._ends) if solver.boolean_value(ends))
@@ -157,6 +176,21 @@ class VictimModel:
 
 
 def _binding_rows(problem: VictimProblem) -> Bools:
-    """Return [resource, node] whether the resource may limit the members on the node."""
-    most_asked = problem.asks.T @ problem.room
-    return np.asarray(most_asked > problem.free)
+    """Return [resource, node] whether the resource may limit the members on the node.
+
+    For a single role, one resource often limits the members more than another, whichever pods go.
+    """
+    binds = np.asarray(problem.asks.T @ problem.room > problem.free)
+    active = np.flatnonzero(problem.need)
+    if len(active) != 1:
+        return binds
+    ask = problem.asks[active[0]]
+    lines = np.flatnonzero(ask)
+    free, freed = (amounts[lines] / ask[lines, None] for amounts in (problem.free, problem.freed))
+    scarcest = int((free.sum(axis=1) + freed.sum(axis=1)).argmin())
+    pods_less_free = np.zeros(free.shape, np.int64)
+    np.add.at(pods_less_free.T, problem.node, (freed < freed[scarcest]).T)
+    is_implied = (free >= free[scarcest]) & (pods_less_free == 0)
+    is_implied[scarcest] = False
+    binds[lines] &= ~is_implied
+    return binds

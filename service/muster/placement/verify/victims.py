@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from muster.domain.clearing import CLOCK_SKEW_S, Clearing, ClearQuestion, Occupancy, Victim
+from muster.domain.clearing import CLOCK_SKEW_S, Clearing, ClearQuestion, Occupancy, Occupant, Victim
+from muster.domain.node import Usage
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.verify.judge import verify
 
@@ -19,8 +20,11 @@ def verify_clearing(snapshot: Snapshot, question: ClearQuestion, clearing: Clear
     occupancy = question.occupancy
     pods = [pod for victim in clearing.victims for pod in victim.pods]
     wrong = [f"pod {pod.name} is a victim twice" for pod, count in Counter(pods).items() if count > 1]
+    by_unit: dict[str, list[Occupant]] = {}
+    for occupant in occupancy.occupants:
+        by_unit.setdefault(occupant.unit, []).append(occupant)
     for victim in clearing.victims:
-        wrong += _check_victim(occupancy, question.priority, victim)
+        wrong += _check_victim(question, victim, by_unit.get(victim.unit, []))
     for budget, count in sorted(Counter(pod.budget for pod in pods if pod.budget).items()):
         allowed = occupancy.budgets.get(budget, 0)
         if count > allowed:
@@ -38,15 +42,15 @@ def verify_clearing(snapshot: Snapshot, question: ClearQuestion, clearing: Clear
     return (*wrong, *unaccounted, *of_plan)
 
 
-def _check_victim(occupancy: Occupancy, priority: int, victim: Victim) -> list[str]:
-    """Return why the unit may not lose these pods."""
+def _check_victim(question: ClearQuestion, victim: Victim, members: list[Occupant]) -> list[str]:
+    """Return why the unit may not lose these pods. `members` are all its pods."""
+    occupancy, priority = question.occupancy, question.priority
     unit = occupancy.units.get(victim.unit)
     if unit is None:
         return [f"unit {victim.unit} is not known"]
     wrong = []
     if unit.priority >= priority:
         wrong.append(f"{unit.name} has priority {unit.priority}, the gang {priority}")
-    members = [pod for pod in occupancy.occupants if pod.unit == victim.unit]
     if unit.protected or any(pod.started > occupancy.now + CLOCK_SKEW_S for pod in members):
         wrong.append(f"{unit.name} is protected: {unit.protected or 'a pod started in the future'}")
     running = {pod for pod in members if not pod.ends}
@@ -67,11 +71,14 @@ def _check_victim(occupancy: Occupancy, priority: int, victim: Victim) -> list[s
 def _snapshot_without(snapshot: Snapshot, occupancy: Occupancy, gone: set[str]) -> tuple[Snapshot, list[str]]:
     """Return the cluster without these pods, and a sentence for each of their nodes that has given away
     something else than its occupants say."""
-    usages = [occupant.usage for occupant in occupancy.occupants]
-    names = {usage.node for usage in usages if usage.pod_uid in gone} & snapshot.nodes.keys()
+    by_node: dict[str, list[Usage]] = {}
+    for occupant in occupancy.occupants:
+        by_node.setdefault(occupant.usage.node, []).append(occupant.usage)
     nodes, wrong = dict(snapshot.nodes), []
-    for name in sorted(names):
-        state, on_node = snapshot.nodes[name], [usage for usage in usages if usage.node == name]
+    for name, on_node in sorted(by_node.items()):
+        if name not in nodes or gone.isdisjoint(usage.pod_uid for usage in on_node):
+            continue
+        state = nodes[name]
         if NodeState.of(state.node, on_node) != state:
             wrong.append(f"the occupants of node {name} are not all that it has given away")
         staying = [usage for usage in on_node if usage.pod_uid not in gone]
