@@ -29,7 +29,7 @@ from muster.dialects.kinds.description import JobPod
 from muster.dialects.objects import CustomObject, Metadata, PodObject, WorkloadObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.pod import COMPOSITE, KUBERNETES, Pod
-from muster.domain.podgroup import SCHEDULED, Condition, PodGroup
+from muster.domain.podgroup import SCHEDULED, Condition, PodGroup, PodGroupKey
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen, PodSeen
 from tests.adapters.changes import seen
 from tests.adapters.fake_api import FakeApi, custom, gpu_pod, kubeconfig
@@ -89,15 +89,26 @@ class Bench:
     async def deletes_group(self, uid: str = "g") -> None:
         await self.intake.on_pod_group(uid, None)
 
-    async def sees(self, kind: str, name: str, least: int, parent: str = "", uid: str = "") -> None:
+    async def sees(
+        self,
+        kind: str,
+        name: str,
+        least: int,
+        parent: str = "",
+        uid: str = "",
+        workload: str = "w",
+        condition: Object | None = None,
+        **metadata: Any,
+    ) -> None:
         """A group of a tree, with `name` as its UID unless said otherwise; with `least` 0 it is basic."""
         count = "minGroupCount" if kind == COMPOSITE else "minCount"
         spec: dict[str, Any] = {
             "schedulingPolicy": {"gang": {count: least}} if least else {"basic": {}},
-            "workloadRef": {"workloadName": "w", "templateName": "t"},
+            "workloadRef": {"workloadName": workload, "templateName": "t"},
         }
         spec |= {"parentCompositePodGroupName": parent} if parent else {}
-        item = custom("scheduling.k8s.io/v1alpha3", kind, name, spec, uid=uid or f"{kind}/{name}")
+        item = custom("scheduling.k8s.io/v1alpha3", kind, name, spec, uid=uid or f"{kind}/{name}", **metadata)
+        item["status"] = {"conditions": [condition] if condition else []}
         await self.intake.on_pod_group(*seen(msgspec.convert(item, CustomObject)))
 
     async def sees_tree(self, least: int = 2) -> None:
@@ -691,3 +702,86 @@ async def test_a_pod_keeps_its_own_gang_until_it_is_read(bench: Bench) -> None:
     await bench.intake._pod_rereads.reader  # type: ignore[misc]
     assert bench.dialect(names[-1]) == KUBERNETES
     assert bench.pod(names[-1]).causes
+
+
+async def test_a_part_without_podgroups_counts_while_it_is_there(bench: Bench) -> None:
+    await bench.sees_tree(1)
+    await bench.sees(COMPOSITE, "m", 3, "t", workload="other")
+    tree = bench.gang("t")
+    assert tree is not None
+    (sentence,) = map(str, tree.causes)
+    assert sentence.startswith("compositepodgroup/default/m: spec.workloadRef.workloadName is ")
+    await bench.deletes(COMPOSITE, "m")
+    tree = bench.gang("t")
+    assert tree is not None
+    assert tree.causes == ()
+
+
+async def test_nothing_stays_of_a_tree_that_is_deleted_from_below(bench: Bench) -> None:
+    await bench.sees_tree()
+    for kind, name in (("PodGroup", "x"), ("PodGroup", "y"), (COMPOSITE, "t")):
+        await bench.deletes(kind, name)
+    assert (bench.gang("t"), bench.intake.native_groups._passed) == (None, {})
+
+
+SCOPE = {"gpu.topology/scope": "rack"}
+
+
+async def test_running_pods_move_with_a_tree_that_dissolves_and_comes_back(bench: Bench) -> None:
+    await bench.sees(COMPOSITE, "t", 0, annotations=SCOPE)
+    await bench.sees("PodGroup", "x", 2, "t")
+    await bench.sees_pod(nodeName="n", phase="Running")
+    assert bench.place() == (COMPOSITE, "t", "x")
+    await bench.sees(COMPOSITE, "t", 0)
+    assert bench.place() == (KUBERNETES, "x", "")
+    await bench.sees(COMPOSITE, "t", 1, uid="new")
+    assert bench.place() == (COMPOSITE, "t", "x")
+    await bench.sees(COMPOSITE, "t", 0, uid="newest")
+    assert bench.place() == (KUBERNETES, "x", "")
+
+
+async def test_a_tree_expects_the_pods_of_the_jobs_of_its_podgroups(bench: Bench) -> None:
+    def size_of_tree() -> int | None:
+        tree = bench.gang("t")
+        return tree.size if tree is not None else None
+
+    await bench.sees_tree()
+    await bench.sees_job(5)
+    assert size_of_tree() == 4
+    bench.events.clear()
+    await bench.sees_pod(job="train")
+    assert [type(event) for event in bench.events] == [PodGroupSeen, PodSeen]
+    assert size_of_tree() == 7
+    await bench.sees_job(3, "small")
+    await bench.sees_pod("p1", job="small", **IN_Y)
+    assert size_of_tree() == 8
+    await bench.intake.on_pod(bench.pod("p0").uid, None)
+    assert size_of_tree() == 5
+
+
+async def test_an_edit_that_moves_no_pods_looks_at_no_podgroup(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be thousands below one CompositePodGroup."""
+    await bench.sees(COMPOSITE, "t", 0)
+    names = [f"x{number}" for number in range(400)]
+    for name in names:
+        await bench.sees("PodGroup", name, 1, "t")
+    forest, roots = bench.intake.native_groups._forest, list[PodGroupKey]()
+    root_of = forest.root_of
+
+    def note_and_find(key: PodGroupKey) -> PodGroup:
+        roots.append(key)
+        return root_of(key)
+
+    monkeypatch.setattr(forest, "root_of", note_and_find)
+    await bench.sees(COMPOSITE, "t", 0, annotations={"gpu.topology/preferred-scopes": "rack"})
+    assert len(roots) > len(names)  # they are one gang from now on
+    roots.clear()
+    await bench.sees(COMPOSITE, "t", 0, annotations=SCOPE)
+    assert {key[1] for key in roots} == {COMPOSITE}
+
+
+async def test_the_status_of_a_composite_is_not_read(bench: Bench) -> None:
+    await bench.sees(COMPOSITE, "t", 2, condition=WAITS)
+    assert bench.intake._groups["CompositePodGroup/t"].status is None

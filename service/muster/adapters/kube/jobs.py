@@ -22,7 +22,7 @@ from muster.adapters.kube.decode import jobs
 from muster.adapters.kube.key_groups import KeyGroups
 from muster.adapters.kube.leftout import PendingEvents
 from muster.dialects.devices import accelerators
-from muster.dialects.gangs import own
+from muster.dialects.gangs import native, own
 from muster.dialects.gangs.subgroups import Topologies
 from muster.dialects.jobs import slips
 from muster.dialects.jobs.families import JobGangs, job_gangs
@@ -33,7 +33,7 @@ from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata, PodObject
 from muster.dialects.settings import DialectSettings
 from muster.domain.levels import DEFAULT_LEVELS, FabricLevel
-from muster.domain.pod import KUBERNETES, Controller, GangClaim, Pod
+from muster.domain.pod import Controller, GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.membership.group import key_of
 from muster.gangs.messages.inputs import Input, JobSeen, PodGroupGone, PodGroupSeen
@@ -177,7 +177,7 @@ class _Job:
     present: KeyGroups[str, str] = field(default_factory=KeyGroups)
     """UIDs of the pods that neither ended nor are being deleted, by gang."""
     members: KeyGroups[str, PodGroupKey] = field(default_factory=KeyGroups)
-    """UIDs of the pods that name a gang of Kubernetes' own API, by this PodGroup."""
+    """UIDs of the pods that name a PodGroup of Kubernetes' own API, by this PodGroup."""
     waiting: dict[str, _WaitingPod] = field(default_factory=dict)
     """Pods that are not bound, and all pods until the job is known.
 
@@ -220,7 +220,7 @@ class Jobs:
         """UIDs of waiting pods of jobs, by the PodGroup that they name. The PodGroup's number may differ from
         a job's."""
         self._makers_of = KeyGroups[tuple[PodGroupKey, Key], PodGroupKey]()
-        """The jobs whose pods name a gang of Kubernetes' own API, by this PodGroup."""
+        """The jobs whose pods name a PodGroup of Kubernetes' own API, by this PodGroup."""
         self._ignored = IgnoredKeys(standing)
         self._succeeded = SucceededPods(put)
         self._absent: set[str] = set()
@@ -325,7 +325,7 @@ class Jobs:
         job.present.put(pod.uid, gang if gang and pod.present else None)
         group = key_of(pod)
         self._named.put(pod.uid, None if pod.node else group)
-        await self._see_member(job, key, pod.uid, group)
+        await self._see_member(job, key, pod.uid, native.key_of(pod.namespace, obj.spec))
         is_known = job.text is not None or place.kind in self._absent
         if is_known and (pod.node or pod.finished):
             job.waiting.pop(pod.uid, None)
@@ -350,8 +350,8 @@ class Jobs:
             self._forget_if_unused(key)
 
     async def _see_member(self, job: _Job, key: Key, uid: str, group: PodGroupKey | None) -> None:
-        """Note the PodGroup that a pod names; None for none. Only those of Kubernetes' own API count."""
-        new_group = group if group is not None and group[1] == KUBERNETES else None
+        """Note the PodGroup of Kubernetes' own API that a pod names; without a name, or None, for none."""
+        new_group = group if group is not None and group[2] else None
         old_group = job.members.put(uid, new_group)
         if new_group == old_group:
             return

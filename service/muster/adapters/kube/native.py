@@ -149,7 +149,7 @@ class NativeGroups:
         self._pods_of_jobs[key] = pods
         if not pods:
             del self._pods_of_jobs[key]
-        await self._pass_on(key)
+        await self._pass_on(self._forest.root_of(key).key)
 
     async def see_group(self, group: PodGroup) -> None:
         """Take in a group's new facts."""
@@ -184,22 +184,26 @@ class NativeGroups:
                 await self._set(key, None)
 
     async def _set(self, key: PodGroupKey, group: PodGroup | None) -> None:
-        """Set the facts of a group; None if it is gone. Read the pods again that get another gang."""
-        pod_groups = list(self._forest.pod_groups_below(key))
+        """Set the facts of a group; None if it is gone. Of the pods that get another gang, let the running
+        ones join it, and read the others again."""
+        old_group, changed_gangs = self._forest.get(key), {self._forest.root_of(key).key: None}
+        is_moved = old_group is None or group is None or _links(old_group) != _links(group)
+        pod_groups = list(self._forest.pod_groups_below(key)) if is_moved else []
         old_roots = [self._forest.root_of(pod_group) for pod_group in pod_groups]
         self._deleted.discard(key)
         self._forest.put(key, group)
         workload = group.workload if group is not None else ""
         self._of_workload.put(key, f"{key[0]}/{workload}" if workload else None)
+        changed_gangs[self._forest.root_of(key).key] = None
         changed_pods: list[tuple[str, str]] = []
-        changed_gangs: dict[PodGroupKey, None] = {}
         for pod_group, old_root in zip(pod_groups, old_roots, strict=True):
             root = self._forest.root_of(pod_group)
             changed_gangs |= {old_root.key: None, root.key: None}
             if (old_root.key, old_root.makes_gang) != (root.key, root.makes_gang):
                 waiting_uids = list(self._named.keys_of(pod_group))
-                if root.makes_gang and not old_root.makes_gang:
-                    uids = [*waiting_uids, *self._running.keys_of(pod_group)]
+                if root.makes_gang:
+                    lone_uids = [] if old_root.makes_gang else waiting_uids
+                    uids = [*lone_uids, *self._running.keys_of(pod_group)]
                     await self._join(uids, native.claim_of_member(pod_group[2], root))
                 changed_pods += [(key[0], uid) for uid in waiting_uids]
         await self._read_again(changed_pods)
@@ -223,11 +227,16 @@ class NativeGroups:
         foreign = next((uid for pod_group in few_pod_groups for uid in self._foreign.keys_of(pod_group)), "")
         facts = native.check_scheduler(group, self._schedulers.get(foreign), self._settings)
         facts = native.add_workload(facts, self._workloads.get(f"{key[0]}/{group.workload}"))
-        if (pods := self._pods_of_jobs.get(key, 0)) > (facts.size or 0):
-            facts = replace(facts, size=pods)
+        if facts.makes_gang and (more_pods := sum(map(self._more_pods_of_job, facts.objects))):
+            facts = replace(facts, size=(facts.size or 0) + more_pods)
         if old_facts is None or facts != old_facts or _statuses(facts) != _statuses(old_facts):
             self._passed[key] = facts
             await self._put(PodGroupSeen(time.monotonic(), facts))
+
+    def _more_pods_of_job(self, pod_group: PodGroup) -> int:
+        """Return how many more pods the job of a PodGroup makes than the size of its gang counts for it."""
+        counted = (pod_group.size or pod_group.min_member or 1) if pod_group.parent else pod_group.size or 0
+        return max(0, self._pods_of_jobs.get(pod_group.key, 0) - counted)
 
     def _begun_group(self, key: PodGroupKey, old_facts: PodGroup | None) -> PodGroup | None:
         """Return the PodGroup with this key if it makes no gang, is in none, and has had a bound pod."""
@@ -236,6 +245,11 @@ class NativeGroups:
             return None
         was_begun = old_facts is not None and old_facts.begun and old_facts.uid == group.uid
         return replace(group, begun=True) if was_begun or key in self._running.groups else None
+
+
+def _links(group: PodGroup) -> tuple[str, bool]:
+    """Return what decides in which gangs the pods below a group are. All else changes only these gangs."""
+    return group.parent, group.makes_gang
 
 
 def _statuses(group: PodGroup) -> list[GroupStatus | None]:

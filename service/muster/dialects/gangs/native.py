@@ -180,7 +180,7 @@ def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
         priority=_read_priority(spec),
         disruption=disruption,
         generation=meta.generation,
-        status=_read_condition(obj.status),
+        status=_read_condition(obj.status) if dialect == KUBERNETES else None,
         parent=parent,
         workload=workload,
     )
