@@ -785,3 +785,36 @@ async def test_an_edit_that_moves_no_pods_looks_at_no_podgroup(
 async def test_the_status_of_a_composite_is_not_read(bench: Bench) -> None:
     await bench.sees(COMPOSITE, "t", 2, condition=WAITS)
     assert bench.intake._groups["CompositePodGroup/t"].status is None
+
+
+async def test_a_deleted_composite_goes_when_its_last_podgroup_is_in_another_tree(
+    bench: Bench,
+) -> None:
+    await bench.sees(COMPOSITE, "t", 1)
+    await bench.sees("PodGroup", "x", 1, "t")
+    await bench.sees_pod(nodeName="n", phase="Running")
+    await bench.deletes(COMPOSITE, "t")
+    await bench.deletes("PodGroup", "x")
+    await bench.sees("PodGroup", "x", 1, "u", uid="new")
+    assert (bench.gang("t"), bench.intake.native_groups._deleted) == (None, set())
+
+
+async def test_a_pod_that_ends_looks_at_no_deleted_group_of_another_tree(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that deletes thousands of groups in one namespace must not slow the pods of others."""
+    await bench.sees_group(GANG)
+    await bench.sees_pod(nodeName="n", phase="Running")
+    await bench.sees("PodGroup", "y", 2)
+    await bench.sees_pod("p1", nodeName="n", phase="Running", **IN_Y)
+    await bench.deletes("PodGroup", "y")
+    forest, keys_read = bench.intake.native_groups._forest, list[PodGroupKey]()
+    ancestry = forest.ancestry
+
+    def note_and_read(key: PodGroupKey) -> list[PodGroup]:
+        keys_read.append(key)
+        return ancestry(key)
+
+    monkeypatch.setattr(forest, "ancestry", note_and_read)
+    await bench.intake.on_pod(bench.pod("p0").uid, None)
+    assert set(keys_read) == {KEY}

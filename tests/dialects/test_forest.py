@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from muster.dialects.gangs.forest import MAX_DEPTH, MAX_GROUPS, Forest
 from muster.dialects.pods import pods
 from muster.domain.constraints import Subgroup
 from muster.domain.pod import COMPOSITE, KUBERNETES, GangClaim, TopologyRequest
-from muster.domain.podgroup import PodGroup, PodGroupKey
+from muster.domain.podgroup import SCHEDULED, Condition, PodGroup, PodGroupKey
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import RolePreference, Segment
 from tests.dialects.objects import custom_object, pod_object
@@ -149,6 +150,11 @@ TOO_FEW: dict[str, tuple[list[PodGroup], str]] = {
         "waiting for 1 more group: 1 of 2 are here (spec.schedulingPolicy.gang.minGroupCount of "
         "CompositePodGroup ns/b)",
     ),
+    "of a basic part, which has no field for a number": (
+        [composite("t", 2), pod_group("a", 1, "t"), composite("b", 0, "t")],
+        "waiting for 1 more group: 1 of 2 are here (spec.schedulingPolicy.gang.minGroupCount of "
+        "CompositePodGroup ns/t)",
+    ),
     "of an optional part": (
         [composite("t", 1), pod_group("a", 1, "t"), composite("b", 2, "t"), pod_group("c", 1, "b")],
         "None",
@@ -161,6 +167,22 @@ def test_a_tree_waits_for_its_groups(name: str) -> None:
     groups, expected = TOO_FEW[name]
     facts = gang(*groups)
     assert (str(facts.missing), facts.causes) == (expected, ())
+
+
+def test_a_tree_that_has_started_waits_for_no_groups() -> None:
+    """A group may have ended, and be deleted."""
+    started = replace(pod_group("a", 2, "left"), status=Condition(SCHEDULED, True, "Scheduled"))
+    groups = [
+        composite("t", 3),
+        composite("left", 2, "t"),
+        composite("right", 2, "t"),
+        pod_group("b", 1, "right"),
+    ]
+    facts = gang(*groups, started)
+    assert facts.missing is None
+    assert facts.quorum == Quorum(1, (Quorum(1, (leaf("a", 2),)), Quorum(2, (leaf("b", 1),))))
+    refused = replace(started, status=Condition(SCHEDULED, False, "Unschedulable"))
+    assert gang(*groups, refused).missing is not None
 
 
 def test_an_optional_part_with_too_few_groups_does_not_start() -> None:

@@ -153,7 +153,10 @@ class NativeGroups:
 
     async def see_group(self, group: PodGroup) -> None:
         """Take in a group's new facts."""
+        old_top = self._top_of(group.key)
         await self._set(group.key, group)
+        if self._top_of(group.key) != old_top:
+            await self._forget_deleted_composites(old_top)
 
     async def forget_group(self, group: PodGroup) -> None:
         """Take in that a group was deleted, unless another object has its name by now."""
@@ -179,8 +182,11 @@ class NativeGroups:
         top = self._top_of(pod_group)
         if pod_group in self._deleted:
             await self._set(pod_group, None)
-        if self._deleted and not self._runs(top):
-            for key in [deleted for deleted in self._deleted if self._top_of(deleted) == top]:
+        await self._forget_deleted_composites(top)
+
+    async def _forget_deleted_composites(self, top: PodGroupKey) -> None:
+        if top[1] == COMPOSITE and self._deleted and not self._runs(top):
+            for key in [group for group in self._forest.groups_of_tree(top) if group in self._deleted]:
                 await self._set(key, None)
 
     async def _set(self, key: PodGroupKey, group: PodGroup | None) -> None:

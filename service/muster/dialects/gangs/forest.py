@@ -11,7 +11,8 @@ A tree is one gang, whose name is that of its root. Each PodGroup is a role of t
 All these scopes hold at the same time. A CompositePodGroup at the top that is basic and has no key constrains
 nothing, so each group below it is a root. A PodGroup whose ancestors form a circle, or are too many, is a
 gang of its own, and is refused. A tree starts as soon as enough of its groups are there, because no field
-states how many will come.
+states how many will come. A group may end, and be deleted while the others run. So once a PodGroup has
+started, the CompositePodGroups around it wait for no more groups.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from muster.domain.causes.ill_formed import BadValue
 from muster.domain.causes.not_planned import GroupsMissing
 from muster.domain.constraints import Subgroup
 from muster.domain.pod import COMPOSITE, KUBERNETES, TopologyRequest
-from muster.domain.podgroup import PodGroup, PodGroupKey
+from muster.domain.podgroup import Condition, PodGroup, PodGroupKey
 from muster.domain.quorums import Leaf, Quorum, members_of
 from muster.domain.request import RolePreference
 
@@ -97,6 +98,10 @@ class Forest:
             groups.pop()
         return groups[-1]
 
+    def groups_of_tree(self, key: PodGroupKey) -> list[PodGroupKey]:
+        """Return this group and all groups below it."""
+        return [key, *self._groups_below(key)]
+
     def pod_groups_below(self, key: PodGroupKey) -> Iterator[PodGroupKey]:
         """Yield the PodGroups of a tree or of a part of it; `key` itself if it is a PodGroup."""
         groups = self._groups_below(key) if key[1] == COMPOSITE else (key,)
@@ -122,7 +127,7 @@ class Forest:
         if len(list(islice(self._groups_below(root.key), MAX_GROUPS + 1))) > MAX_GROUPS:
             field, count = "number of groups below it", f"more than {MAX_GROUPS}"
             cause = BadValue(_where(root), field, count, f"at most {MAX_GROUPS}")
-            return replace(root, causes=(*root.causes, cause))
+            return replace(root, causes=(*root.causes, cause), count_field="")
         tree = _Tree()
         quorum = self._read_quorum(root, len(self.ancestry(root.key)), tree)
         causes = [*root.causes, *tree.causes]
@@ -144,6 +149,7 @@ class Forest:
             subgroups=tuple(tree.subgroups),
             role_preferences=tuple(tree.preferences),
             causes=tuple(causes[:MAX_CAUSES]),
+            count_field="",  # its number is one of groups
             pod_groups=tuple(tree.leaves),
             missing=tree.missing.get(root.key),
         )
@@ -151,7 +157,7 @@ class Forest:
     def _read_quorum(self, group: PodGroup, depth: int, tree: _Tree) -> Quorum:
         """Return the quorum of a CompositePodGroup, and note in `tree` what is below it."""
         parts: list[Quorum | Leaf] = []
-        startable = 0
+        startable, number_before = 0, len(tree.leaves)
         missing: GroupsMissing | None = None
         for key in sorted(self._children.get(group.key, ())):
             child = self._groups[key]
@@ -171,8 +177,11 @@ class Forest:
             missing = missing or tree.missing.get(key)
             startable += key not in tree.missing
         needed = group.min_member or 1
-        if startable < needed:
-            tree.missing[group.key] = missing or GroupsMissing(group.title, startable, needed)
+        if startable < needed and any(map(_has_started, tree.leaves[number_before:])):
+            needed = startable
+        elif startable < needed:
+            stated = GroupsMissing(group.title, startable, needed) if group.count_field else None
+            tree.missing[group.key] = missing or stated
         return Quorum(needed, tuple(parts))
 
 
@@ -186,8 +195,9 @@ class _Tree:
     subgroups: list[Subgroup] = field_of(default_factory=list)
     preferences: list[RolePreference] = field_of(default_factory=list)
     causes: list[BadValue] = field_of(default_factory=list)
-    missing: dict[PodGroupKey, GroupsMissing] = field_of(default_factory=dict)
-    """CompositePodGroup with too few groups to start → the groups that must come before."""
+    missing: dict[PodGroupKey, GroupsMissing | None] = field_of(default_factory=dict)
+    """CompositePodGroup with too few groups to start → the groups that must come before. None if the group
+    is basic and has no PodGroups below it: then the group around it says how many it needs."""
 
     def add_scopes(self, group: PodGroup, roles: frozenset[str]) -> None:
         """Add the scopes of a group for the roles below it."""
@@ -197,6 +207,11 @@ class _Tree:
             self.subgroups.append(Subgroup(name, request.required_scope, roles))
         if request.preferred_scopes and roles:
             self.preferences.append(RolePreference(title, request.preferred_scopes, roles))
+
+
+def _has_started(pod_group: PodGroup) -> bool:
+    """Return whether the minimum of the PodGroup was bound once, by the condition that its object shows."""
+    return isinstance(pod_group.status, Condition) and pod_group.status.status
 
 
 def _differences(group: PodGroup, root: PodGroup) -> Iterator[BadValue]:

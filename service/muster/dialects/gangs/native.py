@@ -152,7 +152,8 @@ def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
     meta, dialect = obj.metadata, COMPOSITE if obj.kind == COMPOSITE else KUBERNETES
     object_name = f"{dialect.lower()}/{meta.namespace}/{meta.name}"
     spec = Fields.of(object_name, "spec", obj.spec)
-    min_count = _read_policy(spec, MIN_GROUP_COUNT if dialect == COMPOSITE else "minCount")
+    count = MIN_GROUP_COUNT if dialect == COMPOSITE else "minCount"
+    min_count = _read_policy(spec, count)
     scope = _read_scope(spec, levels)
     if dialect == COMPOSITE:
         topology_request, size = _annotations_of_composite(object_name, meta, spec, scope), None
@@ -176,7 +177,7 @@ def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
         api_version=obj.api_version,
         size=size,
         makes_gang=is_gang or bool(spec.causes),
-        count_field=MIN_COUNT if min_count is not None and dialect == KUBERNETES else "",
+        count_field=f"spec.schedulingPolicy.gang.{count}" if min_count is not None else "",
         priority=_read_priority(spec),
         disruption=disruption,
         generation=meta.generation,
