@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
+from muster.dialects.gangs.forest import Forest
 from muster.domain.node import DeviceClaim, Resources
-from muster.domain.pod import GangClaim, Pod, TopologyRequest
+from muster.domain.pod import COMPOSITE, KUBERNETES, GangClaim, Pod, TopologyRequest
+from muster.domain.podgroup import PodGroup
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import least_of, request
-from muster.gangs.messages.inputs import DeviceClaimSeen, NodeSeen
+from muster.gangs.messages.inputs import DeviceClaimSeen, NodeSeen, PodGroupSeen
 from tests.gangs.test_device_claims import devices, served
 from tests.gangs.test_requests import group_of
 from tests.gangs.world import World, pod, with_topology
 
+API = "scheduling.k8s.io/v1alpha3"
 ROOM_FOR_TWO = Resources(2_000, 1 << 36, 100)
 
 
@@ -64,6 +67,79 @@ def test_the_fewest_members_have_the_holder() -> None:
     ]
     least = least_of(request(group_of(*pods), Ledger()))
     assert [member.name for role in least.roles for member in role.members] == ["p2", "p0"]
+
+
+def of_tree(uid: str, leaf: str, **more: Any) -> Pod:
+    claim = GangClaim(COMPOSITE, "g", topology_request=TopologyRequest(role=leaf), by_object=True)
+    return pod(uid, claim=claim, **more)
+
+
+def of_podgroup(uid: str, **more: Any) -> Pod:
+    return pod(uid, claim=GangClaim(KUBERNETES, "g", by_object=True), **more)
+
+
+def world_with_one_free_gpu() -> World:
+    world = World().start(served("n"))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("other", devices(0, 1, 2), ("foreign",))))
+    return world
+
+
+def see_podgroup(world: World, *pods: Pod, least: int = 1) -> None:
+    group = PodGroup("ns", KUBERNETES, "g", uid="g", min_member=least, size=least, api_version=API)
+    world.see(*pods)
+    world.send(PodGroupSeen(world.now, group))
+    world.wait(0)
+
+
+def see_tree(world: World, least: int, *pods: Pod) -> None:
+    """See a tree of the PodGroups x and y, with these pods. `least` of the two PodGroups must start."""
+    root = PodGroup("ns", COMPOSITE, "g", uid="g", min_member=least, api_version=API, workload="w")
+    leaf = PodGroup(
+        "ns", KUBERNETES, "x", uid="x", min_member=1, size=1, api_version=API, workload="w", parent="g"
+    )
+    gang = Forest([root, leaf, replace(leaf, name="y", uid="y")]).gang(root.key)
+    assert gang is not None
+    world.see(*pods)
+    world.send(PodGroupSeen(world.now, gang))
+    world.wait(0)
+
+
+SHARED: dict[str, Any] = {"group_claims": ("shared",)}
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_no_pod_that_shares_a_claim_starts_without_the_holder(least: int) -> None:
+    world = world_with_one_free_gpu()
+    pods = (of_podgroup(name, gpus=0, **SHARED) for name in ("a", "b"))
+    see_podgroup(world, of_podgroup("holder", gpus=2, **SHARED), *pods, least=least)
+    assert world.phase() == "unplaceable"
+    assert "needs 2 nvidia.com/gpu, and 1 nvidia.com/gpu is free" in world.verdict().reason
+
+
+def test_a_pod_without_the_claim_needs_no_holder() -> None:
+    world = world_with_one_free_gpu()
+    sharing = (of_podgroup("holder", gpus=2, **SHARED), of_podgroup("a", gpus=0, **SHARED))
+    see_podgroup(world, *sharing, of_podgroup("alone", gpus=0))
+    assert world.planned()
+    assert world.verdict().members == (("alone", "alone"),)
+
+
+def test_a_holder_starts_before_pods_for_which_no_room_is_left() -> None:
+    world = World().start(replace(served("n"), allocatable=ROOM_FOR_TWO))
+    pods = (of_podgroup(name, gpus=0, **SHARED) for name in ("a", "b"))
+    see_podgroup(world, *pods, of_podgroup("holder", gpus=2, **SHARED))
+    assert world.planned()
+    assert world.verdict().members == (("holder", "holder"), ("a", "a"))
+
+
+@pytest.mark.parametrize(("least", "started"), [(1, (("y0", "y0"),)), (2, ())])
+def test_a_podgroup_of_a_tree_starts_with_its_holder_or_not(
+    least: int, started: tuple[tuple[str, str], ...]
+) -> None:
+    world = world_with_one_free_gpu()
+    sharing = (of_tree("holder", "x", gpus=2, **SHARED), of_tree("a", "x", gpus=0, **SHARED))
+    see_tree(world, least, *sharing, of_tree("y0", "y", gpus=0))
+    assert (world.verdict().members if world.planned() else ()) == started
 
 
 def running() -> World:

@@ -50,6 +50,9 @@ _RoleKey = tuple[
 """The facts that all pods of one role share: the stated name, requests, scopes, and constraints between pods.
 """
 
+_Sharers = tuple[frozenset[str], frozenset[str]]
+"""Roles of the holders of the same claims of a PodGroup, and of the other pods that share these claims."""
+
 Names = Mapping[str, Sequence[str]]
 """Role that pods state → names of its roles in the request: several names if its pods differ."""
 
@@ -172,8 +175,10 @@ def _request(group: Group, ledger: Ledger) -> Request:
     request_roles = tuple(_roles_to_place(roles))
     least = _min_member(group, request_roles, quorum, sum(followers.values()))
     counts = _count_members(request_roles)
-    if quorum is not None and least == sum(counts.values()) and quorum.starts(counts):
+    if least == sum(counts.values()) and (quorum is None or quorum.starts(counts)):
         quorum = None  # all members must fit, and all are enough
+    elif sharers := tuple(_sharers_by_holders(roles, counts)):
+        quorum = _with_holders(quorum or Leaf(frozenset(counts), least), sharers, counts)
     return Request(
         gang=group.gang,
         roles=request_roles,
@@ -252,6 +257,57 @@ def _sharers_of_claims(by_role: Mapping[str, list[Pod]]) -> Iterator[Subgroup]:
         if sum(len(by_role[role]) for role in roles) > 1:
             title = f"{plural('ResourceClaim', len(claims))} {list_names(claims)}"
             yield Subgroup(title, Scope.NODE, frozenset(roles))
+
+
+def _sharers_by_holders(by_role: Mapping[str, list[Pod]], waiting: CountByRole) -> Iterator[_Sharers]:
+    """Yield the waiting roles that share claims of their PodGroup and need the claims' holders.
+
+    Once a pod with a claim is bound, the holder is a bound pod, so no role of the holder waits.
+    """
+    roles_by_claims: dict[tuple[str, ...], set[str]] = {}
+    for name in waiting:
+        if claims := by_role[name][0].group_claims:
+            roles_by_claims.setdefault(claims, set()).add(name)
+    for roles in roles_by_claims.values():
+        holders = frozenset(name for name in roles if by_role[name][0].fewest_gpus)
+        if holders and holders != roles:
+            yield holders, frozenset(roles - holders)
+
+
+def _with_holders(part: Quorum | Leaf, sharers: Collection[_Sharers], waiting: CountByRole) -> Quorum:
+    """Return the quorum in which no pod that shares a claim of its PodGroup starts without the holder."""
+    if isinstance(part, Leaf):
+        return _leaf_with_holders(part, sharers, waiting)
+    parts, min_parts = list[Quorum | Leaf](), part.min_parts
+    for child in part.parts:
+        if isinstance(child, Leaf) and not any(holders <= child.roles for holders, _ in sharers):
+            parts.append(child)
+            continue
+        changed_child = _with_holders(child, sharers, waiting)
+        if part.leaves_no_choice and changed_child.leaves_no_choice:
+            parts += changed_child.parts
+            min_parts += len(changed_child.parts) - 1
+        else:
+            parts.append(changed_child)
+    return Quorum(min_parts, tuple(parts), part.only)
+
+
+def _leaf_with_holders(leaf: Leaf, sharers: Collection[_Sharers], waiting: CountByRole) -> Quorum:
+    """Return the leaf as a quorum. If it needs several members, all its holders are among them. If one member
+    is enough, pods without a claim of the PodGroup may start without the holders."""
+    of_leaf = [(holders, roles) for holders, roles in sharers if holders <= leaf.roles]
+    holder_leaves = [Leaf(holders, sum(waiting[name] for name in holders)) for holders, _ in of_leaf]
+    others = leaf.roles.intersection(waiting).difference(*(holders for holders, _ in of_leaf))
+    if leaf.min_members > 1:
+        least_others = max(0, leaf.min_members - sum(holder.min_members for holder in holder_leaves))
+        return Quorum(len(of_leaf) + 1, (*holder_leaves, Leaf(others, least_others)))
+    sharing = [
+        Quorum(2, (holder, Leaf(roles, 0))) for holder, (_, roles) in zip(holder_leaves, of_leaf, strict=True)
+    ]
+    without_claims = others.difference(*(roles for _, roles in of_leaf))
+    if len(sharing) == 1 == leaf.min_members and not without_claims:
+        return sharing[0]
+    return Quorum(leaf.min_members, (*sharing, *([Leaf(without_claims, 1)] if without_claims else ())))
 
 
 def _role_preferences(
