@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from muster.dialects.devices import sharers
 from muster.dialects.devices.claims import MAX_CAUSES, MAX_CLAIMS, Claims, claims_of
 from muster.dialects.devices.objects import ResourceClaimSpec
 from muster.dialects.devices.sharers import NewHolder
@@ -469,6 +470,23 @@ def test_new_holders_are_told_once() -> None:
     assert claims.see_pod("a", None) == [NewHolder("ns/g-c", "a", "b")]
     assert claims.see_pod("b", None) == [NewHolder("ns/g-c", "b", "")]
     assert claims.holder_of("ns/g-c") == claims.holder_of("ns/other") == ""
+
+
+def test_an_unchanged_pod_compares_no_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = claims_of_group()
+    for number in range(100):
+        claims.see_pod(f"p{number}", sharer(f"p{number}"))
+    comparisons: list[str] = []
+
+    def compare(place: sharers._Place, other: sharers._Place) -> bool:
+        comparisons.append(place.name)
+        return (place.turn, place.created, place.name) < (other.turn, other.created, other.name)
+
+    monkeypatch.setattr(sharers._Place, "__lt__", compare)
+    assert claims.see_pod("p5", sharer("p5", labels={"a": "b"})) == []
+    assert not comparisons
+    assert claims.see_pod("p0", None) == [NewHolder("ns/g-c", "p0", "p1")]
+    assert len(comparisons) < 20
 
 
 def test_a_claim_of_another_podgroup_or_of_a_pod_is_not_shared() -> None:

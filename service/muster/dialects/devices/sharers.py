@@ -10,6 +10,7 @@ else the oldest pod that waits. A holder stays the holder while no such pod come
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 from muster.dialects.devices.objects import ResourceClaim
@@ -42,23 +43,33 @@ class Sharers:
     """The pods that name claims of their PodGroup. A claim is given by its namespace and name."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, dict[str, _Place]] = {}
-        """Claim → UIDs of the pods that share it."""
-        self._claims_of: dict[str, frozenset[str]] = {}
+        self._pods: dict[str, tuple[_Place, frozenset[str]]] = {}
+        """UID → the pod's place, and the claims that it shares."""
+        self._queues: dict[str, list[tuple[_Place, str]]] = {}
+        """Claim → places and UIDs of the pods that share it, sorted."""
         self._holders: dict[str, str] = {}
 
     def see(self, uid: str, obj: PodObject | None, claims: frozenset[str]) -> list[NewHolder]:
         """Take in a pod with the claims that it may share; None if the pod is gone. Return the claims that
         have another holder now."""
-        if obj is None or obj.status.phase in ("Succeeded", "Failed"):
-            claims = frozenset()
-        changed = self._claims_of.pop(uid, frozenset()) | claims
-        if claims:
-            self._claims_of[uid] = claims
-        for claim in changed:
-            self._pods.setdefault(claim, {}).pop(uid, None)
-            if obj is not None and claim in claims:
-                self._pods[claim][uid] = _place_of(obj)
+        shares = obj is not None and bool(claims) and obj.status.phase not in ("Succeeded", "Failed")
+        facts_now = (_place_of(obj), claims) if obj is not None and shares else None
+        facts_before = self._pods.pop(uid, None)
+        if facts_now is not None:
+            self._pods[uid] = facts_now
+        if facts_now == facts_before:
+            return []
+        changed = set[str]()
+        if facts_before is not None:
+            place, claims_before = facts_before
+            for claim in claims_before:
+                queue = self._queues[claim]
+                del queue[bisect_left(queue, (place, uid))]
+            changed |= claims_before
+        if facts_now is not None:
+            for claim in claims:
+                insort(self._queues.setdefault(claim, []), (facts_now[0], uid))
+            changed |= claims
         return list(filter(None, map(self._choose, sorted(changed))))
 
     def holder_of(self, claim: str) -> str:
@@ -68,11 +79,14 @@ class Sharers:
     def _choose(self, claim: str) -> NewHolder | None:
         """Choose the holder of a claim again. Return the change, if there is any."""
         before = self._holders.pop(claim, "")
-        pods = self._pods[claim]
-        if not pods:
-            del self._pods[claim]
+        queue = self._queues[claim]
+        if not queue:
+            del self._queues[claim]
             return NewHolder(claim, before, "") if before else None
-        now = min(pods, key=lambda uid: (pods[uid].turn, uid != before, pods[uid], uid))
+        first_place, now = queue[0]
+        place_before, claims_before = self._pods.get(before, (None, frozenset[str]()))
+        if place_before is not None and claim in claims_before and place_before.turn == first_place.turn:
+            now = before
         self._holders[claim] = now
         return NewHolder(claim, before, now) if now != before else None
 
