@@ -15,7 +15,8 @@ from muster.dialects.devices.claims import MAX_CAUSES, MAX_CLAIMS, Claims, claim
 from muster.dialects.devices.objects import ResourceClaimSpec
 from muster.dialects.devices.sharers import NewHolder
 from muster.dialects.devices.shares import Rounding
-from muster.dialects.objects import PodObject
+from muster.dialects.keys import MIRROR
+from muster.dialects.objects import OwnerReference, PodObject
 from muster.dialects.pods import pods
 from muster.domain.allocation import ALLOCATION
 from muster.domain.pod import Pod
@@ -487,6 +488,18 @@ def test_an_unchanged_pod_compares_no_places(monkeypatch: pytest.MonkeyPatch) ->
     assert not comparisons
     assert claims.see_pod("p0", None) == [NewHolder("ns/g-c", "p0", "p1")]
     assert len(comparisons) < 20
+
+
+def test_a_static_pod_holds_no_claim() -> None:
+    claims = claims_of_group()
+    node = OwnerReference(kind="Node", name="n", controller=True)
+    obj = sharer("static", "n", annotations={MIRROR: "1"})
+    metadata = msgspec.structs.replace(obj.metadata, owner_references=[node])
+    static_pod = msgspec.structs.replace(obj, metadata=metadata)
+    assert static_pod.is_static
+    claims.see_pod("a", sharer("a"))
+    assert claims.see_pod("static", static_pod) == []
+    assert claims.holder_of("ns/g-c") == "a"
 
 
 def test_a_claim_of_another_podgroup_or_of_a_pod_is_not_shared() -> None:

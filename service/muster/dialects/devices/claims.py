@@ -163,9 +163,9 @@ class Claims:
 
     def see_pod(self, uid: str, obj: PodObject | None) -> list[NewHolder]:
         """Take in a pod before it is read; None if it is gone. Return the claims of PodGroups that have
-        another holder now."""
+        another holder now. A static pod holds no claim: a node can make it with any PodGroup and claims."""
         claims = frozenset[str]()
-        if obj is not None and obj.spec.scheduling_group is not None:
+        if obj is not None and obj.spec.scheduling_group is not None and not obj.is_static:
             claims = frozenset(claim.key for claim in claims_of(obj) if claim.key and not claim.shared)
         return [change for change in self._sharers.see(uid, obj, claims) if change.claim in self._groups]
 
