@@ -201,8 +201,9 @@ class App:
                 on_absence = intake.native_groups.on_absence if pod_groups.by_right else None
                 yield watch(pod_groups, intake.on_pod_group, on_absence=on_absence, watcher=PacedWatcher)
             no_trees = partial(intake.native_groups.on_absence, kind=COMPOSITE)
-            yield watch(decode.COMPOSITE_POD_GROUPS, intake.on_pod_group, on_absence=no_trees)
-            yield watch(decode.WORKLOADS, intake.on_workload)
+            composites = decode.COMPOSITE_POD_GROUPS
+            yield watch(composites, intake.on_pod_group, on_absence=no_trees, watcher=PacedWatcher)
+            yield watch(decode.WORKLOADS, intake.on_workload, watcher=PacedWatcher)
             yield watch(decode.TOPOLOGIES, intake.on_topology)
         for kind in KINDS:
             on_job, on_absent = partial(intake.jobs.on_job, kind), partial(intake.jobs.on_absence, kind)

@@ -89,8 +89,9 @@ async def test_large_changes_of_podgroups_are_paced_too(
     api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = App(Config(), Coordinator(), planners_of(Config()))
-    watchers = [watcher for name, watcher in app._watchers.items() if name.startswith("podgroups.")]
-    assert [type(watcher) for watcher in watchers] == [PacedWatcher] * len(decode.pod_groups())
+    groups = ("podgroups.", "compositepodgroups.", "workloads.")
+    watchers = [watcher for name, watcher in app._watchers.items() if name.startswith(groups)]
+    assert [type(watcher) for watcher in watchers] == [PacedWatcher] * (len(decode.pod_groups()) + 2)
 
     def large_group(version: int) -> dict[str, Any]:
         group = custom(native.APIS[0], "PodGroup", "g", {}, resourceVersion=str(version))
