@@ -16,7 +16,7 @@ from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Phase, Planned
-from tests.gangs.world import World, node, pod
+from tests.gangs.world import World, foreign, node, pod
 
 GROUP = PodGroup(
     "ns", KUBERNETES, "x", uid="g", min_member=2, size=2, count_field="spec.schedulingPolicy.gang.minCount",
@@ -172,6 +172,20 @@ def test_a_higher_number_evicts_no_running_member() -> None:
     assert (world.phase("x"), world.evictions) == ("running", [])
 
 
+def test_a_plan_of_a_further_member_is_withdrawn_when_members_that_run_are_lost() -> None:
+    world = World(GangSettings(settle_s=0)).start(node("a", 3))
+    see(world, GROUP)
+    world.see(member("p0"), member("p1"))
+    world.run("x")
+    world.see(member("p2"), member("p3"))
+    assert [uid for _, uid in world.verdict("x").members] == ["p2"]
+    for uid in ("p0", "p1"):
+        world.see(replace(world.pods[uid], finished=True))
+    why = "plan withdrawn: the planned members are not enough by what the gang needs now"
+    assert why in [event.message for event in world.events]
+    assert [uid for _, uid in world.verdict("x").members] == ["p2", "p3"]
+
+
 # --- trees -----------------------------------------------------------------------------------------
 
 BOTH = PodGroup(
@@ -239,6 +253,29 @@ def test_a_group_that_has_ended_counts_when_the_pods_of_another_come(owners: tup
     world.see(*parts("a", owner=owners[0], **ended))
     world.see(*parts("b", owner=owners[1], created=900.0))
     assert gang(world).phase is Phase.PLANNED
+
+
+def test_a_plan_with_a_group_whose_parent_lacks_groups_now_is_withdrawn() -> None:
+    world = World().start(node("a"))
+    leaf_a, leaf_b = Leaf(frozenset("a"), 2), Leaf(frozenset("b"), 2)
+    see(world, replace(ANY, quorum=Quorum(1, (Quorum(1, (leaf_a,)), leaf_b))))
+    world.see(*parts("a"), *parts("b"))
+    assert [uid for _, uid in world.verdict("x").members] == ["a0", "a1"]
+    see(world, replace(ANY, quorum=Quorum(1, (Quorum(2, (leaf_a,)), leaf_b))))
+    assert [uid for _, uid in world.verdict("x").members] == ["b0", "b1"]
+
+
+def test_a_place_is_reserved_for_one_of_further_pods_of_a_running_tree() -> None:
+    """The tree needs no more pods, and the least that can be reserved is the place of one."""
+    world = World(GangSettings(settle_s=0)).start(node("a", 2), node("b", 1))
+    see(world, ANY)
+    world.see(foreign("f", "b"), *parts("a"))
+    world.run("x")
+    world.see(part("a2", "a"), part("a3", "a"))
+    world.wait(600)
+    reservation = world.coordinator.state.backfill.current
+    assert reservation is not None
+    assert (reservation.gang, gang(world).phase) == (gang(world).key, Phase.UNPLACEABLE)
 
 
 def test_a_tree_that_needs_more_evicts_no_running_member() -> None:

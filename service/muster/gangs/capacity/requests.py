@@ -131,13 +131,14 @@ def least_of(request: Request) -> Request:
     """Return the request for the fewest members with which the gang starts. All of them must fit.
 
     These are the first members by rank: as many as each role needs, then more of the earlier roles. If some
-    subgroups are enough, the planner decides which subgroups start, and no others start.
+    subgroups are enough, the planner decides which subgroups start, and no others start. If the gang needs no
+    more members, the request is for one.
     """
     counts = request.fewest_members()
     if counts is None:
         return request
     quorum = request.quorum
-    if quorum is not None and not quorum.leaves_no_choice:
+    if quorum is not None and not quorum.leaves_no_choice and not quorum.starts({}):
         counts = of_roles(
             ((leaf, leaf.next_startable(0)) for leaf in quorum.leaves()), request.waiting_by_role
         )

@@ -15,6 +15,7 @@ from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 from muster.domain.rate import Rate
 from muster.domain.sentences import sentence
+from muster.gangs.capacity import requests
 from muster.gangs.lifecycle import bindings, deferral, reconciliation, refusals
 from muster.gangs.lifecycle.deferral import Change, Regroup
 from muster.gangs.lifecycle.state import State
@@ -37,6 +38,7 @@ from muster.gangs.reporting.differences import Differences
 def _update_gang(state: State, gang: Gang, group: Group) -> None:
     """Update a gang whose pods changed, and move it to the phase that follows."""
     same, levels = gang.group.facts == group.facts, gang.group.subgroups
+    same_needs = _needs(gang.group) == _needs(group)
     if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
         gang.was_complete &= not group.was_split_by_crash  # bound by another service, or late
     if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
@@ -52,7 +54,10 @@ def _update_gang(state: State, gang: Gang, group: Group) -> None:
             return
         case Planned(plan) | Reserving(plan):
             changed = "" if levels == group.subgroups else "the levels of its PodGroup changed"
-            if void := changed or _why_void(state, gang, plan):
+            void = changed or _why_void(state, gang, plan)
+            if not (void or same_needs or _still_starts(state, gang, plan)):
+                void = "the planned members are not enough by what the gang needs now"
+            if void:
                 reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, void)
         case _:
             gang.failed_attempts = 0
@@ -85,6 +90,18 @@ def _why_void(state: State, gang: Gang, plan: AcceptedPlan) -> str:
     for uid in state.orphans.keys() & unbound_pods.keys():
         return f"a Binding of pod {unbound_pods[uid].name} may be under way"
     return sentence((group.waits_for,)) if group.waits_for is not None else ""
+
+
+def _needs(group: Group) -> tuple[object, ...]:
+    """Return the facts that decide how many members of each role must start."""
+    return group.needed, group.quorum, frozenset(pod.uid for pod in group.bound)
+
+
+def _still_starts(state: State, gang: Gang, plan: AcceptedPlan) -> bool:
+    """Return whether the planned members are enough by what the gang needs now."""
+    request = requests.without_followers(requests.request(gang.group, state.ledger))
+    counts = {role.name: sum(pod.uid in plan.pods for pod in role.members) for role in request.roles}
+    return len(plan.order) >= request.min_member and request.starts(counts)
 
 
 def _add_gang(state: State, gang: Gang, earlier_gangs: Iterable[Gang]) -> None:
