@@ -8,7 +8,7 @@ bound where, which gangs are complete, and what a planner that starts from nothi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,7 +16,8 @@ from muster.domain import allocation
 from muster.domain.causes.not_planned import TookTooLong
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Usage
-from muster.domain.pod import KUBERNETES, Pod
+from muster.domain.pod import COMPOSITE, Pod
+from muster.domain.pod import NATIVE as KINDS
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
     BindingFate,
@@ -31,8 +32,9 @@ from muster.gangs.messages.calls import (
     Unreserve,
 )
 from muster.gangs.messages.instructions import AskInTree, Outcome, PushVerdict
+from muster.gangs.record.gang import GangView
 from muster.gangs.record.phases import Phase
-from tests.gangs.native_watch import NATIVE
+from tests.gangs.native_watch import LEAVES, NATIVE, TREE, gang_around, may_start
 from tests.gangs.stage import (
     GANGS,
     NODES,
@@ -98,7 +100,7 @@ class Cluster(Users):
     def _pod_groups_are_seen(self) -> None:
         if self.pod_group is not None:
             self.world.send(inputs.PodGroupSeen(self.world.now, self.pod_group))
-        self.world.native.see_group()
+        self.world.native.see_groups()
 
     # --- the planner, time, the API server ----------------------------------------------------------
 
@@ -241,26 +243,37 @@ class Cluster(Users):
             self._send(verdict, answer)
 
     def _starts_by_its_pod_group(self, verdict: PushVerdict) -> None:
-        """Pods start with as many as their PodGroup of Kubernetes says, and alone only if it is basic."""
+        """Pods start with as many as their PodGroup of Kubernetes says, or all groups of their tree. They
+        start alone only if it is basic."""
         pods = [self.world.pods[uid] for _, uid in verdict.members if uid in self.world.pods]
         natives = [member_pod for member_pod in pods if names_native(member_pod)]
-        key = ("ns", KUBERNETES, NATIVE)
+        namespace, dialect, name, *_ = verdict.gang.split("/")
         if not natives:
             return
-        if verdict.gang != "/".join(key):
+        if dialect not in KINDS:
             group = self.world.native.known_group(natives[0])
             if group is None or group.makes_gang:
                 raise Broken(f"{verdict.gang} starts alone, and its PodGroup is {group}")
             return
         # the namespace may owe time for its changes, so the last change may wait
-        group = self.world.coordinator.state.roster.pod_groups.get(key)
+        group = self.world.coordinator.state.roster.pod_groups.get((namespace, dialect, name))
         if group is None:
             raise Broken(f"{verdict.gang} starts without its PodGroup")
-        others = [p for p in self.world.pods.values() if names_native(p) and p not in natives]
-        members = len(natives) + sum(bool(p.present and p.node) or p.succeeded for p in others)
-        members += sum(self.deleted[owner] for owner in {p.owner for p in natives})
+        counts = Counter(_name(member_pod) for member_pod in natives)
+        counts += self._counts(p for p in self.world.pods.values() if names_native(p) and p not in natives)
+        if dialect == COMPOSITE:
+            groups = self.world.native.groups_of(group)
+            for started in {_name(member_pod) for member_pod in natives}:
+                if name not in gang_around(groups, started)[-1:] or not may_start(groups, started, counts):
+                    raise Broken(f"{verdict.gang}: PodGroup {started} starts, of {counts}")
+            return
+        members = counts[name] + sum(self.deleted[owner] for owner in {p.owner for p in natives})
         if members < (group.min_member or 1):
             raise Broken(f"{verdict.gang} starts with {members} of {group.min_member}")
+
+    def _counts(self, pods: Iterable[Pod]) -> Counter[str]:
+        """Return PodGroup → its pods that are bound or have succeeded."""
+        return Counter(_name(p) for p in pods if (p.present and p.node) or p.succeeded)
 
     def _send(self, verdict: PushVerdict, answer: PermitAnswer) -> None:
         self.sent.add(self._ref(verdict))
@@ -283,9 +296,10 @@ class Cluster(Users):
             self.landed[gang, generation] += 1
             if self.landed[gang, generation] == len(flying.verdict.members):
                 self.perhaps_complete |= {uid for _, uid in flying.verdict.members}
-                self.perhaps_complete |= {
-                    member_pod.uid for member_pod in self._members().get(_run(pending), [])
-                }
+                names = LEAVES if _name(pending) in LEAVES else (_name(pending),)
+                for name in names:
+                    members = self._members().get((name, _run(pending)[1]), [])
+                    self.perhaps_complete |= {member_pod.uid for member_pod in members}
 
     def in_tree_plugins_answer(self, choose: Chooser) -> None:
         """For any gang that was asked about, also once more: nodes refused, room, a claim that is missing."""
@@ -368,17 +382,24 @@ class Cluster(Users):
         self._nobody_whole_is_evicted()
         self._what_fits_is_asked()
         for (name, _), members in self._members().items():
-            if len(members) >= self._needed(name, members):
+            if self._are_enough(name, members):
                 self.was_complete |= {member_pod.uid for member_pod in members}
         for name in GANGS:
             anyhow = [p for run, pods in self._members().items() if run[0] == name for p in pods]
-            if len(anyhow) >= self._needed(name, anyhow):
+            if self._are_enough(name, anyhow):
                 self.perhaps_complete |= {member_pod.uid for member_pod in anyhow}
 
     def _what_fits_is_asked(self) -> None:
         """The service can't know what it has not received yet."""
         if self.world.missed is None and (stuck := list(stuck_gangs(self.world, self.nodes.values()))):
             raise Broken("; ".join(stuck))
+
+    def _are_enough(self, name: str, members: list[Pod]) -> bool:
+        """Return whether these bound members are as many as their gang needs."""
+        if name in LEAVES:
+            counts = self._counts(p for p in self.world.pods.values() if names_native(p))
+            return may_start(self.world.native.groups, name, counts)
+        return len(members) >= self._needed(name, members)
 
     def _needed(self, name: str, members: list[Pod]) -> int:
         """Return how many must be bound: for a PodGroup's gang, as it states, or stated at Permit."""
@@ -394,7 +415,7 @@ class Cluster(Users):
         """Return how many members the gang's PodGroup states; None if no PodGroup states it."""
         if name == POD_GROUP and self.pod_group is not None:
             return self.pod_group.min_member
-        if name == NATIVE and (group := self.world.native.group) is not None:
+        if name == NATIVE and (group := self.world.native.groups.get(name)) is not None:
             return int(group.spec["schedulingPolicy"].get("gang", {"minCount": 1})["minCount"])
         return None
 
@@ -421,6 +442,15 @@ class Cluster(Users):
                 view.name, []
             ):
                 raise Broken(f"{view.key} waits for members that have succeeded")
+
+    def _groups_are_known(self) -> None:
+        """At rest the service goes by the groups that exist, and by others only while pods run."""
+        known_groups, groups = self.world.native.known_groups, self.world.native.groups
+        if wrong := [name for name, group in groups.items() if known_groups.get(name) != group]:
+            raise Broken(f"{wrong} are not known as they are")
+        runs = any(names_native(p) and p.node and p.present for p in self.world.pods.values())
+        if not runs and known_groups.keys() != groups.keys():
+            raise Broken(f"{sorted(known_groups.keys() - groups.keys())} are gone, and count")
 
     def _no_gpu_is_bound_twice(self) -> None:
         masks: dict[str, int] = {}
@@ -482,6 +512,7 @@ class Cluster(Users):
                 self.world.wait(max(0.0, due - self.world.now))
         views = self.world.coordinator.summary()
         self._nobody_waits_for_who_succeeded()
+        self._groups_are_known()
         if self.world.held():
             raise Broken(f"held for ever: {sorted(self.world.held())}")
         resting = {Phase.COLLECTING, Phase.INVALID, Phase.UNPLACEABLE, Phase.RUNNING}
@@ -490,8 +521,7 @@ class Cluster(Users):
                 raise Broken(f"{view.key} is {view.phase} for ever")
             if view.phase is Phase.UNPLACEABLE and fits_now(self.world, self.nodes.values(), view.key):
                 raise Broken(f"{view.key} waits though it fits")
-            complete = view.present >= view.needed and not self._lacks_pod_group(view.name)
-            if view.phase is Phase.COLLECTING and complete:
+            if view.phase is Phase.COLLECTING and self._is_complete(view):
                 raise Broken(f"{view.key} waits for nobody")
             group = self.world.coordinator.state.gangs[view.key].group
             partially_bound = 0 < view.bound < view.needed and not any(
@@ -499,6 +529,23 @@ class Cluster(Users):
             )
             if partially_bound and not (self.restarts or self.renamed):
                 raise Broken(f"{view.key} is partially bound for ever: {view.bound} of {view.needed}")
+
+    def _is_complete(self, view: GangView) -> bool:
+        """Return whether a gang has as many pods as it needs, or a tree for the start of any waiting pod.
+
+        Bound pods whose PodGroup was made anew below a parent stay in their former gang.
+        """
+        if view.name not in TREE:
+            return view.present >= view.needed and not self._lacks_pod_group(view.name)
+        group = self.world.coordinator.state.gangs[view.key].group
+        counts = Counter(_name(self.world.pods[uid]) for uid in group.uids)
+        waiting = {_name(self.world.pods[pod.uid]) for pod in group.unbound}
+        return any(may_start(self.world.native.groups, name, counts) for name in waiting)
+
+
+def _name(member_pod: Pod) -> str:
+    assert member_pod.claim is not None
+    return member_pod.claim.name
 
 
 def _run(member_pod: Pod) -> tuple[str, str]:

@@ -1,12 +1,12 @@
-"""Pods and PodGroups of Kubernetes' own API in the model, as the service reads them: by the real `Intake`.
+"""Pods and groups of Kubernetes' own API in the model, as the service reads them: by the real `Intake`.
 
-The Intake decides whether such a pod is a member of the gang, or is planned alone. Only the pauses in which
+The Intake decides whether such a pod is a member of a gang, or is planned alone. Only the pauses in which
 it reads pods again are the model's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,13 +18,21 @@ from muster.adapters.kube import intake
 from muster.dialects.gangs import native
 from muster.dialects.objects import CustomObject, PodObject
 from muster.dialects.settings import DEFAULTS
-from muster.domain.pod import Pod
+from muster.domain.pod import COMPOSITE, KUBERNETES, Pod
+from muster.domain.pod import NATIVE as KINDS
 from muster.domain.podgroup import PodGroup
-from muster.gangs.messages.inputs import Input
+from muster.gangs.messages.inputs import Input, PodGroupSeen
 from tests.adapters.changes import seen
 
 NATIVE = "n"
-"""The gang whose PodGroup is of Kubernetes' own API."""
+"""The PodGroup of Kubernetes' own API that has no parent."""
+ROOT, MIDDLE = "t", "m"
+"""The CompositePodGroups."""
+LEAVES = ("t1", "t2", "t3")
+"""The PodGroups that may have a parent."""
+TREE = (ROOT, MIDDLE, *LEAVES)
+Groups = Mapping[str, CustomObject]
+"""Name → group. No two groups have one name, of whichever kind they are."""
 AT_ONCE = 1
 """Number of pods that are read again at once."""
 
@@ -61,7 +69,7 @@ class LateReads:
 
 
 class NativeWatch:
-    """The service's view of the pods and the PodGroup of NATIVE. `put` takes its inputs."""
+    """The service's view of the pods and their groups. `put` takes its inputs."""
 
     reads: LateReads
     """The pods that wait to be read again."""
@@ -70,10 +78,14 @@ class NativeWatch:
         self._put = put
         self.bindings: dict[str, dict[str, str]] = {}
         """Pod UID → the annotations of its Binding."""
-        self.group: CustomObject | None = None
-        """The PodGroup that exists."""
-        self.refused = False
-        """Whether the API server refuses PodGroups to the service."""
+        self.groups: dict[str, CustomObject] = {}
+        """The groups that exist."""
+        self.refused: Collection[str] = ()
+        """The kinds of groups that the API server refuses to the service."""
+        self._shown: dict[str, CustomObject] = {}
+        """UID → group as the watch showed it last, also of those that are gone."""
+        self._trees: list[tuple[PodGroup, Groups]] = []
+        """The facts of each tree that was passed on, and the groups that the service knew then."""
         self.begin()
 
     def begin(self) -> None:
@@ -85,7 +97,19 @@ class NativeWatch:
         self.reads = reads
 
     async def _take(self, message: Input) -> None:
+        if isinstance(message, PodGroupSeen) and message.group.dialect == COMPOSITE:
+            self._trees.append((message.group, self.known_groups))
         self._put(message)
+
+    @property
+    def known_groups(self) -> Groups:
+        """The groups by which the service goes now."""
+        groups = self._intake.native_groups._forest._groups.values()
+        return {group.name: self._shown[group.uid] for group in groups}
+
+    def groups_of(self, tree: PodGroup) -> Groups:
+        """Return the groups from which the service has read these facts."""
+        return next(groups for facts, groups in self._trees if facts is tree)
 
     def see_pod(self, pod: Pod) -> None:
         drive(self._intake.on_pod(*seen(_object_of(pod, self.bindings.get(pod.uid, {})))))
@@ -93,48 +117,101 @@ class NativeWatch:
     def forget_pod(self, uid: str) -> None:
         drive(self._intake.on_pod(uid, None))
 
-    def see_group(self) -> None:
-        """The watch shows the PodGroup that exists, or that the service may not read it."""
-        if self.refused:
-            drive(self._intake.native_groups.on_absence(True))
-        elif self.group is not None:
-            drive(self._intake.on_pod_group(*seen(self.group)))
+    def make(self, group: CustomObject) -> None:
+        """The group is made or changed, and the watch shows it."""
+        self.groups[group.metadata.name] = group
+        self._see(group)
+
+    def see_groups(self) -> None:
+        """The watch shows the groups that exist, or that the service may not read them."""
+        for kind in self.refused:
+            drive(self._intake.native_groups.on_absence(True, kind))
+        for group in self.groups.values():
+            self._see(group)
+
+    def _see(self, group: CustomObject) -> None:
+        if group.kind not in self.refused:
+            self._shown[group.metadata.uid] = group
+            drive(self._intake.on_pod_group(*seen(group)))
 
     def forget_group(self, uid: str) -> None:
-        """The PodGroup goes, or begins to be refused."""
+        """The group goes, or begins to be refused."""
         drive(self._intake.on_pod_group(uid, None))
 
-    def refuse(self) -> None:
-        """From now on the API server refuses PodGroups to the service."""
-        self.refused = True
-        if self.group is not None:
-            self.forget_group(self.group.metadata.uid)
-        self.see_group()
+    def refuse(self, kinds: Collection[str]) -> None:
+        """From now on the API server refuses these kinds of groups to the service, and no others."""
+        self.serve()
+        self.refused = kinds
+        for group in self.groups.values():
+            if group.kind in kinds:
+                self.forget_group(group.metadata.uid)
+        self.see_groups()
 
     def serve(self) -> None:
-        """From now on the service may read PodGroups."""
-        self.refused = False
-        self.see_group()
-        drive(self._intake.native_groups.on_absence(False))
+        """From now on the service may read all groups."""
+        served, self.refused = self.refused, ()
+        self.see_groups()
+        for kind in served:
+            drive(self._intake.native_groups.on_absence(False, kind))
 
     def known_group(self, pod: Pod) -> PodGroup | None:
         """Return the PodGroup by which the service reads this pod."""
         return self._intake.native_groups.group_of(_object_of(pod, {}))
 
 
-def group_object(uid: str, policy: dict[str, Any], label: str) -> CustomObject:
-    """Return a PodGroup with this policy and, unless it is "", a topology constraint.
-
-    A tree of CompositePodGroups would be drawn here too.
-    """
-    constraints = {"schedulingConstraints": {"topology": [{"key": label}]}} if label else {}
+def group_object(
+    uid: str, policy: dict[str, Any], label: str, name: str = NATIVE, parent: str = ""
+) -> CustomObject:
+    """Return a group with this policy and, unless they are "", a topology constraint and a parent."""
+    kind = COMPOSITE if name in (ROOT, MIDDLE) else KUBERNETES
+    spec: dict[str, Any] = {"schedulingPolicy": policy}
+    if label:
+        spec["schedulingConstraints"] = {"topology": [{"key": label}]}
+    if parent:
+        spec[native.PARENT] = parent
+    if name in TREE:
+        spec["workloadRef"] = {"workloadName": "w", "templateName": name}
     body = {
-        "apiVersion": native.APIS[1],
-        "kind": "PodGroup",
-        "metadata": {"name": NATIVE, "namespace": "ns", "uid": uid},
-        "spec": {"schedulingPolicy": policy, **constraints},
+        "apiVersion": native.APIS[KINDS.index(kind) + 1],
+        "kind": kind,
+        "metadata": {"name": name, "namespace": "ns", "uid": uid},
+        "spec": spec,
     }
     return msgspec.convert(body, CustomObject)
+
+
+def gang_around(groups: Groups, name: str) -> list[str]:
+    """Return the groups from a PodGroup to the root of its gang; [] while an ancestor is not there, and where
+    the parents form a ring."""
+    chain = [name]
+    while chain[-1] in groups and (parent := groups[chain[-1]].spec.get(native.PARENT)):
+        if parent in chain:
+            return []
+        chain.append(parent)
+    if chain[-1] not in groups:
+        return []
+    while len(chain) > 1 and not _constrains(groups[chain[-1]]):
+        chain.pop()
+    return chain
+
+
+def _constrains(group: CustomObject) -> bool:
+    return "gang" in group.spec["schedulingPolicy"] or "schedulingConstraints" in group.spec
+
+
+def may_start(groups: Groups, name: str, counts: Mapping[str, int]) -> bool:
+    """Return whether members of this PodGroup may start with as many members of each PodGroup."""
+    chain = gang_around(groups, name)
+    return bool(chain) and all(_is_enough(groups, group, counts) for group in chain)
+
+
+def _is_enough(groups: Groups, name: str, counts: Mapping[str, int]) -> bool:
+    group = groups[name]
+    fields = group.spec["schedulingPolicy"].get("gang", {})
+    if group.kind == KUBERNETES:
+        return counts.get(name, 0) >= int(fields.get("minCount", 1))
+    parts = [part for part, child in groups.items() if child.spec.get(native.PARENT) == name]
+    return sum(_is_enough(groups, part, counts) for part in parts) >= int(fields.get("minGroupCount", 1))
 
 
 def _object_of(pod: Pod, annotations: dict[str, str]) -> PodObject:
@@ -157,7 +234,7 @@ def _object_of(pod: Pod, annotations: dict[str, str]) -> PodObject:
             "schedulerName": pod.scheduler_name,
             "nodeName": pod.node,
             "priority": pod.priority,
-            "schedulingGroup": {"podGroupName": NATIVE},
+            "schedulingGroup": {"podGroupName": pod.claim.name if pod.claim else NATIVE},
             "containers": [{"name": "main", "resources": {"limits": _limits(pod)}}],
         },
         "status": {"phase": phase, "startTime": _timestamp(pod.started) if pod.started else None},

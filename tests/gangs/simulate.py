@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from muster.gangs.lifecycle import arrivals, deferral, recovery, refusals
 from tests.gangs.model import Cluster
-from tests.gangs.native_watch import NATIVE
+from tests.gangs.native_watch import LEAVES, NATIVE
 from tests.gangs.stage import Chooser
 
 T = TypeVar("T")
@@ -30,10 +30,14 @@ ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.create_one: 4,
     Cluster.create_again: 2,
     Cluster.create_wave: 2,
+    Cluster.create_tree: 2,
     Cluster.pod_group_seen: 2,
     Cluster.pod_group_gone: 1,
     Cluster.native_group_seen: 2,
     Cluster.native_group_gone: 1,
+    Cluster.tree_made: 1,
+    Cluster.tree_group_seen: 1,
+    Cluster.tree_group_gone: 1,
     Cluster.native_groups_refused: 1,
     Cluster.native_groups_served: 3,
     Cluster.native_pods_read: 2,
@@ -75,7 +79,13 @@ NATIVE_ACTIONS = (
     Cluster.native_pods_read,
 )  # fmt: skip
 NATIVE_NAMES = (NATIVE, NATIVE, NATIVE, "g", "")
-"""In every third sequence these gangs alone are made, and these actions come four times more often."""
+TREE_ACTIONS = (
+    Cluster.create_tree, Cluster.create_tree, Cluster.tree_made, Cluster.tree_made, Cluster.tree_group_seen,
+    Cluster.tree_group_gone, Cluster.native_pods_read, Cluster.native_groups_served,
+)  # fmt: skip
+TREE_NAMES = (*LEAVES, "g", "")
+"""In every third sequence these gangs alone are made, and these actions come four times more often. So for
+the PodGroup without a parent, and for trees."""
 SHOWN = 10
 """Broken sequences that are printed in full."""
 
@@ -119,10 +129,16 @@ def _sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
     if number % 3 == 0:
         cluster.names = NATIVE_NAMES
         actions += 4 * NATIVE_ACTIONS
+    elif number % 3 == 1:
+        cluster.names = TREE_NAMES
+        actions += 4 * TREE_ACTIONS
     done: list[str] = []
     phases: Counter[str] = Counter()
     try:
-        for _ in range(steps):
+        for step in range(steps):
+            if number % 3 == 1 and step == steps // 2:
+                done.append("come_to_rest")
+                cluster.come_to_rest()  # so that many a tree runs while its groups change
             action = dice.of(actions)
             done.append(action.__name__)
             action(cluster, dice)

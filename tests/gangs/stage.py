@@ -11,22 +11,23 @@ from muster.domain.pod import KUBERNETES, Pod
 from muster.domain.request import SelectorTerm
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import PushVerdict
-from tests.gangs.native_watch import NATIVE, NativeWatch, at
+from tests.gangs.native_watch import LEAVES, NATIVE, NativeWatch, at
 from tests.gangs.world import World
 
 NODES = ("a", "b", "c")
 GANGS = {
     "g": (2, 2), "h": (3, 2), "k": (2, 4), "o": (3, 1), "e": (2, 1), "p": (2, 1), NATIVE: (2, 1), "": (1, 3),
-}  # fmt: skip
-"""Name → (members, GPUs of each). e, p and n are elastic and have at least this number; o has two owners."""
-MAX_MEMBERS = {"e": 4, "p": 4, NATIVE: 4}
+} | dict.fromkeys(LEAVES, (2, 1))  # fmt: skip
+"""Name → (members, GPUs of each). e, p, n and PodGroups of a
+tree are elastic and have at least this number; o has two owners."""
+MAX_MEMBERS = {"e": 4, "p": 4, NATIVE: 4} | dict.fromkeys(LEAVES, 2)
 POD_GROUP = "p"
 """The gang whose PodGroup, of KAI, states how many members it needs."""
 VOLUMES = ("k", "e", "")
 """Gangs whose pods use volumes: in-tree plugins are asked about them."""
 PREFERENCES = ("h", "e")
 """Gangs whose pods have preferences: they are asked about too."""
-HOST, ZONE = "kubernetes.io/hostname", "zone"
+HOST, ZONE, HALL = "kubernetes.io/hostname", "zone", "example.com/hall"
 ZONES = {"a": "east", "b": "east", "c": "west"}
 APPS = ("web", "db")
 """Labels of other pods. The members of a gang have its name in the same label."""
@@ -96,7 +97,7 @@ class Cut(World):
             self.missed.append(message)
         elif isinstance(message, inputs.PodSeen) and names_native(message.pod):
             self.native.see_pod(message.pod)
-        elif isinstance(message, inputs.PodGone) and message.uid.startswith(f"{NATIVE}-"):
+        elif isinstance(message, inputs.PodGone) and message.uid.partition("-")[0] in (NATIVE, *LEAVES):
             self.native.forget_pod(message.uid)
         else:
             super().send(message)
@@ -108,8 +109,8 @@ class Cut(World):
 
 
 def names_native(pod: Pod) -> bool:
-    """Return whether the pod names the PodGroup of Kubernetes."""
-    return pod.claim is not None and (pod.claim.dialect, pod.claim.name) == (KUBERNETES, NATIVE)
+    """Return whether the pod names a PodGroup of Kubernetes."""
+    return pod.claim is not None and pod.claim.dialect == KUBERNETES
 
 
 class First:

@@ -18,10 +18,11 @@ from muster.adapters.kube.intake import Intake
 from muster.domain.peers import PeerRules, PeerTerm
 from muster.domain.pod import Batch, GangClaim, Pod
 from muster.domain.podgroup import PodGroup
+from muster.domain.quorums import Quorum
 from muster.domain.request import SelectorTerm
 from muster.gangs.record.phases import Phase
 from tests.gangs.model import Cluster
-from tests.gangs.native_watch import NATIVE, group_object
+from tests.gangs.native_watch import LEAVES, NATIVE, ROOT, group_object
 from tests.gangs.simulate import ACTIONS, sequence
 from tests.gangs.stage import Broken
 from tests.gangs.world import World, foreign, node, pod
@@ -165,14 +166,25 @@ def test_the_model_sees_a_pod_that_starts_alone_though_its_pod_group_makes_a_gan
     monkeypatch.setattr(Intake, "_join_gang", nothing)
     cluster = Cluster()
     native = cluster.world.native
-    native.group = group_object("old", {"basic": {}}, "")
-    native.see_group()
+    native.make(group_object("old", {"basic": {}}, ""))
     for _ in range(3):
         cluster._create(NATIVE, 0, PeerRules())
-    native.group = group_object("new", {"gang": {"minCount": 3}}, "")
-    native.see_group()
+    native.make(group_object("new", {"gang": {"minCount": 3}}, ""))
     with pytest.raises(Broken, match="starts alone"):
         list(iter(cluster._next_step, False))
+
+
+def test_the_model_sees_a_tree_that_starts_with_too_few_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster.dialects.gangs.forest.Quorum", lambda _, parts: Quorum(1, parts))
+    cluster = Cluster()
+    native = cluster.world.native
+    native.make(group_object("root", {"gang": {"minGroupCount": 2}}, "", ROOT))
+    for name in LEAVES[:2]:
+        native.make(group_object(name, {"gang": {"minCount": 2}}, "", name, ROOT))
+    for _ in range(2):
+        cluster._create(LEAVES[0], 0, PeerRules())
+    with pytest.raises(Broken, match="PodGroup t1 starts, of"):
+        cluster.come_to_rest()
 
 
 @settings(max_examples=60, deadline=None)

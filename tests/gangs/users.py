@@ -11,16 +11,18 @@ import msgspec
 
 from muster.domain.levels import FabricLevel
 from muster.domain.peers import PeerRules
-from muster.domain.pod import KUBERNETES, GangClaim, TopologyRequest
+from muster.domain.pod import COMPOSITE, KUBERNETES, GangClaim, TopologyRequest
+from muster.domain.pod import NATIVE as KINDS
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies, Policy
 from muster.domain.request import PolicyTerm
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import GangSettings
-from tests.gangs.native_watch import NATIVE, group_object
+from tests.gangs.native_watch import LEAVES, MIDDLE, NATIVE, ROOT, TREE, group_object
 from tests.gangs.stage import (
     APPS,
     GANGS,
+    HALL,
     HOST,
     MAX_MEMBERS,
     NODES,
@@ -44,6 +46,14 @@ NATIVE_POLICIES: tuple[dict[str, Any], ...] = (
     {"basic": {}},
 )
 """Policies that Kubernetes' PodGroup may have."""
+COMPOSITE_POLICIES: tuple[dict[str, Any], ...] = (
+    *({"gang": {"minGroupCount": count}} for count in (1, 1, 2, 2, 3)),
+    {"basic": {}},
+)
+PARENTS = {ROOT: ("", "", "", MIDDLE), MIDDLE: (ROOT, ROOT, "")} | dict.fromkeys(
+    LEAVES, (ROOT, ROOT, ROOT, MIDDLE, "")
+)
+"""Group → parents that it may have. The CompositePodGroups may form a ring."""
 
 
 class Users:
@@ -51,8 +61,8 @@ class Users:
 
     def __init__(self) -> None:
         self.world = Cut(GangSettings(ahead=6), auto=False, answers_in_tree=True)
-        self.nodes = {name: node(name, labels={ZONE: ZONES[name]}) for name in NODES[:2]}
-        self.names: Sequence[str] = sorted(GANGS)
+        self.nodes = {name: node(name, labels={ZONE: ZONES[name], HALL: ZONES[name]}) for name in NODES[:2]}
+        self.names: Sequence[str] = sorted(GANGS.keys() - set(LEAVES))
         """Gangs that are made."""
         self.pod_group: PodGroup | None = None
         self.policies = NEAR
@@ -74,6 +84,12 @@ class Users:
         peers = peer_rules(choose, gang)
         for _ in range(GANGS[gang][0]):
             self._create(gang, 0, peers)
+
+    def create_tree(self, choose: Chooser) -> None:
+        """Pods of all PodGroups that may have a parent."""
+        for name in LEAVES:
+            for _ in range(choose.of((0, 1, 2, 2))):
+                self._create(name, 0, PeerRules())
 
     def create_again(self, choose: Chooser) -> None:
         """Another run under a name that may be there, by an owner of its own."""
@@ -158,7 +174,7 @@ class Users:
         new_pod = pod(uid, gang, members, gpus, created=self._clock(), priority=priority, owner=run)
         if gang == POD_GROUP:
             new_pod = replace(new_pod, claim=GangClaim("kai", gang, by_object=True))
-        elif gang == NATIVE:
+        elif gang in (NATIVE, *LEAVES):
             new_pod, peers = replace(new_pod, claim=GangClaim(KUBERNETES, gang, by_object=True)), PeerRules()
         elif gang in MAX_MEMBERS:
             new_pod = replace(new_pod, claim=with_topology(uid, of=members, gang=gang).claim)
@@ -194,30 +210,57 @@ class Users:
 
     def native_group_seen(self, choose: Chooser) -> None:
         """Kubernetes' PodGroup is made, or its minCount changes."""
-        native, policy = self.world.native, choose.of(NATIVE_POLICIES)
-        old_group = native.group
-        if old_group is None:
-            self.serial += 1
-            native.group = group_object(f"native-{self.serial}", policy, choose.of(("", "", HOST)))
-        elif old_group.spec["schedulingPolicy"].keys() == policy.keys():  # no update may change the choice
-            spec = old_group.spec | {"schedulingPolicy": policy}
-            native.group = msgspec.structs.replace(old_group, spec=spec)
-        native.see_group()
+        self._see_group(NATIVE, choose)
 
     def native_group_gone(self, choose: Chooser) -> None:
+        self._lose_group(NATIVE, choose)
+
+    def tree_made(self, choose: Chooser) -> None:
+        """The groups of a tree are made that do not exist, parents before children or after them."""
+        has_middle = choose.of((True, False, False))
+        names = [ROOT, *([MIDDLE] if has_middle else []), *LEAVES[: choose.of((2, 3))]]
+        for name in names if choose.of((True, False)) else reversed(names):
+            parent = "" if name == ROOT else ROOT
+            if name in LEAVES and has_middle:
+                parent = choose.of((ROOT, MIDDLE))
+            if name not in self.world.native.groups:
+                self._see_group(name, choose, parent)
+
+    def tree_group_seen(self, choose: Chooser) -> None:
+        """A group is made, perhaps with another parent than before, or its count changes."""
+        self._see_group(choose.of(TREE), choose)
+
+    def tree_group_gone(self, choose: Chooser) -> None:
+        self._lose_group(choose.of(TREE), choose)
+
+    def _see_group(self, name: str, choose: Chooser, parent: str | None = None) -> None:
+        native = self.world.native
+        policy = choose.of(COMPOSITE_POLICIES if name in (ROOT, MIDDLE) else NATIVE_POLICIES)
+        old_group = native.groups.get(name)
+        if old_group is None:
+            self.serial += 1
+            label = choose.of(("", "", "", HOST, HALL) if name in TREE else ("", "", HOST))
+            if parent is None:
+                parent = choose.of(PARENTS.get(name, ("",)))
+            native.make(group_object(f"native-{self.serial}", policy, label, name, parent))
+        elif old_group.spec["schedulingPolicy"].keys() == policy.keys():  # no update may change the choice
+            spec = old_group.spec | {"schedulingPolicy": policy}
+            native.make(msgspec.structs.replace(old_group, spec=spec))
+
+    def _lose_group(self, name: str, choose: Chooser) -> None:
         """It is deleted, and perhaps made anew with other rules before the service sees the deletion."""
         native = self.world.native
-        if native.group is None:
+        old_group = native.groups.pop(name, None)
+        if old_group is None:
             return
-        old_uid, native.group = native.group.metadata.uid, None
         if seen_late := choose.of((True, False, False)):
-            self.native_group_seen(choose)
-        native.forget_group(old_uid)
+            self._see_group(name, choose)
+        native.forget_group(old_group.metadata.uid)
         if not seen_late and choose.of((True, False)):
-            self.native_group_seen(choose)
+            self._see_group(name, choose)
 
     def native_groups_refused(self, choose: Chooser) -> None:
-        self.world.native.refuse()
+        self.world.native.refuse(choose.of((KINDS, (KUBERNETES,), (COMPOSITE,))))
 
     def native_groups_served(self, choose: Chooser) -> None:
         self.world.native.serve()
@@ -281,7 +324,9 @@ class Users:
         name = choose.of(NODES)
         cordoned, broken = choose.of((False, False, True)), choose.of((0, 0, 0, 0b1, 0b1100))
         zone = choose.of((ZONES[name],) * 3 + ("west",))
-        self.nodes[name] = node(name, labels={ZONE: zone}, unschedulable=cordoned, unhealthy=broken)
+        self.nodes[name] = node(
+            name, labels={ZONE: zone, HALL: zone}, unschedulable=cordoned, unhealthy=broken
+        )
         self.world.send(inputs.NodeSeen(self.world.now, self.nodes[name]))
 
     def node_gone(self, choose: Chooser) -> None:
