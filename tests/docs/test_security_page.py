@@ -37,7 +37,7 @@ BOUNDS = (
     f"{lenient.MAX_DEPTH} levels; above {watch.THREAD_BYTES >> 10} KiB on a thread; "
     f"lists in pages of {watch.PAGE_BYTES >> 20} MiB",
     f"{decode.MAX_FREE_BYTES >> 10} KiB each",
-    f"by changes of pods and PodGroups above {watch.LARGE_BYTES >> 10} KiB",
+    f"by changes of pods and groups above {watch.LARGE_BYTES >> 10} KiB",
     f"of a namespace {watch.BURST_BYTES >> 20} MiB at once, then {watch.BYTES_PER_S >> 20} MiB a second",
     f"{pruned.MAX_VALUES:,} values in {pruned.MAX_LEVELS} levels, {description.MAX_ROLES} roles",
     f"of a pod {peers.MAX_TERMS} terms of a kind, {peers.MAX_SIZE:,} names and values; "
