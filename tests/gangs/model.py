@@ -246,6 +246,8 @@ class Cluster(Users):
         """Pods start with as many as their PodGroup of Kubernetes says, or all groups of their tree. They
         start alone only if it is basic."""
         pods = [self.world.pods[uid] for _, uid in verdict.members if uid in self.world.pods]
+        if len(pods) < len(verdict.members) and self.world.missed is not None:
+            return  # the watch is cut, so the service can't know that members are gone
         natives = [member_pod for member_pod in pods if names_native(member_pod)]
         namespace, dialect, name, *_ = verdict.gang.split("/")
         if not natives:
