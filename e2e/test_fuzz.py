@@ -10,7 +10,6 @@ import pytest
 from e2e.fuzz import native
 from e2e.fuzz.runner import Fuzz
 from local_cluster.cluster import LocalCluster
-from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.stack import Stack
 
 SEED = 12
@@ -20,9 +19,7 @@ KINDS = ("managedFields", "PodGroup", "PodGroup patch", "ConfigMap", "large Pod 
 
 @pytest.mark.cluster
 def test_the_service_outlives_what_an_api_server_accepts_and_starts_again_with_it(tmp_path: Path) -> None:
-    native_cluster = LocalCluster(
-        tmp_path / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES
-    )
+    native_cluster = LocalCluster(tmp_path / "cluster", native=True)
     with native_cluster as cluster, Stack(cluster, tmp_path / "stack") as stack:
         fuzz = Fuzz(cluster, stack, SEED)
         fuzz.prepare()

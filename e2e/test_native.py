@@ -18,7 +18,6 @@ from e2e.rights import AUDIT_POLICY, grants, refused, requests, unused
 from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.cluster import LocalCluster
-from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.stack import Stack
 from local_cluster.stack_config import MANIFESTS
 from muster.domain.pod import KUBERNETES
@@ -41,8 +40,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with (
         LocalCluster(
             folder / "cluster",
-            api_flags=NATIVE_API_FLAGS,
-            feature_gates=NATIVE_GATES,
+            native=True,
             audit=True,
             audit_policy=AUDIT_POLICY,
         ) as cluster,

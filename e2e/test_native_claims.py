@@ -13,7 +13,6 @@ from e2e.client import Client
 from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.cluster import LocalCluster
-from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.stack import Stack
 
 pytestmark = pytest.mark.cluster
@@ -26,7 +25,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Muster's processes on a cluster that serves PodGroups and their claims."""
     folder = tmp_path_factory.mktemp("claims")
     with (
-        LocalCluster(folder / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES) as cluster,
+        LocalCluster(folder / "cluster", native=True) as cluster,
         QuickStack(cluster, folder / "stack") as native_stack,
     ):
         yield native_stack

@@ -43,8 +43,8 @@ class LocalCluster:
     """A control plane in a directory. Two objects on one directory see the same cluster.
 
     With `audit`, the API server writes to `audit_log` what `audit_policy` says: every change by default.
-    `api_flags` are added to its command line. The API server, the controller manager and real kubelets get
-    the `feature_gates`, as "Name=true".
+    `api_flags` are added to its command line. With `native`, the API server, the controller manager and real
+    kubelets have the gates of Kubernetes' own PodGroups, and the API server serves them.
     If `collector` is set before `up`, etcd and the API server send spans to this host and port.
     """
 
@@ -55,13 +55,13 @@ class LocalCluster:
         audit: bool = False,
         audit_policy: str = components.AUDIT_POLICY,
         api_flags: Sequence[str] = (),
-        feature_gates: Sequence[str] = (),
+        native: bool = False,
     ) -> None:
         self.directory = directory.absolute()
         self.audit = audit
         self._audit_policy = audit_policy
-        self._api_flags = tuple(api_flags)
-        self._feature_gates = tuple(feature_gates)
+        self._api_flags = (*api_flags, *(components.NATIVE_API_FLAGS if native else ()))
+        self._feature_gates = components.NATIVE_GATES if native else ()
         self.collector = ""
         self.layout = Layout(self.directory)
         self.real_nodes = RealNodes(self.layout)

@@ -24,7 +24,6 @@ from benchmarks.throughput.sides import Muster
 from benchmarks.throughput.site import NAMESPACE, POLL_EVERY_S, Site
 from local_cluster.api import Api, Object
 from local_cluster.cluster import LocalCluster
-from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.examples.objects import collection
 from local_cluster.nodes import shape_nodes
 from local_cluster.shape import NodeGroup, Shape
@@ -51,7 +50,7 @@ def main(
     names = options.chosen(only, COLUMNS, "--only")
     with ExitStack() as stack:
         place = stack.enter_context(options.folder(folder, "muster-native-"))
-        gates = LocalCluster(place / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES)
+        gates = LocalCluster(place / "cluster", native=True)
         cluster = stack.enter_context(gates)
         site = Site(cluster, place)
         site.add(nodes())

@@ -36,7 +36,6 @@ from e2e.objects import MUSTER
 from e2e.scene import COMPLETE
 from local_cluster.api import Object
 from local_cluster.cluster import LocalCluster
-from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.examples.objects import collection
 from local_cluster.nodes import apply_nodes
 from local_cluster.stack import Stack
@@ -86,7 +85,7 @@ def main(
     results = read(out / "compare.csv")
     with ExitStack() as stack:
         place = stack.enter_context(options.folder(folder, "muster-compare-"))
-        gates = LocalCluster(place / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES)
+        gates = LocalCluster(place / "cluster", native=True)
         cluster = stack.enter_context(gates)
         apply_nodes(cluster.api, nodes())
         for body in CLASSES:

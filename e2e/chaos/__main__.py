@@ -24,7 +24,6 @@ from e2e.record import TooLateError
 from local_cluster.api import ApiError, ApiUnreachable
 from local_cluster.build import BuildError
 from local_cluster.cluster import ClusterError, LocalCluster
-from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.demo.interrupts import Interrupts
 from local_cluster.processes import ProcessError
 from local_cluster.stack import Stack, StackError
@@ -68,7 +67,7 @@ def _run(options: Options, folder: Path) -> Report:
     credentials.mkdir(mode=0o700, parents=True)
     _say(f"seed {options.seed}; logs: {folder}")
     with contextlib.ExitStack() as started:
-        native = LocalCluster(folder / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES)
+        native = LocalCluster(folder / "cluster", native=True)
         cluster = started.enter_context(native)
         stack = started.enter_context(Stack(cluster, folder / "stack"))
         started.callback(interrupts.hold)

@@ -17,7 +17,6 @@ from e2e.fuzz.runner import Failed, Fuzz
 from local_cluster.api import ApiError, ApiUnreachable
 from local_cluster.build import BuildError
 from local_cluster.cluster import ClusterError, LocalCluster
-from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.processes import ProcessError
 from local_cluster.stack import Stack, StackError
 
@@ -33,9 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="muster-fuzz-"))
     print(f"seed {options.seed}; logs: {folder}", file=sys.stderr)
     try:
-        native_cluster = LocalCluster(
-            folder / "cluster", api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES
-        )
+        native_cluster = LocalCluster(folder / "cluster", native=True)
         with native_cluster as cluster, Stack(cluster, folder / "stack") as stack:
             fuzz = Fuzz(cluster, stack, options.seed)
             fuzz.prepare(texts.DEEPEST)

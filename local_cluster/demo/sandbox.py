@@ -20,7 +20,6 @@ from local_cluster.build import BuildError
 from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import ClusterError, LocalCluster
 from local_cluster.collector import Collector
-from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from local_cluster.demo.building import Building, minutes
 from local_cluster.demo.interrupts import Interrupts
 from local_cluster.demo.observer import NotSeen, StreamingApi
@@ -71,8 +70,7 @@ class Sandbox:
         self.real = 0 if self._why_not else real
         self.cluster = LocalCluster(
             directory / "cluster",
-            api_flags=NATIVE_API_FLAGS if native else (),
-            feature_gates=NATIVE_GATES if native else (),
+            native=native,
         )
         self.collector = Collector(directory / "collector") if trace else None
         self.stack = Stack(self.cluster, directory / "stack")

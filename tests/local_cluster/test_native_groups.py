@@ -8,7 +8,6 @@ import pytest
 
 from local_cluster.api import Object
 from local_cluster.cluster import LocalCluster
-from local_cluster.components import NATIVE_API_FLAGS, NATIVE_GATES
 from tests.local_cluster.cluster_waiting import eventually
 
 pytestmark = pytest.mark.cluster
@@ -27,9 +26,7 @@ POD_SPEC = {
 
 @pytest.fixture(scope="module")
 def native(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(
-        tmp_path_factory.mktemp("native"), api_flags=NATIVE_API_FLAGS, feature_gates=NATIVE_GATES
-    ) as booted:
+    with LocalCluster(tmp_path_factory.mktemp("native"), native=True) as booted:
         yield booted
 
 
