@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from itertools import islice
 
@@ -423,7 +423,7 @@ class Intake:
     async def on_workload(self, name: str, obj: WorkloadObject | None) -> None:
         """Take in a Workload's change. `name`: its namespace and name."""
         terms = None
-        if obj is not None and (annotations := own_annotations(obj.metadata.annotations or {})):
+        if obj is not None and (annotations := read_annotations(obj.metadata)):
             meta = Metadata(obj.metadata.name, namespace=obj.metadata.namespace, annotations=annotations)
             terms = native.read_workload(meta)
         await self.native_groups.see_workload(name, terms)
@@ -501,7 +501,7 @@ def without_labels(obj: CustomObject) -> CustomObject:
     meta, annotations = obj.metadata, obj.metadata.annotations or {}
     group_annotations = {key: "…" for key in other_systems.MORE_OF_GROUPS if annotations.get(key)}
     if obj.api_version in native.APIS:
-        group_annotations |= own_annotations(annotations)
+        group_annotations |= read_annotations(meta)
     named_alone = Metadata(
         meta.name,
         "",
@@ -514,7 +514,7 @@ def without_labels(obj: CustomObject) -> CustomObject:
     return msgspec.structs.replace(obj, metadata=named_alone)
 
 
-def own_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
+def read_annotations(meta: Metadata) -> dict[str, str]:
     """Return the annotations of a PodGroup or Workload that are read, with bounded values."""
-    keys = (key for key in annotations if key.startswith(own.PREFIX))
-    return {key: annotations[key][:MAX_ANNOTATION] for key in islice(keys, MAX_ANNOTATIONS)}
+    own_annotations = own.annotations_of(meta).items()
+    return {key: text[:MAX_ANNOTATION] for key, text in islice(own_annotations, MAX_ANNOTATIONS)}

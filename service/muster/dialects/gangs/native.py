@@ -281,7 +281,7 @@ def _read_annotations(
 
     `refused`: annotation that this object can't have → what is expected in its place.
     """
-    annotations = _own_annotations(meta)
+    annotations = own.annotations_of(meta)
     corrected, slips = misspelt.correct_keys(object_name, Metadata(meta.name, annotations=annotations))
     keys = own.read(object_name, corrected)
     misplaced = [
@@ -316,7 +316,7 @@ def _annotations_of_composite(
     object_name: str, meta: Metadata, spec: Fields, scope: str | None
 ) -> TopologyRequest:
     """Return the scopes of field and annotations together. All other annotations of ours are causes."""
-    annotations = _own_annotations(meta)
+    annotations = own.annotations_of(meta)
     for key in sorted(annotations.keys() - set(_OF_COMPOSITES)):
         expected = f"none: of these annotations a CompositePodGroup has {' and '.join(_OF_COMPOSITES)} alone"
         spec.bad_value(f"annotation {key[:SHOWN]}", annotations[key], expected)
@@ -324,10 +324,6 @@ def _annotations_of_composite(
     keys = own.read(object_name, Metadata(meta.name, annotations=scopes))
     spec.causes.extend(keys.causes)
     return _with_scope(spec, keys.topology_request, scope)
-
-
-def _own_annotations(meta: Metadata) -> dict[str, str]:
-    return {key: text for key, text in (meta.annotations or {}).items() if key.startswith(own.PREFIX)}
 
 
 def _with_scope(spec: Fields, request: TopologyRequest, scope: str | None) -> TopologyRequest:

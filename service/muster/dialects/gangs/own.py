@@ -83,6 +83,11 @@ class OwnKeys:
     causes: tuple[BadValue, ...] = ()
 
 
+def annotations_of(meta: Metadata) -> dict[str, str]:
+    """Return the annotations of an object that are ours, known or not."""
+    return {key: text for key, text in (meta.annotations or {}).items() if key.startswith(PREFIX)}
+
+
 def read(object_name: str, meta: Metadata) -> OwnKeys:
     """Return the values of the annotations of the pod `object_name` (kind/namespace/name)."""
     annotations = meta.annotations or {}

@@ -298,14 +298,14 @@ def _leaf_with_holders(leaf: Leaf, sharers: Collection[_Sharers], waiting: Count
     is enough, pods without a claim of the PodGroup may start without the holders."""
     of_leaf = [(holders, roles) for holders, roles in sharers if holders <= leaf.roles]
     holder_leaves = [Leaf(holders, sum(waiting[name] for name in holders)) for holders, _ in of_leaf]
-    others = leaf.roles.intersection(waiting).difference(*(holders for holders, _ in of_leaf))
+    other_roles = leaf.roles.intersection(waiting).difference(*(holders for holders, _ in of_leaf))
     if leaf.min_members > 1:
         least_others = max(0, leaf.min_members - sum(holder.min_members for holder in holder_leaves))
-        return Quorum(len(of_leaf) + 1, (*holder_leaves, Leaf(others, least_others)))
+        return Quorum(len(of_leaf) + 1, (*holder_leaves, Leaf(other_roles, least_others)))
     sharing = [
         Quorum(2, (holder, Leaf(roles, 0))) for holder, (_, roles) in zip(holder_leaves, of_leaf, strict=True)
     ]
-    without_claims = others.difference(*(roles for _, roles in of_leaf))
+    without_claims = other_roles.difference(*(roles for _, roles in of_leaf))
     if len(sharing) == 1 == leaf.min_members and not without_claims:
         return sharing[0]
     return Quorum(leaf.min_members, (*sharing, *([Leaf(without_claims, 1)] if without_claims else ())))

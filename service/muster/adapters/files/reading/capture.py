@@ -167,14 +167,14 @@ async def _completing_objects(
         for item in await lister.list_if_served(resource, effect=effect_of_resource):
             yield custom_item(resource.kind, item)
     annotated = await lister.list_if_served(
-        decode.WORKLOADS, lambda item: bool(_own_annotations(item.metadata))
+        decode.WORKLOADS, lambda item: bool(own.annotations_of(item.metadata))
     )
     for workload in annotated:
         meta = Metadata(
             workload.metadata.name,
             namespace=workload.metadata.namespace,
             uid=workload.metadata.uid,
-            annotations=_own_annotations(workload.metadata),
+            annotations=own.annotations_of(workload.metadata),
         )
         yield _item(native.APIS[1], "Workload", workload, meta)
     for admission_kind in FOR_NEW_PODS:
@@ -346,15 +346,11 @@ def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
     kept_fields = native.FIELDS if item.api_version in native.APIS else KEPT_SPEC
     spec = _select_keys(item.spec, kept_fields) if isinstance(item.spec, dict) else item.spec
     of_others = _select_keys(item.metadata.annotations, other_systems.MORE_OF_GROUPS)
-    annotations = (of_others | _own_annotations(item.metadata)) or None
+    annotations = (of_others | own.annotations_of(item.metadata)) or None
     meta = replace(
         item.metadata, resource_version="", labels=None, annotations=annotations, owner_references=None
     )
     return _item(item.api_version, kind, replace(item, spec=spec, status=None), meta)
-
-
-def _own_annotations(meta: Metadata) -> dict[str, str]:
-    return {key: value for key, value in (meta.annotations or {}).items() if key.startswith(own.PREFIX)}
 
 
 def _metadata(meta: Metadata, labels: dict[str, str] | None) -> Metadata:
