@@ -13,6 +13,7 @@ from muster.domain.podgroup import PodGroup, PodGroupStatus
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EventReason, Instruction, WriteStatus
 from muster.gangs.messages.settings import GangSettings
+from muster.gangs.reporting import podgroup_status
 from tests.gangs.world import World, foreign, node, pod
 
 GROUP = PodGroup(
@@ -221,3 +222,22 @@ def test_a_new_leader_writes_what_is_not_shown_yet(last: str, writes: int) -> No
     world.connect()
     world.wait(10)
     assert [status.phase for status in world.statuses()] == ["Collecting"] * writes
+
+
+@pytest.mark.parametrize(("pods", "counts"), [(0, [2, 4, 5]), (1, [1, 2, 3, 4, 5])])
+def test_statuses_that_are_due_together_are_written_by_several_ticks(
+    monkeypatch: pytest.MonkeyPatch, pods: int, counts: list[int]
+) -> None:
+    monkeypatch.setattr(podgroup_status, "WRITTEN_AT_ONCE", 2)
+    world = Written(QUIET)
+    world.start(node("a"))
+    for name in map(str, range(5)):
+        world.send(inputs.PodGroupSeen(world.now, replace(GROUP, name=name, uid=name)))
+        world.see(*(pod(f"{name}-{i}", claim=GangClaim("kai", name, by_object=True)) for i in range(pods)))
+    assert world.written == []
+    world.now += QUIET.status_s
+    written_counts = []
+    while world.coordinator.next_deadline() == world.now:
+        world.send(inputs.Tick(world.now))
+        written_counts.append(len(world.written))
+    assert written_counts == counts
