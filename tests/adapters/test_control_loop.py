@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from local_cluster.patience import HANG_S
-from muster.adapters import control_loop
+from muster.adapters import control_loop, turns
 from muster.adapters.control_loop import MAX_PER_CHUNK, ControlLoop
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.server import Session, SessionEnd
@@ -288,19 +288,19 @@ async def test_a_defect_in_the_gangs_ends_the_owner(bench: Bench) -> None:
 async def test_the_loop_goes_on_while_many_gangs_are_shown(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_loop, "SLICE_S", 0.0)
+    monkeypatch.setattr(turns, "SLICE_S", 0.0)
     bench.gangs.gangs = 100
-    turns: list[int] = []
+    counts: list[int] = []
 
     async def others() -> None:
         while True:
-            turns.append(len(bench.gangs.shown))
+            counts.append(len(bench.gangs.shown))
             await asyncio.sleep(0)
 
     task = asyncio.create_task(others())
     assert await bench.loop.summary() == bench.gangs.keys()
     task.cancel()
-    assert set(turns) >= set(range(1, 100)), "a turn after each gang, if each takes long"
+    assert set(counts) >= set(range(1, 100)), "a turn after each gang, if each takes long"
 
 
 async def test_owners_are_told_of_each_node_in_several_turns(bench: Bench) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from muster.adapters import turns
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.intake import (
@@ -818,3 +819,59 @@ async def test_a_pod_that_ends_looks_at_no_deleted_group_of_another_tree(
     monkeypatch.setattr(forest, "ancestry", note_and_read)
     await bench.intake.on_pod(bench.pod("p0").uid, None)
     assert set(keys_read) == {KEY}
+
+
+async def count_turns(work: Coroutine[Any, Any, None]) -> int:
+    """Return how often another task of the loop gets its turn while this work is done."""
+    task, count = asyncio.create_task(work), 0
+    while not task.done():
+        await asyncio.sleep(0)
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize(("least_before", "least"), [(0, 2), (2, 0)], ids=["made", "dissolved"])
+async def test_the_loop_goes_on_while_a_large_tree_is_made_or_dissolved(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, least_before: int, least: int
+) -> None:
+    monkeypatch.setattr(turns, "SLICE_S", 0)
+    names = [f"x{number}" for number in range(20)]
+    await bench.sees(COMPOSITE, "t", least_before)
+    for name in names:
+        await bench.sees("PodGroup", name, 2, "t")
+    assert await count_turns(bench.sees(COMPOSITE, "t", least)) >= len(names), "one for each PodGroup"
+    assert (bench.gang("t") is not None) is bool(least)
+    assert all((bench.gang(name, KUBERNETES) is None) is bool(least) for name in names)
+
+
+async def test_a_podgroup_that_leaves_a_tree_while_it_dissolves_has_its_gang(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SLICE_S", 0)
+    await bench.sees_tree()
+    await bench.sees_pod(nodeName="n", phase="Running")
+    edit = asyncio.create_task(bench.sees(COMPOSITE, "t", 0))
+    await asyncio.sleep(0)
+    await bench.sees("PodGroup", "x", 2, "other")
+    await edit
+    assert (bench.place(), bench.gang("x", KUBERNETES)) == ((COMPOSITE, "other", "x"), None)
+    assert bench.gang("y", KUBERNETES) is not None
+
+
+async def test_a_group_made_anew_while_deleted_ones_are_forgotten_stays(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SLICE_S", 0)
+    await bench.sees(COMPOSITE, "t", 1)
+    await bench.sees(COMPOSITE, "m", 1, "t")
+    await bench.sees("PodGroup", "x", 2, "m")
+    await bench.sees_pod(nodeName="n", phase="Running")
+    await bench.deletes(COMPOSITE, "t")
+    await bench.deletes(COMPOSITE, "m")
+    end = asyncio.create_task(bench.intake.on_pod(bench.pod().uid, None))
+    await asyncio.sleep(0)
+    await bench.sees(COMPOSITE, "m", 1, uid="new")
+    await end
+    group = bench.gang("m")
+    assert group is not None
+    assert group.uid == "new"

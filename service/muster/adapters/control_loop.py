@@ -19,6 +19,7 @@ from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.server import Session, SessionEnd
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics, Phases
+from muster.adapters.turns import SLICE_S, in_parts
 from muster.domain.node import Usage
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import calls
@@ -29,8 +30,6 @@ from muster.gangs.reporting.tally import Tally
 
 MAX_PER_CHUNK = 128
 """Number of nodes or gangs that are read for a client without a pause."""
-SLICE_S = 0.005
-"""Seconds for which inputs are handled, or gangs are shown, before the loop's other tasks get a turn."""
 
 
 class ControlLoop:
@@ -108,12 +107,8 @@ class ControlLoop:
         name, or with a pod of this name."""
         views: list[Any] = []
         keys = self.gangs.keys_of(namespace, name) if name else self.gangs.keys()
-        until = time.monotonic() + SLICE_S
-        for key in keys:
+        async for key in in_parts(keys):
             views += self.gangs.summary((key,))  # counts its members again if they have changed
-            if time.monotonic() >= until:
-                await asyncio.sleep(0)
-                until = time.monotonic() + SLICE_S
         return views
 
     async def count(self) -> Tally:

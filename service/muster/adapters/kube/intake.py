@@ -256,15 +256,15 @@ class Intake:
         await self._pod_rereads.read(self._claiming.pods_naming(claim))
 
     async def _join_gang(self, uids: Collection[str], claim: GangClaim) -> None:
-        """Let pods that were planned alone, or in another gang of Kubernetes' own API, join the gang of this
-        claim.
+        """Let pods that were planned alone, or that run in another gang of Kubernetes' own API, join the gang
+        of this claim.
 
         Waiting pods are read again with pauses. Until then none of them can start alone.
         """
         async with self._reading_pod:
             for number, uid in enumerate(uids, 1):
                 pod = self._pods.get(uid)
-                if pod is not None and (new_claim := _moved_claim(pod.claim, claim)) != pod.claim:
+                if pod is not None and (new_claim := _moved_claim(pod, claim)) != pod.claim:
                     self._pods[uid] = pod = replace(pod, claim=new_claim)
                     await self._put(PodSeen(time.monotonic(), pod))
                 if number % READ_AT_ONCE == 0:
@@ -464,9 +464,11 @@ class Intake:
                 self.jobs.see_group(group)
 
 
-def _moved_claim(old_claim: GangClaim | None, claim: GangClaim) -> GangClaim | None:
-    """Return the claim of a pod that joins the gang of `claim`. A pod keeps a gang that it states itself."""
-    if old_claim is None or not (old_claim.lone or old_claim.dialect in NATIVE):
+def _moved_claim(pod: Pod, claim: GangClaim) -> GangClaim | None:
+    """Return the claim of a pod that joins the gang of `claim`. A pod keeps a gang that it states itself, and
+    while it waits also a gang of Kubernetes' own API."""
+    old_claim = pod.claim
+    if old_claim is None or not (old_claim.lone or (pod.node and old_claim.dialect in NATIVE)):
         return old_claim
     old_role = old_claim.topology_request.role if old_claim.lone else ""  # else it may be that of a tree
     request = replace(old_claim.topology_request, role=claim.topology_request.role or old_role)

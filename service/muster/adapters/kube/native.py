@@ -20,6 +20,7 @@ from dataclasses import replace
 from itertools import islice
 
 from muster.adapters.kube.key_groups import KeyGroups
+from muster.adapters.turns import in_parts
 from muster.dialects.gangs import native
 from muster.dialects.gangs.forest import MAX_GROUPS, Forest
 from muster.dialects.gangs.native import WorkloadTerms
@@ -34,8 +35,9 @@ REST_SHARE = 4
 
 
 class NativeGroups:
-    """The groups of Kubernetes' own API. `put` takes inputs in order. `join` lets pods that were planned
-    alone join the gang of this claim. `read_again` reads the pods again that `waiting_pod` returns."""
+    """The groups of Kubernetes' own API. `put` takes inputs in order. `join` lets pods that run, or that were
+    planned alone, join the gang of this claim. `read_again` reads the pods again that `waiting_pod` returns.
+    """
 
     def __init__(
         self,
@@ -186,34 +188,33 @@ class NativeGroups:
 
     async def _forget_deleted_composites(self, top: PodGroupKey) -> None:
         if top[1] == COMPOSITE and self._deleted and not self._runs(top):
-            for key in [group for group in self._forest.groups_of_tree(top) if group in self._deleted]:
-                await self._set(key, None)
+            for key in self._forest.groups_of_tree(top):
+                if key in self._deleted:  # it may have been made anew meanwhile
+                    await self._set(key, None)
 
     async def _set(self, key: PodGroupKey, group: PodGroup | None) -> None:
-        """Set the facts of a group; None if it is gone. Of the pods that get another gang, let the running
-        ones join it, and read the others again."""
-        old_group, changed_gangs = self._forest.get(key), {self._forest.root_of(key).key: None}
+        """Set the facts of a group; None if it is gone. Of the pods that may get another gang, let those that
+        run or were planned alone join it, and read the waiting ones again.
+
+        There may be thousands of groups below it, and other changes come in the pauses. So only facts of now
+        are read, and nothing is compared with what held before.
+        """
+        old_group, gangs = self._forest.get(key), [above.key for above in self._forest.ancestry(key)]
         is_moved = old_group is None or group is None or _links(old_group) != _links(group)
-        pod_groups = list(self._forest.pod_groups_below(key)) if is_moved else []
-        old_roots = [self._forest.root_of(pod_group) for pod_group in pod_groups]
         self._deleted.discard(key)
         self._forest.put(key, group)
         workload = group.workload if group is not None else ""
         self._of_workload.put(key, f"{key[0]}/{workload}" if workload else None)
-        changed_gangs[self._forest.root_of(key).key] = None
-        changed_pods: list[tuple[str, str]] = []
-        for pod_group, old_root in zip(pod_groups, old_roots, strict=True):
-            root = self._forest.root_of(pod_group)
-            changed_gangs |= {old_root.key: None, root.key: None}
-            if (old_root.key, old_root.makes_gang) != (root.key, root.makes_gang):
-                waiting_uids = list(self._named.keys_of(pod_group))
-                if root.makes_gang:
-                    lone_uids = [] if old_root.makes_gang else waiting_uids
-                    uids = [*lone_uids, *self._running.keys_of(pod_group)]
-                    await self._join(uids, native.claim_of_member(pod_group[2], root))
-                changed_pods += [(key[0], uid) for uid in waiting_uids]
-        await self._read_again(changed_pods)
-        for gang in changed_gangs:
+        gangs += [above.key for above in self._forest.ancestry(key)]
+        groups_below = self._forest.groups_of_tree(key) if is_moved else []
+        waiting_pods: list[tuple[str, str]] = []
+        async for pod_group in in_parts(group for group in groups_below if group[1] == KUBERNETES):
+            root, waiting_uids = self._forest.root_of(pod_group), list(self._named.keys_of(pod_group))
+            if root.makes_gang and (uids := [*waiting_uids, *self._running.keys_of(pod_group)]):
+                await self._join(uids, native.claim_of_member(pod_group[2], root))
+            waiting_pods += [(key[0], uid) for uid in waiting_uids]
+        await self._read_again(waiting_pods)
+        async for gang in in_parts(dict.fromkeys([*gangs, *groups_below])):
             await self._pass_on(gang)
 
     async def _pass_on(self, key: PodGroupKey) -> None:

@@ -29,6 +29,7 @@ from muster.adapters.kube.client import ApiError, KubeClient, Silent, TooLarge, 
 from muster.adapters.kube.decode import ApiStatus, ListPage, Resource, T, Undecodable, full_name
 from muster.adapters.kube.leftout import LeftOutObjects
 from muster.adapters.telemetry.metrics import Metrics
+from muster.adapters.turns import in_parts
 from muster.config import Watch
 from muster.dialects.objects import Identity
 from muster.domain.printable import printable
@@ -47,8 +48,6 @@ times 1.5 MB."""
 SILENT_TIMES = 8
 """After this number of watches that received nothing, a list is read, because a proxy may hold events back.
 """
-SLICE_S = 0.005
-"""Time for which objects are read before other tasks of the event loop get a turn."""
 THREAD_BYTES = 256 * 1024
 """Larger texts are decoded on a thread."""
 
@@ -251,17 +250,13 @@ class Watcher(Generic[T]):
     async def _page(self, token: str) -> ListPage[T]:
         raw = await self._raw_page(token)
         items, unreadable = [], []
-        until = time.monotonic() + SLICE_S
-        for text in raw.items:
+        async for text in in_parts(raw.items):
             try:
                 item = await self._decode(self._resource.item, text)
                 items.append(self._resource.with_version(item, raw.api_version))
             except Undecodable as problem:
                 unreadable.append(problem)
                 self._leave_out(problem)
-            if time.monotonic() > until:
-                await asyncio.sleep(0)
-                until = time.monotonic() + SLICE_S
         return ListPage(items, raw.version, raw.token, tuple(unreadable))
 
     async def _raw_page(self, token: str) -> ListPage[msgspec.Raw]:
@@ -286,12 +281,8 @@ class Watcher(Generic[T]):
         return await asyncio.to_thread(decode, text) if len(text) > THREAD_BYTES else decode(text)
 
     async def _deliver(self, page: ListPage[T]) -> None:
-        until = time.monotonic() + SLICE_S
-        for item in page.items:
+        async for item in in_parts(page.items):
             await self._take_in(item)
-            if time.monotonic() > until:
-                await asyncio.sleep(0)
-                until = time.monotonic() + SLICE_S
 
     async def _deliver_deletions(self, pages: list[ListPage[T]]) -> None:
         unreadable = [problem for page in pages for problem in page.unreadable]
