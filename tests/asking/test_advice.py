@@ -359,6 +359,11 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang.",
     ),
     (
+        SubgroupsNeeded(1, 1, ("role-1",)),
+        "No other members can start either: this is about role-1.",
+        "Make the members smaller: other members may start the gang too.",
+    ),
+    (
         NotDecided(True),
         "The search was ended by wall clock before it found a plan or a proof that there is none.",
         "It is tried again. If that does not help, make the pods more alike.",

@@ -124,6 +124,16 @@ def test_a_pod_without_the_claim_needs_no_holder() -> None:
     assert world.verdict().members == (("alone", "alone"),)
 
 
+def test_a_podgroup_without_subgroups_is_not_said_to_have_some() -> None:
+    world = world_with_one_free_gpu()
+    sharing = (of_podgroup("holder", gpus=2, **SHARED), of_podgroup("a", gpus=0, **SHARED))
+    see_podgroup(world, *sharing, of_podgroup("alone", gpus=3))
+    shortage = "Role role-2 needs 2 nvidia.com/gpu, and 1 nvidia.com/gpu is free"
+    assert world.verdict().reason.startswith(
+        f"{shortage}; no other members can start either: this is about role-2."
+    )
+
+
 def test_a_holder_starts_before_pods_for_which_no_room_is_left() -> None:
     world = World().start(replace(served("n"), allocatable=ROOM_FOR_TWO))
     pods = (of_podgroup(name, gpus=0, **SHARED) for name in ("a", "b"))

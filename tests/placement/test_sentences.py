@@ -152,6 +152,7 @@ GOLDEN: list[tuple[Cause, str]] = [
         SubgroupsNeeded(2, 3, ("a", "b")),
         "The gang needs 2 of its 3 subgroups, and no others fit either: this is about a, b",
     ),
+    (SubgroupsNeeded(2, 2, ("a", "b")), "No other members can start either: this is about a, b"),
     (
         MemberTooLarge("worker", GPU, 16, "a", 8),
         "A member of role worker asks for 16 nvidia.com/gpu, and the largest node that admits it, a, has 8 nvidia.com/gpu",

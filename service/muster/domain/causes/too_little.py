@@ -252,16 +252,24 @@ class FreeApart(Cause):
 @dataclass(frozen=True, slots=True)
 class SubgroupsNeeded(Cause):
     """The gang starts with `needed` of its `subgroups`, and no choice of them fits. The causes next to this
-    one are about `roles`, which have the fewest members of all choices."""
+    one are about `roles`, which have the fewest members of all choices. If all subgroups are needed, the
+    choice is between the members of a subgroup. A gang without subgroups counts as one."""
 
     needed: int
     subgroups: int
     roles: tuple[str, ...]
-    advice = "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang."
 
     def __str__(self) -> str:
         needs = f"the gang needs {self.needed} of its {self.subgroups} subgroups, and no others fit either"
+        if self.needed == self.subgroups:
+            needs = "no other members can start either"
         return f"{needs}: this is about {list_names(self.roles)}"
+
+    @property
+    def advice(self) -> str:
+        if self.needed == self.subgroups:
+            return "Make the members smaller: other members may start the gang too."
+        return "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang."
 
 
 @dataclass(frozen=True, slots=True)

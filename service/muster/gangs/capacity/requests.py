@@ -179,7 +179,8 @@ def _request(group: Group, ledger: Ledger) -> Request:
     if least == sum(counts.values()) and (quorum is None or quorum.starts(counts)):
         quorum = None  # all members must fit, and all are enough
     elif sharers := tuple(_sharers_by_holders(roles, counts)):
-        quorum = _with_holders(quorum or Leaf(frozenset(counts), least), sharers, counts)
+        whole_gang = Quorum(1, (Leaf(frozenset(counts), least),))
+        quorum = _with_holders(quorum or whole_gang, sharers, counts)
     return Request(
         gang=group.gang,
         roles=request_roles,
