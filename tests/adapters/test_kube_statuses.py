@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
@@ -181,6 +182,23 @@ async def test_a_condition_that_is_refused_for_now_is_tried_again(api: FakeApi, 
         await api.patch()
         await until(metrics, "written")
     assert not api.failing
+
+
+async def test_a_missing_right_is_logged_at_the_first_refusal_once_for_each_api(
+    api: FakeApi, client: KubeClient
+) -> None:
+    api.failing = [403, 403]
+    with capture_logs() as lines:
+        async with writing(client) as (writer, metrics):
+            writer.write(waiting("No room."))
+            await until(metrics, "written")
+            api.failing = [403]
+            writer.write(running(0))
+            writer.write(waiting("Less room."))
+            await writer.until_empty()
+    rights = [line["right"] for line in lines if line["log_level"] == "warning"]
+    apis = (NATIVE_API, "scheduling.run.ai/v2")
+    assert rights == [f"patch podgroups/status of {version}" for version in apis]
 
 
 async def test_a_missing_right_is_given_up_in_the_end(

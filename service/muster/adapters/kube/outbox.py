@@ -97,6 +97,9 @@ class Outbox(ABC, Generic[T]):
     def _after_send(self, item: T, refusal: KubeError | None) -> None:
         """Log and count that the item was sent, or is given up for this reason."""
 
+    def _note_refusal(self, item: T, refusal: ApiError) -> None:
+        """Take note of each refusal, also if the item is tried again."""
+
     def _is_due(self, item: T) -> bool:
         """Return whether the item is still to be sent, when its turn has come. If not, it is left out."""
         return True
@@ -176,6 +179,7 @@ class Outbox(ABC, Generic[T]):
             await self._send(waiting.item)
         except ApiError as refusal:
             waiting.tries += 1
+            self._note_refusal(waiting.item, refusal)
             if refusal.status not in PASSING or waiting.tries >= self.retry.tries:
                 self._after_send(waiting.item, refusal)
             else:

@@ -30,6 +30,7 @@ eviction again."""
 NOT_THERE = (404, 409)
 """Status codes: the pod is gone, or another pod has its name."""
 
+FORBIDDEN = 403
 MAX_STATUSES = 10_000
 """Largest number of objects whose status may wait, and whose conditions are remembered: more PodGroups than a
 cluster has."""
@@ -126,6 +127,8 @@ class StatusWriter(Outbox[WriteStatus]):
         self._metrics = metrics
         self._since: OrderedDict[str, dict[str, tuple[bool, str]]] = OrderedDict()
         """Object → condition → (status, since when)."""
+        self._forbidden: set[str] = set()
+        """API versions of PodGroups of which a status was forbidden."""
 
     def write(self, instruction: WriteStatus) -> None:
         """Queue the status of an object. Never waits."""
@@ -143,6 +146,12 @@ class StatusWriter(Outbox[WriteStatus]):
             await self._client.patch(subject, path, body, kind="strategic-merge")
         else:
             await self._client.patch(subject, path, self._body(item.uid, item.status))
+
+    def _note_refusal(self, item: WriteStatus, refusal: ApiError) -> None:
+        if refusal.status == FORBIDDEN and item.api_version not in self._forbidden:
+            self._forbidden.add(item.api_version)
+            right = f"patch podgroups/status of {item.api_version}"
+            log.warning("a status may not be written, tried again", right=right, error=str(refusal))
 
     def _after_send(self, item: WriteStatus, refusal: KubeError | None) -> None:
         if refusal is not None:  # the object is gone, or its CRD is not ours
