@@ -830,6 +830,22 @@ async def count_turns(work: Coroutine[Any, Any, None]) -> int:
     return count
 
 
+@pytest.mark.parametrize("least", [0, 2], ids=["basic", "gang"])
+@pytest.mark.parametrize("deleted_first", [True, False])
+async def test_a_running_pod_moves_when_its_podgroup_is_made_anew_below_a_parent(
+    bench: Bench, least: int, deleted_first: bool
+) -> None:
+    await bench.sees(COMPOSITE, "t", 1)
+    await bench.sees("PodGroup", "x", least)
+    await bench.sees_pod(nodeName="n", phase="Running")
+    if deleted_first:
+        await bench.deletes("PodGroup", "x")
+    await bench.sees("PodGroup", "x", least, "t", uid="new")
+    if not deleted_first:
+        await bench.deletes("PodGroup", "x")
+    assert (bench.place(), bench.gang("x", KUBERNETES)) == ((COMPOSITE, "t", "x"), None)
+
+
 @pytest.mark.parametrize(("least_before", "least"), [(0, 2), (2, 0)], ids=["made", "dissolved"])
 async def test_the_loop_goes_on_while_a_large_tree_is_made_or_dissolved(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, least_before: int, least: int
