@@ -137,8 +137,7 @@ class PodGroup:
     priority: int | None = None
     """The priority that its pods must have too; None if it states none."""
     disruption: str = ""
-    """Kubernetes' disruptionMode: preemption may evict a "single" pod, or must evict "all" pods. It has no
-    effect yet, because Muster evicts no pod for another."""
+    """Kubernetes' disruptionMode: preemption may evict a "single" pod, or must evict "all" pods."""
     parent: str = ""
     """Name of the CompositePodGroup around it; "" if there is none."""
     workload: str = ""

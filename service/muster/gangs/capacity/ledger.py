@@ -187,6 +187,10 @@ class Ledger:
         usages = self._usages(name)
         return {uid: usages[uid] for uid in on_node}
 
+    def counted_usages_on(self, name: str) -> list[Usage]:
+        """Return the usages on the node as `snapshot` counts them. Some are of claims that no pod has."""
+        return _credible_usages(self.nodes[name], self._usages(name).values())
+
     def gpus_of(self, uid: str) -> int:
         """Return the bit mask of the pod's GPUs, as `snapshot` counts them.
 
@@ -195,7 +199,7 @@ class Ledger:
         usage = self.usage(uid)
         if usage is None or not usage.holds_gpus or usage.node not in self.nodes:
             return 0
-        usages = _credible_usages(self.nodes[usage.node], self._usages(usage.node).values())
+        usages = self.counted_usages_on(usage.node)
         return next(pod_usage.gpus for pod_usage in usages if pod_usage.pod_uid == uid)
 
     def state(self, name: str) -> NodeState | None:

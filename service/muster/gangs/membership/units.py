@@ -1,0 +1,80 @@
+"""Bound pods as units and occupants: which pods could end, so that a gang of higher priority fits.
+
+A gang is one unit. So is each pod that is present in no gang: a pod without a claim, or a pod that is being
+deleted.
+"""
+
+from __future__ import annotations
+
+from muster.domain.clearing import Occupant, Unit
+from muster.domain.node import Usage
+from muster.domain.pod import Pod
+from muster.domain.podgroup import PodGroup
+from muster.domain.quorums import Leaf
+from muster.gangs.membership.group import Group
+
+
+def unit_of_gang(group: Group) -> Unit:
+    """Return the unit of a gang's bound members.
+
+    The unit has the highest priority of them, so no member ends for a gang of lower or equal priority. It
+    goes on with the members that the gang needs. If no member can end alone, it needs all of them.
+    """
+    members_by_role = _min_by_role(group)
+    least = len(group.bound) if members_by_role is None else min(max(1, group.needed), len(group.bound))
+    return Unit(
+        name=str(group.gang),
+        priority=max(pod.priority for pod in group.bound),
+        min_members=least,
+        min_by_subgroup=members_by_role or {},
+    )
+
+
+def unit_of_pod(pod: Pod) -> Unit:
+    """Return the unit of a bound pod that is present in no gang."""
+    return Unit(name=f"pod {pod.namespace}/{pod.name}", priority=pod.priority, min_members=1)
+
+
+def occupant_of(pod: Pod, usage: Usage, unit: str) -> Occupant:
+    """Return a bound pod as the occupant of its node. `unit` is the key of its unit, "" if the pod stays.
+
+    A kubelet states when a pod started. The API server states when it was created, so a false start can't
+    make the pod look older than it is.
+    """
+    return Occupant(
+        usage=usage,
+        name=f"{pod.namespace}/{pod.name}",
+        unit=unit,
+        started=max(pod.started, pod.created),
+        subgroup=pod.topology_request.role,
+        rank=pod.rank,
+    )
+
+
+def _min_by_role(group: Group) -> dict[str, int] | None:
+    """Return role → number of members without which the gang can't go on. None if no member can end alone.
+
+    All members end together if a PodGroup says so, if members share a claim, or if members make replicas.
+    They also do if only some of the subgroups must start. The same holds if nothing states how many members
+    the gang needs, as when its PodGroup is gone.
+    """
+    pod_group, quorum = group.pod_group, group.quorum
+    pod_groups = (pod_group, *pod_group.pod_groups) if pod_group is not None else ()
+    if any(map(_ends_as_a_whole, pod_groups)) or any(pod.group_claims for pod in group.bound):
+        return None
+    if quorum is None:
+        states_number = any(claim.min_member or claim.replicas for claim in group.claims)
+        return {} if states_number else None
+    leaves = list(quorum.leaves())
+    if not quorum.needs_all or not all(map(_is_one_role, leaves)):
+        return None
+    return {role: leaf.min_members for leaf in leaves for role in leaf.roles}
+
+
+def _ends_as_a_whole(pod_group: PodGroup) -> bool:
+    return pod_group.disruption == "all"
+
+
+def _is_one_role(leaf: Leaf) -> bool:
+    """Return whether the members of the leaf have one role, and each of them is of use alone."""
+    return len(leaf.roles) == 1 and leaf.unit == 1
