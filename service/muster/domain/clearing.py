@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 
 from muster.domain.decision import Placed
@@ -143,9 +144,44 @@ class Clearing:
         return sum(victim.loss for victim in self.victims)
 
 
+class BlockerKind(StrEnum):
+    """Why what a `Blocker` names does not go."""
+
+    PROTECTED = "protected"
+    PRIORITY = "priority"
+    BUDGET = "budget"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """A unit in the gang's way that may not be a victim, or a disruption budget that allows too little.
+
+    `name` is that of the unit or the budget. `pods` is how many pods of the unit are in the way, or how many
+    pods covered by the budget would have to go. They hold `gpus` GPUs, whole or in part.
+    """
+
+    kind: BlockerKind
+    name: str
+    pods: int
+    gpus: int
+    priority: int = 0
+    """The unit's priority."""
+    clause: str = ""
+    """Why no pod of the unit may be a victim, for PROTECTED."""
+    allowed: int = 0
+    """The number of disruptions that the budget allows, for BUDGET."""
+
+
 @dataclass(frozen=True, slots=True)
 class NoClearing:
-    """No victims are known that would help the gang. `proven`: there are none."""
+    """No victims are known that would help the gang. `proven`: there are none.
+
+    If `even_empty`, the gang would not fit even if all units ended. Else the gang would fit if the `blockers`
+    went too: some of them, out of `blocker_count`. Without a proof none are named.
+    """
 
     gang: GangId
     proven: bool
+    even_empty: bool = False
+    blockers: tuple[Blocker, ...] = ()
+    blocker_count: int = 0

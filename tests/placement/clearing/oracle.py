@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import combinations, product
 from typing import NamedTuple
 
-from muster.domain.clearing import Clearing, ClearQuestion, Occupant
+from muster.domain.clearing import BlockerKind, Clearing, ClearQuestion, NoClearing, Occupant
 from muster.domain.constraints import AntiAffinity
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
@@ -27,7 +27,8 @@ def assert_cheapest(case: Question) -> None:
     answer, cost = clear(snapshot, question, Limits(deterministic_time=60)), cheapest(snapshot, question)
     assert answer.proven, answer
     assert isinstance(answer, Clearing) == (cost is not None), (answer, cost)
-    if not isinstance(answer, Clearing):
+    if isinstance(answer, NoClearing):
+        assert_blocked(case, answer)
         return
     priority = -math.inf if answer.priority is None else answer.priority
     assert (priority, answer.loss, len(answer.victims)) == cost, answer
@@ -156,3 +157,23 @@ def _minutes(snapshot: Snapshot, pod: Occupant, seconds: float) -> int:
     if pod.usage.units:
         gpus = gpus * pod.usage.units / max(snapshot.nodes[pod.usage.node].node.gpu_memory)
     return max(1, math.ceil(gpus * seconds / 60))
+
+
+def assert_blocked(case: Question, answer: NoClearing) -> None:
+    """The blockers are true: the gang fits once they go too, or it would not fit on empty nodes either."""
+    snapshot, question = case
+    units, occupants = question.occupancy.units, question.occupancy.occupants
+    everyone = {pod.usage.pod_uid for pod in occupants if pod.unit}
+    assert answer.even_empty == (not fits(without(snapshot, question, everyone), question.request))
+    assert answer.even_empty == (not answer.blockers)
+    victims = {
+        pod.usage.pod_uid for key in units for loss in _losses(snapshot, question, key) for pod in loss.pods
+    }
+    names = {blocker.name for blocker in answer.blockers if blocker.kind is not BlockerKind.BUDGET}
+    blocking = {pod.usage.pod_uid for pod in occupants if pod.unit and units[pod.unit].name in names}
+    if not answer.even_empty:
+        assert fits(without(snapshot, question, victims | blocking), question.request)
+    for blocker in answer.blockers:
+        if blocker.kind is BlockerKind.BUDGET:
+            assert blocker.pods > blocker.allowed == question.occupancy.budgets[blocker.name]
+            assert not names

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from muster.domain.clearing import Clearing, ClearQuestion, NoClearing, Occupancy, Occupant, Unit
+from muster.domain.clearing import BlockerKind, Clearing, ClearQuestion, NoClearing, Occupancy, Occupant, Unit
+from muster.domain.constraints import Affinity
 from muster.domain.node import Resources, Usage
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
@@ -220,6 +221,77 @@ def test_without_time_a_good_choice_is_given_with_a_gap_or_nothing_is_claimed() 
     assert clear(world.snapshot, in_rack, Limits(deterministic_time=0)) == NoClearing(
         in_rack.request.gang, False
     )
+
+
+def _full(**facts: Any) -> World:
+    """A rack whose GPUs all belong to x, and a larger rack whose GPUs belong to y, which has priority 200."""
+    world = World("rack r1: a[4]\nrack r2: b[4] c[4]", budgets={"p": 2})
+    return world.unit("x", "a/01 a/23", **facts).unit("y", "b/0123 c/0123", 600, priority=200)
+
+
+def _with_affinity(world: World) -> ClearQuestion:
+    question = world.question("1 x 4 GPU")
+    near = Affinity("near x", "node", frozenset({"w"}), existing=frozenset({"a"}))
+    return replace(question, request=replace(question.request, constraints=(near,)))
+
+
+@pytest.mark.parametrize(
+    ("world", "request_", "blockers"),
+    [
+        (_full(priority=100), "1 x 4 GPU, scope rack", "x: priority 100, 2 pods, 4 GPUs"),
+        (_full(priority=100), "2 x 4 GPU, scope rack", "y: priority 200, 2 pods, 8 GPUs"),
+        (_full(priority=100), "1 x 1 GPU", "x: priority 100, 1 pods, 2 GPUs"),
+        (_full(protected="it says never"), "1 x 4 GPU", "x: it says never, 2 pods, 4 GPUs"),
+        (
+            _full(protected="it says never"),
+            "3 x 4 GPU",
+            "y: priority 200, 2 pods, 8 GPUs; x: it says never, 2 pods, 4 GPUs",
+        ),
+        (_full(minutes=-30), "1 x 4 GPU", "x: its pod x-0 started in the future, 2 pods, 4 GPUs"),
+        (
+            _full(pods={"ends": NOW - 90}),
+            "1 x 4 GPU",
+            "x: its pod x-0 was deleted, but does not end, 2 pods, 4 GPUs",
+        ),
+        (_full(pods={"budget": "p"}), "3 x 4 GPU", "y: priority 200, 2 pods, 8 GPUs"),
+        (_full(pods={"budget": "q"}), "1 x 4 GPU", "budget q: allows 0 of 2"),
+        (_full(), "4 x 4 GPU", "even empty"),
+        (_full(), "1 x 5 GPU", "even empty"),
+    ],
+)
+def test_blockers_are_named(world: World, request_: str, blockers: str) -> None:
+    assert _blockers(world.clear(request_)) == blockers
+
+
+def test_a_unit_that_the_gang_must_be_near_is_a_blocker() -> None:
+    world = _full()
+    answer = clear(world.snapshot, _with_affinity(world))
+    assert _blockers(answer) == "x: the gang's affinity or spread counts pods on its nodes, 2 pods, 4 GPUs"
+
+
+def test_only_some_of_many_blockers_are_named() -> None:
+    world = World("rack r1: " + " ".join(f"n{node}[4]" for node in range(5)))
+    for number in range(20):
+        world.unit(f"x{number:02}", f"n{number // 4}/{number % 4}", priority=100)
+    answer = world.clear("5 x 4 GPU")
+    assert isinstance(answer, NoClearing)
+    assert answer.blocker_count == 20
+    assert [blocker.name for blocker in answer.blockers] == [f"x{number:02}" for number in range(10)]
+
+
+def _blockers(answer: Clearing | NoClearing) -> str:
+    assert isinstance(answer, NoClearing)
+    assert answer.proven
+    assert answer.blocker_count == len(answer.blockers)
+    words = ["even empty"] if answer.even_empty else []
+    for blocker in answer.blockers:
+        if blocker.kind is BlockerKind.BUDGET:
+            words.append(f"budget {blocker.name}: allows {blocker.allowed} of {blocker.pods}")
+            continue
+        is_protected = blocker.kind is BlockerKind.PROTECTED
+        reason = blocker.clause if is_protected else f"priority {blocker.priority}"
+        words.append(f"{blocker.name}: {reason}, {blocker.pods} pods, {blocker.gpus} GPUs")
+    return "; ".join(words)
 
 
 def test_victims_are_judged_by_code_of_their_own() -> None:

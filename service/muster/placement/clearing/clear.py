@@ -21,16 +21,18 @@ import numpy as np
 from muster.domain.clearing import Clearing, ClearQuestion, NoClearing, Victim
 from muster.domain.decision import Placed
 from muster.domain.snapshot import Snapshot
+from muster.placement.clearing.blockers import no_clearing
 from muster.placement.clearing.pods import pods_of, snapshot_without
 from muster.placement.clearing.relaxation import Relaxation
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.matching import GangCluster, variants_by_subrequest
 from muster.placement.explain.conflict import irreducible_subset
-from muster.placement.gang.instance import instance_of, unsupported_rule
+from muster.placement.gang.instance import Instance, instance_of, unsupported_rule
 from muster.placement.limits import Budget, Limits, count_unlike_roles
 from muster.placement.model.solver import SolveStatus
 from muster.placement.model.victims import VictimModel
 from muster.placement.place import PlacementDefect, place
+from muster.placement.search.plan import SearchResult
 from muster.placement.search.search import best_for_most
 from muster.placement.verify import verify_clearing
 
@@ -95,7 +97,9 @@ class _Search:
             if victims is not None:
                 return self._answer_with(victims, proven)
             proven &= self._lower == inf
-        return NoClearing(gang, proven)
+        if not proven:
+            return NoClearing(gang, proven=False)
+        return no_clearing(self._relaxation, may_go, self._question.priority, self._search_without)
 
     def _cheapest(self, may_go: Bools) -> _Victims | None:
         """Return the cheapest victims among these pods."""
@@ -172,15 +176,18 @@ class _Search:
 
     def _fits(self, gone: Collection[int]) -> bool | None:
         """Return whether the gang fits without these pods; None if that was not decided."""
+        _, answer = self._search_without(gone)
+        return True if answer.nodes else False if answer.gap is None else None
+
+    def _search_without(self, gone: Collection[int]) -> tuple[Instance, SearchResult]:
+        """Search a plan on the cluster without these pods."""
         snapshot = self._snapshot_without(gone)
         for variant in variants_by_subrequest(snapshot, self._request):
             instance = instance_of(GangCluster(snapshot, variant), self._limits.excluded)
-            _, answer = best_for_most(instance, self._budget)
-            if answer.nodes:
-                return True
-            if answer.gap is not None:
-                return None
-        return False
+            instance, answer = best_for_most(instance, self._budget)
+            if answer.nodes or answer.gap is not None:
+                break
+        return instance, answer
 
     def _cut(self, gone: list[int], pods: Ints) -> list[int]:
         """Return pods of the region, other than those `gone`, that forbid the gang together.

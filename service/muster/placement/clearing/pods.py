@@ -54,23 +54,29 @@ class Pods:
     """[unit]"""
     spare: Ints
     """[unit] How many pods the unit may lose while it runs on."""
-    is_protected: Bools
-    """[unit] Whether no pod of the unit may be a victim."""
+    protected: tuple[str, ...]
+    """[unit] Why no pod of the unit may be a victim, as a clause; "" if there is no reason."""
     _amounts: dict[str, Ints] = field(default_factory=dict)
 
     def may_go(self, priority: int, constraints: Iterable[PeerConstraint], columns: Columns) -> Bools:
-        """Return [pod] whether the pod may be a victim of a gang with this priority.
+        """Return [pod] whether the pod may be a victim of a gang with this priority."""
+        is_safe = np.array([bool(clause) for clause in self.protected], np.bool_)
+        is_safe |= self.counts_for_rules(constraints, columns) | (self.priority >= priority)
+        return np.asarray(self.is_movable & ~is_safe[self.unit])
 
-        Rules between pods count running pods: those that the gang must be near, and those that a spread
-        constraint counts. A unit stays if one of its pods shares a node with such a pod.
+    def counts_for_rules(self, constraints: Iterable[PeerConstraint], columns: Columns) -> Bools:
+        """Return [unit] whether rules between pods may count a pod of the unit.
+
+        These are pods that the gang must be near, and pods that a spread constraint counts. A rule names the
+        nodes of such pods, so all units with a pod on such a node stay.
         """
         nodes = set[str]().union(
             *(rule.existing for rule in constraints if isinstance(rule, Affinity | TopologySpread))
         )
         rows = [columns.row[node] for node in nodes if node in columns.row]
-        is_safe = self.is_protected | (self.priority >= priority)
-        is_safe[self.unit[np.isin(self.row, rows)]] = True
-        return np.asarray(self.is_movable & ~is_safe[self.unit])
+        counts = np.zeros(len(self.keys), np.bool_)
+        counts[self.unit[np.isin(self.row, rows)]] = True
+        return counts
 
     def amounts(self, name: str, columns: Columns) -> Ints:
         """Return [pod] how much of a resource other than GPUs becomes free with each pod, at most."""
@@ -113,8 +119,9 @@ def _read_pods(occupancy: Occupancy, columns: Columns) -> Pods:
     started = np.array([occupant.started for occupant in occupants], float)
     is_movable = ends == 0
     running = np.bincount(unit[is_movable], minlength=len(keys))
-    is_protected = np.array([bool(units[key].protected) for key in keys], np.bool_)
-    is_protected[unit[started > now + CLOCK_SKEW_S]] = True
+    protected = [units[key].protected for key in keys]
+    for p in np.flatnonzero(started > now + CLOCK_SKEW_S).tolist():
+        protected[unit[p]] = protected[unit[p]] or f"its pod {occupants[p].name} started in the future"
     share, lost_s = _gpu_shares(occupants, columns), _lost_seconds(occupants, occupancy, started)
     end_loss = _minutes(share, lost_s + occupancy.restart_s)[is_movable]
     return Pods(
@@ -133,7 +140,7 @@ def _read_pods(occupancy: Occupancy, columns: Columns) -> Pods:
         restart_loss=_minutes(share, np.full(len(share), occupancy.restart_s)),
         priority=np.array([units[key].priority for key in keys], np.int64),
         spare=np.maximum(0, running - np.array([units[key].min_members for key in keys], np.int64)),
-        is_protected=is_protected,
+        protected=tuple(protected),
     )
 
 
