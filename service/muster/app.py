@@ -27,6 +27,7 @@ from muster.adapters.garbage import short_collections
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.server import GangServer
 from muster.adapters.kube import decode
+from muster.adapters.kube.budgets import BudgetIntake
 from muster.adapters.kube.client import KubeClient, Liveness
 from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.intake import Intake
@@ -187,6 +188,10 @@ class App:
         yield watch(decode.STORAGE_CLASSES, volumes.on_storage_class)
         yield watch(decode.VOLUMES, volumes.on_volume)
         yield watch(decode.VOLUME_CLAIMS, volumes.on_claim)
+        budgets = BudgetIntake(self._put)
+        yield watch(
+            decode.DISRUPTION_BUDGETS, budgets.on_budget, on_absence=budgets.on_absence, watcher=PacedWatcher
+        )
         yield watch(decode.RESOURCE_SLICES, intake.devices.on_slice)
         yield watch(decode.DEVICE_CLASSES, intake.devices.on_class)
         yield watch(decode.DEVICE_TAINT_RULES, intake.devices.on_rule)
@@ -305,6 +310,7 @@ class App:
         nodes = (state.node for state in self.control_loop.gangs.snapshot().nodes.values())
         notes = [
             *self._notes_on_unread_jobs(),
+            *self._notes_on_unread_budgets(),
             *self._intake.repeated_names,
             *exactness.notes(nodes),
             *differences.notes(),
@@ -356,6 +362,15 @@ class App:
         return [
             f"the service may not read {list_names(kinds)}. Their pods are placed one by one, unless they "
             f"name a gang. scheduler-config/jobs grants the right"
+        ]
+
+    def _notes_on_unread_budgets(self) -> list[str]:
+        """Return a sentence if the account may not read PodDisruptionBudgets."""
+        if not self._watchers[decode.DISRUPTION_BUDGETS.plural].is_forbidden:
+            return []
+        return [
+            "the service may not read PodDisruptionBudgets, so it does not know which pods they keep. "
+            "scheduler-config/rbac-service.yaml grants the right"
         ]
 
 

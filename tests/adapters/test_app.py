@@ -67,6 +67,15 @@ def test_a_note_names_the_jobs_that_may_not_be_read_and_no_other_kind() -> None:
     assert [name for name in app._watchers if name in note and "group" in name] == []
 
 
+def test_a_note_says_that_budgets_may_not_be_read() -> None:
+    app = App(Config(), Coordinator(), planners_of(Config()))
+    assert app._notes_on_unread_budgets() == []
+    watcher = app._watchers["poddisruptionbudgets"]
+    watcher._absent, watcher._forbidden = True, FORBIDDEN_TRIES
+    (note,) = app._notes_on_unread_budgets()
+    assert "may not read PodDisruptionBudgets" in note
+
+
 async def get(app: App, path: str) -> tuple[int, str]:
     def ask() -> tuple[int, str]:
         try:

@@ -14,6 +14,7 @@ import yaml
 from local_cluster.cluster import LocalCluster
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode
+from muster.adapters.kube.budgets import BudgetIntake
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.volumes import VolumeIntake
@@ -22,6 +23,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Watch
 from muster.dialects.settings import DEFAULTS
 from muster.gangs.messages.inputs import (
+    BudgetSeen,
     NamespaceSeen,
     PodGroupGone,
     PodGroupSeen,
@@ -79,6 +81,7 @@ async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
         (decode.COMPOSITE_POD_GROUPS, intake.on_pod_group),
         (decode.WORKLOADS, intake.on_workload),
         (decode.TOPOLOGIES, intake.on_topology),
+        (decode.DISRUPTION_BUDGETS, BudgetIntake(heard.put).on_budget),
     ]
     volumes = VolumeIntake(heard.put)
     sinks += [
@@ -119,6 +122,10 @@ async def test_what_is_installed_later_is_seen_and_what_is_removed_is_gone(
         for path, item in CLAIM_OF_A_DISK:
             await asyncio.to_thread(api.post, path, item)
         await heard.hears(lambda event: isinstance(event, VolumeClaimSeen) and event.attaches_once)
+        budget = {"metadata": {"name": "web"}, "spec": {"maxUnavailable": 1, "selector": {}}}
+        budgets_path = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+        await asyncio.to_thread(api.post, budgets_path, budget)
+        await heard.hears(lambda event: isinstance(event, BudgetSeen) and event.key == "default/web")
         crd = yaml.safe_load((SCHEDULER_CONFIG / "podgroups" / "crd-podgroup.yaml").read_text())
         await asyncio.to_thread(api.post, CRDS, crd)
         path = "/apis/scheduling.run.ai/v2/namespaces/default/podgroups"

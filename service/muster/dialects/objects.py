@@ -288,6 +288,27 @@ class PodObject(ApiObject, frozen=True):
         return bool(self.spec.node_name) and has_node_as_owner and MIRROR in (self.metadata.annotations or {})
 
 
+class BudgetSpec(ApiObject, frozen=True):
+    """`spec` of a PodDisruptionBudget."""
+
+    selector: LabelSelector | None = None
+
+
+class BudgetStatus(ApiObject, frozen=True):
+    """`status` of a PodDisruptionBudget. It is about the spec of this generation."""
+
+    observed_generation: int = 0
+    disruptions_allowed: int = 0
+
+
+class PodDisruptionBudget(ApiObject, frozen=True):
+    """How many of the selected pods may be evicted at once."""
+
+    metadata: Metadata = Metadata()
+    spec: BudgetSpec = BudgetSpec()
+    status: BudgetStatus = BudgetStatus()
+
+
 class ClaimSpec(ApiObject, frozen=True):
     """`spec` of a PersistentVolumeClaim."""
 

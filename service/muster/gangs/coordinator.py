@@ -100,15 +100,26 @@ class Coordinator:
                 self._pods.see_pod_group(key, None)
             case inputs.JobSeen(_, uid, succeeded):
                 self._pods.see_job(uid, succeeded)
-            case inputs.NamespaceSeen(_, name, labels):
-                self.state.ledger.existing_pods.see_namespace(name, labels)
-            case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
-                self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
             case inputs.DeviceClaimSeen(_, claim):
                 if changed_nodes := self._pods.see_claim(claim):
                     self._nodes.void_overbooked(changed_nodes)
             case inputs.PoliciesSeen(_, policies):
                 self._pods.see_policies(policies)
+            case _:
+                self._peers_changed(change)
+
+    def _peers_changed(self, change: inputs.PeerChange) -> None:
+        """Take in a change of facts that concern pods only together with other pods."""
+        ledger = self.state.ledger
+        match change:
+            case inputs.NamespaceSeen(_, name, labels):
+                ledger.existing_pods.see_namespace(name, labels)
+            case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
+                ledger.existing_pods.see_claim(namespace, name, attaches_once)
+            case inputs.BudgetSeen(_, key, budget):
+                ledger.budgets.see(key, budget)
+            case inputs.BudgetsUnread(_, unread):
+                ledger.budgets.unread = unread
 
     @property
     def catches_up(self) -> bool:

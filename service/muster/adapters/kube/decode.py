@@ -37,6 +37,7 @@ from muster.dialects.objects import (
     NodeObject,
     PersistentVolume,
     PersistentVolumeClaim,
+    PodDisruptionBudget,
     PodObject,
     StorageClass,
     WorkloadObject,
@@ -323,10 +324,11 @@ def resource(
     api: str = "api/v1",
     *,
     optional: bool = False,
+    by_right: bool = False,
 ) -> Resource[T]:
     """Return a kind of one version, whose plural follows from its name."""
     plural = kind.lower() + ("es" if kind.endswith("s") else "s")
-    return Resource(kind, plural, (f"/{api}/{plural}",), shape, key, optional=optional)
+    return Resource(kind, plural, (f"/{api}/{plural}",), shape, key, optional=optional, by_right=by_right)
 
 
 _STORAGE, _DRA = "apis/storage.k8s.io/v1", "apis/resource.k8s.io/v1"
@@ -337,6 +339,9 @@ VOLUME_CLAIMS = resource("PersistentVolumeClaim", PersistentVolumeClaim, full_na
 VOLUMES = resource("PersistentVolume", PersistentVolume)
 STORAGE_CLASSES = resource("StorageClass", StorageClass, api=_STORAGE)
 CSI_DRIVERS = resource("CSIDriver", CsiDriver, api=_STORAGE)
+DISRUPTION_BUDGETS = resource(
+    "PodDisruptionBudget", PodDisruptionBudget, full_name, "apis/policy/v1", optional=True, by_right=True
+)
 RESOURCE_SLICES = resource("ResourceSlice", ResourceSlice, api=_DRA, optional=True)
 DEVICE_CLASSES = resource("DeviceClass", DeviceClassObject, api=_DRA, optional=True)
 DEVICE_TAINT_RULES = resource("DeviceTaintRule", DeviceTaintRule, api=_DRA, optional=True)

@@ -13,6 +13,7 @@ Right = tuple[str, str, str]
 SERVICE = """
 list,watch nodes pods namespaces persistentvolumeclaims persistentvolumes
 list,watch storageclasses.storage.k8s.io csidrivers.storage.k8s.io
+list,watch poddisruptionbudgets.policy
 list,watch resourceslices.resource.k8s.io deviceclasses.resource.k8s.io
 list,watch devicetaintrules.resource.k8s.io resourceclaims.resource.k8s.io
 list,watch podgroups.scheduling.run.ai podgroups.scheduling.x-k8s.io topologies.kai.scheduler

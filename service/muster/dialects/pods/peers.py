@@ -370,6 +370,16 @@ def _topology_key(key: str) -> str:
     return key
 
 
+def selector_of(selector: LabelSelector | None, if_too_large: Selector) -> Selector:
+    """Return the requirements of a label selector; None, which selects nothing, if one is ill-formed."""
+    try:
+        return _selector("selector", selector)
+    except _TooLarge:
+        return if_too_large
+    except _BadField:
+        return None
+
+
 def _selector(field: str, selector: LabelSelector | None) -> Selector:
     """Return the requirements of a label selector, in a fixed order.
 

@@ -19,6 +19,7 @@ from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits
 from muster.gangs.capacity.device_claims import DeviceClaims
+from muster.gangs.peers.budgets import Budgets
 from muster.gangs.peers.existing_pods import Changes, ExistingPods
 from muster.placement.verify.admission import untolerated_taint
 
@@ -37,6 +38,7 @@ class Ledger:
         self.policies = DEFAULT_POLICIES
         self.existing_pods = ExistingPods(self.node_of)
         """The pods of these usages, for constraints between pods."""
+        self.budgets = Budgets()
         self.device_claims = DeviceClaims()
         """The devices that ResourceClaims hold. They count even if no pod's usage has them."""
         self._nodes_of: dict[PoolKey, set[str]] = {}

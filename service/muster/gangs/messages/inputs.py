@@ -10,6 +10,7 @@ from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
+from muster.domain.preemption import DisruptionBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,23 @@ class VolumeClaimSeen:
     namespace: str
     name: str
     attaches_once: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSeen:
+    """A PodDisruptionBudget appeared or changed; None if it is gone. `key`: its namespace and name."""
+
+    now: float
+    key: str
+    budget: DisruptionBudget | None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetsUnread:
+    """Whether the account may not read PodDisruptionBudgets."""
+
+    now: float
+    unread: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +203,8 @@ class Tick:
     now: float
 
 
+PeerChange = NamespaceSeen | VolumeClaimSeen | BudgetSeen | BudgetsUnread
+"""Facts that concern pods only together with other pods."""
 ClusterChange = (
     NodeSeen
     | NodeGone
@@ -193,10 +213,9 @@ ClusterChange = (
     | PodGroupSeen
     | PodGroupGone
     | JobSeen
-    | NamespaceSeen
-    | VolumeClaimSeen
     | DeviceClaimSeen
     | PoliciesSeen
+    | PeerChange
 )
 """Objects of the cluster that were seen or are gone."""
 Input = (
