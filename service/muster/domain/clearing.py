@@ -104,14 +104,23 @@ class ClearQuestion:
 class Victim:
     """A unit that loses these pods, in the order of their names. `ends`: it loses all of its pods.
 
-    `loss` is in GPU-minutes.
+    `name` is that of the unit. The unit has `members` running pods, and the oldest has run for `ran_s`
+    seconds. `loss` is in GPU-minutes.
     """
 
     unit: str
+    name: str
     priority: int
     pods: tuple[Occupant, ...]
     ends: bool
     loss: int
+    members: int
+    ran_s: float
+
+    @property
+    def gpus(self) -> int:
+        """Return how many GPUs these pods hold, whole or in part."""
+        return sum(pod.usage.gpus.bit_count() + pod.usage.unindexed_gpus for pod in self.pods)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,15 @@ would help."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from muster.domain.causes.not_planned import NotDecided, TookTooLong
 from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import GangId
 from muster.domain.words import counted_noun, for_role, list_names, number, plural
+
+if TYPE_CHECKING:  # a clearing has a plan
+    from muster.domain.clearing import Clearing, NoClearing
 
 _LISTED_NODES = 3
 
@@ -108,12 +112,15 @@ class Unplaceable:
 
     `contested`: nodes that admit the gang and on which other pods hold the GPUs that it lacks. If one part of
     the fabric nearly holds the gang, only nodes of this part. () if there are too many nodes.
+
+    `clearing`: the cheapest victims that would make room, or why there are none. None if this was not asked.
     """
 
     gang: GangId
     causes: tuple[Cause, ...]
     relaxations: tuple[Relaxation, ...] = ()
     contested: tuple[str, ...] = ()
+    clearing: Clearing | NoClearing | None = None
 
     @property
     def truncated(self) -> bool:

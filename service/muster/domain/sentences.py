@@ -18,6 +18,7 @@ from muster.domain.causes.out_of_place import (
     SegmentsTooLarge,
     place_in_words,
 )
+from muster.domain.clearing_words import clearing_clause
 from muster.domain.constraints import TooFewParts
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.node import Device
@@ -49,9 +50,11 @@ def sentence(decision: Placed | Unplaceable | Invalid | Iterable[Cause]) -> str:
         return placed_sentence(decision)
     causes = decision.causes if isinstance(decision, (Unplaceable, Invalid)) else tuple(decision)
     text = "; ".join(_clauses(causes)) or "no cause is known"
-    relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
-    if relaxations:
-        text += f". It would help: {'; or '.join(map(str, relaxations))}"
+    if isinstance(decision, Unplaceable):
+        if decision.clearing is not None and (clause := clearing_clause(decision.clearing)):
+            text += f". {clause[0].upper()}{clause[1:]}"
+        if decision.relaxations:
+            text += f". It would help: {'; or '.join(map(str, decision.relaxations))}"
     return _cut(text if causes and isinstance(causes[0], BadValue) else text[0].upper() + text[1:])
 
 

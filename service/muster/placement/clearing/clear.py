@@ -242,10 +242,18 @@ class _Search:
 
     def _victims_of(self, parts: Collection[Part]) -> Iterator[Victim]:
         """Yield the victims, by the keys of their units."""
-        pods = self._pods
-        for unit, group in groupby(sorted(parts), key=itemgetter(0)):
-            of_unit = list(group)
+        pods, now = self._pods, self._question.occupancy.now
+        for index, group in groupby(sorted(parts), key=itemgetter(0)):
+            of_unit, unit = list(group), pods.units[index]
             gone = sorted((pods.occupants[pod] for pod in self._gone(of_unit)), key=lambda pod: pod.name)
-            ends = of_unit == [(unit, ALL)]
-            loss = sum(map(self._loss, of_unit))
-            yield Victim(pods.keys[unit], pods.units[unit].priority, tuple(gone), ends, loss)
+            members = [pods.occupants[pod] for pod in self._gone([(index, ALL)])]
+            yield Victim(
+                pods.keys[index],
+                unit.name,
+                unit.priority,
+                tuple(gone),
+                ends=of_unit == [(index, ALL)],
+                loss=sum(map(self._loss, of_unit)),
+                members=len(members),
+                ran_s=max(0.0, now - min(member.started for member in members)),
+            )
