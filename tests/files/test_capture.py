@@ -28,6 +28,7 @@ from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.decision import Placed
 from muster.domain.levels import DEFAULT_LEVELS, FabricLevel
+from muster.domain.peers import matches
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Instruction, Solve
@@ -233,6 +234,35 @@ async def test_what_completes_nodes_and_pods_is_captured_too(
     assert [(group.key, group.min_member) for group in read_back.pod_groups] == [
         (("default", "kai", "kais"), 2)
     ]
+
+
+BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+
+
+async def test_disruption_budgets_are_captured_with_the_labels_that_they_select(
+    api: FakeApi, client: KubeClient, tmp_path: Path
+) -> None:
+    spec = {"selector": {"matchLabels": {"team": "a"}}, "minAvailable": "s3cret"}
+    budget = custom("policy/v1", "PodDisruptionBudget", "b", spec, namespace="ml")
+    budget["metadata"] |= {"generation": 2, "annotations": {"note": "s3cret"}}
+    budget["status"] = {"observedGeneration": 2, "disruptionsAllowed": 3}
+    api.served[BUDGETS] = [budget]
+    api.pods["000"]["metadata"]["labels"]["team"] = "a"
+    file = tmp_path / "c.json"
+    file.write_text(text_of((await capture(client)).items, as_yaml=False))
+    assert "s3cret" not in file.read_text()
+    with file.open("rb") as unused:
+        read_back = cluster.cluster_of(sources.read([str(file)], unused), DEFAULTS)
+    (read_budget,) = read_back.budgets
+    assert (read_budget.key, read_budget.allowed) == ("ml/b", 3)
+    covered = [pod.name for pod in read_back.pods if matches(read_budget.selector, dict(pod.labels))]
+    assert covered == ["busy-0"]
+
+
+async def test_a_capture_without_budgets_says_what_it_lacks(api: FakeApi, client: KubeClient) -> None:
+    api.forbidden.add(BUDGETS)
+    (problem,) = (await capture(client)).problems
+    assert problem.endswith("left out. So `muster place` may name victims that a budget protects")
 
 
 async def test_what_may_not_be_read_beside_them_is_left_out_and_named(

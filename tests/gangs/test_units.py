@@ -143,7 +143,10 @@ def test_a_gang_has_the_highest_priority_of_its_bound_members() -> None:
 
 
 def test_a_pod_in_no_gang_is_a_unit_by_itself() -> None:
-    assert unit_of_pod(replace(foreign("f", "a"), priority=3)) == Unit("pod ns/f", 3, min_members=1)
+    member = replace(foreign("f", "a"), priority=3)
+    assert unit_of_pod(member, "it says never") == Unit(
+        "pod ns/f", 3, min_members=1, protected="it says never"
+    )
 
 
 TIMES = {
@@ -157,5 +160,10 @@ TIMES = {
 def test_an_occupant_is_no_older_than_its_pod(created: float, started: float, counts: float) -> None:
     usage = Usage("p", "a", Resources(), gpus=3)
     member = with_topology("p", TopologyRequest(role="w"), created=created, started=started, rank=4, node="a")
-    occupant = Occupant(usage, "ns/p", "key", started=counts, subgroup="w", rank=4)
-    assert occupant_of(member, usage, "key") == occupant
+    occupant = Occupant(usage, "ns/p", "key", started=counts, subgroup="w", rank=4, budget="ns/b")
+    assert occupant_of(member, usage, "key", "ns/b") == occupant
+
+
+def test_what_a_claim_takes_besides_its_pod_stays() -> None:
+    usage = Usage("p", "a", Resources(pods=0), gpus=3)
+    assert occupant_of(foreign("p", "a"), usage, "key") == Occupant(usage, "p")

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain, islice
 
+from muster.adapters.files.victims import Clear, VictimSearch
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.node import DeviceClaim, Node
 from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.preemption import DisruptionBudget
 from muster.domain.reasons import Cause
 from muster.domain.request import Request
 from muster.domain.sentences import placed_sentence, sentence
@@ -97,6 +99,7 @@ class Cluster:
     made_up_names: tuple[str, ...] = ()
     """The objects with generateName, whose names here are made up."""
     claims: ClaimFacts = field(default_factory=ClaimFacts)
+    budgets: tuple[DisruptionBudget, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,11 @@ class Outcomes:
         return all(outcome.status is OutcomeStatus.PLACED for outcome in self.outcomes)
 
 
-def decide(cluster: Cluster, place: Place, clock: Clock) -> Outcomes:
-    """Place every pending gang. `clock` gives seconds and is used only for timings."""
+def decide(cluster: Cluster, place: Place, clock: Clock, clear: Clear | None = None) -> Outcomes:
+    """Place every pending gang. `clock` gives seconds and is used only for timings.
+
+    `clear` is asked whose end would make room for a gang that is refused.
+    """
     ledger, roster = Ledger(), Roster()
     ledger.set_policies(cluster.policies)
     roster.policies = cluster.policies
@@ -130,8 +136,12 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Outcomes:
         names |= roster.see(pod)
     for claim in cluster.claims.holding_claims:
         ledger.see_claim(claim)
+    for budget in cluster.budgets:
+        ledger.budgets.see(budget.key, budget)
     place = _naming_holders(place, ledger, roster)
-    first_snapshot, pending = ledger.snapshot(), _pending_gangs(roster, names)
+    groups = [group for name in sorted(names) for group in roster.groups(name)]
+    victims = VictimSearch(ledger, cluster.pods, groups, clear)
+    first_snapshot, pending = ledger.snapshot(), _pending_gangs(groups)
     outcomes, placed_with_minimum = dict[str, GangOutcome](), list[GangOutcome]()
     for number, group in enumerate(pending):
         request = _request(group, ledger, cluster.claims.answers)
@@ -144,7 +154,7 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Outcomes:
                 _hold(minimum, ledger)
                 continue
         outcome = _outcome(group, request, ledger, place, clock)
-        outcomes[group.gang.key] = outcome
+        outcomes[group.gang.key] = _with_clearing(outcome, ledger.snapshot(), victims)
         _hold(outcome, ledger)
     for minimum in placed_with_minimum:
         ledger.release(pod.uid for pod in minimum.group.unbound)
@@ -173,6 +183,15 @@ def _naming_holders(place: Place, ledger: Ledger, roster: Roster) -> Place:
     return decide_with_holders
 
 
+def _with_clearing(outcome: GangOutcome, snapshot: Snapshot, victims: VictimSearch) -> GangOutcome:
+    """Return a refusal together with the victims that would make room, or with what is in their way."""
+    refused = outcome.decision
+    if not isinstance(refused, Unplaceable) or any(cause.stays for cause in refused.causes):
+        return outcome
+    answer = victims.answer(outcome.group, outcome.request, snapshot)
+    return replace(outcome, decision=replace(refused, clearing=answer))
+
+
 def _starts_with_minimum(group: Group, request: Request, competitors: Iterable[Group]) -> bool:
     """Return whether this gang is first placed with its minimum, and extended after the others.
 
@@ -191,15 +210,10 @@ def _hold(outcome: GangOutcome, ledger: Ledger) -> None:
         ledger.hold(usages(outcome.plan, {pod.uid: pod for pod in outcome.group.unbound}))
 
 
-def _pending_gangs(roster: Roster, names: Iterable[NameKey]) -> list[Group]:
+def _pending_gangs(groups: Iterable[Group]) -> list[Group]:
     """Return the gangs with pods to be placed: the highest priority first, then the oldest."""
-    groups = {
-        group.gang.key: group for name in sorted(names) for group in roster.groups(name) if group.unbound
-    }
-    return sorted(
-        groups.values(),
-        key=lambda group: (-group.priority, group.since, group.gang.key),
-    )
+    waiting = {group.gang.key: group for group in groups if group.unbound}
+    return sorted(waiting.values(), key=lambda group: (-group.priority, group.since, group.gang.key))
 
 
 def _outcome(group: Group, request: Request, ledger: Ledger, place: Place, clock: Clock) -> GangOutcome:

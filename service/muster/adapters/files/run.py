@@ -19,10 +19,12 @@ from muster.adapters.files.reading.cluster import cluster_of
 from muster.adapters.files.reading.notes import nothing_pending
 from muster.adapters.files.reading.sources import BadInput
 from muster.adapters.files.showing import report
+from muster.adapters.files.victims import Clear
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.settings import DialectSettings
 from muster.domain.alternatives import AS_DECIDED, Alternatives, Question
 from muster.domain.causes.not_planned import PlannerDefect
+from muster.domain.clearing import Clearing, ClearQuestion, NoClearing
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.request import Request
@@ -67,8 +69,14 @@ def place_files(
         return BAD_INPUT
     questions: dict[str, OpenQuestion] = {}
     plan = planner(time_limit_s)
-    decided = decide(cluster, _record_questions(plan, questions) if explain else plan, time.perf_counter)
-    notes = cluster.notes
+    defects = list[str]()
+    decided = decide(
+        cluster,
+        _record_questions(plan, questions) if explain else plan,
+        time.perf_counter,
+        finder_of_victims(time_limit_s, defects),
+    )
+    notes = (*cluster.notes, *defects)
     if cluster.skipped:
         kinds = ", ".join(f"{kind} {count}{_right_group(kind)}" for kind, count in cluster.skipped.items())
         total = sum(cluster.skipped.values())
@@ -100,16 +108,34 @@ def planner(time_limit_s: float | None) -> Place:
     from muster.placement.place import PlacementDefect, place
 
     def plan(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
-        limits = Limits(timings=timings)
-        if time_limit_s is not None:
-            until = time.monotonic() + time_limit_s
-            limits = replace(limits, seconds_left=lambda: until - time.monotonic())
         try:
-            return place(snapshot, request, limits)
+            return place(snapshot, request, replace(_limits(time_limit_s), timings=timings))
         except (PlacementDefect, LookupError) as defect:  # one gang's defect must not stop the others
             return Unplaceable(request.gang, (PlannerDefect(f"{type(defect).__name__}: {defect}"),))
 
     return plan
+
+
+def _limits(time_limit_s: float | None) -> Limits:
+    if time_limit_s is None:
+        return Limits()
+    until = time.monotonic() + time_limit_s
+    return Limits(seconds_left=lambda: until - time.monotonic())
+
+
+def finder_of_victims(time_limit_s: float | None, notes: list[str]) -> Clear:
+    """Return `clear` with the same guard as `planner`. A defect becomes a note."""
+    from muster.placement.clearing import clear
+    from muster.placement.place import PlacementDefect
+
+    def find(snapshot: Snapshot, question: ClearQuestion) -> Clearing | NoClearing | None:
+        try:
+            return clear(snapshot, question, _limits(time_limit_s))
+        except PlacementDefect as defect:
+            notes.append(f"{question.request.gang}: the search for victims has a defect: {defect}")
+            return None
+
+    return find
 
 
 def _record_questions(plan: Place, questions: dict[str, OpenQuestion]) -> Place:

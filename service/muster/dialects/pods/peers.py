@@ -330,14 +330,15 @@ def selector_keys(spec: PodSpec) -> tuple[set[str], set[str]]:
     affinity = spec.affinity
     affinities = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
     for term in (term for part in affinities if part is not None for term in part.required or ()):
-        pod_keys |= _keys_of_selector(term.label_selector)
-        namespace_keys |= _keys_of_selector(term.namespace_selector)
+        pod_keys |= keys_of_selector(term.label_selector)
+        namespace_keys |= keys_of_selector(term.namespace_selector)
     for constraint in spec.topology_spread_constraints or ():
-        pod_keys |= {*_keys_of_selector(constraint.label_selector), *(constraint.match_label_keys or ())}
+        pod_keys |= {*keys_of_selector(constraint.label_selector), *(constraint.match_label_keys or ())}
     return pod_keys, namespace_keys
 
 
-def _keys_of_selector(selector: LabelSelector | None) -> set[str]:
+def keys_of_selector(selector: LabelSelector | None) -> set[str]:
+    """Return the keys of labels that a selector uses."""
     if selector is None:
         return set()
     return {

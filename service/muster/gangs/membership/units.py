@@ -14,11 +14,12 @@ from muster.domain.quorums import Leaf
 from muster.gangs.membership.group import Group
 
 
-def unit_of_gang(group: Group) -> Unit:
+def unit_of_gang(group: Group, protected: str = "") -> Unit:
     """Return the unit of a gang's bound members.
 
     The unit has the highest priority of them, so no member ends for a gang of lower or equal priority. It
     goes on with the members that the gang needs. If no member can end alone, it needs all of them.
+    `protected`: as in `Unit`.
     """
     members_by_role = _min_by_role(group)
     least = len(group.bound) if members_by_role is None else min(max(1, group.needed), len(group.bound))
@@ -27,20 +28,23 @@ def unit_of_gang(group: Group) -> Unit:
         priority=max(pod.priority for pod in group.bound),
         min_members=least,
         min_by_subgroup=members_by_role or {},
+        protected=protected,
     )
 
 
-def unit_of_pod(pod: Pod) -> Unit:
+def unit_of_pod(pod: Pod, protected: str = "") -> Unit:
     """Return the unit of a bound pod that is present in no gang."""
-    return Unit(name=f"pod {pod.namespace}/{pod.name}", priority=pod.priority, min_members=1)
+    return Unit(f"pod {pod.namespace}/{pod.name}", pod.priority, min_members=1, protected=protected)
 
 
-def occupant_of(pod: Pod, usage: Usage, unit: str) -> Occupant:
-    """Return a bound pod as the occupant of its node. `unit` is the key of its unit, "" if the pod stays.
+def occupant_of(pod: Pod, usage: Usage, unit: str, budget: str = "") -> Occupant:
+    """Return what a bound pod takes of its node. `unit` is the key of its unit, "" if the pod stays.
 
-    A kubelet states when a pod started. The API server states when it was created, so a false start can't
-    make the pod look older than it is.
+    What a ResourceClaim takes besides the pod's usage stays. A kubelet states when a pod started, and the API
+    server when it was created. So a false start can't make the pod look older than it is.
     """
+    if not usage.resources.pods:
+        return Occupant(usage, usage.pod_uid)
     return Occupant(
         usage=usage,
         name=f"{pod.namespace}/{pod.name}",
@@ -48,6 +52,7 @@ def occupant_of(pod: Pod, usage: Usage, unit: str) -> Occupant:
         started=max(pod.started, pod.created),
         subgroup=pod.topology_request.role,
         rank=pod.rank,
+        budget=budget,
     )
 
 

@@ -8,6 +8,7 @@ a victim.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from muster.domain.peers import Selector, matches
@@ -77,6 +78,10 @@ class Budgets:
             both = f"PodDisruptionBudgets {first} and {second}"
             return Coverage(protected=f"pod {pod.name} is covered by {both}, so it can't be evicted")
         return Coverage(first)
+
+    def protection(self, pods: Iterable[Pod]) -> str:
+        """Return why budgets forbid each eviction of some of these pods, as a clause; "" if they do not."""
+        return next(filter(None, (self.coverage(pod).protected for pod in pods)), "")
 
 
 def _size(selector: Selector) -> int:

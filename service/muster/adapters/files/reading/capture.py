@@ -40,6 +40,7 @@ from muster.dialects.objects import (
     Metadata,
     NodeObject,
     OwnerReference,
+    PodDisruptionBudget,
     PodObject,
 )
 from muster.dialects.pods import peers
@@ -123,7 +124,10 @@ async def capture(client: KubeClient, settings: DialectSettings = DEFAULTS) -> C
     lister = _Lister(client)
     nodes = await lister.list(decode.NODES)
     pods = await lister.list(decode.pods())
+    unprotected = ". So `muster place` may name victims that a budget protects"
+    budgets = await lister.list_if_served(decode.DISRUPTION_BUDGETS, effect=unprotected)
     keys, namespace_keys = _selector_keys(pods)
+    keys |= {key for budget in budgets for key in peers.keys_of_selector(budget.spec.selector)}
     parts = (
         _completing_objects(lister, settings, pods),
         _namespaces(lister, namespace_keys),
@@ -132,6 +136,7 @@ async def capture(client: KubeClient, settings: DialectSettings = DEFAULTS) -> C
     )
     items = [
         *[item for part in parts async for item in part],
+        *map(budget_item, budgets),
         *(node_item(node) for node in nodes),
         *(pod_item(pod, keys) for pod in pods),
     ]
@@ -351,6 +356,13 @@ def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
         item.metadata, resource_version="", labels=None, annotations=annotations, owner_references=None
     )
     return _item(item.api_version, kind, replace(item, spec=spec, status=None), meta)
+
+
+def budget_item(budget: PodDisruptionBudget) -> dict[str, Any]:
+    """Return a disruption budget as an API object."""
+    meta = budget.metadata
+    kept_meta = Metadata(meta.name, namespace=meta.namespace, generation=meta.generation)
+    return _item("policy/v1", "PodDisruptionBudget", budget, kept_meta)
 
 
 def _metadata(meta: Metadata, labels: dict[str, str] | None) -> Metadata:

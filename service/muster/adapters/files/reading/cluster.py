@@ -112,10 +112,8 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: DialectS
     all_pods = _pods(inputs, settings, devices, admitted, forest, any(node.devices for node in all_nodes))
     all_nodes = devices.with_offers(all_nodes)
     waiting = [pod.uid for pod in all_pods if pod.claim is not None and not pod.node]
-    for uid in waiting:
-        manifest = inputs.manifests[uid]
-        name = f"Pod {manifest.metadata.namespace}/{manifest.metadata.name}"
-        inputs.unfollowed_notes.add(name, notes.unfollowed_fields_of_pod(manifest))
+    _note_unfollowed_fields(inputs, waiting)
+    budgets = other_objects.disruption_budgets(objects, inputs.notes)
     manifests = [(inputs.manifests[pod.uid].metadata, pod) for pod in all_pods]
     inputs.notes += [
         *notes.about_nodes(all_nodes, all_pods),
@@ -145,7 +143,14 @@ def cluster_of(documents: Iterable[Document | PrintedMatrix], settings: DialectS
         dict(sorted(inputs.skipped.items())),
         tuple(inputs.made_up_names),
         devices.facts(waiting, all_nodes),
+        budgets,
     )
+
+
+def _note_unfollowed_fields(inputs: _Inputs, uids: Iterable[str]) -> None:
+    for manifest in (inputs.manifests[uid] for uid in uids):
+        name = f"Pod {manifest.metadata.namespace}/{manifest.metadata.name}"
+        inputs.unfollowed_notes.add(name, notes.unfollowed_fields_of_pod(manifest))
 
 
 def _read_inputs(documents: Iterable[Document | PrintedMatrix]) -> _Inputs:

@@ -1,5 +1,5 @@
 """Read the objects that complete nodes and pods: PodGroups, Workloads, KAI's Topologies, ConfigMaps,
-namespaces."""
+namespaces, disruption budgets."""
 
 from __future__ import annotations
 
@@ -16,14 +16,21 @@ from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS
 from muster.dialects.gangs.subgroups import KaiTopology
 from muster.dialects.nodes import configmaps
 from muster.dialects.nodes.configmaps import NodeFact, PolicyText
-from muster.dialects.objects import ConfigMapObject, CustomObject, NamespaceObject
-from muster.dialects.pods import peers
+from muster.dialects.objects import (
+    BudgetStatus,
+    ConfigMapObject,
+    CustomObject,
+    NamespaceObject,
+    PodDisruptionBudget,
+)
+from muster.dialects.pods import budgets, peers
 from muster.dialects.settings import DialectSettings
 from muster.domain.levels import FabricLevel, Naming
 from muster.domain.peers import Labels
 from muster.domain.pod import COMPOSITE, NATIVE
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.preemption import DisruptionBudget
 
 T = TypeVar("T")
 
@@ -55,6 +62,7 @@ READERS: Readers = {
     (native.API_GROUP, "Workload"): partial(_read_custom_object, versions=native.APIS),
     ("", "ConfigMap"): partial(shapes.as_stored, shape=ConfigMapObject),
     ("", "Namespace"): partial(shapes.as_stored, shape=NamespaceObject),
+    ("policy", "PodDisruptionBudget"): partial(shapes.as_stored, shape=PodDisruptionBudget),
 }
 
 
@@ -145,6 +153,15 @@ def workloads(objects: Objects) -> dict[tuple[str, str], native.WorkloadTerms]:
         (item.metadata.namespace, item.metadata.name): native.read_workload(item.metadata)
         for item in objects.of("Workload", CustomObject)
     }
+
+
+def disruption_budgets(objects: Objects, notes: list[str]) -> tuple[DisruptionBudget, ...]:
+    """Return the disruption budgets. A budget without a status lets no pod go, as in a cluster."""
+    items = objects.of("PodDisruptionBudget", PodDisruptionBudget)
+    for meta in (item.metadata for item in items if item.status == BudgetStatus()):
+        name = f"PodDisruptionBudget {meta.namespace}/{meta.name}"
+        notes.append(f"{name} has no status.disruptionsAllowed: it counts as 0")
+    return tuple(map(budgets.read, items))
 
 
 def topologies(objects: Objects) -> dict[str, KaiTopology]:

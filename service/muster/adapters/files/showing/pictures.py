@@ -15,8 +15,11 @@ from rich.text import Text
 
 from muster.adapters.drawing import Mark, NodePicture, draw_node, draw_strips
 from muster.adapters.files.decide import GangOutcome, Outcomes, OutcomeStatus
+from muster.domain.clearing import Clearing
+from muster.domain.decision import Unplaceable
 from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState
+from muster.domain.topology import bits
 from muster.domain.words import list_names, natural_key
 
 TAKEN_MARK = "x"
@@ -25,6 +28,8 @@ PARTLY = "/"
 """The mark of a GPU whose memory was partly taken before."""
 SHARED = "+"
 """The mark of a GPU that several of the gangs share."""
+VICTIM = "!"
+"""The mark of a GPU whose pod would have to end so that a refused gang fits."""
 MANY = "*"
 """The letter of every gang after the other letters are used up."""
 
@@ -37,12 +42,14 @@ class Holdings:
 
     `letters`: key of a placed gang → its letter. `holders`: node → GPU → (gang key, pod) as placed now; if
     several pods share the GPU, the last of them. `shared` has (node, GPU) if several gangs have the GPU.
-    `members`: node → gang key → number of the gang's members there, with or without GPUs.
+    `members`: node → gang key → number of the gang's members there, with or without GPUs. `victims`: node →
+    GPU → the pod that would have to end so that a refused gang fits.
     """
 
     letters: Mapping[str, str]
     holders: Mapping[str, Mapping[int, tuple[str, str]]]
     members: Mapping[str, Mapping[str, int]]
+    victims: Mapping[str, Mapping[int, str]]
     shared: Set[tuple[str, int]] = frozenset()
 
     def letter(self, node: str, gpu: int) -> str:
@@ -67,7 +74,17 @@ def holdings(decided: Outcomes) -> Holdings:
             on_node.update(dict.fromkeys(member.gpus, (key, member.name)))
             counts = members.setdefault(member.node, {})
             counts[key] = counts.get(key, 0) + 1
-    return Holdings(letters, holders, members, shared)
+    return Holdings(letters, holders, members, _victims(decided), shared)
+
+
+def _victims(decided: Outcomes) -> dict[str, dict[int, str]]:
+    victims: dict[str, dict[int, str]] = {}
+    for outcome in decided.outcomes:
+        clearing = outcome.decision.clearing if isinstance(outcome.decision, Unplaceable) else None
+        for victim in clearing.victims if isinstance(clearing, Clearing) else ():
+            for pod in (pod for pod in victim.pods if pod.usage.gpus):
+                victims.setdefault(pod.usage.node, {}).update(dict.fromkeys(bits(pod.usage.gpus), pod.name))
+    return victims
 
 
 def key_of(outcome: GangOutcome) -> str:
@@ -94,15 +111,16 @@ def picture(state: NodeState, holders: Holdings) -> NodePicture:
     """Return the picture of one node for `adapters.drawing`. `state` is the node's state after all
     decisions."""
     topology, name = state.node.topology, state.node.name
-    marks = {
-        gpu: Mark(mark_of(state, gpu)) for gpu in range(topology.gpu_count) if not state.free_gpus >> gpu & 1
-    }
+    taken_gpus = [gpu for gpu in range(topology.gpu_count) if not state.free_gpus >> gpu & 1]
+    marks = {gpu: Mark(mark_of(state, gpu, holders)) for gpu in taken_gpus}
     marks |= {gpu: Mark(holders.letter(name, gpu), True) for gpu in holders.holders.get(name, {})}
     return NodePicture(name, topology, marks, state.unindexed_gpus, state.node.machine)
 
 
-def mark_of(state: NodeState, gpu: int) -> str:
+def mark_of(state: NodeState, gpu: int, holdings: Holdings) -> str:
     """Return the mark of a GPU that was taken before, wholly or partly."""
+    if gpu in holdings.victims.get(state.node.name, {}):
+        return VICTIM
     return PARTLY if gpu < len(state.memory) and state.memory[gpu] else TAKEN_MARK
 
 
@@ -122,7 +140,10 @@ _STYLES = {
 
 
 def show(console: Console, decided: Outcomes, made_up_names: Sequence[str] = ()) -> None:
-    """Print all decisions, then the nodes that hold members. `made_up_names`: objects with generateName."""
+    """Print all decisions, then the nodes that hold members or victims.
+
+    `made_up_names`: objects with generateName.
+    """
     if not decided.outcomes:
         console.print("No gang is pending: there is nothing to place.")
         return
@@ -130,7 +151,8 @@ def show(console: Console, decided: Outcomes, made_up_names: Sequence[str] = ())
     console.print(_gangs(decided, held_gpus))
     if made_up_names:
         console.print(Text(printable(f"made-up names, for generateName: {list_names(made_up_names)}"), "dim"))
-    nodes = sorted((name for name, gpus in held_gpus.holders.items() if gpus), key=natural_key)
+    touched = {name for name, gpus in held_gpus.holders.items() if gpus} | held_gpus.victims.keys()
+    nodes = sorted(touched, key=natural_key)
     if nodes:
         console.print()
         console.print(_nodes(decided, held_gpus, nodes), no_wrap=True, overflow="ignore", crop=False)
@@ -163,9 +185,13 @@ def _pods(outcome: GangOutcome) -> str:
 
 
 def _more_marks(shown: list[NodePicture]) -> str:
-    """Return the explanation of further marks, which occur only if memory is shared."""
+    """Return the explanation of the marks that most pictures do not have."""
     letters = {mark.letter for picture in shown for mark in picture.marks.values()}
-    meanings = {PARTLY: "its memory in part", SHARED: "several of the gangs"}
+    meanings = {
+        PARTLY: "its memory in part",
+        SHARED: "several of the gangs",
+        VICTIM: "would have to end",
+    }
     return "".join(f"   {letter}: {text}" for letter, text in meanings.items() if letter in letters)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args
 from muster.adapters.files.decide import GangOutcome, Outcomes
 from muster.domain import decision
 from muster.domain.alternatives import Alternatives
+from muster.domain.clearing_words import ClearingJson, clearing_json
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.reasons import cause_json
@@ -114,6 +115,7 @@ class Gang(TypedDict):
     members: list[Member]
     causes: list[dict[str, Any]]
     relaxations: list[str]
+    clearing: ClearingJson | None
     message: str
     timings_ms: dict[str, float]
     decided: NotRequired[list[Decided] | None]
@@ -214,6 +216,7 @@ def _gang(outcome: GangOutcome) -> Gang:
         "members": _members(outcome),
         "causes": [cause_json(cause) for cause in outcome.causes],
         "relaxations": _relaxations(decision),
+        "clearing": _clearing_of(decision),
         "message": outcome.message,
         "timings_ms": {phase: round(seconds * 1000, 3) for phase, seconds in outcome.seconds.items()},
     }
@@ -236,6 +239,11 @@ def _methods_by_level(plan: Placed | None) -> list[Decided] | None:
 def _relaxations(decision: Decision | None) -> list[str]:
     relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
     return [printable(str(relaxation)) for relaxation in relaxations]
+
+
+def _clearing_of(decision: Decision | None) -> ClearingJson | None:
+    answer = decision.clearing if isinstance(decision, Unplaceable) else None
+    return clearing_json(answer) if answer is not None else None
 
 
 def _objective(plan: Placed) -> Objective:

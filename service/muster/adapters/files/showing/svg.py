@@ -61,6 +61,8 @@ _STYLE = """text{font:12px ui-sans-serif,system-ui,"DejaVu Sans",sans-serif;fill
 .link{fill:none;stroke:#7b8794;stroke-width:1}.wide{stroke:#3e4c59;stroke-width:2}
 .stack{fill:#fff;stroke:#cbd2d9}.panel{fill:#f5f7fa;stroke:#cbd2d9}.node{fill:#fff;stroke:#9aa5b1}.island{fill:#e4eef7;stroke:#9fb8d0}
 .free{fill:#fff;stroke:#7b8794}.taken{fill:#cbd2d9;stroke:#9aa5b1}.unknown{stroke-dasharray:3 2}"""
+_OF_VICTIM = 'class="taken" style="stroke:#c1121f;stroke-width:2"'
+"""Attributes of a GPU whose pod would have to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def draw(decided: Outcomes) -> str:
     for outcome in decided.outcomes:
         _draw_gang(sheet, outcome, holdings, pictures.rails_used(decided, outcome))
     slices = any(state.memory for state in decided.after.nodes.values())
-    _draw_legend(sheet, sheet.bottom + 14, slices)
+    _draw_legend(sheet, sheet.bottom + 14, slices, bool(holdings.victims))
     node_columns = columns_of(decided.after)
     everything = {name: node_columns.place(row) for row, name in enumerate(node_columns.names)}
     rack_of = _rack_of(node_columns)
@@ -126,13 +128,14 @@ def _racks(
 
 
 def _select(racks: dict[_Rack, list[NodeBox]], holdings: Holdings) -> dict[_Rack, list[NodeBox]]:
-    """Return all boxes if they are few; else the boxes of nodes that hold members."""
+    """Return all boxes if they are few; else the boxes of nodes that hold members or victims."""
     if sum(map(len, racks.values())) <= BOXES_DRAWN:
         return racks
     drawn: dict[_Rack, list[NodeBox]] = {}
     boxes_left = BOXES_DRAWN
+    touched = holdings.members.keys() | holdings.victims.keys()
     for rack, boxes in racks.items():
-        if drawn_boxes := [box for box in boxes if box.first_place.name in holdings.members][:boxes_left]:
+        if drawn_boxes := [box for box in boxes if box.first_place.name in touched][:boxes_left]:
             drawn[rack] = drawn_boxes
             boxes_left -= len(drawn_boxes)
     return drawn
@@ -165,13 +168,16 @@ def _draw_gang(sheet: Sheet, outcome: GangOutcome, holdings: Holdings, rails: st
         sheet.text(MARGIN + 28, sheet.bottom + LINE - 2, rails, "s")
 
 
-def _draw_legend(sheet: Sheet, y: float, slices: bool) -> None:
-    """Explain the shapes. `slices` is whether some GPUs serve their memory in parts."""
+def _draw_legend(sheet: Sheet, y: float, slices: bool, victims: bool) -> None:
+    """Explain the shapes. `slices`: whether some GPUs serve their memory in parts. `victims`: whether some
+    pods would have to end."""
     in_part = (('class="taken"', pictures.PARTLY, "its memory in part"),) if slices else ()
+    to_end = ((_OF_VICTIM, pictures.VICTIM, "would have to end"),) if victims else ()
     entries = (
         ('class="free"', "", "free GPU"),
         ('class="taken"', pictures.TAKEN_MARK, "taken before"),
         *in_part,
+        *to_end,
         ('class="free unknown"', "", "free or taken: indices not known"),
         ('rx="5" class="island"', "", "NVLink or xGMI"),
         ('class="stack"', "", "stack: equal nodes"),
@@ -181,7 +187,10 @@ def _draw_legend(sheet: Sheet, y: float, slices: bool) -> None:
         sheet.square((x, y, 16), attributes, letter, "i")
         sheet.text(x + 24, y + 12, text, "s")
         x += 24 + len(text) * SMALL + 20
-    sheet.text(x, y + 12, "letter: the gang whose GPU it is now", "s")
+    letters = "letter: the gang whose GPU it is now"
+    if x + len(letters) * SMALL > WIDTH - MARGIN:
+        x, y = float(MARGIN), y + LINE
+    sheet.text(x, y + 12, letters, "s")
 
 
 # --- racks -----------------------------------------------------------------------------------------
@@ -390,7 +399,11 @@ class NodeBox:
             unknown = " unknown" if place.state.unindexed_gpus else ""
             sheet.square((x, y, GPU), f'rx="3" class="free{unknown}"', str(gpu), "i")
         else:
-            sheet.square((x, y, GPU), 'rx="3" class="taken"', pictures.mark_of(place.state, gpu), "i")
+            victim = self.holdings.victims.get(place.name, {}).get(gpu)
+            title = f"{place.name} GPU {gpu}: {victim} would have to end" if victim else ""
+            attributes = _OF_VICTIM if victim else 'class="taken"'
+            mark = pictures.mark_of(place.state, gpu, self.holdings)
+            sheet.square((x, y, GPU), f'rx="3" {attributes}', mark, "i", title)
 
 
 def _ranges(gpus: list[int]) -> str:
@@ -424,7 +437,7 @@ def _whole_use(place: Place, holdings: Holdings) -> object:
     state, count = place.state, place.state.node.topology.gpu_count
     holders = holdings.holders.get(place.name, {})
     members = holdings.members.get(place.name, {})
-    if state.memory or state.unindexed_gpus:
+    if state.memory or state.unindexed_gpus or place.name in holdings.victims:
         return None
     if len(holders) == count > 0 and len(members) == 1:
         use = next(iter(members))
