@@ -17,11 +17,14 @@ from benchmarks.clusters import Boards, topology
 from benchmarks.page.scene import Ask
 from benchmarks.page.scenes import RACK, node, other
 from muster.adapters.garbage import short_collections
+from muster.adapters.kube.checkpoints import SENT_AT_ONCE
 from muster.command_line import Option, run_command
 from muster.domain.decision import Decision
 from muster.domain.node import Resources
 from muster.domain.pod import GangClaim
 from muster.domain.policies import DEFAULT_POLICIES
+from muster.domain.preemption import DisruptionBudget
+from muster.domain.request import SelectorTerm
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Solve
@@ -34,6 +37,7 @@ ENDING = 50
 """Pods that end one after another."""
 HUGE = 10_000
 """Pods of one gang."""
+BUDGETS, BUDGETS_OF_NAMESPACE = 10_000, 50
 
 
 class World:
@@ -116,6 +120,19 @@ def _huge(world: World) -> None:
         world.send(inputs.PodSeen(world.now, replace(pod, claim=claim)))
 
 
+def _checkpoints(world: World) -> None:
+    saved = {pod.uid: 1.0 for pod in world.running}
+    for at in range(0, len(saved), SENT_AT_ONCE):
+        world.send(inputs.CheckpointsSeen(world.now, dict(list(saved.items())[at : at + SENT_AT_ONCE])))
+
+
+def _budgets(world: World) -> None:
+    for at in range(BUDGETS):
+        namespace, name = f"team-{at // BUDGETS_OF_NAMESPACE}", f"b{at}"
+        budget = DisruptionBudget(namespace, name, (SelectorTerm("app", "In", (name,)),), 1)
+        world.send(inputs.BudgetSeen(world.now, budget.key, budget))
+
+
 CHANGES: dict[str, Callable[[World], None]] = {
     "the first lists are complete": _synced,
     "the first session": _session,
@@ -124,6 +141,8 @@ CHANGES: dict[str, Callable[[World], None]] = {
     "a node is gone": _node_gone,
     f"{ENDING} pods end": _pods_end,
     "the policies change": _policies,
+    "all running pods save their work": _checkpoints,
+    f"{BUDGETS:,} disruption budgets come": _budgets,
     f"a gang of {HUGE:,} pods comes": _huge,
 }
 

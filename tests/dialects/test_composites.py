@@ -56,7 +56,7 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "disruptionMode.all": ({"disruptionMode": {"all": {}}}, {"disruption": "all"}),
     "priorityClassName": ({"priorityClassName": "high"}, {"priority": None}),
     "priority": ({"priority": 1000}, {"priority": 1000}),
-    "preemptionPolicy": ({"preemptionPolicy": "Never"}, {}),
+    "preemptionPolicy": ({"preemptionPolicy": "Never"}, {"preempts": False}),
 }
 """Field → a spec with the field, and the facts that this field makes."""
 

@@ -79,7 +79,7 @@ READ: dict[str, tuple[dict[str, Any], dict[str, Any] | str]] = {
     "disruptionMode.all": ({"disruptionMode": {"all": {}}}, {"disruption": "all"}),
     "priorityClassName": ({"priorityClassName": "high"}, {"priority": None, "causes": ()}),
     "priority": ({"priority": 1000}, {"priority": 1000}),
-    "preemptionPolicy": ({"preemptionPolicy": "Never"}, {"causes": ()}),
+    "preemptionPolicy": ({"preemptionPolicy": "Never"}, {"preempts": False, "causes": ()}),
 }
 """Field → a spec with the field, and the facts or the sentence that this field makes."""
 
@@ -370,6 +370,8 @@ BAD_OF_WORKLOADS = {
     "gpu.topology/size": "it is for a PodGroup, and a Workload may have several",
     "gpu.topology/rank": "it is for pods, and this is a Workload",
     "gpu.topology/role": "it is for pods, and this is a Workload",
+    "gpu.topology/preemptible": "it is for pods, and this is a Workload",
+    "gpu.topology/min-runtime": "it is for pods, and this is a Workload",
     "gpu.topology/group": "it is for pods, and this is a Workload",
 }
 

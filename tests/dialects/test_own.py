@@ -165,7 +165,8 @@ def test_labels_of_ack_among_the_annotations_say_where_they_belong() -> None:
 EXPECTED_KEYS = (
     "none: the annotations gpu.topology/… are group, min-member, size, role, scope, role-scope, "
     "role-preferred-scopes, preferred-scopes, segment-size, segment-scope, "
-    f"{', '.join(kind.annotation for kind in PER_SCOPE)}, rank"
+    f"{', '.join(kind.annotation for kind in PER_SCOPE)}, rank, "
+    "preemptible, min-runtime, checkpoint-every, last-checkpoint"
 )
 UNKNOWN: dict[str, tuple[dict[str, dict[str, str]], tuple[str, ...]]] = {
     "one label": ({"labels": own_keys(rack="r1")}, ("label gpu.topology/rack", "r1", EXPECTED_KEYS)),
@@ -281,7 +282,8 @@ def test_all_of_them_on_one_pod() -> None:
     annotations = own_keys(
         group="g", min_member="8", size="16", role="w", scope="zone", role_scope="rack",
         preferred_scopes="rack", role_preferred_scopes="node", segment_size="4", segment_scope="node",
-        rank="0", **{kind.annotation: "node=4" for kind in PER_SCOPE},
+        rank="0", **{kind.annotation: "node=4" for kind in PER_SCOPE}, preemptible="true", min_runtime="1m",
+        checkpoint_every="1m", last_checkpoint="2026-01-01T00:00:00Z",
     )  # fmt: skip
     assert set(annotations) == set(KEYS)
     pod = read(pod_object(annotations=annotations))

@@ -73,7 +73,7 @@ def test_the_readme_lists_all_of_them_and_no_others() -> None:
 
 def test_every_dialect_and_every_annotation_of_ours_has_an_example() -> None:
     text = "".join(example.path.read_text() for example in ALL.values())
-    ours = {*own.KEYS} - {own.SIZE, own.ROLE_PREFERRED_SCOPES}
+    ours = {*own.KEYS} - {own.SIZE, own.ROLE_PREFERRED_SCOPES, *own.OF_VICTIMS}
     kai = {f"scheduling.run.ai/{key}" for key in ("pod-group", "topology-policy", "topology-role")}
     slices = {"aliyun.com/gpu-mem", "aliyun.com/gpu-count", "ack.node.gpu.placement"}
     for key in ours | kai | slices | {"gpu-topology", "gpu-topology-replica", "aliyun.com/gpu"}:

@@ -169,6 +169,7 @@ async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient
         kai.ROLE,
         kai.POLICY,
         kai.SUBGROUP,
+        kai.PREEMPTIBILITY,
         *other_systems.places(),
         *ranks.KEYS,
         pods.TEMPLATE_HASH,

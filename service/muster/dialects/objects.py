@@ -50,6 +50,7 @@ class Metadata(Identity, frozen=True):
     annotations: dict[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
     generation: int = 0
+    finalizers: list[str] | None = None
 
 
 class ResourceRequirements(ApiObject, frozen=True):
@@ -222,6 +223,7 @@ class PodSpec(ApiObject, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
     priority: int | None = None
+    preemption_policy: str | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     overhead: dict[str, str | int | float] | None = None

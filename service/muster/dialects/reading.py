@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, Self
 
@@ -249,6 +250,15 @@ def natural(text: str | None) -> int | None:
 def positive(text: str | None) -> int | None:
     """Return the text as a positive integer; None for other texts."""
     return natural(text) or None
+
+
+def seconds_since_epoch(timestamp: str | None) -> float:
+    """Return a time of the API in seconds since the epoch; 0 if the text is no time since then."""
+    try:
+        moment = datetime.fromisoformat(timestamp or "")
+        return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        return 0.0
 
 
 def mask_of_list(text: str, gpu_count: int) -> tuple[int, list[str]]:

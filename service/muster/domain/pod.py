@@ -8,6 +8,7 @@ from typing import Any
 from muster.domain.constraints import PerScope
 from muster.domain.node import Device, Resources, Usage
 from muster.domain.peers import NO_PEER_RULES, Labels, PeerRules
+from muster.domain.preemption import NO_TERMS, Preemption
 from muster.domain.reasons import Cause
 from muster.domain.request import NodeRules, Segment, Slice
 
@@ -147,6 +148,13 @@ class Pod:
     succeeded: bool = False
     """Whether the pod has succeeded. Its gang needs no place for it again."""
     terminating: bool = False
+    ends: float = 0.0
+    """When a terminating pod on a node should have ended, in seconds since the Unix epoch; 0 for other pods.
+    """
+    finalizers: tuple[str, ...] = ()
+    """What a terminating pod on a node waits for."""
+    saved: float = 0.0
+    """When it saved its work last, in seconds since the Unix epoch; 0 if not known."""
     gated: bool = False
     """Whether it has schedulingGates, or a ResourceClaim that is not made yet. Then it is not a present
     member."""
@@ -161,6 +169,7 @@ class Pod:
     labels: Labels = ()
     peers: PeerRules = NO_PEER_RULES
     """Its rules about other pods."""
+    preemption: Preemption = NO_TERMS
     traceparent: str = ""
     """W3C trace context of its creator; "" if its annotations have no trace context."""
     preferences: bool = False

@@ -138,6 +138,8 @@ class PodGroup:
     """The priority that its pods must have too; None if it states none."""
     disruption: str = ""
     """Kubernetes' disruptionMode: preemption may evict a "single" pod, or must evict "all" pods."""
+    preempts: bool = True
+    """Whether other pods may end for its pods, by Kubernetes' preemptionPolicy."""
     parent: str = ""
     """Name of the CompositePodGroup around it; "" if there is none."""
     workload: str = ""

@@ -120,6 +120,8 @@ class Coordinator:
                 ledger.budgets.see(key, budget)
             case inputs.BudgetsUnread(_, unread):
                 ledger.budgets.unread = unread
+            case inputs.CheckpointsSeen(_, saved):
+                ledger.existing_pods.see_checkpoints(saved)
 
     @property
     def catches_up(self) -> bool:

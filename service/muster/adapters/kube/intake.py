@@ -21,6 +21,8 @@ from itertools import islice
 import msgspec
 import structlog
 
+from muster.adapters.kube import checkpoints
+from muster.adapters.kube.checkpoints import Checkpoints
 from muster.adapters.kube.decode import full_name
 from muster.adapters.kube.devices import DeviceIntake, ServedResources
 from muster.adapters.kube.jobs import Jobs
@@ -193,6 +195,7 @@ class Intake:
         self._pods: dict[str, Pod] = {}
         self._pod_digests: dict[str, bytes] = {}
         """Pod UID → digest of the object that it was read from."""
+        self.checkpoints = Checkpoints(put)
         self._claiming = ClaimingPods()
         self._namespaces: dict[str, Labels] = {}
         self._group_objects: dict[str, CustomObject] = {}
@@ -223,11 +226,13 @@ class Intake:
 
     async def on_pod(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod's change, and pass it on if it changes the pod's facts."""
+        obj, checkpoint = checkpoints.take_off(obj) if obj is not None else (None, "")
         await self.native_groups.see_pod(uid, obj)
         new_holders = self.devices.claims.see_pod(uid, obj)
         async with self._reading_pod:
             await self.nodes.agents.see(uid, obj)
             await (self._on_pod(uid, obj) if obj is not None else self._forget_pod(uid))
+            self.checkpoints.see(uid, checkpoint)
         for change in new_holders:
             await self.devices.see_new_holder(change)
             namespace = change.claim.partition("/")[0]
@@ -236,6 +241,7 @@ class Intake:
 
     async def _forget_pod(self, uid: str) -> None:
         self._pod_digests.pop(uid, None)
+        self.checkpoints.forget(uid)
         self._claiming.see(uid, None)
         await self.jobs.forget_pod(uid)
         if self._pods.pop(uid, None) is not None:

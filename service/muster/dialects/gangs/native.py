@@ -68,7 +68,7 @@ _CLAIM_SOURCES = ("resourceClaimName", "resourceClaimTemplateName")
 _PREEMPTION = ("PreemptLowerPriority", "Never")
 _NEEDS = {KUBERNETES: (APIS[1], "GenericWorkload"), COMPOSITE: (APIS[2], "CompositePodGroup")}
 """Kind → the version in which Kubernetes 1.37 has it, and the feature gate that it needs."""
-_OF_PODS = (own.GROUP, own.ROLE, own.ROLE_SCOPE, own.ROLE_PREFERRED_SCOPES, own.RANK)
+_OF_PODS = (own.GROUP, own.ROLE, own.ROLE_SCOPE, own.ROLE_PREFERRED_SCOPES, own.RANK, *own.OF_VICTIMS)
 """Annotations that speak of one pod or of a role."""
 _OF_COMPOSITES = (own.SCOPE, own.PREFERRED_SCOPES)
 """Annotations that a CompositePodGroup may have."""
@@ -180,6 +180,7 @@ def read(obj: CustomObject, levels: tuple[FabricLevel, ...]) -> PodGroup:
         count_field=f"spec.schedulingPolicy.gang.{count}" if min_count is not None else "",
         priority=_read_priority(spec),
         disruption=disruption,
+        preempts=spec.raw("preemptionPolicy") != _PREEMPTION[1],
         generation=meta.generation,
         status=_read_condition(obj.status) if dialect == KUBERNETES else None,
         parent=parent,

@@ -5,6 +5,7 @@ gpu.topology/role: worker           role-scope: rack            rank: "0"
 gpu.topology/scope: rack            preferred-scopes: nvlink-domain,node
 gpu.topology/segment-size: "16,4"   segment-scope: rack,nvlink-domain
 gpu.topology/max-per: rack=8,node=1
+gpu.topology/preemptible: "false"   min-runtime: 30m    checkpoint-every: 10m    last-checkpoint: <a time>
 
 These keys make a gang, or add constraints to a gang of another dialect or to a gang of one. Any other key
 with this prefix is an error (`misspelt`), because the key would have no effect.
@@ -45,10 +46,18 @@ PREFERRED_SCOPES = f"{PREFIX}preferred-scopes"
 SEGMENT_SIZE = f"{PREFIX}segment-size"
 SEGMENT_SCOPE = f"{PREFIX}segment-scope"
 RANK = f"{PREFIX}rank"
+PREEMPTIBLE = f"{PREFIX}preemptible"
+MIN_RUNTIME = f"{PREFIX}min-runtime"
+CHECKPOINT_EVERY = f"{PREFIX}checkpoint-every"
+LAST_CHECKPOINT = f"{PREFIX}last-checkpoint"
+
+OF_VICTIMS = (PREEMPTIBLE, MIN_RUNTIME, CHECKPOINT_EVERY, LAST_CHECKPOINT)
+"""Annotations about the pod as a victim of preemption, which `pods.preemption` reads."""
 
 KEYS = (
     GROUP, MIN_MEMBER, SIZE, ROLE, SCOPE, ROLE_SCOPE, ROLE_PREFERRED_SCOPES, PREFERRED_SCOPES,
     SEGMENT_SIZE, SEGMENT_SCOPE, *(f"{PREFIX}{kind.annotation}" for kind in PER_SCOPE), RANK,
+    *OF_VICTIMS,
 )  # fmt: skip
 
 NODE_KEYS = frozenset(f"{PREFIX}{key}" for key in ("nvlink-domain", "nvlink-domain-size", "interconnect"))
@@ -91,7 +100,7 @@ def annotations_of(meta: Metadata) -> dict[str, str]:
 def read(object_name: str, meta: Metadata) -> OwnKeys:
     """Return the values of the annotations of the pod `object_name` (kind/namespace/name)."""
     annotations = meta.annotations or {}
-    gang, constraints = _Keys.of_keys(object_name, annotations), _Keys.of_keys(object_name, annotations)
+    gang, constraints = Keys.of_keys(object_name, annotations), Keys.of_keys(object_name, annotations)
     group = gang.text_matching(GROUP, NAME_PATTERN, A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
     size = gang.number(SIZE, positive, 'a positive whole number: "1", "2", …')
@@ -120,10 +129,11 @@ def claim(object_name: str, keys: OwnKeys, other_gang: GangClaim | None) -> Read
     return Reading(causes=(BadValue(object_name, key, str(count), expected),))
 
 
-class _Keys(Fields):
+class Keys(Fields):
     """The annotations of one pod. A value has a bounded length, and spaces around it do not count."""
 
     def text(self, field: str, required: bool = False) -> str | None:
+        """Return the annotation; None if it is missing or too long."""
         text = super().text(field, required)
         if text is not None and len(text) > MAX_CHARACTERS:
             self.bad(field, text, f"at most {MAX_CHARACTERS:,} characters")
@@ -131,6 +141,7 @@ class _Keys(Fields):
         return text.strip() if text is not None else None
 
     def topology_request(self) -> TopologyRequest:
+        """Return the topology constraints in the annotations."""
         return TopologyRequest(
             role=self.text_matching(ROLE, NAME_PATTERN, A_NAME) or "",
             required_scope=self.text_matching(SCOPE, LABEL_KEY, A_SCOPE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from itertools import islice
 
 from muster.dialects.devices.claims import Claims, DeviceDemand
 from muster.dialects.gangs import kai, misspelt, native, other_systems, own, ranks
@@ -13,18 +13,23 @@ from muster.dialects.keys import ACK_NAME, ACK_REPLICAS
 from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import JobPod
 from muster.dialects.objects import Metadata, PodObject, PodSpec
-from muster.dialects.pods import bounds, peers, requests
+from muster.dialects.pods import bounds, peers, preemption, requests
 from muster.dialects.pods.requests import MAX_OF_A_POD, PodRequests
-from muster.dialects.reading import Reading, merge_readings
+from muster.dialects.reading import Reading, merge_readings, seconds_since_epoch
 from muster.dialects.settings import DEFAULTS, DialectSettings
 from muster.domain import allocation
-from muster.domain.causes.ill_formed import DialectsDisagree, ForgedAllocation
+from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
+from muster.domain.peers import PeerRules
 from muster.domain.pod import Controller, GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
+from muster.domain.preemption import Preemption
 from muster.domain.reasons import Cause
 
 LONE = "gputopology"
 """The dialect of a pod that names no gang: it is a gang of one."""
+MAX_FINALIZERS = 8
+LONG_AGO = 1.0
+"""When a terminating pod whose time can't be read should have ended, in seconds since the epoch."""
 TEMPLATE_HASH = "pod-template-hash"
 """The label by which a Deployment tells the pods of its ReplicaSets apart."""
 TRACEPARENTS = ("tracing.k8s.io/traceparent", "traceparent")
@@ -44,15 +49,14 @@ def read(
     claims: Claims | None = None,
     group: PodGroup | None = None,
 ) -> Pod:
-    """Return the facts of one pod. Of pods of other schedulers, and of static pods, only the usage is read.
+    """Return the facts of one pod. Pods of other schedulers, and static pods, are in no gang.
 
-    `member`: the pod's place in its job, if the job's pods are a gang. It counts if the pod names no gang
-    itself. `claims`: those of the cluster, if known. `group`: as in `native.claim`.
+    `member`: its place in a job that is a gang. `claims`: those known. `group`: as in `native.claim`.
     """
     meta, spec, status = obj.metadata, obj.spec, obj.status
     annotations, object_name = meta.annotations or {}, f"pod/{meta.namespace}/{meta.name}"
     demand = claims.demand(obj) if claims is not None and spec.resource_claims else DeviceDemand()
-    peer_rules, bad_rules = peers.rules_of(object_name, meta, spec)
+    peer_rules, terms, bad_rules = _read_rules(object_name, obj)
     amounts = requests.of_pod(object_name, obj, settings)
     gang = _gang(object_name, obj, amounts, settings, member, group)
     causes, devices = gang.causes, demand if (ours := gang.claim is not None) else DeviceDemand()
@@ -74,10 +78,10 @@ def read(
         claim=gang.claim,
         rank=ranks.rank_of(meta) if gang.rank is None else gang.rank,
         owner=_owner(meta),
-        controller=_controller(meta) if ours else None,
+        controller=_controller(meta) if ours or spec.node_name else None,
         priority=spec.priority or 0,
-        created=_seconds(meta.creation_timestamp),
-        started=_seconds(status.start_time),
+        created=seconds_since_epoch(meta.creation_timestamp),
+        started=seconds_since_epoch(status.start_time),
         node=spec.node_name,
         running=status.phase == "Running",
         finished=status.phase in ("Succeeded", "Failed"),
@@ -86,6 +90,7 @@ def read(
         gated=bool(spec.scheduling_gates) or not (demand.complete or spec.node_name),
         labels=peers.labels_of(meta.labels),
         peers=peer_rules,
+        preemption=terms,
         traceparent=_traceparent(annotations) if ours else "",
         preferences=ours and _has_preferences(spec),
         match_attributes=devices.match_attributes,
@@ -96,7 +101,25 @@ def read(
         compute_domain=devices.compute_domain,
         causes=causes,
     )
-    return allocation.on_node(pod, annotations) if pod.node else pod
+    return _on_node(pod, meta) if pod.node else pod
+
+
+def _read_rules(object_name: str, obj: PodObject) -> tuple[PeerRules, Preemption, tuple[BadValue, ...]]:
+    """Return a pod's rules about other pods, its terms of preemption, and a cause for each ill-formed one."""
+    peer_rules, bad_rules = peers.rules_of(object_name, obj.metadata, obj.spec)
+    terms, bad_terms = preemption.read(object_name, obj)
+    return peer_rules, terms, (*bad_rules, *bad_terms)
+
+
+def _on_node(pod: Pod, meta: Metadata) -> Pod:
+    """Return a pod on a node with what counts only there: its GPUs, its last checkpoint and its end."""
+    pod, saved = allocation.on_node(pod, meta.annotations or {}), preemption.saved_at(meta)
+    if not (pod.terminating or saved):
+        return pod
+    ends = (seconds_since_epoch(meta.deletion_timestamp) or LONG_AGO) if pod.terminating else 0.0
+    finalizers = islice(meta.finalizers or (), MAX_FINALIZERS if pod.terminating else 0)
+    shown = tuple(name[: bounds.MAX_CHARACTERS] for name in finalizers)
+    return replace(pod, ends=ends, finalizers=shown, saved=saved)
 
 
 def _traceparent(annotations: Mapping[str, str]) -> str:
@@ -236,12 +259,3 @@ def _has_preferences(spec: PodSpec) -> bool:
         constraint.when_unsatisfiable == "ScheduleAnyway"
         for constraint in spec.topology_spread_constraints or ()
     )
-
-
-def _seconds(timestamp: str | None) -> float:
-    """Return the seconds since the epoch; 0 if the text is no timestamp."""
-    try:
-        moment = datetime.fromisoformat(timestamp or "")
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return 0.0

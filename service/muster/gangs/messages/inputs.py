@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from muster.domain.decision import Decision
@@ -112,6 +113,14 @@ class BudgetsUnread:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointsSeen:
+    """Pods on nodes saved their work: UID → when, in seconds since the epoch; 0 if a pod no longer says."""
+
+    now: float
+    saved: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceClaimSeen:
     """The devices of a ResourceClaim changed, or the pods that it is for."""
 
@@ -203,7 +212,7 @@ class Tick:
     now: float
 
 
-PeerChange = NamespaceSeen | VolumeClaimSeen | BudgetSeen | BudgetsUnread
+PeerChange = NamespaceSeen | VolumeClaimSeen | BudgetSeen | BudgetsUnread | CheckpointsSeen
 """Facts that concern pods only together with other pods."""
 ClusterChange = (
     NodeSeen

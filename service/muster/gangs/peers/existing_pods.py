@@ -281,6 +281,8 @@ class ExistingPods:
         self.namespaces: dict[str, Labels] = {}
         """Namespace → its labels, if known."""
         self.changes = Changes()
+        self.checkpoints: dict[str, float] = {}
+        """UID → when the pod saved its work last, in seconds since the epoch, of pods that say so."""
         self._pods: dict[str, Pod] = {}
         self._in_namespace: Counter[str] = Counter()
         """Namespace → known pods."""
@@ -313,6 +315,7 @@ class ExistingPods:
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or finished."""
+        self.checkpoints.pop(uid, None)
         pod, node = self._pods.pop(uid, None), self._node_of(uid)
         if pod is None:
             return
@@ -339,6 +342,14 @@ class ExistingPods:
             self.namespaces[name] = labels
         # A new namespace without pods concerns no gang.
         self.changes.everything |= old_labels != labels and bool(old_labels or self._in_namespace[name])
+
+    def see_checkpoints(self, saved: Mapping[str, float]) -> None:
+        """Take in when pods saved their work, by UID; 0 if a pod no longer says so."""
+        for uid, saved_at in saved.items():
+            if saved_at and uid in self._pods:
+                self.checkpoints[uid] = saved_at
+            else:
+                self.checkpoints.pop(uid, None)
 
     def see_claim(self, namespace: str, claim: str, attaches_once: bool) -> None:
         """Note whether the volume of a claim attaches to one node only; False if the claim is gone."""

@@ -70,6 +70,7 @@ KEPT_PREFIXES = (
     "scheduler.framework.gpushare.",
     *kai.GANG_KEYS,
     kai.SUBGROUP,
+    kai.PREEMPTIBILITY,
     *other_systems.places(),
     *ranks.KEYS,
     *MEMBER_KEYS,
