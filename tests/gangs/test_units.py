@@ -11,6 +11,7 @@ from muster.domain.clearing import Occupant, Unit
 from muster.domain.node import Resources, Usage
 from muster.domain.pod import COMPOSITE, KUBERNETES, GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
+from muster.domain.preemption import Preemption
 from muster.domain.quorums import Leaf, Quorum
 from muster.gangs.membership.group import Group, name_key
 from muster.gangs.membership.roster import Roster
@@ -119,6 +120,50 @@ def test_a_gang_goes_on_with_the_members_that_it_needs(
     )
 
 
+STARTED = 1_000.0
+SAYS_NEVER, OF_DAEMON_SET = Preemption(protected="says never"), Preemption(protected="is of a DaemonSet")
+TERMS: dict[str, tuple[list[Preemption], Unit]] = {
+    "nothing": ([Preemption()] * 2, Unit("ns/g", 0, 2)),
+    "one says never": ([Preemption(), SAYS_NEVER], Unit("ns/g", 0, 2, protected="its pod p1 says never")),
+    "the first by name": (
+        [SAYS_NEVER, OF_DAEMON_SET],
+        Unit("ns/g", 0, 2, protected="its pod p0 says never"),
+    ),
+    "the longest run time, since the first start": (
+        [Preemption(min_runtime_s=60), Preemption(min_runtime_s=1800)],
+        Unit("ns/g", 0, 2, protected_until=STARTED + 1800),
+    ),
+    "the longest interval of checkpoints": (
+        [Preemption(checkpoint_s=600), Preemption(checkpoint_s=60)],
+        Unit("ns/g", 0, 2, checkpoint_s=600),
+    ),
+    "one states an interval": (
+        [Preemption(), Preemption(checkpoint_s=60)],
+        Unit("ns/g", 0, 2, checkpoint_s=60),
+    ),
+}
+
+
+@pytest.mark.parametrize(("terms", "unit"), TERMS.values(), ids=TERMS)
+def test_the_strictest_of_what_members_state_counts(terms: list[Preemption], unit: Unit) -> None:
+    starts = (STARTED, STARTED + 10)
+    pods = [pod(f"p{at}", node="a", started=starts[at], preemption=stated) for at, stated in enumerate(terms)]
+    assert unit_of_gang(group_of_pods(pods, None)) == unit
+
+
+def test_other_reasons_come_first() -> None:
+    says_never = pod("p", gang="", node="a", preemption=SAYS_NEVER)
+    group = group_of_pods([says_never], None)
+    assert unit_of_gang(group, "it is only partly bound").protected == "it is only partly bound"
+    assert unit_of_pod(says_never, "two budgets").protected == "two budgets"
+
+
+def test_a_pod_in_no_gang_states_the_same() -> None:
+    terms = Preemption(protected="says never", min_runtime_s=60, checkpoint_s=600)
+    unit = unit_of_pod(replace(foreign("f", "a"), started=STARTED, preemption=terms))
+    assert unit == Unit("pod ns/f", 0, 1, {}, "its pod f says never", STARTED + 60, 600)
+
+
 @pytest.mark.parametrize(("pods", "pod_group", "least", "by_role"), UNITS.values(), ids=UNITS)
 def test_a_gang_is_enough_with_the_members_that_its_unit_needs(
     pods: list[Pod], pod_group: PodGroup | None, least: int, by_role: dict[str, int]
@@ -162,6 +207,12 @@ def test_an_occupant_is_no_older_than_its_pod(created: float, started: float, co
     member = with_topology("p", TopologyRequest(role="w"), created=created, started=started, rank=4, node="a")
     occupant = Occupant(usage, "ns/p", "key", started=counts, subgroup="w", rank=4, budget="ns/b")
     assert occupant_of(member, usage, "key", "ns/b") == occupant
+
+
+def test_an_occupant_ends_and_has_a_checkpoint_as_its_pod_states() -> None:
+    usage = Usage("p", "a", Resources(pods=1), gpus=3)
+    occupant = occupant_of(pod("p", node="a", saved=20.0, ends=30.0, terminating=True), usage, "key")
+    assert (occupant.saved, occupant.ends) == (20.0, 30.0)
 
 
 def test_what_a_claim_takes_besides_its_pod_stays() -> None:

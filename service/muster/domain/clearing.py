@@ -50,7 +50,8 @@ class Unit:
 
     The unit runs on with `min_members` members. If fewer would stay, all of them end. `min_by_subgroup` are
     the minimums of its subgroups (`Occupant.subgroup`). `protected` is the reason, as a clause, why no pod of
-    the unit may be a victim; "" if there is none. `checkpoint_s` is the interval of its checkpoints.
+    the unit may be a victim; "" if there is none. Until the time `protected_until` none may be a victim
+    either, in seconds since the epoch. `checkpoint_s` is the interval of its checkpoints.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Unit:
     min_members: int
     min_by_subgroup: Mapping[str, int] = field(default_factory=dict, hash=False)
     protected: str = ""
+    protected_until: float = 0.0
     checkpoint_s: float = math.inf
 
 

@@ -128,19 +128,18 @@ def _losses(snapshot: Snapshot, question: ClearQuestion, key: str) -> Iterator[L
     }
     if (
         unit.protected
+        or unit.protected_until > occupancy.now
         or unit.priority >= question.priority
         or not running
         or any(occupant.started > occupancy.now + 60 or occupant.usage.node in near for occupant in members)
     ):
         return
     restart = occupancy.restart_s
+    saved = max([0.0, *(pod.saved for pod in members if pod.saved <= occupancy.now)])
     ended = 0
     for pod in running:
         lost = max(0.0, occupancy.now - pod.started)
-        if 0 < pod.saved <= occupancy.now:
-            lost = min(lost, occupancy.now - pod.saved)
-        else:
-            lost = min(lost, unit.checkpoint_s)
+        lost = min(lost, occupancy.now - saved if saved else unit.checkpoint_s)
         ended += _minutes(snapshot, pod, lost + restart)
     yield Loss(tuple(running), Cost(unit.priority, ended, 1))
     for count in range(1, len(running) - unit.min_members + 1):

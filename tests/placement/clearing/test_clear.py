@@ -113,6 +113,19 @@ def test_a_gang_that_says_never_stays() -> None:
     assert world.victims("2 x 4 GPU") == "none"
 
 
+@pytest.mark.parametrize(("until", "victims"), [(NOW + 1, "old!"), (NOW, "young!")])
+def test_a_gang_that_asks_for_a_run_time_stays_until_then(until: float, victims: str) -> None:
+    world = two_nodes().unit("young", "a/0123", 1, protected_until=until).unit("old", "b/0123", 900)
+    assert world.victims("1 x 4 GPU") == victims
+
+
+def test_the_time_that_a_gang_asks_for_is_named() -> None:
+    world = World("rack r1: a[4]").unit("young", "a/0123", 1, protected_until=NOW + 90)
+    answer = world.clear("1 x 4 GPU")
+    assert isinstance(answer, NoClearing)
+    assert [blocker.clause for blocker in answer.blockers] == ["its minimum run time ends in 2 min"]
+
+
 def test_a_gang_ends_as_a_whole_and_an_elastic_one_shrinks() -> None:
     world = World("rack r1: a[4]").unit("rigid", "a/0 a/1 a/2 a/3", 10)
     assert world.victims("1 x 1 GPU") == "rigid!"
@@ -134,6 +147,13 @@ def test_checkpoints_cap_the_loss() -> None:
     assert world.victims("1 x 4 GPU") == "old!"
     world = two_nodes().unit("old", "a/0123", 900, pods={"saved": NOW + 600}).unit("young", "b/0123", 10)
     assert world.victims("1 x 4 GPU") == "young!"
+
+
+def test_the_newest_checkpoint_of_a_member_counts_for_all() -> None:
+    world = two_nodes().unit("old", "a/01 a/23", 900).unit("young", "b/0123", 200)
+    assert world.victims("1 x 4 GPU") == "young!"
+    world.occupants[0] = replace(world.occupants[0], saved=NOW - 60)
+    assert world.victims("1 x 4 GPU") == "old!"
 
 
 def test_the_loss_is_age_and_a_restart() -> None:

@@ -6,6 +6,9 @@ deleted.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
+
 from muster.domain.clearing import Occupant, Unit
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
@@ -19,7 +22,7 @@ def unit_of_gang(group: Group, protected: str = "") -> Unit:
 
     The unit has the highest priority of them, so no member ends for a gang of lower or equal priority. It
     goes on with the members that the gang needs. If no member can end alone, it needs all of them.
-    `protected`: as in `Unit`.
+    `protected`: as in `Unit`. The strictest of what its members state about preemption counts.
     """
     members_by_role = _min_by_role(group)
     least = len(group.bound) if members_by_role is None else min(max(1, group.needed), len(group.bound))
@@ -28,20 +31,28 @@ def unit_of_gang(group: Group, protected: str = "") -> Unit:
         priority=max(pod.priority for pod in group.bound),
         min_members=least,
         min_by_subgroup=members_by_role or {},
-        protected=protected,
+        protected=protected or _why_protected(group.bound),
+        protected_until=_end_of_min_runtime(group.bound),
+        checkpoint_s=_checkpoint_interval(group.bound),
     )
 
 
 def unit_of_pod(pod: Pod, protected: str = "") -> Unit:
     """Return the unit of a bound pod that is present in no gang."""
-    return Unit(f"pod {pod.namespace}/{pod.name}", pod.priority, min_members=1, protected=protected)
+    return Unit(
+        f"pod {pod.namespace}/{pod.name}",
+        pod.priority,
+        min_members=1,
+        protected=protected or _why_protected([pod]),
+        protected_until=_end_of_min_runtime([pod]),
+        checkpoint_s=pod.preemption.checkpoint_s,
+    )
 
 
 def occupant_of(pod: Pod, usage: Usage, unit: str, budget: str = "") -> Occupant:
     """Return what a bound pod takes of its node. `unit` is the key of its unit, "" if the pod stays.
 
-    What a ResourceClaim takes besides the pod's usage stays. A kubelet states when a pod started, and the API
-    server when it was created. So a false start can't make the pod look older than it is.
+    What a ResourceClaim takes besides the pod's usage stays.
     """
     if not usage.resources.pods:
         return Occupant(usage, usage.pod_uid)
@@ -49,11 +60,43 @@ def occupant_of(pod: Pod, usage: Usage, unit: str, budget: str = "") -> Occupant
         usage=usage,
         name=f"{pod.namespace}/{pod.name}",
         unit=unit,
-        started=max(pod.started, pod.created),
+        started=_start_of(pod),
+        saved=pod.saved,
         subgroup=pod.topology_request.role,
         rank=pod.rank,
         budget=budget,
+        ends=pod.ends,
     )
+
+
+def _start_of(pod: Pod) -> float:
+    """Return when the pod started.
+
+    A kubelet states that, and the API server states when the pod was created. So a false start can't make the
+    pod look older than it is.
+    """
+    return max(pod.started, pod.created)
+
+
+def _why_protected(pods: Collection[Pod]) -> str:
+    """Return why one of the pods may never be a victim, as a clause; "" if all may."""
+    protected = ((pod.name, pod.preemption.protected) for pod in pods if pod.preemption.protected)
+    return next((f"its pod {name} {why}" for name, why in sorted(protected)), "")
+
+
+def _end_of_min_runtime(pods: Collection[Pod]) -> float:
+    """Return until when the longest minimum run time of the pods lasts; 0 if none states one.
+
+    It begins with the first pod, because a pod that was replaced does not begin the work of the others anew.
+    """
+    min_runtime_s = max(pod.preemption.min_runtime_s for pod in pods)
+    return min(map(_start_of, pods)) + min_runtime_s if min_runtime_s else 0.0
+
+
+def _checkpoint_interval(pods: Collection[Pod]) -> float:
+    """Return the longest interval of checkpoints that a pod states; without an end if none states one."""
+    intervals = (pod.preemption.checkpoint_s for pod in pods)
+    return max((interval for interval in intervals if interval < math.inf), default=math.inf)
 
 
 def _min_by_role(group: Group) -> dict[str, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -119,10 +120,10 @@ def _read_pods(occupancy: Occupancy, columns: Columns) -> Pods:
     started = np.array([occupant.started for occupant in occupants], float)
     is_movable = ends == 0
     running = np.bincount(unit[is_movable], minlength=len(keys))
-    protected = [units[key].protected for key in keys]
+    protected = [_why_protected(units[key], now) for key in keys]
     for p in np.flatnonzero(started > now + CLOCK_SKEW_S).tolist():
         protected[unit[p]] = protected[unit[p]] or f"its pod {occupants[p].name} started in the future"
-    share, lost_s = _gpu_shares(occupants, columns), _lost_seconds(occupants, occupancy, started)
+    share, lost_s = _gpu_shares(occupants, columns), _lost_seconds(occupants, occupancy, started, unit)
     end_loss = _minutes(share, lost_s + occupancy.restart_s)[is_movable]
     return Pods(
         occupants=tuple(occupants),
@@ -144,16 +145,26 @@ def _read_pods(occupancy: Occupancy, columns: Columns) -> Pods:
     )
 
 
-def _lost_seconds(occupants: list[Occupant], occupancy: Occupancy, started: Floats) -> Floats:
-    """Return [pod] the seconds of work that the pod loses: since its last checkpoint, or since its start.
+def _why_protected(unit: Unit, now: float) -> str:
+    """Return why no pod of the unit may be a victim now, as a clause; "" if there is no reason."""
+    if unit.protected or unit.protected_until <= now:
+        return unit.protected
+    minutes = math.ceil((unit.protected_until - now) / 60)
+    return f"its minimum run time ends in {minutes} min"
 
-    A checkpoint in the future does not count.
+
+def _lost_seconds(occupants: list[Occupant], occupancy: Occupancy, started: Floats, unit: Ints) -> Floats:
+    """Return [pod] the seconds of work that the pod loses: since the last checkpoint, or since its start.
+
+    The checkpoint of one pod counts for all pods of its `unit`. A checkpoint in the future does not count.
     """
-    saved = np.array([occupant.saved for occupant in occupants], float)
+    stated = np.array([occupant.saved for occupant in occupants], float)
+    newest = np.zeros(len(occupancy.units))
+    np.maximum.at(newest, unit, np.where(stated <= occupancy.now, stated, 0.0))
+    saved = newest[unit]
     interval = [occupancy.units[occupant.unit].checkpoint_s for occupant in occupants]
     since_start = np.clip(occupancy.now - started, 0.0, OLDEST_S)
-    has_saved = (saved > 0) & (saved <= occupancy.now)
-    since_saved = np.where(has_saved, occupancy.now - saved, np.array(interval, float))
+    since_saved = np.where(saved > 0, occupancy.now - saved, np.array(interval, float))
     lost: Floats = np.minimum(since_start, since_saved)
     return lost
 

@@ -53,6 +53,8 @@ def _check_victim(question: ClearQuestion, victim: Victim, members: list[Occupan
         wrong.append(f"{unit.name} has priority {unit.priority}, the gang {priority}")
     if unit.protected or any(pod.started > occupancy.now + CLOCK_SKEW_S for pod in members):
         wrong.append(f"{unit.name} is protected: {unit.protected or 'a pod started in the future'}")
+    if unit.protected_until > occupancy.now:
+        wrong.append(f"{unit.name} has not run for its minimum time")
     running = {pod for pod in members if not pod.ends}
     if not victim.pods or not running.issuperset(victim.pods):
         wrong.append(f"a victim is no running pod of {unit.name}")
