@@ -123,7 +123,7 @@ class World:
                 mask = sum(1 << open_gpus[node].pop() for _ in range(gpus))
                 usage = Usage(f"{key}-{rank}", self._nodes[node].name, resources, gpus=mask)
                 occupants.append(Occupant(usage, usage.pod_uid, key, started, rank=rank))
-        return Occupancy(tuple(occupants), units, NOW)
+        return Occupancy.of(occupants, units, NOW)
 
     def question(self, case: str) -> ClearQuestion:
         """Return the question for a case of CASES."""

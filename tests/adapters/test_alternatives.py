@@ -12,7 +12,7 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters import alternatives_answerer as module
 from muster.adapters.alternatives_answerer import AlternativesAnswerer, Asker
-from muster.adapters.solver import process
+from muster.adapters.solver import on_demand, process
 from muster.adapters.solver.process import Defect, PlannerProcess
 from muster.domain.alternatives import Alternatives, Question, not_known
 from muster.domain.causes.not_planned import TookTooLong
@@ -143,7 +143,7 @@ async def test_who_has_used_up_its_share_waits_and_others_do_not(world: World) -
 async def test_the_process_ends_when_nobody_asks_any_more(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "IDLE_S", 0.0)
+    monkeypatch.setattr(on_demand, "IDLE_S", 0.0)
     await world.why_not("a")
     await asyncio.to_thread(world.processes[0].closed.wait, HANG_S)
     assert await world.why_not("b") == ""

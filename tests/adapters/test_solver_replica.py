@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import socket
 import time
+from dataclasses import replace
 
 import pytest
 
 from muster.adapters.solver import wire
-from muster.adapters.solver.replica import AMOUNTS, Difference, Replica, SentState
+from muster.adapters.solver.replica import AMOUNTS, Difference, OccupancyDifference, Replica, SentState
+from muster.domain.clearing import Occupancy, Occupant, Unit
 from muster.domain.constraints import Affinity, AntiAffinity, TopologySpread
 from muster.domain.levels import Naming
 from muster.domain.node import Resources, Usage
@@ -115,3 +117,44 @@ def test_a_frame_that_nobody_takes_or_sends_ends_in_time() -> None:
         far.close()
         with pytest.raises(EOFError):
             wire.receive(near)
+
+
+def occupant(node_name: str, number: int, unit: str = "u") -> Occupant:
+    return Occupant(Usage(f"{node_name}-{number}", node_name, Resources(), gpus=1 << number), "", unit)
+
+
+def carried_occupancy(sent: SentState, replica: Replica, occupancy: Occupancy) -> Occupancy:
+    """The occupancy as it is on the other side."""
+    message = (replace(occupancy, by_node={}, units={}), sent.occupancy_difference(occupancy))
+    return replica.occupancy(*wire.decode(wire.encode(message)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_changes_the_replica_holds_the_same_occupancy(seed: int) -> None:
+    rng, sent, replica = random.Random(seed), SentState(), Replica()
+    by_node, units = dict[str, tuple[Occupant, ...]](), dict[str, Unit]()
+    for step in range(60):
+        name = f"n{rng.randrange(6)}"
+        match rng.randrange(4):
+            case 0:
+                by_node[name] = tuple(occupant(name, number) for number in range(rng.randrange(4)))
+            case 1:
+                by_node.pop(name, None)
+            case 2:
+                units[name] = Unit(name, rng.randrange(3), 1)
+            case _:
+                units.pop(name, None)
+        occupancy = Occupancy(dict(by_node), dict(units), step // 10, {"b": step // 20})
+        assert carried_occupancy(sent, replica, occupancy) == occupancy
+
+
+def test_occupants_that_did_not_change_are_not_sent_and_not_made_again() -> None:
+    sent, replica = SentState(), Replica()
+    by_node, units = {"a": (occupant("a", 0),), "b": (occupant("b", 0),)}, {"u": Unit("u", 0, 2)}
+    first = carried_occupancy(sent, replica, Occupancy(by_node, units, 0.0))
+    assert carried_occupancy(sent, replica, Occupancy(dict(by_node), dict(units), 0.0)) is first
+    changed = {**by_node, "b": (occupant("b", 1),)}
+    difference = sent.occupancy_difference(Occupancy(changed, units, 0.0))
+    assert difference == OccupancyDifference({"b": changed["b"]}, {})
+    later = carried_occupancy(sent, replica, Occupancy(changed, units, 9.0))
+    assert (later.now, later.by_node["a"]) == (9.0, first.by_node["a"])

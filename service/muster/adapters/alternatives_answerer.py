@@ -1,8 +1,7 @@
 """Answer where else a gang could have gone, outside the event loop and without delaying decisions.
 
-A separate process answers, at the lowest priority. It starts with the first question, and ends if no question
-comes for some time. One question is answered at a time, few questions wait, and the process gets a small
-share of one core. Clients with and without a token have separate shares.
+A separate process answers, at the lowest priority. One question is answered at a time, few questions wait,
+and the process gets a small share of one core. Clients with and without a token have separate shares.
 """
 
 from __future__ import annotations
@@ -11,12 +10,10 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 
-import structlog
-
-from muster.adapters.solver.process import Bounds, CantStart, Defect, PlannerClosed, PlannerProcess
+from muster.adapters.solver.on_demand import OnDemandPlanner
+from muster.adapters.solver.process import Bounds, PlannerProcess
 from muster.domain.alternatives import Alternatives, not_known
 from muster.domain.rate import Allowance
 from muster.gangs.reporting.places import AskAlternatives
@@ -38,14 +35,10 @@ MAX_ANSWERS = 64
 ANSWERS_LIVE_S = 5.0
 """Number of answers that are kept, and for how many seconds, because people look at one gang in several
 windows."""
-IDLE_S = 60.0
-"""Seconds without a question after which the process ends."""
 
 BUSY = "Too many ask for alternatives now. Ask again in some seconds."
 NOT_FOUND = "They could not be computed. The log of the service says why."
 TOO_LONG = "They could not be computed in time."
-
-log = structlog.get_logger(__name__)
 
 
 class Asker(Enum):
@@ -78,13 +71,11 @@ class AlternativesAnswerer:
         start: Callable[[], PlannerProcess] = _new_process,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask, self._start, self._clock = ask, start, clock
-        self._process: PlannerProcess | None = None
+        self._ask, self._clock = ask, clock
+        self._planner = OnDemandPlanner("alternatives", start, LIMIT_S)
         self._one_at_a_time = asyncio.Lock()
         self._shares = {asker: _Share(BURST_S, SHARE, clock) for asker in Asker}
         self._answers: OrderedDict[str, tuple[float, Alternatives]] = OrderedDict()
-        self._idle: asyncio.TimerHandle | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="alternatives")
 
     async def of(self, key: str, asker: Asker) -> Alternatives:
         """Return the alternatives of a gang, or why they are not known."""
@@ -102,11 +93,7 @@ class AlternativesAnswerer:
 
     def close(self) -> None:
         """End the process."""
-        if self._idle is not None:
-            self._idle.cancel()
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
+        self._planner.close()
 
     def _recent_answer(self, key: str) -> Alternatives | None:
         answered_at, answer = self._answers.get(key, (0.0, None))
@@ -118,32 +105,16 @@ class AlternativesAnswerer:
         share.spend(self._clock() - began)
         if isinstance(question, str):
             return not_known(question)
-        if self._idle is not None:
-            self._idle.cancel()
-        self._process = self._process or self._start()
         began = self._clock()
-        answering = asyncio.get_running_loop().run_in_executor(
-            self._thread, self._wait_for_answer, self._process, question
-        )
         try:
-            answer = await asyncio.shield(answering)
+            reply = await self._planner.answer(question)
         finally:
             # Its time counts even if the client has gone. The lock is held until then.
-            await asyncio.wait([answering])
             share.spend(self._clock() - began)
-            self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
+        no_answer = not_known(NOT_FOUND if reply is None else TOO_LONG)
+        answer = reply if isinstance(reply, Alternatives) else no_answer
         self._answers[key] = (self._clock(), answer)
         self._answers.move_to_end(key)
         if len(self._answers) > MAX_ANSWERS:
             self._answers.popitem(last=False)
         return answer
-
-    def _wait_for_answer(self, process: PlannerProcess, question: AskAlternatives) -> Alternatives:
-        """Wait for the process, in a thread."""
-        until = time.monotonic() + LIMIT_S
-        try:
-            answer = process.answer(question, lambda: until - time.monotonic())
-        except (CantStart, Defect, PlannerClosed) as problem:
-            log.warning("no alternatives", gang=question.gang, why=str(problem))
-            return not_known(NOT_FOUND)
-        return answer if isinstance(answer, Alternatives) else not_known(TOO_LONG)

@@ -7,10 +7,11 @@ pods. A clearing is the cheapest victims, and the gang's plan on what they leave
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
@@ -63,29 +64,40 @@ class Unit:
     checkpoint_s: float = math.inf
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Occupancy:
     """All that the nodes of a snapshot have given away.
 
-    For a node with a possible victim, `occupants` has every usage that the snapshot counts there. `budgets`
-    has the number of disruptions that each budget allows now. `now` is in seconds since the epoch. A restart
+    For a node with a possible victim, `by_node` has every usage that the snapshot counts there. `budgets` has
+    the number of disruptions that each budget allows now. `now` is in seconds since the epoch. A restart
     costs each GPU `restart_s`. A pod that is still there `linger_s` after its end counts as staying.
     """
 
-    occupants: tuple[Occupant, ...]
+    by_node: Mapping[str, Sequence[Occupant]]
     units: Mapping[str, Unit]
     now: float
     budgets: Mapping[str, int] = field(default_factory=dict)
     restart_s: float = 600.0
     linger_s: float = 60.0
 
-    @cached_property
-    def by_node(self) -> Mapping[str, list[Occupant]]:
-        """The occupants of each node."""
+    @classmethod
+    def of(
+        cls,
+        occupants: Iterable[Occupant],
+        units: Mapping[str, Unit],
+        now: float,
+        budgets: Mapping[str, int] | None = None,
+    ) -> Occupancy:
+        """Return the occupancy with these occupants, of any nodes."""
         by_node: dict[str, list[Occupant]] = {}
-        for occupant in self.occupants:
+        for occupant in occupants:
             by_node.setdefault(occupant.usage.node, []).append(occupant)
-        return by_node
+        return cls(by_node, units, now, budgets or {})
+
+    @cached_property
+    def occupants(self) -> tuple[Occupant, ...]:
+        """The occupants of all nodes."""
+        return tuple(chain.from_iterable(self.by_node.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,11 @@ class ClearQuestion:
     request: Request
     occupancy: Occupancy
     priority: int
+
+    @property
+    def gang(self) -> GangId:
+        """Return the gang of the question."""
+        return self.request.gang
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ def drawn(kind: str, number: int) -> Question:
     units = {key: _unit(rng, key, sizes_of_units[key]) for key in keys}
     budgets = {"p": rng.choice([0, 1, 2, 5]), "q": rng.choice([0, 1, 2])}
     snapshot = Snapshot.of(nodes, [occupant.usage for occupant in occupants])
-    occupancy = Occupancy(tuple(occupants), units, NOW, budgets)
+    occupancy = Occupancy.of(occupants, units, NOW, budgets)
     return Question(snapshot, ClearQuestion(request, occupancy, PRIORITY))
 
 

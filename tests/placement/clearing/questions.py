@@ -89,7 +89,7 @@ def questions(draw: st.DrawFn, *features: str) -> Question:
     sizes = Counter(occupant.unit for occupant in occupants)
     units = {key: draw(_units(key, sizes[key])) for key in keys}
     budgets = {"p": draw(st.sampled_from([0, 1, 1, 2, 5])), "q": draw(st.integers(0, 2))}
-    question = ClearQuestion(request, Occupancy(tuple(occupants), units, NOW, budgets), PRIORITY)
+    question = ClearQuestion(request, Occupancy.of(occupants, units, NOW, budgets), PRIORITY)
     snapshot = replace(snapshot, nodes=nodes)
     return Question(_with(snapshot, [occupant.usage for occupant in occupants]), question)
 

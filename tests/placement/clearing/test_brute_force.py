@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from muster.domain.clearing import Clearing, ClearQuestion
+from muster.domain.clearing import Clearing, ClearQuestion, Occupancy
 from muster.placement.clearing import clear
 from muster.placement.clearing.relaxation import Relaxation
 from tests.placement.clearing.drawn import KINDS, drawn
@@ -60,7 +60,8 @@ def test_the_order_of_facts_does_not_matter(number: int) -> None:
     rng.shuffle(units)
     nodes = list(snapshot.nodes.items())
     rng.shuffle(nodes)
-    occupancy = replace(question.occupancy, occupants=tuple(occupants), units=dict(units))
+    by_node = Occupancy.of(occupants, {}, 0.0).by_node
+    occupancy = replace(question.occupancy, by_node=by_node, units=dict(units))
     shuffled = ClearQuestion(question.request, occupancy, question.priority)
     assert clear(snapshot, question) == clear(replace(snapshot, nodes=dict(nodes)), shuffled)
 

@@ -56,7 +56,7 @@ class World:
         return self
 
     def question(self, request: str, priority: int = 100) -> ClearQuestion:
-        occupancy = Occupancy(tuple(self.occupants), self.units, NOW, **self.settings)
+        occupancy = replace(Occupancy.of(self.occupants, self.units, NOW), **self.settings)
         return ClearQuestion(gang(request), occupancy, priority)
 
     def clear(self, request: str, priority: int = 100) -> Clearing | NoClearing:

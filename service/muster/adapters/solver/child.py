@@ -24,9 +24,8 @@ from typing import Any
 
 from muster.adapters.solver import wire
 from muster.adapters.solver.replica import Replica
-from muster.adapters.solver.wire import DefectReply, OutOfMemory, Ready, SolveReply, SolveRequest
-from muster.domain.alternatives import Alternatives
-from muster.domain.decision import Decision
+from muster.adapters.solver.wire import Answer, DefectReply, OutOfMemory, Ready, SolveReply, SolveRequest
+from muster.domain.clearing import ClearQuestion
 from muster.domain.snapshot import Snapshot
 from muster.placement.limits import Limits, Timings
 
@@ -50,8 +49,8 @@ _TRIM_MIB = 64
 """Growth in one decision after which free memory is returned to the system."""
 
 
-Place = Callable[[Snapshot, Any, Limits], Decision | Alternatives]
-"""`placement.place.place`, or `placement.alternatives.alternatives`."""
+Place = Callable[[Snapshot, Any, Limits], Answer]
+"""`placement.place.place`, `placement.alternatives.alternatives`, or `placement.clearing.clear`."""
 
 
 def main(fd: int, parent: int, place: str) -> None:
@@ -78,7 +77,7 @@ def serve(channel: socket.socket, place: Place) -> None:
             ask = wire.decode(body)
             assert isinstance(ask, SolveRequest)
             _set_limits(baseline, ask)
-            answer = _answer(replica.apply(ask.difference), ask, place)
+            answer = _answer(replica, ask, place)
             renewed = len(ask.difference.changed)
             del ask, body
             if data_bytes() - baseline > _TRIM_MIB << 20:
@@ -104,7 +103,11 @@ _OUT_OF_MEMORY = wire.encode(OutOfMemory())
 """Encoded in advance, because there may be no memory to encode it later."""
 
 
-def _answer(snapshot: Snapshot, ask: SolveRequest, place: Place) -> SolveReply | DefectReply:
+def _answer(replica: Replica, ask: SolveRequest, place: Place) -> SolveReply | DefectReply:
+    snapshot, request = replica.apply(ask.difference), ask.request
+    if isinstance(request, ClearQuestion) and ask.occupants is not None:
+        occupancy = replica.occupancy(request.occupancy, ask.occupants)
+        request = replace(request, occupancy=occupancy)
     began = time.process_time()
     timings = Timings(time.monotonic)
 
@@ -113,7 +116,7 @@ def _answer(snapshot: Snapshot, ask: SolveRequest, place: Place) -> SolveReply |
 
     limits = Limits(ask.deterministic_time, seconds_left, ask.excluded, timings, ask.most_roles)
     try:
-        decision = place(snapshot, ask.request, limits)
+        decision = place(snapshot, request, limits)
         return SolveReply(decision, time.process_time() - began, timings.stretches)
     except MemoryError:
         raise

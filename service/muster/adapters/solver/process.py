@@ -21,19 +21,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
 from muster.adapters.solver import wire
 from muster.adapters.solver.replica import SentState
-from muster.adapters.solver.wire import DefectReply, OutOfMemory, Ready, SolveReply, SolveRequest
-from muster.domain.alternatives import Alternatives
+from muster.adapters.solver.wire import Answer, DefectReply, OutOfMemory, Ready, SolveReply, SolveRequest
 from muster.domain.causes.not_planned import TookTooLong, TookTooMuchMemory
-from muster.domain.decision import Decision, Unplaceable
-from muster.gangs.messages.instructions import Solve
+from muster.domain.clearing import ClearQuestion
+from muster.domain.decision import Decision, Placed, Unplaceable
+from muster.gangs.messages.instructions import FindVictims, Solve
 from muster.gangs.reporting.places import AskAlternatives
 from muster.placement.limits import MAX_UNLIKE_ROLES, Limits, Stretch, Timings
+
+Asked = Solve | AskAlternatives | FindVictims
 
 PLACE = "muster.placement.place:place"
 
@@ -195,12 +197,10 @@ class PlannerProcess:
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
         """Decide about one gang, as `answer` does."""
         decision = self.answer(solve, seconds_left)
-        assert not isinstance(decision, Alternatives), "that answers another question"
+        assert isinstance(decision, Placed | Unplaceable), "that answers another question"
         return decision
 
-    def answer(
-        self, solve: Solve | AskAlternatives, seconds_left: Callable[[], float]
-    ) -> Decision | Alternatives:
+    def answer(self, solve: Asked, seconds_left: Callable[[], float]) -> Answer:
         """Return the result of `place`. At a limit, the process is ended and the next process is started at
         once. The time limit begins once a process has loaded the planner.
 
@@ -216,7 +216,7 @@ class PlannerProcess:
                 raise PlannerClosed from end
             raise
 
-    def _decide(self, solve: Solve | AskAlternatives, limit_s: float) -> Decision | Alternatives:
+    def _decide(self, solve: Asked, limit_s: float) -> Answer:
         self._interrupted, self.processor_s, self.stretches = False, None, {}
         called_at = time.monotonic()
         child = self._ready_child()
@@ -227,16 +227,21 @@ class PlannerProcess:
         began = time.monotonic()
         self.waited_s = began - called_at
         until = began + limit_s
+        request, occupants = solve.request, None
+        if isinstance(request, ClearQuestion):
+            occupants = child.sent.occupancy_difference(request.occupancy)
+            request = replace(request, occupancy=replace(request.occupancy, by_node={}, units={}))
         try:
             ask = SolveRequest(
                 child.sent.difference(solve.snapshot),
-                solve.request,
+                request,
                 solve.excluded,
                 self._bounds.deterministic_time,
                 until,
                 self._bounds.memory_mib << 20,
                 self._bounds.most_roles,
                 self._bounds.slice_s,
+                occupants,
             )
             wire.send(child.channel, wire.encode(ask), until + MARGIN_S)
             while not child.answers(WATCH_S) and time.monotonic() < until + MARGIN_S:
@@ -322,7 +327,7 @@ class PlannerProcess:
             child, self._child = self._child, None
         return child.reap(grace_s) if child is not None else 0
 
-    def _replace(self, why: str, solve: Solve | AskAlternatives, grace_s: float = 0.0) -> int:
+    def _replace(self, why: str, solve: Asked, grace_s: float = 0.0) -> int:
         """End the process and start the next one, which loads the planner while others wait."""
         ended = self._end(grace_s)
         gang = str(solve.request.gang)
@@ -340,11 +345,11 @@ class PlannerProcess:
             if is_due and not self._closed:
                 self._spare = self._new_child()
 
-    def _out_of_memory(self, solve: Solve | AskAlternatives) -> Decision:
+    def _out_of_memory(self, solve: Asked) -> Decision:
         self._replace("took too much memory", solve)
         return Unplaceable(solve.request.gang, (TookTooMuchMemory(self._bounds.memory_mib),))
 
-    def _explain_death(self, solve: Solve | AskAlternatives, limit_s: float, end: Exception) -> Decision:
+    def _explain_death(self, solve: Asked, limit_s: float, end: Exception) -> Decision:
         """Return why there is no answer: too little memory, an end by the kernel, or a defect."""
         if self._closed:
             raise PlannerClosed from end

@@ -7,17 +7,20 @@ the same object as before, as the planner's columns require.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import compress, count
 from operator import attrgetter, is_not
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from muster.domain.clearing import Occupancy, Occupant, Unit
 from muster.domain.levels import FabricLevel, Naming
 from muster.domain.node import Node
 from muster.domain.request import TypicalRequest
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
+
+T = TypeVar("T")
 
 CHUNK = 64
 """Number of states that are compared together."""
@@ -68,10 +71,20 @@ class Difference:
         return not self.changed and self.names is None and self.facts is None
 
 
+@dataclass(frozen=True, slots=True)
+class OccupancyDifference:
+    """The update from one occupancy to the next: nodes and units that changed. None if one is gone."""
+
+    by_node: Mapping[str, Sequence[Occupant] | None]
+    units: Mapping[str, Unit | None]
+
+
 class SentState:
     """The service's record of the state that one process has."""
 
     def __init__(self) -> None:
+        self._by_node: Mapping[str, Sequence[Occupant]] = {}
+        self._units: Mapping[str, Unit] = {}
         self._names: list[str] = []
         self._states: list[NodeState] = []
         self._facts: SnapshotFacts | None = None
@@ -101,6 +114,14 @@ class SentState:
         self._names, self._states, self._facts = names, states, facts
         return Difference(changed, topologies, new_names, new_facts)
 
+    def occupancy_difference(self, occupancy: Occupancy) -> OccupancyDifference:
+        """Return the update that the process needs for this occupancy. From now on the occupancy counts as
+        sent."""
+        by_node, units = occupancy.by_node, occupancy.units
+        difference = OccupancyDifference(_changes(self._by_node, by_node), _changes(self._units, units))
+        self._by_node, self._units = by_node, units
+        return difference
+
     def _change(self, old: NodeState | None, new: NodeState) -> NodeChange:
         node, number = None, -1
         if old is None or old.node is not new.node:
@@ -121,11 +142,12 @@ class SentState:
 
 
 class Replica:
-    """The last snapshot, in the planner's process."""
+    """The last snapshot and the last occupancy, in the planner's process."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot({})
         self._topologies: list[GpuTopology] = []
+        self._facts, self._occupancy = Occupancy({}, {}, 0.0), Occupancy({}, {}, 0.0)
 
     def apply(self, difference: Difference) -> Snapshot:
         """Return the snapshot that the difference leads to: the same object as before if nothing changed."""
@@ -140,6 +162,17 @@ class Replica:
         self.snapshot = Snapshot(states, *(difference.facts or _facts(self.snapshot)))
         return self.snapshot
 
+    def occupancy(self, facts: Occupancy, difference: OccupancyDifference) -> Occupancy:
+        """Return the occupancy that the difference leads to, with the other facts of `facts`.
+
+        It is the same object as before if nothing changed.
+        """
+        if difference.by_node or difference.units or facts != self._facts:
+            by_node = _changed(self._occupancy.by_node, difference.by_node)
+            units = _changed(self._occupancy.units, difference.units)
+            self._facts, self._occupancy = facts, replace(facts, by_node=by_node, units=units)
+        return self._occupancy
+
     def _state(self, changed: NodeChange) -> NodeState:
         node = changed.node
         if node is None:
@@ -147,6 +180,17 @@ class Replica:
         elif changed.topology >= 0:
             node = replace(node, topology=self._topologies[changed.topology])
         return NodeState(node, *changed.amounts)
+
+
+def _changes(old: Mapping[str, T], new: Mapping[str, T]) -> dict[str, T | None]:
+    """Return the values that are new objects. None if the key is gone."""
+    changes: dict[str, T | None] = {key: value for key, value in new.items() if old.get(key) is not value}
+    return changes | dict.fromkeys(old.keys() - new.keys())
+
+
+def _changed(old: Mapping[str, T], changes: Mapping[str, T | None]) -> dict[str, T]:
+    """Return the values after the changes."""
+    return {key: value for key, value in {**old, **changes}.items() if value is not None}
 
 
 def _facts(snapshot: Snapshot) -> SnapshotFacts:

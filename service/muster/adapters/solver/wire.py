@@ -18,14 +18,16 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from muster.adapters.solver.replica import Difference
+from muster.adapters.solver.replica import Difference, OccupancyDifference
 from muster.domain.alternatives import Alternatives, Question
+from muster.domain.clearing import Clearing, ClearQuestion, NoClearing
 from muster.domain.decision import Decision
 from muster.domain.request import Request
 from muster.placement.limits import Stretch
 
 _DOMAIN = "muster.domain."
 _LENGTH = struct.Struct(">Q")
+Answer = Decision | Alternatives | Clearing | NoClearing
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -36,20 +38,22 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class SolveRequest:
-    """Decide about one gang, or find its alternatives.
+    """Decide about one gang, or find its alternatives or its victims.
 
     `until`: when its wall clock ends, by the monotonic clock, which all processes share. `memory_bytes`:
     additional memory that the process may use. `slice_s`: processor time of the decision, in seconds.
+    `occupants`: the update of nodes and units for a `ClearQuestion`, whose occupancy has neither.
     """
 
     difference: Difference
-    request: Request | Question
+    request: Request | Question | ClearQuestion
     excluded: Mapping[str, Mapping[str, str]]
     deterministic_time: float
     until: float
     memory_bytes: int
     most_roles: int
     slice_s: float
+    occupants: OccupancyDifference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class SolveReply:
     time, by the monotonic clock. `ends`: the process ends now, because its memory has grown too much over
     many decisions."""
 
-    decision: Decision | Alternatives
+    decision: Answer
     processor_s: float
     stretches: dict[str, Stretch] = field(default_factory=dict)
     ends: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from muster.domain.clearing import ClearQuestion
 from muster.domain.podgroup import OURS, GroupStatus
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
@@ -46,6 +47,21 @@ class EndSolve:
 
     gang: str
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class FindVictims:
+    """Find the cheapest victims with whose end a gang fits.
+
+    The answer is `inputs.VictimsFound` of this number.
+    """
+
+    gang: str
+    number: int
+    request: ClearQuestion
+    snapshot: Snapshot
+    excluded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """As in `Solve`."""
 
 
 class Outcome(StrEnum):
@@ -169,5 +185,14 @@ class Moved:
 
 
 Instruction = (
-    Solve | EndSolve | PushVerdict | AskInTree | EmitEvent | Evict | WriteStatus | ShowWaiting | Moved
+    Solve
+    | EndSolve
+    | FindVictims
+    | PushVerdict
+    | AskInTree
+    | EmitEvent
+    | Evict
+    | WriteStatus
+    | ShowWaiting
+    | Moved
 )
