@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
+from itertools import chain, islice
 
+from muster.domain.snapshot import NodeState
 from muster.domain.topology import bits
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.coordinator import Coordinator
+from muster.gangs.lifecycle.state import State
+from muster.gangs.membership.units import unit_of_gang
 from muster.gangs.messages.instructions import Outcome
 from muster.gangs.pending.scheduling_queue import SchedulingQueue
 from muster.gangs.record.gang import Gang, Timer
@@ -53,7 +58,39 @@ def check(coordinator: Coordinator) -> list[str]:
     movable = {uid for key in planned_members for uid in state.gangs[key].reserved_uids}
     for name in state.ledger.nodes:
         broken += _node(state.ledger, name, movable)
-    return broken
+    return broken + _occupants(state)
+
+
+def _occupants(state: State) -> list[str]:
+    """The search for victims sees as taken what the planner sees as taken."""
+    broken: list[str] = []
+    while not state.occupants.settle():
+        pass
+    for gang in islice(state.gangs.values(), 3):
+        by_node = state.occupants_for(gang)
+        for name, node_state in state.snapshot_for(gang).nodes.items():
+            usages = [occupant.usage for occupant in by_node.get(name, ())]
+            if NodeState.of(node_state.node, usages) != node_state:
+                broken.append(f"for {gang.key}, the occupants of {name} are not what it has given away")
+    return broken + _units(state)
+
+
+def _units(state: State) -> list[str]:
+    """Each gang with bound members is a unit of these members."""
+    broken: list[str] = []
+    ledger, units = state.ledger, state.occupants.units
+    uids_of: dict[str, set[str]] = {}
+    for occupant in chain.from_iterable(state.occupants.by_node.values()):
+        if occupant.unit:
+            uids_of.setdefault(occupant.unit, set()).add(occupant.usage.pod_uid)
+    for gang in state.gangs.values():
+        bound = {pod.uid for pod in gang.group.bound}
+        if bound and replace(units[gang.key], protected="") != unit_of_gang(gang.group):
+            broken.append(f"the unit of {gang.key} is old")
+        there = {uid for uid in bound & ledger.bound.keys() if ledger.bound[uid].node in ledger.nodes}
+        if there != uids_of.pop(gang.key, set()):
+            broken.append(f"the unit of {gang.key} has not its bound members")
+    return broken + [f"{key} is a unit without a gang" for key in uids_of]
 
 
 def waiting_or_refused(queue: SchedulingQueue) -> set[str]:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from muster.adapters.solver.process import Asked, CantStart, Defect, PlannerClosed, PlannerProcess
+from muster.adapters.solver.process import AnyQuestion, CantStart, Defect, PlannerClosed, PlannerProcess
 from muster.adapters.solver.wire import Answer
 
 IDLE_S = 60.0
@@ -31,7 +31,7 @@ class OnDemandPlanner:
         self._idle: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
 
-    async def answer(self, question: Asked) -> Answer | None:
+    async def answer(self, question: AnyQuestion) -> Answer | None:
         """Return the answer; None after a defect, or if no process can be started.
 
         If the caller is cancelled, the question is answered all the same before this returns.
@@ -55,7 +55,7 @@ class OnDemandPlanner:
         if process is not None:
             process.close()
 
-    def _wait_for_answer(self, process: PlannerProcess, question: Asked) -> Answer | None:
+    def _wait_for_answer(self, process: PlannerProcess, question: AnyQuestion) -> Answer | None:
         """Wait for the process, in a thread."""
         until = time.monotonic() + self._limit_s
         try:

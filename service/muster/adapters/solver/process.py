@@ -35,7 +35,7 @@ from muster.gangs.messages.instructions import FindVictims, Solve
 from muster.gangs.reporting.places import AskAlternatives
 from muster.placement.limits import MAX_UNLIKE_ROLES, Limits, Stretch, Timings
 
-Asked = Solve | AskAlternatives | FindVictims
+AnyQuestion = Solve | AskAlternatives | FindVictims
 
 PLACE = "muster.placement.place:place"
 
@@ -200,7 +200,7 @@ class PlannerProcess:
         assert isinstance(decision, Placed | Unplaceable), "that answers another question"
         return decision
 
-    def answer(self, solve: Asked, seconds_left: Callable[[], float]) -> Answer:
+    def answer(self, solve: AnyQuestion, seconds_left: Callable[[], float]) -> Answer:
         """Return the result of `place`. At a limit, the process is ended and the next process is started at
         once. The time limit begins once a process has loaded the planner.
 
@@ -216,7 +216,7 @@ class PlannerProcess:
                 raise PlannerClosed from end
             raise
 
-    def _decide(self, solve: Asked, limit_s: float) -> Answer:
+    def _decide(self, solve: AnyQuestion, limit_s: float) -> Answer:
         self._interrupted, self.processor_s, self.stretches = False, None, {}
         called_at = time.monotonic()
         child = self._ready_child()
@@ -327,7 +327,7 @@ class PlannerProcess:
             child, self._child = self._child, None
         return child.reap(grace_s) if child is not None else 0
 
-    def _replace(self, why: str, solve: Asked, grace_s: float = 0.0) -> int:
+    def _replace(self, why: str, solve: AnyQuestion, grace_s: float = 0.0) -> int:
         """End the process and start the next one, which loads the planner while others wait."""
         ended = self._end(grace_s)
         gang = str(solve.request.gang)
@@ -345,11 +345,11 @@ class PlannerProcess:
             if is_due and not self._closed:
                 self._spare = self._new_child()
 
-    def _out_of_memory(self, solve: Asked) -> Decision:
+    def _out_of_memory(self, solve: AnyQuestion) -> Decision:
         self._replace("took too much memory", solve)
         return Unplaceable(solve.request.gang, (TookTooMuchMemory(self._bounds.memory_mib),))
 
-    def _explain_death(self, solve: Asked, limit_s: float, end: Exception) -> Decision:
+    def _explain_death(self, solve: AnyQuestion, limit_s: float, end: Exception) -> Decision:
         """Return why there is no answer: too little memory, an end by the kernel, or a defect."""
         if self._closed:
             raise PlannerClosed from end

@@ -48,6 +48,8 @@ class Ledger:
         self._states: dict[str, NodeState] = {}
         self._states_after_end: dict[str, NodeState] = {}
         """Node → its state as if all pods with GPUs had ended."""
+        self.changed_nodes: set[str] = set()
+        """Nodes that changed, or with pods that changed. A reader removes the nodes."""
         self._dirty: set[str] = set()
         self._unsorted = False
         self._snapshot: Snapshot | None = None
@@ -103,6 +105,8 @@ class Ledger:
     def see(self, pod: Pod) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
         self.existing_pods.see(pod)
+        if pod.node:
+            self.changed_nodes.add(pod.node)
         return self.bind(pod.uid, pod.usage)
 
     def forget(self, uid: str) -> None:
@@ -173,7 +177,7 @@ class Ledger:
         used_nodes = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
         used_nodes |= self._nodes_with(pool for uid in uids for pool in self.device_claims.pools_of(uid))
         return {
-            name: _state(self.nodes[name], self._usages(name, uids).values())
+            name: NodeState.of(self.nodes[name], self.counted_usages_on(name, uids))
             for name in used_nodes & self.nodes.keys()
         }
 
@@ -189,9 +193,12 @@ class Ledger:
         usages = self._usages(name)
         return {uid: usages[uid] for uid in on_node}
 
-    def counted_usages_on(self, name: str) -> list[Usage]:
-        """Return the usages on the node as `snapshot` counts them. Some are of claims that no pod has."""
-        return _credible_usages(self.nodes[name], self._usages(name).values())
+    def counted_usages_on(self, name: str, left_out_uids: Collection[str] = ()) -> list[Usage]:
+        """Return the usages on the node as `snapshot` counts them, without the pods in `left_out_uids`.
+
+        Some usages are of claims that no pod has.
+        """
+        return _credible_usages(self.nodes[name], self._usages(name, left_out_uids).values())
 
     def gpus_of(self, uid: str) -> int:
         """Return the bit mask of the pod's GPUs, as `snapshot` counts them.
@@ -286,6 +293,7 @@ class Ledger:
         if state is None or usage.gpus or usage.units or state.node.devices or usage.node in self._dirty:
             return False
         self._snapshot = None
+        self.changed_nodes.add(usage.node)
         self._set_state(usage.node, _state_after(state, usage, adds))
         if not usage.holds_gpus:
             self._states_after_end[usage.node] = _state_after(self._states_after_end[usage.node], usage, adds)
@@ -294,6 +302,7 @@ class Ledger:
     def _touch(self, name: str) -> None:
         """Have the state of a node computed again before it is read."""
         self._dirty.add(name)
+        self.changed_nodes.add(name)
         self._snapshot = None
         if len(self._dirty) > _SETTLED_AT_ONCE:
             self._settle()

@@ -43,7 +43,7 @@ def _update_gang(state: State, gang: Gang, group: Group) -> None:
         gang.was_complete &= not group.was_split_by_crash  # bound by another service, or late
     if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
         reconciliation.note_pod_change(state, gang)
-    gang.group, gang.stale, gang.newly_bound_count = group, False, 0
+    state.set_group(gang, group)
     _forget_late_bound(state, gang)
     reconciliation.note_partially_bound(state, gang)
     reconciliation.release_retained(state, gang)
@@ -111,6 +111,7 @@ def _add_gang(state: State, gang: Gang, earlier_gangs: Iterable[Gang]) -> None:
     these gangs count more than what the pods state.
     """
     state.gangs[gang.key] = gang
+    state.occupants.note(gang)
     held_uids = {pod.uid for pod in gang.group.bound}
     held_uids |= {pod.uid for pod in gang.group.unbound if pod.uid in state.orphans}
     predecessors = [predecessor for predecessor in earlier_gangs if held_uids & predecessor.group.uids]

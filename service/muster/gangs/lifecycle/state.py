@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
+from muster.domain.clearing import Occupant
 from muster.domain.pod import Pod
 from muster.domain.request import Role
 from muster.domain.snapshot import Snapshot
@@ -17,6 +18,7 @@ from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import GangSettings
 from muster.gangs.pending import planner_share
 from muster.gangs.pending.in_tree import InTree
+from muster.gangs.pending.occupants import Occupants
 from muster.gangs.pending.planner_share import PlannerShare
 from muster.gangs.pending.reservations import Backfill, Retained
 from muster.gangs.pending.scheduling_queue import SchedulingQueue, namespace_of
@@ -72,6 +74,7 @@ class State:
             Lane.BACKGROUND: PlannerShare(planner_share.BACKGROUND),
         }
         self.backfill = Backfill(settings, self.ledger, lambda: self.now)
+        self.occupants = Occupants(self.ledger, self.roster.pods, self.gangs)
         self.in_tree = InTree(self.ledger.nodes)
         self.planned_members: dict[str, int] = {}
         """Key of each gang that is planned and not permitted yet → number of its members."""
@@ -147,9 +150,14 @@ class State:
                 for uid in gang.group.uids - same.uids
             ):
                 return None
-            gang.group, gang.stale, gang.newly_bound_count = same, False, 0
+            self.set_group(gang, same)
             self.members_regrouped += same.present
         return gang.group
+
+    def set_group(self, gang: Gang, group: Group) -> None:
+        """Set the gang's members as they are now."""
+        gang.group, gang.stale, gang.newly_bound_count = group, False, 0
+        self.occupants.note(gang)
 
     def regroup_soon(self, gang: Gang) -> None:
         """Have the gangs of the name regrouped soon, because more pods may come and go."""
@@ -162,6 +170,7 @@ class State:
             ImpossibleTransitionError: the trigger does not lead there from the gang's phase.
         """
         gang.enter(trigger, new_phase)
+        self.occupants.note(gang)
         self.publisher.note_move(gang, trigger)
         self.roster.changed_pod_groups.add(gang.name[:3])
         gang.timers.pop(Timer.PHASE, None)
@@ -212,14 +221,25 @@ class State:
         hold, if the gang can leave out no member. Capacity that is retained or reserved for other gangs
         counts as taken.
         """
+        own_uids = self._own_uids(gang)
+        snapshot = self.ledger.snapshot_without(own_uids) if own_uids else self.ledger.snapshot()
+        return self.backfill.snapshot_for(gang, snapshot)
+
+    def occupants_for(self, gang: Gang) -> dict[str, tuple[Occupant, ...]]:
+        """Return what `snapshot_for` counts as taken, by node."""
+        own_uids = self._own_uids(gang)
+        hidden = self.backfill.hidden_usages(gang, self.ledger.snapshot_without(own_uids))
+        return self.occupants.seen_by(own_uids, hidden)
+
+    def _own_uids(self, gang: Gang) -> set[str]:
+        """Return the UIDs of members whose places, or devices, are free for the gang itself."""
         own_uids = gang.retained_uids | gang.reserved_uids
         if gang.group.fewest_needed >= gang.group.present:
             # No member can be left out, so the shim frees the devices that each member has from an earlier
             # plan.
             claimants = self.ledger.device_claims.consumers
             own_uids |= {pod.uid for pod in gang.group.unbound if pod.uid in claimants}
-        snapshot = self.ledger.snapshot_without(own_uids) if own_uids else self.ledger.snapshot()
-        return self.backfill.snapshot_for(gang, snapshot)
+        return own_uids
 
     def excluded_nodes(self, gang: Gang, roles: Iterable[Role], pods: Iterable[Pod]) -> Excluded:
         """Return role → node → the plugin that refuses the pair, from in-tree answers and exclusions."""

@@ -392,6 +392,10 @@ class ExistingPods:
 
     # --- queries ------------------------------------------------------------------------------------
 
+    def pod(self, uid: str) -> Pod | None:
+        """Return a pod that is on a node or claims a gang; None if it is not known."""
+        return self._pods.get(uid)
+
     def nodes_matching(self, terms: Collection[PeerTerm]) -> frozenset[str]:
         """Return the nodes with a pod that matches all the terms."""
         matching_nodes: set[str] = set()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from muster.domain.decision import Decision, Placed
@@ -68,14 +68,13 @@ class BackfillReservation:
         return f"What comes free on {', '.join(names[:_NAMED])}{and_more} is reserved for it for a while"
 
 
-def _hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
-    """Return the cluster as other gangs see it: the reserved capacity counts as taken."""
+def _usages_of(reservation: BackfillReservation, snapshot: Snapshot) -> Iterator[Usage]:
+    """Yield the reserved capacity, which counts as taken for other gangs."""
     uid, resources = f"reserved for {reservation.gang}", reservation.resources
-    return snapshot.with_usages(
-        Usage(uid, name, resources.get(name, _NOTHING), gpus=_first_gpus(snapshot.nodes[name], gpus))
-        for name, gpus in sorted(reservation.wants.items())
-        if name in snapshot.nodes
-    )
+    for name, gpus in sorted(reservation.wants.items()):
+        if name in snapshot.nodes:
+            mask = _first_gpus(snapshot.nodes[name], gpus)
+            yield Usage(uid, name, resources.get(name, _NOTHING), gpus=mask)
 
 
 def _first_gpus(state: NodeState, gpus: int) -> int:
@@ -160,9 +159,14 @@ class Backfill:
     def snapshot_for(self, gang: Gang, snapshot: Snapshot) -> Snapshot:
         """Return the cluster as the gang may use it. Capacity that is reserved for another gang counts as
         taken."""
+        hidden = self.hidden_usages(gang, snapshot)
+        return snapshot.with_usages(hidden) if hidden else snapshot
+
+    def hidden_usages(self, gang: Gang, snapshot: Snapshot) -> list[Usage]:
+        """Return the capacity that is reserved for another gang, if it counts as taken for this gang."""
         if self.current is None or not self.current.hides_from(gang):
-            return snapshot
-        return _hidden_by(self.current, snapshot)
+            return []
+        return list(_usages_of(self.current, snapshot))
 
     def postpone(self, seconds: float) -> None:
         """Postpone all deadlines by the seconds in which the cluster could not be seen."""

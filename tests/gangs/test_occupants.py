@@ -1,0 +1,71 @@
+"""What runs where, for the search for victims: `invariants.check` compares it with the cluster each time."""
+
+from __future__ import annotations
+
+from muster.domain.clearing import Occupant
+from muster.gangs.messages.calls import BindingFate
+from muster.gangs.pending import occupants as module
+from tests.gangs.world import World, foreign, node, pod, stand
+
+
+def settled(world: World) -> dict[str, tuple[Occupant, ...]]:
+    """The index, once all is read."""
+    occupants = world.coordinator.state.occupants
+    while not occupants.settle():
+        pass
+    return occupants.by_node
+
+
+def units(world: World) -> list[str]:
+    """The units, each with its priority and why it is protected."""
+    settled(world)
+    return [
+        f"{unit.name} {unit.priority} {unit.protected}".rstrip()
+        for unit in world.coordinator.state.occupants.units.values()
+    ]
+
+
+def test_a_gang_is_a_unit_and_a_pod_of_another_scheduler_stays() -> None:
+    world = World().start(node("a"))
+    world.see(pod("p", gang="", node="a", allocation=0b11, priority=5), foreign("f", "a"))
+    assert [(occupant.name, bool(occupant.unit)) for occupant in settled(world)["a"]] == [
+        ("f", False),
+        ("ns/p", True),
+    ]
+    assert units(world) == ["ns/p 5"]
+    world.gone("p")
+    assert units(world) == []
+
+
+def test_a_gang_is_no_unit_before_its_bindings_are_answered() -> None:
+    world = stand("permitted")
+    answer = world.permit()
+    world.bind(answer, members=(0,))
+    assert units(world) == []
+    world.bind(answer, members=(1,))
+    assert units(world) == ["ns/g 0"]
+
+
+def test_a_partly_bound_gang_is_protected() -> None:
+    world = stand("permitted")
+    answer = world.permit()
+    world.unreserve(1, BindingFate.REFUSED)
+    world.bind(answer, members=[0])
+    assert units(world) == ["ns/g 0 it is only partly bound"]
+
+
+def test_each_step_reads_a_bounded_number_and_equal_nodes_stay_the_same_objects() -> None:
+    count = 3 * module.SETTLED_AT_ONCE
+    world = World().start()
+    coordinator, occupants = world.coordinator, world.coordinator.state.occupants
+    for number in range(count):
+        coordinator.state.ledger.set_node(node(f"n{number:04}", 1))
+    steps = 1
+    while not occupants.settle():
+        steps += 1
+        assert len(occupants.by_node) <= steps * module.SETTLED_AT_ONCE
+    assert steps >= 3
+    before = dict(occupants.by_node)
+    world.see(pod("p", gang="", node="n0007", allocation=1))
+    after = settled(world)
+    assert [name for name in after if after[name] is not before[name]] == ["n0007"]
