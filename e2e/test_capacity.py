@@ -36,6 +36,21 @@ def test_a_gang_that_does_not_fit_holds_nothing_and_starts_when_a_job_ends(scene
     scene.runs(large)
 
 
+def test_a_refused_gang_names_who_of_lower_priority_would_make_room(scene: Scene) -> None:
+    scene.node(objects.node("a"))
+    low = scene.create(*(objects.pod(f"low-{rank}", gpus=3, gang=objects.ack("low", 2)) for rank in (0, 1)))
+    scene.runs(low)
+    urgent = {"priorityClassName": "system-cluster-critical"}
+    high = scene.create(
+        *(objects.pod(f"h-{rank}", gpus=2, gang=objects.ack("high", 2), spec=urgent) for rank in (0, 1))
+    )
+    for name in high:
+        scene.says(name, f"The gang would fit if {scene.name}/low ended (priority 0, 6 GPUs")
+    assert {*low} <= scene.bound()
+    scene.delete(*low)
+    scene.runs(high)
+
+
 def test_of_two_interleaved_gangs_exactly_one_runs(scene: Scene) -> None:
     """Ten times over: three pods of two GPUs each, twice, on eight GPUs, submitted in turns."""
     scene.node(objects.node("a"))

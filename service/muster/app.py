@@ -48,6 +48,7 @@ from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.room import Room
 from muster.adapters.telemetry.tracing import Tracing
+from muster.adapters.victims_answerer import VictimsAnswerer
 from muster.adapters.web import Web
 from muster.config import Config
 from muster.dialects.keys import GPU_PRODUCT
@@ -63,6 +64,7 @@ from muster.gangs.messages.instructions import (
     EmitEvent,
     EndSolve,
     Evict,
+    FindVictims,
     Lane,
     ShowWaiting,
     Solve,
@@ -101,6 +103,7 @@ class App:
             lane: Planner(place, self._put, self.metrics, self._attempts, limits_s[lane])
             for lane, place in places.items()
         }
+        self._victims = VictimsAnswerer(self._put)
         self._left_out = LeftOutObjects(self.metrics, self._events.emit, self._leads)
         self._intake = Intake(
             dialect_settings(config), self._put, self._events.emit, self._left_out, self._leads
@@ -115,6 +118,7 @@ class App:
             {
                 Solve: lambda solve: self._planners[solve.lane].submit(solve),
                 EndSolve: self._planners[Lane.BACKGROUND].end,
+                FindVictims: self._victims.submit,
                 EmitEvent: self._events.emit,
                 Evict: self._evictor.evict,
                 WriteStatus: self._statuses.write,
@@ -249,7 +253,7 @@ class App:
                 await self._intake.native_groups.on_absence(True)
             works: list[_Runnable] = [*self._watchers.values(), self.control_loop, *self._planners.values()]
             works += [self._board, self._events, self._evictor, self._statuses, self._conditions]
-            works.append(Liveness(self._client))
+            works += [self._victims, Liveness(self._client)]
             for work in works:
                 tasks.append(asyncio.create_task(work.run(), name=type(work).__name__))
             # while the first lists are read
@@ -282,6 +286,7 @@ class App:
         for lane, planner in self._planners.items():
             await _end_within(share / 2, f"{lane} planner", planner.stop(share / 2))
         self._alternatives.close()
+        self._victims.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # failures were raised from run already

@@ -85,7 +85,9 @@ def _units(state: State) -> list[str]:
             uids_of.setdefault(occupant.unit, set()).add(occupant.usage.pod_uid)
     for gang in state.gangs.values():
         bound = {pod.uid for pod in gang.group.bound}
-        if bound and replace(units[gang.key], protected="") != unit_of_gang(gang.group):
+        if bound and replace(units[gang.key], protected="") != replace(
+            unit_of_gang(gang.group), protected=""
+        ):
             broken.append(f"the unit of {gang.key} is old")
         there = {uid for uid in bound & ledger.bound.keys() if ledger.bound[uid].node in ledger.nodes}
         if there != uids_of.pop(gang.key, set()):

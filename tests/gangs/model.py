@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from muster.domain import allocation
 from muster.domain.causes.not_planned import TookTooLong
+from muster.domain.clearing import NoClearing
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Usage
 from muster.domain.pod import COMPOSITE, Pod
@@ -120,6 +121,15 @@ class Cluster(Users):
             solve = self.world.solves.pop(choose.of(range(len(self.world.solves))))
             self.world.send(inputs.SolveFailed(self.world.now, solve.gang, solve.generation, "defect"))
 
+    def victims_found(self, choose: Chooser) -> None:
+        """The search for victims ends with an answer, or without one."""
+        if self.world.victim_questions:
+            gang = self.world.victim_questions[0].request.gang
+            if choose.of((True, False)):
+                self.world.find_victims()
+            else:
+                self.world.answer_victims(choose.of((None, NoClearing(gang, proven=True))))
+
     def wait(self, choose: Chooser) -> None:
         self._wait(choose.of((0.1, 0.5, 3.0, 10.0, 31.0, 65.0, 400.0)), landed=choose.of((True, False)))
 
@@ -167,6 +177,8 @@ class Cluster(Users):
         planned = [verdict for verdict in self._current() if self._phase(verdict) != Phase.PERMITTED]
         if self.world.solves:
             self.world.solve()
+        elif self.world.victim_questions:
+            self.world.answer_victims(None)
         elif planned and self._phase(planned[0]) == Phase.PLANNED:
             self._reserve(planned[0], 0, elsewhere=False)
         elif planned:

@@ -57,6 +57,7 @@ ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.solve: 5,
     Cluster.planner_fails: 1,
     Cluster.runs_out_of_time: 2,
+    Cluster.victims_found: 4,
     Cluster.wait: 6,
     Cluster.pause: 1,
     Cluster.cut: 1,

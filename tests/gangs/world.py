@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from muster.domain import allocation
+from muster.domain.clearing import Clearing, NoClearing
 from muster.domain.decision import Decision
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.pod import GangClaim, Pod, TopologyRequest
@@ -32,6 +33,7 @@ from muster.gangs.messages.instructions import (
     AskInTree,
     EmitEvent,
     Evict,
+    FindVictims,
     Instruction,
     Outcome,
     PushVerdict,
@@ -39,6 +41,7 @@ from muster.gangs.messages.instructions import (
     Solve,
 )
 from muster.gangs.messages.settings import GangSettings
+from muster.placement.clearing import clear
 from muster.placement.limits import Limits
 from muster.placement.place import place
 from tests.gangs.invariants import check
@@ -114,8 +117,9 @@ class World:
     answers_in_tree: bool = False
 
     def __post_init__(self) -> None:
-        self.coordinator = Coordinator(self.settings)
+        self.coordinator = Coordinator(self.settings, lambda: self.now)
         self.solves: list[Solve] = []
+        self.victim_questions: list[FindVictims] = []
         self.asked = 0
         self.verdicts: list[PushVerdict] = []
         self.events: list[EmitEvent] = []
@@ -138,7 +142,8 @@ class World:
 
     def restart(self) -> None:
         """The service starts again and knows nothing."""
-        self.coordinator = Coordinator(self.settings)
+        self.coordinator = Coordinator(self.settings, lambda: self.now)
+        self.victim_questions.clear()
 
     def connect(self, in_flight: tuple[Usage, ...] = ()) -> None:
         self.epoch += 1
@@ -180,6 +185,8 @@ class World:
                 case Solve():
                     self.solves.append(instruction)
                     self.asked += 1
+                case FindVictims():
+                    self.victim_questions.append(instruction)
                 case PushVerdict():
                     self.verdicts.append(instruction)
                 case EmitEvent():
@@ -192,8 +199,21 @@ class World:
                     self.shown.append(instruction)
         broken = check(self.coordinator)
         assert not broken, broken
+        if self.auto and self.victim_questions:
+            self.find_victims()
         if self.auto and self.solves:
             self.solve()
+
+    def find_victims(self) -> None:
+        """Find the victims of the question that is out."""
+        question = self.victim_questions[0]
+        limits = Limits(excluded=question.excluded)
+        self.answer_victims(clear(question.snapshot, question.request, limits))
+
+    def answer_victims(self, answer: Clearing | NoClearing | None) -> None:
+        """Answer the question for victims that is out."""
+        question = self.victim_questions.pop(0)
+        self.send(inputs.VictimsFound(self.now, question.number, answer))
 
     def solve(self, decision: Decision | None = None, at: int = 0) -> None:
         """Answer one of the Solves that are out."""

@@ -116,12 +116,13 @@ def _obstacles(blockers: Sequence[Blocker]) -> Iterator[str]:
 class VictimJson(TypedDict):
     """A gang, or a pod in no gang, that would lose `pods`: all its `members` if it `ends`.
 
-    It has run for `running_s` seconds.
+    Of many pods, only the first are in `pods`. It has run for `running_s` seconds.
     """
 
     name: str
     priority: int
     pods: list[str]
+    pod_count: int
     members: int
     ends: bool
     gpus: int
@@ -130,14 +131,17 @@ class VictimJson(TypedDict):
 
 
 class ClearingJson(TypedDict):
-    """The victims at the least loss with whose end the gang `fits`, or what is in its way.
+    """The victims at the least loss with whose end the gang `fits`, or what is in its way; `says`: in words.
 
+    Of many victims, only the first are in `victims`.
     `domain` is where the gang would lie then. `going` are pods there that are being deleted. If not `proven`,
     other victims may lose less, by the share `gap` at most. `blockers` are some of `blocker_count`.
     """
 
     fits: bool
+    says: str
     victims: list[VictimJson]
+    victim_count: int
     going: list[str]
     domain: str
     lost_gpu_minutes: int
@@ -147,12 +151,14 @@ class ClearingJson(TypedDict):
     blocker_count: int
 
 
-def clearing_json(answer: Clearing | NoClearing) -> ClearingJson:
-    """Return the answer for programs."""
+def clearing_json(answer: Clearing | NoClearing, most: int | None = None) -> ClearingJson:
+    """Return the answer for programs, with at most `most` victims, and pods of each."""
     if isinstance(answer, NoClearing):
         return {
             "fits": False,
+            "says": clearing_clause(answer),
             "victims": [],
+            "victim_count": 0,
             "going": [],
             "domain": "",
             "lost_gpu_minutes": 0,
@@ -163,8 +169,10 @@ def clearing_json(answer: Clearing | NoClearing) -> ClearingJson:
         }
     return {
         "fits": True,
-        "victims": [_victim_json(victim) for victim in answer.victims],
-        "going": [pod.name for pod in answer.going],
+        "says": clearing_clause(answer),
+        "victims": [_victim_json(victim, most) for victim in answer.victims[:most]],
+        "victim_count": len(answer.victims),
+        "going": [pod.name for pod in answer.going[:most]],
         "domain": answer.plan.domain,
         "lost_gpu_minutes": answer.loss,
         "proven": answer.proven,
@@ -174,11 +182,12 @@ def clearing_json(answer: Clearing | NoClearing) -> ClearingJson:
     }
 
 
-def _victim_json(victim: Victim) -> VictimJson:
+def _victim_json(victim: Victim, most: int | None) -> VictimJson:
     return {
         "name": victim.name,
         "priority": victim.priority,
-        "pods": [pod.name for pod in victim.pods],
+        "pods": [pod.name for pod in victim.pods[:most]],
+        "pod_count": len(victim.pods),
         "members": victim.members,
         "ends": victim.ends,
         "gpus": victim.gpus,

@@ -23,7 +23,7 @@ from muster.domain.constraints import TooFewParts
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.node import Device
 from muster.domain.printable import printable
-from muster.domain.reasons import Cause
+from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import Request, Scope
 from muster.domain.topology import LINK_GB_PER_S, NVLINK_GB_PER_S, bits
 from muster.domain.words import (
@@ -48,13 +48,21 @@ def sentence(decision: Placed | Unplaceable | Invalid | Iterable[Cause]) -> str:
     """Return the decision, or the causes, as a sentence."""
     if isinstance(decision, Placed):
         return placed_sentence(decision)
-    causes = decision.causes if isinstance(decision, (Unplaceable, Invalid)) else tuple(decision)
-    text = "; ".join(_clauses(causes)) or "no cause is known"
     if isinstance(decision, Unplaceable):
-        if decision.clearing is not None and (clause := clearing_clause(decision.clearing)):
-            text += f". {clause[0].upper()}{clause[1:]}"
-        if decision.relaxations:
-            text += f". It would help: {'; or '.join(map(str, decision.relaxations))}"
+        clause = clearing_clause(decision.clearing) if decision.clearing is not None else ""
+        return refusal_sentence(decision.causes, decision.relaxations, clause)
+    return refusal_sentence(decision.causes if isinstance(decision, Invalid) else tuple(decision))
+
+
+def refusal_sentence(
+    causes: tuple[Cause, ...], relaxations: Sequence[Relaxation] = (), victims: str = ""
+) -> str:
+    """Return the causes as a sentence, with a clause about victims, and changes that would help."""
+    text = "; ".join(_clauses(causes)) or "no cause is known"
+    if victims:
+        text += f". {victims[0].upper()}{victims[1:]}"
+    if relaxations:
+        text += f". It would help: {'; or '.join(map(str, relaxations))}"
     return _cut(text if causes and isinstance(causes[0], BadValue) else text[0].upper() + text[1:])
 
 

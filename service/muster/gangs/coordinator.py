@@ -6,11 +6,12 @@ time. Each `Solve` must be answered with `SolveAnswered` or `SolveFailed`.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from muster.domain.snapshot import Snapshot
-from muster.gangs.lifecycle import alternatives, bindings, decisions, planning
+from muster.gangs.lifecycle import alternatives, bindings, decisions, planning, victims
 from muster.gangs.lifecycle.arrivals import PodHandler
 from muster.gangs.lifecycle.node_changes import NodeHandler
 from muster.gangs.lifecycle.recovery import Clock, SessionHandler
@@ -34,8 +35,10 @@ class Coordinator:
     `state` is for tests and this package. Adapters use the methods.
     """
 
-    def __init__(self, settings: GangSettings = _DEFAULTS) -> None:
-        self.state = State(settings)
+    def __init__(
+        self, settings: GangSettings = _DEFAULTS, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self.state = State(settings, wall_clock)
         self._pods = PodHandler(self.state)
         self._nodes = NodeHandler(self.state, self._pods.gangs_of)
         self._sessions = SessionHandler(self.state, self._pods, self._nodes)
@@ -54,6 +57,8 @@ class Coordinator:
                 decisions.take_failure(self.state, message)
             case inputs.SolveAnswered():
                 decisions.take_answer(self.state, message)
+            case inputs.VictimsFound():
+                victims.take_answer(self.state, message)
             case inputs.Synced():
                 self.state.synced = True
                 self._pods.catch_up()
@@ -78,6 +83,7 @@ class Coordinator:
         self._sessions.catch_up()
         self._statuses.write_due()
         planning.ask_planners(self.state)
+        victims.ask(self.state)
         return self.state.publisher.take()
 
     def _cluster_changed(self, change: inputs.ClusterChange) -> None:
@@ -132,6 +138,8 @@ class Coordinator:
         """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""
         if self.state.interrupted:
             return None
+        if victims.may_ask(self.state):
+            return self.state.now
         handlers = (self._clock, self._nodes, self._statuses, self._pods, self._pods.differences)
         deadlines = [handler.next_deadline() for handler in handlers]
         return min((when for when in deadlines if when is not None), default=None)

@@ -232,6 +232,7 @@ def _remove_gang(state: State, gang: Gang) -> None:
     state.retained.release(gang, held_uids)
     del state.gangs[gang.key]
     state.queue.forget(gang)
+    state.victims.remove(gang)
     if (taken_back := state.in_tree.forget(gang)) is not None:
         state.publisher.instruct(taken_back)
 

@@ -19,7 +19,7 @@ from muster.domain.sentences import sentence
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.ledger import fits, is_same_for
 from muster.gangs.capacity.queueing_hints import QueueingHint
-from muster.gangs.lifecycle import backfill, reconciliation, refusals
+from muster.gangs.lifecycle import backfill, reconciliation, refusals, victims
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Lane, Outcome
@@ -212,7 +212,8 @@ def _take_refusal(
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
         _refuse_undecided(state, gang, question.hint, text)
         return
-    refusals.refuse(state, gang, question.hint, kinds, text)
+    asked = victims.question_for(state, gang, question, decision)
+    refusals.refuse(state, gang, question.hint, kinds, text, question=asked)
     if is_outdated:
         # If capacity comes free or plugins answer all the time, other gangs come first.
         state.timers.set(gang, state.now + state.settings.recheck_s)

@@ -9,6 +9,7 @@ import math
 
 from muster.domain.pod import Pod
 from muster.gangs.capacity.queueing_hints import QueueingHint
+from muster.gangs.lifecycle import victims
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.calls import Unreserve
 from muster.gangs.messages.instructions import EventReason
@@ -16,6 +17,7 @@ from muster.gangs.record import phases
 from muster.gangs.record.exclusions import ROOM, ROOM_AFTER_S, ROOM_EVERY_S
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Phase, Trigger
+from muster.gangs.record.victims import VictimsQuestion
 from muster.gangs.reporting.publisher import Kinds
 
 _WOKEN_AT_ONCE = 250
@@ -25,33 +27,42 @@ _NODES_WITHOUT_PAUSE = 16
 
 
 def refuse(
-    state: State, gang: Gang, hint: QueueingHint, kinds: Kinds, text: str, again_at: float = math.inf
+    state: State,
+    gang: Gang,
+    hint: QueueingHint,
+    kinds: Kinds,
+    text: str,
+    again_at: float = math.inf,
+    question: VictimsQuestion | None = None,
 ) -> None:
     """Refuse the gang: `hint` says what it must have to fit, and `text` tells users why it does not fit.
 
     Its pods pass PreEnqueue once, so that kube-scheduler shows the reason on each pod. `again_at`: when the
-    gang is planned again even if nothing changes.
+    gang is planned again even if nothing changes. `question`: the question for its victims.
     """
-    state.transition(gang, Trigger.NOTHING_FITS, phases.Unplaceable())
-    state.queue.add_refused(gang, hint)
+    notes = ""
     if gang.exclusions.by_pair:
-        text, kinds = f"{text}. {gang.exclusions}", (*kinds, "left out")
+        notes, kinds = f". {gang.exclusions}", (*kinds, "left out")
         # An exclusion may have ended while the gang waited for the planner.
         first_end = gang.exclusions.set_ends(state.now, state.unbound_gone_at, state.settings)
         again_at = min(again_at, max(state.now, state.unbound_gone_at + ROOM_AFTER_S, first_end))
+    if state.backfill.current is not None and state.backfill.current.gang == gang.key:
+        notes, kinds = f"{notes}. {state.backfill.current}", (*kinds, "backfill")
+    state.transition(gang, Trigger.NOTHING_FITS, phases.Unplaceable(kinds, text, notes))
+    state.queue.add_refused(gang, hint)
     if again_at < math.inf:
         state.timers.set(gang, again_at)
     state.backfill.add_waiting(gang)
-    if state.backfill.current is not None and state.backfill.current.gang == gang.key:
-        kinds, text = (*kinds, "backfill"), f"{text}. {state.backfill.current}"
-    state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text)
+    victims.begin(state, gang, question)
+    victims.publish(state, gang)
 
 
 def refresh_refusal(state: State, gang: Gang) -> None:
     """Report the refusal again, because its numbers have changed."""
-    if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
-        event = EventReason.INVALID if gang.phase is Phase.INVALID else EventReason.UNPLACEABLE
-        state.publisher.refuse(gang, event, gang.refusal_kinds, gang.reason)
+    if gang.phase is Phase.INVALID:
+        state.publisher.refuse(gang, EventReason.INVALID, gang.refusal_kinds, gang.reason)
+    elif gang.phase is Phase.UNPLACEABLE:
+        victims.publish_now(state, gang)
 
 
 def note_gangs_to_wake(state: State, anywhere: bool = False) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from muster.domain.clearing import Occupant
 from muster.domain.pod import Pod
@@ -22,6 +23,7 @@ from muster.gangs.pending.occupants import Occupants
 from muster.gangs.pending.planner_share import PlannerShare
 from muster.gangs.pending.reservations import Backfill, Retained
 from muster.gangs.pending.scheduling_queue import SchedulingQueue, namespace_of
+from muster.gangs.pending.victims import Victims
 from muster.gangs.record.gang import Gang, PlannerQuestion, QueueOrder, Timer, Timers
 from muster.gangs.record.phases import InPhase, Phase, Planned, Planning, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Publisher
@@ -37,8 +39,10 @@ class State:
     The other modules of this folder are functions on the state. Only one thread may use it.
     """
 
-    def __init__(self, settings: GangSettings) -> None:
+    def __init__(self, settings: GangSettings, wall_clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
+        self.wall_clock = wall_clock
+        """Returns seconds since the Unix epoch, as the times of pods."""
         self.roster = Roster()
         self.ledger = Ledger()
         self.gangs: dict[str, Gang] = {}
@@ -75,6 +79,7 @@ class State:
         }
         self.backfill = Backfill(settings, self.ledger, lambda: self.now)
         self.occupants = Occupants(self.ledger, self.roster.pods, self.gangs)
+        self.victims = Victims(self.gangs)
         self.in_tree = InTree(self.ledger.nodes)
         self.planned_members: dict[str, int] = {}
         """Key of each gang that is planned and not permitted yet → number of its members."""

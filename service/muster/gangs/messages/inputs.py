@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from muster.domain.clearing import Clearing, NoClearing
 from muster.domain.decision import Decision
 from muster.domain.node import DeviceClaim, Node, Usage
 from muster.domain.peers import Labels
@@ -190,6 +191,15 @@ class SolveFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class VictimsFound:
+    """The answer to the instruction `FindVictims` of this number; None if none was found in time."""
+
+    now: float
+    number: int
+    answer: Clearing | NoClearing | None
+
+
+@dataclass(frozen=True, slots=True)
 class WatchInterrupted:
     """The watch of this resource was interrupted. Changes are not seen until it resumes."""
 
@@ -234,6 +244,7 @@ Input = (
     | SessionClosed
     | SolveAnswered
     | SolveFailed
+    | VictimsFound
     | WatchInterrupted
     | WatchResumed
     | Tick

@@ -16,6 +16,13 @@ class Partial(StrEnum):
     KEEP = "keep"
 
 
+class Preempt(StrEnum):
+    """Whether a refusal names gangs of lower priority whose end would make room. None is evicted."""
+
+    OFF = "off"
+    EXPLAIN = "explain"
+
+
 Seconds = Annotated[float, Gt(0)]
 AnySeconds = Annotated[float, Ge(0)]
 Count = Annotated[int, Ge(0)]
@@ -86,6 +93,10 @@ class GangSettings:
     namespace the limit is half of it. The default is 1.5 times the shim's `maxInFlight`."""
     answers_s: Seconds = 3.0
     """How long a gang waits for in-tree plugins to say which nodes they refuse it or prefer."""
+    preempt: Preempt = Preempt.EXPLAIN
+    """Whether a refusal names the gangs of lower priority whose end would make room. None is evicted."""
+    victims_s: Seconds = 0.05
+    """How long a refusal waits, at most, until these gangs are known."""
     alternates: Count = 8
     """Nodes that each member may use instead of its planned one."""
 

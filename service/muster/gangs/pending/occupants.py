@@ -1,6 +1,6 @@
 """The running pods of each node, and the gangs that they belong to, as a search for victims needs them.
 
-The index costs little as long as nobody reads it: changed nodes and gangs are only noted. `settle` reads a
+The index costs little until a gang asks: changed nodes and gangs are only noted. `settle` reads a
 bounded number of them.
 """
 
@@ -47,6 +47,7 @@ class Occupants:
 
         An equal node or unit stays the same object, so that it is not sent again.
         """
+        self._note_budgets()
         for key in list(islice(self._changed_gangs, SETTLED_AT_ONCE)):
             del self._changed_gangs[key]
             self._read_gang(key)
@@ -71,6 +72,14 @@ class Occupants:
             by_node[usage.node] = (*by_node.get(usage.node, ()), Occupant(usage, usage.pod_uid))
         return by_node
 
+    def _note_budgets(self) -> None:
+        """Have the gangs read again that other disruption budgets may cover."""
+        namespaces = self._ledger.budgets.changed_namespaces
+        if namespaces:
+            changed_keys = (key for key, gang in self._gangs.items() if gang.name[0] in namespaces)
+            self._changed_gangs |= dict.fromkeys(changed_keys)
+            namespaces.clear()
+
     def _read_gang(self, key: str) -> None:
         """Read a gang's unit, and have the nodes of its members read again."""
         gang = self._gangs.get(key)
@@ -85,7 +94,7 @@ class Occupants:
             self.units.pop(key, None)
             return
         self._uids_of[key] = uids
-        if (unit := _unit(gang)) != self.units.get(key):
+        if (unit := self._unit(gang)) != self.units.get(key):
             self.units[key] = unit
 
     def _occupants_on(self, name: str, left_out_uids: Collection[str] = ()) -> tuple[Occupant, ...]:
@@ -96,10 +105,13 @@ class Occupants:
         key, pod = self._unit_of.get(uid), self._pods.get(uid)
         if key is None or pod is None or uid not in self._ledger.bound:
             return Occupant(usage, uid)
-        return occupant_of(pod, usage, key)
+        budget = self._ledger.budgets.coverage(pod).budget
+        return replace(occupant_of(pod, usage, key), budget=budget)
 
-
-def _unit(gang: Gang) -> Unit:
-    """Return the unit of a gang's bound members. None is a victim as long as too few of them are bound."""
-    unit = unit_of_gang(gang.group)
-    return replace(unit, protected="it is only partly bound") if gang.is_partially_bound else unit
+    def _unit(self, gang: Gang) -> Unit:
+        """Return the unit of a gang's bound members. Few members of an incomplete gang are no victims."""
+        unit = unit_of_gang(gang.group)
+        coverages = map(self._ledger.budgets.coverage, gang.group.bound)
+        protected = "it is only partly bound" if gang.is_partially_bound else unit.protected
+        protected = protected or next(filter(None, (coverage.protected for coverage in coverages)), "")
+        return replace(unit, protected=protected)

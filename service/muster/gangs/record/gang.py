@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from muster.domain.clearing_words import ClearingJson
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
@@ -36,6 +37,7 @@ from muster.gangs.record.phases import (
     Trigger,
     next_phase,
 )
+from muster.gangs.record.victims import VictimsAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,8 @@ class Gang:
     """Causes of the last refusal."""
     relaxations: tuple[Relaxation, ...] = ()
     """Changes that would help against these causes: the planner tried each."""
+    victims: VictimsAnswer | None = None
+    """The cheapest victims with whose end the gang would fit, if they are known and still there."""
     refusal_kinds: tuple[str, ...] = ()
     """Kinds of causes in the last published refusal, without their numbers."""
     refused_at: float = -math.inf
@@ -350,6 +354,8 @@ class GangView:
     """The causes that block the gang now, each with the general advice."""
     helps: tuple[str, ...] = ()
     """Changes that would help the gang now, the cheapest first. The planner tried each."""
+    clearing: ClearingJson | None = None
+    """Whose end would make room for the gang now; None if that is not known."""
     gpus_bound: int = 0
     """Whole GPUs of its bound members."""
     gpus_waiting: int = 0
@@ -382,6 +388,7 @@ def view(gang: Gang, queue_order: QueueOrder) -> GangView:
         queue=group.pod_group.queue if group.pod_group is not None else "",
         causes=cause_views(blocking_causes(gang)),
         helps=tuple(map(str, gang.relaxations)) if gang.phase is Phase.UNPLACEABLE else (),
+        clearing=gang.victims.facts if gang.victims and gang.phase is Phase.UNPLACEABLE else None,
         gpus_bound=sum(pod.gpus for pod in group.bound),
         gpus_waiting=sum(pod.gpus for pod in group.unbound),
         nodes=tuple(sorted({pod.node for pod in group.bound})),

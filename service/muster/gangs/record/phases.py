@@ -116,6 +116,12 @@ class Unplaceable(InPhase):
     """The gang was refused, and waits for a change that may help."""
 
     phase = Phase.UNPLACEABLE
+    kinds: tuple[str, ...] = ()
+    """The kinds of causes, without their numbers."""
+    text: str = ""
+    """The sentence about the causes."""
+    notes: str = ""
+    """What follows the sentence: nodes that are left out, and nodes that are reserved."""
 
 
 @dataclass(frozen=True, slots=True)

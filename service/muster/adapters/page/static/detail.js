@@ -43,9 +43,28 @@ function help(text, tried) {
   return element('p', {class: 'help', children: [element('b', {text: tried ? 'It would help (tried, it fits then): ' : 'It would help: '}), text]});
 }
 
+function victims(clearing) {
+  if (!clearing?.says) return [];
+  const said = element('p', {class: 'say', text: `${clearing.says[0].toUpperCase()}${clearing.says.slice(1)}`});
+  if (!clearing.victims.length) return [said];
+  const rows = clearing.victims.map(victim => element('tr', {children: [
+    element('th', {scope: 'row', text: victim.name}),
+    element('td', {text: `priority ${victim.priority}`}),
+    element('td', {text: victim.ends ? count(victim.pod_count, 'pod') : `${victim.pod_count} of ${count(victim.members, 'pod')}`}),
+    element('td', {text: count(victim.gpus, 'GPU')}),
+  ]}));
+  const more = clearing.victim_count - clearing.victims.length;
+  if (more) rows.push(element('tr', {children: [element('td', {colspan: 4, text: `and ${more} more`})]}));
+  return [said, element('details', {children: [
+    element('summary', {text: 'Whose end would make room'}),
+    element('div', {class: 'wide', children: [element('table', {children: rows})]}),
+  ]})];
+}
+
 function blocks(gang) {
   const found = [];
   for (const cause of gang.causes) found.push(element('p', {class: 'say', text: cause.says}));
+  found.push(...victims(gang.clearing));
   for (const text of gang.helps) found.push(help(text, true));
   for (const text of new Set(gang.causes.map(cause => cause.helps))) found.push(help(text, false));
   if (!found.length && gang.reason && gang.phase !== 'running') found.push(element('p', {class: 'say', text: gang.reason}));

@@ -1,0 +1,152 @@
+"""Victims: name, in the refusal of a gang, the gangs of lower priority whose end would make room for it.
+
+No pod is evicted. A process of its own answers one question at a time, so no decision waits for an answer.
+Only the publication of a refusal waits for a moment, because each one costs a scheduling cycle of each pod.
+"""
+
+from __future__ import annotations
+
+import math
+
+from muster.domain.clearing import Clearing, ClearQuestion, NoClearing, Occupancy
+from muster.domain.clearing_words import clearing_json
+from muster.domain.decision import Unplaceable
+from muster.domain.sentences import refusal_sentence
+from muster.gangs.capacity import requests
+from muster.gangs.lifecycle.state import State
+from muster.gangs.messages.inputs import VictimsFound
+from muster.gangs.messages.instructions import EventReason, FindVictims
+from muster.gangs.messages.settings import Preempt
+from muster.gangs.pending.victims import OpenQuestion
+from muster.gangs.record import phases
+from muster.gangs.record.gang import Gang, PlannerQuestion, Timer
+from muster.gangs.record.phases import Phase
+from muster.gangs.record.victims import VictimsAnswer, VictimsQuestion
+from muster.gangs.reporting.publisher import shorten
+
+MAX_GANGS_PER_INPUT = 32
+"""Largest number of gangs that one input looks at until a gang needs a question."""
+MAX_LISTED = 64
+"""Largest number of victims, and of pods of each, that programs get."""
+_SAME_TIME_S = 10.0
+"""Ages count from the last full 10 s, so that the next question may have the same occupancy."""
+
+
+def question_for(
+    state: State, gang: Gang, question: PlannerQuestion, decision: Unplaceable
+) -> VictimsQuestion | None:
+    """Return the question for the victims of a refused gang; None if no end of a pod may help.
+
+    Optional members have no victims: a gang that has started waits for them.
+    """
+    if state.settings.preempt is Preempt.OFF or gang.group.enough_bound:
+        return None
+    priorities = [pod.priority for pod in gang.group.unbound]
+    lowest_bound = min(state.roster.bound_priorities, default=math.inf)
+    if not priorities or min(priorities) <= lowest_bound or any(cause.stays for cause in decision.causes):
+        return None
+    return VictimsQuestion.of(requests.least_of(question.request), priorities, question.solve.excluded)
+
+
+def begin(state: State, gang: Gang, question: VictimsQuestion | None) -> None:
+    """Take the known victims of a gang that was just refused. Ask if none are known, or they are old."""
+    last_answer, gang.victims = gang.victims, None
+    state.victims.remove(gang)
+    if question is not None:
+        gang.victims = state.victims.answer(question, last_answer)
+        if gang.victims is None or _is_old(state, gang.victims):
+            state.victims.add(gang, question)
+
+
+def publish(state: State, gang: Gang) -> None:
+    """Publish why the gang does not fit, with its victims if they are known.
+
+    If they may be known soon, wait for `victims_s`.
+    """
+    refused = gang.in_phase
+    assert isinstance(refused, phases.Unplaceable)
+    if gang.victims is None and state.victims.waits(gang):
+        gang.reason = shorten(f"{refused.text}{refused.notes}")
+        state.timers.set(gang, state.now + state.settings.victims_s, Timer.REPORT_REFUSAL)
+    else:
+        publish_now(state, gang)
+
+
+def publish_now(state: State, gang: Gang) -> None:
+    """Publish why the gang does not fit, with its victims if they are known."""
+    refused = gang.in_phase
+    assert isinstance(refused, phases.Unplaceable)
+    text, kinds = refused.text, refused.kinds
+    if gang.victims is not None and (facts := gang.victims.facts) is not None and facts["says"]:
+        text = refusal_sentence(gang.refusal_causes, gang.relaxations, facts["says"])
+        kinds = (*kinds, "victims" if facts["fits"] else "no victims")
+    state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, f"{text}{refused.notes}")
+
+
+def may_ask(state: State) -> bool:
+    """Return whether a question can be asked now."""
+    is_ready = state.active and not state.interrupted and not state.catches_up
+    return is_ready and state.victims.any_waits and state.victims.open is None
+
+
+def ask(state: State) -> None:
+    """Ask about the next gang whose victims are not known, once all occupants are read."""
+    if not may_ask(state) or not state.occupants.settle():
+        return
+    for _ in range(MAX_GANGS_PER_INPUT):
+        if not state.victims.any_waits:
+            return
+        key, question = state.victims.pop()
+        gang = state.gangs.get(key)
+        if gang is None or gang.phase is not Phase.UNPLACEABLE:
+            continue
+        answer = state.victims.answer(question)
+        if answer is None or _is_old(state, answer):
+            _ask_about(state, gang, question)
+            return
+        _tell(state, gang, answer)
+
+
+def take_answer(state: State, found: VictimsFound) -> None:
+    """Handle the answer to the open question. Without an answer, the gang asks again with a later refusal."""
+    asked = state.victims.open
+    if asked is None or asked.number != found.number:
+        return
+    state.victims.open = None
+    gang = state.gangs.get(asked.gang)
+    if gang is None:
+        return
+    answer = _answer(state, asked.question, found.answer or NoClearing(gang.group.gang, proven=False))
+    state.victims.keep(answer)
+    if gang.phase is Phase.UNPLACEABLE and not state.victims.waits(gang):
+        _tell(state, gang, answer)
+
+
+def _ask_about(state: State, gang: Gang, question: VictimsQuestion) -> None:
+    units = dict(state.occupants.units)
+    units.pop(gang.key, None)
+    now = state.wall_clock() // _SAME_TIME_S * _SAME_TIME_S
+    occupancy = Occupancy(state.occupants_for(gang), units, now, dict(state.ledger.budgets.allowed))
+    request = ClearQuestion(question.request, occupancy, question.priority)
+    number = next(state.numbers)
+    state.victims.open = OpenQuestion(number, gang.key, question)
+    snapshot = state.snapshot_for(gang)
+    state.publisher.instruct(FindVictims(gang.key, number, request, snapshot, question.excluded))
+
+
+def _answer(state: State, question: VictimsQuestion, answer: Clearing | NoClearing) -> VictimsAnswer:
+    """Return what users read of an answer. The plan and the pods are forgotten, because there may be many."""
+    victims = answer.victims if isinstance(answer, Clearing) else ()
+    is_decided = isinstance(answer, Clearing) or answer.proven
+    facts = clearing_json(answer, MAX_LISTED) if is_decided else None
+    return VictimsAnswer(question, facts, tuple(victim.unit for victim in victims), state.now)
+
+
+def _is_old(state: State, answer: VictimsAnswer) -> bool:
+    return state.now >= answer.found_at + state.settings.numbers_s
+
+
+def _tell(state: State, gang: Gang, answer: VictimsAnswer) -> None:
+    """Add the victims to the refusal of a gang."""
+    gang.victims = answer
+    publish_now(state, gang)

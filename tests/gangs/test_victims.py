@@ -1,0 +1,179 @@
+"""A refusal names the gangs of lower priority whose end would make room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from muster.domain.pod import Pod
+from muster.gangs.messages.instructions import Outcome
+from muster.gangs.messages.settings import GangSettings, Preempt
+from muster.gangs.record.gang import GangView
+from tests.gangs.world import World, foreign, node, pod, with_topology
+
+CLAUSE = "The gang would fit if ns/low ended (priority 0, 4 GPUs, running 15 min)"
+
+
+def running(uid: str = "low", on: str = "a", priority: int = 0) -> Pod:
+    """A gang of one with all GPUs of a node."""
+    started = 1000.0 - 15 * 60
+    new_pod = pod(uid, gang="", gpus=4, priority=priority, started=started, running=True)
+    return replace(new_pod, node=on, allocation=0b1111)
+
+
+def waiting(uid: str = "high", gpus: int = 4, priority: int = 10, namespace: str = "ns") -> Pod:
+    return pod(uid, gang="", gpus=gpus, priority=priority, namespace=namespace)
+
+
+def full(**settings: object) -> World:
+    """A node, and a gang of low priority on all of it."""
+    world = World(replace(GangSettings(settle_s=0), **settings)).start(node("a"))  # type: ignore[arg-type]
+    world.see(running())
+    return world
+
+
+def without_answers() -> World:
+    """That world, in which the test answers each question."""
+    world = full()
+    world.auto = False
+    return world
+
+
+def view(world: World, name: str) -> GangView:
+    (only,) = (view for view in world.coordinator.summary() if view.name == name)
+    return only
+
+
+def test_a_refusal_names_the_victims_and_says_so_once() -> None:
+    world = full()
+    world.see(waiting())
+    assert CLAUSE in world.verdict("high").reason
+    assert [event.message for event in world.events] == [world.verdict("high").reason]
+    assert world.outcomes() == ["refused"]
+    facts = view(world, "high").clearing
+    assert facts is not None
+    assert [(victim["name"], victim["pods"]) for victim in facts["victims"]] == [("ns/low", ["ns/low"])]
+
+
+@pytest.mark.parametrize(
+    ("settings", "priority"), [({}, 0), ({"preempt": Preempt.OFF}, 10)], ids=["equal priority", "off"]
+)
+def test_a_gang_that_may_have_no_victims_does_not_wait_for_them(
+    settings: dict[str, Preempt], priority: int
+) -> None:
+    world = full(**settings)
+    world.see(waiting(priority=priority))
+    assert "ended" not in world.verdict("high").reason
+    assert view(world, "high").clearing is None
+
+
+def test_a_gang_that_does_not_fit_an_empty_node_has_no_victims() -> None:
+    world = without_answers()
+    world.see(waiting(gpus=5))
+    world.solve()
+    assert not world.victim_questions
+    assert world.verdict("high").outcome is Outcome.REFUSED
+
+
+def test_the_refusal_waits_a_moment_and_victims_that_are_found_later_are_added() -> None:
+    world = without_answers()
+    world.see(waiting())
+    world.solve()
+    assert not world.verdicts
+    assert "ended" not in view(world, "high").reason
+    world.wait(world.settings.victims_s)
+    assert "ended" not in world.verdict("high").reason
+    world.find_victims()
+    assert CLAUSE in world.verdict("high").reason
+    assert world.outcomes() == ["refused", "refused"]
+
+
+def test_without_an_answer_the_refusal_says_nothing_and_asks_no_more_for_a_while() -> None:
+    world = without_answers()
+    world.see(waiting())
+    world.solve()
+    world.answer_victims(None)
+    assert "ended" not in world.verdict("high").reason
+    assert "decided" not in world.verdict("high").reason
+    world.wait(world.settings.numbers_s / 2)
+    assert not world.victim_questions
+
+
+def test_gangs_with_equal_needs_share_the_answer() -> None:
+    world = without_answers()
+    world.see(*(waiting(f"h{number}") for number in range(4)))
+    while world.solves:
+        world.solve()
+    assert len(world.victim_questions) == 1
+    world.find_victims()
+    assert not world.victim_questions
+    assert all(CLAUSE in world.verdict(f"h{number}").reason for number in range(4))
+    world.see(waiting("h4"))
+    world.solve()
+    assert CLAUSE in world.verdict("h4").reason
+    assert not world.victim_questions
+
+
+def test_namespaces_take_turns() -> None:
+    world = without_answers()
+    world.see(*(waiting(f"a{number}", gpus=1 + number) for number in range(3)), waiting("b", namespace="b"))
+    while world.solves:
+        world.solve()
+    asked: list[str] = []
+    while world.victim_questions:
+        asked.append(world.victim_questions[0].request.gang.name)
+        world.find_victims()
+    assert asked[1] == "b"
+    assert len(asked) == 4
+
+
+def test_an_answer_holds_as_long_as_its_victims_are_there() -> None:
+    world = full()
+    world.start(node("b"))
+    world.see(running("other", "b", priority=5), waiting())
+    assert CLAUSE in world.verdict("high").reason
+    world.see(waiting("higher", priority=20))
+    world.gone("low")
+    world.run("higher")
+    assert "if ns/other ended (priority 5" in view(world, "high").reason
+    world.wait(world.settings.numbers_s)
+    assert "if ns/other ended (priority 5" in world.verdict("high").reason
+
+
+def test_an_old_answer_stays_in_the_refusal_until_the_next_is_there() -> None:
+    world = full()
+    world.start(node("b", 1))
+    world.see(running("other", "b", priority=50), foreign("f", "b"), waiting())
+    world.auto = False
+    world.wait(world.settings.numbers_s)
+    world.gone("f")
+    world.wait(world.settings.numbers_s)
+    world.solve()
+    assert CLAUSE in world.verdict("high").reason
+    (question,) = world.victim_questions
+    assert question.request.gang.name == "high"
+    world.find_victims()
+    assert CLAUSE[:30] in world.verdict("high").reason
+
+
+def test_a_gang_that_is_gone_or_planned_is_not_told() -> None:
+    world = without_answers()
+    world.see(waiting("h0"), waiting("h1"))
+    while world.solves:
+        world.solve()
+    world.gone("h0")
+    world.gone("low")
+    while world.solves:
+        world.solve()
+    assert world.planned("h1")
+    world.answer_victims(None)
+    assert world.outcomes()[-1] == "planned"
+
+
+def test_optional_members_have_no_victims() -> None:
+    world = full()
+    world.start(node("b"))
+    world.see(with_topology("m0", gpus=4, node="b", allocation=0b1111, priority=10))
+    world.see(with_topology("m1", gpus=4, priority=10))
+    assert "would fit" not in world.verdict().reason
