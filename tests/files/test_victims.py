@@ -186,11 +186,14 @@ def test_programs_read_all_victims() -> None:
     names = ("default/tune-a", "default/tune-b")
     assert shown["clearing"] == {
         "fits": True,
+        "says": "the gang would fit if 2 gangs of priority 0 ended (8 GPUs, 8.7 GPU-hours lost): "
+        "default/tune-a, default/tune-b",
         "victims": [
             {
                 "name": name,
                 "priority": 0,
                 "pods": [f"{name}-0", f"{name}-1"],
+                "pod_count": 2,
                 "members": 2,
                 "ends": True,
                 "gpus": 4,
@@ -199,6 +202,7 @@ def test_programs_read_all_victims() -> None:
             }
             for name, minutes in zip(names, (60, 50), strict=True)
         ],
+        "victim_count": 2,
         "going": [],
         "domain": "rack r1",
         "lost_gpu_minutes": 520,

@@ -83,8 +83,10 @@ def _units(state: State) -> list[str]:
     for occupant in chain.from_iterable(state.occupants.by_node.values()):
         if occupant.unit:
             uids_of.setdefault(occupant.unit, set()).add(occupant.usage.pod_uid)
+    members = set[str]()
     for gang in state.gangs.values():
         bound = {pod.uid for pod in gang.group.bound}
+        members |= bound
         if bound and replace(units[gang.key], protected="") != replace(
             unit_of_gang(gang.group), protected=""
         ):
@@ -92,7 +94,12 @@ def _units(state: State) -> list[str]:
         there = {uid for uid in bound & ledger.bound.keys() if ledger.bound[uid].node in ledger.nodes}
         if there != uids_of.pop(gang.key, set()):
             broken.append(f"the unit of {gang.key} has not its bound members")
-    return broken + [f"{key} is a unit without a gang" for key in uids_of]
+    existing = map(ledger.existing_pods.pod, [uid for uid, usage in ledger.bound.items() if usage.holds_gpus])
+    lone = {pod.uid for pod in existing if pod is not None and (pod.claim is None or not pod.present)}
+    lone = {uid for uid in lone if ledger.bound[uid].node in ledger.nodes} - members
+    if lone != uids_of.keys() or any(uids_of[uid] != {uid} for uid in lone):
+        broken.append(f"the units without a gang are {sorted(uids_of)}, and not {sorted(lone)}")
+    return broken + [f"{key} has ended" for key in units.keys() - state.gangs.keys() - lone]
 
 
 def waiting_or_refused(queue: SchedulingQueue) -> set[str]:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from muster.domain.clearing import Occupant
+from muster.domain.preemption import DisruptionBudget
+from muster.domain.request import SelectorTerm
+from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.pending import occupants as module
 from tests.gangs.world import World, foreign, node, pod, stand
@@ -25,16 +30,42 @@ def units(world: World) -> list[str]:
     ]
 
 
-def test_a_gang_is_a_unit_and_a_pod_of_another_scheduler_stays() -> None:
+def test_gangs_and_other_pods_with_gpus_are_units_and_others_stay() -> None:
     world = World().start(node("a"))
-    world.see(pod("p", gang="", node="a", allocation=0b11, priority=5), foreign("f", "a"))
+    world.see(pod("p", gang="", node="a", allocation=0b11, priority=5))
+    world.see(foreign("f", "a"), foreign("log", "a", gpus=0))
     assert [(occupant.name, bool(occupant.unit)) for occupant in settled(world)["a"]] == [
-        ("f", False),
+        ("ns/f", True),
+        ("log", False),
         ("ns/p", True),
     ]
-    assert units(world) == ["ns/p 5"]
+    assert units(world) == ["ns/p 5", "pod ns/f 0"]
     world.gone("p")
-    assert units(world) == []
+    assert units(world) == ["pod ns/f 0"]
+
+
+def test_a_pod_that_is_being_deleted_ends_by_itself() -> None:
+    world = World().start(node("a"))
+    world.see(pod("p", gang="", node="a", allocation=0b11, priority=5))
+    world.see(replace(world.pods["p"], terminating=True, ends=1030.0))
+    ((occupant,),) = settled(world).values()
+    assert (occupant.unit, occupant.ends) == ("p", 1030.0)
+    assert units(world) == ["pod ns/p 5"]
+
+
+def test_checkpoints_and_budgets_are_seen_without_a_change_of_the_pod() -> None:
+    world = World().start(node("a"))
+    world.see(pod("p", gang="", node="a", allocation=0b11, labels=(("app", "w"),)), foreign("f", "a"))
+    settled(world)
+    world.send(inputs.CheckpointsSeen(world.now, {"p": 990.0}))
+    selector = (SelectorTerm("app", "In", ("w",)),)
+    for number in range(2):
+        budget = DisruptionBudget("ns", f"b{number}", selector, number)
+        world.send(inputs.BudgetSeen(world.now, budget.key, budget))
+        if not number:
+            assert [(o.saved, o.budget) for o in settled(world)["a"]] == [(0.0, ""), (990.0, "ns/b0")]
+    protected = "pod p is covered by PodDisruptionBudgets ns/b0 and ns/b1, so it can't be evicted"
+    assert sorted(units(world)) == [f"ns/p 0 {protected}", "pod ns/f 0"]
 
 
 def test_a_gang_is_no_unit_before_its_bindings_are_answered() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import chain
 
 from muster.domain.clearing import Clearing, ClearQuestion, NoClearing, Occupancy, Occupant, Unit
 from muster.domain.node import Usage
@@ -66,9 +65,8 @@ class VictimSearch:
         if self._clear is None or not self._gangs_left or not is_sought:
             return None
         self._gangs_left -= 1
-        by_node = (self._occupants(name, state) for name, state in snapshot.nodes.items())
-        occupants = tuple(chain.from_iterable(by_node))
-        occupancy = Occupancy(occupants, units, self._now, self._ledger.budgets.allowed)
+        by_node = {name: self._occupants(name, state) for name, state in snapshot.nodes.items()}
+        occupancy = Occupancy(by_node, units, self._now, self._ledger.budgets.allowed)
         return self._clear(snapshot, ClearQuestion(least, occupancy, priority))
 
     def _occupants(self, name: str, state: NodeState) -> tuple[Occupant, ...]:

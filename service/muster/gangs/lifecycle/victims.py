@@ -42,7 +42,7 @@ def question_for(
     if state.settings.preempt is Preempt.OFF or gang.group.enough_bound:
         return None
     priorities = [pod.priority for pod in gang.group.unbound]
-    lowest_bound = min(state.roster.bound_priorities, default=math.inf)
+    lowest_bound = min(state.ledger.existing_pods.priorities, default=math.inf)
     if not priorities or min(priorities) <= lowest_bound or any(cause.stays for cause in decision.causes):
         return None
     return VictimsQuestion.of(requests.least_of(question.request), priorities, question.solve.excluded)

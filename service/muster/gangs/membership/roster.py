@@ -40,8 +40,6 @@ class Roster:
         self._named: dict[NameKey, dict[str, Pod]] = {}
         self._present: Counter[tuple[NameKey, str | None]] = Counter()
         """(name, owner) → number of present pods; (name, None) → number over all owners."""
-        self.bound_priorities: Counter[int] = Counter()
-        """Priority → number of present pods that are bound."""
         self._pod_groups: dict[PodGroupKey, PodGroup] = {}
         self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
         """PodGroup → UID → the pod as it is without the PodGroup."""
@@ -166,10 +164,6 @@ class Roster:
             del names[key]
         if not names:
             del self._names_of[pod.owner]
-        if pod.node and pod.present:
-            self.bound_priorities[pod.priority] += change
-            if not self.bound_priorities[pod.priority]:
-                del self.bound_priorities[pod.priority]
         for owner in (pod.owner, None):
             self._present[key, owner] += change * pod.present
             if not self._present[key, owner]:

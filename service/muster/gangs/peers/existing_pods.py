@@ -289,6 +289,8 @@ class ExistingPods:
         self._by_labels: dict[str, LabelIndex] = {}
         self._terminating: dict[str, LabelIndex] = {}
         """The terminating pods of `_by_labels`."""
+        self.priorities: Counter[int] = Counter()
+        """Priority → number of pods on nodes that are members of gangs, or have GPUs."""
         self.repelling = AntiAffinityIndex()
         self._ports: dict[tuple[int, str], dict[str, dict[str, int]]] = {}
         """Port and protocol → address → node → pods. A pod may name 64 ports, each at any address."""
@@ -304,6 +306,8 @@ class ExistingPods:
             return
         old_pod, node = self._pods.get(pod.uid), self._node_of(pod.uid)
         self._pods[pod.uid] = pod
+        self._count_priority(old_pod, -1)
+        self._count_priority(pod, 1)
         if old_pod is None:
             self._in_namespace[pod.namespace] += 1
         if node and (old_pod is None or _facts(old_pod) != _facts(pod)):
@@ -319,6 +323,7 @@ class ExistingPods:
         pod, node = self._pods.pop(uid, None), self._node_of(uid)
         if pod is None:
             return
+        self._count_priority(pod, -1)
         self._in_namespace[pod.namespace] -= 1
         if not self._in_namespace[pod.namespace]:
             del self._in_namespace[pod.namespace]
@@ -377,6 +382,10 @@ class ExistingPods:
         finally:
             for pod, node in hidden_pods:
                 self._count(pod, node, 1)
+
+    def _count_priority(self, pod: Pod | None, pods: int) -> None:
+        if pod is not None and pod.node and (pod.claim is not None or pod.gpus or pod.slice):
+            _count(self.priorities, (pod.priority,), pods)
 
     def _count(self, pod: Pod, node: str, pods: int) -> None:
         for index in (self._by_labels, self._terminating) if pod.terminating else (self._by_labels,):

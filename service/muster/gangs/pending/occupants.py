@@ -1,4 +1,4 @@
-"""The running pods of each node, and the gangs that they belong to, as a search for victims needs them.
+"""The running pods of each node, and the units that they belong to, as a search for victims needs them.
 
 The index costs little until a gang asks: changed nodes and gangs are only noted. `settle` reads a
 bounded number of them.
@@ -7,14 +7,13 @@ bounded number of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from itertools import islice
 
 from muster.domain.clearing import Occupant, Unit
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.units import occupant_of, unit_of_gang
+from muster.gangs.membership.units import occupant_of, unit_of_gang, unit_of_pod
 from muster.gangs.record.gang import Gang
 
 SETTLED_AT_ONCE = 128
@@ -22,10 +21,10 @@ SETTLED_AT_ONCE = 128
 
 
 class Occupants:
-    """Occupants by node, and units by the keys of their gangs.
+    """Occupants by node, and units. The key of a unit is that of its gang, or the UID of a pod in no gang.
 
-    A bound pod of a gang is an occupant of the gang's unit. All else that a node has given away is an
-    occupant of no unit, which stays. `pods`: UID → pod, of all pods that claim a gang.
+    What a node has given away otherwise is an occupant of no unit, which stays. `pods`: UID → pod, of all
+    pods that claim a gang.
     """
 
     def __init__(self, ledger: Ledger, pods: Mapping[str, Pod], gangs: Mapping[str, Gang]) -> None:
@@ -37,6 +36,8 @@ class Occupants:
         """UID of a bound member → key of its unit."""
         self._uids_of: dict[str, frozenset[str]] = {}
         """Key of a unit → UIDs of its bound members."""
+        self._lone_uids_on: dict[str, frozenset[str]] = {}
+        """Node → UIDs of its pods in no gang that are units."""
 
     def note(self, gang: Gang) -> None:
         """Note that a gang has other members, or moved to another phase."""
@@ -54,10 +55,7 @@ class Occupants:
         changed_nodes = self._ledger.changed_nodes
         for name in () if self._changed_gangs else list(islice(changed_nodes, SETTLED_AT_ONCE)):
             changed_nodes.discard(name)
-            if name not in self._ledger.nodes:
-                self.by_node.pop(name, None)
-            elif (occupants := self._occupants_on(name)) != self.by_node.get(name):
-                self.by_node[name] = occupants
+            self._read_node(name)
         return not (self._changed_gangs or changed_nodes)
 
     def seen_by(self, own_uids: Collection[str], hidden: Iterable[Usage]) -> dict[str, tuple[Occupant, ...]]:
@@ -73,12 +71,18 @@ class Occupants:
         return by_node
 
     def _note_budgets(self) -> None:
-        """Have the gangs read again that other disruption budgets may cover."""
+        """Have the gangs and nodes read again whose pods other disruption budgets may cover."""
         namespaces = self._ledger.budgets.changed_namespaces
-        if namespaces:
-            changed_keys = (key for key, gang in self._gangs.items() if gang.name[0] in namespaces)
-            self._changed_gangs |= dict.fromkeys(changed_keys)
-            namespaces.clear()
+        if not namespaces:
+            return
+        self._changed_gangs |= dict.fromkeys(
+            key for key, gang in self._gangs.items() if gang.name[0] in namespaces
+        )
+        for name, uids in self._lone_uids_on.items():
+            pods = map(self._ledger.existing_pods.pod, uids)
+            if any(pod is not None and pod.namespace in namespaces for pod in pods):
+                self._ledger.changed_nodes.add(name)
+        namespaces.clear()
 
     def _read_gang(self, key: str) -> None:
         """Read a gang's unit, and have the nodes of its members read again."""
@@ -94,7 +98,36 @@ class Occupants:
             self.units.pop(key, None)
             return
         self._uids_of[key] = uids
-        if (unit := self._unit(gang)) != self.units.get(key):
+        partly_bound = "it is only partly bound" if gang.is_partially_bound else ""
+        protected = partly_bound or self._ledger.budgets.protection(bound)
+        self._set_unit(key, unit_of_gang(gang.group, protected))
+
+    def _read_node(self, name: str) -> None:
+        """Read the occupants of a node, and the units of its pods in no gang."""
+        old_uids = self._lone_uids_on.pop(name, frozenset())
+        is_there = name in self._ledger.nodes
+        pods = [pod for uid in self._ledger.stated_usages_on(name) if (pod := self._lone_pod(uid))]
+        for pod in pods if is_there else ():
+            self._set_unit(pod.uid, unit_of_pod(pod, self._ledger.budgets.protection([pod])))
+        uids = frozenset(pod.uid for pod in pods) if is_there else frozenset()
+        for uid in old_uids - uids:
+            self.units.pop(uid, None)
+        if uids:
+            self._lone_uids_on[name] = uids
+        if not is_there:
+            self.by_node.pop(name, None)
+        elif (occupants := self._occupants_on(name)) != self.by_node.get(name):
+            self.by_node[name] = occupants
+
+    def _lone_pod(self, uid: str) -> Pod | None:
+        """Return a bound pod in no gang that has GPUs. Other pods in no gang serve the cluster, and stay."""
+        usage, pod = self._ledger.bound.get(uid), self._ledger.existing_pods.pod(uid)
+        if usage is None or pod is None or not usage.holds_gpus:
+            return None
+        return pod if pod.claim is None and pod.present else None
+
+    def _set_unit(self, key: str, unit: Unit) -> None:
+        if self.units.get(key) != unit:
             self.units[key] = unit
 
     def _occupants_on(self, name: str, left_out_uids: Collection[str] = ()) -> tuple[Occupant, ...]:
@@ -102,16 +135,9 @@ class Occupants:
 
     def _occupant(self, usage: Usage) -> Occupant:
         uid = usage.pod_uid
-        key, pod = self._unit_of.get(uid), self._pods.get(uid)
+        pod, key = self._pods.get(uid), self._unit_of.get(uid)
+        if key is None and uid in self.units:
+            pod, key = self._ledger.existing_pods.pod(uid), uid
         if key is None or pod is None or uid not in self._ledger.bound:
             return Occupant(usage, uid)
-        budget = self._ledger.budgets.coverage(pod).budget
-        return replace(occupant_of(pod, usage, key), budget=budget)
-
-    def _unit(self, gang: Gang) -> Unit:
-        """Return the unit of a gang's bound members. Few members of an incomplete gang are no victims."""
-        unit = unit_of_gang(gang.group)
-        coverages = map(self._ledger.budgets.coverage, gang.group.bound)
-        protected = "it is only partly bound" if gang.is_partially_bound else unit.protected
-        protected = protected or next(filter(None, (coverage.protected for coverage in coverages)), "")
-        return replace(unit, protected=protected)
+        return occupant_of(pod, usage, key, self._ledger.budgets.coverage(pod).budget)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from muster.gangs.record.gang import Gang
@@ -23,11 +23,14 @@ class OpenQuestion:
 
 
 class Victims:
-    """The gangs that wait for a question, by namespace. The namespaces take turns."""
+    """The gangs that wait for a question, by namespace. The namespaces take turns.
 
-    def __init__(self, gangs: Mapping[str, Gang]) -> None:
+    `is_there` returns whether the unit with this key is still there.
+    """
+
+    def __init__(self, is_there: Callable[[str], bool]) -> None:
         self.open: OpenQuestion | None = None
-        self._gangs = gangs
+        self._is_there = is_there
         self._waiting: dict[str, dict[str, VictimsQuestion]] = {}
         self._answers: OrderedDict[VictimsQuestion, VictimsAnswer] = OrderedDict()
 
@@ -73,6 +76,6 @@ class Victims:
         for answer in (self._answers.get(question), last):
             if answer is None or answer.question != question:
                 continue
-            if all(unit in self._gangs for unit in answer.units):
+            if all(map(self._is_there, answer.units)):
                 return answer
         return None
