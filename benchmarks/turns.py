@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Annotated
 
@@ -19,15 +19,17 @@ from benchmarks.page.scenes import RACK, node, other
 from muster.adapters.garbage import short_collections
 from muster.adapters.kube.checkpoints import SENT_AT_ONCE
 from muster.command_line import Option, run_command
+from muster.domain.clearing import NoClearing
 from muster.domain.decision import Decision
 from muster.domain.node import Resources
-from muster.domain.pod import GangClaim
+from muster.domain.pod import GangClaim, Pod
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.domain.preemption import DisruptionBudget
 from muster.domain.request import SelectorTerm
+from muster.domain.topology import bits
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
-from muster.gangs.messages.instructions import Solve
+from muster.gangs.messages.instructions import FindVictims, Solve
 from muster.gangs.messages.settings import GangSettings
 from muster.placement.limits import Limits
 from muster.placement.place import place
@@ -41,18 +43,23 @@ BUDGETS, BUDGETS_OF_NAMESPACE = 10_000, 50
 
 
 class World:
-    """A coordinator with what it sees. Each gang is refused with the reason of the first."""
+    """A coordinator with what it sees. Each gang is refused with the reason of the first.
 
-    def __init__(self, nodes: int, gangs: int) -> None:
+    With `victims`, gangs of a lower priority run on the nodes, else pods of other schedulers.
+    """
+
+    def __init__(self, nodes: int, gangs: int, *, victims: bool = False) -> None:
         self.coordinator = Coordinator(GangSettings(settle_s=0))
         self.now = 1000.0
         self.turns: list[float] = []
         self.epoch = 0
-        self._asked: list[Solve] = []
+        self._asked: list[Solve | FindVictims] = []
         self._refusal: Decision | None = None
         board = topology(Boards.NVSWITCH)
         self.nodes = [node(f"n{at:05}", f"r{at // 16:04}", board, "H100") for at in range(nodes)]
         self.running = [other(f"u{at:05}", world_node.name, BUSY) for at, world_node in enumerate(self.nodes)]
+        if victims:
+            self.running = [pod for world_node in self.nodes for pod in _low(world_node.name)]
         for world_node in self.nodes:
             self.send(inputs.NodeSeen(self.now, world_node))
         for pod in self.running:
@@ -66,7 +73,7 @@ class World:
         began = time.thread_time()
         out = self.coordinator.handle(message)
         self.turns.append(1000 * (time.thread_time() - began))
-        self._asked += [instruction for instruction in out if isinstance(instruction, Solve)]
+        self._asked += [question for question in out if isinstance(question, Solve | FindVictims)]
 
     def rest(self) -> None:
         """Answer the planner's questions, and let time pass until nothing is due."""
@@ -79,7 +86,11 @@ class World:
             else:
                 return
 
-    def _answer(self, solve: Solve) -> None:
+    def _answer(self, solve: Solve | FindVictims) -> None:
+        if isinstance(solve, FindVictims):
+            none = NoClearing(solve.request.gang, proven=True, even_empty=True)
+            self.send(inputs.VictimsFound(self.now, solve.number, none))
+            return
         if self._refusal is None:
             self._refusal = place(solve.snapshot, solve.request, Limits())
         refusal = replace(self._refusal, gang=solve.request.gang)
@@ -133,6 +144,14 @@ def _budgets(world: World) -> None:
         world.send(inputs.BudgetSeen(world.now, budget.key, budget))
 
 
+def _low(on: str) -> Iterator[Pod]:
+    """Gangs of one pod with one GPU, of a lower priority than any other gang."""
+    for gpu in bits(BUSY):
+        uid = f"{on}-{gpu}"
+        claim = GangClaim("gputopology", uid, 1, 1, lone=True)
+        yield replace(other(uid, on, 1 << gpu), claim=claim, priority=-1)
+
+
 CHANGES: dict[str, Callable[[World], None]] = {
     "the first lists are complete": _synced,
     "the first session": _session,
@@ -145,6 +164,12 @@ CHANGES: dict[str, Callable[[World], None]] = {
     f"{BUDGETS:,} disruption budgets come": _budgets,
     f"a gang of {HUGE:,} pods comes": _huge,
 }
+WITH_VICTIMS: dict[str, Callable[[World], None]] = {
+    "the first lists are complete, with 7 pods of a lower priority on each node": _synced,
+    "the first session: each refusal asks for its victims": _session,
+    "then all running pods save their work": _checkpoints,
+    f"then {BUDGETS:,} disruption budgets come": _budgets,
+}
 
 
 def main(
@@ -156,12 +181,13 @@ def main(
     least: dict[str, list[float]] = {}
     with short_collections():
         for _ in range(rounds):
-            world = World(nodes, gangs)
-            for name, change in CHANGES.items():
-                world.turns = []
-                change(world)
-                world.rest()
-                least[name] = list(map(min, world.turns, least.get(name, world.turns)))
+            for changes in (CHANGES, WITH_VICTIMS):
+                world = World(nodes, gangs, victims=changes is WITH_VICTIMS)
+                for name, change in changes.items():
+                    world.turns = []
+                    change(world)
+                    world.rest()
+                    least[name] = list(map(min, world.turns, least.get(name, world.turns)))
     for name, turns in least.items():
         print(f"{max(turns):8.1f}  {name}")
 

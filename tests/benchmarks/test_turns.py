@@ -12,4 +12,5 @@ def test_each_change_has_its_longest_turn(
 ) -> None:
     monkeypatch.setattr(turns, "HUGE", 8)
     turns.main(nodes=60, gangs=3, rounds=2)
-    assert [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()] == [*turns.CHANGES]
+    names = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert names == [*turns.CHANGES, *turns.WITH_VICTIMS]

@@ -127,7 +127,7 @@ class Coordinator:
             case inputs.BudgetsUnread(_, unread):
                 ledger.budgets.unread = unread
             case inputs.CheckpointsSeen(_, saved):
-                ledger.existing_pods.see_checkpoints(saved)
+                ledger.see_checkpoints(saved)
 
     @property
     def catches_up(self) -> bool:

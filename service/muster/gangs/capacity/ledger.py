@@ -109,6 +109,11 @@ class Ledger:
             self.changed_nodes.add(pod.node)
         return self.bind(pod.uid, pod.usage)
 
+    def see_checkpoints(self, saved: Mapping[str, float]) -> None:
+        """Take in when pods saved their work, as `existing_pods` does."""
+        self.existing_pods.see_checkpoints(saved)
+        self.changed_nodes.update(filter(None, map(self.node_of, saved)))
+
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self.bind(uid, None)

@@ -7,6 +7,7 @@ bounded number of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 
 from muster.domain.clearing import Occupant, Unit
@@ -106,7 +107,8 @@ class Occupants:
         """Read the occupants of a node, and the units of its pods in no gang."""
         old_uids = self._lone_uids_on.pop(name, frozenset())
         is_there = name in self._ledger.nodes
-        pods = [pod for uid in self._ledger.stated_usages_on(name) if (pod := self._lone_pod(uid))]
+        uids_here = self._ledger.stated_usages_on(name).keys() - self._unit_of.keys()
+        pods = [pod for uid in uids_here if (pod := self._lone_pod(uid))]
         for pod in pods if is_there else ():
             self._set_unit(pod.uid, unit_of_pod(pod, self._ledger.budgets.protection([pod])))
         uids = frozenset(pod.uid for pod in pods) if is_there else frozenset()
@@ -120,11 +122,12 @@ class Occupants:
             self.by_node[name] = occupants
 
     def _lone_pod(self, uid: str) -> Pod | None:
-        """Return a bound pod in no gang that has GPUs. Other pods in no gang serve the cluster, and stay."""
+        """Return a bound pod that is present in no gang and has GPUs. Other such pods serve the cluster, and
+        stay."""
         usage, pod = self._ledger.bound.get(uid), self._ledger.existing_pods.pod(uid)
         if usage is None or pod is None or not usage.holds_gpus:
             return None
-        return pod if pod.claim is None and pod.present else None
+        return pod if pod.claim is None or not pod.present else None
 
     def _set_unit(self, key: str, unit: Unit) -> None:
         if self.units.get(key) != unit:
@@ -140,4 +143,6 @@ class Occupants:
             pod, key = self._ledger.existing_pods.pod(uid), uid
         if key is None or pod is None or uid not in self._ledger.bound:
             return Occupant(usage, uid)
-        return occupant_of(pod, usage, key, self._ledger.budgets.coverage(pod).budget)
+        occupant = occupant_of(pod, usage, key, self._ledger.budgets.coverage(pod).budget)
+        saved = self._ledger.existing_pods.checkpoints.get(uid)
+        return replace(occupant, saved=saved) if saved else occupant
