@@ -47,15 +47,15 @@ class Bench:
     async def sees(self, uid: str, text: str | None, **more: Any) -> None:
         await self.intake.on_pod(*seen(member(uid, text, **more)))
 
-    async def told(self) -> dict[str, float]:
+    async def passed_on(self) -> dict[str, float]:
         """The checkpoints that were passed on since the last call."""
         if (sender := self.intake.checkpoints.sender) is not None:
             await asyncio.wait_for(sender, HANG_S)
-        told: dict[str, float] = {}
+        saved: dict[str, float] = {}
         for message in self.inputs:
-            told |= message.saved if isinstance(message, CheckpointsSeen) else {}
+            saved |= message.saved if isinstance(message, CheckpointsSeen) else {}
         self.inputs.clear()
-        return told
+        return saved
 
 
 async def test_renewals_of_a_large_gang_read_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ async def test_renewals_of_a_large_gang_read_no_pod(monkeypatch: pytest.MonkeyPa
     for uid in uids:
         await bench.sees(uid, NOON)
     assert len(readings) == MEMBERS
-    assert await bench.told() == dict.fromkeys(uids, NOON_S)
+    assert await bench.passed_on() == dict.fromkeys(uids, NOON_S)
     readings.clear()
     for uid in uids:
         await bench.sees(uid, LATER)
@@ -81,19 +81,19 @@ async def test_renewals_of_a_large_gang_read_no_pod(monkeypatch: pytest.MonkeyPa
     await asyncio.wait_for(sender, HANG_S)
     assert all(isinstance(message, CheckpointsSeen) for message in bench.inputs)
     assert len(bench.inputs) == MEMBERS // SENT_AT_ONCE
-    assert await bench.told() == dict.fromkeys(uids, NOON_S + 1)
+    assert await bench.passed_on() == dict.fromkeys(uids, NOON_S + 1)
 
 
 async def test_a_checkpoint_comes_after_its_pod_and_the_newest_counts() -> None:
     bench = Bench()
     await bench.sees("p", NOON)
     await bench.sees("p", LATER)
-    assert await bench.told() == {"p": NOON_S + 1}
+    assert await bench.passed_on() == {"p": NOON_S + 1}
     await bench.sees("q", NOON)
     assert isinstance(bench.inputs[0], PodSeen)
-    assert await bench.told() == {"q": NOON_S}
+    assert await bench.passed_on() == {"q": NOON_S}
     await bench.sees("q", NOON)
-    assert await bench.told() == {}
+    assert await bench.passed_on() == {}
 
 
 TEXTS: dict[str, tuple[str | None, float]] = {
@@ -107,19 +107,19 @@ TEXTS: dict[str, tuple[str | None, float]] = {
 async def test_a_checkpoint_that_is_no_time_is_none(text: str | None, saved: float) -> None:
     bench = Bench()
     await bench.sees("p", NOON)
-    await bench.told()
+    await bench.passed_on()
     await bench.sees("p", text)
-    assert all(len(kept) <= MAX_CHARACTERS for kept in bench.intake.checkpoints._texts.values())
-    assert await bench.told() == {"p": saved}
+    assert all(len(text) <= MAX_CHARACTERS for text in bench.intake.checkpoints._texts.values())
+    assert await bench.passed_on() == {"p": saved}
 
 
 async def test_a_pod_that_is_gone_has_no_checkpoint() -> None:
     bench = Bench()
     await bench.sees("p", NOON)
     await bench.intake.on_pod("p", None)
-    assert await bench.told() == {}
+    assert await bench.passed_on() == {}
     await bench.sees("p", NOON)
-    await bench.told()
+    await bench.passed_on()
     await bench.intake.on_pod("p", None)
     assert not bench.intake.checkpoints._texts
 

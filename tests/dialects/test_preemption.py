@@ -69,11 +69,11 @@ GOOD: dict[str, tuple[dict[str, Any], Preemption]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "terms"), GOOD.values(), ids=GOOD.keys())
+@pytest.mark.parametrize(("pod_fields", "terms"), GOOD.values(), ids=GOOD.keys())
 @pytest.mark.parametrize("node", ["", "a"], ids=["waits", "runs"])
 @pytest.mark.parametrize("scheduler", ["muster", "another"])
-def test_what_a_pod_states(given: dict[str, Any], terms: Preemption, node: str, scheduler: str) -> None:
-    pod = read(pod_object(limits=GPU, node=node, scheduler=scheduler, **given))
+def test_what_a_pod_states(pod_fields: dict[str, Any], terms: Preemption, node: str, scheduler: str) -> None:
+    pod = read(pod_object(limits=GPU, node=node, scheduler=scheduler, **pod_fields))
     assert (pod.preemption, pod.causes) == (terms, ())
 
 
@@ -108,11 +108,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "key", "problem"), BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize(("pod_fields", "key", "problem"), BAD.values(), ids=BAD.keys())
 def test_a_bad_value_refuses_a_waiting_pod_and_protects_a_running_one(
-    given: dict[str, Any], key: str, problem: str
+    pod_fields: dict[str, Any], key: str, problem: str
 ) -> None:
-    waiting, running = (read(pod_object(limits=GPU, node=node, **given)) for node in ("", "a"))
+    waiting, running = (read(pod_object(limits=GPU, node=node, **pod_fields)) for node in ("", "a"))
     assert problem in sentence(waiting.causes)
     assert f"gpu.topology/{key} is" in sentence(waiting.causes)
     assert running.causes == ()
@@ -148,8 +148,8 @@ CHECKPOINTS: dict[str, tuple[str, float]] = {
 
 @pytest.mark.parametrize(("text", "saved"), CHECKPOINTS.values(), ids=CHECKPOINTS.keys())
 def test_when_a_running_pod_saved_its_work(text: str, saved: float) -> None:
-    given = ours(last_checkpoint=text)
-    running, waiting = (read(pod_object(limits=GPU, node=node, **given)) for node in ("a", ""))
+    pod_fields = ours(last_checkpoint=text)
+    running, waiting = (read(pod_object(limits=GPU, node=node, **pod_fields)) for node in ("a", ""))
     assert (running.saved, running.causes) == (saved, ())
     assert (waiting.saved, waiting.causes) == (0.0, ())
 
