@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.domain.clearing import Occupant
-from muster.domain.preemption import DisruptionBudget
+from muster.domain.preemption import DisruptionBudget, Preemption
 from muster.domain.request import SelectorTerm
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
@@ -83,6 +83,17 @@ def test_a_partly_bound_gang_is_protected() -> None:
     world.unreserve(1, BindingFate.REFUSED)
     world.bind(answer, members=[0])
     assert units(world) == ["ns/g 0 it is only partly bound"]
+
+
+def test_what_a_running_pod_states_later_counts() -> None:
+    world = World().start(node("a"))
+    member = pod("p", gang="", node="a", allocation=0b11)
+    world.see(member)
+    assert units(world) == ["ns/p 0"]
+    world.see(replace(member, preemption=Preemption(protected="says never")))
+    assert units(world) == ["ns/p 0 its pod p says never"]
+    world.see(member)
+    assert units(world) == ["ns/p 0"]
 
 
 def test_each_step_reads_a_bounded_number_and_equal_nodes_stay_the_same_objects() -> None:

@@ -274,6 +274,9 @@ class PodHandler:
             reconciliation.drop_orphan(state, pod.uid)
         new_pod = state.roster.pods.get(pod.uid, pod)
         self._regroup_after(names, old_pod, new_pod)
+        if old_pod is not None and old_pod.preemption != pod.preemption:
+            for key in self.gangs_of((pod.uid,)).values():
+                state.occupants.note(state.gangs[key])
         while state.roster.begun_names:
             gangs = self._gangs_of(state.roster.begun_names.pop())
             for gang in gangs if any(gang.group.unbound for gang in gangs) else ():

@@ -17,13 +17,15 @@ from muster.domain.quorums import Leaf
 from muster.gangs.membership.group import Group
 
 
-def unit_of_gang(group: Group, protected: str = "") -> Unit:
+def unit_of_gang(group: Group, protected: str = "", pods: Collection[Pod] = ()) -> Unit:
     """Return the unit of a gang's bound members.
 
     The unit has the highest priority of them, so no member ends for a gang of lower or equal priority. It
     goes on with the members that the gang needs. If no member can end alone, it needs all of them.
-    `protected`: as in `Unit`. The strictest of what its members state about preemption counts.
+    `protected`: as in `Unit`. The strictest of what its members state about preemption counts. `pods` are the
+    bound members as they are now, if the group is older.
     """
+    pods = pods or group.bound
     members_by_role = _min_by_role(group)
     least = len(group.bound) if members_by_role is None else min(max(1, group.needed), len(group.bound))
     return Unit(
@@ -31,9 +33,9 @@ def unit_of_gang(group: Group, protected: str = "") -> Unit:
         priority=max(pod.priority for pod in group.bound),
         min_members=least,
         min_by_subgroup=members_by_role or {},
-        protected=protected or _why_protected(group.bound),
-        protected_until=_end_of_min_runtime(group.bound),
-        checkpoint_s=_checkpoint_interval(group.bound),
+        protected=protected or _why_protected(pods),
+        protected_until=_end_of_min_runtime(pods),
+        checkpoint_s=_checkpoint_interval(pods),
     )
 
 

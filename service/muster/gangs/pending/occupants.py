@@ -101,7 +101,8 @@ class Occupants:
         self._uids_of[key] = uids
         partly_bound = "it is only partly bound" if gang.is_partially_bound else ""
         protected = partly_bound or self._ledger.budgets.protection(bound)
-        self._set_unit(key, unit_of_gang(gang.group, protected))
+        pods = [self._pods.get(pod.uid, pod) for pod in bound]
+        self._set_unit(key, unit_of_gang(gang.group, protected, pods))
 
     def _read_node(self, name: str) -> None:
         """Read the occupants of a node, and the units of its pods in no gang."""
