@@ -161,7 +161,7 @@ def test_other_reasons_come_first() -> None:
 def test_a_pod_in_no_gang_states_the_same() -> None:
     terms = Preemption(protected="says never", min_runtime_s=60, checkpoint_s=600)
     unit = unit_of_pod(replace(foreign("f", "a"), started=STARTED, preemption=terms))
-    assert unit == Unit("pod ns/f", 0, 1, {}, "its pod f says never", STARTED + 60, 600)
+    assert unit == Unit("pod ns/f", 0, 1, {}, "its pod f says never", 600, STARTED + 60)
 
 
 @pytest.mark.parametrize(("pods", "pod_group", "least", "by_role"), UNITS.values(), ids=UNITS)

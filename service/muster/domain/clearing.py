@@ -60,8 +60,8 @@ class Unit:
     min_members: int
     min_by_subgroup: Mapping[str, int] = field(default_factory=dict, hash=False)
     protected: str = ""
-    protected_until: float = 0.0
     checkpoint_s: float = math.inf
+    protected_until: float = 0.0
 
 
 @dataclass(frozen=True)
