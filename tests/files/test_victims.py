@@ -132,6 +132,48 @@ ANSWERS: dict[str, tuple[list[Object], str]] = {
 }
 
 
+PINNED = [foreign(pod("agent", gpus=4))]
+PINNED[0]["metadata"]["ownerReferences"] = [
+    {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agents", "uid": "d", "controller": True}
+]
+NEVER = of_four("x")
+for manifest in NEVER:
+    manifest["metadata"]["annotations"] = {"gpu.topology/preemptible": "false"}
+YOUNG = of_four("x")
+for manifest in YOUNG:
+    manifest["metadata"]["annotations"] = {"gpu.topology/min-runtime": "2h"}
+SAVED = of_four("saved")
+SAVED[1]["metadata"]["annotations"] = {"gpu.topology/last-checkpoint": at(NOON - 1)}
+ENDING = of_four("ending", 200)
+UNKNOWN = of_four("x")
+for manifest in UNKNOWN:
+    del manifest["spec"]["priority"]
+    manifest["spec"]["priorityClassName"] = "gone"
+
+ANSWERS |= {
+    "a gang that has saved its work": (
+        [*BIG, *running("a", 600, SAVED), *running("b", 40, of_four("young"))],
+        "The gang would fit if default/saved ended (priority 0, 4 GPUs, running 10 h)",
+    ),
+    "no pod of a DaemonSet": (
+        [*BIG, *running("a", 60, PINNED), *HIGHER],
+        "pod default/agent with 4 GPUs is protected: its pod agent is of a DaemonSet",
+    ),
+    "no gang that is not preemptible": (
+        [*BIG, *running("a", 60, NEVER), *HIGHER],
+        "default/x with 4 GPUs is protected: its pod x-0 is not preemptible by its gpu.topology/preemptible",
+    ),
+    "no gang before its minimum run time": (
+        [*BIG, *running("a", 60, YOUNG), *HIGHER],
+        "default/x with 4 GPUs is protected: its minimum run time ends in 60 min",
+    ),
+    "no pod whose priority class is not known": (
+        [*BIG, *running("a", 60, UNKNOWN), *HIGHER],
+        "protected: its pod x-0 has PriorityClass gone, which is not in the input",
+    ),
+}
+
+
 def refused(folder: Path, *objects: Object) -> Object:
     answer = decisions(write(folder, node("a"), node("b"), *objects))
     (shown,) = answer["gangs"]
@@ -179,6 +221,18 @@ NO_QUESTION: dict[str, list[Object]] = {
 def test_no_victims_are_sought_if_there_can_be_none(objects: list[Object], tmp_path: Path) -> None:
     answer = decisions(write(tmp_path, node("a"), node("b"), *objects))
     assert [shown["clearing"] for shown in answer["gangs"]] == [None]
+
+
+def test_pods_that_are_being_deleted_end_anyway(tmp_path: Path) -> None:
+    ending = running("a", 60, ENDING)
+    for manifest in ending:
+        manifest["metadata"]["deletionTimestamp"] = at(NOON)
+    shown = refused(tmp_path, *BIG, *ending, *HIGHER)
+    assert "would fit" not in shown["message"]
+    assert (
+        "The gang will fit when 2 pods that are being deleted are gone: default/ending-0, default/ending-1"
+    ) in shown["message"]
+    assert shown["clearing"]["going"] == ["default/ending-0", "default/ending-1"]
 
 
 def test_programs_read_all_victims() -> None:

@@ -23,7 +23,7 @@ def clearing_clause(answer: Clearing | NoClearing) -> str:
     """
     if isinstance(answer, NoClearing):
         return _why_none(answer)
-    going = [pod.name for pod in answer.going]
+    going = sorted(pod.name for pod in answer.going)
     is_one = len(going) == 1
     ending = f"{counted_noun('pod', len(going))} that {'is' if is_one else 'are'} being deleted"
     are_gone = f"{'is' if is_one else 'are'} gone"
@@ -172,7 +172,7 @@ def clearing_json(answer: Clearing | NoClearing, most: int | None = None) -> Cle
         "says": clearing_clause(answer),
         "victims": [_victim_json(victim, most) for victim in answer.victims[:most]],
         "victim_count": len(answer.victims),
-        "going": [pod.name for pod in answer.going[:most]],
+        "going": sorted(pod.name for pod in answer.going)[:most],
         "domain": answer.plan.domain,
         "lost_gpu_minutes": answer.loss,
         "proven": answer.proven,

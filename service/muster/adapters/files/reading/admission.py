@@ -70,6 +70,8 @@ class Admission:
         self._limit_ranges = objects.of("LimitRange", shapes.LimitRange)
         self._unknown = Counter[tuple[str, str]]()
         """(kind, name) of an object that is not in the input → number of pods that name it."""
+        self.unknown_classes: dict[str, str] = {}
+        """UID of a pod → its PriorityClass, which is not in the input. So its priority is not known."""
         self._exclusive = defaultdict[str, dict[str, None]](dict)
         """Phrase about the domain that a group of pods has for itself → the objects that make such pods."""
 
@@ -82,7 +84,7 @@ class Admission:
         Raises:
             Malformed: The API server refuses the pod.
         """
-        spec, priority = pod.spec, self._priority(pod.spec)
+        spec, priority = pod.spec, self._priority(pod)
         if spec.priority != priority:
             spec = replace(spec, priority=priority)
         if spec.node_name and not pod.metadata.creation_timestamp:
@@ -135,12 +137,13 @@ class Admission:
                     "checked here: the API server refuses pods outside them"
                 )
 
-    def _priority(self, spec: Spec) -> int:
-        priority = spec.priority
+    def _priority(self, pod: PodManifest) -> int:
+        spec, priority = pod.spec, pod.spec.priority
         if priority is None and spec.priority_class_name:
             priority = self._priorities.get(spec.priority_class_name)
             if priority is None:
                 self._unknown["PriorityClass", spec.priority_class_name] += 1
+                self.unknown_classes[pod.metadata.uid] = spec.priority_class_name
         elif priority is None:
             priority = self._default_priority
         return priority or 0

@@ -339,6 +339,9 @@ def _pods(
         group = forest.root_of(native.key_of(namespace, filled.spec)) if names_group else None
         pod = pods.read(filled, settings, in_gang, devices.claims, group)
         pod = devices.with_claimed_devices(pod, only_devices)
+        if class_name := admitted.unknown_classes.get(pod.uid):
+            reason = f"has PriorityClass {class_name}, which is not in the input"
+            pod = replace(pod, preemption=replace(pod.preemption, protected=reason))
         pods_in_order.append((place, pod))
     if problems:
         raise BadInput(problems)
