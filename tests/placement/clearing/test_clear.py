@@ -213,6 +213,14 @@ def test_islands_and_segments_decide_who_goes() -> None:
     assert world.victims("4 x 1 GPU by 4 node") == "x!, y!"
 
 
+def test_sums_name_a_victim_that_does_not_help_and_a_cut_names_another() -> None:
+    """The example of `placement/clearing/clear.py`."""
+    world = World("rack r1: n[4 = 2+2]").unit("x", "n/0", 20).unit("y", "n/2", 0).unit("z", "n/3", 30)
+    answer = world.clear("1 x 2 GPU, scope nvlink-domain")
+    assert isinstance(answer, Clearing)
+    assert [(victim.unit, victim.loss) for victim in answer.victims] == [("x", 30)]
+
+
 def test_cpu_pods_block_too() -> None:
     world = World("rack r1: a[4, cpu 4]")
     usage = Usage("cpu-0", "a", Resources(4000))
@@ -230,7 +238,7 @@ def test_two_roles_are_cleared_together() -> None:
 
 
 def test_without_time_a_good_choice_is_given_with_a_gap_or_nothing_is_claimed() -> None:
-    world = two_nodes().unit("x", "a/012", 60).unit("y", "b/012", 90)
+    world = two_nodes().unit("x", "a/012", 60).unit("y", "b/0", 30).unit("z", "b/12", 90)
     answer = clear(world.snapshot, world.question("1 x 4 GPU"), Limits(deterministic_time=0))
     assert isinstance(answer, Clearing)
     assert not answer.proven

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 import numpy as np
 
 from muster.domain.clearing import Blocker, BlockerKind, NoClearing
+from muster.placement.clearing.estimates import Estimates
 from muster.placement.clearing.relaxation import Relaxation
 from muster.placement.cluster.columns import Bools, gpu_counts
 from muster.placement.gang.instance import Instance
@@ -57,7 +58,7 @@ def _search_where_least_is_lost(
 ) -> tuple[Instance, SearchResult]:
     """Search a plan on the cluster without these pods, first in the region where the least would be lost."""
     row, region = relaxation.pods.row, relaxation.region
-    bounds = relaxation.bounds(relaxation.possible_regions(relaxation.room(going)), going)
+    bounds = Estimates(relaxation, going).bounds(relaxation.possible_regions(relaxation.room(going)))
     if len(bounds) > 1:
         in_region = (row >= 0) & (region[row] == bounds[0][1])
         instance, answer = search_without(np.flatnonzero(going & in_region).tolist())
@@ -69,7 +70,7 @@ def _search_where_least_is_lost(
 def _in_the_way(
     relaxation: Relaxation, going: Bools, candidates: Bools, instance: Instance, nodes: tuple[NodePlan, ...]
 ) -> Bools:
-    """Return which candidates cannot stay beside the plan, which was made without the pods `going`."""
+    """Return which candidates cannot stay next to the plan, which was made without the pods `going`."""
     pods, freed = relaxation.pods, relaxation.freed_amounts
     on_nodes = pods.row >= 0
     unused = relaxation.free.copy()
@@ -90,7 +91,7 @@ def _in_the_way(
 
 
 def _units(relaxation: Relaxation, in_the_way: Bools, priority: int) -> Iterator[Blocker]:
-    """Yield the units of these pods, none of which may go."""
+    """Yield the units of these pods. They may not be victims."""
     pods = relaxation.pods
     near = pods.counts_for_rules(relaxation.request.constraints, relaxation.cluster.columns)
     for u in np.unique(pods.unit[in_the_way]).tolist():

@@ -1,10 +1,30 @@
 """Find the cheapest victims of a gang: first their highest priority, then their loss, then their number.
 
-Priorities are tried from the lowest on. For each, the regions of the required scope are searched in the order
-of a bound of their cost. In a region a model gives the cheapest victims, and `_fits` decides whether the gang
-fits without them. If it does not, the search looks for other pods that forbid the gang together: as long as
-all of them stay, it does not fit. So at least one of them must go. The model learns that, and no solution is
-lost.
+Which victims are needed depends on all that `place` knows: islands, segments, rules between pods, and more.
+No model of reasonable size has all that. So two parts take turns, for one region of the cluster at a time.
+
+- A *relaxation* is a model that knows only sums. On each node, members must fit into what is free and what
+  victims leave, by GPUs, cpu, memory and so on. It names the cheapest victims quickly. Real victims never
+  cost less, because whatever fits really also fits by sums.
+- The search of `place` decides whether the gang really fits without these victims. If so, they are the
+  cheapest. If not, the model gets a *cut*: other pods, and the rule that one of them must go.
+
+For a cut, the search is asked again without ever more pods. The cut is a smallest set of pods that forbids
+the gang by staying, even if all other pods go. All victims that help have a pod of the cut, so no answer
+is lost. And the model never names the same victims again.
+
+An example: a gang wants two GPUs of one island. Node n has islands of GPUs 0 and 1, and of GPUs 2 and 3.
+GPU 1 is free. Gang x has GPU 0 and costs 30 to end, y has GPU 2 and costs 10, z has GPU 3 and costs 40.
+
+    model:  One GPU is lacking, so y ends, which costs 10.
+    search: GPUs 1 and 2 are free, on two islands. The gang does not fit.
+    cut:    While x and z both stay, the gang does not fit. So x or z must go.
+    model:  x ends, which costs 30.
+    search: GPUs 0 and 1 are free, on one island. The gang fits, and x is the answer.
+
+Priorities are tried from the lowest on, and no unit of a higher priority may go. A gang that must lie in one
+rack has a region for each rack. Regions are tried in the order of a lower bound of their cost
+(`Estimates.bounds`). The search ends at the first region whose bound is not below the cheapest cost so far.
 """
 
 from __future__ import annotations
@@ -22,8 +42,9 @@ from muster.domain.clearing import Clearing, ClearQuestion, NoClearing, Victim
 from muster.domain.decision import Placed
 from muster.domain.snapshot import Snapshot
 from muster.placement.clearing.blockers import no_clearing
+from muster.placement.clearing.estimates import Estimates
 from muster.placement.clearing.pods import pods_of, snapshot_without
-from muster.placement.clearing.relaxation import Relaxation
+from muster.placement.clearing.relaxation import ALL, Part, Relaxation
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.matching import GangCluster, variants_by_subrequest
 from muster.placement.explain.conflict import irreducible_subset
@@ -51,12 +72,6 @@ def clear(snapshot: Snapshot, question: ClearQuestion, limits: Limits | None = N
     return _Search(snapshot, question, limits or Limits()).answer()
 
 
-Part = tuple[int, int]
-"""A unit that ends, or one pod of a unit that runs on: the index of the unit, and ALL or that of the pod."""
-
-ALL = -1
-
-
 @dataclass(frozen=True, slots=True)
 class _Victims:
     """Victims, and what they cost."""
@@ -78,8 +93,8 @@ class _Search:
         self._going = [self._pods.occupants[pod] for pod in np.flatnonzero(self._pods.is_going)]
         cluster = GangCluster(snapshot_without(snapshot, question.occupancy, self._going), self._request)
         self._relaxation = Relaxation(cluster, self._pods, question.occupancy, limits.excluded)
-        self._lower = inf
-        """The lowest bound of the cost in regions whose search was ended."""
+        self._undecided_bound = inf
+        """Victims in regions that time left undecided cost at least this; infinite if all are decided."""
 
     def answer(self) -> Clearing | NoClearing:
         """Return the cheapest victims, or that there are none."""
@@ -92,50 +107,49 @@ class _Search:
         priority_of_pod = self._pods.priority[self._pods.unit]
         proven = True
         for priority in (-inf, *np.unique(priority_of_pod[may_go]).tolist()):
-            self._lower = inf
+            self._undecided_bound = inf
             victims = self._cheapest(may_go & (priority_of_pod <= priority))
             if victims is not None:
                 return self._answer_with(victims, proven)
-            proven &= self._lower == inf
+            proven &= self._undecided_bound == inf
         if not proven:
             return NoClearing(gang, proven=False)
         return no_clearing(self._relaxation, may_go, self._question.priority, self._search_without)
 
     def _cheapest(self, may_go: Bools) -> _Victims | None:
         """Return the cheapest victims among these pods."""
-        room = self._relaxation.room(may_go)
-        cheapest = self._good_choice(room, may_go)
-        for bound, region in self._relaxation.bounds(self._relaxation.possible_regions(room), may_go):
+        room, estimates = self._relaxation.room(may_go), Estimates(self._relaxation, may_go)
+        cheapest = self._good_choice(estimates, room)
+        for bound, region in estimates.bounds(self._relaxation.possible_regions(room)):
             if cheapest is not None and bound >= cheapest.cost:
                 break
             if self._budget.spent:
-                self._lower = min(self._lower, bound)
+                self._undecided_bound = min(self._undecided_bound, bound)
                 break
             below = None if cheapest is None else cheapest.cost
             cheapest = self._cheapest_in(region, bound, room, may_go, below) or cheapest
         return cheapest
 
-    def _good_choice(self, room: Ints, may_go: Bools) -> _Victims | None:
+    def _good_choice(self, estimates: Estimates, room: Ints) -> _Victims | None:
         """Return victims that help, not always the cheapest, if these are found fast.
 
-        Dearer victims are then of no interest, which leaves few units to the model.
+        Dearer victims are then of no interest, which leaves fewer units to the model.
         """
-        units = self._relaxation.cheap_units(room, may_go)
-        parts = frozenset((unit, ALL) for unit in units)
-        gone = self._gone(parts)
+        parts = estimates.good_choice(room)
+        gone = self._pods_of(parts)
         allowed = self._question.occupancy.budgets
         covered = Counter(self._pods.occupants[pod].budget for pod in gone)
         is_allowed = all(count <= allowed.get(budget, 0) for budget, count in covered.items() if budget)
-        if not units or not is_allowed or not self._fits(gone):
+        if not parts or not is_allowed or not self._fits(gone):
             return None
-        return _Victims(parts, int(self._relaxation.costs(may_go).end[units].sum()))
+        return _Victims(frozenset(parts), self._relaxation.cost(parts, estimates.may_go))
 
     def _cheapest_in(
         self, region: int, bound: int, room: Ints, may_go: Bools, below: int | None
     ) -> _Victims | None:
         """Return the cheapest victims in the region that cost less than `below`; None if there are none.
 
-        If the search is ended, `self._lower` falls to a bound of their cost.
+        If time leaves that undecided, `self._undecided_bound` falls to a bound of their cost.
         """
         problem, pods, units = self._relaxation.problem(region, room, may_go, below)
         model, index = VictimModel(problem, below), {pod: p for p, pod in enumerate(pods.tolist())}
@@ -145,13 +159,13 @@ class _Search:
                 break
             bound = max(bound, choice.bound)
             single = pods[list(choice.pods)].tolist()
-            parts = [*((u, ALL) for u in units[list(choice.units)].tolist())]
+            parts = [(u, ALL) for u in units[list(choice.units)].tolist()]
             parts += [(int(self._pods.unit[pod]), pod) for pod in single]
-            gone = self._gone(parts)
+            gone = self._pods_of(parts)
             fits = self._fits(gone)
             if fits:
                 if choice.cost > bound:
-                    self._lower = min(self._lower, bound)
+                    self._undecided_bound = min(self._undecided_bound, bound)
                 return _Victims(frozenset(parts), choice.cost)
             if fits is None:
                 break
@@ -160,10 +174,10 @@ class _Search:
                 return None
             model.require([index[pod] for pod in cut])
         if status is not SolveStatus.INFEASIBLE:
-            self._lower = min(self._lower, bound)
+            self._undecided_bound = min(self._undecided_bound, bound)
         return None
 
-    def _gone(self, parts: Collection[Part]) -> list[int]:
+    def _pods_of(self, parts: Collection[Part]) -> list[int]:
         """Return the pods that go."""
         ended = [unit for unit, pod in parts if pod == ALL]
         ending = np.flatnonzero(np.isin(self._pods.unit, ended) & self._pods.is_movable)
@@ -219,11 +233,11 @@ class _Search:
         `proven`: no victims of a lower priority help.
         """
         request, parts = self._question.request, victims.parts
-        gap = max(0.0, 1 - self._lower / victims.cost) if victims.cost else 0.0
+        gap = max(0.0, 1 - self._undecided_bound / victims.cost) if victims.cost else 0.0
         if gap:
             # The model may name victims that can be spared, as long as it has not proven its answer.
-            parts = irreducible_subset([sorted(parts)], lambda some: bool(self._fits(self._gone(some))))
-        plan = place(self._snapshot_without(self._gone(parts)), request, self._limits)
+            parts = irreducible_subset([sorted(parts)], lambda some: bool(self._fits(self._pods_of(some))))
+        plan = place(self._snapshot_without(self._pods_of(parts)), request, self._limits)
         if not isinstance(plan, Placed):
             return NoClearing(request.gang, proven=False)
         nodes = {member.node for member in plan.members}
@@ -245,7 +259,7 @@ class _Search:
         pods, now = self._pods, self._question.occupancy.now
         for index, group in groupby(sorted(parts), key=itemgetter(0)):
             of_unit, unit = list(group), pods.units[index]
-            gone = sorted((pods.occupants[pod] for pod in self._gone(of_unit)), key=lambda pod: pod.name)
+            gone = sorted((pods.occupants[pod] for pod in self._pods_of(of_unit)), key=lambda pod: pod.name)
             members = [pods.occupants[pod] for pod in self._gone([(index, ALL)])]
             yield Victim(
                 pods.keys[index],

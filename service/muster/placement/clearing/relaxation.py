@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,17 +13,34 @@ from muster.domain.clearing import Occupancy
 from muster.domain.request import Request
 from muster.placement.clearing.pods import GPU_MEMORY, NOWHERE, Pods
 from muster.placement.cluster.candidates import Excluded, admits
-from muster.placement.cluster.columns import CPU, GPU, LARGEST, MEMORY, PODS, Bools, Ints, gpu_counts
+from muster.placement.cluster.columns import GPU, LARGEST, Bools, Ints, gpu_counts
 from muster.placement.cluster.matching import GangCluster
 from muster.placement.gang.instance import amounts_of
 from muster.placement.model.build import QuorumRule
-from muster.placement.model.problem import Floats
 from muster.placement.model.victims import PodLimit, VictimProblem
+
+Part = tuple[int, int]
+"""A unit that ends, or one pod of a unit that runs on: the index of the unit, and ALL or that of the pod."""
+
+ALL = -1
+
+SHRINK_COST = 1
+"""The cost of each unit that loses some of its pods, apart from the cost of the pods."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """What victims cost, in numbers that order as the loss and then the number of units do."""
+
+    end: Ints
+    """[unit]"""
+    pod: Ints
+    """[pod] Apart from the cost of 1 of each unit that loses pods."""
 
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """A request on a cluster, by sums of resources. No sum is smaller than in truth."""
+    """A request on a cluster, in sums of resources. What really fits also fits by these sums."""
 
     cluster: GangCluster
     pods: Pods
@@ -163,7 +180,7 @@ class Relaxation:
             node=node,
             unit=unit,
             end_cost=costs.end[units].tolist(),
-            shrink_cost=1,
+            shrink_cost=SHRINK_COST,
             pod_cost=costs.pod[pods].tolist(),
             spare=self.pods.spare[units].tolist(),
             limits=self._limits(pods, units, unit),
@@ -174,6 +191,12 @@ class Relaxation:
         """Return what victims cost: first their loss, then the number of units that are hurt."""
         factor = len(np.unique(self.pods.unit[may_go])) + 1
         return Costs(self.pods.end_loss * factor + 1, self.pods.restart_loss * factor)
+
+    def cost(self, parts: Collection[Part], may_go: Bools) -> int:
+        """Return what these victims cost."""
+        costs, shrunk = self.costs(may_go), {unit for unit, pod in parts if pod != ALL}
+        by_part = [costs.end[unit] if pod == ALL else costs.pod[pod] for unit, pod in parts]
+        return int(sum(by_part)) + SHRINK_COST * len(shrunk)
 
     def _limits(self, pods: Ints, units: Ints, unit: Ints) -> list[PodLimit]:
         """Return the limits by disruption budgets and by subgroups."""
@@ -200,102 +223,3 @@ class Relaxation:
         for subgroup, minimum in minimums.items():
             single = [p for p in of_unit.tolist() if occupants[pods[p]].subgroup == subgroup]
             yield PodLimit(max(0, sizes[subgroup] - minimum), {}, single)
-
-    def cheap_units(self, room: Ints, may_go: Bools) -> list[int]:
-        """Return units with whose end the members fit by sums: a good choice, not the cheapest.
-
-        Units go in the order of cost by amount freed, until the members fit. Then the dearest stay if the
-        members fit without their end. The list is empty if the gang has several roles or a required scope.
-        """
-        active = [k for k, need in enumerate(self.need) if need]
-        if len(active) != 1 or self.request.required_scope is not None or not may_go.any():
-            return []
-        (k,), costs = active, self.costs(may_go)
-        lines = np.flatnonzero(self.asks[k])
-        asks, free, amounts = self.asks[k][lines, None], self.free[lines], self.freed_amounts[lines]
-        indices = np.flatnonzero(may_go & (self.pods.row >= 0))
-        units, begins = np.unique(self.pods.unit[indices], return_index=True)
-        pods_of_unit = dict(zip(units.tolist(), np.split(indices, begins[1:]), strict=False))
-        freed = np.bincount(self.pods.unit[indices], self.freed_amounts[self._main][indices], len(costs.end))
-
-        def count_members(rows: Ints) -> int:
-            return int(np.minimum((free[:, rows] // asks).min(axis=0), room[k][rows]).sum())
-
-        def change(unit: int, sign: int) -> int:
-            pods = pods_of_unit[unit]
-            rows = np.unique(self.pods.row[pods])
-            before = count_members(rows)
-            np.add.at(free.T, self.pods.row[pods], sign * amounts[:, pods].T)
-            return count_members(rows) - before
-
-        members, ended = count_members(np.arange(free.shape[1])), list[int]()
-        ratio = costs.end / np.maximum(freed, 0.5)
-        for unit in sorted(pods_of_unit, key=lambda unit: (float(ratio[unit]), unit)):
-            if members >= self.request.min_member:
-                break
-            members += change(unit, 1)
-            ended.append(unit)
-        for unit in sorted(ended, key=lambda unit: -int(costs.end[unit])):
-            members += change(unit, -1)
-            if members < self.request.min_member:
-                members += change(unit, 1)
-            else:
-                ended.remove(unit)
-        return ended if members >= self.request.min_member else []
-
-    @cached_property
-    def _main(self) -> int:
-        """The resource that bounds and good choices count: GPUs, or memory of GPUs, or cpu."""
-        names = (GPU, GPU_MEMORY, CPU, MEMORY, PODS)
-        return self.resources.index(next(name for name in names if name in self.resources))
-
-    def bounds(self, regions: Sequence[int], may_go: Bools) -> list[tuple[int, int]]:
-        """Return (bound, region): no victims in the region cost less. The lowest bounds come first.
-
-        The bound counts one resource. Pods go in the order of cost by amount
-        freed in the region, and the last one in part.
-        """
-        r = self._main
-        amounts_asked = sorted(self.asks[k, r] for k, need in enumerate(self.need) for _ in range(need))
-        hosts = (self.region >= 0) & self.admits.any(axis=0)
-        size = int(self.region.max(initial=0)) + 1
-        free = np.bincount(self.region[hosts], self.free[r][hosts], size)
-        lacking = np.maximum(0.0, sum(amounts_asked[: self.request.min_member]) - free)
-        cost = _fractional_costs(self, may_go & (self.pods.row >= 0), r, hosts, lacking)
-        finite = [region for region in regions if cost[region] < np.inf]
-        return sorted((int(np.ceil(cost[region] * (1 - 1e-9))), region) for region in finite)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Costs:
-    """What victims cost, in numbers that order as the loss and then the number of units do."""
-
-    end: Ints
-    """[unit]"""
-    pod: Ints
-    """[pod] Apart from the cost of 1 of each unit that loses pods."""
-
-
-def _fractional_costs(
-    relaxation: Relaxation, may_go: Bools, resource: int, hosts: Bools, lacking: Floats
-) -> Floats:
-    """Return [region] the least cost of freeing what is lacking, if units may end in part."""
-    pods, costs = relaxation.pods, relaxation.costs(may_go)
-    indices = np.flatnonzero(may_go)
-    indices = indices[hosts[pods.row[indices]] & (relaxation.freed_amounts[resource][indices] > 0)]
-    region, freed = relaxation.region[pods.row[indices]], relaxation.freed_amounts[resource][indices]
-    key, group = np.unique(region * (len(pods.keys) + 1) + pods.unit[indices], return_inverse=True)
-    amount_of_unit = np.bincount(group, freed, len(key)) if len(key) else np.zeros(0)
-    alone = pods.spare[pods.unit[indices]] > 0
-    amounts = np.concatenate([amount_of_unit, freed[alone]]).astype(float)
-    regions = np.concatenate([key // (len(pods.keys) + 1), region[alone]])
-    prices = np.concatenate([costs.end[key % (len(pods.keys) + 1)], costs.pod[indices[alone]]]).astype(float)
-    order = np.lexsort((prices / amounts, regions))
-    amounts, regions, prices = amounts[order], regions[order], prices[order]
-    freed_before = np.cumsum(amounts) - amounts
-    first = np.searchsorted(regions, np.arange(len(lacking)))
-    freed_before -= np.append(freed_before, 0.0)[first][regions] if len(regions) else 0.0
-    used = np.clip(lacking[regions] - freed_before, 0.0, amounts)
-    total = np.bincount(regions, prices * used / amounts, len(lacking))
-    is_enough = np.bincount(regions, amounts, len(lacking)) >= lacking
-    return np.where(is_enough, total, np.inf)

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 
 from muster.domain.clearing import CLOCK_SKEW_S, Clearing, ClearQuestion, Occupancy, Occupant, Victim
-from muster.domain.node import Usage
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.verify.judge import verify
 
@@ -20,11 +19,12 @@ def verify_clearing(snapshot: Snapshot, question: ClearQuestion, clearing: Clear
     occupancy = question.occupancy
     pods = [pod for victim in clearing.victims for pod in victim.pods]
     wrong = [f"pod {pod.name} is a victim twice" for pod, count in Counter(pods).items() if count > 1]
-    by_unit: dict[str, list[Occupant]] = {}
+    by_unit: dict[str, list[Occupant]] = {victim.unit: [] for victim in clearing.victims}
     for occupant in occupancy.occupants:
-        by_unit.setdefault(occupant.unit, []).append(occupant)
+        if occupant.unit in by_unit:
+            by_unit[occupant.unit].append(occupant)
     for victim in clearing.victims:
-        wrong += _check_victim(question, victim, by_unit.get(victim.unit, []))
+        wrong += _check_victim(question, victim, by_unit[victim.unit])
     for budget, count in sorted(Counter(pod.budget for pod in pods if pod.budget).items()):
         allowed = occupancy.budgets.get(budget, 0)
         if count > allowed:
@@ -35,8 +35,7 @@ def verify_clearing(snapshot: Snapshot, question: ClearQuestion, clearing: Clear
         if pod.ends and pod.unit in occupancy.units and occupancy.now <= pod.ends + occupancy.linger_s
     }
     wrong += [f"pod {pod.name} is not about to end" for pod in clearing.going if pod not in going]
-    gone = {occupant.usage.pod_uid for occupant in (*pods, *going)}
-    cleared, unaccounted = _snapshot_without(snapshot, occupancy, gone)
+    cleared, unaccounted = _snapshot_without(snapshot, occupancy, {*pods, *going})
     open_choice = any(role.subrequests for role in question.request.roles)
     of_plan = () if open_choice else verify(cleared, question.request, clearing.plan)
     return (*wrong, *unaccounted, *of_plan)
@@ -70,19 +69,21 @@ def _check_victim(question: ClearQuestion, victim: Victim, members: list[Occupan
     return [*wrong, *([f"{unit.name} would keep too few pods, and does not end"] if too_few else [])]
 
 
-def _snapshot_without(snapshot: Snapshot, occupancy: Occupancy, gone: set[str]) -> tuple[Snapshot, list[str]]:
+def _snapshot_without(
+    snapshot: Snapshot, occupancy: Occupancy, gone: set[Occupant]
+) -> tuple[Snapshot, list[str]]:
     """Return the cluster without these pods, and a sentence for each of their nodes that has given away
     something else than its occupants say."""
-    by_node: dict[str, list[Usage]] = {}
+    names = {pod.usage.node for pod in gone} & snapshot.nodes.keys()
+    on_node: dict[str, list[Occupant]] = {name: [] for name in names}
     for occupant in occupancy.occupants:
-        by_node.setdefault(occupant.usage.node, []).append(occupant.usage)
+        if occupant.usage.node in names:
+            on_node[occupant.usage.node].append(occupant)
     nodes, wrong = dict(snapshot.nodes), []
-    for name, on_node in sorted(by_node.items()):
-        if name not in nodes or gone.isdisjoint(usage.pod_uid for usage in on_node):
-            continue
+    for name, occupants in sorted(on_node.items()):
         state = nodes[name]
-        if NodeState.of(state.node, on_node) != state:
+        if NodeState.of(state.node, [occupant.usage for occupant in occupants]) != state:
             wrong.append(f"the occupants of node {name} are not all that it has given away")
-        staying = [usage for usage in on_node if usage.pod_uid not in gone]
+        staying = [occupant.usage for occupant in occupants if occupant not in gone]
         nodes[name] = NodeState.of(state.node, staying)
     return replace(snapshot, nodes=nodes), wrong
