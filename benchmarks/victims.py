@@ -1,9 +1,12 @@
-"""How long the cheapest victims take on a full cluster, and how many answers are proven: `make victims`.
+"""How long the cheapest victims take on a full cluster, and what others would end there: `make victims`.
 
 The cluster is full of running gangs of 1 to 256 GPUs, each best fit, in a rack if one is roomy enough. Some
 end and others come, so that what is free is scattered as in life. A gang of priority 100 arrives.
 
-JSON lines on standard output. Slow is not wrong: nothing is asserted.
+JSON lines on standard output. First, for each case, the CPU time of the answers and how many are proven.
+Then, for each case and method, the gangs that lose members, the GPU-hours that are lost, their ratio to ours,
+and how often a higher priority is hurt than by `clear`. The other methods are in
+`benchmarks/peers/victims.py`. Slow is not wrong: nothing is asserted.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from benchmarks import options
 from benchmarks.clusters import CPU_PER_GPU, GPU, GPUS, MEMORY_PER_GPU, NODES_PER_RACK, Cluster, Shape
+from benchmarks.peers.victims import PEERS, RunningGang
+from benchmarks.peers.victims import Cluster as PeersCluster
 from muster.command_line import Option, run_command
 from muster.domain.clearing import Clearing, ClearQuestion, Occupancy, Occupant, Unit
 from muster.domain.node import Resources, Usage
@@ -51,8 +56,17 @@ CASES: Mapping[str, tuple[int, int, bool]] = {
 }
 """Members, GPUs of each, and whether one rack must hold all."""
 NOW = 2_000_000.0
+OURS = "clear"
 COLD = "cold"
 """The first question of a world: nodes and pods are read for the first time."""
+
+
+class Loss(NamedTuple):
+    """What victims cost: gangs that lose members, GPU-hours, and the highest priority."""
+
+    gangs: int
+    gpu_hours: float
+    priority: int
 
 
 class World:
@@ -134,6 +148,37 @@ class World:
         request = Request(gang, (role,), count, Scope.RACK if in_rack else None, priority=PREEMPTOR)
         return ClearQuestion(request, self.occupancy, PREEMPTOR)
 
+    def as_peers_see_it(self, case: str) -> PeersCluster:
+        """Return the cluster with the gangs that may go, for a case of CASES."""
+        row = {node.name: number for number, node in enumerate(self._nodes)}
+        pods_of: dict[str, list[Occupant]] = defaultdict(list)
+        for pod in self.occupancy.occupants:
+            pods_of[pod.unit].append(pod)
+        gangs = [
+            RunningGang(
+                key,
+                unit.priority,
+                NOW - pods_of[key][0].started,
+                pods_of[key][0].usage.gpus.bit_count(),
+                np.array([row[pod.usage.node] for pod in pods_of[key]]),
+                len(pods_of[key]) - unit.min_members,
+            )
+            for key, unit in self.occupancy.units.items()
+            if unit.priority < PREEMPTOR and not unit.protected
+        ]
+        count, gpus, in_rack = CASES[case]
+        return PeersCluster(self._free, NODES_PER_RACK, gangs, count, gpus, in_rack)
+
+    def loss(self, gangs: Sequence[RunningGang], gone: Mapping[str, int]) -> Loss:
+        """Return what is lost if each of these gangs loses `gone[key]` members."""
+        hours, restart_s, priorities = 0.0, self.occupancy.restart_s, list[int]()
+        for gang in gangs:
+            count = gone.get(gang.key, 0)
+            lost_s = restart_s + (gang.age_s if count == gang.size else 0)
+            hours += gang.gpus * count * lost_s / 3600
+            priorities += [gang.priority] * (count > 0)
+        return Loss(len(gone), hours, max(priorities))
+
 
 def main(
     nodes: Annotated[int, Option(help="Nodes of 8 GPUs, 16 in a rack.")] = 5_000,
@@ -148,6 +193,7 @@ def main(
     """Ask for the cheapest victims on full clusters, and print how long the answers took."""
     names = options.chosen(cases, CASES, "--cases")
     samples: dict[str, list[tuple[float, bool, bool]]] = defaultdict(list)
+    losses: dict[str, list[dict[str, Loss | None]]] = defaultdict(list)
     for seed in range(seeds):
         world = World(nodes, load, seed, elastic)
         for name in (f"{names[0]} {COLD}", *names):
@@ -156,9 +202,37 @@ def main(
             ms = 1000 * (time.process_time() - start)
             has_victims = isinstance(answer, Clearing) and bool(answer.victims)
             samples[name].append((ms, answer.proven, has_victims))
+            if isinstance(answer, Clearing) and answer.victims and name in CASES:
+                losses[name].append(_losses(world, name, answer))
     for name, of_case in samples.items():
         print(json.dumps({"case": name, **_figures(of_case)}), flush=True)
+    for name, by_method in losses.items():
+        for method in (OURS, *PEERS):
+            print(json.dumps({"case": name, "method": method, **_comparison(by_method, method)}), flush=True)
     return 0
+
+
+def _losses(world: World, case: str, answer: Clearing) -> dict[str, Loss | None]:
+    """Return what is lost by each method; None if it finds no victims."""
+    cluster, ours = world.as_peers_see_it(case), max(victim.priority for victim in answer.victims)
+    losses: dict[str, Loss | None] = {OURS: Loss(len(answer.victims), answer.loss / 60, ours)}
+    for name, victims_of in PEERS.items():
+        gone = victims_of(cluster)
+        losses[name] = world.loss(cluster.gangs, gone) if gone else None
+    return losses
+
+
+def _comparison(by_method: Sequence[dict[str, Loss | None]], method: str) -> dict[str, float | None]:
+    """Return the sums over the questions for which the method finds victims."""
+    pairs = [(theirs, ours) for of in by_method if (theirs := of[method]) and (ours := of[OURS])]
+    hours, our_hours = sum(theirs.gpu_hours for theirs, _ in pairs), sum(ours.gpu_hours for _, ours in pairs)
+    return {
+        "n": len(pairs),
+        "gangs": sum(theirs.gangs for theirs, _ in pairs),
+        "gpu_hours": round(hours, 1),
+        "ratio": round(hours / our_hours, 2) if our_hours else None,
+        "higher_priority": sum(theirs.priority > ours.priority for theirs, ours in pairs),
+    }
 
 
 def _figures(samples: Sequence[tuple[float, bool, bool]]) -> dict[str, float | None]:
