@@ -128,7 +128,7 @@ class StatusWriter(Outbox[WriteStatus]):
         self._since: OrderedDict[str, dict[str, tuple[bool, str]]] = OrderedDict()
         """Object → condition → (status, since when)."""
         self._forbidden: set[str] = set()
-        """API versions of PodGroups of which a status was forbidden."""
+        """API versions of PodGroups whose status this account may not write."""
 
     def write(self, instruction: WriteStatus) -> None:
         """Queue the status of an object. Never waits."""

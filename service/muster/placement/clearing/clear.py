@@ -260,7 +260,7 @@ class _Search:
         for index, group in groupby(sorted(parts), key=itemgetter(0)):
             of_unit, unit = list(group), pods.units[index]
             gone = sorted((pods.occupants[pod] for pod in self._pods_of(of_unit)), key=lambda pod: pod.name)
-            members = [pods.occupants[pod] for pod in self._gone([(index, ALL)])]
+            members = [pods.occupants[pod] for pod in self._pods_of([(index, ALL)])]
             yield Victim(
                 pods.keys[index],
                 unit.name,
