@@ -47,6 +47,7 @@ GANG = {
     "reason": "The gang needs 10 GPUs [red]",
     "causes": [{"kind": "NotEnoughFree", "says": "8 are free\x1b[31m.", "helps": "Wait for 2 more."}],
     "helps": ["2 more free GPUs on v100-1"],
+    "clearing": {"says": "the gang would fit if ns/low ended"},
 }
 EXPLAINED: dict[str, Any] = {
     "gang": GANG,
@@ -152,6 +153,7 @@ def test_why_says_what_blocks_and_what_would_help(service: tuple[str, list[str]]
     assert lines == [
         "default/train is unplaceable: 10 of 10 members here, 0 bound, 0s old",
         r"  NotEnoughFree: 8 are free\x1b[31m.",
+        "  The gang would fit if ns/low ended.",
         "  It would help: 2 more free GPUs on v100-1. (tried: the gang fits then)",
         "  It would help: Wait for 2 more.",
     ]

@@ -71,7 +71,7 @@ def causes_and_helps(gang: Row) -> Iterator[str]:
     if not causes and gang["reason"]:
         yield f"  {gang['reason']}"
     if (clearing := gang.get("clearing")) and (says := clearing["says"]):
-        yield f"  {says[:1].upper()}{says[1:]}"
+        yield f"  {says[:1].upper()}{says[1:]}."
     tried = [f"{text[:1].upper()}{text[1:]}. (tried: the gang fits then)" for text in gang.get("helps", ())]
     general = [cause["helps"] for cause in causes]
     for text in dict.fromkeys([*tried, *general]):
