@@ -108,8 +108,7 @@ class Occupants:
         """Read the occupants of a node, and the units of its pods in no gang."""
         old_uids = self._lone_uids_on.pop(name, frozenset())
         is_there = name in self._ledger.nodes
-        uids_here = self._ledger.stated_usages_on(name).keys() - self._unit_of.keys()
-        pods = [pod for uid in uids_here if (pod := self._lone_pod(uid))]
+        pods = [pod for uid in self._ledger.stated_usages_on(name) if (pod := self._lone_pod(uid))]
         for pod in pods if is_there else ():
             self._set_unit(pod.uid, unit_of_pod(pod, self._ledger.budgets.protection([pod])))
         uids = frozenset(pod.uid for pod in pods) if is_there else frozenset()
@@ -126,7 +125,7 @@ class Occupants:
         """Return a bound pod that is present in no gang and has GPUs. Other such pods serve the cluster, and
         stay."""
         usage, pod = self._ledger.bound.get(uid), self._ledger.existing_pods.pod(uid)
-        if usage is None or pod is None or not usage.holds_gpus:
+        if usage is None or pod is None or not usage.holds_gpus or uid in self._unit_of:
             return None
         return pod if pod.claim is None or not pod.present else None
 
