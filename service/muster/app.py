@@ -92,9 +92,8 @@ class App:
         self, config: Config, gangs: Coordinator, places: Mapping[Lane, PlannerWithFallback]
     ) -> None:
         self._config = config
-        self.metrics = Metrics()
-        self._tracing = Tracing()
-        self._attempts = Attempts(self._tracing)
+        self.metrics, self._tracing = Metrics(), Tracing()
+        self._attempts, history = Attempts(self._tracing), History()
         self._client = KubeClient(str(config.kubeconfig) if config.kubeconfig else None, config.context)
         self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), config.events)
         self._evictor = Evictor(self._client, self.metrics, gangs.evicts)
@@ -104,13 +103,13 @@ class App:
             for lane, place in places.items()
         }
         self._victims = VictimsAnswerer(self._put)
+        self._alternatives = AlternativesAnswerer(gangs.alternatives)
         self._left_out = LeftOutObjects(self.metrics, self._events.emit, self._leads)
         self._intake = Intake(
             dialect_settings(config), self._put, self._events.emit, self._left_out, self._leads
         )
         self._statuses = StatusWriter(self._client, self.metrics)
         self._conditions = ConditionWriter(self._client, self.metrics, self._leads, config.conditions)
-        history = History()
         self.control_loop = ControlLoop(
             gangs,
             self.metrics,
@@ -129,7 +128,6 @@ class App:
             on_move=history.note_move,
             on_lead=self._intake.post_held,
         )
-        self._alternatives = AlternativesAnswerer(gangs.alternatives)
         self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
         self._server = GangServer(self.control_loop, self.endpoint, self.metrics)

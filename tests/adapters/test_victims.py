@@ -80,10 +80,10 @@ async def test_the_real_process_finds_them(question: FindVictims, monkeypatch: p
     monkeypatch.setattr(module, "LIMIT_S", HANG_S)
     asking = Asking()
     for _ in range(2):
-        found = await asking.ask(question)
-        assert found.number == question.number
-        assert isinstance(found.answer, Clearing)
-        assert [victim.name for victim in found.answer.victims] == ["ns/low"]
+        message = await asking.ask(question)
+        assert message.number == question.number
+        assert isinstance(message.answer, Clearing)
+        assert [victim.name for victim in message.answer.victims] == ["ns/low"]
     await asking.end()
 
 

@@ -120,12 +120,12 @@ def test_namespaces_take_turns() -> None:
     world.see(*(waiting(f"a{number}", gpus=1 + number) for number in range(3)), waiting("b", namespace="b"))
     while world.solves:
         world.solve()
-    asked: list[str] = []
+    names: list[str] = []
     while world.victim_questions:
-        asked.append(world.victim_questions[0].request.gang.name)
+        names.append(world.victim_questions[0].request.gang.name)
         world.find_victims()
-    assert asked[1] == "b"
-    assert len(asked) == 4
+    assert names[1] == "b"
+    assert len(names) == 4
 
 
 def test_an_answer_holds_as_long_as_its_victims_are_there() -> None:

@@ -59,8 +59,8 @@ class VictimsAnswerer:
             began = time.monotonic()
             answer = await self._planner.answer(question)
             self._share.spend(time.monotonic() - began)
-            found = answer if isinstance(answer, Clearing | NoClearing) else None
-            await self._put(VictimsFound(time.monotonic(), question.number, found))
+            clearing = answer if isinstance(answer, Clearing | NoClearing) else None
+            await self._put(VictimsFound(time.monotonic(), question.number, clearing))
             await asyncio.sleep(max(0.0, -self._share.available / SHARE))
 
     def close(self) -> None:

@@ -168,8 +168,8 @@ class Replica:
         It is the same object as before if nothing changed.
         """
         if difference.by_node or difference.units or facts != self._facts:
-            by_node = _after(self._occupancy.by_node, difference.by_node)
-            units = _after(self._occupancy.units, difference.units)
+            by_node = _apply(self._occupancy.by_node, difference.by_node)
+            units = _apply(self._occupancy.units, difference.units)
             self._facts, self._occupancy = facts, replace(facts, by_node=by_node, units=units)
         return self._occupancy
 
@@ -188,8 +188,8 @@ def _changes(old: Mapping[str, T], new: Mapping[str, T]) -> dict[str, T | None]:
     return changes | dict.fromkeys(old.keys() - new.keys())
 
 
-def _after(old: Mapping[str, T], changes: Mapping[str, T | None]) -> dict[str, T]:
-    """Return the values after the changes."""
+def _apply(old: Mapping[str, T], changes: Mapping[str, T | None]) -> dict[str, T]:
+    """Return the values with the changes."""
     return {key: value for key, value in {**old, **changes}.items() if value is not None}
 
 

@@ -212,8 +212,8 @@ def _take_refusal(
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
         _refuse_undecided(state, gang, question.hint, text)
         return
-    asked = victims.question_for(state, gang, question, decision)
-    refusals.refuse(state, gang, question.hint, kinds, text, question=asked)
+    victims_question = victims.question_for(state, gang, question, decision)
+    refusals.refuse(state, gang, question.hint, kinds, text, question=victims_question)
     if is_outdated:
         # If capacity comes free or plugins answer all the time, other gangs come first.
         state.timers.set(gang, state.now + state.settings.recheck_s)

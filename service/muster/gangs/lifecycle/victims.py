@@ -107,16 +107,17 @@ def ask(state: State) -> None:
         _tell(state, gang, answer)
 
 
-def take_answer(state: State, found: VictimsFound) -> None:
+def take_answer(state: State, message: VictimsFound) -> None:
     """Handle the answer to the open question. Without an answer, the gang asks again with a later refusal."""
-    asked = state.victims.open
-    if asked is None or asked.number != found.number:
+    question = state.victims.open
+    if question is None or question.number != message.number:
         return
     state.victims.open = None
-    gang = state.gangs.get(asked.gang)
+    gang = state.gangs.get(question.gang)
     if gang is None:
         return
-    answer = _answer(state, asked.question, found.answer or NoClearing(gang.group.gang, proven=False))
+    clearing = message.answer or NoClearing(gang.group.gang, proven=False)
+    answer = _answer(state, question.question, clearing)
     state.victims.keep(answer)
     if gang.phase is Phase.UNPLACEABLE and not state.victims.waits(gang):
         _tell(state, gang, answer)
