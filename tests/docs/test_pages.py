@@ -135,12 +135,13 @@ def test_the_example_of_the_objective_is_decided_by_damage(tmp_path: Path) -> No
     assert (other_rack["domain"], other_rack["level"]) == ("rack r1", "damage")
 
 
-@pytest.mark.parametrize("page", ["dra.md", "native.md", "surfaces.md"])
+@pytest.mark.parametrize("page", ["dra.md", "native.md", "surfaces.md", "victims.md"])
 def test_the_answer_on_a_page_is_what_muster_place_says(page: str, tmp_path: Path) -> None:
     """The last word of the command is a file of the repository, or the manifest in the block before it."""
     text = (REPOSITORY / "docs" / page).read_text()
     (shown,) = re.finditer(r"(?ms)^\$ muster (place -f examples/.*?)\n(.*?)^…\n```", text)
-    (tmp_path / Path(shown[1].split()[-1]).name).write_text(MANIFEST.findall(text[: shown.start()])[-1])
+    if "/" not in (last_word := shown[1].split()[-1]):
+        (tmp_path / last_word).write_text(MANIFEST.findall(text[: shown.start()])[-1])
     words = [
         str((REPOSITORY if "/" in word else tmp_path) / word) if word.endswith("yaml") else word
         for word in shlex.split(shown[1])
