@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.adapters import alternatives_answerer, scrape, web
-from muster.adapters.kube import decode, intake, lenient, nodes, watch
+from muster.adapters import alternatives_answerer, scrape, victims_answerer, web
+from muster.adapters.kube import budgets as budget_intake
+from muster.adapters.kube import checkpoints, decode, intake, lenient, nodes, watch
 from muster.adapters.page import access, board, rows, server
 from muster.adapters.telemetry import logs, room
 from muster.config import Config
@@ -19,7 +20,7 @@ from muster.dialects.nodes import bounds
 from muster.dialects.pods import peers
 from muster.domain import allocation, sentences
 from muster.gangs.lifecycle import arrivals, deferral, node_changes
-from muster.gangs.peers import constraints
+from muster.gangs.peers import budgets, constraints
 from muster.gangs.pending import planner_share
 from muster.gangs.record.exclusions import MAX_VOIDED_PLANS
 
@@ -43,6 +44,12 @@ BOUNDS = (
     f"of a pod {peers.MAX_TERMS} terms of a kind, {peers.MAX_SIZE:,} names and values; "
     f"of a gang {constraints.MAX_RULES} rules, {constraints.MAX_LOOKED_AT:,} label sets",
     f"{claims.MAX_CLAIMS} of a pod",
+    f"of a namespace {budgets.MAX_BUDGETS}, with {budgets.MAX_SIZE:,} names and values; "
+    f"{1 / budget_intake.CHANGE_S:g} changed selectors a second, "
+    f"after {budget_intake.ADVANCE_S:g} s in advance",
+    f"{checkpoints.SENT_AT_ONCE:,} pods in {checkpoints.PAUSE_S:g} s",
+    f"{victims_answerer.LIMIT_S:g} s and {victims_answerer.MEMORY_MIB} MiB; "
+    f"{ {0.25: 'a quarter'}[victims_answerer.SHARE] } of a core, nice {victims_answerer.NICENESS}",
     f"of {deferral.MANY} pods or more | once in {deferral.REGROUP_EVERY_S * 1000:g} ms for each pod",
     f"for each pod, after {arrivals.GROUPS_AHEAD_S:g} s in advance of a namespace",
     f"{PLANNER.time_limit_s:g} s and {PLANNER.memory_mib:,} MiB for a decision, "
