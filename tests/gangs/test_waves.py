@@ -10,6 +10,7 @@ import pytest
 from muster.domain.pod import Pod
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import GangSettings
+from tests.gangs.stuck_gangs import stuck_gangs
 from tests.gangs.world import World, foreign, node, pod, with_topology
 
 
@@ -138,6 +139,17 @@ def test_a_wave_runs_on_when_the_pods_of_the_one_before_are_deleted() -> None:
     world.gone("b0")
     world.see(replace(later("b9"), created=300.0))
     assert world.verdict().members == (("b9", "b9"),)
+
+
+def test_waiting_pods_replace_pods_of_the_wave_before_soon_after_those_are_deleted() -> None:
+    """They are not left until the gang is read again, which may be after minutes if the gang is large."""
+    world = World(GangSettings(waiting_s=600)).start(node("a", 4))
+    world.see(*map(first, named("a")), *map(later, named("b", 2)))
+    world.wait(10)
+    world.gone("a0", "a1")
+    assert list(stuck_gangs(world, [node("a", 4)])) == []
+    world.wait(10)
+    assert world.verdict().members == (("b0", "b0"), ("b1", "b1"))
 
 
 def test_a_plan_of_a_wave_outlives_the_end_of_the_one_before() -> None:

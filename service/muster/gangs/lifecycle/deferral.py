@@ -98,6 +98,8 @@ def when_to_regroup(gang: Gang, change: Change) -> Regroup:
     The first case that matches decides:
 
     - The gang awaits several Bindings, and one of them has bound the pod: `AFTER_BINDINGS`.
+    - The gang lacks members, and a succeeded pod is gone: `AFTER_SERIES`. The waiting pods may be
+      replacements now.
     - The gang lacks members before and after the change, and the pod waits or is gone: `WHEN_READ`.
     - The gang runs without waiting members. The pod has a node or is gone; others are present: `WHEN_READ`.
     - The gang's size is open, or the gang is ill-formed. The pod comes, or leaves before it has a node, and
@@ -112,6 +114,8 @@ def when_to_regroup(gang: Gang, change: Change) -> Regroup:
         return Regroup.AFTER_BINDINGS
     lacks_members = group.present < group.needed or group.waits_for is not None  # the first takes less time
     if gang.phase is Phase.COLLECTING and lacks_members:
+        if change.before is not None and change.before.succeeded:
+            return Regroup.AFTER_SERIES
         # While nothing runs, the owner does not matter: owners are assigned when enough are there.
         may_stay = pod is None or change.waits_in(gang, owned=bool(group.bound))
         return Regroup.WHEN_READ if 0 < change.present < group.needed and may_stay else Regroup.NOW
