@@ -24,7 +24,7 @@ from muster.gangs.record.phases import Phase
 from tests.gangs.model import Cluster
 from tests.gangs.native_watch import LEAVES, NATIVE, ROOT, group_object
 from tests.gangs.simulate import ACTIONS, sequence
-from tests.gangs.stage import Broken
+from tests.gangs.stage import Broken, First
 from tests.gangs.world import World, foreign, node, pod
 
 T = TypeVar("T")
@@ -155,6 +155,17 @@ def test_the_model_asks_the_pod_group_whether_its_gang_was_complete(says: int, c
         cluster.world.pods[uid] = pod(uid, claim=claim, node="a", batch=Batch(says, 0, 0.0))
     cluster.check()
     assert cluster.was_complete == ({"p0", "p1"} if complete else set())
+
+
+@pytest.mark.parametrize(("succeeded", "counted"), [(True, 1), (False, 0)])
+def test_a_job_of_the_model_counts_each_succeeded_pod_once(succeeded: bool, counted: int) -> None:
+    """Its pod is deleted when the Job has counted it; a pod that has failed does not succeed later."""
+    cluster = Cluster()
+    cluster.world.see(pod("p0", owner="run-1", node="a", finished=True, succeeded=succeeded))
+    cluster.lose_after_success(First())
+    assert cluster.world.coordinator.state.roster._succeeded.get("run-1", 0) == counted
+    cluster.jobs_say()
+    assert cluster.world.coordinator.state.roster._succeeded.get("run-1", 0) == counted
 
 
 def test_the_model_sees_a_pod_that_starts_alone_though_its_pod_group_makes_a_gang(

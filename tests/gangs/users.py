@@ -113,7 +113,8 @@ class Users:
 
         Its Job counts this pod as succeeded at once, or later.
         """
-        bound = sorted(p.uid for p in self.world.pods.values() if p.node and p.owner[:4] == "run-")
+        owned = [p for p in self.world.pods.values() if p.node and p.owner.startswith("run-")]
+        bound = sorted(p.uid for p in owned if p.succeeded or not p.finished)  # who failed stays so
         if not bound:
             return
         lost_pod = self.world.pods[choose.of(bound)]
@@ -127,9 +128,9 @@ class Users:
             )
         )
         siblings = [p.uid for p in self.world.pods.values() if p.owner == lost_pod.owner and not p.succeeded]
-        self.deleted[lost_pod.owner] += 1
         if choose.of((True, False)):
             self.job_says(lost_pod.owner)
+        self.deleted[lost_pod.owner] += 1
         for uid in (lost_pod.uid, *choose.of((siblings, ()))):
             self.world.gone(uid)
         if choose.of((True, False)):
