@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from muster.domain.clearing import Occupant
 from muster.domain.preemption import DisruptionBudget, Preemption
 from muster.domain.request import SelectorTerm
@@ -111,3 +113,19 @@ def test_each_step_reads_a_bounded_number_and_equal_nodes_stay_the_same_objects(
     world.see(pod("p", gang="", node="n0007", allocation=1))
     after = settled(world)
     assert [name for name in after if after[name] is not before[name]] == ["n0007"]
+
+
+def test_changes_of_gangs_and_nodes_that_came_and_went_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_GONE", 4)
+    world = World().start(node("a"))
+    state = world.coordinator.state
+    world.see(pod("stays", gang="", node="a", allocation=0b1))
+    for number in range(50):
+        name = f"n{number}"
+        world.send(inputs.NodeSeen(world.now, node(name)))
+        world.see(pod(f"p{number}", gang="", node=name, allocation=0b1))
+        world.gone(f"p{number}")
+        world.send(inputs.NodeGone(world.now, name))
+    assert len(state.ledger.changed_nodes) < 20
+    assert len(state.occupants._changed_gangs) < 20
+    assert units(world) == ["ns/stays 0"]

@@ -19,6 +19,9 @@ from muster.gangs.record.gang import Gang
 
 SETTLED_AT_ONCE = 128
 """The most nodes, and the most gangs, that one call of `settle` reads: about 5 ms."""
+MAX_GONE = 1024
+"""Number of gangs and nodes that came and went, whose changes are kept at most, beside twice those that are
+there."""
 
 
 class Occupants:
@@ -43,6 +46,10 @@ class Occupants:
     def note(self, gang: Gang) -> None:
         """Note that a gang has other members, or moved to another phase."""
         self._changed_gangs[gang.key] = None
+        changes = len(self._changed_gangs) + len(self._ledger.changed_nodes)
+        things = len(self._gangs) + len(self.units) + len(self._ledger.nodes) + len(self.by_node)
+        if changes > 2 * things + MAX_GONE:
+            self._drop_gone()
 
     def settle(self) -> bool:
         """Read the next changed gangs and nodes. Return whether all were read.
@@ -70,6 +77,13 @@ class Occupants:
         for usage in hidden:
             by_node[usage.node] = (*by_node.get(usage.node, ()), Occupant(usage, usage.pod_uid))
         return by_node
+
+    def _drop_gone(self) -> None:
+        """Drop changes of what came and went while nobody asked."""
+        self._changed_gangs = {
+            key: None for key in self._changed_gangs if key in self._gangs or key in self.units
+        }
+        self._ledger.changed_nodes &= self._ledger.nodes.keys() | self.by_node.keys()
 
     def _note_budgets(self) -> None:
         """Have the gangs and nodes read again whose pods other disruption budgets may cover."""
