@@ -21,8 +21,10 @@ from e2e.chaos.hostile import HostileReport
 from e2e.chaos.meter import LoadReport
 from e2e.chaos.report import Hit, Report
 from e2e.chaos.runner import Options, run
+from e2e.chaos.strangers import SCHEDULER
 from e2e.chaos.submissions import ACK, COLLECTIONS, NATIVE, OWN, Submission, ordinary, target
 from e2e.chaos.waits import Waits
+from e2e.objects import MUSTER
 from local_cluster.nodes import RACK
 
 SEED, HITS = 8275, 4
@@ -117,7 +119,8 @@ def test_a_report_is_ok_or_not(name: str) -> None:
         hits=[HIT],
         counts=Counts(),
         load=LoadReport(0.0, 0.0, 0.0, 0.0),
-        waits=Waits().report([]),
+        waits=Waits().report(MUSTER, []),
+        baseline=Waits().report(SCHEDULER, []),
         hostile=None,
         binds=0,
         strangers_placed=0,

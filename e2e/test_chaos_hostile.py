@@ -11,10 +11,12 @@ import pytest
 from e2e import objects
 from e2e.chaos import hostile
 from e2e.chaos.auditor import ChaosAuditor
+from e2e.chaos.strangers import SCHEDULER
 from e2e.chaos.waits import WaitReport, Waits
 from e2e.facts import PodFacts
 from e2e.forged import NAMESPACE, node, pod
 from e2e.fuzz.attacks import GROUPS, NODE, NODES, PODS, Attack
+from e2e.objects import MUSTER
 from e2e.record import NODES as NODES_KIND
 from e2e.record import PODS as PODS_KIND
 from e2e.record import within
@@ -64,16 +66,20 @@ PAIR, TARGET = objects.ack("g", 2), objects.ack("target-1", 1)
 P, Q, R = (pod(name, gang=PAIR) for name in "pqr")
 P_BOUND, Q_BOUND = pod("p", "a", (0,), gang=PAIR), pod("q", "a", (1,), gang=PAIR)
 L, L_BOUND = pod("l"), pod("l", "a", (2,))
-WAITS: dict[str, tuple[Sequence[tuple[float, Object]], tuple[int, int, float, float]]] = {
-    "a gang": ([(0, P), (2, Q), (4, P_BOUND), (7, Q_BOUND)], (1, 0, 5, 2.5)),
-    "a pod alone": ([(1, L), (4, L_BOUND)], (1, 0, 3, 1.5)),
-    "a gang without a member": ([(0, P)], (0, 0, 0, 0)),
-    "a gang that waits": ([(0, P), (2, Q), (4, P_BOUND)], (0, 1, 0, 0)),
-    "an outage meanwhile": ([(8, L), (15, L_BOUND)], (1, 0, 2, 1)),
-    "a target of a fault": ([(0, pod("t", gang=TARGET)), (9, pod("t", "a", (0,), gang=TARGET))], (0,) * 4),
-    "another scheduler's": ([(0, L | {"spec": L["spec"] | {"schedulerName": "x"}})], (0,) * 4),
+S = L | {"spec": L["spec"] | {"schedulerName": SCHEDULER}}
+S_BOUND = L_BOUND | {"spec": L_BOUND["spec"] | {"schedulerName": SCHEDULER}}
+NOTHING = WaitReport(0, 0, 0, 0, 0, 0)
+WAITS: dict[str, tuple[Sequence[tuple[float, Object]], WaitReport]] = {
+    "a gang": ([(0, P), (2, Q), (4, P_BOUND), (7, Q_BOUND)], WaitReport(1, 0, 0, 5, 5, 5)),
+    "a pod alone": ([(1, L), (4, L_BOUND)], WaitReport(1, 0, 0, 3, 3, 3)),
+    "a gang without a member": ([(0, P)], NOTHING),
+    "a gang that waits": ([(0, P), (2, Q), (4, P_BOUND)], WaitReport(0, 0, 1, 0, 0, 0)),
+    "an outage meanwhile": ([(8, L), (15, L_BOUND)], WaitReport(0, 1, 0, 0, 0, 0)),
+    "an outage before": ([(14, L), (15, L_BOUND)], WaitReport(1, 0, 0, 1, 1, 1)),
+    "a target of a fault": ([(0, pod("t", gang=TARGET)), (9, pod("t", "a", (0,), gang=TARGET))], NOTHING),
+    "another scheduler's": ([(0, S), (9, S_BOUND)], NOTHING),
 }
-"""What is seen → gangs bound and waiting, and the longest wait, also on a clock that goes half as fast."""
+"""What is seen → how long gangs of Muster wait."""
 
 OUTAGES = [(10.0, 14.0), (9.0, 12.0)]
 
@@ -84,8 +90,15 @@ def test_how_long_gangs_wait(name: str) -> None:
     waits = Waits()
     for at, body in steps:
         waits.pod(at, PodFacts.of(body))
-    report = waits.report(OUTAGES, lambda at: at / 2)
-    assert (report.bound, report.waiting, report.longest_s, report.paced_p90_s) == expected
+    assert waits.report(MUSTER, OUTAGES) == expected
+
+
+def test_pods_of_another_scheduler_are_counted_apart() -> None:
+    waits = Waits()
+    for at, body in ((5, S), (5, L), (8, L_BOUND), (9, S_BOUND)):
+        waits.pod(at, PodFacts.of(body), asked_at="2" if body in (S, S_BOUND) else "")
+    assert waits.report(SCHEDULER, []) == WaitReport(1, 0, 0, 7, 7, 7)
+    assert waits.report(MUSTER, []) == WaitReport(1, 0, 0, 3, 3, 3)
 
 
 def test_a_member_that_went_before_it_was_bound_is_waited_for_again() -> None:
@@ -93,12 +106,12 @@ def test_a_member_that_went_before_it_was_bound_is_waited_for_again() -> None:
     for at, body in ((0, P), (1, Q)):
         waits.pod(at, PodFacts.of(body))
     waits.gone(PodFacts.of(Q))
-    assert waits.report([]) == WaitReport(0, 0, 0, 0, 0, 0, 0)
+    assert waits.report(MUSTER, []) == NOTHING
     for at, body in ((5, R), (6, P_BOUND), (7, pod("r", "a", (1,), gang=PAIR))):
         waits.pod(at, PodFacts.of(body))
     waits.end()
     waits.pod(9, PodFacts.of(L))
-    assert waits.report([]) == WaitReport(1, 0, 2, 2, 2, 2, 2)
+    assert waits.report(MUSTER, []) == WaitReport(1, 0, 0, 2, 2, 2)
 
 
 def test_nobody_waits_for_room_on_a_hostile_node() -> None:

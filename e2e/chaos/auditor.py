@@ -19,7 +19,7 @@ from e2e.chaos.fits import Fit, waiting_that_fit
 from e2e.chaos.losses import Losses
 from e2e.chaos.meter import Meter
 from e2e.chaos.minimums import Minimums, least_of
-from e2e.chaos.waits import WaitReport, Waits
+from e2e.chaos.waits import ASKED_AT, WaitReport, Waits
 from e2e.device_claims import CLAIMS, LEFT_S, ClaimFacts, DeviceHistory, DevicePod, twice, unplanned
 from e2e.facts import Gang, NodeFacts, PodFacts
 from e2e.record import NODES, PODS, Change
@@ -97,9 +97,9 @@ class ChaosAuditor:
         """Processes were killed or hung. To be told before what was seen meanwhile."""
         self._outages.append((began, ended))
 
-    def waited(self) -> WaitReport:
-        """Return how long gangs waited that no fault was aimed at."""
-        return self.waits.report(self._outages, self._clock)
+    def waited(self, scheduler: str) -> WaitReport:
+        """Return how long gangs of this scheduler waited that no fault was aimed at."""
+        return self.waits.report(scheduler, self._outages)
 
     def see(self, change: Change) -> None:
         """One change, in the order in which the API server made them."""
@@ -158,7 +158,8 @@ class ChaosAuditor:
             self.relisted += change.deed == "LISTED"
             self.losses.seen(change.body, key)
             self.meter.pod(change.at, pod)
-            self.waits.pod(change.at, pod)
+            asked_at = (change.body["metadata"].get("annotations") or {}).get(ASKED_AT, "")
+            self.waits.pod(change.at, pod, asked_at)
             self._history.pod(self._up(change.at), pod)
             self.devices.pod(self._up(change.at), DevicePod.of(change.body))
         self._time_halves(self._up(change.at))

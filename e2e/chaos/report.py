@@ -40,7 +40,8 @@ class Report:
     """`violations`: rule → texts. `strangers_placed`: pods that another scheduler put on the same nodes.
     `unfinished`: gangs that did not end on the empty cluster. `allocations`: how often a claim got devices;
     `longest_left_s`: how long one had them without a bound pod, while the processes were well. `waits`: of
-    gangs that no fault was aimed at. `hostile`: what hostile actors sent, None without them."""
+    gangs that no fault was aimed at; `baseline`: of pods of the other scheduler. `hostile`: what hostile
+    actors sent, None without them."""
 
     seed: int
     seconds: float
@@ -49,6 +50,7 @@ class Report:
     counts: Counts
     load: LoadReport
     waits: WaitReport
+    baseline: WaitReport
     hostile: HostileReport | None
     binds: int
     strangers_placed: int
@@ -105,6 +107,7 @@ class Report:
                 "longest_left_s": round(self.longest_left_s, 2),
                 "load": asdict(self.load),
                 "time_to_bound": asdict(self.waits),
+                "baseline": asdict(self.baseline),
                 "hostile": None if self.hostile is None else vars(self.hostile),
                 "settled_rounds": self.settled_rounds,
                 "each_fault": [asdict(hit) for hit in self.hits],

@@ -19,12 +19,13 @@ from e2e.chaos.hostile import Hostile
 from e2e.chaos.patience import NOT_FOUND, Patient
 from e2e.chaos.report import Hit, Report
 from e2e.chaos.sight import BETWEEN, Sight, look
-from e2e.chaos.strangers import StockScheduler
+from e2e.chaos.strangers import SCHEDULER, StockScheduler
 from e2e.chaos.submissions import ACK, COLLECTIONS, OWN, Submission, ordinary
 from e2e.chaos.watching import Deadline, Watching
 from e2e.chaos.world import World
 from e2e.client import Client
 from e2e.fuzz.attacks import NODE
+from e2e.objects import MUSTER
 from e2e.pace import Pace
 from e2e.record import NODES, PODS, Record
 from local_cluster.api import ApiError
@@ -129,7 +130,8 @@ class _Run:
             hits=self._hits,
             counts=self._crowd.counts,
             load=self._auditor.meter.report(),
-            waits=self._auditor.waited(),
+            waits=self._auditor.waited(MUSTER),
+            baseline=self._auditor.waited(SCHEDULER),
             hostile=self._hostile.report if self._hostile else None,
             binds=self._auditor.binds,
             strangers_placed=self._crowd.strangers.placed,

@@ -1,13 +1,14 @@
 """A scheduler that knows nothing of Muster, and its pods on the same nodes: they take cpu, at any moment.
 
 They ask for no GPUs: two schedulers may give one GPU to two pods at once, and only a kubelet, which there is
-none here, would refuse the second.
+none here, would refuse the second. How long they wait is the report's baseline.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,6 +16,7 @@ from typing import Self
 from e2e import objects
 from e2e.chaos.losses import Losses
 from e2e.chaos.patience import Patient
+from e2e.chaos.waits import ASKED_AT
 from e2e.facts import FINISHED
 from e2e.record import PODS, Record
 from e2e.scene import COMPLETE
@@ -28,7 +30,7 @@ from local_cluster.stack import scheduler_argv
 
 SCHEDULER = "default-scheduler"
 MAX_STRANGERS_AT_ONCE = 14
-"""As many as there are nodes: one each, more or less."""
+"""At most 14 × 48 cpu: of 18 nodes with 96 cpu, one always has room for the next."""
 
 CPU = (8, 16, 32, 48)
 LASTS_S = (10, 60)
@@ -118,4 +120,5 @@ class Strangers:
         pod = objects.pod(f"stranger-{number:08x}", gpus=0, scheduler=SCHEDULER)
         pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = str(self._chance.choice(CPU))
         pod["metadata"]["annotations"][COMPLETE] = f"{self._chance.randint(*LASTS_S)}s"
+        pod["metadata"]["annotations"][ASKED_AT] = str(time.monotonic())
         return pod
