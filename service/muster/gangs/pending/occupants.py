@@ -20,8 +20,8 @@ from muster.gangs.record.gang import Gang
 SETTLED_AT_ONCE = 128
 """The most nodes, and the most gangs, that one call of `settle` reads: about 5 ms."""
 MAX_GONE = 1024
-"""Number of gangs and nodes that came and went, whose changes are kept at most, beside twice those that are
-there."""
+"""Changes of this number of gangs and nodes are kept, and of twice those that are there. Beyond it, changes
+of gangs and nodes that are gone are dropped."""
 
 
 class Occupants:
@@ -79,7 +79,7 @@ class Occupants:
         return by_node
 
     def _drop_gone(self) -> None:
-        """Drop changes of what came and went while nobody asked."""
+        """Drop changes of gangs and nodes that came and went while no gang asked."""
         self._changed_gangs = {
             key: None for key in self._changed_gangs if key in self._gangs or key in self.units
         }
