@@ -107,6 +107,19 @@ async def test_a_captured_job_is_the_gang_that_it_is_in_the_cluster(name: str, t
     assert after.notes == before.notes
 
 
+async def test_a_captured_template_keeps_its_claims(tmp_path: Path) -> None:
+    job = kai_job(labels={"kai.scheduler/queue": "q"})
+    claims = [
+        {"name": "own", "resourceClaimTemplateName": "t"},
+        {"name": "shared", "resourceClaimName": "c"},
+    ]
+    job["spec"]["template"]["spec"]["resourceClaims"] = claims
+    capture_result = await captured(live(job), tmp_path)
+    (captured_job,) = [item for item in capture_result.items if item["kind"] == "Job"]
+    assert captured_job["spec"]["template"]["spec"]["resourceClaims"] == claims
+    assert gangs(read(tmp_path, capture_result))
+
+
 async def test_kais_keys_on_a_maker_are_captured(tmp_path: Path) -> None:
     job = copy.deepcopy(CASES["RayJob"].objects[0])
     job["metadata"]["labels"] = {"kai.scheduler/queue": "team-a", "password": "s3cret"}

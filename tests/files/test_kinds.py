@@ -380,6 +380,17 @@ def test_a_number_of_the_pods_that_is_not_their_jobs_is_noted_and_counts(name: s
     assert answer["notes"] == ([note] if note else [])
 
 
+def test_a_stored_job_that_can_t_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
+    template = {"spec": {**T["spec"], "resourceClaims": [{"name": "g"}]}}
+    job = manifest("batch/v1", "Job", "k7", {**JOB, "template": template}, uid="u")
+    answer = decisions(write(tmp_path, node("a", 8), job, *gang("g", 1)))
+    assert [gang["status"] for gang in answer["gangs"]] == ["placed"]
+    assert answer["notes"] == [
+        "Job default/k7: spec.template.spec.resourceClaims[0]: expected one of resourceClaimName and "
+        "resourceClaimTemplateName. Only its pods that are in the input count"
+    ]
+
+
 def test_a_pod_groups_number_above_that_of_its_job_is_noted(tmp_path: Path) -> None:
     template = {**T, "metadata": {"annotations": {"scheduling.run.ai/pod-group": "g"}}}
     job = manifest("batch/v1", "Job", "x", {**JOB, "template": template})

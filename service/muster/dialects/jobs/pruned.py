@@ -31,8 +31,9 @@ KEYS = frozenset(key for kind in KINDS.values() for key in kind.keys)
 FIELDS = frozenset({
     "affinity", "containers", "effect", "initContainers", "key", "matchExpressions", "matchFields",
     "metadata", "name", "nodeAffinity", "nodeSelectorTerms", "operator", "replicas",
-    "requiredDuringSchedulingIgnoredDuringExecution", "resourceClaims", "resources", "restartPolicy",
-    "schedulerName", "spec", "status", "suspend", "template", "tolerations", "value", "values",
+    "requiredDuringSchedulingIgnoredDuringExecution", "resourceClaimName", "resourceClaimTemplateName",
+    "resourceClaims", "resources", "restartPolicy", "schedulerName", "spec", "status", "suspend", "template",
+    "tolerations", "value", "values",
     *(field for kind in KINDS.values() for field in kind.fields),
 })  # fmt: skip
 """The fields of pod templates and of all kinds that are read, at any level."""

@@ -232,12 +232,31 @@ def _take_document(document: Document, inputs: _Inputs) -> None:
     if (document.group, document.kind) == ("", "Pod"):
         inputs.pods.append((document, shapes.read_pod(document)))
     elif not (inputs.objects.take(document, _READERS) or inputs.owners.take(document)):
-        new_pods = templates.pods_of_controller(document)
+        new_pods = _new_pods(document, inputs)
         if new_pods is None:
             inputs.notes += other_objects.old_versions(document)
             inputs.skipped[".".join(filter(None, (document.kind, document.group)))] += 1
         else:
             inputs.makers.append((document, shapes.convert(document, _OnlyMetadata).metadata, new_pods))
+
+
+def _new_pods(document: Document, inputs: _Inputs) -> templates.ControllerPods | None:
+    """Return the pods that an object stands for; None if its kind creates no pods that are read.
+
+    An object that a cluster has stored must not keep other gangs from an answer. If it can't be read, it
+    makes no pods, and a note says so.
+
+    Raises:
+        Malformed: No cluster has stored the object, and an API server would refuse it.
+    """
+    try:
+        return templates.pods_of_controller(document)
+    except Malformed as unreadable:
+        if not document.metadata.get("uid"):
+            raise
+        effect = "Only its pods that are in the input count"
+        inputs.notes.append(f"{document.name}: {unreadable.problem}. {effect}")
+        return templates.ControllerPods()
 
 
 _READERS = {("", "Node"): shapes.read_node, **other_objects.READERS, **devices_.READERS, **admission.READERS}

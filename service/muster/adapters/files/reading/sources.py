@@ -384,7 +384,7 @@ class Malformed(Exception):
     """Report one problem of the input. `place` is where: "document 3, Pod default/x"."""
 
     def __init__(self, source: str, place: str, problem: str) -> None:
-        self.source = source
+        self.source, self.problem = source, printable(problem)
         super().__init__(printable(": ".join(part for part in (source, place, problem) if part)))
 
 
