@@ -240,6 +240,15 @@ async def test_a_pod_groups_number_above_that_of_its_job_is_said_on_the_job(firs
     assert bench.gang.phase == "collecting"
 
 
+async def test_a_pod_groups_number_counts_in_place_of_that_of_its_pods() -> None:
+    bench = await Bench().start()
+    await bench.job()
+    await bench.intake.on_pod_group(*pod_group(4))
+    for name in ALL:
+        await bench.intake.on_pod(*seen(pod(name, of_group="g", **{"min-member": "6"})))
+    assert bench.events(EventReason.COUNTS_DIFFER) == []
+
+
 async def test_a_pod_groups_number_may_be_smaller() -> None:
     bench = await Bench().start()
     await bench.job()

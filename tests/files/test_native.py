@@ -105,6 +105,19 @@ def test_more_pods_than_a_job_makes_are_noted(tmp_path: Path) -> None:
     assert answer["notes"] == [f"Job default/train: {counts}: {effect}"]
 
 
+def test_the_number_of_the_pod_group_is_compared_with_the_job_whatever_its_pods_state(tmp_path: Path) -> None:
+    metadata = {"annotations": {"gpu.topology/min-member": "3"}}
+    template = {"metadata": metadata, "spec": spec(4, schedulingGroup={"podGroupName": "x"})}
+    job = controller("Job", "batch/v1", "train", parallelism=1, completions=1, template=template)
+    answer = decisions(write(tmp_path, *RACKS, gang(2), job))
+    assert answer["gangs"][0]["status"] == "invalid"
+    counts = "it makes 1 pod at once, and their PodGroup x says minCount: 2. That counts"
+    effect = "unless another job makes the other 1, the gang waits for ever"
+    assert answer["notes"] == [f"Job default/train: {counts}: {effect}"]
+    enough = job | {"spec": job["spec"] | {"parallelism": 2, "completions": 2}}
+    assert decisions(write(tmp_path, *RACKS, gang(2), enough))["notes"] == []
+
+
 def high(name: str = "high", **more: Any) -> Object:
     return {
         "apiVersion": "scheduling.k8s.io/v1",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 import structlog
@@ -35,6 +35,7 @@ from muster.dialects.settings import DialectSettings
 from muster.domain.levels import DEFAULT_LEVELS, FabricLevel
 from muster.domain.pod import Controller, GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
+from muster.domain.words import counted_noun
 from muster.gangs.membership.group import key_of
 from muster.gangs.messages.inputs import Input, JobSeen, PodGroupGone, PodGroupSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
@@ -471,24 +472,17 @@ class Jobs:
                 gangs_of_job.advice if gangs_of_job.is_warned_of(self._settings) else "",
             )
         else:
-            stated = self._with_min_member(key[1], claim)
-            reason, text = EventReason.COUNTS_DIFFER, gangs_of_job.difference(stated)
+            pod_group = self._groups.get((key[1], claim.dialect, claim.name)) if claim.by_object else None
+            reason, text = EventReason.COUNTS_DIFFER, gangs_of_job.difference(claim, pod_group)
         owner = gangs_of_job.group.owner
         self._post(key[1], job, owner, reason, text)
         self._post(key[1], job, owner, EventReason.KEY_IGNORED, "; ".join(gangs_of_job.group.problems))
-
-    def _with_min_member(self, namespace: str, claim: GangClaim) -> GangClaim:
-        """Return a pod's claim with the minMember of the PodGroup that it names."""
-        group = self._groups.get((namespace, claim.dialect, claim.name)) if claim.by_object else None
-        if group is None:
-            return claim
-        return replace(claim, min_member=claim.min_member or group.min_member)
 
     def _warn_of_extra_pods(self, key: Key, job: _Job, gang: str) -> None:
         """Post once, on the job, that a gang has more pods than the job makes."""
         gangs_of_job, count = self._job_gangs(key), len(job.present.keys_of(gang))
         if gangs_of_job is not None and count > gangs_of_job.full_size > 0 and not gangs_of_job.group.causes:
-            makes = f"it makes {gangs_of_job.full_size} pods of gang {gang}"
+            makes = f"it makes {counted_noun('pod', gangs_of_job.full_size)} of gang {gang}"
             text = f"{makes}, and {count} are there: all are placed if they fit"
             self._post(key[1], job, gangs_of_job.group.owner, EventReason.COUNTS_DIFFER, text)
 

@@ -23,6 +23,7 @@ from muster.domain.node import GPU_MEM
 from muster.domain.pod import KUBERNETES, Controller, GangClaim, TopologyRequest
 from muster.domain.podgroup import FollowerTemplate, PodGroup
 from muster.domain.request import Segment
+from muster.domain.words import counted_noun
 
 _PLACEMENT = (kai.TOPOLOGY, kai.REQUIRED, kai.PREFERRED)
 _SEGMENTS = (kai.TOPOLOGY, kai.SEGMENT_REQUIRED, kai.SEGMENT_PREFERRED)
@@ -84,15 +85,16 @@ class JobGangs:
         could_be_gang = self.with_accelerators and not self.skipped and self.full_size > 1
         return could_be_gang and settings.infers(self.kind) != "off" and not self.is_gang(settings)
 
-    def difference(self, claim: GangClaim) -> str:
-        """Return how the number that the pods state for their gang differs from the number of the job's pods.
+    def difference(self, claim: GangClaim, pod_group: PodGroup | None) -> str:
+        """Return how the number that is stated for the pods' gang differs from the number of the job's pods.
 
+        `pod_group`: the PodGroup that the pods name. If it exists, its number counts, else that of the pods.
         Return "" if the numbers agree, or if the job's numbers can't be read. A min-member may be smaller.
         """
         statement, stated = f"they say {claim.count_key}", claim.min_member
-        if claim.by_object:
+        if pod_group is not None:
             field = "minCount" if claim.dialect == KUBERNETES else "minMember"
-            statement = f"their PodGroup {claim.name} says {field}"
+            statement, stated = f"their PodGroup {claim.name} says {field}", pod_group.min_member
         if stated is None or claim.dialect == self.kind or self.group.causes:
             return ""
         if stated > self.pods:
@@ -101,7 +103,8 @@ class JobGangs:
             effect = f"the gang is refused when more than {stated} are there"
         else:
             return ""
-        return f"it makes {self.pods} pods at once, and {statement}: {stated}. That counts: {effect}"
+        makes = f"it makes {counted_noun('pod', self.pods)} at once"
+        return f"{makes}, and {statement}: {stated}. That counts: {effect}"
 
 
 def job_gangs(

@@ -21,7 +21,6 @@ from muster.domain.levels import FabricLevel
 from muster.domain.pod import GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import PodGroup
 from muster.domain.words import list_names, plural
-from muster.gangs.membership.group import key_of
 
 
 @dataclass(slots=True)
@@ -127,23 +126,20 @@ class OwnerObjects:
 
         Gangs of several jobs are left out: they count the pods of all these jobs together.
         """
-        stated = {group.key: group.min_member for group in groups}
+        pod_groups = {group.key: group for group in groups}
         gangs = defaultdict[tuple[str, GangClaim], set[Key | None]](set)
         for meta, pod in pods:
             if pod.claim is not None and not pod.claim.lone and pod.present and not pod.node:
                 place = member(meta)
                 key = Key(place.kind, pod.namespace, place.owner) if place is not None else None
-                group = key_of(pod)
-                least = pod.claim.min_member or (stated.get(group) if group is not None else None)
-                gangs[
-                    pod.namespace, replace(pod.claim, min_member=least, topology_request=TopologyRequest())
-                ].add(key)
-        sentences = {
-            f"{_title(key)}: {difference}"
-            for (_, claim), (key, *more_keys) in gangs.items()
-            if key is not None and not more_keys and (gangs_of_job := self.job_gangs.get(key)) is not None
-            if (difference := gangs_of_job.difference(claim))
-        }
+                gangs[pod.namespace, replace(pod.claim, topology_request=TopologyRequest())].add(key)
+        sentences = set[str]()
+        for (namespace, claim), (key, *more_keys) in gangs.items():
+            if key is not None and not more_keys and (gangs_of_job := self.job_gangs.get(key)) is not None:
+                group_key = (namespace, claim.dialect, claim.name)
+                pod_group = pod_groups.get(group_key) if claim.by_object else None
+                if difference := gangs_of_job.difference(claim, pod_group):
+                    sentences.add(f"{_title(key)}: {difference}")
         yield from sorted(sentences)
 
 
