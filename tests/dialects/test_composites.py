@@ -107,7 +107,8 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "no Workload": (
         {"schedulingPolicy": {"basic": {}}},
-        'spec.workloadRef.workloadName is "", expected a string',
+        'spec.workloadRef is "not given", expected workloadName and templateName: the API server refuses a '
+        "group of a tree without them",
     ),
     "a parent in another namespace": (
         {**GANG, "parentCompositePodGroupName": "other/p"},

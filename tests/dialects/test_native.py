@@ -197,7 +197,8 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "half a Workload": (
         {**GANG, "workloadRef": {"workloadName": "w"}},
-        'spec.workloadRef.templateName is "", expected a string',
+        'spec.workloadRef.templateName is "not given", expected at most 253 lower-case letters, digits, '
+        "'-' and '.': the API server refuses a workloadRef without it",
     ),
     "a parent in another namespace": (
         {**GANG, **WORKLOAD, "parentCompositePodGroupName": "other/tree"},
@@ -206,7 +207,8 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "a parent without a Workload": (
         {**GANG, "parentCompositePodGroupName": "tree"},
-        'spec.workloadRef.workloadName is "", expected a string',
+        'spec.workloadRef is "not given", expected workloadName and templateName: the API server refuses a '
+        "group of a tree without them",
     ),
     "two disruption modes": (
         {**GANG, "disruptionMode": {"single": {}, "all": {}}},

@@ -492,6 +492,19 @@ def test_a_part_of_a_tree_without_pods_is_noted(tmp_path: Path) -> None:
     assert answer["notes"] == ["PodGroup default/y: no pod of ours names it"]
 
 
+def test_each_group_of_a_tree_that_names_no_workload_is_named(tmp_path: Path) -> None:
+    groups = [composite("t", 2), pod_group("x", 2, "t"), pod_group("y", 1, "t")]
+    for group_of_tree in groups[:2]:
+        del group_of_tree["spec"]["workloadRef"]
+    (shown,) = decisions(write(tmp_path, *RACKS, *groups, *SMALL_AND_LARGE))["gangs"]
+    assert shown["status"] == "invalid"
+    refused = 'spec.workloadRef is "not given", expected workloadName and templateName: the API server'
+    for name in ("compositepodgroup/default/t", "podgroup/default/x"):
+        assert shown["message"].count(f"{name}: {refused}") == 1
+    assert "pods (" not in shown["message"]
+    assert "workloadName is" not in shown["message"]
+
+
 async def test_a_captured_group_decides_as_in_the_cluster(tmp_path: Path) -> None:
     api = FakeApi()
     fields: Object = {**IN_RACK, "priority": 0, "disruptionMode": {"all": {}}}

@@ -222,7 +222,7 @@ def _differences(group: PodGroup, root: PodGroup) -> Iterator[BadValue]:
             f"{root.priority}, as {root.title} has it: set one priorityClassName in all groups of a tree"
         )
         yield BadValue(where, "spec.priority", str(group.priority), expected)
-    if group.workload != root.workload:
+    if group.workload != root.workload and group.workload and root.workload:
         expected = f"{root.workload}, as {root.title} has it"
         yield BadValue(where, "spec.workloadRef.workloadName", group.workload, expected)
     for limit in group.topology_request.per_scope:

@@ -389,17 +389,22 @@ def _shares_claims(spec: Fields) -> bool:
 def _read_links(spec: Fields, namespace: str, dialect: str) -> tuple[str, str]:
     """Return the name of the group's parent, and that of its Workload; "" if there is none.
 
-    Groups of a tree must name a Workload.
+    The API server refuses a group of a tree that names no Workload.
     """
     expected = f"the name of a CompositePodGroup in namespace {namespace}: {AN_OBJECT_NAME}"
     parent = spec.text_matching(PARENT, OBJECT_NAME, expected)
-    workload = spec.part("workloadRef")
     in_tree = parent is not None or dialect == COMPOSITE
-    texts = [
-        workload.text_matching(name, OBJECT_NAME, AN_OBJECT_NAME, required=True)
-        for name in (("workloadName", "templateName") if workload.names() or in_tree else ())
-    ]
-    return parent or "", (texts[0] or "") if texts else ""
+    if in_tree and spec.raw("workloadRef") is None:
+        expected = "workloadName and templateName: the API server refuses a group of a tree without them"
+        spec.bad("workloadRef", "not given", expected)
+        return parent or "", ""
+    workload, names = spec.part("workloadRef"), list[str | None]()
+    for field in ("workloadName", "templateName") if workload.names() or in_tree else ():
+        if workload.raw(field) is None:
+            expected = f"{AN_OBJECT_NAME}: the API server refuses a workloadRef without it"
+            workload.bad(field, "not given", expected)
+        names.append(workload.text_matching(field, OBJECT_NAME, AN_OBJECT_NAME))
+    return parent or "", (names[0] or "") if names else ""
 
 
 def _check_other_fields(spec: Fields, dialect: str) -> None:

@@ -116,10 +116,14 @@ _PLACES: dict[type, str] = {BadValue: "where", ForgedAllocation: "pod", Dialects
 
 
 def counted_once(causes: Iterable[C]) -> list[C]:
-    """Return each cause of several pods once: with the name of the first pod, and the number of pods."""
+    """Return each cause of several pods once: with the name of the first pod, and the number of pods.
+
+    A cause about another object, such as a PodGroup, keeps the name of this object.
+    """
     pods: dict[C, list[str]] = {}
     for cause in dict.fromkeys(causes):
-        place = _PLACES.get(type(cause))
+        about_pod = not isinstance(cause, BadValue) or cause.where.startswith("pod/")
+        place = _PLACES.get(type(cause)) if about_pod else None
         cause_without_name = replace(cause, **{place: ""}) if place else cause
         pods.setdefault(cause_without_name, []).extend([getattr(cause, place)] if place else [])
     return [
