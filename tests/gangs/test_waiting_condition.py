@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from muster.domain.pod import Controller, Pod
+from muster.domain.pod import KUBERNETES, Controller, GangClaim, Pod
+from muster.domain.podgroup import PodGroup
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import ShowWaiting
 from muster.gangs.messages.settings import GangSettings
@@ -78,6 +79,27 @@ def test_pods_that_come_are_told_at_once_and_the_others_after_a_minute() -> None
     world.wait(1.5 * DEFAULTS.numbers_s)
     assert told(world) == [(*second[:3], True)]
     assert first[1] != second[1]
+
+
+@pytest.mark.parametrize("reader", ["the PodGroup's status", "a status page"])
+def test_a_reader_between_two_pods_does_not_keep_the_old_number(reader: str) -> None:
+    """From a review: the status of a PodGroup was computed between the second pod and the first sentence."""
+    claim = GangClaim(KUBERNETES, "x", by_object=True)
+    world = World().start(node("a", 8))
+    if reader == "the PodGroup's status":
+        group = PodGroup("ns", KUBERNETES, "x", "g", min_member=4, api_version="scheduling.k8s.io/v1beta1")
+        world.send(inputs.PodGroupSeen(world.now, group))
+        world.see(*(replace(waiting_pod, claim=claim) for waiting_pod in gang("p0", "p1", of=4)))
+        world.wait(DEFAULTS.status_s)
+    else:
+        world.see(*gang("p0", "p1", of=4))
+        world.coordinator.summary()
+    world.wait(LONG_ENOUGH_S)
+    missing = "Waiting for 2 more members: 2 of 4 are here"
+    assert told(world) == [("MembersMissing", missing, ["p0", "p1"], True)]
+    assert {event.message for event in world.events} == {missing}
+    (shown_gang,) = world.coordinator.summary()
+    assert shown_gang.reason == missing
 
 
 def test_pods_that_come_do_not_make_the_others_be_told_again() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from muster.domain.clearing import Occupant
 from muster.domain.pod import Pod
 from muster.domain.request import Role
+from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import Group, NameKey
@@ -157,6 +158,9 @@ class State:
                 return None
             self.set_group(gang, same)
             self.members_regrouped += same.present
+            if gang.phase is Phase.COLLECTING and same.waits_for is not None:
+                # The gang is not stale any more, so no timer has its reason computed again.
+                gang.reason = sentence((same.waits_for,))
         return gang.group
 
     def set_group(self, gang: Gang, group: Group) -> None:
