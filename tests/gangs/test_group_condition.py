@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.causes.ill_formed import BadValue
+from muster.domain.peers import PeerRules
 from muster.domain.pod import COMPOSITE, KUBERNETES, GangClaim, Pod, TopologyRequest
 from muster.domain.podgroup import SCHEDULED, Condition, PodGroup
 from muster.domain.quorums import Leaf, Quorum
 from muster.gangs.messages import inputs
+from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.messages.instructions import Instruction, WriteStatus
 from muster.gangs.messages.settings import GangSettings
 from muster.gangs.record.phases import Phase
@@ -92,6 +94,24 @@ def test_a_refused_gang_shows_the_sentence_of_its_pods() -> None:
     assert world.conditions() == [Condition(SCHEDULED, False, "Unschedulable", sentence)]
     world.shows(world.conditions()[0])
     assert len(world.conditions()) == 1, "nothing is written twice"
+
+
+def test_another_reason_of_a_plugin_is_shown_at_once() -> None:
+    """From a review: the condition and the event showed the reason of a minute before."""
+    world = Written(GangSettings(settle_s=0), answers_in_tree=True)
+    world.start(node("a"))
+    world.shows(None)
+    world.see(*(member(uid, peers=PeerRules(volume_claims=(uid,))) for uid in ("p0", "p1")))
+    for number, reason in enumerate(("ResourceClaim not created yet", "device class x does not exist"), 1):
+        world.report(InTreeAnswer(everywhere=f"DynamicResources: {reason}"))
+        assert reason in world.verdict("x").reason
+        assert [reason in event.message for event in world.events[-2:]] == [True, True]
+        assert [event.kind for event in world.events[-2:]] == ["Pod", "PodGroup"]
+        assert reason in world.conditions()[-1].message
+        assert len(world.written) == number
+        world.shows(world.conditions()[-1])
+    world.wait(200)
+    assert len(world.written) == 2, "the same reason is not written again"
 
 
 def test_an_ill_formed_group_shows_its_sentence_once_it_has_pods() -> None:

@@ -4,8 +4,9 @@ Kubernetes' own PodGroups, in trees too, get the condition of `group_condition`.
 get a whole status.
 
 When a gang may have changed, the status of its PodGroup is computed after `status_s`, and written if it
-differs. So a status is written at most once in that time, however many pods came or were bound. If only the
-numbers of a sentence changed, the status is written at most every `numbers_s`. All phases of a gang that is
+differs. So a status is written at most once in that time, however many pods came or were bound. If only a
+sentence changed, and no refusal was published since the last write, the status is written at most every
+`numbers_s`. All phases of a gang that is
 planned show as Planning until a member is bound. If the object shows another status than the last written
 status, that status is written again: an older write arrived later, or a user edited the object. After a start
 the statuses of thousands of PodGroups are due together, so each input writes a part of them.
@@ -153,6 +154,7 @@ class PodGroupStatuses:
             last.shown_status is not None
             and now < soon
             and _without_text(status) == _without_text(last.shown_status)
+            and all(gang.refused_at < last.written_at for gang in self._gangs_of((*key, "")))
         ):
             self._due[key] = min(soon, self._due.get(key, soon))
             return

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from zlib import crc32
 
 from muster.domain.causes.ill_formed import BadValue, MembersDisagree
+from muster.domain.causes.not_planned import RefusedEverywhere
 from muster.domain.causes.too_little import RoomTaken
 from muster.domain.pod import Controller
 from muster.domain.reasons import Cause
@@ -27,11 +28,11 @@ from muster.gangs.messages.instructions import (
     ShowWaiting,
 )
 from muster.gangs.messages.settings import GangSettings
-from muster.gangs.record.gang import Gang, Timer, Timers
+from muster.gangs.record.gang import Gang, Timer, Timers, blocking_causes
 from muster.gangs.record.phases import Phase
 
-_ONCE_PER_STATE = (EventReason.WAITING, EventReason.UNPLACEABLE)
-"""Events that are posted once for a state of the gang: their numbers change with the cluster."""
+_ONCE_PER_KINDS = (EventReason.WAITING, EventReason.UNPLACEABLE)
+"""Events that are posted once for each set of kinds of causes: their numbers change with the cluster."""
 
 Kinds = tuple[str, ...]
 """The kinds of causes in a refusal, without their numbers."""
@@ -150,12 +151,12 @@ class Publisher:
     def emit(
         self, gang: Gang, reason: EventReason, message: str, pods: tuple[tuple[str, str], ...] = ()
     ) -> None:
-        """Post an event on the gang, unless it was the gang's last event.
+        """Post an event on the gang, unless it was the gang's last event. Numbers alone make no other event.
 
         The event is posted on the first of `pods` by name; by default `pods` are the waiting members. It is
         also posted on the gang's PodGroup, or, without a PodGroup, on the controller of that pod.
         """
-        event = (reason, "" if reason in _ONCE_PER_STATE else message)
+        event = (reason, "; ".join(kinds_of(blocking_causes(gang))) if reason in _ONCE_PER_KINDS else message)
         pods = pods or gang.waiting_members()
         if self.listening() and pods and gang.last_event != event:
             gang.last_event = event
@@ -197,5 +198,7 @@ def _kind(cause: Cause) -> str:
             return f"{name} {cause.field} {cause.value}"
         case MembersDisagree():
             return f"{name} {cause.field}"
+        case RefusedEverywhere():
+            return f"{name} {cause.by}"
         case _:
             return name
