@@ -60,7 +60,7 @@ GPU = "nvidia.com/gpu"
 GOLDEN: list[tuple[Cause, str, str]] = [
     (
         BadValue("pod/default/w-0", "label gpu-topology-replica", "four", "a positive integer"),
-        'Pod/default/w-0: label gpu-topology-replica is "four", expected a positive integer.',
+        'pod/default/w-0: label gpu-topology-replica is "four", expected a positive integer.',
         "Set label gpu-topology-replica to a positive integer, and create the pods again.",
     ),
     (
@@ -418,6 +418,12 @@ def test_members_that_run_where_there_is_no_room_are_started_again() -> None:
         small = DomainTooSmall("rack", "r1", 1, 8, even_empty=even_empty)
         causes: tuple[Cause, ...] = (small, RunningElsewhere("rack", "r1", 3))
         assert cause_views(causes)[1].helps.startswith(begins)
+
+
+@pytest.mark.parametrize("where", ["podgroup/ns/x", "compositepodgroup/ns/x"])
+def test_the_name_of_an_object_keeps_its_first_letter(where: str) -> None:
+    (view,) = cause_views([BadValue(where, "spec.priority", "x", "a whole number")])
+    assert view.says == f'{where}: spec.priority is "x", expected a whole number.'
 
 
 def test_what_users_wrote_is_one_line() -> None:

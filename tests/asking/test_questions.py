@@ -159,6 +159,24 @@ def test_why_says_what_blocks_and_what_would_help(service: tuple[str, list[str]]
     ]
 
 
+@pytest.mark.parametrize(
+    ("present", "needed", "members"),
+    [
+        (0, 2, "0 of 2 members here"),
+        (2, 1, "2 members here, 1 needed"),
+        (2, 0, "2 members here"),
+        (1, 0, "1 member here"),
+    ],
+)
+def test_why_counts_members_of_a_number_only_if_that_is_not_smaller(
+    present: int, needed: int, members: str
+) -> None:
+    """From a review: an ill-formed gang of unknown size had "2 of 0 members here"."""
+    gang = {"namespace": "ns", "name": "g", "phase": "invalid", "present": present, "needed": needed}
+    first_line, *_ = show.causes_and_helps({**gang, "bound": 0, "created": 0.0, "reason": ""})
+    assert first_line.startswith(f"ns/g is invalid: {members}, 0 bound, ")
+
+
 def test_a_name_that_no_gang_has_is_an_error(service: tuple[str, list[str]]) -> None:
     output = said("why", "nothing", "-n", "default", "--url", service[0], code=questions.NOT_FOUND)
     assert "no gang in namespace default is named nothing or has such a pod" in output

@@ -90,8 +90,10 @@ def cause_views(causes: Iterable[Cause]) -> tuple[CauseView, ...]:
 
 
 def _sentence(clause: str) -> str:
+    """Return the clause as a sentence. A name such as podgroup/ns/train keeps its first letter."""
     end = "" if clause.endswith("?") else "."
-    return printable(f"{clause[:1].upper()}{clause[1:]}{end}")
+    first = clause[:1] if "/" in clause.partition(" ")[0] else clause[:1].upper()
+    return printable(f"{first}{clause[1:]}{end}")
 
 
 def cause_type(kind: type) -> str:

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from typing import Any, TextIO
 
 from muster.domain.printable import printable
-from muster.domain.words import list_names, nearest
+from muster.domain.words import counted_noun, list_names, nearest
 
 Row = Mapping[str, Any]
 ENDS = ("running", "unplaceable", "invalid", "withdrawn", "given up")
@@ -63,7 +63,7 @@ def print_paragraphs(texts: Iterable[Iterable[str]], stdout: TextIO) -> None:
 
 def causes_and_helps(gang: Row) -> Iterator[str]:
     """Yield the causes that block a gang, and changes that would help, line by line."""
-    members = f"{gang['present']} of {gang['needed']} members here, {gang['bound']} bound"
+    members = f"{_members_here(gang['present'], gang['needed'])}, {gang['bound']} bound"
     yield f"{gang['namespace']}/{gang['name']} is {gang['phase']}: {members}, {_age(gang['created'])} old"
     causes = gang.get("causes", ())
     for cause in causes:
@@ -76,6 +76,14 @@ def causes_and_helps(gang: Row) -> Iterator[str]:
     general = [cause["helps"] for cause in causes]
     for text in dict.fromkeys([*tried, *general]):
         yield f"  It would help: {text}"
+
+
+def _members_here(present: int, needed: int) -> str:
+    """Return how many members are here. `needed` is 0 if their number is not known."""
+    if present <= needed:
+        return f"{present} of {needed} members here"
+    members_here = f"{counted_noun('member', present)} here"
+    return f"{members_here}, {needed} needed" if needed else members_here
 
 
 def gangs(rows: Sequence[Row], stdout: TextIO) -> None:
