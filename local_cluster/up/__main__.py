@@ -90,6 +90,7 @@ class Up:
             yield f"kubectl apply -f {shlex.quote(str(SHOW_GPUS))}; kubectl logs -l app=show-gpus --prefix"
         yield "kubectl get pods -o wide; kubectl get events | grep -i topology"
         yield f".venv/bin/muster status --socket {shlex.quote(str(self._sandbox.stack.socket))}"
+        yield f".venv/bin/muster why GANG --url {self._sandbox.stack.service_url}"
         yield "\nCtrl-C stops it, and removes all of it."
 
     def _stay(self) -> None:

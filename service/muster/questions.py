@@ -140,7 +140,8 @@ class Asking:
                 if self.watch or self.url:
                     raise
                 print(f"note: {problem}", file=sys.stderr)
-                print("note: decided from the cluster, by the same engine", file=sys.stderr)
+                left_out = "; gangs that run are left out" if path == "/gangs" else ""
+                print(f"note: decided from the cluster, by the same engine{left_out}", file=sys.stderr)
                 self.no_service = True
             else:
                 return answer, answer
@@ -205,6 +206,12 @@ def why(asking: Asking, name: Name, namespace: Namespace = "") -> None:
             for gang in gangs_found
             if gang["namespace"] == space and last in (gang["name"], *gang["pods"])
         ]
+    if not gangs_found and asking.no_service:
+        raise Failed(
+            f"no gang that waits in namespace {space} is named {last} or has such a pod; of gangs that run "
+            "only a service knows",
+            NOT_FOUND,
+        )
     asking.print(_require_some(gangs_found, space, last), functools.partial(show.why, gangs_found))
 
 

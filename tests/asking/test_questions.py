@@ -80,6 +80,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.asked.append(self.path)
+        if self.path.startswith("/page"):
+            self.send_error(404)
+            return
         about_gangs = self.path.startswith(("/gangs", "/explain"))
         answer = EXPLAINED if self.path.startswith("/explain") else GANG
         gangs = [] if "name=nothing" in self.path else [answer]
@@ -323,6 +326,13 @@ def test_a_service_that_is_away_is_an_error_if_it_was_named() -> None:
     assert "does not answer" in said("gangs", "--url", "http://127.0.0.1:1", code=1)
 
 
+def test_an_address_of_another_server_is_an_error_that_says_so(service: tuple[str, list[str]]) -> None:
+    output = said("gangs", "--url", f"{service[0]}/page", code=1)
+    assert (
+        "is not Muster's service: /gangs is not there. The page has another port than the service" in output
+    )
+
+
 KUBECTL = """#!{python}
 import json, sys
 if sys.argv[1:6] == ["config", "view", "--minify", "-o", "jsonpath={{..namespace}}"]:
@@ -332,6 +342,10 @@ path = sys.argv[sys.argv.index("--raw") + 1]
 pod = "/api/v1/namespaces/gpu/pods/muster-abc:8080/proxy"
 if path.endswith("/namespaces/gpu/leases/muster"):
     print(json.dumps({{"spec": {{"holderIdentity": "muster-abc_5f"}}}}))
+elif path.endswith("/namespaces/outside/leases/muster"):
+    print(json.dumps({{"spec": {{"holderIdentity": "vm_5f"}}}}))
+elif "/namespaces/outside/pods/vm:8080/" in path:
+    sys.exit('Error from server (NotFound): pods "vm" not found')
 elif path == pod + "/nodes" and "--context=prod" in sys.argv:
     print(json.dumps({{"nodes": {nodes}}}))
 elif path.startswith(pod + "/gangs?"):
@@ -375,6 +389,15 @@ def test_the_default_namespace_is_that_of_the_context(arguments: list[str], name
     assert gang["reason"].endswith(f"/gangs?namespace={namespace}&name=p")
     (explanation,) = json.loads(said("explain", *arguments_of_muster))
     assert explanation["asked"].endswith(f"/explain?namespace={namespace}&name=p&alternatives=1")
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_a_leader_that_is_no_pod_is_named_with_the_way_out() -> None:
+    output = said("explain", "team/p", "--context", "prod", "--muster-namespace", "outside", code=1)
+    assert (
+        "lease outside/muster names the leader vm, and namespace outside has no such pod. "
+        "If the leader runs outside the cluster, name its service by --url"
+    ) in output
 
 
 KUBECONFIG = {
@@ -428,6 +451,10 @@ def test_without_a_service_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -
     assert "ClusterTooSmall: The gang needs 6 nvidia.com/gpu for 6 members" in output
     waiting = said("why", "half", "-n", "ns")
     assert "MembersMissing: Waiting for 1 more member: 1 of 2 are here." in waiting
+    assert "by the same engine; gangs that run are left out" in waiting
+    absent = said("why", "runs", "-n", "ns", code=questions.NOT_FOUND)
+    assert "no gang that waits in namespace ns is named runs or has such a pod" in absent
+    assert "of gangs that run only a service knows" in absent
 
 
 def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:

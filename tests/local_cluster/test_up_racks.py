@@ -1,13 +1,15 @@
-"""The nodes of `make up`: racks of equal nodes, and what is no cluster."""
+"""`make up`: its nodes, which are racks of equal nodes; what is no cluster; and how it says to ask Muster."""
 
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from local_cluster.nodes import RACK, shape_nodes
-from local_cluster.up.__main__ import BAD_OPTIONS, main
+from local_cluster.up.__main__ import BAD_OPTIONS, Up, main
 from local_cluster.up.racks import HARDWARE, BadRacks, Racks
 
 
@@ -76,3 +78,14 @@ def test_a_bad_option_names_the_way_out(
 def test_bad_racks_are_an_error_of_their_own() -> None:
     with pytest.raises(BadRacks):
         Racks(gpus=17, gpu="dgx2")
+
+
+def test_the_commands_at_the_end_name_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service is a process and no pod, so `muster why` does not find its address by the lease."""
+    stack = SimpleNamespace(socket=tmp_path / "muster.sock", service_url="http://127.0.0.1:8")
+    sandbox = SimpleNamespace(cluster=SimpleNamespace(kubeconfig=tmp_path), real=0, stack=stack)
+    monkeypatch.setattr("local_cluster.up.__main__.Sandbox", lambda *_, **__: sandbox)
+    monkeypatch.setattr("local_cluster.up.__main__.Interrupts", lambda: None)
+    lines = list(Up(tmp_path, [], "", "nvidia.com/gpu")._ready())
+    assert f".venv/bin/muster status --socket {stack.socket}" in lines
+    assert ".venv/bin/muster why GANG --url http://127.0.0.1:8" in lines

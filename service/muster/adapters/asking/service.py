@@ -15,6 +15,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,7 @@ def ask(service: Service, path: str, query: Query = dict) -> HttpAnswer:
     if service.url:
         text = _by_address(service.url, _with_query(path, query))
     else:
-        pod = _leader(service)
-        text = _kubectl(service, f"{pod}/proxy{_with_query(path, query)}")
+        text = _by_leader(service, path, query)
     try:
         answer: HttpAnswer = json.loads(text)
     except ValueError:
@@ -94,13 +94,21 @@ def _by_address(url: str, path: str) -> str:
     try:
         with urllib.request.urlopen(url.rstrip("/") + path, timeout=DEADLINE_S) as answer:
             return str(answer.read().decode())
+    except urllib.error.HTTPError as problem:
+        if problem.code == HTTPStatus.NOT_FOUND:
+            raise NoAnswer(
+                f"what answers at {url} is not Muster's service: {path.partition('?')[0]} is not there. "
+                "The page has another port than the service"
+            ) from None
+        raise NoAnswer(f"the service at {url} does not answer: {problem.reason}") from None
     except (urllib.error.URLError, TimeoutError) as problem:
         why = getattr(problem, "reason", problem)
         raise NoAnswer(f"the service at {url} does not answer: {why}") from None
 
 
-def _leader(service: Service) -> str:
-    """Return the path of the leader's pod and its port in the API server."""
+def _by_leader(service: Service, path: str, query: Query) -> str:
+    """Ask the leader's pod through the API server."""
+    name = f"{service.namespace}/{LEASE}"
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{service.namespace}/leases/{LEASE}"
     try:
         holder = str(json.loads(_kubectl(service, lease))["spec"]["holderIdentity"] or "")
@@ -108,9 +116,17 @@ def _leader(service: Service) -> str:
         holder = ""
     pod = holder.partition("_")[0]
     if not pod:
-        raise NoAnswer(f"no scheduler leads: lease {service.namespace}/{LEASE} has no holder")
+        raise NoAnswer(f"no scheduler leads: lease {name} has no holder")
     pods = f"/api/v1/namespaces/{service.namespace}/pods"
-    return f"{pods}/{urllib.parse.quote(pod)}:{PORT}"
+    try:
+        return _kubectl(service, f"{pods}/{urllib.parse.quote(pod)}:{PORT}/proxy{_with_query(path, query)}")
+    except NoAnswer as problem:
+        if f'pods "{pod}" not found' not in str(problem):
+            raise
+        raise NoAnswer(
+            f"lease {name} names the leader {pod}, and namespace {service.namespace} has no such pod. "
+            "If the leader runs outside the cluster, name its service by --url"
+        ) from None
 
 
 def kubectl(service: Service, *arguments: str) -> list[str]:
