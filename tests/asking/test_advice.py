@@ -13,6 +13,7 @@ from muster.domain.causes.ill_formed import (
     BadValue,
     DialectsDisagree,
     ForgedAllocation,
+    GroupDisagrees,
     MembersDisagree,
     TooManyMembers,
 )
@@ -62,6 +63,33 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         BadValue("pod/default/w-0", "label gpu-topology-replica", "four", "a positive integer"),
         'pod/default/w-0: label gpu-topology-replica is "four", expected a positive integer.',
         "Set label gpu-topology-replica to a positive integer, and create the pods again.",
+    ),
+    (
+        BadValue("pod/default/w-0", "gpu.topology/scop", "rack", "none: did you mean gpu.topology/scope?"),
+        'Pod/default/w-0: gpu.topology/scop is "rack", expected none: did you mean gpu.topology/scope?',
+        "Write gpu.topology/scope in place of gpu.topology/scop, and create the pods again.",
+    ),
+    (
+        BadValue("podgroup/ns/g", "gpu.topology/scop", "rack", "none: did you mean gpu.topology/scope?"),
+        'Podgroup/ns/g: gpu.topology/scop is "rack", expected none: did you mean gpu.topology/scope?',
+        "In podgroup/ns/g, write gpu.topology/scope in place of gpu.topology/scop: the change counts at once.",
+    ),
+    (
+        BadValue("podgroup/ns/g", "annotation gpu.topology/rank", "1", "none: it is for pods"),
+        'Podgroup/ns/g: annotation gpu.topology/rank is "1", expected none: it is for pods.',
+        "In podgroup/ns/g, remove annotation gpu.topology/rank: the change counts at once.",
+    ),
+    (
+        BadValue("podgroup/ns/g", "spec.minMembr", "", "none of this name: minMember is nearly the same"),
+        'Podgroup/ns/g: spec.minMembr is "", expected none of this name: minMember is nearly the same.',
+        "In podgroup/ns/g, write minMember in place of spec.minMembr; if the API server refuses the change, "
+        "create the object and its pods again.",
+    ),
+    (
+        GroupDisagrees("w-0", "gpu.topology/scope", "zone", "PodGroup ns/g", "scope", "rack"),
+        "Pod w-0 has gpu.topology/scope: zone, and PodGroup ns/g has scope: rack.",
+        "In the pods, set gpu.topology/scope to rack, as PodGroup ns/g has it, or leave gpu.topology/scope out, "
+        "and create the pods again.",
     ),
     (
         MembersDisagree("gpu-topology-replica", (("2", "w-0"), ("3", "w-1"))),

@@ -451,7 +451,9 @@ def test_a_number_of_the_pod_must_be_min_count() -> None:
     assert (same.claim.min_member, same.claim.size) == (4, 8)
     other = completed(group(GANG), annotations={"gpu.topology/min-member": "3"})
     (cause,) = other.causes
-    assert str(cause).endswith("its annotations: min-member 3 and PodGroup ns/x: min-member 4")
+    assert str(cause) == (
+        "pod p has gpu.topology/min-member: 3, and PodGroup ns/x has spec.schedulingPolicy.gang.minCount: 4"
+    )
 
 
 def test_the_nearest_annotation_wins() -> None:

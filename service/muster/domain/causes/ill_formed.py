@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -11,6 +12,10 @@ from muster.domain.words import counted_noun, list_names, quote, such_pods
 
 _MAX_VALUE_CHARS = 80
 """Number of characters that are kept of an unreadable value."""
+_MEANT = re.compile(r"none: did you mean (.+?)(?:, which .+)?\?|none of this name: (.+) is nearly the same")
+"""Matches `expected` of a misspelt name; the groups are the name that was probably meant."""
+_CORRECTED_IN_PLACE = ("podgroup", "compositepodgroup", "workload")
+"""Kinds of objects that are read again when they change. Pods of them need not be created again."""
 
 
 class IllFormed(Cause):
@@ -40,7 +45,17 @@ class BadValue(IllFormed):
 
     @property
     def advice(self) -> str:
-        return f"Set {self.field} to {self.expected}, and create the pods again."
+        change = f"set {self.field} to {self.expected}"
+        if match := _MEANT.fullmatch(self.expected):
+            change = f"write {match[1] or match[2]} in place of {self.field}"
+        elif self.expected.startswith(("none: ", "none of this name: ")):
+            change = f"remove {self.field}"
+        if self.where.partition("/")[0] not in _CORRECTED_IN_PLACE:
+            return f"{change[0].upper()}{change[1:]}, and create the pods again."
+        if self.field.startswith(("spec.", "apiVersion")):
+            refused = "if the API server refuses the change, create the object and its pods again"
+            return f"In {self.where}, {change}; {refused}."
+        return f"In {self.where}, {change}: the change counts at once."
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +125,40 @@ class DialectsDisagree(IllFormed):
         return f"{subject} {names} two different gangs or counts: {self.first} and {self.second}"
 
 
+@dataclass(frozen=True, slots=True)
+class GroupDisagrees(IllFormed):
+    """A pod and its PodGroup state different values. `pod` is the first of `pods` pods."""
+
+    pod: str
+    key: str
+    """The annotation or label of the pod."""
+    value: str
+    group: str
+    """The title of the PodGroup, or of the job that stands for one."""
+    field: str
+    """What the value is in the PodGroup."""
+    group_value: str
+    pods: int = 1
+
+    def __str__(self) -> str:
+        subject, verb = such_pods(f"pod {self.pod}", self.pods), "has" if self.pods == 1 else "have"
+        of_group = f"{self.group} has {self.field}: {self.group_value}"
+        return f"{subject} {verb} {self.key}: {self.value}, and {of_group}"
+
+    @property
+    def advice(self) -> str:
+        """Return what to change in the pods, since some fields of PodGroups can't change."""
+        values = f"set {self.key} to {self.group_value}, as {self.group} has it, or leave {self.key} out"
+        return f"In the pods, {values}, and create the pods again."
+
+
 C = TypeVar("C", bound=Cause)
-_PLACES: dict[type, str] = {BadValue: "where", ForgedAllocation: "pod", DialectsDisagree: "pod"}
+_PLACES: dict[type, str] = {
+    BadValue: "where",
+    ForgedAllocation: "pod",
+    DialectsDisagree: "pod",
+    GroupDisagrees: "pod",
+}
 """Type of a cause about one pod → the field that names the pod."""
 
 

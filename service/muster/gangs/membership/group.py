@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
+from muster.domain.causes.ill_formed import BadValue, GroupDisagrees
 from muster.domain.causes.not_planned import JobMissing, MembersMissing, ParentMissing, PodGroupMissing
 from muster.domain.constraints import Subgroup
 from muster.domain.pod import COMPOSITE, GROUP, NO_TOPOLOGY_REQUEST, GangClaim, Pod, TopologyRequest
@@ -23,6 +23,9 @@ from muster.domain.reasons import Cause
 from muster.domain.request import GangId, RolePreference
 from muster.gangs.membership.consistency import claim_of, ill_formed
 from muster.gangs.membership.incarnations import Incarnation, belong_to_job
+
+_MIN_MEMBER = "min-member"
+"""The name of a gang's number of members among `_stated_values`."""
 
 
 def key_of(pod: Pod) -> PodGroupKey | None:
@@ -43,8 +46,8 @@ def complete_pod(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
     if group is None or claim is None or not group.makes_gang:
         return pod
     causes = (*pod.causes, *(group.causes if not pod.node else ()))
-    if not pod.node and (cause := _disagreement(pod.name, claim, group)) is not None:
-        causes = (*causes, cause)
+    if not pod.node:
+        causes = (*causes, *_disagreements(pod.name, claim, group))
     if (
         not pod.node
         and group.role_topology_requests
@@ -93,8 +96,8 @@ def _rank(rank: int | None, first: int, topology_request: TopologyRequest) -> in
     return rank + GROUP**2
 
 
-def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:
-    """Return the disagreement of pod and PodGroup; None if no value that both state differs."""
+def _disagreements(pod: str, claim: GangClaim, group: PodGroup) -> Iterator[GroupDisagrees]:
+    """Yield a cause for each value that pod and PodGroup state differently."""
     pod_values = _stated_values(claim.min_member, claim.topology_request, claim.topology_request)
     group_values = _stated_values(
         group.min_member,
@@ -102,22 +105,18 @@ def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagr
         group.role_topology_requests.get(claim.topology_request.role, NO_TOPOLOGY_REQUEST),
     )
     if group.owner is not None and (claim.min_member or 0) <= (group.size or 0):
-        pod_values.pop("min-member", None)  # the owner makes more members: the pod's number counts
-    differing = [
-        key for key in pod_values.keys() & group_values.keys() if pod_values[key] != group_values[key]
-    ]
-    if not differing:
-        return None
-    pod_text, group_text = (
-        ", ".join(f"{key} {values[key]}" for key in sorted(differing))
-        for values in (pod_values, group_values)
-    )
-    return DialectsDisagree(pod, f"its annotations: {pod_text}", f"{group.title}: {group_text}")
+        pod_values.pop(_MIN_MEMBER, None)  # the owner makes more members: the pod's number counts
+    for name in sorted(pod_values.keys() & group_values.keys()):
+        if pod_values[name] != group_values[name]:
+            is_count = name == _MIN_MEMBER
+            key = (claim.count_key if is_count else "") or f"gpu.topology/{name}"
+            field = (group.count_field if is_count else "") or name
+            yield GroupDisagrees(pod, key, str(pod_values[name]), group.title, field, str(group_values[name]))
 
 
 def _stated_values(min_member: int | None, gang: TopologyRequest, role: TopologyRequest) -> dict[str, object]:
     """Return field → value, for the values that are stated."""
-    stated = {"min-member": min_member, "scope": gang.required_scope, "role-scope": role.role_scope}
+    stated = {_MIN_MEMBER: min_member, "scope": gang.required_scope, "role-scope": role.role_scope}
     return {key: value for key, value in stated.items() if value is not None}
 
 
