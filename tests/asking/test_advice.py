@@ -66,22 +66,22 @@ GOLDEN: list[tuple[Cause, str, str]] = [
     ),
     (
         BadValue("pod/default/w-0", "gpu.topology/scop", "rack", "none: did you mean gpu.topology/scope?"),
-        'Pod/default/w-0: gpu.topology/scop is "rack", expected none: did you mean gpu.topology/scope?',
+        'pod/default/w-0: gpu.topology/scop is "rack", expected none: did you mean gpu.topology/scope?',
         "Write gpu.topology/scope in place of gpu.topology/scop, and create the pods again.",
     ),
     (
         BadValue("podgroup/ns/g", "gpu.topology/scop", "rack", "none: did you mean gpu.topology/scope?"),
-        'Podgroup/ns/g: gpu.topology/scop is "rack", expected none: did you mean gpu.topology/scope?',
+        'podgroup/ns/g: gpu.topology/scop is "rack", expected none: did you mean gpu.topology/scope?',
         "In podgroup/ns/g, write gpu.topology/scope in place of gpu.topology/scop: the change counts at once.",
     ),
     (
         BadValue("podgroup/ns/g", "annotation gpu.topology/rank", "1", "none: it is for pods"),
-        'Podgroup/ns/g: annotation gpu.topology/rank is "1", expected none: it is for pods.',
+        'podgroup/ns/g: annotation gpu.topology/rank is "1", expected none: it is for pods.',
         "In podgroup/ns/g, remove annotation gpu.topology/rank: the change counts at once.",
     ),
     (
         BadValue("podgroup/ns/g", "spec.minMembr", "", "none of this name: minMember is nearly the same"),
-        'Podgroup/ns/g: spec.minMembr is "", expected none of this name: minMember is nearly the same.',
+        'podgroup/ns/g: spec.minMembr is "", expected none of this name: minMember is nearly the same.',
         "In podgroup/ns/g, write minMember in place of spec.minMembr; if the API server refuses the change, "
         "create the object and its pods again.",
     ),

@@ -11,6 +11,7 @@ from muster.domain.causes.ill_formed import (
     BadValue,
     DialectsDisagree,
     ForgedAllocation,
+    GroupDisagrees,
     MembersDisagree,
     TooManyMembers,
 )
@@ -137,6 +138,10 @@ GOLDEN: list[tuple[Cause, str]] = [
     (
         DialectsDisagree("w-0", "ack gang a", "kai gang b"),
         "Pod w-0 names two different gangs or counts: ack gang a and kai gang b",
+    ),
+    (
+        GroupDisagrees("w-0", "gpu.topology/scope", "zone", "PodGroup ns/g", "scope", "rack"),
+        "Pod w-0 has gpu.topology/scope: zone, and PodGroup ns/g has scope: rack",
     ),
     (MembersMissing(3, 4), "Waiting for 1 more member: 3 of 4 are here"),
     (
