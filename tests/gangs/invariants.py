@@ -15,6 +15,7 @@ from muster.domain.topology import bits
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.lifecycle.state import State
+from muster.gangs.membership.group import name_key
 from muster.gangs.membership.units import unit_of_gang
 from muster.gangs.messages.instructions import Outcome
 from muster.gangs.pending.scheduling_queue import SchedulingQueue
@@ -86,13 +87,15 @@ def _units(state: State) -> list[str]:
     members = set[str]()
     for gang in state.gangs.values():
         bound = {pod.uid for pod in gang.group.bound}
+        pods_now = [state.roster.pods.get(pod.uid, pod) for pod in gang.group.bound]
+        moved = {pod.uid for pod in pods_now if name_key(pod) != gang.name}  # it is regrouped later
         members |= bound
         if bound and replace(units[gang.key], protected="") != replace(
             unit_of_gang(gang.group), protected=""
         ):
             broken.append(f"the unit of {gang.key} is old")
         there = {uid for uid in bound & ledger.bound.keys() if ledger.bound[uid].node in ledger.nodes}
-        if there != uids_of.pop(gang.key, set()):
+        if (there ^ uids_of.pop(gang.key, set())) - moved:
             broken.append(f"the unit of {gang.key} has not its bound members")
     existing = map(ledger.existing_pods.pod, [uid for uid, usage in ledger.bound.items() if usage.holds_gpus])
     lone = {pod.uid for pod in existing if pod is not None and (pod.claim is None or not pod.present)}

@@ -87,6 +87,21 @@ def test_a_partly_bound_gang_is_protected() -> None:
     assert units(world) == ["ns/g 0 it is only partly bound"]
 
 
+def test_a_running_pod_that_moved_is_in_the_unit_of_its_new_gang() -> None:
+    """Its old gang is regrouped later, and is read before and after that."""
+    world = World().start(node("a"))
+    world.see(*(pod(uid, of=3, node="a", allocation=1 << n) for n, uid in enumerate(("p", "q", "r"))))
+    state = world.coordinator.state
+    gang = state.gangs["ns/ack/g"]
+    old_group = state.regroup_if_stale(gang)
+    world.see(replace(world.pods["p"], claim=pod("p", "h", of=1).claim))
+    new_group = state.regroup_if_stale(gang)
+    for group in (old_group, new_group):
+        state.set_group(gang, group)
+        names = [(occupant.name, occupant.unit) for occupant in settled(world)["a"]]
+        assert names == [("ns/p", "ns/ack/h"), ("ns/q", "ns/ack/g"), ("ns/r", "ns/ack/g")]
+
+
 def test_what_a_running_pod_states_later_counts() -> None:
     world = World().start(node("a"))
     member = pod("p", gang="", node="a", allocation=0b11)

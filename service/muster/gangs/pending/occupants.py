@@ -14,6 +14,7 @@ from muster.domain.clearing import Occupant, Unit
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.membership.group import name_key
 from muster.gangs.membership.units import occupant_of, unit_of_gang, unit_of_pod
 from muster.gangs.record.gang import Gang
 
@@ -102,7 +103,7 @@ class Occupants:
     def _read_gang(self, key: str) -> None:
         """Read a gang's unit, and have the nodes of its members read again."""
         gang = self._gangs.get(key)
-        bound = gang.group.bound if gang is not None else ()
+        bound = self._bound_members(gang) if gang is not None else []
         old_uids, uids = self._uids_of.pop(key, frozenset()), frozenset(pod.uid for pod in bound)
         for uid in old_uids - uids:
             if self._unit_of.get(uid) == key:
@@ -115,8 +116,13 @@ class Occupants:
         self._uids_of[key] = uids
         partly_bound = "it is only partly bound" if gang.is_partially_bound else ""
         protected = partly_bound or self._ledger.budgets.protection(bound)
-        pods = [self._pods.get(pod.uid, pod) for pod in bound]
-        self._set_unit(key, unit_of_gang(gang.group, protected, pods))
+        self._set_unit(key, unit_of_gang(gang.group, protected, bound))
+
+    def _bound_members(self, gang: Gang) -> list[Pod]:
+        """Return the bound members, as they are now. A gang that is regrouped later may still list pods that
+        moved to another gang."""
+        pods = (self._pods.get(pod.uid, pod) for pod in gang.group.bound)
+        return [pod for pod in pods if name_key(pod) == gang.name]
 
     def _read_node(self, name: str) -> None:
         """Read the occupants of a node, and the units of its pods in no gang."""
