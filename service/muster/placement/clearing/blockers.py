@@ -82,8 +82,8 @@ def _in_the_way(
     in_the_way = np.zeros(len(pods.row), np.bool_)
     for pod in np.flatnonzero(candidates & np.isin(pods.row, list(planned_gpus))).tolist():
         row = int(pods.row[pod])
-        held = ALL_GPUS if pods.unindexed[pod] else int(pods.gpus[pod])
-        if held & planned_gpus[row] or (freed[:, pod] > unused[:, row]).any():
+        held_gpus = ALL_GPUS if pods.unindexed[pod] else int(pods.gpus[pod])
+        if held_gpus & planned_gpus[row] or (freed[:, pod] > unused[:, row]).any():
             in_the_way[pod] = True
         else:
             unused[:, row] -= freed[:, pod]

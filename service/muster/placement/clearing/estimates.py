@@ -133,11 +133,11 @@ class Estimates:
         units, begins = np.unique(pods.unit[indices], return_index=True)
         for unit, of_unit in zip(units.tolist(), np.split(indices, begins[1:]), strict=False):
             spare = 0 if pods.units[unit].min_by_subgroup else int(pods.spare[unit])
-            spared, others = of_unit[:spare], of_unit[spare:]
+            spared, last_pods = of_unit[:spare], of_unit[spare:]
             for pod in spared.tolist():
                 yield _Step((unit, pod), [pod], int(costs.pod[pod]), int(self._gains[pod]))
             cost = int(costs.end[unit] - costs.pod[spared].sum())
-            yield _Step((unit, ALL), others.tolist(), cost, int(self._gains[others].sum()))
+            yield _Step((unit, ALL), last_pods.tolist(), cost, int(self._gains[last_pods].sum()))
 
 
 @dataclass(frozen=True, slots=True)
