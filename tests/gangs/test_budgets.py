@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from muster.domain.peers import Selector
@@ -49,7 +51,7 @@ COVERAGES: dict[str, tuple[Budgets, Coverage]] = {
         Coverage(protected="namespace ns has too many PodDisruptionBudgets to match"),
     ),
     "more values than are matched": (
-        of(*(budget(f"b{i}", (SelectorTerm("x", "In", ("v",) * 256),)) for i in range(MAX_SIZE // 256))),
+        of(*(budget(f"b{i}", (SelectorTerm("x", "In", ("v",) * 32),)) for i in range(MAX_SIZE // 32))),
         Coverage(protected="namespace ns has too many PodDisruptionBudgets to match"),
     ),
 }  # fmt: skip
@@ -60,8 +62,15 @@ def test_which_budget_covers_a_pod(budgets: Budgets, coverage: Coverage) -> None
     assert budgets.coverage(WEB_POD) == coverage
 
 
+def test_matching_a_pod_costs_what_is_read_of_selectors() -> None:
+    budgets = of(budget("a"), budget("b", None), *(budget(f"{i}", None, 1, "many") for i in range(65)))
+    for namespace in ("ns", "many", "other"):
+        budgets.coverage(replace(WEB_POD, namespace=namespace))
+    assert [budgets.size("ns"), budgets.size("many"), budgets.size("other"), budgets.work] == [4, 0, 0, 4]
+
+
 def test_a_namespace_that_had_too_many_is_matched_again() -> None:
-    budgets = of(*(budget(f"b{i}", (SelectorTerm("x", "In", ("v",) * 256),)) for i in range(MAX_SIZE)))
+    budgets = of(*(budget(f"b{i}", (SelectorTerm("x", "In", ("v",) * 32),)) for i in range(MAX_SIZE)))
     for number in range(1, MAX_SIZE):
         budgets.see(f"ns/b{number}", None)
     assert budgets.coverage(WEB_POD) == Coverage()

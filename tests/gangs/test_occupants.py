@@ -130,6 +130,32 @@ def test_each_step_reads_a_bounded_number_and_equal_nodes_stay_the_same_objects(
     assert [name for name in after if after[name] is not before[name]] == ["n0007"]
 
 
+def test_each_step_matches_a_bounded_number_of_pods_with_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gang whose pods are too many to match is protected, and the next step reads the next gang."""
+    monkeypatch.setattr(module, "WORK_AT_ONCE", 64)
+    world = World().start(node("a"), node("b"))
+    state = world.coordinator.state
+    for number in range(8):
+        world.see(pod(f"p{number}", gang="", node="a", allocation=1 << number))
+    world.see(*(pod(f"q{number}", of=3, node="b", allocation=1 << number) for number in range(3)))
+    gang = state.gangs["ns/ack/g"]
+    state.set_group(gang, state.regroup_if_stale(gang))
+    for number in range(24):
+        budget = DisruptionBudget("ns", f"b{number}", (SelectorTerm("app", "Exists"),), 1)
+        state.ledger.budgets.see(budget.key, budget)
+    read_pods = list[int]()
+    is_settled = False
+    while not is_settled:
+        work_before, pods_before = state.ledger.budgets.work, state.occupants._pods_read
+        is_settled = state.occupants.settle()
+        if state.occupants._changed_gangs:
+            assert state.ledger.budgets.work <= work_before + 64
+            read_pods.append(state.occupants._pods_read - pods_before)
+    assert read_pods == [4, 1, 1, 1, 1, 1, 1]
+    too_many = "it has too many pods to match with the PodDisruptionBudgets of namespace ns"
+    assert sorted(units(world)) == [f"ns/g 0 {too_many}", *(f"ns/p{number} 0" for number in range(8))]
+
+
 def test_changes_of_gangs_and_nodes_that_came_and_went_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_GONE", 4)
     world = World().start(node("a"))

@@ -17,7 +17,7 @@ from muster.domain.preemption import DisruptionBudget
 
 MAX_BUDGETS = 64
 """Largest number of budgets of one namespace that are matched."""
-MAX_SIZE = 1024
+MAX_SIZE = 128
 """Largest number of names and values in the selectors of one namespace that are matched."""
 
 
@@ -44,6 +44,8 @@ class Budgets:
         evicted."""
         self.changed_namespaces: set[str] = set()
         """Namespaces whose pods another budget may cover, since a reader cleared this set."""
+        self.work = 0
+        """What matching pods has cost so far: the sum of their `size`."""
         self._selectors: dict[str, dict[str, Selector]] = {}
         """Namespace → key → selector."""
         self._sizes = Counter[str]()
@@ -64,13 +66,23 @@ class Budgets:
         if budget is None or not had_budget or budget.selector != old_selector:
             self.changed_namespaces.add(namespace)
 
+    def size(self, namespace: str) -> int:
+        """Return how many selectors, and names and values in them, are read to match a pod of the namespace.
+
+        Return 0 if no pod is matched.
+        """
+        selectors, size = self._selectors.get(namespace, {}), self._sizes[namespace]
+        return 0 if len(selectors) > MAX_BUDGETS or size > MAX_SIZE else len(selectors) + size
+
     def coverage(self, pod: Pod) -> Coverage:
         """Return which budget covers the pod. The eviction API evicts no pod that two budgets cover."""
         selectors = self._selectors.get(pod.namespace)
         if selectors is None:
             return NOT_COVERED
-        if len(selectors) > MAX_BUDGETS or self._sizes[pod.namespace] > MAX_SIZE:
+        size = self.size(pod.namespace)
+        if not size:
             return Coverage(protected=f"namespace {pod.namespace} has too many PodDisruptionBudgets to match")
+        self.work += size
         labels = dict(pod.labels)
         covering = (key for key in sorted(selectors) if matches(selectors[key], labels))
         first, second = next(covering, ""), next(covering, "")

@@ -20,6 +20,11 @@ from muster.gangs.record.gang import Gang
 
 SETTLED_AT_ONCE = 128
 """The most nodes, and the most gangs, that one call of `settle` reads: about 5 ms."""
+WORK_AT_ONCE = 64_000
+"""A call of `settle` stops after this work: about 10 ms. A gang is not matched with the budgets of its
+namespace if the matching alone is more work."""
+_WORK_OF_POD = 16
+"""The work to read a pod, apart from budgets: as much as to match this number of names and values."""
 MAX_GONE = 1024
 """Changes of this number of gangs and nodes are kept, and of twice those that are there. Beyond it, changes
 of gangs and nodes that are gone are dropped."""
@@ -43,6 +48,7 @@ class Occupants:
         """Key of a unit → UIDs of its bound members."""
         self._lone_uids_on: dict[str, frozenset[str]] = {}
         """Node → UIDs of its pods in no gang that are units."""
+        self._pods_read = 0
 
     def note(self, gang: Gang) -> None:
         """Note that a gang has other members, or moved to another phase."""
@@ -58,14 +64,23 @@ class Occupants:
         An equal node or unit stays the same object, so that it is not sent again.
         """
         self._note_budgets()
+        end = self._work() + WORK_AT_ONCE
         for key in list(islice(self._changed_gangs, SETTLED_AT_ONCE)):
+            if self._work() >= end:
+                return False
             del self._changed_gangs[key]
             self._read_gang(key)
         changed_nodes = self._ledger.changed_nodes
         for name in () if self._changed_gangs else list(islice(changed_nodes, SETTLED_AT_ONCE)):
+            if self._work() >= end:
+                return False
             changed_nodes.discard(name)
             self._read_node(name)
         return not (self._changed_gangs or changed_nodes)
+
+    def _work(self) -> int:
+        """Return the work so far: with pods, and with the budgets of their namespaces."""
+        return self._pods_read * _WORK_OF_POD + self._ledger.budgets.work
 
     def seen_by(self, own_uids: Collection[str], hidden: Iterable[Usage]) -> dict[str, tuple[Occupant, ...]]:
         """Return the occupants of each node for a question of one gang.
@@ -114,21 +129,30 @@ class Occupants:
             self.units.pop(key, None)
             return
         self._uids_of[key] = uids
-        partly_bound = "it is only partly bound" if gang.is_partially_bound else ""
-        protected = partly_bound or self._ledger.budgets.protection(bound)
-        self._set_unit(key, unit_of_gang(gang.group, protected, bound))
+        self._set_unit(key, unit_of_gang(gang.group, self._why_protected(gang, bound), bound))
+
+    def _why_protected(self, gang: Gang, bound: Collection[Pod]) -> str:
+        """Return why no bound member may be a victim, apart from what the members state; "" if one may."""
+        if gang.is_partially_bound:
+            return "it is only partly bound"
+        namespace, budgets = gang.name[0], self._ledger.budgets
+        if len(bound) * budgets.size(namespace) > WORK_AT_ONCE:
+            return f"it has too many pods to match with the PodDisruptionBudgets of namespace {namespace}"
+        return budgets.protection(bound)
 
     def _bound_members(self, gang: Gang) -> list[Pod]:
         """Return the bound members, as they are now. A gang that is regrouped later may still list pods that
         moved to another gang."""
+        self._pods_read += len(gang.group.bound)
         pods = (self._pods.get(pod.uid, pod) for pod in gang.group.bound)
         return [pod for pod in pods if name_key(pod) == gang.name]
 
     def _read_node(self, name: str) -> None:
         """Read the occupants of a node, and the units of its pods in no gang."""
         old_uids = self._lone_uids_on.pop(name, frozenset())
-        is_there = name in self._ledger.nodes
-        pods = [pod for uid in self._ledger.stated_usages_on(name) if (pod := self._lone_pod(uid))]
+        is_there, usages = name in self._ledger.nodes, self._ledger.stated_usages_on(name)
+        self._pods_read += len(usages)
+        pods = [pod for uid in usages if (pod := self._lone_pod(uid))]
         for pod in pods if is_there else ():
             self._set_unit(pod.uid, unit_of_pod(pod, self._ledger.budgets.protection([pod])))
         uids = frozenset(pod.uid for pod in pods) if is_there else frozenset()
