@@ -66,6 +66,8 @@ def test_checkpoints_and_budgets_are_seen_without_a_change_of_the_pod() -> None:
         world.send(inputs.BudgetSeen(world.now, budget.key, budget))
         if not number:
             assert [(o.saved, o.budget) for o in settled(world)["a"]] == [(0.0, ""), (990.0, "ns/b0")]
+    world.wait(module.BUDGETS_PAUSE_S)
+    world.send(inputs.Tick(world.now))
     protected = "pod p is covered by PodDisruptionBudgets ns/b0 and ns/b1, so it can't be evicted"
     assert sorted(units(world)) == [f"ns/p 0 {protected}", "pod ns/f 0"]
 
@@ -154,6 +156,26 @@ def test_each_step_matches_a_bounded_number_of_pods_with_budgets(monkeypatch: py
     assert read_pods == [4, 1, 1, 1, 1, 1, 1]
     too_many = "it has too many pods to match with the PodDisruptionBudgets of namespace ns"
     assert sorted(units(world)) == [f"ns/g 0 {too_many}", *(f"ns/p{number} 0" for number in range(8))]
+
+
+def test_changes_of_selectors_do_not_have_pods_matched_all_the_time() -> None:
+    world = World().start(node("a"))
+    world.see(pod("p", gang="", node="a", allocation=0b11, labels=(("app", "w"),)))
+    budgets = world.coordinator.state.ledger.budgets
+    times_matched = 0
+    for number in range(40):
+        budget = DisruptionBudget("ns", "b", (SelectorTerm("app", "In", ("w", f"v{number}")),), 1)
+        world.now += 0.5
+        work_before = budgets.work
+        world.send(inputs.BudgetSeen(world.now, budget.key, budget))
+        assert settled(world)["a"][0].budget == "ns/b"
+        times_matched += budgets.work > work_before
+    assert times_matched == 20 / module.BUDGETS_PAUSE_S
+    world.send(inputs.BudgetSeen(world.now, "ns/b", None))
+    assert settled(world)["a"][0].budget == "ns/b"
+    world.wait(module.BUDGETS_PAUSE_S)
+    world.send(inputs.Tick(world.now))
+    assert settled(world)["a"][0].budget == ""
 
 
 def test_changes_of_gangs_and_nodes_that_came_and_went_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ class State:
             Lane.BACKGROUND: PlannerShare(planner_share.BACKGROUND),
         }
         self.backfill = Backfill(settings, self.ledger, lambda: self.now)
-        self.occupants = Occupants(self.ledger, self.roster.pods, self.gangs)
+        self.occupants = Occupants(self.ledger, self.roster.pods, self.gangs, lambda: self.now)
         self.victims = Victims(lambda unit: unit in self.gangs or unit in self.ledger.bound)
         self.in_tree = InTree(self.ledger.nodes)
         self.planned_members: dict[str, int] = {}

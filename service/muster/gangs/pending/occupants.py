@@ -6,7 +6,8 @@ bounded number of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -25,6 +26,9 @@ WORK_AT_ONCE = 64_000
 namespace if the matching alone is more work."""
 _WORK_OF_POD = 16
 """The work to read a pod, apart from budgets: as much as to match this number of names and values."""
+BUDGETS_PAUSE_S = 10.0
+"""Shortest time between two times that pods are matched again because selectors of budgets changed: it may
+take 2 s."""
 MAX_GONE = 1024
 """Changes of this number of gangs and nodes are kept, and of twice those that are there. Beyond it, changes
 of gangs and nodes that are gone are dropped."""
@@ -34,11 +38,17 @@ class Occupants:
     """Occupants by node, and units. The key of a unit is that of its gang, or the UID of a pod in no gang.
 
     What a node has given away otherwise is an occupant of no unit, which stays. `pods`: UID → pod, of all
-    pods that claim a gang.
+    pods that claim a gang. `clock` returns the time of the inputs' clock.
     """
 
-    def __init__(self, ledger: Ledger, pods: Mapping[str, Pod], gangs: Mapping[str, Gang]) -> None:
-        self._ledger, self._pods, self._gangs = ledger, pods, gangs
+    def __init__(
+        self,
+        ledger: Ledger,
+        pods: Mapping[str, Pod],
+        gangs: Mapping[str, Gang],
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger, self._pods, self._gangs, self._clock = ledger, pods, gangs, clock
         self.by_node: dict[str, tuple[Occupant, ...]] = {}
         self.units: dict[str, Unit] = {}
         self._changed_gangs: dict[str, None] = {}
@@ -49,6 +59,7 @@ class Occupants:
         self._lone_uids_on: dict[str, frozenset[str]] = {}
         """Node → UIDs of its pods in no gang that are units."""
         self._pods_read = 0
+        self._budgets_noted_at = -math.inf
 
     def note(self, gang: Gang) -> None:
         """Note that a gang has other members, or moved to another phase."""
@@ -61,9 +72,11 @@ class Occupants:
     def settle(self) -> bool:
         """Read the next changed gangs and nodes. Return whether all were read.
 
-        An equal node or unit stays the same object, so that it is not sent again.
+        An equal node or unit stays the same object, so that it is not sent again. For `BUDGETS_PAUSE_S`, pods
+        may be read as other selectors of budgets covered them, so that changes of selectors hold up no gang.
         """
-        self._note_budgets()
+        if self._clock() >= self._budgets_noted_at + BUDGETS_PAUSE_S:
+            self._note_budgets()
         end = self._work() + WORK_AT_ONCE
         for key in list(islice(self._changed_gangs, SETTLED_AT_ONCE)):
             if self._work() >= end:
@@ -106,6 +119,7 @@ class Occupants:
         namespaces = self._ledger.budgets.changed_namespaces
         if not namespaces:
             return
+        self._budgets_noted_at = self._clock()
         self._changed_gangs |= dict.fromkeys(
             key for key, gang in self._gangs.items() if gang.name[0] in namespaces
         )
