@@ -9,6 +9,7 @@ import pytest
 from muster.domain.clearing import Occupant
 from muster.domain.preemption import DisruptionBudget, Preemption
 from muster.domain.request import SelectorTerm
+from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.pending import occupants as module
@@ -192,3 +193,14 @@ def test_changes_of_gangs_and_nodes_that_came_and_went_are_dropped(monkeypatch: 
     assert len(state.ledger.changed_nodes) < 20
     assert len(state.occupants._changed_gangs) < 20
     assert units(world) == ["ns/stays 0"]
+
+
+def test_namespaces_whose_budgets_come_and_go_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing reads them where no gang asks."""
+    monkeypatch.setattr(module, "MAX_GONE", 4)
+    coordinator = Coordinator()
+    for number in range(50):
+        budget = DisruptionBudget(f"ns{number}", "b", (), 1)
+        coordinator.handle(inputs.BudgetSeen(1.0, budget.key, budget))
+        coordinator.handle(inputs.BudgetSeen(1.0, budget.key, None))
+    assert len(coordinator.state.ledger.budgets.changed_namespaces) <= 4

@@ -124,6 +124,7 @@ class Coordinator:
                 ledger.existing_pods.see_claim(namespace, name, attaches_once)
             case inputs.BudgetSeen(_, key, budget):
                 ledger.budgets.see(key, budget)
+                self.state.occupants.limit_namespaces()
             case inputs.BudgetsUnread(_, unread):
                 ledger.budgets.unread = unread
             case inputs.CheckpointsSeen(_, saved):

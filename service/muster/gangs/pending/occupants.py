@@ -31,7 +31,7 @@ BUDGETS_PAUSE_S = 10.0
 take 2 s."""
 MAX_GONE = 1024
 """Changes of this number of gangs and nodes are kept, and of twice those that are there. Beyond it, changes
-of gangs and nodes that are gone are dropped."""
+of gangs and nodes that are gone are dropped. Of namespaces, changes of this number are kept."""
 
 
 class Occupants:
@@ -68,6 +68,11 @@ class Occupants:
         things = len(self._gangs) + len(self.units) + len(self._ledger.nodes) + len(self.by_node)
         if changes > 2 * things + MAX_GONE:
             self._drop_gone()
+
+    def limit_namespaces(self) -> None:
+        """If budgets of too many namespaces changed, note their gangs and nodes in place of the names."""
+        if len(self._ledger.budgets.changed_namespaces) > MAX_GONE:
+            self._note_budgets()
 
     def settle(self) -> bool:
         """Read the next changed gangs and nodes. Return whether all were read.
