@@ -157,6 +157,28 @@ def test_an_old_answer_stays_in_the_refusal_until_the_next_is_there() -> None:
     assert CLAUSE[:30] in world.verdict("high").reason
 
 
+def test_victims_that_come_and_go_are_published_at_most_once_a_minute() -> None:
+    world = without_answers()
+    world.start(node("b", 1))
+    world.see(waiting())
+    world.solve()
+    world.find_victims()
+    assert world.outcomes() == ["refused"]
+    for number in range(5):
+        world.gone(*(uid for uid in world.pods if uid.startswith("low")))
+        world.see(running(f"low{number}"))
+        while world.solves:
+            world.solve()
+        world.wait(world.settings.victims_s)
+        world.find_victims()
+        world.wait(1)
+    assert "ns/low4 ended" in view(world, "high").reason
+    assert world.outcomes() == ["refused"]
+    world.wait(world.settings.numbers_s)
+    assert "ns/low4 ended" in world.verdict("high").reason
+    assert world.outcomes() == ["refused", "refused"]
+
+
 def test_a_gang_that_is_gone_or_planned_is_not_told() -> None:
     world = without_answers()
     world.see(waiting("h0"), waiting("h1"))

@@ -15,7 +15,7 @@ from muster.domain.sentences import refusal_sentence
 from muster.gangs.capacity import requests
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.inputs import VictimsFound
-from muster.gangs.messages.instructions import EventReason, FindVictims
+from muster.gangs.messages.instructions import EventReason, FindVictims, Outcome
 from muster.gangs.messages.settings import Preempt
 from muster.gangs.pending.victims import OpenQuestion
 from muster.gangs.record import phases
@@ -73,13 +73,21 @@ def publish(state: State, gang: Gang) -> None:
 
 
 def publish_now(state: State, gang: Gang) -> None:
-    """Publish why the gang does not fit, with its victims if they are known."""
+    """Publish why the gang does not fit, with its victims if they are known.
+
+    A sentence about victims makes another refusal when it comes first. From then on it counts as a number,
+    because victims come and go with each pod that ends.
+    """
     refused = gang.in_phase
     assert isinstance(refused, phases.Unplaceable)
     text, kinds = refused.text, refused.kinds
+    kinds_with_victims = (*kinds, "victims")
+    is_refused = gang.verdict is not None and gang.verdict.outcome is Outcome.REFUSED
+    if is_refused and gang.refusal_kinds == kinds_with_victims:
+        kinds = kinds_with_victims
     if gang.victims is not None and (facts := gang.victims.facts) is not None and facts["says"]:
         text = refusal_sentence(gang.refusal_causes, gang.relaxations, facts["says"])
-        kinds = (*kinds, "victims" if facts["fits"] else "no victims")
+        kinds = kinds_with_victims
     state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, f"{text}{refused.notes}")
 
 
