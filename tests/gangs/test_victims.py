@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.pod import Pod
+from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Outcome
 from muster.gangs.messages.settings import GangSettings, Preempt
 from muster.gangs.record.gang import GangView
@@ -87,6 +88,17 @@ def test_the_refusal_waits_a_moment_and_victims_that_are_found_later_are_added()
     world.find_victims()
     assert CLAUSE in world.verdict("high").reason
     assert world.outcomes() == ["refused", "refused"]
+
+
+def test_the_refusal_does_not_wait_while_a_watch_is_interrupted() -> None:
+    world = without_answers()
+    world.see(waiting())
+    world.send(inputs.WatchInterrupted(world.now, "pods"))
+    world.solve()
+    assert "ended" not in world.verdict("high").reason
+    world.send(inputs.WatchResumed(world.now, "pods"))
+    world.find_victims()
+    assert CLAUSE in world.verdict("high").reason
 
 
 def test_without_an_answer_the_refusal_says_nothing_and_asks_no_more_for_a_while() -> None:

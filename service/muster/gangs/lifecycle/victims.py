@@ -61,11 +61,12 @@ def begin(state: State, gang: Gang, question: VictimsQuestion | None) -> None:
 def publish(state: State, gang: Gang) -> None:
     """Publish why the gang does not fit, with its victims if they are known.
 
-    If they may be known soon, wait for `victims_s`.
+    If they may be known soon, wait for `victims_s`. While a watch is interrupted, nothing is asked and no
+    timer expires, so do not wait.
     """
     refused = gang.in_phase
     assert isinstance(refused, phases.Unplaceable)
-    if gang.victims is None and state.victims.waits(gang):
+    if gang.victims is None and state.victims.waits(gang) and not state.interrupted:
         gang.reason = shorten(f"{refused.text}{refused.notes}")
         state.timers.set(gang, state.now + state.settings.victims_s, Timer.REPORT_REFUSAL)
     else:
