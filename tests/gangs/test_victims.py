@@ -11,6 +11,7 @@ from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Outcome
 from muster.gangs.messages.settings import GangSettings, Preempt
 from muster.gangs.record.gang import GangView
+from muster.gangs.record.phases import Trigger
 from tests.gangs.world import World, foreign, node, pod, with_topology
 
 CLAUSE = "The gang would fit if ns/low ended (priority 0, 4 GPUs, running 15 min)"
@@ -138,6 +139,23 @@ def test_namespaces_take_turns() -> None:
         world.find_victims()
     assert names[1] == "b"
     assert len(names) == 4
+
+
+def test_a_gang_that_is_refused_again_keeps_its_turn() -> None:
+    world = without_answers()
+    world.see(*(waiting(f"h{number}", gpus=1 + number, namespace=f"ns{number}") for number in range(3)))
+    while world.solves:
+        world.solve()
+    state = world.coordinator.state
+    (again,) = (gang for gang in state.gangs.values() if gang.group.gang.name == "h1")
+    state.replan(again, Trigger.FREED)
+    world.send(inputs.Tick(world.now))
+    world.solve()
+    names: list[str] = []
+    while world.victim_questions:
+        names.append(world.victim_questions[0].request.gang.name)
+        world.find_victims()
+    assert names == ["h0", "h1", "h2"]
 
 
 def test_an_answer_holds_as_long_as_its_victims_are_there() -> None:

@@ -50,12 +50,11 @@ def question_for(
 
 def begin(state: State, gang: Gang, question: VictimsQuestion | None) -> None:
     """Take the known victims of a gang that was just refused. Ask if none are known, or they are old."""
-    last_answer, gang.victims = gang.victims, None
-    state.victims.remove(gang)
-    if question is not None:
-        gang.victims = state.victims.answer(question, last_answer)
-        if gang.victims is None or _is_old(state, gang.victims):
-            state.victims.add(gang, question)
+    gang.victims = state.victims.answer(question, gang.victims) if question is not None else None
+    if question is not None and (gang.victims is None or _is_old(state, gang.victims)):
+        state.victims.add(gang, question)
+    else:
+        state.victims.remove(gang)
 
 
 def publish(state: State, gang: Gang) -> None:

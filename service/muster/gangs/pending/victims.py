@@ -1,4 +1,4 @@
-"""Refused gangs whose victims are to be found, and the last answers.."""
+"""Refused gangs whose victims are to be found, and the last answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Victims:
         return gang.key in self._waiting.get(gang.name[0], ())
 
     def add(self, gang: Gang, question: VictimsQuestion) -> None:
-        """Add a gang, or replace its question."""
+        """Add a gang, or replace its question. A gang that waits already keeps its turn."""
         self._waiting.setdefault(gang.name[0], {})[gang.key] = question
 
     def remove(self, gang: Gang) -> None:
