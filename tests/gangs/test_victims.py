@@ -128,6 +128,28 @@ def test_gangs_with_equal_needs_share_the_answer() -> None:
     assert not world.victim_questions
 
 
+def test_a_reservation_of_another_gang_keeps_what_a_victim_would_free() -> None:
+    world = full(backfill_after_s=10.0)
+    world.see(waiting("h0"))
+    world.wait(20)
+    assert "reserved for it" in world.verdict("h0").reason
+    world.see(waiting("h1"))
+    assert CLAUSE in world.verdict("h0").reason
+    assert CLAUSE not in world.verdict("h1").reason
+    assert "what comes free on its nodes is reserved for another gang" in world.verdict("h1").reason
+    world.see(waiting("h2", priority=20))
+    assert CLAUSE in world.verdict("h2").reason
+
+
+def test_pods_that_go_from_the_nodes_of_a_reservation_make_no_room_for_others() -> None:
+    world = full(backfill_after_s=10.0)
+    world.see(waiting("h0"))
+    world.wait(20)
+    world.see(replace(world.pods["low"], terminating=True, ends=world.now + 30))
+    world.see(waiting("h1"))
+    assert "being deleted" not in world.verdict("h1").reason
+
+
 def test_namespaces_take_turns() -> None:
     world = without_answers()
     world.see(*(waiting(f"a{number}", gpus=1 + number) for number in range(3)), waiting("b", namespace="b"))

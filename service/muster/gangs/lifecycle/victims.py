@@ -7,8 +7,9 @@ Only the publication of a refusal waits for a moment, because each one costs a s
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from muster.domain.clearing import Clearing, ClearQuestion, NoClearing, Occupancy
+from muster.domain.clearing import Clearing, ClearQuestion, NoClearing, Occupancy, Occupant, Unit
 from muster.domain.clearing_words import clearing_json
 from muster.domain.decision import Unplaceable
 from muster.domain.sentences import refusal_sentence
@@ -28,6 +29,7 @@ MAX_GANGS_PER_INPUT = 32
 """Largest number of gangs that one input looks at until a gang needs a question."""
 MAX_LISTED = 64
 """Largest number of victims, and of pods of each, that programs get."""
+_RESERVED = "what comes free on its nodes is reserved for another gang"
 _SAME_TIME_S = 10.0
 """Ages count from the last full 10 s, so that the next question may have the same occupancy."""
 
@@ -45,7 +47,8 @@ def question_for(
     lowest_bound = min(state.ledger.existing_pods.priorities, default=math.inf)
     if not priorities or min(priorities) <= lowest_bound or any(cause.stays for cause in decision.causes):
         return None
-    return VictimsQuestion.of(requests.least_of(question.request), priorities, question.solve.excluded)
+    request, excluded = requests.least_of(question.request), question.solve.excluded
+    return VictimsQuestion.of(request, priorities, excluded, _reserved_for(state, gang))
 
 
 def begin(state: State, gang: Gang, question: VictimsQuestion | None) -> None:
@@ -108,6 +111,7 @@ def ask(state: State) -> None:
         gang = state.gangs.get(key)
         if gang is None or gang.phase is not Phase.UNPLACEABLE:
             continue
+        question = replace(question, reserved_for=_reserved_for(state, gang))
         answer = state.victims.answer(question)
         if answer is None or _is_old(state, answer):
             _ask_about(state, gang, question)
@@ -134,13 +138,34 @@ def take_answer(state: State, message: VictimsFound) -> None:
 def _ask_about(state: State, gang: Gang, question: VictimsQuestion) -> None:
     units = dict(state.occupants.units)
     units.pop(gang.key, None)
+    by_node = state.occupants_for(gang)
+    if question.reserved_for:
+        _keep_reserved(state, by_node, units)
     now = state.wall_clock() // _SAME_TIME_S * _SAME_TIME_S
-    occupancy = Occupancy(state.occupants_for(gang), units, now, dict(state.ledger.budgets.allowed))
+    occupancy = Occupancy(by_node, units, now, dict(state.ledger.budgets.allowed))
     request = ClearQuestion(question.request, occupancy, question.priority)
     number = next(state.numbers)
     state.victims.open = OpenQuestion(number, gang.key, question)
     snapshot = state.snapshot_for(gang)
     state.publisher.instruct(FindVictims(gang.key, number, request, snapshot, question.excluded))
+
+
+def _reserved_for(state: State, gang: Gang) -> str:
+    """Return the key of the gang whose reservation this gang must not use; "" if there is none."""
+    current = state.backfill.current
+    return current.gang if current is not None and current.hides_from(gang) else ""
+
+
+def _keep_reserved(state: State, by_node: dict[str, tuple[Occupant, ...]], units: dict[str, Unit]) -> None:
+    """Let no pod of the reserved nodes be a victim, because the reservation gets what the pod frees."""
+    assert state.backfill.current is not None
+    for name in state.backfill.current.wants:
+        occupants = by_node.get(name, ())
+        if any(pod.ends for pod in occupants):
+            by_node[name] = tuple(replace(pod, unit="") if pod.ends else pod for pod in occupants)
+        for key in {pod.unit for pod in occupants} & units.keys():
+            if not units[key].protected:
+                units[key] = replace(units[key], protected=_RESERVED)
 
 
 def _answer(state: State, question: VictimsQuestion, answer: Clearing | NoClearing) -> VictimsAnswer:

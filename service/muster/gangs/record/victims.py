@@ -17,7 +17,8 @@ class VictimsQuestion:
 
     `request` is for the members that must start. `priority` is the lowest priority of the gang's waiting
     members. `excluded` is as in `Solve`. `same_for_all` has no names of the gang or its members, and `ranks`
-    has the ranks of these members by role.
+    has the ranks of these members by role. `reserved_for` is the key of the gang whose reservation the gang
+    must not use, "" for none.
     """
 
     request: Request = field(compare=False)
@@ -25,16 +26,21 @@ class VictimsQuestion:
     excluded: Mapping[str, Mapping[str, str]] = field(hash=False)
     same_for_all: Request
     ranks: tuple[tuple[int | None, ...], ...]
+    reserved_for: str = ""
 
     @classmethod
     def of(
-        cls, request: Request, priorities: Iterable[int], excluded: Mapping[str, Mapping[str, str]]
+        cls,
+        request: Request,
+        priorities: Iterable[int],
+        excluded: Mapping[str, Mapping[str, str]],
+        reserved_for: str = "",
     ) -> VictimsQuestion:
         """Return the question for a request, with the priorities of the gang's waiting members."""
         roles = tuple(replace(role, members=()) for role in request.roles)
         ranks = tuple(tuple(member.rank for member in role.members) for role in request.roles)
         same_for_all = replace(request, gang=_NO_GANG, roles=roles, created=0.0)
-        return cls(request, min(priorities), excluded, same_for_all, ranks)
+        return cls(request, min(priorities), excluded, same_for_all, ranks, reserved_for)
 
 
 @dataclass(frozen=True, slots=True)
