@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from muster.domain.causes.not_planned import NotDecided
+from muster.domain.causes.not_planned import NotDecided, TookTooLong
 from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Decision, Objective, Placed, Unplaceable
 from muster.domain.request import Request
@@ -37,6 +37,9 @@ def place(snapshot: Snapshot, request: Request, limits: Limits) -> Decision:
             hoard = [bytearray(b"\1") * MIB for _ in range(48)]
             time.sleep(1)  # the service looks at it from time to time
             os.kill(os.getpid(), signal.SIGABRT)  # as libstdc++ does when bad_alloc is not caught
+        case "says its time":
+            assert limits.seconds_left is not None
+            return Unplaceable(request.gang, (TookTooLong(limits.seconds_left()),))
         case "takes 32 MiB":
             hoard = [bytearray(b"\1") * MIB for _ in range(32)]
         case "dies":

@@ -111,6 +111,23 @@ def test_a_planner_that_minds_its_time_may_answer_and_its_process_lives_on(
     assert its_pid(process) == before
 
 
+def test_only_the_first_question_of_each_process_has_more_time() -> None:
+    process = PlannerProcess(Bounds(memory_mib=MIB, first_s=1000.0), HOGS)
+
+    def has_more_time() -> bool:
+        decision = ask(process, "says its time", seconds=500.0)
+        assert isinstance(decision, Unplaceable)
+        (cause,) = decision.causes
+        assert isinstance(cause, TookTooLong)
+        return cause.seconds > 500.0
+
+    assert [has_more_time() for _ in range(2)] == [True, False]
+    with pytest.raises(Defect):
+        ask(process, "dies")
+    assert [has_more_time() for _ in range(2)] == [True, False]
+    process.close()
+
+
 def test_memory_beyond_the_limit_is_refused_and_the_next_process_decides(
     process: PlannerProcess,
 ) -> None:

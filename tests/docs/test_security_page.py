@@ -48,7 +48,8 @@ BOUNDS = (
     f"{1 / budget_intake.CHANGE_S:g} changed selectors a second, "
     f"after {budget_intake.ADVANCE_S:g} s in advance",
     f"{checkpoints.SENT_AT_ONCE:,} pods in {checkpoints.PAUSE_S:g} s",
-    f"{victims_answerer.LIMIT_S:g} s and {victims_answerer.MEMORY_MIB} MiB; "
+    f"{victims_answerer.LIMIT_S:g} s ({victims_answerer.FIRST_S:g} s for the first of a process) "
+    f"and {victims_answerer.MEMORY_MIB} MiB; "
     f"{ {0.25: 'a quarter'}[victims_answerer.SHARE] } of a core, nice {victims_answerer.NICENESS}",
     f"of {deferral.MANY} pods or more | once in {deferral.REGROUP_EVERY_S * 1000:g} ms for each pod",
     f"for each pod, after {arrivals.GROUPS_AHEAD_S:g} s in advance of a namespace",

@@ -19,6 +19,9 @@ from muster.gangs.messages.instructions import FindVictims
 PLACE = "muster.placement.clearing:clear"
 LIMIT_S = 2.0
 """Time limit of one answer."""
+FIRST_S = 10.0
+"""Time limit of a process's first answer. To send 35,000 pods takes more than 2 s, and all of them must be
+sent again if the process is ended at its limit."""
 DETERMINISTIC_TIME = 1.0
 """The solver's deterministic time for one answer: about seconds of a core."""
 NICENESS = 10
@@ -30,7 +33,8 @@ BURST_S = 10.0
 
 
 def _new_process() -> PlannerProcess:
-    return PlannerProcess(Bounds(DETERMINISTIC_TIME, MEMORY_MIB, niceness=NICENESS, spare=False), PLACE)
+    bounds = Bounds(DETERMINISTIC_TIME, MEMORY_MIB, niceness=NICENESS, spare=False, first_s=FIRST_S)
+    return PlannerProcess(bounds, PLACE)
 
 
 class VictimsAnswerer:

@@ -23,7 +23,10 @@ log = structlog.get_logger(__name__)
 
 
 class OnDemandPlanner:
-    """Answers one question at a time. `start` starts the process, and an answer takes at most `limit_s`."""
+    """Answers one question at a time. `start` starts the process, and an answer takes at most `limit_s`.
+
+    A process's first answer may take longer, as its `Bounds` say.
+    """
 
     def __init__(self, name: str, start: Callable[[], PlannerProcess], limit_s: float) -> None:
         self._start, self._limit_s = start, limit_s

@@ -84,7 +84,8 @@ class Bounds:
     `deterministic_time` and `most_roles` are those of `placement.limits.Limits`. `memory_mib`: memory that a
     decision may use, on top of the process's memory before it. `niceness` of the process, as in nice(2).
     `slice_s`: seconds of processor time, which a busy machine does not shorten. `spare`: whether a second
-    process waits while the first one decides for long.
+    process waits while the first one decides for long. `first_s`: shortest time limit of a process's first
+    question, because that question brings the whole cluster.
     """
 
     deterministic_time: float = 0.5
@@ -93,6 +94,7 @@ class Bounds:
     niceness: int = 0
     slice_s: float = math.inf
     spare: bool = True
+    first_s: float = 0.0
 
 
 class _Child:
@@ -224,6 +226,8 @@ class PlannerProcess:
             self._replace("died between two decisions", solve, EXIT_S)
             child = self._ready_child()
         self._prepare_spare()
+        if child.sent.is_empty:
+            limit_s = max(limit_s, self._bounds.first_s)
         began = time.monotonic()
         self.waited_s = began - called_at
         until = began + limit_s

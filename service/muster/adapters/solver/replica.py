@@ -92,6 +92,11 @@ class SentState:
         self._links = 0
         """Number of links of these topologies."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing was sent yet."""
+        return self._facts is None
+
     def difference(self, snapshot: Snapshot) -> Difference:
         """Return the update that the process needs for this snapshot. From now on the snapshot counts as
         sent."""
