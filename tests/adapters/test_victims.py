@@ -94,6 +94,15 @@ async def test_a_defect_and_the_end_of_time_are_no_answers(question: FindVictims
     await asking.end()
 
 
+async def test_an_unexpected_error_is_no_answer_and_ends_the_process(question: FindVictims) -> None:
+    failing_process = Process(MemoryError("no memory"), NONE)
+    asking = Asking(failing_process)
+    assert (await asking.ask(question)).answer is None
+    assert failing_process.closed
+    assert (await asking.ask(question)).answer == NONE
+    await asking.end()
+
+
 async def test_once_closed_it_starts_no_process(question: FindVictims) -> None:
     ended_process = Process(NONE)
     asking = Asking(ended_process)

@@ -66,3 +66,8 @@ class OnDemandPlanner:
         except (CantStart, Defect, PlannerClosed) as problem:
             log.warning("no answer", gang=question.gang, why=str(problem))
             return None
+        except Exception:  # one question must not end the service
+            log.exception("no answer", gang=question.gang)
+            self._process = None  # what the process was sent is not known
+            process.close()
+            return None
