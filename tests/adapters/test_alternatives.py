@@ -41,6 +41,7 @@ class Process(PlannerProcess):
         self.asked: list[str] = []
         self.at_once = self.most_at_once = 0
         self.closed = threading.Event()
+        self.closed_by: threading.Thread | None = None
         self.answers: Callable[[], Decision | Alternatives] = lambda: not_known("")
 
     def answer(self, solve: Any, seconds_left: object) -> Decision | Alternatives:
@@ -53,6 +54,7 @@ class Process(PlannerProcess):
         return self.answers()
 
     def close(self) -> None:
+        self.closed_by = threading.current_thread()
         self.closed.set()
         self.may_go_on.set()
 
@@ -146,6 +148,7 @@ async def test_the_process_ends_when_nobody_asks_any_more(
     monkeypatch.setattr(on_demand, "IDLE_S", 0.0)
     await world.why_not("a")
     await asyncio.to_thread(world.processes[0].closed.wait, HANG_S)
+    assert world.processes[0].closed_by is not threading.current_thread(), "the event loop does not wait"
     assert await world.why_not("b") == ""
     assert len(world.processes) == 2
 

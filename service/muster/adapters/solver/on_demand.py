@@ -48,15 +48,21 @@ class OnDemandPlanner:
             return await asyncio.shield(answering)
         finally:
             await asyncio.wait([answering])
-            self._idle = loop.call_later(IDLE_S, self.close)
+            self._idle = loop.call_later(IDLE_S, self._end_idle)
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, also while it answers. This waits for the process."""
         if self._idle is not None:
             self._idle.cancel()
         process, self._process = self._process, None
         if process is not None:
             process.close()
+
+    def _end_idle(self) -> None:
+        """End the process, and let the thread wait for its end."""
+        process, self._process = self._process, None
+        if process is not None:
+            self._thread.submit(process.close)
 
     def _wait_for_answer(self, process: PlannerProcess, question: AnyQuestion) -> Answer | None:
         """Wait for the process, in a thread."""
