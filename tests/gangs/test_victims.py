@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from muster.domain.clearing import Clearing
 from muster.domain.pod import Pod
+from muster.domain.preemption import Preemption
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Outcome
 from muster.gangs.messages.settings import GangSettings, Preempt
 from muster.gangs.record.gang import GangView
 from muster.gangs.record.phases import Trigger
+from muster.placement.clearing import clear
+from muster.placement.limits import Limits
 from tests.gangs.world import World, foreign, node, pod, with_topology
 
 CLAUSE = "The gang would fit if ns/low ended (priority 0, 4 GPUs, running 15 min)"
@@ -243,6 +248,29 @@ def test_a_gang_that_is_gone_or_planned_is_not_told() -> None:
     assert world.planned("h1")
     world.answer_victims(None)
     assert world.outcomes()[-1] == "planned"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"terminating": True, "ends": 1030.0},
+        {"preemption": Preemption(protected="is not preemptible")},
+    ],
+    ids=["being deleted", "protected"],
+)
+def test_victims_that_changed_while_they_were_searched_are_not_named(change: dict[str, Any]) -> None:
+    world = without_answers()
+    world.see(waiting())
+    world.solve()
+    question = world.victim_questions[0]
+    old_answer = clear(question.snapshot, question.request, Limits())
+    assert isinstance(old_answer, Clearing)
+    world.see(replace(world.pods["low"], **change))
+    world.answer_victims(old_answer)
+    assert len(world.victim_questions) == 1
+    world.find_victims()
+    world.wait(world.settings.numbers_s)
+    assert "would fit if" not in world.verdict("high").reason
 
 
 def test_optional_members_have_no_victims() -> None:

@@ -129,6 +129,10 @@ def take_answer(state: State, message: VictimsFound) -> None:
     if gang is None:
         return
     clearing = message.answer or NoClearing(gang.group.gang, proven=False)
+    if isinstance(clearing, Clearing) and not _may_still_go(state, question.question, clearing):
+        if gang.phase is Phase.UNPLACEABLE and not state.victims.waits(gang):
+            state.victims.add(gang, question.question)
+        return
     answer = _answer(state, question.question, clearing)
     state.victims.keep(answer)
     if gang.phase is Phase.UNPLACEABLE and not state.victims.waits(gang):
@@ -174,6 +178,19 @@ def _answer(state: State, question: VictimsQuestion, answer: Clearing | NoCleari
     is_decided = isinstance(answer, Clearing) or answer.proven
     facts = clearing_json(answer, MAX_LISTED) if is_decided else None
     return VictimsAnswer(question, facts, tuple(victim.unit for victim in victims), state.now)
+
+
+def _may_still_go(state: State, question: VictimsQuestion, clearing: Clearing) -> bool:
+    """Return whether the victims may still go: some may have ended or changed while the question was open."""
+    state.occupants.settle()
+    units = [state.occupants.units.get(victim.unit) for victim in clearing.victims]
+    if any(unit is None or unit.protected or unit.priority >= question.priority for unit in units):
+        return False
+    pods = [pod for victim in clearing.victims for pod in victim.pods]
+    nodes = {pod.usage.node for pod in pods}
+    occupants = (pod for node in nodes for pod in state.occupants.by_node.get(node, ()))
+    running_uids = {pod.usage.pod_uid for pod in occupants if pod.unit and not pod.ends}
+    return all(pod.usage.pod_uid in running_uids for pod in pods)
 
 
 def _is_old(state: State, answer: VictimsAnswer) -> bool:
