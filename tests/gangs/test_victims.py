@@ -10,6 +10,7 @@ import pytest
 from muster.domain.clearing import Clearing
 from muster.domain.pod import Pod
 from muster.domain.preemption import Preemption
+from muster.gangs.lifecycle import victims
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Outcome
 from muster.gangs.messages.settings import GangSettings, Preempt
@@ -131,6 +132,19 @@ def test_gangs_with_equal_needs_share_the_answer() -> None:
     world.solve()
     assert CLAUSE in world.verdict("h4").reason
     assert not world.victim_questions
+
+
+def test_one_input_tells_gangs_with_a_bounded_number_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(victims, "MAX_MEMBERS_PER_INPUT", 2)
+    world = without_answers()
+    world.see(*(waiting(f"h{number}") for number in range(5)))
+    while world.solves:
+        world.solve()
+    world.find_victims()
+    told_uids = {uid for verdict in world.verdicts for _, uid in verdict.members}
+    assert told_uids == {"h0", "h1", "h2"}
+    world.wait(0)
+    assert all(CLAUSE in world.verdict(f"h{number}").reason for number in range(5))
 
 
 def test_a_reservation_of_another_gang_keeps_what_a_victim_would_free() -> None:

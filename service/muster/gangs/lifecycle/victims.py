@@ -27,6 +27,8 @@ from muster.gangs.reporting.publisher import shorten
 
 MAX_GANGS_PER_INPUT = 32
 """Largest number of gangs that one input looks at until a gang needs a question."""
+MAX_MEMBERS_PER_INPUT = 1024
+"""After this number of members has got victims, the next input goes on: the verdict lists each member."""
 MAX_LISTED = 64
 """Largest number of victims, and of pods of each, that programs get."""
 _RESERVED = "what comes free on its nodes is reserved for another gang"
@@ -104,8 +106,9 @@ def ask(state: State) -> None:
     """Ask about the next gang whose victims are not known, once all occupants are read."""
     if not may_ask(state) or not state.occupants.settle():
         return
+    members_told = 0
     for _ in range(MAX_GANGS_PER_INPUT):
-        if not state.victims.any_waits:
+        if not state.victims.any_waits or members_told >= MAX_MEMBERS_PER_INPUT:
             return
         key, question = state.victims.pop()
         gang = state.gangs.get(key)
@@ -116,6 +119,7 @@ def ask(state: State) -> None:
         if answer is None or _is_old(state, answer):
             _ask_about(state, gang, question)
             return
+        members_told += len(gang.group.unbound)
         _tell(state, gang, answer)
 
 
