@@ -84,6 +84,21 @@ def test_a_gang_that_does_not_fit_an_empty_node_has_no_victims() -> None:
     assert world.verdict("high").outcome is Outcome.REFUSED
 
 
+def test_while_budgets_may_not_be_read_all_gangs_and_lone_pods_are_protected() -> None:
+    world = World(GangSettings(settle_s=0)).start(node("a"), node("b"))
+    world.see(running(), foreign("lone", "b", gpus=4))
+    world.see(waiting())
+    assert "ended" in world.verdict("high").reason
+    world.send(inputs.BudgetsUnread(world.now, True))
+    world.see(waiting("later", gpus=3))
+    reason = world.verdict("later").reason
+    assert "the service may not read PodDisruptionBudgets" in reason
+    assert "ended" not in reason
+    world.send(inputs.BudgetsUnread(world.now, False))
+    world.see(waiting("last", gpus=2))
+    assert "ended" in world.verdict("last").reason
+
+
 def test_the_refusal_waits_a_moment_and_victims_that_are_found_later_are_added() -> None:
     world = without_answers()
     world.see(waiting())

@@ -126,7 +126,9 @@ class Coordinator:
                 ledger.budgets.see(key, budget)
                 self.state.occupants.limit_namespaces()
             case inputs.BudgetsUnread(_, unread):
-                ledger.budgets.unread = unread
+                if unread is not ledger.budgets.unread:
+                    ledger.budgets.unread = unread
+                    self.state.occupants.note_all()
             case inputs.CheckpointsSeen(_, saved):
                 ledger.see_checkpoints(saved)
 

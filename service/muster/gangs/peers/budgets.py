@@ -93,6 +93,8 @@ class Budgets:
 
     def protection(self, pods: Iterable[Pod]) -> str:
         """Return why budgets forbid each eviction of some of these pods, as a clause; "" if they do not."""
+        if self.unread:
+            return "the service may not read PodDisruptionBudgets"
         return next(filter(None, (self.coverage(pod).protected for pod in pods)), "")
 
 

@@ -112,6 +112,11 @@ class Occupants:
             by_node[usage.node] = (*by_node.get(usage.node, ()), Occupant(usage, usage.pod_uid))
         return by_node
 
+    def note_all(self) -> None:
+        """Have all units read again."""
+        self._changed_gangs |= dict.fromkeys(self._gangs)
+        self._ledger.changed_nodes.update(self._ledger.nodes)
+
     def _drop_gone(self) -> None:
         """Drop changes of gangs and nodes that came and went while no gang asked."""
         self._changed_gangs = {
