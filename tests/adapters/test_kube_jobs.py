@@ -482,11 +482,11 @@ async def test_a_count_larger_than_the_jobs_is_refused_and_both_are_named() -> N
     await bench.job()
     await bench.pods(*ALL, **{"min-member": "9"})
     assert bench.gang.phase == "invalid"
-    assert "PyTorchJob ns/train: min-member 4" in bench.gang.reason
+    assert "PyTorchJob ns/train has min-member: 4" in bench.gang.reason
     messages = [
         message for subject, message in bench.events(EventReason.INVALID) if subject == "PyTorchJob train"
     ]
-    assert "min-member 9" in messages[0]
+    assert "min-member: 9" in messages[0]
 
 
 async def test_an_ill_formed_key_makes_the_gang_invalid_and_names_the_job() -> None:

@@ -343,7 +343,7 @@ def test_a_count_of_its_own_may_be_smaller_than_its_owners_but_not_larger(tmp_pa
     template["metadata"]["annotations"]["gpu.topology/min-member"] = "5"
     (gang,) = decisions(write(tmp_path, node("a", 8), job), "--infer-gangs", "on")["gangs"]
     assert gang["status"] == "invalid"
-    assert "PyTorchJob default/x: min-member 4" in gang["message"]
+    assert "PyTorchJob default/x has min-member: 4" in gang["message"]
 
 
 DIFFERENCES = {

@@ -67,12 +67,13 @@ CASES = {
         "unplaceable", lambda w: w.send(inputs.NodeSeen(w.now, node("c"))), "planned", 2, ("planned",)
     ),
     "time alone changes nothing": Case("unplaceable", lambda w: w.wait(599), "unplaceable"),
-    "a new number is a new condition, no new event": Case(
+    "another cause is a new condition and a new event": Case(
         "unplaceable",
         then(lambda w: w.see(foreign("f2", "b")), lambda w: w.send(inputs.NodeGone(w.now, "a"))),
         "unplaceable",
         0,
         ("refused",),
+        ("Unplaceable",),
     ),
     "a planned member goes": Case(
         "planned", lambda w: w.gone("p1"), "collecting", 0, ("withdrawn",), ("Withdrawn",)
