@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 from muster.domain.clearing import Blocker, BlockerKind, Clearing, NoClearing, Victim
-from muster.domain.words import counted_noun, list_names, plural
+from muster.domain.words import counted_noun, list_names, plural, whole_units
 
 NAMED = 3
-_UNITS_OF_TIME = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
 def clearing_clause(answer: Clearing | NoClearing) -> str:
@@ -39,7 +38,8 @@ def _victims(clearing: Clearing) -> str:
     victims = sorted(clearing.victims, key=lambda victim: (-victim.gpus, -len(victim.pods), victim.name))
     if len(victims) == 1:
         (victim,) = victims
-        ran = f", running {_time(victim.ran_s)}" if victim.ends else ""
+        time, unit = whole_units(victim.ran_s)
+        ran = f", running {time} {unit}" if victim.ends else ""
         return f"{_subject(victim)} ended (priority {victim.priority}, {_size(victims)}{ran})"
     priorities = {victim.priority for victim in victims}
     priority = f"priority {max(priorities)}{' or less' if len(priorities) > 1 else ''}"
@@ -63,14 +63,6 @@ def _count(victims: Sequence[Victim]) -> str:
 def _size(victims: Sequence[Victim]) -> str:
     gpus = sum(victim.gpus for victim in victims)
     return counted_noun("GPU", gpus) if gpus else counted_noun("pod", sum(len(v.pods) for v in victims))
-
-
-def _time(seconds: float) -> str:
-    """Return the time in the largest unit that it lasts twice: "40 min", "90 min", "36 h", "3 d"."""
-    for unit, length in _UNITS_OF_TIME:
-        if seconds >= 2 * length:
-            return f"{int(seconds // length)} {unit}"
-    return f"{int(seconds)} s"
 
 
 def _loss(gpu_minutes: int) -> str:

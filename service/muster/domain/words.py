@@ -14,6 +14,7 @@ GPU_MEMORY = "GPU memory"
 WHO_TELLS = "the node annotation GPU_TOPOLOGY or the node label gpu.topology/interconnect would tell"
 """Sources of a node's links, for a sentence about a node without links: docs/links.md."""
 
+_UNITS_OF_TIME = (("d", 86_400), ("h", 3_600), ("min", 60))
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -45,6 +46,14 @@ def for_role(role: str) -> str:
 def counted_noun(word: str, count: int) -> str:
     """Return "1 node", "2 nodes"."""
     return f"{count} {plural(word, count)}"
+
+
+def whole_units(seconds: float) -> tuple[int, str]:
+    """Return a time in the largest unit that it lasts twice: (119, "s"), (90, "min"), (36, "h"), (3, "d")."""
+    for unit, length in _UNITS_OF_TIME:
+        if seconds >= 2 * length:
+            return int(seconds // length), unit
+    return int(seconds), "s"
 
 
 def plural(word: str, count: int) -> str:

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 from typing import Any, TextIO
 
 from muster.domain.printable import printable
-from muster.domain.words import counted_noun, list_names, nearest
+from muster.domain.words import counted_noun, list_names, nearest, whole_units
 
 Row = Mapping[str, Any]
 ENDS = ("running", "unplaceable", "invalid", "withdrawn", "given up")
@@ -127,11 +127,8 @@ def _gpus(gang: Row) -> str:
 
 
 def _age(created: float) -> str:
-    seconds = max(0, int(time.time() - created)) if created else 0
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
+    age, unit = whole_units(max(0.0, time.time() - created) if created else 0)
+    return f"{age}{unit[0]}"
 
 
 def free_by_domain(nodes: Iterable[Row], scope: str, gpus: int) -> list[dict[str, Any]]:
